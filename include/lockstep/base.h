@@ -1,0 +1,107 @@
+/* Lockstep, room base/: status codes, error text, element types, log, counted memory, random numbers.
+ *
+ * Conventions of every public header: `count` is elements, `nbytes` is bytes, times carry their unit.
+ * A function that can fail returns lks_status; on failure its outputs are untouched unless it says otherwise.
+ */
+#ifndef LOCKSTEP_BASE_H
+#define LOCKSTEP_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define LKS_API __attribute__((visibility("default")))
+#define LKS_PRINTF(format_index, first_argument) __attribute__((format(printf, format_index, first_argument)))
+#else
+#define LKS_API
+#define LKS_PRINTF(format_index, first_argument)
+#endif
+
+/* The one table of status codes and their texts: X(name, text). LKS_OK is 0. */
+#define LKS_STATUS_TABLE(X)                                                                                            \
+    X(LKS_OK, "success")                                                                                               \
+    X(LKS_ERR_ARGUMENT, "invalid argument")                                                                            \
+    X(LKS_ERR_SHAPE, "shapes do not fit")                                                                              \
+    X(LKS_ERR_MEMORY, "out of memory")                                                                                 \
+    X(LKS_ERR_SYSTEM, "system call failed")                                                                            \
+    X(LKS_ERR_FILE, "file cannot be read or written")                                                                  \
+    X(LKS_ERR_FORMAT, "malformed data")                                                                                \
+    X(LKS_ERR_STATE, "not possible in this state")                                                                     \
+    X(LKS_ERR_UNSUPPORTED, "not supported")                                                                            \
+    X(LKS_ERR_MISMATCH, "ranks disagree")                                                                              \
+    X(LKS_ERR_PEER, "a rank was lost")                                                                                 \
+    X(LKS_ERR_TIMEOUT, "deadline passed")                                                                              \
+    X(LKS_ERR_TORN, "parameters are half updated")                                                                     \
+    X(LKS_ERR_NUMERIC, "not a finite number")
+
+typedef enum lks_status {
+#define LKS_STATUS_ENUM(name, text) name,
+    LKS_STATUS_TABLE(LKS_STATUS_ENUM)
+#undef LKS_STATUS_ENUM
+} lks_status;
+
+/* The general text of a status ("a rank was lost"). Never NULL. */
+LKS_API const char *lks_status_text(lks_status status);
+
+/* What went wrong in this thread's last failed call, in one line with the facts. Valid until the next failure. */
+LKS_API const char *lks_error_text(void);
+
+/* Prints "lockstep: <error text> [file:line]" to stderr, as LKS_CHECK does. Returns 1, an exit code for main. */
+LKS_API int lks_report(lks_status status, const char *file, int line);
+
+/* For functions that return int like main does: reports a failure and returns 1 from the calling function. */
+#define LKS_CHECK(call)                                                                                                \
+    do {                                                                                                               \
+        lks_status lks_check_status_ = (call);                                                                         \
+        if (lks_check_status_ != LKS_OK) return lks_report(lks_check_status_, __FILE__, __LINE__);                     \
+    } while (0)
+
+/* Element types: X(name, nbytes, text). */
+#define LKS_TYPE_TABLE(X)                                                                                              \
+    X(LKS_F32, 4, "f32")                                                                                               \
+    X(LKS_F64, 8, "f64")                                                                                               \
+    X(LKS_F16, 2, "f16")                                                                                               \
+    X(LKS_BF16, 2, "bf16")                                                                                             \
+    X(LKS_I8, 1, "i8")                                                                                                 \
+    X(LKS_U8, 1, "u8")                                                                                                 \
+    X(LKS_I32, 4, "i32")                                                                                               \
+    X(LKS_I64, 8, "i64")
+
+typedef enum lks_type {
+#define LKS_TYPE_ENUM(name, nbytes, text) name,
+    LKS_TYPE_TABLE(LKS_TYPE_ENUM)
+#undef LKS_TYPE_ENUM
+} lks_type;
+
+/* Bytes of one element; 0 for a value that is no type. */
+LKS_API size_t lks_type_nbytes(lks_type type);
+/* "f32", ...; "?" for a value that is no type. */
+LKS_API const char *lks_type_name(lks_type type);
+
+/* In option structs 0 means the default. Where a field may rightly be 0 (a momentum, Adam's beta1), LKS_ZERO says so. */
+#define LKS_ZERO (-0x1p-1000)
+
+/* Log lines at or above the level go to stderr. Default LKS_LOG_WARNING; LOCKSTEP_LOG=error|warning|info|debug. */
+typedef enum lks_log_level { LKS_LOG_ERROR, LKS_LOG_WARNING, LKS_LOG_INFO, LKS_LOG_DEBUG } lks_log_level;
+LKS_API void lks_log_set_level(lks_log_level level);
+
+/* Bytes that the library holds now, and how many allocations it has made since the program began.
+ * The first is 0 once every object has been destroyed; the second stands still while programs run. */
+LKS_API int64_t lks_memory_nbytes(void);
+LKS_API int64_t lks_memory_allocation_count(void);
+
+/* Philox4x32-10: four 32-bit random words for a 128-bit counter and a 64-bit key; no state, any order, any thread.
+ * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011. */
+LKS_API void lks_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+
+/* "0.1.0" */
+LKS_API const char *lks_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+/* What base/ offers to the other rooms. */
+#ifndef LKSI_BASE_H
+#define LKSI_BASE_H
+
+#include <lockstep/base.h>
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+struct cJSON;
+
+/* --- errors: whoever detects one writes the message; callers only pass the status on --- */
+
+/* Stores the message for this thread and returns `status`, so that `return lksi_error(...)` reads as one act. */
+lks_status lksi_error(lks_status status, const char *format, ...) LKS_PRINTF(2, 3);
+/* lksi_error(LKS_ERR_SYSTEM, "<what>: <strerror(errno)>") */
+lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);
+
+#define LKS_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        lks_status lks_try_status_ = (call);                                                                           \
+        if (lks_try_status_ != LKS_OK) return lks_try_status_;                                                         \
+    } while (0)
+
+/* As LKS_TRY, but goes to a clean-up label; a local `lks_status status` must exist. */
+#define LKS_TRY_GOTO(call, label)                                                                                      \
+    do {                                                                                                               \
+        status = (call);                                                                                               \
+        if (status != LKS_OK) goto label;                                                                              \
+    } while (0)
+
+/* --- log --- */
+void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
+
+/* --- counted memory --- */
+
+/* 64-byte aligned, zeroed. nbytes 0 gives a valid pointer. NULL with the error text set when memory is out. */
+void *lksi_alloc(size_t nbytes);
+/* count * nbytes_each, checked for overflow. */
+void *lksi_alloc_array(size_t count, size_t nbytes_each);
+/* Grows an array to hold `count` elements, keeping the contents; *array may be NULL. */
+lks_status lksi_grow(void **array, size_t *capacity, size_t count, size_t nbytes_each);
+char *lksi_strdup(const char *text);
+void lksi_free(void *pointer); /* accepts NULL */
+/* Tests: the allocation after `countdown` more ones fails, once. 0 turns it off. */
+void lksi_alloc_fail_after(int64_t countdown);
+
+/* --- clock (monotonic) --- */
+int64_t lksi_now_ns(void);
+void lksi_sleep_ns(int64_t duration_ns);
+
+/* --- threads --- */
+typedef struct lksi_thread lksi_thread;
+/* Starts `function(argument)`; the thread runs its OpenMP regions alone (one thread). */
+lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), void *argument, const char *name);
+void lksi_thread_join(lksi_thread *thread); /* waits and frees; accepts NULL */
+/* CPUs that this process may use: the affinity mask, cut by the cgroup quota; at least 1. */
+int lksi_cpu_count(void);
+
+/* --- files --- */
+/* Whole file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees *data. */
+lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
+/* Writes a temporary file beside `path`, syncs it and renames it over `path`: a reader sees the old or the new one. */
+lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
+bool lksi_file_exists(const char *path);
+
+/* --- JSON (cJSON) --- */
+/* Prints `object` in one line with a newline and writes it atomically. */
+lks_status lksi_json_write(const struct cJSON *object, const char *path);
+
+/* --- hashing --- */
+typedef struct lksi_sha256 lksi_sha256;
+lks_status lksi_sha256_create(lksi_sha256 **hash);
+void lksi_sha256_update(lksi_sha256 *hash, const void *data, size_t nbytes);
+/* Writes 64 hexadecimal digits and a NUL, and destroys `hash`. */
+void lksi_sha256_finish(lksi_sha256 *hash, char hex[65]);
+/* FNV-1a, for fingerprints that are compared and never trusted against an attacker. Start with LKSI_HASH_START. */
+#define LKSI_HASH_START 0xcbf29ce484222325u
+uint64_t lksi_hash64(uint64_t hash, const void *data, size_t nbytes);
+
+/* --- random numbers: streams over Philox --- */
+/* Keyed by (seed, stream); `index` counts draws. The same arguments give the same number on every machine. */
+uint32_t lksi_random_u32(uint64_t seed, uint64_t stream, uint64_t index);
+/* Uniform in [0, 1) with 24 bits. */
+float lksi_random_uniform(uint64_t seed, uint64_t stream, uint64_t index);
+/* Standard normal (Box-Muller, 1958; one draw per index). */
+double lksi_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
+/* Uniform in [0, bound), bound > 0, unbiased to 2^-32. */
+uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);
+
+/* --- text --- */
+/* Whole-string parses with a range; false where the text is anything else. */
+bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value);
+bool lksi_parse_f64(const char *text, double min, double max, double *value);
+
+#endif

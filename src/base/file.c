@@ -1,0 +1,111 @@
+/* Whole files in, whole files out. */
+#define _GNU_SOURCE /* gettid */
+#include "base/base.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
+    void *buffer = NULL;
+    size_t capacity = 0, filled = 0;
+    lks_status status = LKS_OK;
+    for (;;) {
+        if (filled == capacity) LKS_TRY_GOTO(lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1), fail);
+        size_t room = capacity - filled < (1u << 30) ? capacity - filled : (1u << 30);
+        int n_read = gzread(file, (char *)buffer + filled, (unsigned)room);
+        if (n_read < 0) {
+            int code;
+            const char *reason = gzerror(file, &code);
+            status = lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", path, code == Z_ERRNO ? strerror(errno) : reason);
+            goto fail;
+        }
+        if (n_read == 0) break;
+        filled += (size_t)n_read;
+        if (filled > max_nbytes) {
+            status = lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %zu bytes expected", path, max_nbytes);
+            goto fail;
+        }
+    }
+    int code;
+    (void)gzerror(file, &code); /* a truncated stream reads to its end and leaves Z_BUF_ERROR behind */
+    if (code != Z_OK && code != Z_STREAM_END) {
+        status = lksi_error(LKS_ERR_FORMAT, "%s: truncated gzip file", path);
+        goto fail;
+    }
+    *data = buffer;
+    *nbytes = filled;
+    return LKS_OK;
+fail:
+    lksi_free(buffer);
+    return status;
+}
+
+lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
+    struct stat info;
+    if (stat(path, &info) != 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
+    gzFile file = gzopen(path, "rb");
+    if (file == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
+    gzbuffer(file, 1 << 17);
+    lks_status status = read_all(file, path, max_nbytes, data, nbytes);
+    gzclose(file);
+    return status;
+}
+
+static lks_status write_all(int descriptor, const char *path, const void *data, size_t nbytes) {
+    const char *next = data;
+    while (nbytes > 0) {
+        ssize_t n_written = write(descriptor, next, nbytes);
+        if (n_written < 0 && errno == EINTR) continue;
+        if (n_written < 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+        next += n_written;
+        nbytes -= (size_t)n_written;
+    }
+    if (fsync(descriptor) != 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    return LKS_OK;
+}
+
+lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes) {
+    char temporary[4096];
+    int length = snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)gettid());
+    if (length < 0 || (size_t)length >= sizeof temporary) return lksi_error(LKS_ERR_FILE, "%s: path is too long", path);
+    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor < 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    lks_status status = LKS_OK;
+    LKS_TRY_GOTO(write_all(descriptor, path, data, nbytes), unlink_temporary);
+    if (rename(temporary, path) != 0) {
+        status = lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+        goto unlink_temporary;
+    }
+    close(descriptor);
+    return LKS_OK;
+unlink_temporary:
+    unlink(temporary);
+    close(descriptor);
+    return status;
+}
+
+lks_status lksi_json_write(const cJSON *object, const char *path) {
+    char *text = cJSON_PrintUnformatted(object);
+    if (text == NULL) return lksi_error(LKS_ERR_MEMORY, "out of memory while writing %s", path);
+    size_t length = strlen(text);
+    char *line = lksi_alloc(length + 1);
+    if (line == NULL) {
+        cJSON_free(text);
+        return LKS_ERR_MEMORY;
+    }
+    memcpy(line, text, length);
+    line[length] = '\n';
+    cJSON_free(text);
+    lks_status status = lksi_file_write_atomic(path, line, length + 1);
+    lksi_free(line);
+    return status;
+}

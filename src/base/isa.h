@@ -1,0 +1,26 @@
+/* Loops for the widest instruction set of this machine, chosen when the program runs.
+ *
+ * A file NAME_isa.c is compiled once per instruction set with LKSI_ISA set to base, avx2 or avx512; it names its one
+ * exported table LKSI_ISA_NAME(lksi_x_kernels). Whoever uses it picks: LKSI_ISA_PICK(lksi_x_kernels).
+ * Contraction of a*b+c is off and every loop is element-wise, so all of them give the same bits.
+ */
+#ifndef LKSI_ISA_H
+#define LKSI_ISA_H
+
+#define LKSI_ISA_PASTE(name, isa) name##_##isa
+#define LKSI_ISA_EXPAND(name, isa) LKSI_ISA_PASTE(name, isa)
+#define LKSI_ISA_NAME(name) LKSI_ISA_EXPAND(name, LKSI_ISA)
+
+#if defined(__x86_64__)
+#define LKSI_ISA_DECLARE(type, name) extern const type name##_base, name##_avx2, name##_avx512
+#define LKSI_ISA_PICK(name)                                                                                            \
+    (lksi_isa_level() == 2 ? &name##_avx512 : lksi_isa_level() == 1 ? &name##_avx2 : &name##_base)
+#else
+#define LKSI_ISA_DECLARE(type, name) extern const type name##_base
+#define LKSI_ISA_PICK(name) (&name##_base)
+#endif
+
+/* 0 base, 1 AVX2 with F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
+int lksi_isa_level(void);
+
+#endif

@@ -1,0 +1,34 @@
+/* Leveled log to stderr. Silent below a warning unless the user asks (LOCKSTEP_LOG or lks_log_set_level). */
+#include "base/base.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const level_names[] = {"error", "warning", "info", "debug"};
+static atomic_int current_level = LKS_LOG_WARNING;
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+
+static void read_environment(void) {
+    const char *wanted = getenv("LOCKSTEP_LOG");
+    for (int level = 0; wanted != NULL && level < 4; level++)
+        if (strcmp(wanted, level_names[level]) == 0) atomic_store(&current_level, level);
+}
+
+void lks_log_set_level(lks_log_level level) {
+    pthread_once(&environment_once, read_environment);
+    atomic_store(&current_level, (int)level);
+}
+
+void lksi_log(lks_log_level level, const char *format, ...) {
+    pthread_once(&environment_once, read_environment);
+    if ((int)level > atomic_load(&current_level)) return;
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "lockstep[%d] %s: %s\n", (int)getpid(), level_names[level], text);
+}

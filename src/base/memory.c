@@ -1,0 +1,75 @@
+/* The one allocator. It counts, so that tests can assert that nothing is left and that a step allocates nothing,
+ * and it can be told to fail, so that tests can walk every out-of-memory path. */
+#include "base/base.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Before each block, so that free can subtract what alloc added; a whole cache line keeps the block aligned. */
+typedef struct header {
+    size_t nbytes;
+    char padding[64 - sizeof(size_t)];
+} header;
+
+static atomic_int_least64_t held_nbytes;
+static atomic_int_least64_t allocation_count;
+static atomic_int_least64_t fail_countdown;
+
+int64_t lks_memory_nbytes(void) { return atomic_load(&held_nbytes); }
+int64_t lks_memory_allocation_count(void) { return atomic_load(&allocation_count); }
+void lksi_alloc_fail_after(int64_t countdown) { atomic_store(&fail_countdown, countdown); }
+
+static bool must_fail(void) {
+    if (atomic_load_explicit(&fail_countdown, memory_order_relaxed) <= 0) return false;
+    return atomic_fetch_sub(&fail_countdown, 1) == 1;
+}
+
+void *lksi_alloc(size_t nbytes) {
+    header *block = NULL;
+    if (nbytes <= SIZE_MAX - 128 && !must_fail()) block = aligned_alloc(64, sizeof *block + (nbytes + 63) / 64 * 64);
+    if (block == NULL) {
+        (void)lksi_error(LKS_ERR_MEMORY, "out of memory: %zu bytes were asked for", nbytes);
+        return NULL;
+    }
+    block->nbytes = nbytes;
+    memset(block + 1, 0, nbytes);
+    atomic_fetch_add(&held_nbytes, (int64_t)nbytes);
+    atomic_fetch_add(&allocation_count, 1);
+    return block + 1;
+}
+
+void *lksi_alloc_array(size_t count, size_t nbytes_each) {
+    if (nbytes_each != 0 && count > SIZE_MAX / nbytes_each) {
+        (void)lksi_error(LKS_ERR_MEMORY, "out of memory: %zu elements of %zu bytes were asked for", count, nbytes_each);
+        return NULL;
+    }
+    return lksi_alloc(count * nbytes_each);
+}
+
+void lksi_free(void *pointer) {
+    if (pointer == NULL) return;
+    header *block = (header *)pointer - 1;
+    atomic_fetch_sub(&held_nbytes, (int64_t)block->nbytes);
+    free(block);
+}
+
+lks_status lksi_grow(void **array, size_t *capacity, size_t count, size_t nbytes_each) {
+    if (count <= *capacity) return LKS_OK;
+    size_t larger = *capacity < 8 ? 8 : *capacity * 2;
+    if (larger < count) larger = count;
+    void *moved = lksi_alloc_array(larger, nbytes_each);
+    if (moved == NULL) return LKS_ERR_MEMORY;
+    if (*array != NULL) memcpy(moved, *array, *capacity * nbytes_each);
+    lksi_free(*array);
+    *array = moved;
+    *capacity = larger;
+    return LKS_OK;
+}
+
+char *lksi_strdup(const char *text) {
+    size_t nbytes = strlen(text) + 1;
+    char *copy = lksi_alloc(nbytes);
+    if (copy != NULL) memcpy(copy, text, nbytes);
+    return copy;
+}

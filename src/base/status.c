@@ -1,0 +1,76 @@
+/* The status table's texts and the per-thread error message. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <string.h>
+
+static _Thread_local char error_text[1024];
+
+const char *lks_status_text(lks_status status) {
+    switch (status) {
+#define STATUS_CASE(name, text)                                                                                        \
+    case name:                                                                                                         \
+        return text;
+        LKS_STATUS_TABLE(STATUS_CASE)
+#undef STATUS_CASE
+    }
+    return "unknown status";
+}
+
+const char *lks_error_text(void) { return error_text; }
+
+lks_status lksi_error(lks_status status, const char *format, ...) {
+    /* Formatted aside first: an argument may be the old error text itself. */
+    char text[sizeof error_text];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    memcpy(error_text, text, sizeof text);
+    return status;
+}
+
+lks_status lksi_error_errno(const char *format, ...) {
+    int saved = errno;
+    char text[768], reason[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (strerror_r(saved, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "errno %d", saved);
+    return lksi_error(LKS_ERR_SYSTEM, "%s: %s", text, reason);
+}
+
+int lks_report(lks_status status, const char *file, int line) {
+    const char *text = error_text[0] != '\0' ? error_text : lks_status_text(status);
+    /* The place helps whoever wrote the program, not whoever mistyped a path. */
+    if (status == LKS_ERR_ARGUMENT || status == LKS_ERR_FILE || status == LKS_ERR_FORMAT || file == NULL)
+        fprintf(stderr, "lockstep: %s\n", text);
+    else
+        fprintf(stderr, "lockstep: %s [%s:%d]\n", text, file, line);
+    return 1;
+}
+
+const char *lks_version(void) { return LKSI_VERSION; }
+
+size_t lks_type_nbytes(lks_type type) {
+    switch (type) {
+#define TYPE_CASE(name, nbytes, text)                                                                                  \
+    case name:                                                                                                         \
+        return nbytes;
+        LKS_TYPE_TABLE(TYPE_CASE)
+#undef TYPE_CASE
+    }
+    return 0;
+}
+
+const char *lks_type_name(lks_type type) {
+    switch (type) {
+#define TYPE_CASE(name, nbytes, text)                                                                                  \
+    case name:                                                                                                         \
+        return text;
+        LKS_TYPE_TABLE(TYPE_CASE)
+#undef TYPE_CASE
+    }
+    return "?";
+}

@@ -1,0 +1,68 @@
+/* Threads of the library, and how many CPUs there are for them. */
+#define _GNU_SOURCE /* affinity, thread names */
+#include "base/base.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+struct lksi_thread {
+    pthread_t handle;
+    void (*function)(void *);
+    void *argument;
+    char name[16];
+};
+
+static void *run(void *opaque) {
+    lksi_thread *thread = opaque;
+    pthread_setname_np(pthread_self(), thread->name);
+#ifdef _OPENMP
+    omp_set_num_threads(1); /* per thread: a rank's kernels must not each take the whole machine */
+#endif
+    thread->function(thread->argument);
+    return NULL;
+}
+
+lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), void *argument, const char *name) {
+    lksi_thread *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->function = function;
+    created->argument = argument;
+    snprintf(created->name, sizeof created->name, "%s", name);
+    int error = pthread_create(&created->handle, NULL, run, created);
+    if (error != 0) {
+        lksi_free(created);
+        return lksi_error(LKS_ERR_SYSTEM, "cannot start thread '%s': %s", name, strerror(error));
+    }
+    *thread = created;
+    return LKS_OK;
+}
+
+void lksi_thread_join(lksi_thread *thread) {
+    if (thread == NULL) return;
+    pthread_join(thread->handle, NULL);
+    lksi_free(thread);
+}
+
+/* CPUs granted by a cgroup v2 quota ("max 100000" or "150000 100000"), rounded up; 0 where there is no quota. */
+static int cgroup_cpu_quota(void) {
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
+    if (file == NULL) return 0;
+    long quota = 0, period = 0;
+    int n_read = fscanf(file, "%ld %ld", &quota, &period);
+    fclose(file);
+    return n_read == 2 && quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
+}
+
+int lksi_cpu_count(void) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+    int quota = cgroup_cpu_quota();
+    if (quota > 0 && quota < count) count = quota;
+    return count > 0 ? count : 1;
+}

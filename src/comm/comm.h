@@ -1,0 +1,43 @@
+/* What comm/ offers to the other rooms, beyond its public face. */
+#ifndef LKSI_COMM_H
+#define LKSI_COMM_H
+
+#include "base/base.h"
+
+#include <lockstep/comm.h>
+
+/* --- worlds of threads (used by launch/) --- */
+
+typedef struct lksi_thread_world lksi_thread_world;
+lks_status lksi_thread_world_create(lksi_thread_world **world, int size);
+/* From now on lks_init on this thread joins `world` as `rank`. */
+void lksi_thread_world_enter(lksi_thread_world *world, int rank);
+/* This thread is no rank any more; one that leaves with a group still joined, or without having joined while others
+ * wait in lks_init, counts as lost. `exit_code` is what its rank function returned. */
+void lksi_thread_world_leave(lksi_thread_world *world, int exit_code);
+void lksi_thread_world_destroy(lksi_thread_world *world); /* after all have left; accepts NULL */
+
+/* --- arithmetic (used by parallel/) --- */
+
+/* out[i] = op over inputs of scale[k] * inputs[k][i], in canonical order over k. `scales` may be NULL (all 1). `out`
+ * may be one of the inputs. Equal bits on every instruction set. avg does not divide here. */
+void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,
+                      lks_type type, lks_operator op);
+
+/* --- the first exchange of a call (used by parallel/ for its own collectives) --- */
+
+enum { LKSI_PAYLOAD_NBYTES = 40, LKSI_MAX_RANKS = 1024 };
+
+/* A barrier in which every rank hands every other up to 40 bytes: payload `mine` out, all ranks' payloads (size *
+ * nbytes, in rank order) in `all`. `operation` and `fingerprint` must agree on all ranks: it is how a call of a higher
+ * room is checked as the operations of comm/ are. Works on every transport. Deadline and errors as any collective. */
+lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint, const void *mine, size_t nbytes,
+                         void *all);
+
+/* A status that cannot be undone: marks the group dead on this rank and tells the others why. Returns `status`. */
+lks_status lksi_group_fail(lks_group *group, lks_status status);
+/* The group's first error, LKS_OK while it lives. */
+lks_status lksi_group_status(const lks_group *group);
+int64_t lksi_group_timeout_ms(const lks_group *group);
+
+#endif

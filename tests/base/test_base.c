@@ -1,0 +1,130 @@
+/* base/: status, memory, random numbers, files. */
+#include "test.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Known answers that the authors publish with their Random123 library (kat_vectors, philox4x32 10 rounds). */
+static void philox_matches_the_published_vectors(void **state) {
+    (void)state;
+    static const uint32_t vectors[3][10] = {
+        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
+         0x6d5451fd},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420,
+         0x24126ea1},
+    };
+    for (int i = 0; i < 3; i++) {
+        uint32_t out[4];
+        lks_philox(vectors[i], vectors[i] + 4, out);
+        assert_memory_equal(out, vectors[i] + 6, sizeof out);
+    }
+}
+
+static void normal_draws_have_mean_0_and_variance_1(void **state) {
+    (void)state;
+    double sum = 0, squares = 0;
+    enum { N = 100000 };
+    for (uint64_t i = 0; i < N; i++) {
+        double x = lksi_random_normal(7, 1, i);
+        sum += x, squares += x * x;
+    }
+    assert_true(sum / N < 0.02 && sum / N > -0.02);
+    assert_true(squares / N < 1.03 && squares / N > 0.97);
+}
+
+static void every_status_has_a_text(void **state) {
+    (void)state;
+    assert_string_equal(lks_status_text(LKS_OK), "success");
+    assert_string_equal(lks_status_text(LKS_ERR_PEER), "a rank was lost");
+    assert_string_equal(lks_status_text((lks_status)999), "unknown status");
+}
+
+static void an_error_may_quote_the_error_before_it(void **state) {
+    (void)state;
+    (void)lksi_error(LKS_ERR_FILE, "inner");
+    assert_int_equal(lksi_error(LKS_ERR_PEER, "outer: %s", lks_error_text()), LKS_ERR_PEER);
+    assert_string_equal(lks_error_text(), "outer: inner");
+}
+
+static void allocations_are_counted_and_can_be_made_to_fail(void **state) {
+    (void)state;
+    int64_t held = lks_memory_nbytes(), made = lks_memory_allocation_count();
+    void *a = lksi_alloc(100);
+    assert_int_equal((uintptr_t)a % 64, 0);
+    assert_int_equal(lks_memory_nbytes() - held, 100);
+    assert_int_equal(lks_memory_allocation_count() - made, 1);
+    lksi_free(a);
+    assert_int_equal(lks_memory_nbytes(), held);
+    lksi_alloc_fail_after(2);
+    a = lksi_alloc(1);
+    assert_non_null(a);
+    assert_null(lksi_alloc(1));
+    lksi_free(a);
+    a = lksi_alloc(1);
+    assert_non_null(a);
+    lksi_free(a);
+    assert_null(lksi_alloc_array(SIZE_MAX / 2, 4));
+}
+
+static void a_file_is_written_whole_and_read_back(void **state) {
+    (void)state;
+    char path[] = "/tmp/lockstep_test_XXXXXX";
+    int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    close(descriptor);
+    char text[100000];
+    memset(text, 'x', sizeof text);
+    assert_ok(lksi_file_write_atomic(path, text, sizeof text));
+    void *data;
+    size_t nbytes;
+    assert_ok(lksi_file_read(path, sizeof text, &data, &nbytes));
+    assert_int_equal(nbytes, sizeof text);
+    assert_memory_equal(data, text, nbytes);
+    lksi_free(data);
+    assert_int_equal(lksi_file_read(path, sizeof text - 1, &data, &nbytes), LKS_ERR_FORMAT);
+    unlink(path);
+    assert_int_equal(lksi_file_read(path, 1, &data, &nbytes), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), path));
+    assert_int_equal(lksi_file_write_atomic("/nonexistent/x", text, 1), LKS_ERR_FILE);
+}
+
+static void sha256_matches_the_standard(void **state) {
+    (void)state;
+    lksi_sha256 *hash;
+    char hex[65];
+    assert_ok(lksi_sha256_create(&hash));
+    lksi_sha256_update(hash, "ab", 2);
+    lksi_sha256_update(hash, "c", 1);
+    lksi_sha256_finish(hash, hex);
+    assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"); /* FIPS 180-2, B.1 */
+}
+
+static void numbers_are_parsed_whole_or_refused(void **state) {
+    (void)state;
+    int64_t i;
+    double f;
+    assert_true(lksi_parse_i64("12", 0, 100, &i) && i == 12);
+    assert_false(lksi_parse_i64("12x", 0, 100, &i));
+    assert_false(lksi_parse_i64("", 0, 100, &i));
+    assert_false(lksi_parse_i64("101", 0, 100, &i));
+    assert_true(lksi_parse_f64("1e-3", 0, 1, &f) && f == 1e-3);
+    assert_false(lksi_parse_f64("nan", 0, 1, &f));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_matches_the_published_vectors),
+        cmocka_unit_test(normal_draws_have_mean_0_and_variance_1),
+        cmocka_unit_test(every_status_has_a_text),
+        cmocka_unit_test(an_error_may_quote_the_error_before_it),
+        cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
+        cmocka_unit_test(a_file_is_written_whole_and_read_back),
+        cmocka_unit_test(sha256_matches_the_standard),
+        cmocka_unit_test(numbers_are_parsed_whole_or_refused),
+    };
+    return run_group(tests);
+}

@@ -1,0 +1,31 @@
+/* What every test file shares: cmocka, and the check that the library holds no memory once a file's tests are done. */
+#ifndef LKSI_TEST_H
+#define LKSI_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include <lockstep/base.h>
+
+#define assert_ok(call)                                                                                                \
+    do {                                                                                                               \
+        lks_status assert_status_ = (call);                                                                            \
+        if (assert_status_ != LKS_OK)                                                                                  \
+            fail_msg("%s: %s: %s", #call, lks_status_text(assert_status_), lks_error_text());                          \
+    } while (0)
+
+static inline int nothing_is_left(void **state) {
+    (void)state;
+    if (lks_memory_nbytes() == 0) return 0;
+    fprintf(stderr, "the counted allocator still holds %lld bytes\n", (long long)lks_memory_nbytes());
+    return -1;
+}
+
+#define run_group(tests) cmocka_run_group_tests(tests, NULL, nothing_is_left)
+
+#endif
