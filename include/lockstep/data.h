@@ -25,7 +25,7 @@ LKS_API lks_status lks_dataset_mnist(lks_dataset **dataset, const char *director
 typedef struct lks_classification_options {
     int64_t n_samples;         /* 0: 10000 */
     int64_t n_features;        /* 0: 1024 */
-    int64_t n_informative;     /* 0: 512 */
+    int64_t n_informative;     /* 0: half of the features */
     int64_t n_classes;         /* 0: 32 */
     int64_t clusters_per_class;/* 0: 10 */
     double class_separation;   /* half the side of the hypercube; 0: 1 */

@@ -1,0 +1,138 @@
+/* A classification problem made from a seed.
+ *
+ *     cluster c   belongs to class c mod n_classes; its centre is a vertex of the hypercube {-s, +s}^n_informative
+ *     sample i    belongs to cluster i mod n_clusters, so classes and clusters are equally large
+ *     features    the centre's coordinates in columns chosen at random, plus unit noise in every column
+ *     labels      a few replaced by a random class, so that no model can be perfect
+ */
+#include "data/data_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The options with their defaults filled in, and what follows from them. */
+typedef struct problem {
+    lks_classification_options options;
+    int64_t n_clusters; /* those that get a sample */
+    int64_t n_words;    /* of a vertex: one bit per informative feature */
+    uint64_t *vertices; /* (n_clusters, n_words); bit 1: +s, 0: -s */
+    int64_t *columns;   /* (n_features): column of informative feature j is columns[j] */
+    int64_t *rows;      /* (n_samples): row i holds sample rows[i] */
+} problem;
+
+static lks_status resolve_count(int64_t *value, int64_t fallback, const char *name) {
+    if (*value == 0) *value = fallback;
+    if (*value < 1 || *value > INT32_MAX)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s %lld is outside 1..%d", name, (long long)*value, INT32_MAX);
+    return LKS_OK;
+}
+
+static lks_status resolve_options(lks_classification_options *o) {
+    LKS_TRY(resolve_count(&o->n_samples, 10000, "n_samples"));
+    LKS_TRY(resolve_count(&o->n_features, 1024, "n_features"));
+    LKS_TRY(resolve_count(&o->n_informative, (o->n_features + 1) / 2, "n_informative"));
+    LKS_TRY(resolve_count(&o->n_classes, 32, "n_classes"));
+    LKS_TRY(resolve_count(&o->clusters_per_class, 10, "clusters_per_class"));
+    if (o->class_separation == 0) o->class_separation = 1;
+    if (o->flip_fraction == 0) o->flip_fraction = 0.01;
+    if (o->flip_fraction == LKS_ZERO) o->flip_fraction = 0;
+    if (o->n_informative > o->n_features)
+        return lksi_error(LKS_ERR_ARGUMENT, "%lld informative features of only %lld", (long long)o->n_informative,
+                          (long long)o->n_features);
+    if (!(o->class_separation > 0) || !isfinite(o->class_separation))
+        return lksi_error(LKS_ERR_ARGUMENT, "class_separation %g is not a positive number", o->class_separation);
+    if (!(o->flip_fraction >= 0 && o->flip_fraction <= 1))
+        return lksi_error(LKS_ERR_ARGUMENT, "flip_fraction %g is outside 0..1", o->flip_fraction);
+    int64_t n_clusters = o->n_classes * o->clusters_per_class;
+    if (o->n_informative < 62 && n_clusters > (int64_t)1 << o->n_informative)
+        return lksi_error(LKS_ERR_ARGUMENT, "%lld clusters at the vertices of a hypercube that has only 2^%lld",
+                          (long long)n_clusters, (long long)o->n_informative);
+    return LKS_OK;
+}
+
+static bool is_taken(const problem *p, int64_t cluster) {
+    size_t nbytes = (size_t)p->n_words * sizeof *p->vertices;
+    for (int64_t other = 0; other < cluster; other++)
+        if (memcmp(p->vertices + other * p->n_words, p->vertices + cluster * p->n_words, nbytes) == 0) return true;
+    return false;
+}
+
+/* Distinct vertices: one that an earlier cluster has is drawn again. */
+static void choose_vertices(problem *p) {
+    uint64_t stream = lksi_data_stream(LKSI_FOR_VERTICES, 0), n_drawn = 0;
+    int n_last_bits = (int)(p->options.n_informative % 64);
+    for (int64_t cluster = 0; cluster < p->n_clusters; cluster++) {
+        uint64_t *vertex = p->vertices + cluster * p->n_words;
+        do {
+            for (int64_t i = 0; i < p->n_words; i++, n_drawn += 2)
+                vertex[i] = (uint64_t)lksi_random_u32(p->options.seed, stream, n_drawn) << 32 |
+                            lksi_random_u32(p->options.seed, stream, n_drawn + 1);
+            if (n_last_bits != 0) vertex[p->n_words - 1] &= ((uint64_t)1 << n_last_bits) - 1;
+        } while (is_taken(p, cluster));
+    }
+}
+
+static void choose_order(int64_t *items, int64_t count, uint64_t seed, lksi_purpose purpose) {
+    for (int64_t i = 0; i < count; i++) items[i] = i;
+    lksi_shuffle(items, count, seed, lksi_data_stream(purpose, 0));
+}
+
+static void destroy_problem(problem *p) {
+    lksi_free(p->vertices);
+    lksi_free(p->columns);
+    lksi_free(p->rows);
+}
+
+static lks_status create_problem(problem *p) {
+    const lks_classification_options *o = &p->options;
+    p->n_clusters = o->n_classes * o->clusters_per_class;
+    if (p->n_clusters > o->n_samples) p->n_clusters = o->n_samples;
+    p->n_words = (o->n_informative + 63) / 64;
+    p->vertices = lksi_alloc_array((size_t)p->n_clusters, (size_t)p->n_words * sizeof *p->vertices);
+    p->columns = lksi_alloc_array((size_t)o->n_features, sizeof *p->columns);
+    p->rows = lksi_alloc_array((size_t)o->n_samples, sizeof *p->rows);
+    if (p->vertices == NULL || p->columns == NULL || p->rows == NULL) {
+        destroy_problem(p);
+        return LKS_ERR_MEMORY;
+    }
+    choose_vertices(p);
+    choose_order(p->columns, o->n_features, o->seed, LKSI_FOR_COLUMNS);
+    choose_order(p->rows, o->n_samples, o->seed, LKSI_FOR_ROWS);
+    return LKS_OK;
+}
+
+static void make_features(const problem *p, int64_t row, float *features) {
+    const lks_classification_options *o = &p->options;
+    uint64_t n_blocks = ((uint64_t)o->n_features + 3) / 4;
+    lksi_fill_normal(features, o->n_features, o->seed, lksi_data_stream(LKSI_FOR_NOISE, 0), (uint64_t)row * n_blocks);
+    const uint64_t *vertex = p->vertices + p->rows[row] % p->n_clusters * p->n_words;
+    float separation = (float)o->class_separation;
+    for (int64_t j = 0; j < o->n_informative; j++)
+        features[p->columns[j]] += (vertex[j / 64] >> j % 64 & 1) != 0 ? separation : -separation;
+}
+
+static int32_t make_label(const problem *p, int64_t row) {
+    const lks_classification_options *o = &p->options;
+    uint64_t flips = lksi_data_stream(LKSI_FOR_FLIPS, 0), labels = lksi_data_stream(LKSI_FOR_FLIPPED_LABELS, 0);
+    if ((double)lksi_random_uniform(o->seed, flips, (uint64_t)row) < o->flip_fraction)
+        return (int32_t)lksi_random_below(o->seed, labels, (uint64_t)row, (uint64_t)o->n_classes);
+    return (int32_t)(p->rows[row] % p->n_clusters % o->n_classes);
+}
+
+lks_status lks_dataset_classification(lks_dataset **dataset, const lks_classification_options *options) {
+    problem p = {.options = options != NULL ? *options : (lks_classification_options){0}};
+    const lks_classification_options *o = &p.options;
+    LKS_TRY(resolve_options(&p.options));
+    LKS_TRY(create_problem(&p));
+    lks_dataset *created;
+    lks_status status = lksi_dataset_create(&created, LKS_F32, o->n_samples, o->n_features, o->n_classes);
+    if (status == LKS_OK) {
+        for (int64_t row = 0; row < o->n_samples; row++) {
+            make_features(&p, row, created->samples->values + row * o->n_features);
+            created->samples->labels[row] = make_label(&p, row);
+        }
+        *dataset = created;
+    }
+    destroy_problem(&p);
+    return status;
+}

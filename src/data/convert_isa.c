@@ -1,0 +1,17 @@
+/* Bytes to floats in [0, 1], once per instruction set: it runs inside the training step. */
+#include "data/data_internal.h"
+
+/* byte / 255 without the slow division, and yet its very bits: 1/255 = 2^-8 + 2^-16 + 2^-24 + ... is cut after its
+ * first two terms, so that byte * HIGH is exact and only the sum rounds. (byte * (1 / 255.0f) rounds twice and differs
+ * for many bytes; a test compares all 256.) */
+#define HIGH 0x1.01p-8f
+#define LOW 0x1.010102p-24f
+
+static void bytes_to_unit(float *restrict out, const uint8_t *restrict in, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        float byte = (float)in[i];
+        out[i] = byte * HIGH + byte * LOW;
+    }
+}
+
+const lksi_convert_kernels LKSI_ISA_NAME(lksi_convert) = {.bytes_to_unit = bytes_to_unit};

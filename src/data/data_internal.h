@@ -1,0 +1,113 @@
+/* What the files of data/ share. */
+#ifndef LKSI_DATA_INTERNAL_H
+#define LKSI_DATA_INTERNAL_H
+
+#include "base/base.h"
+#include "base/isa.h"
+
+#include <lockstep/data.h>
+
+#include <stdatomic.h>
+
+/* --- data sets (dataset.c) --- */
+
+/* The memory that a data set and its slices share. Bytes stay bytes (a quarter of the memory) and are converted where
+ * they are read; exactly one of `bytes` and `values` is set. */
+typedef struct lksi_samples {
+    atomic_int n_holders;
+    uint8_t *bytes;  /* (N, F), a sample's element is byte / 255 */
+    float *values;   /* (N, F) */
+    int32_t *labels; /* (N) */
+} lksi_samples;
+
+struct lks_dataset {
+    lksi_samples *samples;
+    int64_t begin; /* first sample of this set within `samples` */
+    int64_t count, n_features, n_classes;
+};
+
+/* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */
+lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
+                               int64_t n_classes);
+/* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count). */
+void lksi_dataset_gather(const lks_dataset *dataset, const int64_t *indices, int64_t count, float *features,
+                         int32_t *labels);
+
+/* --- conversion (convert_isa.c) --- */
+
+typedef struct lksi_convert_kernels {
+    /* out[i] = (float)in[i] / 255.0f, to the bit */
+    void (*bytes_to_unit)(float *out, const uint8_t *in, size_t count);
+} lksi_convert_kernels;
+LKSI_ISA_DECLARE(lksi_convert_kernels, lksi_convert);
+
+/* --- IDX (idx.c, mnist.c) --- */
+
+typedef struct lksi_idx {
+    int64_t sizes[3];    /* `n_dimensions` of them */
+    int64_t count;       /* their product */
+    const uint8_t *data; /* `count` elements, inside the file's bytes */
+} lksi_idx;
+
+/* Reads the header of an IDX file of unsigned bytes and checks it against the file's length. `path` is for messages. */
+lks_status lksi_idx_parse(const char *path, const void *data, size_t nbytes, int n_dimensions, lksi_idx *idx);
+
+/* A file in memory. */
+typedef struct lksi_file {
+    const char *path;
+    const void *data;
+    size_t nbytes;
+} lksi_file;
+
+lks_status lksi_mnist_parse(lks_dataset **dataset, const lksi_file *images, const lksi_file *labels);
+
+/* --- random numbers (random.c) --- */
+
+/* What each stream of Philox is for: one seed serves all of them without their draws being related. */
+typedef enum lksi_purpose {
+    LKSI_FOR_ORDER,
+    LKSI_FOR_PARTITION,
+    LKSI_FOR_VERTICES,
+    LKSI_FOR_NOISE,
+    LKSI_FOR_COLUMNS,
+    LKSI_FOR_ROWS,
+    LKSI_FOR_FLIPS,
+    LKSI_FOR_FLIPPED_LABELS
+} lksi_purpose;
+
+/* The stream for `purpose`; `detail` (an epoch, say) tells apart streams of one purpose. */
+uint64_t lksi_data_stream(lksi_purpose purpose, int64_t detail);
+/* Puts items[0..count-1] in a random order, every one of them equally likely. */
+void lksi_shuffle(int64_t *items, int64_t count, uint64_t seed, uint64_t stream);
+/* Standard normal numbers first_block * 4 and on of the stream, the same bits on every machine. */
+void lksi_fill_normal(float *out, int64_t count, uint64_t seed, uint64_t stream, uint64_t first_block);
+
+/* --- who gets which sample in which step (sampler.c) --- */
+
+typedef struct lksi_sampler {
+    int64_t count;      /* samples of an epoch */
+    int64_t batch;      /* of all ranks in one step */
+    int64_t rank_batch; /* LKS_SHARD_BATCHES: of one rank */
+    int64_t n_ranks, rank;
+    lks_shard_mode shard;
+    bool is_shuffled;
+    uint64_t seed;
+    const int64_t *indices; /* the samples, or NULL for 0..count-1 */
+} lksi_sampler;
+
+/* One rank's share of one step. */
+typedef struct lksi_share {
+    int64_t begin; /* position of its first sample in the epoch's order */
+    int64_t count, global_count, global_offset;
+} lksi_share;
+
+/* Checks `options` against `dataset`; keeps a pointer to options->indices. */
+lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, const lks_loader_options *options);
+int64_t lksi_sampler_steps(const lksi_sampler *sampler);
+/* The largest share of any step. */
+int64_t lksi_sampler_max_share(const lksi_sampler *sampler);
+lksi_share lksi_sampler_share(const lksi_sampler *sampler, int64_t step);
+/* Writes the epoch's order of all ranks' samples (`count` of them): the same whatever rank and n_ranks are. */
+void lksi_sampler_order(const lksi_sampler *sampler, int64_t epoch, int64_t *order);
+
+#endif

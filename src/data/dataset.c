@@ -1,0 +1,111 @@
+/* Data sets in memory, and slices of them that share the memory. */
+#include "data/data_internal.h"
+
+#include <string.h>
+
+static void release_samples(lksi_samples *samples) {
+    if (atomic_fetch_sub(&samples->n_holders, 1) > 1) return;
+    lksi_free(samples->bytes);
+    lksi_free(samples->values);
+    lksi_free(samples->labels);
+    lksi_free(samples);
+}
+
+static lks_status create_samples(lksi_samples **samples, lks_type type, int64_t count, int64_t n_features) {
+    lksi_samples *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    atomic_init(&created->n_holders, 1);
+    void *elements = lksi_alloc_array((size_t)count, (size_t)n_features * lks_type_nbytes(type));
+    if (type == LKS_U8)
+        created->bytes = elements;
+    else
+        created->values = elements;
+    created->labels = lksi_alloc_array((size_t)count, sizeof *created->labels);
+    if (elements == NULL || created->labels == NULL) {
+        release_samples(created);
+        return LKS_ERR_MEMORY;
+    }
+    *samples = created;
+    return LKS_OK;
+}
+
+lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
+                               int64_t n_classes) {
+    lks_dataset *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    lks_status status = create_samples(&created->samples, type, count, n_features);
+    if (status != LKS_OK) {
+        lksi_free(created);
+        return status;
+    }
+    created->count = count;
+    created->n_features = n_features;
+    created->n_classes = n_classes;
+    *dataset = created;
+    return LKS_OK;
+}
+
+lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end) {
+    if (begin < 0 || end < begin || end > dataset->count)
+        return lksi_error(LKS_ERR_ARGUMENT, "slice %lld..%lld of a data set of %lld samples", (long long)begin,
+                          (long long)end, (long long)dataset->count);
+    lks_dataset *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    *created = *dataset;
+    created->begin += begin;
+    created->count = end - begin;
+    atomic_fetch_add(&created->samples->n_holders, 1);
+    *slice = created;
+    return LKS_OK;
+}
+
+void lks_dataset_destroy(lks_dataset *dataset) {
+    if (dataset == NULL) return;
+    release_samples(dataset->samples);
+    lksi_free(dataset);
+}
+
+int64_t lks_dataset_count(const lks_dataset *dataset) { return dataset->count; }
+int64_t lks_dataset_n_features(const lks_dataset *dataset) { return dataset->n_features; }
+int64_t lks_dataset_n_classes(const lks_dataset *dataset) { return dataset->n_classes; }
+
+lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label) {
+    if (index < 0 || index >= dataset->count)
+        return lksi_error(LKS_ERR_ARGUMENT, "sample %lld of a data set of %lld samples", (long long)index,
+                          (long long)dataset->count);
+    lksi_dataset_gather(dataset, &index, 1, features, label);
+    return LKS_OK;
+}
+
+/* Rows come in random order, so the hardware does not foresee the next one: it is asked for while this one is read. */
+static void prefetch_row(const uint8_t *row, size_t nbytes) {
+    for (size_t offset = 0; offset < nbytes; offset += 64) __builtin_prefetch(row + offset);
+}
+
+static void gather_bytes(const lks_dataset *dataset, const int64_t *indices, int64_t count, float *features) {
+    const lksi_convert_kernels *kernels = LKSI_ISA_PICK(lksi_convert);
+    size_t n_features = (size_t)dataset->n_features;
+    const uint8_t *bytes = dataset->samples->bytes + (size_t)dataset->begin * n_features;
+    for (int64_t i = 0; i < count; i++) {
+        if (i + 1 < count) prefetch_row(bytes + (size_t)indices[i + 1] * n_features, n_features);
+        kernels->bytes_to_unit(features + (size_t)i * n_features, bytes + (size_t)indices[i] * n_features, n_features);
+    }
+}
+
+static void gather_values(const lks_dataset *dataset, const int64_t *indices, int64_t count, float *features) {
+    size_t n_features = (size_t)dataset->n_features;
+    const float *values = dataset->samples->values + (size_t)dataset->begin * n_features;
+    for (int64_t i = 0; i < count; i++)
+        memcpy(features + (size_t)i * n_features, values + (size_t)indices[i] * n_features,
+               n_features * sizeof *features);
+}
+
+void lksi_dataset_gather(const lks_dataset *dataset, const int64_t *indices, int64_t count, float *features,
+                         int32_t *labels) {
+    if (dataset->samples->bytes != NULL)
+        gather_bytes(dataset, indices, count, features);
+    else
+        gather_values(dataset, indices, count, features);
+    const int32_t *all_labels = dataset->samples->labels + dataset->begin;
+    for (int64_t i = 0; i < count; i++) labels[i] = all_labels[indices[i]];
+}

@@ -1,0 +1,305 @@
+/* Batches, made in the call or ahead of it by prefetch threads.
+ *
+ * Batches go through a ring of slots in the order of steps: a worker takes the next step and the next free slot in one
+ * act, so slot k mod n_slots holds the k-th batch whichever worker fills it, and the batches are the same for any
+ * number of workers. Workers run on into the next epoch, so that its first batches are there when it begins; there are
+ * two orders of samples, that of the consumer's epoch and that of the next. Everything is allocated when the loader is
+ * made.
+ *
+ * Without workers there is one slot, and lks_loader_next fills it.
+ */
+#include "data/data_internal.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { MAX_WORKERS = 64, N_ORDERS = 2 };
+
+typedef struct slot {
+    float *features;  /* (max share, F) */
+    int32_t *labels;  /* (max share) */
+    int64_t *indices; /* (max share) */
+    lks_batch batch;
+    bool is_ready;
+} slot;
+
+/* The samples of one epoch in their order. */
+typedef struct order {
+    int64_t *indices;
+    int64_t epoch;
+    bool is_ready;
+} order;
+
+/* A place in the sequence of steps; step == n_steps is the end of an epoch, where lks_loader_next returns 0. */
+typedef struct place {
+    int64_t epoch, step;
+} place;
+
+struct lks_loader {
+    const lks_dataset *dataset;
+    lksi_sampler sampler;
+    int64_t *own_indices; /* the copy of options->indices, or NULL */
+    int64_t n_steps;
+
+    /* `lock` guards all below, except that a worker fills its slot and builds an order outside it; they are marked
+     * ready under it. A slot belongs to its worker from when it is taken until it is ready, then to the consumer
+     * until its next call. */
+    pthread_mutex_t lock;
+    pthread_cond_t work_came; /* for workers: a slot became free, an epoch began, a pause or everything ended */
+    pthread_cond_t work_done; /* for the consumer: a slot is ready or a worker has become idle */
+    slot *slots;
+    int n_slots;
+    order orders[N_ORDERS];        /* that of epoch e is orders[e mod 2] */
+    place taken;                   /* the next step to take for filling */
+    place next;                    /* the next step to hand to the consumer */
+    int64_t n_taken, n_handed_out; /* batches since the last seek */
+    bool is_holding;               /* the consumer holds the batch handed out last */
+    bool is_building;              /* a worker builds an order */
+    bool is_paused, is_stopping;
+    int n_busy; /* workers that fill or build */
+    lksi_thread **workers;
+    int n_workers;
+};
+
+static order *order_of(lks_loader *loader, int64_t epoch) { return &loader->orders[(uint64_t)epoch % N_ORDERS]; }
+
+static bool has_order(lks_loader *loader, int64_t epoch) {
+    const order *o = order_of(loader, epoch);
+    return o->is_ready && o->epoch == epoch;
+}
+
+static void build_order(lks_loader *loader, order *o, int64_t epoch) {
+    lksi_sampler_order(&loader->sampler, epoch, o->indices);
+    o->epoch = epoch;
+}
+
+static void fill(lks_loader *loader, slot *s, place at) {
+    lksi_share share = lksi_sampler_share(&loader->sampler, at.step);
+    memcpy(s->indices, order_of(loader, at.epoch)->indices + share.begin, (size_t)share.count * sizeof *s->indices);
+    lksi_dataset_gather(loader->dataset, s->indices, share.count, s->features, s->labels);
+    s->batch = (lks_batch){
+        .features = s->features,
+        .labels = s->labels,
+        .indices = s->indices,
+        .count = share.count,
+        .global_count = share.global_count,
+        .global_offset = share.global_offset,
+        .epoch = at.epoch,
+        .step = at.step,
+    };
+}
+
+/* --- workers; every function here is called with the lock held, and gives it up only while it fills or builds --- */
+
+/* An order may be overwritten once no worker reads it: that of epoch e - 2, when the consumer has reached e - 1. */
+static bool may_build(lks_loader *loader) {
+    return !loader->is_building && !has_order(loader, loader->taken.epoch) &&
+           loader->taken.epoch - loader->next.epoch <= 1;
+}
+
+static bool may_fill(lks_loader *loader) {
+    int64_t n_released = loader->n_handed_out - loader->is_holding;
+    return has_order(loader, loader->taken.epoch) && loader->n_taken - n_released < loader->n_slots;
+}
+
+static void work_on_order(lks_loader *loader) {
+    int64_t epoch = loader->taken.epoch;
+    order *o = order_of(loader, epoch);
+    loader->is_building = true;
+    o->is_ready = false;
+    pthread_mutex_unlock(&loader->lock);
+    build_order(loader, o, epoch);
+    pthread_mutex_lock(&loader->lock);
+    loader->is_building = false;
+    o->is_ready = true;
+    pthread_cond_broadcast(&loader->work_came); /* those that wait for this order to fill from it */
+}
+
+static void work_on_slot(lks_loader *loader) {
+    place at = loader->taken;
+    slot *s = &loader->slots[loader->n_taken++ % loader->n_slots];
+    if (++loader->taken.step == loader->n_steps) loader->taken = (place){.epoch = at.epoch + 1};
+    pthread_mutex_unlock(&loader->lock);
+    fill(loader, s, at);
+    pthread_mutex_lock(&loader->lock);
+    s->is_ready = true;
+}
+
+static void run_worker(void *argument) {
+    lks_loader *loader = argument;
+    pthread_mutex_lock(&loader->lock);
+    while (!loader->is_stopping) {
+        bool is_filling = !loader->is_paused && may_fill(loader);
+        bool is_building = !loader->is_paused && !is_filling && may_build(loader);
+        if (!is_filling && !is_building) {
+            pthread_cond_wait(&loader->work_came, &loader->lock);
+            continue;
+        }
+        loader->n_busy++;
+        if (is_filling)
+            work_on_slot(loader);
+        else
+            work_on_order(loader);
+        loader->n_busy--;
+        pthread_cond_signal(&loader->work_done); /* there is one consumer */
+    }
+    pthread_mutex_unlock(&loader->lock);
+}
+
+/* --- the consumer --- */
+
+int64_t lks_loader_steps(const lks_loader *loader) { return loader->n_steps; }
+
+static void hand_out_made_here(lks_loader *loader, lks_batch *batch) {
+    order *o = order_of(loader, loader->next.epoch);
+    if (!has_order(loader, loader->next.epoch)) {
+        build_order(loader, o, loader->next.epoch);
+        o->is_ready = true;
+    }
+    fill(loader, &loader->slots[0], loader->next);
+    *batch = loader->slots[0].batch;
+}
+
+static void hand_out_prefetched(lks_loader *loader, lks_batch *batch) {
+    slot *s = &loader->slots[loader->n_handed_out % loader->n_slots];
+    while (!s->is_ready) pthread_cond_wait(&loader->work_done, &loader->lock);
+    s->is_ready = false;
+    loader->n_handed_out++;
+    loader->is_holding = true;
+    *batch = s->batch;
+}
+
+int lks_loader_next(lks_loader *loader, lks_batch *batch) {
+    bool is_end = loader->next.step == loader->n_steps; /* `next` is written by the consumer alone */
+    pthread_mutex_lock(&loader->lock);
+    if (loader->is_holding || is_end) pthread_cond_broadcast(&loader->work_came);
+    loader->is_holding = false;
+    if (is_end)
+        loader->next = (place){.epoch = loader->next.epoch + 1};
+    else if (loader->n_workers > 0)
+        hand_out_prefetched(loader, batch);
+    else
+        hand_out_made_here(loader, batch);
+    if (!is_end) loader->next.step++;
+    pthread_mutex_unlock(&loader->lock);
+    return !is_end;
+}
+
+/* At the end of the epoch before, the prefetched batches are the wanted ones, and stay. */
+static bool is_at_beginning(const lks_loader *loader, int64_t epoch) {
+    const place *next = &loader->next;
+    return (next->epoch == epoch && next->step == 0) || (next->epoch == epoch - 1 && next->step == loader->n_steps);
+}
+
+void lks_loader_seek(lks_loader *loader, int64_t epoch) {
+    pthread_mutex_lock(&loader->lock);
+    if (!is_at_beginning(loader, epoch)) {
+        loader->is_paused = true;
+        while (loader->n_busy > 0) pthread_cond_wait(&loader->work_done, &loader->lock);
+        loader->is_paused = false;
+        for (int i = 0; i < loader->n_slots; i++) loader->slots[i].is_ready = false;
+        loader->n_taken = loader->n_handed_out = 0;
+        loader->is_holding = false;
+        loader->taken = (place){.epoch = epoch};
+    }
+    loader->next = (place){.epoch = epoch};
+    pthread_cond_broadcast(&loader->work_came);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+/* --- making and ending --- */
+
+static lks_status choose_n_workers(const lks_loader *loader, const lks_loader_options *options, int *n_workers) {
+    int wanted = options->n_workers;
+    if (wanted < -1 || wanted > MAX_WORKERS)
+        return lksi_error(LKS_ERR_ARGUMENT, "n_workers %d is outside -1..%d", wanted, MAX_WORKERS);
+    if (wanted == 0) wanted = lksi_cpu_count() > loader->sampler.n_ranks ? 1 : -1;
+    *n_workers = wanted < 0 || loader->n_steps == 0 ? 0 : wanted;
+    return LKS_OK;
+}
+
+static lks_status copy_indices(lks_loader *loader) {
+    if (loader->sampler.indices == NULL) return LKS_OK;
+    size_t count = (size_t)loader->sampler.count;
+    loader->own_indices = lksi_alloc_array(count, sizeof *loader->own_indices);
+    if (loader->own_indices == NULL) return LKS_ERR_MEMORY;
+    if (count > 0) memcpy(loader->own_indices, loader->sampler.indices, count * sizeof *loader->own_indices);
+    loader->sampler.indices = loader->own_indices;
+    return LKS_OK;
+}
+
+static lks_status create_slot(slot *s, int64_t max_share, int64_t n_features) {
+    s->features = lksi_alloc_array((size_t)max_share, (size_t)n_features * sizeof *s->features);
+    s->labels = lksi_alloc_array((size_t)max_share, sizeof *s->labels);
+    s->indices = lksi_alloc_array((size_t)max_share, sizeof *s->indices);
+    return s->features != NULL && s->labels != NULL && s->indices != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+/* One slot that the consumer holds, one that each worker fills, and one that waits ready. */
+static lks_status create_slots(lks_loader *loader, int n_workers) {
+    int n_slots = n_workers == 0 ? 1 : n_workers + 2;
+    loader->slots = lksi_alloc_array((size_t)n_slots, sizeof *loader->slots);
+    if (loader->slots == NULL) return LKS_ERR_MEMORY;
+    loader->n_slots = n_slots;
+    int64_t max_share = lksi_sampler_max_share(&loader->sampler);
+    for (int i = 0; i < n_slots; i++) LKS_TRY(create_slot(&loader->slots[i], max_share, loader->dataset->n_features));
+    for (int i = 0; i < N_ORDERS; i++) {
+        loader->orders[i].indices = lksi_alloc_array((size_t)loader->sampler.count, sizeof(int64_t));
+        if (loader->orders[i].indices == NULL) return LKS_ERR_MEMORY;
+    }
+    return LKS_OK;
+}
+
+static lks_status start_workers(lks_loader *loader, int n_workers) {
+    loader->workers = lksi_alloc_array((size_t)n_workers, sizeof(lksi_thread *));
+    if (loader->workers == NULL) return LKS_ERR_MEMORY;
+    for (int i = 0; i < n_workers; i++) {
+        LKS_TRY(lksi_thread_create(&loader->workers[i], run_worker, loader, "lks-loader"));
+        loader->n_workers++;
+    }
+    return LKS_OK;
+}
+
+lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options) {
+    lks_loader *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->dataset = dataset;
+    pthread_mutex_init(&created->lock, NULL);
+    pthread_cond_init(&created->work_came, NULL);
+    pthread_cond_init(&created->work_done, NULL);
+    int n_workers = 0;
+    lks_status status;
+    LKS_TRY_GOTO(lksi_sampler_init(&created->sampler, dataset, options), destroy);
+    created->n_steps = lksi_sampler_steps(&created->sampler);
+    LKS_TRY_GOTO(choose_n_workers(created, options, &n_workers), destroy);
+    LKS_TRY_GOTO(copy_indices(created), destroy);
+    LKS_TRY_GOTO(create_slots(created, n_workers), destroy);
+    LKS_TRY_GOTO(start_workers(created, n_workers), destroy);
+    *loader = created;
+    return LKS_OK;
+destroy:
+    lks_loader_destroy(created);
+    return status;
+}
+
+void lks_loader_destroy(lks_loader *loader) {
+    if (loader == NULL) return;
+    pthread_mutex_lock(&loader->lock);
+    loader->is_stopping = true;
+    pthread_cond_broadcast(&loader->work_came);
+    pthread_mutex_unlock(&loader->lock);
+    for (int i = 0; i < loader->n_workers; i++) lksi_thread_join(loader->workers[i]);
+    for (int i = 0; i < loader->n_slots; i++) {
+        lksi_free(loader->slots[i].features);
+        lksi_free(loader->slots[i].labels);
+        lksi_free(loader->slots[i].indices);
+    }
+    for (int i = 0; i < N_ORDERS; i++) lksi_free(loader->orders[i].indices);
+    lksi_free(loader->slots);
+    lksi_free(loader->workers);
+    lksi_free(loader->own_indices);
+    pthread_cond_destroy(&loader->work_came);
+    pthread_cond_destroy(&loader->work_done);
+    pthread_mutex_destroy(&loader->lock);
+    lksi_free(loader);
+}

@@ -1,0 +1,83 @@
+/* MNIST and sets in its form (Fashion-MNIST, KMNIST): images and labels in two IDX files, ten classes. */
+#include "data/data_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { N_CLASSES = 10 };
+/* A limit on what a file may unpack to: far above any set of this form, far below what a hostile .gz can claim. */
+static const size_t MAX_FILE_NBYTES = (size_t)1 << 30;
+
+static lks_status check_sizes(const lksi_file *images, const lksi_idx *pixels, const lksi_file *labels,
+                              const lksi_idx *classes) {
+    if (pixels->sizes[0] != classes->count)
+        return lksi_error(LKS_ERR_FORMAT, "%s: %lld images, but %s: %lld labels", images->path,
+                          (long long)pixels->sizes[0], labels->path, (long long)classes->count);
+    if (pixels->sizes[0] == 0) return lksi_error(LKS_ERR_FORMAT, "%s: no images", images->path);
+    if (pixels->count == 0)
+        return lksi_error(LKS_ERR_FORMAT, "%s: images of %lld rows and %lld columns", images->path,
+                          (long long)pixels->sizes[1], (long long)pixels->sizes[2]);
+    for (int64_t i = 0; i < classes->count; i++)
+        if (classes->data[i] >= N_CLASSES)
+            return lksi_error(LKS_ERR_FORMAT, "%s: label %lld is %d, over 9", labels->path, (long long)i,
+                              classes->data[i]);
+    return LKS_OK;
+}
+
+lks_status lksi_mnist_parse(lks_dataset **dataset, const lksi_file *images, const lksi_file *labels) {
+    lksi_idx pixels, classes;
+    LKS_TRY(lksi_idx_parse(images->path, images->data, images->nbytes, 3, &pixels));
+    LKS_TRY(lksi_idx_parse(labels->path, labels->data, labels->nbytes, 1, &classes));
+    LKS_TRY(check_sizes(images, &pixels, labels, &classes));
+    lks_dataset *created;
+    LKS_TRY(lksi_dataset_create(&created, LKS_U8, classes.count, pixels.sizes[1] * pixels.sizes[2], N_CLASSES));
+    memcpy(created->samples->bytes, pixels.data, (size_t)pixels.count);
+    for (int64_t i = 0; i < classes.count; i++) created->samples->labels[i] = classes.data[i];
+    *dataset = created;
+    return LKS_OK;
+}
+
+/* DIRECTORY/NAME, or where that does not exist DIRECTORY/NAME.gz. On success the caller frees *data. */
+static lks_status read_either(const char *directory, const char *name, char *path, size_t path_nbytes, void **data,
+                              size_t *nbytes) {
+    int length = snprintf(path, path_nbytes, "%s/%s.gz", directory, name);
+    if (length < 0 || (size_t)length >= path_nbytes) return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
+    bool is_gz_there = lksi_file_exists(path);
+    path[length - 3] = '\0';
+    if (!lksi_file_exists(path)) {
+        if (!is_gz_there) return lksi_error(LKS_ERR_FILE, "%s: no such file, nor %s.gz", path, name);
+        path[length - 3] = '.';
+    }
+    return lksi_file_read(path, MAX_FILE_NBYTES, data, nbytes);
+}
+
+static lks_status check_directory(const char *directory) {
+    struct stat info;
+    if (directory == NULL) return lksi_error(LKS_ERR_ARGUMENT, "no directory was given to read MNIST from");
+    if (stat(directory, &info) != 0)
+        return errno == ENOENT ? lksi_error(LKS_ERR_FILE, "%s: no such directory", directory)
+                               : lksi_error(LKS_ERR_FILE, "%s: %s", directory, strerror(errno));
+    if (!S_ISDIR(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", directory);
+    return LKS_OK;
+}
+
+lks_status lks_dataset_mnist(lks_dataset **dataset, const char *directory, int is_train) {
+    char images_path[4096], labels_path[4096];
+    void *images_data, *labels_data;
+    lksi_file images = {.path = images_path}, labels = {.path = labels_path};
+    LKS_TRY(check_directory(directory));
+    LKS_TRY(read_either(directory, is_train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", labels_path,
+                        sizeof labels_path, &labels_data, &labels.nbytes));
+    lks_status status = LKS_OK;
+    LKS_TRY_GOTO(read_either(directory, is_train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", images_path,
+                             sizeof images_path, &images_data, &images.nbytes),
+                 free_labels);
+    images.data = images_data;
+    labels.data = labels_data;
+    status = lksi_mnist_parse(dataset, &images, &labels);
+    lksi_free(images_data);
+free_labels:
+    lksi_free(labels_data);
+    return status;
+}

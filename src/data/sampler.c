@@ -1,0 +1,77 @@
+/* Who gets which sample in which step.
+ *
+ * An epoch has one order of samples, which depends on (seed, epoch) alone. A step takes the next `batch` of them and
+ * cuts them among the ranks; so whatever the number of ranks is, a step works on the same samples.
+ *
+ *     LKS_SHARD_BLOCKS, batch 7, 3 ranks      | 0 0 0 1 1 2 2 | 0 0 0 1 1 2 2 | ... | 0 0 1 2 |
+ *     LKS_SHARD_BATCHES, batch 6, 3 ranks     | 0 0 1 1 2 2 | 0 0 1 1 2 2 | ... | 0 0 1 |
+ */
+#include "data/data_internal.h"
+
+static lks_status check_indices(const int64_t *indices, int64_t n_indices, int64_t count) {
+    if (n_indices < 0) return lksi_error(LKS_ERR_ARGUMENT, "n_indices is %lld", (long long)n_indices);
+    for (int64_t i = 0; i < n_indices; i++)
+        if (indices[i] < 0 || indices[i] >= count)
+            return lksi_error(LKS_ERR_ARGUMENT, "indices[%lld] is %lld, outside a data set of %lld samples",
+                              (long long)i, (long long)indices[i], (long long)count);
+    return LKS_OK;
+}
+
+lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, const lks_loader_options *options) {
+    int n_ranks = options->n_ranks == 0 ? 1 : options->n_ranks;
+    if (n_ranks < 0) return lksi_error(LKS_ERR_ARGUMENT, "a world of %d ranks", n_ranks);
+    if (options->rank < 0 || options->rank >= n_ranks)
+        return lksi_error(LKS_ERR_ARGUMENT, "rank %d is outside the world of %d", options->rank, n_ranks);
+    if (options->batch < 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "global batch %lld is smaller than 1", (long long)options->batch);
+    if (options->batch < n_ranks)
+        return lksi_error(LKS_ERR_ARGUMENT, "global batch %lld is smaller than the %d ranks", (long long)options->batch,
+                          n_ranks);
+    if (options->shard != LKS_SHARD_BLOCKS && options->shard != LKS_SHARD_BATCHES)
+        return lksi_error(LKS_ERR_ARGUMENT, "shard mode %d is unknown", (int)options->shard);
+    if (options->indices != NULL) LKS_TRY(check_indices(options->indices, options->n_indices, dataset->count));
+    int64_t rank_batch = options->batch / n_ranks;
+    *sampler = (lksi_sampler){
+        .count = options->indices != NULL ? options->n_indices : dataset->count,
+        .batch = options->shard == LKS_SHARD_BATCHES ? rank_batch * n_ranks : options->batch,
+        .rank_batch = rank_batch,
+        .n_ranks = n_ranks,
+        .rank = options->rank,
+        .shard = options->shard,
+        .is_shuffled = !options->no_shuffle,
+        .seed = options->seed,
+        .indices = options->indices,
+    };
+    return LKS_OK;
+}
+
+int64_t lksi_sampler_steps(const lksi_sampler *sampler) {
+    return sampler->count == 0 ? 0 : (sampler->count - 1) / sampler->batch + 1;
+}
+
+int64_t lksi_sampler_max_share(const lksi_sampler *sampler) {
+    return sampler->count == 0 ? 0 : lksi_sampler_share(sampler, 0).count; /* no later step is larger */
+}
+
+lksi_share lksi_sampler_share(const lksi_sampler *sampler, int64_t step) {
+    int64_t step_begin = step * sampler->batch, left = sampler->count - step_begin, rank = sampler->rank;
+    lksi_share share = {.global_count = left < sampler->batch ? left : sampler->batch};
+    if (sampler->shard == LKS_SHARD_BLOCKS) {
+        int64_t each = share.global_count / sampler->n_ranks, n_larger = share.global_count % sampler->n_ranks;
+        share.global_offset = rank * each + (rank < n_larger ? rank : n_larger);
+        share.count = each + (rank < n_larger);
+    } else {
+        int64_t before = rank * sampler->rank_batch;
+        share.global_offset = before < share.global_count ? before : share.global_count;
+        left = share.global_count - share.global_offset;
+        share.count = left < sampler->rank_batch ? left : sampler->rank_batch;
+    }
+    share.begin = step_begin + share.global_offset;
+    return share;
+}
+
+void lksi_sampler_order(const lksi_sampler *sampler, int64_t epoch, int64_t *order) {
+    for (int64_t i = 0; i < sampler->count; i++) order[i] = sampler->indices != NULL ? sampler->indices[i] : i;
+    if (sampler->is_shuffled)
+        lksi_shuffle(order, sampler->count, sampler->seed, lksi_data_stream(LKSI_FOR_ORDER, epoch));
+}
