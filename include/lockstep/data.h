@@ -35,6 +35,8 @@ typedef struct lks_classification_options {
 
 /* A classification problem made from a seed: Gaussian clusters of unit isotropic noise at distinct vertices of a
  * hypercube in the informative features, unit noise in the others, samples in random order; the same on every machine.
+ * `options` may be NULL.
+ * Errors: LKS_ERR_ARGUMENT, naming the option and its value; LKS_ERR_MEMORY.
  * Source: after Guyon, "Design of experiments for the NIPS 2003 variable selection benchmark", 2003 (without its linear
  * mixing of the informative features). */
 LKS_API lks_status lks_dataset_classification(lks_dataset **dataset, const lks_classification_options *options);
@@ -72,7 +74,7 @@ typedef struct lks_loader_options {
     int64_t n_indices;
 } lks_loader_options;
 
-/* One rank's part of one global batch. Owned by the loader, valid until the next call of lks_loader_next. */
+/* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
 typedef struct lks_batch {
     const float *features;    /* (count, F) */
     const int32_t *labels;    /* (count) */
@@ -85,15 +87,17 @@ typedef struct lks_batch {
 
 typedef struct lks_loader lks_loader;
 
-/* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short.
- * Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks (named), rank outside the world. */
+/* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short. Allocates
+ * all that it will ever need. A loader may be used by one thread at a time.
+ * Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks, rank outside the world, an index outside the data
+ * set, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch. */
 LKS_API int lks_loader_next(lks_loader *loader, lks_batch *batch);
 /* Steps of one epoch; the same on all ranks. */
 LKS_API int64_t lks_loader_steps(const lks_loader *loader);
-/* Goes to the beginning of `epoch`. */
+/* Goes to the beginning of `epoch` (the first is 0); free where the loader stands there already. */
 LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch);
 
 /* As in the course's framework: a loader over this rank's part of `dataset`, and the rank's batch size (batch / size,

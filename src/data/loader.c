@@ -45,7 +45,7 @@ struct lks_loader {
      * ready under it. A slot belongs to its worker from when it is taken until it is ready, then to the consumer
      * until its next call. */
     pthread_mutex_t lock;
-    pthread_cond_t work_came; /* for workers: a slot became free, an epoch began, a pause or everything ended */
+    pthread_cond_t work_came; /* for workers: slots became free, an epoch began, a pause or everything ended */
     pthread_cond_t work_done; /* for the consumer: a slot is ready or a worker has become idle */
     slot *slots;
     int n_slots;
@@ -66,6 +66,11 @@ static order *order_of(lks_loader *loader, int64_t epoch) { return &loader->orde
 static bool has_order(lks_loader *loader, int64_t epoch) {
     const order *o = order_of(loader, epoch);
     return o->is_ready && o->epoch == epoch;
+}
+
+static int64_t count_free_slots(const lks_loader *loader) {
+    int64_t n_released = loader->n_handed_out - loader->is_holding;
+    return loader->n_slots - (loader->n_taken - n_released);
 }
 
 static void build_order(lks_loader *loader, order *o, int64_t epoch) {
@@ -98,8 +103,7 @@ static bool may_build(lks_loader *loader) {
 }
 
 static bool may_fill(lks_loader *loader) {
-    int64_t n_released = loader->n_handed_out - loader->is_holding;
-    return has_order(loader, loader->taken.epoch) && loader->n_taken - n_released < loader->n_slots;
+    return has_order(loader, loader->taken.epoch) && count_free_slots(loader) > 0;
 }
 
 static void work_on_order(lks_loader *loader) {
@@ -169,11 +173,12 @@ static void hand_out_prefetched(lks_loader *loader, lks_batch *batch) {
     *batch = s->batch;
 }
 
+/* Waking a worker costs as much as a small batch, so it happens when half of the slots are free, not for each one. */
 int lks_loader_next(lks_loader *loader, lks_batch *batch) {
     bool is_end = loader->next.step == loader->n_steps; /* `next` is written by the consumer alone */
     pthread_mutex_lock(&loader->lock);
-    if (loader->is_holding || is_end) pthread_cond_broadcast(&loader->work_came);
     loader->is_holding = false;
+    if (is_end || count_free_slots(loader) >= loader->n_slots / 2) pthread_cond_broadcast(&loader->work_came);
     if (is_end)
         loader->next = (place){.epoch = loader->next.epoch + 1};
     else if (loader->n_workers > 0)
@@ -235,9 +240,10 @@ static lks_status create_slot(slot *s, int64_t max_share, int64_t n_features) {
     return s->features != NULL && s->labels != NULL && s->indices != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-/* One slot that the consumer holds, one that each worker fills, and one that waits ready. */
+/* Enough that workers are woken seldom; no more than an epoch has batches, which may be large ones. */
 static lks_status create_slots(lks_loader *loader, int n_workers) {
-    int n_slots = n_workers == 0 ? 1 : n_workers + 2;
+    int n_slots = n_workers == 0 ? 1 : 2 * n_workers + 6;
+    if (n_slots > loader->n_steps + 1 && n_workers > 0) n_slots = (int)loader->n_steps + 1;
     loader->slots = lksi_alloc_array((size_t)n_slots, sizeof *loader->slots);
     if (loader->slots == NULL) return LKS_ERR_MEMORY;
     loader->n_slots = n_slots;
