@@ -1,0 +1,50 @@
+/* f16 and bf16 to and from f32, rounding to nearest, ties to even. Without branches, so that the loops that use them
+ * become SIMD on every instruction set, and in integer arithmetic where flush-to-zero modes could change a bit. */
+#ifndef LKSI_HALF_H
+#define LKSI_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t lksi_float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+static inline float lksi_float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float lksi_f16_to_f32(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+    uint32_t normal = (magnitude << 13) + (112u << 23);
+    uint32_t special = (normal + (112u << 23)) | ((magnitude & 0x3ffu) != 0 ? 1u << 22 : 0u); /* a NaN stays quiet */
+    uint32_t subnormal = lksi_float_bits((float)(int32_t)magnitude * 0x1p-24f);
+    uint32_t bits = magnitude >= 0x7c00u ? special : magnitude < 0x0400u ? subnormal : normal;
+    return lksi_float_of_bits(sign | bits);
+}
+
+static inline uint16_t lksi_f32_to_f16(float value) {
+    uint32_t bits = lksi_float_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13; /* overflows into infinity */
+    /* Next to 0.5 a float's last bit is 2^-24, a half's smallest number: the addition does the rounding. */
+    uint32_t subnormal = lksi_float_bits(lksi_float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
+    uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+    uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+    half = magnitude >= 0x47800000u ? 0x7c00u : half;
+    half = magnitude > 0x7f800000u ? nan : half;
+    return (uint16_t)(sign | half);
+}
+
+static inline float lksi_bf16_to_f32(uint16_t half) { return lksi_float_of_bits((uint32_t)half << 16); }
+
+static inline uint16_t lksi_f32_to_bf16(float value) {
+    uint32_t bits = lksi_float_bits(value);
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    uint32_t nan = bits >> 16 | 0x40u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+#endif

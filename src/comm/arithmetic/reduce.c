@@ -1,0 +1,155 @@
+/* Reductions of any number of inputs, in canonical order, a block at a time.
+ *
+ * A block of 4 KiB goes up the whole tree before the next one begins: each input is read once, partial results stay in
+ * L1 (one block per level of the tree, on the stack), and the result is written to all outputs while it is there.
+ * It is written only when the block of every input has been read, so an output may be one of the inputs.
+ */
+#include "comm/arithmetic/arithmetic.h"
+#include "comm/arithmetic/kernels.h"
+
+#include <string.h>
+
+enum { BLOCK_NBYTES = 4096 };
+
+typedef union block {
+    unsigned char bytes[BLOCK_NBYTES];
+    double alignment;
+} block;
+
+typedef struct tree {
+    const lksi_reduce_kernels *loops;
+    const lksi_reduction *reduction;
+    size_t first, count; /* of the block, in elements */
+} tree;
+
+lks_type lksi_accumulator_type(lks_type type) { return type == LKS_F16 || type == LKS_BF16 ? LKS_F32 : type; }
+
+static const unsigned char *leaf(const tree *t, int k) {
+    return (const unsigned char *)t->reduction->inputs[k] + t->first * lks_type_nbytes(t->reduction->type);
+}
+
+static double scale_of(const tree *t, int k) { return t->reduction->scales == NULL ? 1 : t->reduction->scales[k]; }
+
+/* The largest power of two below n, n > 1: where the canonical tree splits. */
+static int split(int n) {
+    int half = 1;
+    while (half * 2 < n) half *= 2;
+    return half;
+}
+
+static void quad(const tree *t, int low, lksi_quad_kernel sum, void *acc) {
+    const void *inputs[4];
+    double scales[4];
+    for (int i = 0; i < 4; i++) inputs[i] = leaf(t, low + i), scales[i] = scale_of(t, low + i);
+    sum(acc, inputs, scales, t->count);
+}
+
+/* acc = the combination of inputs low .. low + n - 1. */
+static void climb(const tree *t, int low, int n, void *acc) {
+    lks_type type = t->reduction->type;
+    lks_operator op = t->reduction->op;
+    bool is_sum = op == LKS_SUM || op == LKS_AVG;
+    if (n == 1) {
+        t->loops->contribute[type](acc, leaf(t, low), scale_of(t, low), t->count);
+    } else if (n == 2) {
+        t->loops->pair[type][op](acc, leaf(t, low), scale_of(t, low), leaf(t, low + 1), scale_of(t, low + 1), t->count);
+    } else if (n == 4 && is_sum && t->loops->quad_sum[type] != NULL) {
+        quad(t, low, t->loops->quad_sum[type], acc);
+    } else {
+        block right;
+        int half = split(n);
+        climb(t, low, half, acc);
+        climb(t, low + half, n - half, right.bytes);
+        t->loops->combine[type][op](acc, right.bytes, t->count);
+    }
+}
+
+static bool must_conclude(lks_type type, double divisor) { return divisor != 1 || lksi_accumulator_type(type) != type; }
+
+void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t count) {
+    const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
+    size_t each = lks_type_nbytes(reduction->type);
+    size_t step = BLOCK_NBYTES / lks_type_nbytes(lksi_accumulator_type(reduction->type));
+    for (size_t end = first + count; first < end; first += step) {
+        tree t = {loops, reduction, first, end - first < step ? end - first : step};
+        block acc, rounded;
+        const unsigned char *result = acc.bytes;
+        climb(&t, 0, reduction->n_inputs, acc.bytes);
+        if (must_conclude(reduction->type, reduction->divisor)) {
+            loops->conclude[reduction->type](rounded.bytes, acc.bytes, reduction->divisor, t.count);
+            result = rounded.bytes;
+        }
+        for (int k = 0; k < reduction->n_outputs; k++)
+            memcpy((unsigned char *)reduction->outputs[k] + first * each, result, t.count * each);
+    }
+}
+
+void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,
+                      lks_type type, lks_operator op) {
+    lksi_reduce_range(&(lksi_reduction){.inputs = inputs,
+                                        .scales = scales,
+                                        .n_inputs = n_inputs,
+                                        .outputs = &out,
+                                        .n_outputs = 1,
+                                        .type = type,
+                                        .op = op,
+                                        .divisor = 1},
+                      0, count);
+}
+
+void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_type type) {
+    const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
+    size_t each = lks_type_nbytes(type), wide = lks_type_nbytes(lksi_accumulator_type(type));
+    if ((uintptr_t)in % each == 0) {
+        loops->contribute[type](out, in, scale, count);
+        return;
+    }
+    for (size_t first = 0, n; first < count; first += n) {
+        block aligned;
+        n = count - first < BLOCK_NBYTES / each ? count - first : BLOCK_NBYTES / each;
+        memcpy(aligned.bytes, (const unsigned char *)in + first * each, n * each);
+        loops->contribute[type]((unsigned char *)out + first * wide, aligned.bytes, scale, n);
+    }
+}
+
+void lksi_conclude(void *out, const void *contributions, double divisor, size_t count, lks_type type) {
+    const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
+    size_t each = lks_type_nbytes(type), wide = lks_type_nbytes(lksi_accumulator_type(type));
+    if (!must_conclude(type, divisor)) {
+        if (out != contributions && count > 0) memcpy(out, contributions, count * each);
+        return;
+    }
+    size_t step = BLOCK_NBYTES / wide;
+    for (size_t first = 0; first < count; first += step) {
+        size_t n = count - first < step ? count - first : step;
+        block rounded;
+        loops->conclude[type](rounded.bytes, (const unsigned char *)contributions + first * wide, divisor, n);
+        memcpy((unsigned char *)out + first * each, rounded.bytes, n * each);
+    }
+}
+
+/* --- what is defined on what --- */
+
+const char *lksi_operator_name(lks_operator op) {
+    switch (op) {
+#define OPERATOR_CASE(name, text) \
+    case name:                    \
+        return text;
+        LKS_OPERATOR_TABLE(OPERATOR_CASE)
+#undef OPERATOR_CASE
+    }
+    return "?";
+}
+
+lks_status lksi_reduction_check(const char *operation, lks_type type, lks_operator op, double scale) {
+    bool is_integer = type >= LKS_I8;
+    if ((unsigned)op >= LKSI_N_OPERATORS)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no operator", operation, (int)op);
+    if (op == LKS_AVG ? is_integer : op >= LKS_BAND && !is_integer)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: %s is not defined on %s", operation, lksi_operator_name(op),
+                          lks_type_name(type));
+    if (is_integer && scale != 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: a scale (%g) is not defined on %s", operation, scale,
+                          lks_type_name(type));
+    return LKS_OK;
+}

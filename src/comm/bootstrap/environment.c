@@ -1,0 +1,69 @@
+#include "comm/bootstrap/environment.h"
+
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A launcher's names for the four numbers. The first source that is set decides. */
+typedef struct source {
+    const char *rank, *size, *local_rank, *local_size;
+} source;
+
+static const source sources[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, /* torchrun, lockstep run */
+};
+
+static const char *get(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static lks_status parse(const char *name, int64_t min, int64_t max, int64_t *value) {
+    const char *text = get(name);
+    if (text == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment", name);
+    if (!lksi_parse_i64(text, min, max, value))
+        return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s', which is no number from %lld to %lld", name, text,
+                          (long long)min, (long long)max);
+    return LKS_OK;
+}
+
+lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value) {
+    if (get(name) != NULL) return parse(name, min, max, value);
+    *value = missing;
+    return LKS_OK;
+}
+
+/* Rank or size alone is a source that is half there: an error, because taking it for a world of one would train n
+ * models that know nothing of each other. The local numbers alone say nothing. */
+static bool is_present(const source *s) { return get(s->rank) != NULL || get(s->size) != NULL; }
+
+static lks_status read_source(const source *s, lksi_environment *environment) {
+    int64_t rank, size, local_rank, local_size;
+    LKS_TRY(parse(s->size, 1, LKSI_MAX_RANKS, &size));
+    LKS_TRY(parse(s->rank, 0, size - 1, &rank));
+    LKS_TRY(parse(s->local_size, 1, size, &local_size));
+    LKS_TRY(parse(s->local_rank, 0, local_size - 1, &local_rank));
+    environment->rank = (int)rank, environment->size = (int)size;
+    environment->local_rank = (int)local_rank, environment->local_size = (int)local_size;
+    return LKS_OK;
+}
+
+lks_status lksi_environment_read(lksi_environment *environment) {
+    lksi_environment found = {.size = 1, .local_size = 1};
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        if (!is_present(&sources[i])) continue;
+        LKS_TRY(read_source(&sources[i], &found));
+        break;
+    }
+    if (found.size > 1) {
+        int64_t port;
+        found.master_address = get("MASTER_ADDR");
+        if (found.master_address == NULL)
+            return lksi_error(LKS_ERR_ARGUMENT, "MASTER_ADDR is not set in the environment");
+        LKS_TRY(parse("MASTER_PORT", 1, 65535, &port));
+        found.master_port = (int)port;
+    }
+    *environment = found;
+    return LKS_OK;
+}

@@ -1,0 +1,191 @@
+/* The first local rank: listens until all others have said who they are.
+ *
+ * Anyone may connect, so nothing here waits for one connection, and nothing is believed before a whole hello is there:
+ * a stranger is dropped, one that stays silent only takes a place, and the oldest silent one makes room for the next.
+ */
+#define _GNU_SOURCE /* accept4 */
+#include "comm/bootstrap/handshake.h"
+#include "comm/bootstrap/local_socket.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { N_PENDING = 64, POLL_MS = 100 };
+
+typedef struct pending {
+    int connection;
+    size_t n_read;
+    lksi_hello hello;
+} pending;
+
+typedef struct meeting {
+    const lksi_environment *environment;
+    int listener;
+    pending pending[N_PENDING]; /* oldest first */
+    int n_pending;
+    int *connections; /* by rank; -1: has not arrived */
+    lksi_identity *identities;
+    int n_arrived;
+    struct pollfd *polls;
+} meeting;
+
+static void drop(meeting *m, int index) {
+    close(m->pending[index].connection);
+    m->n_pending--;
+    memmove(&m->pending[index], &m->pending[index + 1], (size_t)(m->n_pending - index) * sizeof(pending));
+}
+
+static void accept_all(meeting *m) {
+    int connection;
+    while ((connection = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        if (!lksi_is_ours(connection)) {
+            lksi_log(LKS_LOG_WARNING, "a process of another user connected to the start and was dropped");
+            close(connection);
+            continue;
+        }
+        if (m->n_pending == N_PENDING) drop(m, 0);
+        m->pending[m->n_pending++] = (pending){.connection = connection};
+    }
+}
+
+/* A whole hello of this job, or one that must be dropped. */
+static bool is_credible(const meeting *m, const lksi_hello *hello) {
+    int rank = hello->identity.rank;
+    if (hello->magic != LKSI_HELLO_MAGIC || hello->version != LKSI_HELLO_VERSION) return false;
+    return rank > 0 && rank < m->environment->size ? m->connections[rank] < 0 : hello->size != m->environment->size;
+}
+
+/* Tells a rank of another world why it cannot come in: it would otherwise try until its deadline. */
+static void refuse(int connection, lks_status status) {
+    lksi_welcome verdict = {.magic = LKSI_HELLO_MAGIC, .status = (int32_t)status};
+    snprintf(verdict.text, sizeof verdict.text, "%s", lks_error_text());
+    if (lksi_hand_over(connection, "!", 1, -1) == LKS_OK)
+        (void)lksi_hand_over(connection, &verdict, sizeof verdict, -1);
+}
+
+static lks_status check_world(const meeting *m, const lksi_hello *hello) {
+    const lksi_environment *mine = m->environment;
+    if (hello->size == mine->size && hello->local_size == mine->local_size) return LKS_OK;
+    return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
+                      hello->identity.rank, hello->size, hello->local_size, mine->size, mine->local_size);
+}
+
+static lks_status arrive(meeting *m, int index) {
+    lksi_hello *hello = &m->pending[index].hello;
+    if (!is_credible(m, hello)) {
+        lksi_log(LKS_LOG_WARNING, "a connection to the start did not say what a rank of this job says; it was dropped");
+        drop(m, index);
+        return LKS_OK;
+    }
+    int rank = hello->identity.rank;
+    lks_status status = check_world(m, hello);
+    if (status != LKS_OK) {
+        refuse(m->pending[index].connection, status);
+        (void)check_world(m, hello); /* refuse may have overwritten the text */
+        return status;
+    }
+    if (lksi_hand_over(m->pending[index].connection, "!", 1, -1) != LKS_OK) {
+        drop(m, index);
+        return LKS_OK;
+    }
+    m->connections[rank] = m->pending[index].connection;
+    m->identities[rank] = hello->identity;
+    m->identities[rank].host[LKSI_HOST_NBYTES - 1] = '\0';
+    m->n_arrived++;
+    m->n_pending--;
+    memmove(&m->pending[index], &m->pending[index + 1], (size_t)(m->n_pending - index) * sizeof(pending));
+    return LKS_OK;
+}
+
+static lks_status listen_to_pending(meeting *m) {
+    for (int i = m->n_pending - 1; i >= 0; i--) {
+        pending *each = &m->pending[i];
+        ssize_t n_read =
+            recv(each->connection, (char *)&each->hello + each->n_read, sizeof each->hello - each->n_read, 0);
+        if (n_read < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (n_read <= 0) {
+            drop(m, i);
+            continue;
+        }
+        each->n_read += (size_t)n_read;
+        if (each->n_read == sizeof each->hello) LKS_TRY(arrive(m, i));
+    }
+    return LKS_OK;
+}
+
+/* An arrived rank says nothing more before it is welcomed: anything readable is its end. */
+static lks_status check_arrived(const meeting *m) {
+    for (int rank = 1; rank < m->environment->size; rank++) {
+        char byte;
+        if (m->connections[rank] < 0) continue;
+        ssize_t n_read = recv(m->connections[rank], &byte, 1, MSG_PEEK);
+        if (n_read < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; lks_init", rank, m->identities[rank].host,
+                          (int)m->identities[rank].pid);
+    }
+    return LKS_OK;
+}
+
+static void wait_for_news(meeting *m) {
+    nfds_t n = 0;
+    m->polls[n++] = (struct pollfd){.fd = m->listener, .events = POLLIN};
+    for (int i = 0; i < m->n_pending; i++)
+        m->polls[n++] = (struct pollfd){.fd = m->pending[i].connection, .events = POLLIN};
+    for (int rank = 1; rank < m->environment->size; rank++)
+        if (m->connections[rank] >= 0) m->polls[n++] = (struct pollfd){.fd = m->connections[rank], .events = POLLIN};
+    poll(m->polls, n, POLL_MS);
+}
+
+static lks_status name_missing(const meeting *m) {
+    char missing[256] = "";
+    size_t used = 0;
+    for (int rank = 1; rank < m->environment->size && used < sizeof missing - 16; rank++)
+        if (m->connections[rank] < 0)
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", rank);
+    return lksi_error(LKS_ERR_TIMEOUT, "lks_init: rank(s) %s of %d did not arrive", missing, m->environment->size);
+}
+
+static lks_status hold(meeting *m, int64_t deadline_ns) {
+    while (m->n_arrived < m->environment->size - 1) {
+        if (lksi_now_ns() >= deadline_ns) return name_missing(m);
+        wait_for_news(m);
+        accept_all(m);
+        LKS_TRY(listen_to_pending(m));
+        LKS_TRY(check_arrived(m));
+    }
+    return LKS_OK;
+}
+
+/* The name may still be held by this job's last generation, or by another job that is about to have started. */
+static lks_status open_listener(const lksi_environment *environment, int64_t deadline_ns, int *listener) {
+    char name[LKSI_SOCKET_NAME_NBYTES];
+    LKS_TRY(lksi_socket_name(environment, name));
+    while ((*listener = lksi_local_listen(name)) < 0) {
+        if (errno != EADDRINUSE) return lksi_error_errno("cannot listen for the other ranks");
+        if (lksi_now_ns() >= deadline_ns)
+            return lksi_error(LKS_ERR_TIMEOUT, "lks_init: MASTER_ADDR %s and MASTER_PORT %d are in use by another job",
+                              environment->master_address, environment->master_port);
+        lksi_sleep_ns(2000000);
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_leader_meet(const lksi_environment *environment, int64_t deadline_ns, int *connections,
+                            lksi_identity *identities) {
+    meeting *m = lksi_alloc(sizeof *m);
+    if (m == NULL) return LKS_ERR_MEMORY;
+    *m = (meeting){.environment = environment, .connections = connections, .identities = identities};
+    m->polls = lksi_alloc_array(1 + N_PENDING + (size_t)environment->size, sizeof *m->polls);
+    lks_status status = m->polls == NULL ? LKS_ERR_MEMORY : open_listener(environment, deadline_ns, &m->listener);
+    if (status == LKS_OK) {
+        status = hold(m, deadline_ns);
+        close(m->listener);
+    }
+    while (m->n_pending > 0) drop(m, m->n_pending - 1);
+    lksi_free(m->polls);
+    lksi_free(m);
+    return status;
+}

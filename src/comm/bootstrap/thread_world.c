@@ -1,0 +1,154 @@
+#define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_POPULATE */
+#include "comm/bootstrap/thread_world.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+static _Thread_local lksi_thread_world *current_world;
+static _Thread_local int current_rank;
+
+/* --- memory --- */
+
+static lks_status block_create(lksi_thread_world *world, size_t nbytes, int n_holding, void **base) {
+    lksi_thread_block *block = lksi_alloc(sizeof *block);
+    if (block == NULL) return LKS_ERR_MEMORY;
+    void *mapped = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (mapped == MAP_FAILED) {
+        lksi_free(block);
+        return lksi_error(LKS_ERR_MEMORY, "out of memory: %zu bytes for all rank threads were asked for", nbytes);
+    }
+    *block = (lksi_thread_block){world->blocks, mapped, nbytes, n_holding};
+    world->blocks = block;
+    *base = mapped;
+    return LKS_OK;
+}
+
+static void block_destroy(lksi_thread_world *world, lksi_thread_block **link) {
+    lksi_thread_block *block = *link;
+    for (lksi_generation **each = &world->generations; *each != NULL; each = &(*each)->next) {
+        if ((void *)(*each)->control != block->base) continue;
+        lksi_generation *generation = *each;
+        *each = generation->next;
+        lksi_free(generation);
+        break;
+    }
+    munmap(block->base, block->nbytes);
+    *link = block->next;
+    lksi_free(block);
+}
+
+lks_status lksi_thread_block_create(lksi_thread_world *world, size_t nbytes, void **base) {
+    pthread_mutex_lock(&world->mutex);
+    lks_status status = block_create(world, nbytes, 1, base);
+    pthread_mutex_unlock(&world->mutex);
+    return status;
+}
+
+void lksi_thread_block_hold(lksi_thread_world *world, const void *base) {
+    pthread_mutex_lock(&world->mutex);
+    for (lksi_thread_block *each = world->blocks; each != NULL; each = each->next)
+        if (each->base == base) each->n_holding++;
+    pthread_mutex_unlock(&world->mutex);
+}
+
+void lksi_thread_block_release(lksi_thread_world *world, const void *base) {
+    pthread_mutex_lock(&world->mutex);
+    for (lksi_thread_block **link = &world->blocks; *link != NULL; link = &(*link)->next) {
+        if ((*link)->base != base) continue;
+        if (--(*link)->n_holding == 0) block_destroy(world, link);
+        break;
+    }
+    pthread_mutex_unlock(&world->mutex);
+}
+
+/* --- joining and leaving --- */
+
+static void report_lost(lksi_control *control, int rank, const lksi_thread_rank *state) {
+    char how[64];
+    snprintf(how, sizeof how, ": its thread returned %d%s", state->exit_code,
+             state->exit_code == 0 ? " without leaving the group" : "");
+    lksi_control_lost(control, rank, how);
+    if (state->exit_code != 0)
+        lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) failed%s", rank,
+                           control->seats[rank].identity.host, (int)control->seats[rank].identity.pid, how);
+}
+
+/* With the mutex held. */
+static lks_status generation_create(lksi_thread_world *world, uint64_t index, lksi_generation **created) {
+    lksi_generation *generation = lksi_alloc(sizeof *generation);
+    if (generation == NULL) return LKS_ERR_MEMORY;
+    void *base = NULL;
+    /* Held for every rank from the start: one that comes late finds what the others, who gave up, left there. */
+    lks_status status = block_create(world, lksi_control_nbytes(world->size), world->size, &base);
+    if (status != LKS_OK) {
+        lksi_free(generation);
+        return status;
+    }
+    *generation = (lksi_generation){world->generations, index, base};
+    world->generations = generation;
+    lksi_control_create(generation->control, world->size);
+    for (int rank = 0; rank < world->size; rank++)
+        if (world->ranks[rank].has_left) report_lost(generation->control, rank, &world->ranks[rank]);
+    *created = generation;
+    return LKS_OK;
+}
+
+lks_status lksi_thread_world_join(lksi_thread_world *world, int rank, lksi_control **control) {
+    lks_status status = LKS_OK;
+    pthread_mutex_lock(&world->mutex);
+    uint64_t index = world->ranks[rank].n_joined;
+    lksi_generation *generation = world->generations;
+    while (generation != NULL && generation->index != index) generation = generation->next;
+    if (generation == NULL) status = generation_create(world, index, &generation);
+    if (status == LKS_OK) {
+        world->ranks[rank].n_joined++;
+        *control = generation->control;
+    }
+    pthread_mutex_unlock(&world->mutex);
+    return status;
+}
+
+lks_status lksi_thread_world_create(lksi_thread_world **world, int size) {
+    if (size < 1 || size > LKSI_MAX_RANKS)
+        return lksi_error(LKS_ERR_ARGUMENT, "a world of %d ranks is outside 1..%d", size, (int)LKSI_MAX_RANKS);
+    lksi_thread_world *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->ranks = lksi_alloc_array((size_t)size, sizeof *created->ranks);
+    if (created->ranks == NULL) {
+        lksi_free(created);
+        return LKS_ERR_MEMORY;
+    }
+    created->size = size;
+    pthread_mutex_init(&created->mutex, NULL);
+    *world = created;
+    return LKS_OK;
+}
+
+void lksi_thread_world_enter(lksi_thread_world *world, int rank) {
+    current_world = world;
+    current_rank = rank;
+}
+
+void lksi_thread_world_leave(lksi_thread_world *world, int exit_code) {
+    int rank = current_rank;
+    current_world = NULL;
+    pthread_mutex_lock(&world->mutex);
+    world->ranks[rank].has_left = true;
+    world->ranks[rank].exit_code = exit_code;
+    for (lksi_generation *each = world->generations; each != NULL; each = each->next)
+        report_lost(each->control, rank, &world->ranks[rank]);
+    pthread_mutex_unlock(&world->mutex);
+}
+
+void lksi_thread_world_destroy(lksi_thread_world *world) {
+    if (world == NULL) return;
+    while (world->blocks != NULL) block_destroy(world, &world->blocks);
+    pthread_mutex_destroy(&world->mutex);
+    lksi_free(world->ranks);
+    lksi_free(world);
+}
+
+lksi_thread_world *lksi_thread_world_current(int *rank) {
+    *rank = current_rank;
+    return current_world;
+}

@@ -1,0 +1,21 @@
+/* barrier, dissemination: in round k rank r tells rank r + 2^k and hears from rank r - 2^k; after ceil(log2 n) rounds
+ * everyone has heard, directly or not, of everyone.
+ *
+ *     round 0   0 ─> 1 ─> 2 ─> 3 ─> 4 ─> 0       steps: ceil(log2 n)
+ *     round 1   0 ─> 2 ─> 4 ─> 1 ─> 3 ─> 0       messages: ceil(log2 n) per rank, of 0 bytes
+ *     round 2   0 ─> 4 ─> 3 ─> 2 ─> 1 ─> 0
+ *
+ * Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.
+ */
+#include "comm/comm_internal.h"
+
+lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call) {
+    LKS_TRY(lksi_open(group, call));
+    for (int distance = 1; distance < group->size; distance *= 2) {
+        int to = (group->rank + distance) % group->size, from = (group->rank - distance + group->size) % group->size;
+        lksi_message sent = lksi_collective_message(group, to, LKS_U8, NULL, 0);
+        lksi_message received = lksi_collective_message(group, from, LKS_U8, NULL, 0);
+        LKS_TRY(group->transport->send_receive(group, &sent, &received));
+    }
+    return LKS_OK;
+}

@@ -1,0 +1,173 @@
+/* What the files of comm/ share: the group, one call of an operation, and how ranks wait for each other. */
+#ifndef LKSI_COMM_INTERNAL_H
+#define LKSI_COMM_INTERNAL_H
+
+#include "comm/comm.h"
+#include "comm/transport/segment/control.h"
+#include "comm/transport/transport.h"
+
+/* --- calls: every operation goes one way, lksi_run in dispatch.c --- */
+
+typedef struct lksi_call lksi_call;
+typedef struct lksi_operation lksi_operation;
+
+typedef struct lksi_algorithm {
+    const char *name;
+    /* Starts with lksi_open or a posting of its own: nothing is sent before the ranks have compared fingerprints. */
+    lks_status (*run)(lks_group *group, const lksi_call *call);
+} lksi_algorithm;
+
+enum { LKSI_MAX_ALGORITHMS = 8 };
+
+struct lksi_operation {
+    const char *name;
+    bool has_count, has_type, is_reduction, is_rooted; /* which fields of a call mean something */
+    lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS];    /* ends with a NULL name; the first is what `auto` takes */
+};
+
+struct lksi_call {
+    const lksi_operation *operation;
+    const lksi_algorithm *algorithm;
+    const void *in;
+    void *out;
+    size_t count, nbytes;
+    lks_type type;
+    lks_operator op;
+    int root;
+    double scale;
+    uint64_t fingerprint;
+};
+
+/* Validates, chooses the algorithm, runs it under the deadline; an error after the validation kills the group. */
+lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_options *options);
+/* The exchange of a call that hands nothing over. */
+lks_status lksi_open(lks_group *group, const lksi_call *call);
+/* What a call is, for people: "all_reduce(count 5, f32, sum, algorithm direct)". */
+void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
+/* Refuses a dead group, and starts the clock of a call named `name`; timeout_ms 0: the group's. */
+lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
+/* One step of a fingerprint: quick, well mixed, not secret. */
+static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+/* --- the group --- */
+
+/* A symmetric or shared buffer as this rank sees it. Copies lie `stride` apart, in rank order; shared: stride 0. */
+typedef struct lksi_allocation {
+    uint64_t id; /* counts the allocations of the group: the same on all ranks */
+    unsigned char *base;
+    unsigned char *mine;
+    size_t mapped_nbytes, stride, nbytes;
+    bool is_shared;
+} lksi_allocation;
+
+/* What the waits of the present call need to know, and say when they give up. */
+typedef struct lksi_progress {
+    const char *name;
+    uint64_t sequence;
+    int64_t timeout_ms;
+    int64_t started_ns; /* 0 until the call has to wait for long: most never read the clock */
+    size_t done_nbytes;
+    bool is_stall_reported;
+} lksi_progress;
+
+typedef struct lksi_counters {
+    uint64_t n_calls; /* collective ones; their sequence number */
+    uint64_t n_point_to_point;
+    uint64_t n_messages, n_message_nbytes; /* sent point to point, by users and by algorithms */
+} lksi_counters;
+
+typedef struct lksi_unexpected lksi_unexpected;
+
+struct lks_group {
+    int rank, size;
+    const lksi_transport *transport;
+    lksi_control *control;
+    void *backing; /* the transport's */
+    bool may_spin;
+    int64_t timeout_ms;
+
+    lks_status status; /* the first error */
+    char *error_text;  /* room for LKSI_ABORT_TEXT_NBYTES, made with the group: a failing group allocates nothing */
+
+    uint64_t n_exchanges, n_meets, n_stagings;
+    lksi_progress progress;
+    lksi_counters counters;
+
+    lksi_allocation *allocations;
+    size_t n_allocations, allocations_capacity;
+    uint64_t n_allocated;
+
+    lksi_unexpected *unexpected; /* messages that came before their receive, oldest first */
+    const void **inputs;         /* scratch of the algorithms: an entry per rank */
+    void **outputs;
+    double *scales;
+    unsigned char *scratch;
+    size_t scratch_nbytes;
+};
+
+/* --- waiting (transport/segment/wait.c) --- */
+
+typedef struct lksi_condition {
+    const _Atomic uint64_t *counter;
+    uint64_t target;
+    int rank; /* whose counter it is */
+} lksi_condition;
+
+/* Waits until one of the conditions holds: spins, yields, sleeps; looks at the abort word and the deadline. */
+lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
+
+static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
+    if (atomic_load_explicit(counter, memory_order_acquire) >= target) return LKS_OK;
+    return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+}
+/* After all ranks have joined: how many CPUs they share decides whether waiting may spin. */
+void lksi_wait_configure(lks_group *group);
+/* "all_reduce, call 17, 4096 bytes done" */
+void lksi_progress_describe(const lks_group *group, char *text, size_t text_nbytes);
+
+/* --- meeting (transport/segment/exchange.c) --- */
+
+/* The line that this rank shows in the coming exchange: fill payload, then lksi_post_and_collect. */
+static inline lksi_post *lksi_post_next(lks_group *group) {
+    return &group->control->seats[group->rank].posts[(group->n_exchanges + 1) & 1];
+}
+/* The line that `rank` showed in the last exchange; valid until this rank's next exchange. */
+static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
+    return &group->control->seats[rank].posts[group->n_exchanges & 1];
+}
+/* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
+lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
+/* Returns when all ranks have called it; everything written before is then visible to all. */
+lks_status lksi_meet(lks_group *group);
+
+/* --- symmetric memory (symmetric.c) --- */
+
+/* Where `data` lies for the other ranks: allocation and offset in one word; 0 where it is ordinary memory. */
+uint64_t lksi_place_of(const lks_group *group, const void *data, size_t nbytes);
+/* The allocation of a place that this rank itself holds. */
+const lksi_allocation *lksi_place_allocation(const lks_group *group, uint64_t place);
+static inline uint64_t lksi_place_id(uint64_t place) { return place >> 40; }
+static inline size_t lksi_place_offset(uint64_t place) { return (size_t)(place & ((UINT64_C(1) << 40) - 1)); }
+void lksi_symmetric_free_all(lks_group *group);
+
+/* --- scratch memory that the group keeps --- */
+lks_status lksi_group_scratch(lks_group *group, size_t nbytes, unsigned char **scratch);
+
+/* --- operations, each in its file of collective/ --- */
+lks_status lksi_barrier_direct(lks_group *group, const lksi_call *call);
+lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call);
+lks_status lksi_broadcast_direct(lks_group *group, const lksi_call *call);
+lks_status lksi_broadcast_naive(lks_group *group, const lksi_call *call);
+lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call);
+lks_status lksi_all_reduce_naive(lks_group *group, const lksi_call *call);
+lks_status lksi_reduce_naive(lks_group *group, const lksi_call *call);
+/* What naive algorithms are made of: contributions of all ranks to `root`, combined there; root's data to all. */
+lks_status lksi_collect_and_reduce(lks_group *group, const lksi_call *call, int root);
+lks_status lksi_send_to_all(lks_group *group, const lksi_call *call, int root);
+/* A message of a collective: its context, and the call's sequence number as tag. */
+lksi_message lksi_collective_message(const lks_group *group, int peer, lks_type type, void *data, size_t nbytes);
+
+#endif

@@ -1,0 +1,148 @@
+/* Symmetric and shared memory: buffers that every rank of the host can address.
+ *
+ * One mapping holds all copies, `stride` apart in rank order, so that a peer's address is a multiplication away. Making
+ * it is agreed step by step, and fails on all ranks or on none:
+ *
+ *     rank 0  make ─> exchange: made? ─> attach ─> exchange: attached? ─> done
+ *     others          exchange ────────> attach ─> exchange ───────────> done
+ */
+#include "comm/comm_internal.h"
+
+#include <string.h>
+
+/* Copies at equal offsets within a page would make loads of one look to the CPU like stores to another ("4K aliasing"),
+ * and share its cache sets. */
+enum { PAGE_NBYTES = 4096, SKEW_NBYTES = 3 * LKSI_LINE_NBYTES };
+
+typedef struct outcome {
+    int32_t status;
+    void *base; /* of rank 0; means something to threads only */
+} outcome;
+
+/* Every rank tells how it went; the verdict is the same everywhere. */
+static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine, void *base, void **base_on_0) {
+    outcome told = {.status = (int32_t)mine, .base = base};
+    memcpy(lksi_post_next(group)->payload, &told, sizeof told);
+    LKS_TRY(lksi_post_and_collect(group, call, 0));
+    for (int rank = 0; rank < group->size; rank++) {
+        outcome heard;
+        memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
+        if (rank == 0) *base_on_0 = heard.base;
+        if (heard.status != LKS_OK)
+            return lksi_error(LKS_ERR_MEMORY, "%s: rank %d cannot have its %zu bytes", call->operation->name, rank,
+                              call->count);
+    }
+    return LKS_OK;
+}
+
+static size_t stride_of(const lks_group *group, size_t nbytes, bool is_shared) {
+    if (is_shared || group->size == 1) return 0;
+    return (nbytes + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES + SKEW_NBYTES;
+}
+
+static lks_status make(lks_group *group, size_t mapped_nbytes, void **base) {
+    LKS_TRY(lksi_grow((void **)&group->allocations, &group->allocations_capacity, group->n_allocations + 1,
+                      sizeof *group->allocations));
+    return group->rank == 0 ? group->transport->memory_make(group, mapped_nbytes, base) : LKS_OK;
+}
+
+/* Sets call->out to this rank's copy. A rank whose table cannot grow says so in the first round, before others attach.
+ */
+static lks_status allocate(lks_group *group, const lksi_call *call, bool is_shared, void **data) {
+    size_t stride = stride_of(group, call->count, is_shared);
+    size_t mapped_nbytes = stride * (size_t)(group->size - 1) + call->count;
+    mapped_nbytes = (mapped_nbytes / PAGE_NBYTES + 1) * PAGE_NBYTES;
+    void *base = NULL, *base_on_0 = NULL;
+    LKS_TRY(lksi_open(group, call));
+    lks_status mine = make(group, mapped_nbytes, &base), all = agree(group, call, mine, base, &base_on_0);
+    if (all == LKS_OK) {
+        if (group->rank != 0) mine = group->transport->memory_attach(group, mapped_nbytes, base_on_0, &base);
+        all = agree(group, call, mine, base, &base_on_0);
+    }
+    if (all != LKS_OK) {
+        if (base != NULL) group->transport->memory_release(group, base, mapped_nbytes);
+        return all;
+    }
+    unsigned char *copies = base;
+    lksi_allocation *made = &group->allocations[group->n_allocations++];
+    *made = (lksi_allocation){.id = ++group->n_allocated,
+                              .base = copies,
+                              .mine = copies + stride * (size_t)group->rank,
+                              .mapped_nbytes = mapped_nbytes,
+                              .stride = stride,
+                              .nbytes = call->count,
+                              .is_shared = is_shared};
+    *data = made->mine;
+    return LKS_OK;
+}
+
+static lks_status run_allocation(lks_group *group, const char *name, size_t nbytes, bool is_shared, void **data) {
+    static const size_t most = SIZE_MAX / 4 / LKSI_MAX_RANKS;
+    if (data == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL", name);
+    if (nbytes > most) return lksi_error(LKS_ERR_ARGUMENT, "%s: %zu bytes are more than memory can hold", name, nbytes);
+    LKS_TRY(lksi_begin(group, name, group->counters.n_calls + 1, 0));
+    lksi_operation operation = {.name = name, .has_count = true};
+    uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
+    hash = lksi_mix(lksi_mix(hash, ++group->counters.n_calls), nbytes);
+    lksi_call call = {.operation = &operation, .count = nbytes, .fingerprint = hash};
+    lks_status status = allocate(group, &call, is_shared, data);
+    /* All ranks know that memory is short, and none is left behind: the group lives on. */
+    return status == LKS_OK || status == LKS_ERR_MEMORY ? status : lksi_group_fail(group, status);
+}
+
+lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data) {
+    return run_allocation(group, "symmetric_alloc", nbytes, false, data);
+}
+
+lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data) {
+    return run_allocation(group, "shared_alloc", nbytes, true, data);
+}
+
+/* The allocation in whose copy of this rank [data, data + nbytes) lies. */
+static const lksi_allocation *find(const lks_group *group, const void *data, size_t nbytes) {
+    uintptr_t address = (uintptr_t)data;
+    for (size_t i = 0; i < group->n_allocations; i++) {
+        const lksi_allocation *each = &group->allocations[i];
+        uintptr_t begin = (uintptr_t)each->mine;
+        if (address >= begin && address - begin <= each->nbytes && nbytes <= each->nbytes - (address - begin))
+            return each;
+    }
+    return NULL;
+}
+
+uint64_t lksi_place_of(const lks_group *group, const void *data, size_t nbytes) {
+    const lksi_allocation *found = find(group, data, nbytes);
+    return found == NULL || found->is_shared ? 0
+                                             : found->id << 40 | (uint64_t)((const unsigned char *)data - found->mine);
+}
+
+const lksi_allocation *lksi_place_allocation(const lks_group *group, uint64_t place) {
+    for (size_t i = 0; i < group->n_allocations; i++)
+        if (group->allocations[i].id == lksi_place_id(place)) return &group->allocations[i];
+    return NULL;
+}
+
+void *lks_symmetric_peer(lks_group *group, const void *data, int rank) {
+    const lksi_allocation *found = data == NULL ? NULL : find(group, data, 0);
+    if (found == NULL || rank < 0 || rank >= group->size) return NULL;
+    return found->base + found->stride * (size_t)rank + ((const unsigned char *)data - found->mine);
+}
+
+static void release(lks_group *group, size_t index) {
+    lksi_allocation *gone = &group->allocations[index];
+    group->transport->memory_release(group, gone->base, gone->mapped_nbytes);
+    *gone = group->allocations[--group->n_allocations];
+}
+
+void lks_symmetric_free(lks_group *group, void *data) {
+    if (data == NULL) return;
+    for (size_t i = 0; i < group->n_allocations; i++) {
+        if (group->allocations[i].mine != data) continue;
+        release(group, i);
+        return;
+    }
+}
+
+void lksi_symmetric_free_all(lks_group *group) {
+    while (group->n_allocations > 0) release(group, group->n_allocations - 1);
+}

@@ -1,0 +1,92 @@
+/* Layout of the control segment, the abort record and the doorbells. */
+#define _GNU_SOURCE /* syscall */
+#include "comm/transport/segment/control.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/* Rings grow with the square of the number of ranks: 4 MiB together, but each holds at least a few small messages. */
+static size_t ring_capacity(int n_ranks) {
+    size_t budget = 4u << 20, capacity = 64 * 1024;
+    size_t n_rings = LKSI_N_CONTEXTS * (size_t)n_ranks * (size_t)n_ranks;
+    while (capacity > 1024 && capacity * n_rings > budget) capacity /= 2;
+    return capacity;
+}
+
+static size_t staging_offset(int n_ranks) {
+    return round_up(sizeof(lksi_control) + (size_t)n_ranks * sizeof(lksi_seat), 4096);
+}
+
+static size_t rings_offset(int n_ranks) { return staging_offset(n_ranks) + (size_t)n_ranks * 2 * LKSI_STAGING_NBYTES; }
+
+size_t lksi_control_nbytes(int n_ranks) {
+    size_t n_rings = LKSI_N_CONTEXTS * (size_t)n_ranks * (size_t)n_ranks;
+    return round_up(rings_offset(n_ranks) + n_rings * (sizeof(lksi_ring) + ring_capacity(n_ranks)), 4096);
+}
+
+void lksi_host_name(char name[LKSI_HOST_NBYTES]) {
+    if (gethostname(name, LKSI_HOST_NBYTES) != 0) strcpy(name, "?");
+    name[LKSI_HOST_NBYTES - 1] = '\0';
+}
+
+void lksi_control_create(lksi_control *control, int n_ranks) {
+    control->n_ranks = n_ranks;
+    control->ring_nbytes = ring_capacity(n_ranks);
+    for (int rank = 0; rank < n_ranks; rank++) {
+        lksi_identity *identity = &control->seats[rank].identity;
+        identity->rank = rank;
+        identity->pid = (int32_t)getpid();
+        lksi_host_name(identity->host);
+    }
+}
+
+unsigned char *lksi_control_staging(lksi_control *control, int rank, unsigned parity) {
+    size_t index = 2 * (size_t)rank + (parity & 1);
+    return (unsigned char *)control + staging_offset(control->n_ranks) + index * LKSI_STAGING_NBYTES;
+}
+
+lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int from, int to) {
+    size_t n = (size_t)control->n_ranks, index = ((size_t)context * n + (size_t)from) * n + (size_t)to;
+    unsigned char *rings = (unsigned char *)control + rings_offset(control->n_ranks);
+    return (lksi_ring *)(void *)(rings + index * (sizeof(lksi_ring) + control->ring_nbytes));
+}
+
+void lksi_ring_bell(lksi_control *control, int rank) {
+    lksi_bell *bell = &control->seats[rank].bell;
+    atomic_fetch_add(&bell->rings, 1);
+    syscall(SYS_futex, &bell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) {
+    lksi_abort *record = &control->abort;
+    uint32_t none = LKSI_ABORT_NONE;
+    if (!atomic_compare_exchange_strong(&record->state, &none, LKSI_ABORT_WRITING)) return;
+    record->status = (int32_t)status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(record->text, sizeof record->text, format, arguments);
+    va_end(arguments);
+    atomic_store(&record->state, LKSI_ABORT_WRITTEN);
+    for (int rank = 0; rank < control->n_ranks; rank++) lksi_ring_bell(control, rank);
+}
+
+void lksi_control_lost(lksi_control *control, int rank, const char *how) {
+    const lksi_seat *seat = &control->seats[rank];
+    if (atomic_load(&seat->presence.value) == LKSI_LEFT) return;
+    lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost%s", rank, seat->identity.host,
+                       (int)seat->identity.pid, how);
+}
+
+lks_status lksi_control_abort_error(const lksi_control *control, const char *doing) {
+    const lksi_abort *record = &control->abort;
+    /* The text follows within microseconds, unless the rank that began to write it died in between. */
+    for (int i = 0; i < 100 && atomic_load(&record->state) == LKSI_ABORT_WRITING; i++) lksi_sleep_ns(100000);
+    if (atomic_load(&record->state) != LKSI_ABORT_WRITTEN)
+        return lksi_error(LKS_ERR_PEER, "a rank was lost; %s", doing);
+    return lksi_error((lks_status)record->status, "%s; %s", record->text, doing);
+}

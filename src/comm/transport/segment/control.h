@@ -1,0 +1,129 @@
+/* The control segment: the memory in which all ranks of a host meet, the same for threads and processes.
+ *
+ *     lksi_control | seat of rank 0, 1, ... | staging of rank 0, 1, ... | ring of every context and pair
+ *
+ * No lock is held across ranks. Every counter is monotonic and has one writer, which has the 128-byte line to itself
+ * (two lines, because the adjacent one is fetched with it); what the counter guards is written before it (release)
+ * and read after it (acquire). A killed rank leaves only counters that stand still.
+ * The segment holds no pointers: every process maps it where it likes.
+ */
+#ifndef LKSI_CONTROL_H
+#define LKSI_CONTROL_H
+
+#include "comm/comm.h"
+
+#include <stdatomic.h>
+
+enum {
+    LKSI_LINE_NBYTES = 128,
+    LKSI_STAGING_NBYTES = 64 * 1024, /* one of a rank's two staging areas: a chunk that stays in L2 */
+    LKSI_HOST_NBYTES = 64,
+    LKSI_ABORT_TEXT_NBYTES = 640,
+    LKSI_CALL_TEXT_NBYTES = 256,
+    LKSI_AFFINITY_WORDS = 16,
+};
+
+/* Messages of users and those of the collectives never meet. */
+typedef enum lksi_context { LKSI_CONTEXT_USER, LKSI_CONTEXT_COLLECTIVE, LKSI_N_CONTEXTS } lksi_context;
+
+typedef struct lksi_counter {
+    _Alignas(LKSI_LINE_NBYTES) _Atomic uint64_t value;
+} lksi_counter;
+
+/* Where a rank sleeps. `awaited` is the rank it waits for plus 1, LKSI_AWAITS_ANY, or 0 while it is awake; whoever
+ * publishes something reads it and makes the system call only where it is meant. */
+enum { LKSI_AWAITS_ANY = -1 };
+typedef struct lksi_bell {
+    _Alignas(LKSI_LINE_NBYTES) _Atomic uint32_t rings; /* the futex */
+    _Atomic int32_t awaited;
+} lksi_bell;
+
+/* What a rank shows to all in an exchange: one cache line. `place` says where its buffer lies in symmetric memory. */
+typedef struct lksi_post {
+    _Alignas(LKSI_LINE_NBYTES) _Atomic uint64_t counter;
+    uint64_t fingerprint;
+    uint64_t place;
+    unsigned char payload[LKSI_PAYLOAD_NBYTES];
+} lksi_post;
+
+typedef struct lksi_identity {
+    int32_t rank;
+    int32_t pid;
+    char host[LKSI_HOST_NBYTES];
+} lksi_identity;
+
+enum { LKSI_ABSENT, LKSI_JOINED, LKSI_LEFT }; /* values of `presence` */
+
+/* What one rank writes and all read. */
+typedef struct lksi_seat {
+    lksi_bell bell;
+    lksi_post posts[2]; /* by parity of the exchange: a rank is never more than one exchange ahead */
+    lksi_counter meets; /* barriers inside a call */
+    lksi_counter presence;
+    lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */
+    char call_text[LKSI_CALL_TEXT_NBYTES];
+    uint64_t affinity[LKSI_AFFINITY_WORDS];
+    lksi_identity identity; /* written by whoever made the segment */
+} lksi_seat;
+
+/* Why the group is dead. The first rank to find out takes the state from 0 to writing, then to written. */
+enum { LKSI_ABORT_NONE, LKSI_ABORT_WRITING, LKSI_ABORT_WRITTEN };
+typedef struct lksi_abort {
+    _Alignas(LKSI_LINE_NBYTES) _Atomic uint32_t state;
+    int32_t status; /* what the other ranks return */
+    char text[LKSI_ABORT_TEXT_NBYTES];
+} lksi_abort;
+
+typedef struct lksi_control {
+    lksi_abort abort;
+    uint64_t ring_nbytes; /* capacity of a ring; a power of two */
+    int32_t n_ranks;
+    _Alignas(LKSI_LINE_NBYTES) lksi_seat seats[];
+} lksi_control;
+
+/* Bytes under way from one rank to another. */
+typedef struct lksi_ring {
+    lksi_counter written;  /* by the sender */
+    lksi_counter consumed; /* by the receiver */
+    unsigned char data[];
+} lksi_ring;
+
+/* Bytes that the control segment of a host with `n_ranks` ranks takes. */
+size_t lksi_control_nbytes(int n_ranks);
+/* Fills in zeroed memory: sizes, and the identities of ranks 0..n_ranks-1 with this process's pid and host. */
+void lksi_control_create(lksi_control *control, int n_ranks);
+unsigned char *lksi_control_staging(lksi_control *control, int rank, unsigned parity);
+lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int from, int to);
+
+/* This machine's name, cut to fit. */
+void lksi_host_name(char name[LKSI_HOST_NBYTES]);
+
+static inline bool lksi_control_is_aborted(const lksi_control *control) {
+    return atomic_load_explicit(&control->abort.state, memory_order_acquire) != LKSI_ABORT_NONE;
+}
+/* Declares the group dead and wakes everybody; only the first reason is kept. */
+void lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) LKS_PRINTF(3, 4);
+/* The same for a rank that is gone, unless it has said goodbye; `how` is appended (": killed", say). */
+void lksi_control_lost(lksi_control *control, int rank, const char *how);
+/* Sets this thread's error from the abort record, `doing` appended, and returns its status. */
+lks_status lksi_control_abort_error(const lksi_control *control, const char *doing);
+
+/* Wakes `rank` if it sleeps. */
+void lksi_ring_bell(lksi_control *control, int rank);
+
+/* Rule: whoever sleeps has stored `awaited` before it looked at the counter, whoever publishes stores the counter
+ * before it looks at `awaited`, all sequentially consistent: one of the two sees the other. */
+static inline void lksi_publish_to(lksi_control *control, _Atomic uint64_t *counter, uint64_t value, int me, int to) {
+    atomic_store(counter, value);
+    int32_t awaited = atomic_load(&control->seats[to].bell.awaited);
+    if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, to);
+}
+static inline void lksi_publish(lksi_control *control, _Atomic uint64_t *counter, uint64_t value, int me) {
+    atomic_store(counter, value);
+    for (int to = 0; to < control->n_ranks; to++) {
+        int32_t awaited = atomic_load(&control->seats[to].bell.awaited);
+        if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, to);
+    }
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* Ranks that are threads of one process: all memory is common, so a segment is one allocation that everybody points to.
+ */
+#include "comm/bootstrap/thread_world.h"
+#include "comm/comm_internal.h"
+
+static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
+    return lksi_thread_block_create(group->backing, nbytes, base);
+}
+
+static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0, void **base) {
+    (void)nbytes;
+    lksi_thread_block_hold(group->backing, base_on_0);
+    *base = base_on_0;
+    return LKS_OK;
+}
+
+static void memory_release(lks_group *group, void *base, size_t nbytes) {
+    (void)nbytes;
+    lksi_thread_block_release(group->backing, base);
+}
+
+static void leave(lks_group *group) { lksi_thread_block_release(group->backing, group->control); }
+
+static const lksi_transport thread_transport = {.name = "thread",
+                                                .send = lksi_segment_send,
+                                                .receive = lksi_segment_receive,
+                                                .send_receive = lksi_segment_send_receive,
+                                                .memory_make = memory_make,
+                                                .memory_attach = memory_attach,
+                                                .memory_release = memory_release,
+                                                .close = leave};
+
+lks_status lksi_thread_transport_join(lks_group *group, lksi_thread_world *world) {
+    LKS_TRY(lksi_thread_world_join(world, group->rank, &group->control));
+    group->transport = &thread_transport;
+    group->backing = world;
+    return LKS_OK;
+}

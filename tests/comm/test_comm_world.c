@@ -1,0 +1,59 @@
+/* comm/: worlds of one, of threads and of processes; what their start refuses. */
+#include "test.h"
+
+#include "ranks.h"
+
+static int meet_and_sum(int rank, int size, void *argument) {
+    const char *transport = argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    MUST(lks_group_rank(world) == rank && lks_group_size(world) == size);
+    MUST(strcmp(lks_group_transport(world), transport) == 0);
+    for (int i = 0; i < 200; i++) {
+        int32_t mine = rank + i, sum;
+        MUST_OK(lks_all_reduce(world, &mine, &sum, 1, LKS_I32, LKS_SUM, NULL));
+        MUST(sum == size * (size - 1) / 2 + size * i);
+        MUST_OK(lks_barrier(world, NULL));
+        int32_t told = rank == i % size ? i : -1;
+        MUST_OK(lks_broadcast(world, &told, 1, LKS_I32, i % size, NULL));
+        MUST(told == i);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void threads_meet(void **state) {
+    (void)state;
+    for (int size = 1; size <= 8; size++) run_threads(size, meet_and_sum, "thread");
+}
+
+static void processes_meet(void **state) {
+    (void)state;
+    for (int size = 2; size <= 5; size++) run_processes(size, meet_and_sum, "shm");
+}
+
+static void one_process_is_a_world(void **state) {
+    (void)state;
+    assert_int_equal(meet_and_sum(0, 1, "self"), 0);
+}
+
+static int join_twice(int rank, int size, void *argument) {
+    MUST(meet_and_sum(rank, size, argument) == 0);
+    return meet_and_sum(rank, size, argument);
+}
+
+static void a_world_can_be_joined_again(void **state) {
+    (void)state;
+    run_threads(3, join_twice, "thread");
+    run_processes(3, join_twice, "shm");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_process_is_a_world),
+        cmocka_unit_test(threads_meet),
+        cmocka_unit_test(processes_meet),
+        cmocka_unit_test(a_world_can_be_joined_again),
+    };
+    return run_group(tests);
+}
