@@ -9,7 +9,7 @@ CTEST = ctest --test-dir build --output-on-failure
 
 build: ## the library, the command and the examples, optimised, into build/
 	@tools/install-packages build
-	@cmake --preset release --log-level=WARNING
+	@cmake --preset release >/dev/null
 	@cmake --build --preset release
 
 demo: build ## two ranks train the MNIST classifier on real data
@@ -45,7 +45,7 @@ format: ## lays all sources out as .clang-format says
 bench: build ## step times against PyTorch, side by side (BENCH_ARGS: see bench/train.py --help)
 	@tools/install-packages bench
 	@tools/find-data >/dev/null || tools/install-packages data
-	@python3 bench/train.py $(BENCH_ARGS)
+	@python=$$(tools/torch-python) && "$$python" bench/train.py $(BENCH_ARGS)
 
 install: build ## installs under PREFIX (/usr/local), with DESTDIR
 	@cmake --install build --prefix $(PREFIX)
