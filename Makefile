@@ -45,7 +45,7 @@ format: ## lays all sources out as .clang-format says
 bench: build ## step times against PyTorch, side by side (BENCH_ARGS: see bench/train.py --help)
 	@tools/install-packages bench
 	@tools/find-data >/dev/null || tools/install-packages data
-	@python=$$(tools/torch-python) && "$$python" bench/train.py $(BENCH_ARGS)
+	@python3 bench/train.py $(BENCH_ARGS)
 
 install: build ## installs under PREFIX (/usr/local), with DESTDIR
 	@cmake --install build --prefix $(PREFIX)
