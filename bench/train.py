@@ -19,7 +19,10 @@ OURS, PEER = "lockstep", "pytorch"
 
 
 def output_of(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
     return done.stdout
