@@ -17,6 +17,12 @@ lks_status lksi_error(lks_status status, const char *format, ...) LKS_PRINTF(2, 
 /* lksi_error(LKS_ERR_SYSTEM, "<what>: <strerror(errno)>") */
 lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);
 
+#ifdef __clang_analyzer__
+/* The analyzer looks at one file at a time and so would follow a path on which an error is LKS_OK. */
+#define lksi_error(status, ...) ((lksi_error)((status), __VA_ARGS__), (status))
+#define lksi_error_errno(...) ((lksi_error_errno)(__VA_ARGS__), LKS_ERR_SYSTEM)
+#endif
+
 #define LKS_TRY(call)                                                                                                  \
     do {                                                                                                               \
         lks_status lks_try_status_ = (call);                                                                           \

@@ -19,7 +19,7 @@ const char *lks_status_text(lks_status status) {
 
 const char *lks_error_text(void) { return error_text; }
 
-lks_status lksi_error(lks_status status, const char *format, ...) {
+lks_status(lksi_error)(lks_status status, const char *format, ...) {
     /* Formatted aside first: an argument may be the old error text itself. */
     char text[sizeof error_text];
     va_list arguments;
@@ -30,7 +30,7 @@ lks_status lksi_error(lks_status status, const char *format, ...) {
     return status;
 }
 
-lks_status lksi_error_errno(const char *format, ...) {
+lks_status(lksi_error_errno)(const char *format, ...) {
     int saved = errno;
     char text[768], reason[128];
     va_list arguments;

@@ -1,0 +1,57 @@
+# The front of the repository. Each target first installs the packages it lacks (tools/install-packages), then hands
+# over to CMake's presets or to a script of tools/.
+PREFIX ?= /usr/local
+BENCH_ARGS ?=
+CTEST = ctest --test-dir build --output-on-failure
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test check asan ubsan tsan lint format bench install clean help test-packages
+
+build: ## the library, the command and the examples, optimised, into build/
+	@tools/install-packages build
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release
+
+demo: build ## two ranks train the MNIST classifier on real data
+	@tools/demo
+
+test-packages:
+	@tools/install-packages build test
+	@tools/find-data >/dev/null || tools/install-packages data
+
+test: test-packages build ## all tests
+	@$(CTEST)
+
+check: build ## the quick tests: no real processes, nothing labelled slow
+	@$(CTEST) --label-exclude '^slow$$'
+
+asan: test-packages ## the tests under AddressSanitizer and LeakSanitizer
+	@tools/sanitize asan
+
+ubsan: test-packages ## the tests under UndefinedBehaviorSanitizer
+	@tools/sanitize ubsan
+
+tsan: test-packages ## the tests under ThreadSanitizer
+	@tools/sanitize tsan
+
+lint: ## formatting, warnings of gcc and clang, static analysis, layers, exported names
+	@tools/install-packages build test lint
+	@tools/lint
+
+format: ## lays all sources out as .clang-format says
+	@tools/install-packages lint
+	@clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
+
+bench: build ## step times against PyTorch, side by side (BENCH_ARGS: see bench/train.py --help)
+	@tools/install-packages bench
+	@tools/find-data >/dev/null || tools/install-packages data
+	@python3 bench/train.py $(BENCH_ARGS)
+
+install: build ## installs under PREFIX (/usr/local), with DESTDIR
+	@cmake --install build --prefix $(PREFIX)
+
+clean: ## removes all that was built
+	@rm -rf build build-*
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile

@@ -1,0 +1,122 @@
+"""What the PyTorch scripts here share: the ranks, the timed loop, and the one JSON line at the end.
+
+The comparison has to be against PyTorch at its best on a CPU, else it says nothing. So: all data lies in memory as
+tensors and a batch is one gather (no DataLoader), the epoch's order is made outside of the timed steps, gradients are
+views into DDP's buckets, the loss is not read back, and the optimizers take their multi-tensor form.
+A step's time is the wall time from before the gather to after the update; the first 20 steps are left out.
+"""
+import json
+import os
+import statistics
+import tempfile
+import time
+
+# Before torch and its BLAS are loaded: one thread per rank, as ours.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+WARM_UP_STEPS = 20
+
+
+def add_arguments(parser):
+    parser.add_argument("--nproc", type=int, default=1, help="ranks to start; without effect under torchrun")
+    parser.add_argument("--batch", type=int, default=64, help="samples of all ranks in one step")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def blas():
+    """The BLAS library of this process, and whether it is the reference one, which is many times slower than others."""
+    fast = ("openblas", "mkl", "blis", "atlas")
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        files = sorted({line.split()[-1] for line in maps if "/" in line})
+    # libblas.so.3 is what Debian's PyTorch calls, whichever library's file stands behind that name; a fast one may be
+    # loaded beside it, as somebody's LAPACK, and not be called.
+    named = [file for file in files if os.path.basename(file).startswith("libblas.so")]
+    if named:
+        return named[0], not any(name in named[0] for name in fast)
+    others = [file for file in files if any(name in os.path.basename(file) for name in fast)]
+    # PyTorch's own wheels hold theirs inside libtorch.
+    return (others[0] if others else "built in"), False
+
+
+def run(work, arguments):
+    """Calls work(arguments, rank, size) on every rank: torchrun's, or `--nproc` processes of our own."""
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+        work(arguments, dist.get_rank(), dist.get_world_size())
+        dist.destroy_process_group()
+    elif arguments.nproc == 1:
+        work(arguments, 0, 1)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            mp.spawn(_rank, args=(work, arguments, os.path.join(folder, "store")), nprocs=arguments.nproc)
+
+
+def _rank(rank, work, arguments, store):
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=arguments.nproc)
+    work(arguments, rank, arguments.nproc)
+    dist.destroy_process_group()
+
+
+def distributed(model, size):
+    if size == 1:
+        return model
+    return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
+
+
+def train(model, optimizer, features, labels, *, batch, n_steps, rank, size, seed, rate=None):
+    """Runs n_steps steps over shuffled epochs; returns the seconds each took. `rate(step)` sets the learning rate."""
+    if batch % size:
+        raise SystemExit(f"a batch of {batch} cannot be cut into {size} equal parts, as DDP's mean needs")
+    times = []
+    generator = torch.Generator().manual_seed(seed)
+    count = len(labels)
+    while len(times) < n_steps:
+        order = torch.randperm(count, generator=generator)
+        for begin in range(0, count, batch):
+            if len(times) == n_steps:
+                break
+            share = (min(begin + batch, count) - begin) // size
+            first = begin + rank * share
+            start = time.perf_counter()
+            index = order[first : first + share]
+            x, y = features.index_select(0, index), labels.index_select(0, index)
+            if rate is not None:
+                optimizer.param_groups[0]["lr"] = rate(len(times))
+            optimizer.zero_grad(set_to_none=True)
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            times.append(time.perf_counter() - start)
+    return times
+
+
+def report(example, model, test_features, test_labels, times, size, batch):
+    """Rank 0's last act: one JSON object in one line, its keys as in our own --summary."""
+    with torch.no_grad():
+        logits = model(test_features)
+    steps = sorted(times[WARM_UP_STEPS:])
+    library, is_reference = blas()
+    print(
+        json.dumps(
+            {
+                "peer": "pytorch",
+                "version": torch.__version__,
+                "example": example,
+                "world_size": size,
+                "steps": len(times),
+                "global_batch": batch,
+                "test_loss": torch.nn.functional.cross_entropy(logits, test_labels).item(),
+                "test_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
+                "step_us_median": statistics.median(steps) * 1e6,
+                "step_us_p99": steps[int(0.99 * len(steps))] * 1e6,
+                "blas": library,
+                "blas_is_reference": is_reference,
+            }
+        ),
+        flush=True,
+    )

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Step times of mnist and mlp, ours against PyTorch's, one after the other in one run (`make bench`).
+
+Each repetition runs every case once, ours and the peer's in turn, so that whatever else the machine does falls on both.
+A run's figure is the median over its steps of the whole step's wall time, input included; the table gives the median of
+the repetitions with the least and the greatest, and the ratio of the two medians. One thread per rank on both sides, the
+same global batch at every number of ranks; PyTorch's ranks are DDP on Gloo.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OURS, PEER = "lockstep", "pytorch"
+
+
+def output_of(command):
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def find_data():
+    try:
+        done = subprocess.run([os.path.join(ROOT, "tools/find-data")], stdout=subprocess.PIPE, text=True, check=True)
+    except subprocess.CalledProcessError:
+        sys.exit("no data set in MNIST's format here; name its directory with --data")
+    return done.stdout.split(maxsplit=1)[1].strip()
+
+
+def find_python():
+    done = subprocess.run([os.path.join(ROOT, "tools/torch-python")], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit("no Python here has PyTorch; Debian: apt-get install python3-torch libopenblas0-pthread")
+    return done.stdout.strip()
+
+
+def work_of(example, arguments):
+    """The flags that say how much to do; the same for both sides."""
+    return ["--data", arguments.data, "--epochs", "1"] if example == "mnist" else ["--steps", str(arguments.steps)]
+
+
+def run_ours(example, ranks, arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        summary = os.path.join(folder, "summary.json")
+        output_of([os.path.join(arguments.build, "lockstep"), "run", "-n", str(ranks),
+                   os.path.join(arguments.build, "examples", example), *work_of(example, arguments),
+                   "--quiet", "--summary", summary])
+        with open(summary, encoding="utf-8") as file:
+            return json.load(file)
+
+
+def run_peer(example, ranks, arguments):
+    script = os.path.join(ROOT, "bench", "peers", f"torch_{example}.py")
+    text = output_of([arguments.python, script, *work_of(example, arguments), "--nproc", str(ranks)])
+    result = json.loads(text.splitlines()[-1])
+    if result["blas_is_reference"]:
+        sys.exit(f"PyTorch computes with the reference BLAS here ({result['blas']}), which is many times slower than any "
+                 "that people use: ratios against it would flatter us. Debian: apt-get install libopenblas0-pthread")
+    return result
+
+
+def measure(cases, arguments):
+    """One dictionary per run, in the order of the runs."""
+    runs = []
+    for repetition in range(arguments.repetitions):
+        for example, ranks in cases:
+            for who, run in ((OURS, run_ours), (PEER, run_peer)):
+                result = run(example, ranks, arguments)
+                runs.append({"who": who, "example": example, "ranks": ranks, "repetition": repetition, **result})
+                print(f"{repetition + 1}/{arguments.repetitions} {example} on {ranks}: {who} "
+                      f"{result['step_us_median']:.1f} us", file=sys.stderr, flush=True)
+    return runs
+
+
+def summarise(cases, runs):
+    rows = []
+    for example, ranks in cases:
+        row = {"example": example, "ranks": ranks}
+        for who in (OURS, PEER):
+            times = [r["step_us_median"] for r in runs if (r["who"], r["example"], r["ranks"]) == (who, example, ranks)]
+            row[who] = {"median": statistics.median(times), "min": min(times), "max": max(times)}
+        row["ratio"] = row[PEER]["median"] / row[OURS]["median"]
+        rows.append(row)
+    return rows
+
+
+def print_table(rows, arguments):
+    def figure(times):
+        return f"{times['median']:.1f} ({times['min']:.1f} to {times['max']:.1f})"
+
+    print(f"microseconds per step, median of {arguments.repetitions} alternating runs (least to greatest)")
+    print(f"{'example':<8} {'ranks':>5}  {'Lockstep':>28}  {'PyTorch':>28}  {'faster':>7}")
+    for row in rows:
+        print(f"{row['example']:<8} {row['ranks']:>5}  {figure(row[OURS]):>28}  {figure(row[PEER]):>28}  "
+              f"{row['ratio']:>6.2f}x")
+    for row in rows:
+        alone = [r for r in rows if r["example"] == row["example"] and r["ranks"] == 1]
+        if row["ranks"] > 1 and alone:
+            ours, peer = (alone[0][who]["median"] / row[who]["median"] for who in (OURS, PEER))
+            print(f"{row['example']}: {row['ranks']} ranks against 1: Lockstep {ours:.2f}x, PyTorch {peer:.2f}x")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--examples", default="mnist,mlp", help="of mnist, mlp")
+    parser.add_argument("--ranks", default="1,2", help="numbers of ranks")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of mlp; mnist runs one epoch")
+    parser.add_argument("--data", help="directory with MNIST's files; otherwise as tools/find-data finds it")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--json", metavar="FILE", help="write one line per run and one per row of the table")
+    arguments = parser.parse_args()
+    arguments.data = arguments.data or find_data()
+    arguments.python = find_python()
+    cases = [(example, int(ranks)) for example in arguments.examples.split(",") for ranks in arguments.ranks.split(",")]
+    runs = measure(cases, arguments)
+    rows = summarise(cases, runs)
+    print_table(rows, arguments)
+    print(f"PyTorch {runs[1]['version']} with {runs[1]['blas']}; mnist from {arguments.data}")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            for entry in runs + rows:
+                file.write(json.dumps(entry) + "\n")
+
+
+if __name__ == "__main__":
+    main()

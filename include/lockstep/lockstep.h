@@ -1,0 +1,10 @@
+/* Lockstep: all rooms of the library. A program that wants one room only includes that room's header. */
+#ifndef LOCKSTEP_LOCKSTEP_H
+#define LOCKSTEP_LOCKSTEP_H
+
+#include <lockstep/base.h>
+#include <lockstep/comm.h>
+#include <lockstep/data.h>
+#include <lockstep/launch.h>
+
+#endif

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The installed library serves programs outside of this tree: through pkg-config and find_package, shared and static,
+# from C and from C++. Argument: the build directory.
+set -eu
+build=$1
+if ! grep -q '^LOCKSTEP_SANITIZE:[A-Z]*=$' "$build/CMakeCache.txt"; then
+  echo "skipped: programs without the sanitizer cannot load a library that was built with one"
+  exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/prefix
+cmake --install "$build" --prefix "$prefix" >"$work/log" || { cat "$work/log"; exit 1; }
+
+pc=$(find "$prefix" -name lockstep.pc)
+libdir=$(dirname "$(dirname "$pc")")
+export PKG_CONFIG_PATH=${pc%/*}
+tools/check-symbols "$libdir"
+
+# A call that reaches through to a library behind ours is what finds a missing name in a static link: every room is in
+# one object, so any call pulls in all of them.
+cat >"$work/program.c" <<'END'
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+int main(void) {
+    uint32_t counter[4] = {0, 0, 0, 0}, key[2] = {0, 0}, out[4];
+    lks_philox(counter, key, out);
+    printf("%s %08x\n", lks_version(), (unsigned)out[0]);
+    return 0;
+}
+END
+cp "$work/program.c" "$work/program.cc"
+expected="$(sed -n 's/^project(.*VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt) 6627e8d5"
+
+expect_output() { # program
+  local got
+  got=$("$1") || { echo "$1: exit status $?"; exit 1; }
+  [ "$got" = "$expected" ] || { echo "$1: expected '$expected', got '$got'"; exit 1; }
+}
+
+read -ra cflags <<<"$(pkg-config --cflags lockstep)"
+read -ra shared <<<"$(pkg-config --libs lockstep)"
+# pkg-config says what a static link needs; the linker would still take the shared library where both stand side by side.
+static_libs=$(pkg-config --static --libs lockstep)
+read -ra static <<<"${static_libs/-llockstep/-l:liblockstep.a}"
+warnings=(-Wall -Wextra -Wpedantic -Werror)
+
+cc -std=c11 "${warnings[@]}" "${cflags[@]}" "$work/program.c" -o "$work/c_shared" "${shared[@]}" "-Wl,-rpath,$libdir"
+c++ -std=c++11 "${warnings[@]}" "${cflags[@]}" "$work/program.cc" -o "$work/cxx_shared" "${shared[@]}" "-Wl,-rpath,$libdir"
+cc -std=c11 "${warnings[@]}" "${cflags[@]}" "$work/program.c" -o "$work/c_static" "${static[@]}"
+c++ -std=c++11 "${warnings[@]}" "${cflags[@]}" "$work/program.cc" -o "$work/cxx_static" "${static[@]}"
+for program in c_shared cxx_shared c_static cxx_static; do expect_output "$work/$program"; done
+if ldd "$work/c_static" | grep -q liblockstep; then
+  echo "the static link took the shared library"
+  exit 1
+fi
+
+mkdir "$work/project"
+cat >"$work/project/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.18)
+project(user LANGUAGES C CXX)
+find_package(lockstep 0.1 REQUIRED)
+foreach(suffix c cc)
+  add_executable(${suffix}_shared ../program.${suffix})
+  target_link_libraries(${suffix}_shared PRIVATE lockstep::lockstep)
+  add_executable(${suffix}_static ../program.${suffix})
+  target_link_libraries(${suffix}_static PRIVATE lockstep::lockstep_static)
+endforeach()
+END
+{ cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" &&
+  cmake --build "$work/project/build"; } >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+for program in c_shared cc_shared c_static cc_static; do expect_output "$work/project/build/$program"; done
+
+if [ -x "$prefix/bin/lockstep" ]; then "$prefix/bin/lockstep" info >/dev/null; fi
+echo "install: ok"

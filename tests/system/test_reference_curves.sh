@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The stored loss curves are what PyTorch computes, where there is a PyTorch to ask.
+set -eu
+if ! python=$(tools/torch-python); then
+  echo "skipped: no Python here has PyTorch (Debian: python3-torch)"
+  exit 77
+fi
+for model in mnist mlp; do
+  "$python" tests/reference/make_curves.py --check "tests/reference/${model}_curve.txt"
+done
