@@ -49,6 +49,7 @@ bench: build ## step times against PyTorch, side by side (BENCH_ARGS: see bench/
 
 install: build ## installs under PREFIX (/usr/local), with DESTDIR
 	@cmake --install build --prefix $(PREFIX)
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 clean: ## removes all that was built
 	@rm -rf build build-*
