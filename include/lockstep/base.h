@@ -82,7 +82,8 @@ LKS_API size_t lks_type_nbytes(lks_type type);
 /* "f32", ...; "?" for a value that is no type. */
 LKS_API const char *lks_type_name(lks_type type);
 
-/* In option structs 0 means the default. Where a field may rightly be 0 (a momentum, Adam's beta1), LKS_ZERO says so. */
+/* In option structs 0 means the default. Where a field may rightly be 0 (a momentum, Adam's beta1), LKS_ZERO says so.
+ */
 #define LKS_ZERO (-0x1p-1000)
 
 /* Log lines at or above the level go to stderr. Default LKS_LOG_WARNING; LOCKSTEP_LOG=error|warning|info|debug. */

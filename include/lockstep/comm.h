@@ -69,7 +69,8 @@ typedef struct lks_collective_options {
 } lks_collective_options;
 
 /* Sends `count` elements to rank `to`; returns when `data` may be used again. Matched per (pair, tag), in order.
- * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
+ * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ), LKS_ERR_PEER, LKS_ERR_TIMEOUT.
+ */
 LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag);
 
 /* Receives up to `count` elements from rank `from`; *n_received (may be NULL) is how many came.
@@ -97,8 +98,8 @@ LKS_API lks_status lks_all_reduce(lks_group *group, const void *in, void *out, s
                                   lks_operator op, const lks_collective_options *options);
 
 /* As lks_all_reduce, but only rank `root` gets the result; `out` may be NULL elsewhere. Algorithms: naive. */
-LKS_API lks_status lks_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type,
-                              lks_operator op, int root, const lks_collective_options *options);
+LKS_API lks_status lks_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type, lks_operator op,
+                              int root, const lks_collective_options *options);
 
 /* Symmetric memory: a buffer of `nbytes` on every rank, which the ranks of the same host can address; collectives on
  * it move nothing but the result. Collective, `nbytes` the same on all ranks. 64-byte aligned, zeroed, pre-faulted.

@@ -23,13 +23,13 @@ typedef struct lks_dataset lks_dataset;
 LKS_API lks_status lks_dataset_mnist(lks_dataset **dataset, const char *directory, int is_train);
 
 typedef struct lks_classification_options {
-    int64_t n_samples;         /* 0: 10000 */
-    int64_t n_features;        /* 0: 1024 */
-    int64_t n_informative;     /* 0: half of the features */
-    int64_t n_classes;         /* 0: 32 */
-    int64_t clusters_per_class;/* 0: 10 */
-    double class_separation;   /* half the side of the hypercube; 0: 1 */
-    double flip_fraction;      /* labels replaced by a random class; 0: 0.01; LKS_ZERO: none */
+    int64_t n_samples;          /* 0: 10000 */
+    int64_t n_features;         /* 0: 1024 */
+    int64_t n_informative;      /* 0: half of the features */
+    int64_t n_classes;          /* 0: 32 */
+    int64_t clusters_per_class; /* 0: 10 */
+    double class_separation;    /* half the side of the hypercube; 0: 1 */
+    double flip_fraction;       /* labels replaced by a random class; 0: 0.01; LKS_ZERO: none */
     uint64_t seed;
 } lks_classification_options;
 
@@ -41,12 +41,13 @@ typedef struct lks_classification_options {
  * mixing of the informative features). */
 LKS_API lks_status lks_dataset_classification(lks_dataset **dataset, const lks_classification_options *options);
 
-/* Samples [begin, end) of `dataset` as a data set of its own; shares memory with it, which lives until both are gone. */
+/* Samples [begin, end) of `dataset` as a data set of its own; shares memory with it, which lives until both are gone.
+ */
 LKS_API lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end);
 
 LKS_API void lks_dataset_destroy(lks_dataset *dataset);
-LKS_API int64_t lks_dataset_count(const lks_dataset *dataset);     /* N */
-LKS_API int64_t lks_dataset_n_features(const lks_dataset *dataset);/* F */
+LKS_API int64_t lks_dataset_count(const lks_dataset *dataset);      /* N */
+LKS_API int64_t lks_dataset_n_features(const lks_dataset *dataset); /* F */
 LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);
 /* Writes sample `index` (F floats) and its label. Errors: LKS_ERR_ARGUMENT for an index outside 0..N-1. */
 LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label);
@@ -54,8 +55,8 @@ LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, fl
 /* --- partitions and samplers: who gets which sample --- */
 
 /* Cuts 0..count-1, shuffled by `seed`, into n_parts lists whose lengths are fractions[i] * count rounded down (as a
- * course's DataPartitioner(data, sizes, seed)). Writes part `part` to `indices` (room for `count`), its length to *n_indices.
- * Errors: LKS_ERR_ARGUMENT where a fraction is negative or they add up to more than 1. */
+ * course's DataPartitioner(data, sizes, seed)). Writes part `part` to `indices` (room for `count`), its length to
+ * *n_indices. Errors: LKS_ERR_ARGUMENT where a fraction is negative or they add up to more than 1. */
 LKS_API lks_status lks_partition(int64_t count, const double *fractions, int n_parts, uint64_t seed, int part,
                                  int64_t *indices, int64_t *n_indices);
 
@@ -64,25 +65,25 @@ LKS_API lks_status lks_partition(int64_t count, const double *fractions, int n_p
 typedef enum lks_shard_mode { LKS_SHARD_BLOCKS, LKS_SHARD_BATCHES } lks_shard_mode;
 
 typedef struct lks_loader_options {
-    int64_t batch;        /* global batch: samples of all ranks in one step; required */
-    uint64_t seed;        /* order of samples depends on (seed, epoch) only */
-    int no_shuffle;       /* 1: file order, for evaluation */
+    int64_t batch;  /* global batch: samples of all ranks in one step; required */
+    uint64_t seed;  /* order of samples depends on (seed, epoch) only */
+    int no_shuffle; /* 1: file order, for evaluation */
     lks_shard_mode shard;
-    int rank, n_ranks;    /* this rank's share; n_ranks 0: all of it */
-    int n_workers;        /* prefetch threads: 0: chosen by the free CPUs; -1: none, batches are made in the call */
+    int rank, n_ranks;      /* this rank's share; n_ranks 0: all of it */
+    int n_workers;          /* prefetch threads: 0: chosen by the free CPUs; -1: none, batches are made in the call */
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
 } lks_loader_options;
 
 /* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
 typedef struct lks_batch {
-    const float *features;    /* (count, F) */
-    const int32_t *labels;    /* (count) */
-    const int64_t *indices;   /* (count): which samples of the data set */
-    int64_t count;            /* samples on this rank; may be 0 in the last batch */
-    int64_t global_count;     /* samples on all ranks in this step */
-    int64_t global_offset;    /* position of this rank's first sample within the global batch */
-    int64_t epoch, step;      /* step counts within the epoch */
+    const float *features;  /* (count, F) */
+    const int32_t *labels;  /* (count) */
+    const int64_t *indices; /* (count): which samples of the data set */
+    int64_t count;          /* samples on this rank; may be 0 in the last batch */
+    int64_t global_count;   /* samples on all ranks in this step */
+    int64_t global_offset;  /* position of this rank's first sample within the global batch */
+    int64_t epoch, step;    /* step counts within the epoch */
 } lks_batch;
 
 typedef struct lks_loader lks_loader;

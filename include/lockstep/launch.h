@@ -19,7 +19,8 @@ typedef enum lks_spawn_mode { LKS_THREADS, LKS_PROCESSES } lks_spawn_mode;
 
 /* Runs `function(argument)` on `n_ranks` ranks, as threads of this process or as forked processes, each of which may
  * call lks_init, and waits for all. With processes call it before any device or thread exists, else LKS_ERR_STATE.
- * Errors: LKS_ERR_PEER, naming the first rank that returned non-zero or was killed; LKS_ERR_ARGUMENT; LKS_ERR_SYSTEM. */
+ * Errors: LKS_ERR_PEER, naming the first rank that returned non-zero or was killed; LKS_ERR_ARGUMENT; LKS_ERR_SYSTEM.
+ */
 LKS_API lks_status lks_spawn(int n_ranks, lks_spawn_mode mode, int (*function)(void *argument), void *argument);
 
 #ifdef __cplusplus

@@ -5,6 +5,12 @@
 #include <lockstep/base.h>
 #include <lockstep/comm.h>
 #include <lockstep/data.h>
+#include <lockstep/device.h>
+#include <lockstep/graph.h>
 #include <lockstep/launch.h>
+#include <lockstep/nn.h>
+#include <lockstep/optim.h>
+#include <lockstep/parallel.h>
+#include <lockstep/train.h>
 
 #endif

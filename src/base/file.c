@@ -18,13 +18,15 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, voi
     size_t capacity = 0, filled = 0;
     lks_status status = LKS_OK;
     for (;;) {
-        if (filled == capacity) LKS_TRY_GOTO(lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1), fail);
+        if (filled == capacity)
+            LKS_TRY_GOTO(lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1), fail);
         size_t room = capacity - filled < (1u << 30) ? capacity - filled : (1u << 30);
         int n_read = gzread(file, (char *)buffer + filled, (unsigned)room);
         if (n_read < 0) {
             int code;
             const char *reason = gzerror(file, &code);
-            status = lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", path, code == Z_ERRNO ? strerror(errno) : reason);
+            status =
+                lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", path, code == Z_ERRNO ? strerror(errno) : reason);
             goto fail;
         }
         if (n_read == 0) break;
@@ -53,7 +55,8 @@ lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size
     if (stat(path, &info) != 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     gzFile file = gzopen(path, "rb");
-    if (file == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
+    if (file == NULL)
+        return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
     gzbuffer(file, 1 << 17);
     lks_status status = read_all(file, path, max_nbytes, data, nbytes);
     gzclose(file);

@@ -18,20 +18,20 @@ typedef int (*rank_function)(int rank, int size, void *argument);
 
 enum { MAX_TEST_RANKS = 16 };
 
-#define MUST(claim)                                                                           \
-    do {                                                                                      \
-        if (!(claim)) {                                                                       \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #claim, lks_error_text()); \
-            return __LINE__;                                                                  \
-        }                                                                                     \
+#define MUST(claim)                                                                                                    \
+    do {                                                                                                               \
+        if (!(claim)) {                                                                                                \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #claim, lks_error_text());                          \
+            return __LINE__;                                                                                           \
+        }                                                                                                              \
     } while (0)
 #define MUST_OK(call) MUST((call) == LKS_OK)
-#define MUST_SAY(text)                                                                                      \
-    do {                                                                                                    \
-        if (strstr(lks_error_text(), text) == NULL) {                                                       \
-            fprintf(stderr, "%s:%d: '%s' does not say '%s'\n", __FILE__, __LINE__, lks_error_text(), text); \
-            return __LINE__;                                                                                \
-        }                                                                                                   \
+#define MUST_SAY(text)                                                                                                 \
+    do {                                                                                                               \
+        if (strstr(lks_error_text(), text) == NULL) {                                                                  \
+            fprintf(stderr, "%s:%d: '%s' does not say '%s'\n", __FILE__, __LINE__, lks_error_text(), text);            \
+            return __LINE__;                                                                                           \
+        }                                                                                                              \
     } while (0)
 
 typedef struct rank_thread {

@@ -132,8 +132,8 @@ void lksi_conclude(void *out, const void *contributions, double divisor, size_t 
 
 const char *lksi_operator_name(lks_operator op) {
     switch (op) {
-#define OPERATOR_CASE(name, text) \
-    case name:                    \
+#define OPERATOR_CASE(name, text)                                                                                      \
+    case name:                                                                                                         \
         return text;
         LKS_OPERATOR_TABLE(OPERATOR_CASE)
 #undef OPERATOR_CASE

@@ -20,30 +20,30 @@ static inline double double_of_bits(uint64_t bits) {
 
 /* min and max of floats: equal values may be zeros of different sign, which `or` and `and` of their bits order; a NaN
  * on either side wins. */
-#define FLOAT_OPERATORS(name, type, bits, of_bits)                      \
-    static inline type name##_sum(type a, type b) { return a + b; }     \
-    static inline type name##_product(type a, type b) { return a * b; } \
-    static inline type name##_min(type a, type b) {                     \
-        type least = a < b ? a : b;                                     \
-        least = a == b ? of_bits(bits(a) | bits(b)) : least;            \
-        return a != a || b != b ? a + b : least;                        \
-    }                                                                   \
-    static inline type name##_max(type a, type b) {                     \
-        type most = a > b ? a : b;                                      \
-        most = a == b ? of_bits(bits(a) & bits(b)) : most;              \
-        return a != a || b != b ? a + b : most;                         \
+#define FLOAT_OPERATORS(name, type, bits, of_bits)                                                                     \
+    static inline type name##_sum(type a, type b) { return a + b; }                                                    \
+    static inline type name##_product(type a, type b) { return a * b; }                                                \
+    static inline type name##_min(type a, type b) {                                                                    \
+        type least = a < b ? a : b;                                                                                    \
+        least = a == b ? of_bits(bits(a) | bits(b)) : least;                                                           \
+        return a != a || b != b ? a + b : least;                                                                       \
+    }                                                                                                                  \
+    static inline type name##_max(type a, type b) {                                                                    \
+        type most = a > b ? a : b;                                                                                     \
+        most = a == b ? of_bits(bits(a) & bits(b)) : most;                                                             \
+        return a != a || b != b ? a + b : most;                                                                        \
     }
 FLOAT_OPERATORS(f32, float, lksi_float_bits, lksi_float_of_bits)
 FLOAT_OPERATORS(f64, double, double_bits, double_of_bits)
 
 /* Sums and products wrap: in unsigned arithmetic that is defined, and wide enough not to be promoted to int. */
-#define INTEGER_OPERATORS(name, type, wide)                                                 \
-    static inline type name##_sum(type a, type b) { return (type)((wide)a + (wide)b); }     \
-    static inline type name##_product(type a, type b) { return (type)((wide)a * (wide)b); } \
-    static inline type name##_min(type a, type b) { return a < b ? a : b; }                 \
-    static inline type name##_max(type a, type b) { return a > b ? a : b; }                 \
-    static inline type name##_band(type a, type b) { return (type)(a & b); }                \
-    static inline type name##_bor(type a, type b) { return (type)(a | b); }                 \
+#define INTEGER_OPERATORS(name, type, wide)                                                                            \
+    static inline type name##_sum(type a, type b) { return (type)((wide)a + (wide)b); }                                \
+    static inline type name##_product(type a, type b) { return (type)((wide)a * (wide)b); }                            \
+    static inline type name##_min(type a, type b) { return a < b ? a : b; }                                            \
+    static inline type name##_max(type a, type b) { return a > b ? a : b; }                                            \
+    static inline type name##_band(type a, type b) { return (type)(a & b); }                                           \
+    static inline type name##_bor(type a, type b) { return (type)(a | b); }                                            \
     static inline type name##_bxor(type a, type b) { return (type)(a ^ b); }
 INTEGER_OPERATORS(i8, int8_t, uint32_t)
 INTEGER_OPERATORS(u8, uint8_t, uint32_t)
@@ -59,36 +59,36 @@ INTEGER_OPERATORS(i64, int64_t, uint64_t)
 #define SAME(value) (value)
 
 /* X(name, element type, accumulator type, type of the scale, load, operators' prefix) */
-#define FLOAT_TYPES(X)                            \
-    X(f32, float, float, float, F32_LOAD, f32)    \
-    X(f64, double, double, double, F32_LOAD, f64) \
-    X(f16, uint16_t, float, float, F16_LOAD, f32) \
+#define FLOAT_TYPES(X)                                                                                                 \
+    X(f32, float, float, float, F32_LOAD, f32)                                                                         \
+    X(f64, double, double, double, F32_LOAD, f64)                                                                      \
+    X(f16, uint16_t, float, float, F16_LOAD, f32)                                                                      \
     X(bf16, uint16_t, float, float, BF16_LOAD, f32)
-#define INTEGER_TYPES(X)                                \
-    X(i8, int8_t, int8_t, double, INTEGER_LOAD, i8)     \
-    X(u8, uint8_t, uint8_t, double, INTEGER_LOAD, u8)   \
-    X(i32, int32_t, int32_t, double, INTEGER_LOAD, i32) \
+#define INTEGER_TYPES(X)                                                                                               \
+    X(i8, int8_t, int8_t, double, INTEGER_LOAD, i8)                                                                    \
+    X(u8, uint8_t, uint8_t, double, INTEGER_LOAD, u8)                                                                  \
+    X(i32, int32_t, int32_t, double, INTEGER_LOAD, i32)                                                                \
     X(i64, int64_t, int64_t, double, INTEGER_LOAD, i64)
 
-#define CONTRIBUTE(name, element, accumulator, factor, load, prefix)                                            \
-    static void contribute_##name(void *restrict acc_, const void *restrict in_, double scale_, size_t count) { \
-        accumulator *restrict acc = acc_;                                                                       \
-        const element *restrict in = in_;                                                                       \
-        const factor scale = (factor)scale_;                                                                    \
-        (void)scale;                                                                                            \
-        for (size_t i = 0; i < count; i++) acc[i] = load(in[i], scale);                                         \
+#define CONTRIBUTE(name, element, accumulator, factor, load, prefix)                                                   \
+    static void contribute_##name(void *restrict acc_, const void *restrict in_, double scale_, size_t count) {        \
+        accumulator *restrict acc = acc_;                                                                              \
+        const element *restrict in = in_;                                                                              \
+        const factor scale = (factor)scale_;                                                                           \
+        (void)scale;                                                                                                   \
+        for (size_t i = 0; i < count; i++) acc[i] = load(in[i], scale);                                                \
     }
 FLOAT_TYPES(CONTRIBUTE)
 INTEGER_TYPES(CONTRIBUTE)
 
-#define PAIR(op, name, element, accumulator, factor, load, prefix)                                           \
-    static void pair_##op##_##name(void *restrict acc_, const void *a_, double scale_a_, const void *b_,     \
-                                   double scale_b_, size_t count) {                                          \
-        accumulator *restrict acc = acc_;                                                                    \
-        const element *a = a_, *b = b_;                                                                      \
-        const factor scale_a = (factor)scale_a_, scale_b = (factor)scale_b_;                                 \
-        (void)scale_a, (void)scale_b;                                                                        \
-        for (size_t i = 0; i < count; i++) acc[i] = prefix##_##op(load(a[i], scale_a), load(b[i], scale_b)); \
+#define PAIR(op, name, element, accumulator, factor, load, prefix)                                                     \
+    static void pair_##op##_##name(void *restrict acc_, const void *a_, double scale_a_, const void *b_,               \
+                                   double scale_b_, size_t count) {                                                    \
+        accumulator *restrict acc = acc_;                                                                              \
+        const element *a = a_, *b = b_;                                                                                \
+        const factor scale_a = (factor)scale_a_, scale_b = (factor)scale_b_;                                           \
+        (void)scale_a, (void)scale_b;                                                                                  \
+        for (size_t i = 0; i < count; i++) acc[i] = prefix##_##op(load(a[i], scale_a), load(b[i], scale_b));           \
     }
 #define PAIR_ANY(...) PAIR(sum, __VA_ARGS__) PAIR(product, __VA_ARGS__) PAIR(min, __VA_ARGS__) PAIR(max, __VA_ARGS__)
 #define PAIR_BITS(...) PAIR(band, __VA_ARGS__) PAIR(bor, __VA_ARGS__) PAIR(bxor, __VA_ARGS__)
@@ -96,13 +96,13 @@ FLOAT_TYPES(PAIR_ANY)
 INTEGER_TYPES(PAIR_ANY)
 INTEGER_TYPES(PAIR_BITS)
 
-#define COMBINE(op, name, type)                                                                     \
-    static void combine_##op##_##name(void *restrict acc_, const void *restrict b_, size_t count) { \
-        type *restrict acc = acc_;                                                                  \
-        const type *restrict b = b_;                                                                \
-        for (size_t i = 0; i < count; i++) acc[i] = name##_##op(acc[i], b[i]);                      \
+#define COMBINE(op, name, type)                                                                                        \
+    static void combine_##op##_##name(void *restrict acc_, const void *restrict b_, size_t count) {                    \
+        type *restrict acc = acc_;                                                                                     \
+        const type *restrict b = b_;                                                                                   \
+        for (size_t i = 0; i < count; i++) acc[i] = name##_##op(acc[i], b[i]);                                         \
     }
-#define COMBINE_ANY(name, type) \
+#define COMBINE_ANY(name, type)                                                                                        \
     COMBINE(sum, name, type) COMBINE(product, name, type) COMBINE(min, name, type) COMBINE(max, name, type)
 #define COMBINE_BITS(name, type) COMBINE(band, name, type) COMBINE(bor, name, type) COMBINE(bxor, name, type)
 COMBINE_ANY(f32, float)
@@ -113,24 +113,24 @@ COMBINE_INTEGER(u8, uint8_t)
 COMBINE_INTEGER(i32, int32_t)
 COMBINE_INTEGER(i64, int64_t)
 
-#define QUAD(name, type)                                                                                              \
-    static void quad_sum_##name(void *restrict acc_, const void *const *inputs, const double *scales, size_t count) { \
-        type *restrict acc = acc_;                                                                                    \
-        const type *a = inputs[0], *b = inputs[1], *c = inputs[2], *d = inputs[3];                                    \
-        const type s = (type)scales[0], t = (type)scales[1], u = (type)scales[2], v = (type)scales[3];                \
-        for (size_t i = 0; i < count; i++) acc[i] = (a[i] * s + b[i] * t) + (c[i] * u + d[i] * v);                    \
+#define QUAD(name, type)                                                                                               \
+    static void quad_sum_##name(void *restrict acc_, const void *const *inputs, const double *scales, size_t count) {  \
+        type *restrict acc = acc_;                                                                                     \
+        const type *a = inputs[0], *b = inputs[1], *c = inputs[2], *d = inputs[3];                                     \
+        const type s = (type)scales[0], t = (type)scales[1], u = (type)scales[2], v = (type)scales[3];                 \
+        for (size_t i = 0; i < count; i++) acc[i] = (a[i] * s + b[i] * t) + (c[i] * u + d[i] * v);                     \
     }
 QUAD(f32, float)
 QUAD(f64, double)
 
 /* --- the end: one division, one rounding --- */
 
-#define CONCLUDE(name, element, accumulator, store)                                                              \
-    static void conclude_##name(void *restrict out_, const void *restrict acc_, double divisor_, size_t count) { \
-        element *restrict out = out_;                                                                            \
-        const accumulator *restrict acc = acc_;                                                                  \
-        const accumulator divisor = (accumulator)divisor_;                                                       \
-        for (size_t i = 0; i < count; i++) out[i] = store(acc[i] / divisor);                                     \
+#define CONCLUDE(name, element, accumulator, store)                                                                    \
+    static void conclude_##name(void *restrict out_, const void *restrict acc_, double divisor_, size_t count) {       \
+        element *restrict out = out_;                                                                                  \
+        const accumulator *restrict acc = acc_;                                                                        \
+        const accumulator divisor = (accumulator)divisor_;                                                             \
+        for (size_t i = 0; i < count; i++) out[i] = store(acc[i] / divisor);                                           \
     }
 CONCLUDE(f32, float, float, SAME)
 CONCLUDE(f64, double, double, SAME)
@@ -139,16 +139,16 @@ CONCLUDE(bf16, uint16_t, float, lksi_f32_to_bf16)
 
 /* --- the table --- */
 
-#define FLOAT_ROW(kind, name)                                                                                \
-    {                                                                                                        \
-        [LKS_SUM] = kind##_sum_##name, [LKS_PRODUCT] = kind##_product_##name, [LKS_MIN] = kind##_min_##name, \
-        [LKS_MAX] = kind##_max_##name, [LKS_AVG] = kind##_sum_##name                                         \
+#define FLOAT_ROW(kind, name)                                                                                          \
+    {                                                                                                                  \
+        [LKS_SUM] = kind##_sum_##name, [LKS_PRODUCT] = kind##_product_##name, [LKS_MIN] = kind##_min_##name,           \
+        [LKS_MAX] = kind##_max_##name, [LKS_AVG] = kind##_sum_##name                                                   \
     }
-#define INTEGER_ROW(kind, name)                                                                              \
-    {                                                                                                        \
-        [LKS_SUM] = kind##_sum_##name, [LKS_PRODUCT] = kind##_product_##name, [LKS_MIN] = kind##_min_##name, \
-        [LKS_MAX] = kind##_max_##name, [LKS_BAND] = kind##_band_##name, [LKS_BOR] = kind##_bor_##name,       \
-        [LKS_BXOR] = kind##_bxor_##name                                                                      \
+#define INTEGER_ROW(kind, name)                                                                                        \
+    {                                                                                                                  \
+        [LKS_SUM] = kind##_sum_##name, [LKS_PRODUCT] = kind##_product_##name, [LKS_MIN] = kind##_min_##name,           \
+        [LKS_MAX] = kind##_max_##name, [LKS_BAND] = kind##_band_##name, [LKS_BOR] = kind##_bor_##name,                 \
+        [LKS_BXOR] = kind##_bxor_##name                                                                                \
     }
 
 const lksi_reduce_kernels LKSI_ISA_NAME(lksi_reduce_loops) = {

@@ -1,0 +1,57 @@
+/* MNIST, data-parallel: 784 pixels, 50 hidden units, 10 digits.
+ *
+ *     lockstep run -n 2 build/examples/mnist --data DIR --epochs 5
+ *
+ * Every rank runs this program. Each gets its part of every batch; after each step all hold the same parameters. */
+#include "trainer_run.h"
+
+#include <stdio.h>
+
+static const trainer_flag no_flags[] = {{NULL, NULL, NULL, 0, 0, NULL}};
+
+static int train(const trainer_flags *flags, lks_group *group, lks_device *device, lks_dataset *train_set,
+                 lks_dataset *test_set) {
+    lks_graph *g = lks_graph_create(device);
+    lks_node *x = lks_input(g, "image", LKS_F32, 2, (int64_t[]){LKS_BATCH, lks_dataset_n_features(train_set)});
+    lks_node *y = lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *h = lks_relu(lks_linear(x, 50, "fc1"));
+    lks_node *logits = lks_linear(h, 10, "fc2");
+    trainer_job job = {.name = "mnist",
+                       .group = group,
+                       .device = device,
+                       .loss = lks_cross_entropy(logits, y),
+                       .logits = logits,
+                       .features = x,
+                       .labels = y,
+                       .optimizer = lks_adam(&(lks_adam_options){.lr = flags->lr}),
+                       .train_set = train_set,
+                       .test_set = test_set};
+    int exit_code = trainer_run(&job, flags);
+    lks_graph_destroy(g);
+    return exit_code;
+}
+
+static int mnist(int argc, char **argv) {
+    trainer_flags flags = {.epochs = 5, .batch = 64, .lr = 1e-3, .seed = 1, .num_threads = 1};
+    trainer_flags_parse(&flags, no_flags, argc, argv);
+    lks_group *group;
+    int exit_code;
+    if (trainer_begin(&flags, no_flags, argv, &group, &exit_code)) return exit_code;
+
+    char directory[4096];
+    trainer_data_directory(&flags, "mnist", directory, sizeof directory);
+    lks_dataset *train_set = NULL, *test_set = NULL;
+    lks_device *device = NULL;
+    lks_status status =
+        lks_device_create(&device, &(lks_device_options){.name = flags.device, .num_threads = (int)flags.num_threads});
+    if (status == LKS_OK) status = lks_dataset_mnist(&train_set, directory, 1);
+    if (status == LKS_OK) status = lks_dataset_mnist(&test_set, directory, 0);
+    exit_code = trainer_all_ok(group, status) ? train(&flags, group, device, train_set, test_set) : 1;
+    lks_dataset_destroy(test_set);
+    lks_dataset_destroy(train_set);
+    lks_device_destroy(device);
+    lks_group_destroy(group);
+    return exit_code;
+}
+
+int main(int argc, char **argv) { return lks_main(argc, argv, mnist); }

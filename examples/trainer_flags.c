@@ -1,0 +1,143 @@
+/* Command lines of the trainers. */
+#include "trainer_flags.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Named in the design, built later: refused by name rather than unknown. */
+static const char *const not_built_yet[] = {"--grains", "--run", "--resume", "--save", "--init", "--strategy"};
+
+static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
+    char *end;
+    errno = 0;
+    long long parsed = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || parsed < min || parsed > max) return 0;
+    *value = parsed;
+    return 1;
+}
+
+static int parse_choice(const char *text, const char *choices, int64_t *value) {
+    size_t length = strlen(text);
+    int64_t position = 0;
+    for (const char *choice = choices; choice != NULL; position++) {
+        const char *bar = strchr(choice, '|');
+        size_t choice_length = bar != NULL ? (size_t)(bar - choice) : strlen(choice);
+        if (choice_length == length && strncmp(choice, text, length) == 0) {
+            *value = position;
+            return 1;
+        }
+        choice = bar != NULL ? bar + 1 : NULL;
+    }
+    return 0;
+}
+
+static void refuse(trainer_flags *flags, const char *format, const char *flag, const char *value) {
+    if (flags->error[0] == '\0') snprintf(flags->error, sizeof flags->error, format, flag, value);
+}
+
+/* Stores one "--flag value"; 0 where the flag is unknown. */
+static int store(trainer_flags *flags, const trainer_flag *table, const char *flag, const char *value) {
+    for (; table->name != NULL; table++) {
+        if (strcmp(flag, table->name) != 0) continue;
+        int is_good = table->choices != NULL ? parse_choice(value, table->choices, table->value)
+                                             : parse_integer(value, table->min, table->max, table->value);
+        if (!is_good) refuse(flags, "%s cannot be '%s'", flag, value);
+        return 1;
+    }
+    return 0;
+}
+
+static int store_text(trainer_flags *flags, const char *flag, const char *value) {
+    if (strcmp(flag, "--data") == 0) return flags->data = value, 1;
+    if (strcmp(flag, "--device") == 0) return flags->device = value, 1;
+    if (strcmp(flag, "--transport") == 0) return flags->transport = value, 1;
+    if (strcmp(flag, "--summary") == 0) return flags->summary = value, 1;
+    if (strcmp(flag, "--precision") == 0) {
+        if (strcmp(value, "f32") != 0) refuse(flags, "%s %s is not built yet", flag, value);
+        return 1;
+    }
+    if (strcmp(flag, "--lr") == 0) {
+        char *end;
+        flags->lr = strtod(value, &end);
+        if (end == value || *end != '\0' || !(flags->lr > 0 && flags->lr < 1e6))
+            refuse(flags, "%s cannot be '%s'", flag, value);
+        return 1;
+    }
+    return 0;
+}
+
+static void parse_one(trainer_flags *flags, const trainer_flag *shared, const trainer_flag *own, const char *flag,
+                      const char *value) {
+    for (size_t i = 0; i < sizeof not_built_yet / sizeof not_built_yet[0]; i++)
+        if (strcmp(flag, not_built_yet[i]) == 0) {
+            refuse(flags, "%s is not built yet%s", flag, "");
+            return;
+        }
+    if (value == NULL) value = "";
+    trainer_flags before = *flags; /* an unknown flag's error comes before its value's */
+    if (!store(flags, shared, flag, value) && !store_text(flags, flag, value) && !store(flags, own, flag, value)) {
+        *flags = before;
+        refuse(flags, "unknown flag '%s'%s; --help lists them", flag, "");
+    } else if (value[0] == '\0') {
+        *flags = before;
+        refuse(flags, "%s needs a value%s", flag, "");
+    }
+}
+
+void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
+    const trainer_flag shared[] = {{"--epochs", NULL, &flags->epochs, 1, 1000000, NULL},
+                                   {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL},
+                                   {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL},
+                                   {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL},
+                                   {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL},
+                                   {NULL, NULL, NULL, 0, 0, NULL}};
+    for (int i = 1; i < argc && flags->error[0] == '\0'; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            flags->wants_help = 1;
+        } else if (strcmp(argv[i], "--quiet") == 0) {
+            flags->is_quiet = 1;
+        } else if (strncmp(argv[i], "--", 2) != 0) {
+            refuse(flags, "unexpected argument '%s'%s", argv[i], "");
+        } else {
+            parse_one(flags, shared, own, argv[i], i + 1 < argc ? argv[i + 1] : NULL);
+            i++;
+        }
+    }
+}
+
+void trainer_flags_help(const char *program, const trainer_flag *own) {
+    const char *base = strrchr(program, '/');
+    printf("usage: %s [FLAGS]\n"
+           "  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
+           "  --epochs N         passes over the training data\n"
+           "  --steps N          stop after so many steps\n"
+           "  --batch N          samples in one step, over all ranks\n"
+           "  --lr X             learning rate\n"
+           "  --seed N           of the initial weights and the order of samples\n"
+           "  --device NAME      cpu, reference\n"
+           "  --num-threads N    threads of one rank's kernels (1)\n"
+           "  --transport NAME   auto, thread, shm\n"
+           "  --summary FILE     write the results as one JSON object\n"
+           "  --quiet            only the last line\n",
+           base != NULL ? base + 1 : program);
+    for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
+}
+
+void trainer_data_directory(const trainer_flags *flags, const char *name, char *directory, size_t nbytes) {
+    const char *data = getenv("LOCKSTEP_DATA"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (flags->data != NULL) {
+        snprintf(directory, nbytes, "%s", flags->data);
+        return;
+    }
+    if (data != NULL && data[0] != '\0') {
+        snprintf(directory, nbytes, "%s/%s", data, name);
+        if (access(directory, F_OK) == 0) return;
+    }
+    if (cache != NULL && cache[0] != '\0')
+        snprintf(directory, nbytes, "%s/lockstep/data/%s", cache, name);
+    else
+        snprintf(directory, nbytes, "%s/.cache/lockstep/data/%s", home != NULL ? home : "", name);
+}

@@ -1,0 +1,37 @@
+/* The flags that all trainers among the examples share, and a parser for them and for an example's own. */
+#ifndef TRAINER_FLAGS_H
+#define TRAINER_FLAGS_H
+
+#include <lockstep/lockstep.h>
+
+typedef struct trainer_flags {
+    const char *data;   /* the data set's own directory; NULL: looked for, see trainer_data_directory */
+    const char *device; /* cpu, reference */
+    const char *transport;
+    const char *summary;                             /* where to write the summary, or NULL */
+    int64_t epochs, steps, batch, seed, num_threads; /* steps 0: as many as the epochs have */
+    double lr;
+    int is_quiet;
+    char error[512]; /* what is wrong with the command line; empty where nothing is */
+    int wants_help;
+} trainer_flags;
+
+/* One flag of an example's own: an integer in min..max, or one of `choices` ("a|b"), whose position is stored. */
+typedef struct trainer_flag {
+    const char *name, *help;
+    int64_t *value;
+    int64_t min, max;
+    const char *choices;
+} trainer_flag;
+
+/* Overwrites what the command line names; the rest keeps the defaults that the caller put in. Errors stay in
+ * flags->error until ranks are known, so that one of them speaks for all. `own` ends with a NULL name. */
+void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv);
+
+/* Prints how to call `program`. */
+void trainer_flags_help(const char *program, const trainer_flag *own);
+
+/* Where `name` lies: --data, else $LOCKSTEP_DATA/<name>, else $XDG_CACHE_HOME/lockstep/data/<name> (~/.cache). */
+void trainer_data_directory(const trainer_flags *flags, const char *name, char *directory, size_t nbytes);
+
+#endif

@@ -1,0 +1,33 @@
+/* Lockstep, room device/: where a graph's kernels run. */
+#ifndef LOCKSTEP_DEVICE_H
+#define LOCKSTEP_DEVICE_H
+
+#include <lockstep/comm.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lks_device lks_device;
+
+typedef struct lks_device_options {
+    const char *name;   /* "cpu" (NULL; oneDNN where it was built in), "reference" (plain C loops: slow, the oracle) */
+    lks_type precision; /* LKS_F32 (0); LKS_F64 on the reference device: every floating value is then f64 */
+    int num_threads;    /* threads of one rank's kernels; 0: 1 */
+} lks_device_options;
+
+/* The caller owns *device, which must outlive every graph made for it. `options` may be NULL.
+ * Errors: LKS_ERR_ARGUMENT (no such device; names those there are), LKS_ERR_UNSUPPORTED (precision). */
+LKS_API lks_status lks_device_create(lks_device **device, const lks_device_options *options);
+LKS_API void lks_device_destroy(lks_device *device); /* accepts NULL and the default device */
+
+/* The device that a rank of `group` (may be NULL) uses unless told otherwise: "cpu", f32, one thread. Never NULL,
+ * lives as long as the program. */
+LKS_API lks_device *lks_device_default(const lks_group *group);
+
+LKS_API const char *lks_device_name(const lks_device *device); /* "cpu", "reference" */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,131 @@
+/* Lockstep, room graph/: models as static graphs, their parameters, and the programs they compile to.
+ *
+ * A model is built once from nodes. A node constructor that fails returns the graph's poison node, never NULL, so that
+ * a model reads as an expression; the first error, with the node's name, comes out of lks_store_create or
+ * lks_program_create. A graph belongs to one rank and is used by one thread at a time.
+ *
+ * Letters: N samples of a batch (LKS_BATCH in dimensions), K input features, M output features, C classes.
+ */
+#ifndef LOCKSTEP_GRAPH_H
+#define LOCKSTEP_GRAPH_H
+
+#include <lockstep/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lks_graph lks_graph;
+typedef struct lks_node lks_node;
+
+/* A dimension that each program fixes anew: the number of samples. First dimension only. */
+#define LKS_BATCH ((int64_t)-1)
+
+/* A new, empty graph whose programs run on `device`. NULL when memory is out; constructors accept that. */
+LKS_API lks_graph *lks_graph_create(lks_device *device);
+LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after its stores and programs; accepts NULL */
+
+/* --- leaves --- */
+
+/* Data that the user gives before each run. Floating inputs have the device's precision, whichever floating type is
+ * named. `name` is copied. */
+LKS_API lks_node *lks_input(lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims);
+
+/* How a parameter begins. Draws are keyed by (seed, name, element): the same whatever else the model holds. */
+typedef enum lks_initial { LKS_INITIAL_ZERO, LKS_INITIAL_UNIFORM, LKS_INITIAL_NORMAL } lks_initial;
+typedef struct lks_initializer {
+    lks_initial kind;
+    double scale; /* uniform in [-scale, scale), or standard deviation */
+} lks_initializer;
+
+/* A trained tensor. Names are unique in a graph. */
+LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, const int64_t *dims,
+                                lks_initializer initial);
+
+/* --- operators --- */
+
+/* x (N,K), weight (M,K), bias (M) or NULL -> x weight^T + bias (N,M) */
+LKS_API lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias);
+LKS_API lks_node *lks_add(lks_node *a, lks_node *b); /* same shapes */
+LKS_API lks_node *lks_relu(lks_node *x);
+LKS_API lks_node *lks_tanh(lks_node *x);
+LKS_API lks_node *lks_sigmoid(lks_node *x);
+/* The same elements under other dimensions. */
+LKS_API lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims);
+/* logits (N,C), labels i32 (N) in 0..C-1 -> scalar: mean over N of -log softmax(logits)[label] */
+LKS_API lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels);
+/* logits (N,C), labels i32 (N) -> scalar: how many rows have their largest element at the label. Has no gradient. */
+LKS_API lks_node *lks_count_correct(lks_node *logits, lks_node *labels);
+
+LKS_API lks_graph *lks_node_graph(lks_node *node);
+LKS_API int lks_node_n_dims(const lks_node *node);
+LKS_API int64_t lks_node_dim(const lks_node *node, int i); /* LKS_BATCH where it is one; 0 outside n_dims */
+
+/* --- the parameter store: values and gradients of all parameters, each one flat allocation --- */
+
+typedef struct lks_store lks_store;
+
+typedef struct lks_store_options {
+    uint64_t seed; /* of the initial values */
+} lks_store_options;
+
+/* The parameters that `loss` depends on, in the order in which their gradients become final, initialised.
+ * The graph must outlive the store. Errors: the graph's first error; LKS_ERR_ARGUMENT where loss is not a scalar. */
+LKS_API lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_options *options);
+LKS_API void lks_store_destroy(lks_store *store); /* after its programs; accepts NULL */
+
+typedef struct lks_parameter_view {
+    const char *name;
+    int n_dims;
+    const int64_t *dims;
+    int64_t count;
+    lks_type type;
+    void *value;    /* count elements, row-major */
+    void *gradient; /* likewise */
+} lks_parameter_view;
+
+LKS_API int lks_store_n_parameters(const lks_store *store);
+LKS_API int64_t lks_store_count(const lks_store *store); /* elements of all parameters */
+LKS_API lks_parameter_view lks_store_parameter(const lks_store *store, int index);
+/* Index of the parameter with that name, -1 if there is none. */
+LKS_API int lks_store_find(const lks_store *store, const char *name);
+/* SHA-256 over all parameters' values: name order, row-major, little-endian; 64 digits and a NUL. */
+LKS_API lks_status lks_store_sha256(const lks_store *store, char hex[65]);
+
+/* --- programs: a graph compiled for one batch size --- */
+
+typedef struct lks_program lks_program;
+
+typedef struct lks_program_options {
+    int64_t batch;   /* N; required */
+    int is_training; /* 1: with backward; `loss` is then required */
+    lks_node *loss;
+    lks_node *const *outputs; /* what can be read after forward, besides the loss */
+    int n_outputs;
+} lks_program_options;
+
+/* Compiles. Programs of one store share its parameters; running allocates nothing.
+ * Errors: the graph's first error; LKS_ERR_STATE: a parameter that the store does not hold (named). */
+LKS_API lks_status lks_program_create(lks_program **program, lks_store *store, const lks_program_options *options);
+LKS_API void lks_program_destroy(lks_program *program);
+
+/* Gives the input `node` its data for the next runs; the program reads it in place until they are over. */
+LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
+/* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named); LKS_ERR_ARGUMENT: a label outside C.
+ */
+LKS_API lks_status lks_program_forward(lks_program *program);
+/* After forward: the gradient of `factor` * loss, written over the store's gradients. */
+LKS_API lks_status lks_program_backward(lks_program *program, double factor);
+/* An output's value after forward, in the device's precision, until the next run. NULL if `node` is not an output. */
+LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);
+/* The same for a scalar, as double; NaN if `node` is not an output. */
+LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
+/* Bytes of activations and scratch, planned by liveness. */
+LKS_API size_t lks_program_nbytes(const lks_program *program);
+/* The kernels in order, one per line, into `text` (cut at nbytes). */
+LKS_API void lks_program_describe(const lks_program *program, char *text, size_t nbytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

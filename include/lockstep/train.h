@@ -1,0 +1,49 @@
+/* Lockstep, room train/: the training loop's parts put together. */
+#ifndef LOCKSTEP_TRAIN_H
+#define LOCKSTEP_TRAIN_H
+
+#include <lockstep/data.h>
+#include <lockstep/nn.h>
+#include <lockstep/parallel.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lks_trainer lks_trainer;
+
+typedef struct lks_trainer_options {
+    lks_group *group;        /* required */
+    lks_node *logits;        /* (N,C); required: what accuracy is counted on */
+    lks_node *features;      /* input that takes a batch's features; required */
+    lks_node *labels;        /* input that takes a batch's labels; required */
+    lks_optimizer optimizer; /* from lks_sgd or lks_adam */
+    uint64_t seed;           /* of the initial parameters */
+} lks_trainer_options;
+
+/* Means over the samples of all ranks. */
+typedef struct lks_metrics {
+    double loss, accuracy;
+    int64_t n_samples;
+} lks_metrics;
+
+/* Makes the store (parameters, gradients) of `loss` and what updates it. The graph and the group must outlive it.
+ * Collective. Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create. */
+LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
+LKS_API void lks_trainer_destroy(lks_trainer *trainer);
+
+/* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
+ * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
+ * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); LKS_ERR_ARGUMENT: a label outside C. */
+LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
+
+/* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
+ * of ranks. Collective. */
+LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
+
+LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,64 @@
+/* Creating devices. The devices themselves live in rooms below this one, so they are declared here, not included. */
+#include "device/device.h"
+
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+extern const lksi_device_ops lksi_reference_device;
+#ifdef LKSI_HAS_ONEDNN
+extern const lksi_device_ops lksi_onednn_device;
+#define BEST_DEVICE lksi_onednn_device
+#else
+#define BEST_DEVICE lksi_reference_device
+#endif
+
+static lks_device default_device = {.ops = &BEST_DEVICE, .float_type = LKS_F32, .num_threads = 1};
+
+lks_device *lks_device_default(const lks_group *group) {
+    (void)group; /* one CPU device serves every rank of a host */
+    return &default_device;
+}
+
+static const lksi_device_ops *find(const char *name) {
+    if (name == NULL || strcmp(name, "cpu") == 0) {
+        if (&BEST_DEVICE == &lksi_reference_device)
+            lksi_log(LKS_LOG_WARNING, "built without oneDNN: the cpu device is the slow reference device");
+        return &BEST_DEVICE;
+    }
+    return strcmp(name, "reference") == 0 ? &lksi_reference_device : NULL;
+}
+
+lks_status lks_device_create(lks_device **device, const lks_device_options *options) {
+    lks_device_options wanted = options != NULL ? *options : (lks_device_options){0};
+    const lksi_device_ops *ops = find(wanted.name);
+    if (ops == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "no device '%s' in this build; there are: cpu, reference", wanted.name);
+    if (wanted.precision != LKS_F32 && !(wanted.precision == LKS_F64 && ops->has_f64))
+        return lksi_error(LKS_ERR_UNSUPPORTED, "device %s does not compute in %s", ops->name,
+                          lks_type_name(wanted.precision));
+    if (wanted.num_threads < 0 || wanted.num_threads > 1024)
+        return lksi_error(LKS_ERR_ARGUMENT, "num_threads must be 1 to 1024, not %d", wanted.num_threads);
+    lks_device *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->ops = ops;
+    created->float_type = wanted.precision;
+    created->num_threads = wanted.num_threads > 0 ? wanted.num_threads : 1;
+    *device = created;
+    return LKS_OK;
+}
+
+void lks_device_destroy(lks_device *device) {
+    if (device != &default_device) lksi_free(device);
+}
+
+const char *lks_device_name(const lks_device *device) { return device->ops->name; }
+
+void lksi_device_enter(const lks_device *device) {
+#ifdef _OPENMP
+    if (omp_get_max_threads() != device->num_threads) omp_set_num_threads(device->num_threads);
+#else
+    (void)device;
+#endif
+}

@@ -1,0 +1,159 @@
+/* Building a graph: nodes, their shapes, and the poison node that carries the first error. */
+#include "graph/graph_internal.h"
+
+#include <string.h>
+
+/* Stands in where not even the graph could be allocated. */
+static lks_node no_graph;
+
+lks_graph *lks_graph_create(lks_device *device) {
+    lks_graph *graph = lksi_alloc(sizeof *graph);
+    if (graph == NULL) return NULL;
+    graph->device = device;
+    graph->poison = (lks_node){.graph = graph, .id = -1};
+    return graph;
+}
+
+void lks_graph_destroy(lks_graph *graph) {
+    if (graph == NULL) return;
+    for (size_t i = 0; i < graph->n_nodes; i++) {
+        lksi_free(graph->nodes[i]->name);
+        lksi_free(graph->nodes[i]);
+    }
+    lksi_free(graph->nodes);
+    lksi_free(graph->error);
+    lksi_free(graph);
+}
+
+lks_node *lksi_graph_poison(lks_graph *graph, lks_status status) {
+    if (graph == NULL) return &no_graph;
+    if (graph->status == LKS_OK) {
+        graph->status = status;
+        graph->error = lksi_strdup(lks_error_text());
+    }
+    return &graph->poison;
+}
+
+lks_status lksi_graph_check(lks_graph *graph) {
+    if (graph == NULL) return lksi_error(LKS_ERR_MEMORY, "out of memory: the graph could not be made");
+    if (graph->status == LKS_OK) return LKS_OK;
+    return lksi_error(graph->status, "%s", graph->error != NULL ? graph->error : lks_status_text(graph->status));
+}
+
+bool lksi_node_is_poison(const lks_node *node) { return node->id < 0 || node->graph == NULL; }
+lks_device *lksi_graph_device(const lks_graph *graph) { return graph->device; }
+lks_graph *lks_node_graph(lks_node *node) { return node->graph; }
+int lks_node_n_dims(const lks_node *node) { return node->outputs[0].n_dims; }
+
+int64_t lks_node_dim(const lks_node *node, int i) {
+    return i >= 0 && i < node->outputs[0].n_dims ? node->outputs[0].dims[i] : 0;
+}
+
+uint64_t lksi_graph_fingerprint(const lks_graph *graph) {
+    uint64_t hash = LKSI_HASH_START;
+    for (size_t i = 0; i < graph->n_nodes; i++) {
+        const lks_node *node = graph->nodes[i];
+        hash = lksi_hash64(hash, &node->op, sizeof node->op);
+        for (int j = 0; j < node->n_inputs; j++) hash = lksi_hash64(hash, &node->inputs[j]->id, sizeof(int));
+        hash = lksi_hash64(hash, &node->outputs[0].type, sizeof(lks_type));
+        hash = lksi_hash64(hash, node->outputs[0].dims, (size_t)node->outputs[0].n_dims * sizeof(int64_t));
+        if (node->name != NULL) hash = lksi_hash64(hash, node->name, strlen(node->name));
+    }
+    return lksi_hash64(hash, &graph->device->float_type, sizeof(lks_type));
+}
+
+/* --- constructors --- */
+
+static lks_node *append(lks_graph *graph, const lks_node *filled) {
+    if (lksi_grow((void **)&graph->nodes, &graph->capacity, graph->n_nodes + 1, sizeof *graph->nodes) != LKS_OK)
+        return lksi_graph_poison(graph, LKS_ERR_MEMORY);
+    lks_node *node = lksi_alloc(sizeof *node);
+    if (node == NULL) return lksi_graph_poison(graph, LKS_ERR_MEMORY);
+    *node = *filled;
+    node->graph = graph;
+    node->id = (int)graph->n_nodes;
+    graph->nodes[graph->n_nodes++] = node;
+    return node;
+}
+
+static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, bool may_have_batch) {
+    if (name == NULL || name[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "an input or parameter has no name");
+    for (size_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i]->name != NULL && strcmp(graph->nodes[i]->name, name) == 0)
+            return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);
+    if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
+        return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
+    for (int i = 0; i < n_dims; i++)
+        if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
+            return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
+    return LKS_OK;
+}
+
+static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type type, int n_dims, const int64_t *dims,
+                      lks_initializer initial) {
+    if (graph == NULL) return &no_graph;
+    lks_status status = check_leaf(graph, name, n_dims, dims, op == LKSI_OP_INPUT);
+    if (status != LKS_OK) return lksi_graph_poison(graph, status);
+    lks_node node = {.op = op, .n_outputs = 1, .initial = initial};
+    node.outputs[0] = (lksi_tensor){.type = type, .n_dims = n_dims};
+    for (int i = 0; i < n_dims; i++) node.outputs[0].dims[i] = dims[i];
+    node.name = lksi_strdup(name);
+    if (node.name == NULL) return lksi_graph_poison(graph, LKS_ERR_MEMORY);
+    lks_node *made = append(graph, &node);
+    if (made == &graph->poison) lksi_free(node.name);
+    return made;
+}
+
+lks_node *lks_input(lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims) {
+    if (graph != NULL && (type == LKS_F32 || type == LKS_F64)) type = graph->device->float_type;
+    return leaf(graph, LKSI_OP_INPUT, name, type, n_dims, dims, (lks_initializer){LKS_INITIAL_ZERO, 0});
+}
+
+lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, lks_initializer initial) {
+    lks_type type = graph != NULL ? graph->device->float_type : LKS_F32;
+    return leaf(graph, LKSI_OP_PARAMETER, name, type, n_dims, dims, initial);
+}
+
+/* An operator node; `result` is set for RESHAPE only. */
+static lks_node *operate(lksi_op op, lks_node *const *inputs, int n_inputs, const lksi_tensor *result) {
+    lks_graph *graph = inputs[0]->graph;
+    lks_node node = {.op = op, .n_inputs = n_inputs};
+    lksi_tensor shapes[LKSI_MAX_INPUTS];
+    for (int i = 0; i < n_inputs; i++) {
+        if (lksi_node_is_poison(inputs[i])) return inputs[i]; /* poison spreads */
+        if (inputs[i]->graph != graph)
+            return lksi_graph_poison(
+                graph, lksi_error(LKS_ERR_ARGUMENT, "%s: its inputs are nodes of two graphs", lksi_op_name(op)));
+        node.inputs[i] = inputs[i];
+        shapes[i] = inputs[i]->outputs[0];
+    }
+    if (result != NULL) node.outputs[0] = *result;
+    lks_status status = lksi_op_infer(op, shapes, n_inputs, node.outputs, &node.n_outputs);
+    return status == LKS_OK ? append(graph, &node) : lksi_graph_poison(graph, status);
+}
+
+lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias) {
+    return operate(LKSI_OP_LINEAR, (lks_node *[]){x, weight, bias}, bias != NULL ? 3 : 2, NULL);
+}
+
+lks_node *lks_add(lks_node *a, lks_node *b) { return operate(LKSI_OP_ADD, (lks_node *[]){a, b}, 2, NULL); }
+lks_node *lks_relu(lks_node *x) { return operate(LKSI_OP_RELU, &x, 1, NULL); }
+lks_node *lks_tanh(lks_node *x) { return operate(LKSI_OP_TANH, &x, 1, NULL); }
+lks_node *lks_sigmoid(lks_node *x) { return operate(LKSI_OP_SIGMOID, &x, 1, NULL); }
+
+lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
+    lksi_tensor result = {.type = x->outputs[0].type, .n_dims = n_dims};
+    if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
+        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible",
+                                                      n_dims, LKSI_MAX_DIMS));
+    for (int i = 0; i < n_dims; i++) result.dims[i] = dims[i];
+    return operate(LKSI_OP_RESHAPE, &x, 1, &result);
+}
+
+lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels) {
+    return operate(LKSI_OP_CROSS_ENTROPY, (lks_node *[]){logits, labels}, 2, NULL);
+}
+
+lks_node *lks_count_correct(lks_node *logits, lks_node *labels) {
+    return operate(LKSI_OP_COUNT_CORRECT, (lks_node *[]){logits, labels}, 2, NULL);
+}

@@ -1,0 +1,40 @@
+/* What graph/ offers to the rooms above it, beyond its public face. */
+#ifndef LKSI_GRAPH_H
+#define LKSI_GRAPH_H
+
+#include "device/device.h"
+
+#include <lockstep/graph.h>
+
+/* Poisons the graph with an error whose text is already set; returns its poison node. For constructors in nn/. */
+lks_node *lksi_graph_poison(lks_graph *graph, lks_status status);
+bool lksi_node_is_poison(const lks_node *node);
+lks_device *lksi_graph_device(const lks_graph *graph);
+/* Hash over the graph with its symbolic batch: equal on ranks that built the same model. */
+uint64_t lksi_graph_fingerprint(const lks_graph *graph);
+
+/* Where a store's memory comes from. parallel/ gives memory that ranks share; NULL: the counted allocator. */
+typedef struct lksi_store_memory {
+    lks_status (*alloc_values)(void *context, size_t nbytes, void **data);
+    lks_status (*alloc_gradients)(void *context, size_t nbytes, void **data);
+    void (*release)(void *context, void *values, void *gradients);
+    /* Before values are read for the user: LKS_ERR_TORN where an update did not finish. May be NULL. */
+    lks_status (*check_readable)(void *context);
+    void *context;
+} lksi_store_memory;
+
+/* Without initial values: the caller decides which rank writes them. The context is released with the store. */
+lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_store_memory *memory);
+/* Writes the initial values; a parameter's draws depend on (seed, name, element) alone. */
+void lksi_store_initialize(lks_store *store, uint64_t seed);
+
+/* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. */
+size_t lksi_store_padded_count(const lks_store *store);
+void *lksi_store_values(const lks_store *store);
+void *lksi_store_gradients(const lks_store *store);
+const lks_device *lksi_store_device(const lks_store *store);
+lks_graph *lksi_store_graph(const lks_store *store);
+/* The context of the memory it was created in; NULL for a plain store. */
+void *lksi_store_memory_context(const lks_store *store);
+
+#endif

@@ -1,0 +1,49 @@
+/* Memory by liveness: values that are never alive together share bytes. Largest first, each at the lowest offset that
+ * is free for as long as it lives (greedy by size; Pisarchyk, Lee, "Efficient memory management for deep neural net
+ * inference", 2020). */
+#include "graph/graph_internal.h"
+
+#include <stdlib.h>
+
+enum { ALIGNMENT = 64 };
+
+static int larger_first(const void *a, const void *b) {
+    const lksi_interval *x = *(lksi_interval *const *)a, *y = *(lksi_interval *const *)b;
+    if (x->nbytes != y->nbytes) return x->nbytes > y->nbytes ? -1 : 1;
+    return (x > y) - (x < y); /* qsort is not stable; the plan must be the same on all ranks */
+}
+
+static bool live_together(const lksi_interval *a, const lksi_interval *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* The lowest offset at which `interval` overlaps none of the placed ones that live with it. */
+static size_t lowest_free(const lksi_interval *interval, lksi_interval *const *placed, size_t n_placed) {
+    size_t offset = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t i = 0; i < n_placed; i++) {
+            const lksi_interval *other = placed[i];
+            if (!live_together(interval, other) || offset >= other->offset + other->nbytes ||
+                other->offset >= offset + interval->nbytes)
+                continue;
+            offset = (other->offset + other->nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+            moved = true;
+        }
+    }
+    return offset;
+}
+
+lks_status lksi_plan_memory(lksi_interval *intervals, size_t n_intervals, size_t *nbytes) {
+    lksi_interval **order = lksi_alloc_array(n_intervals, sizeof(lksi_interval *));
+    if (order == NULL) return LKS_ERR_MEMORY;
+    for (size_t i = 0; i < n_intervals; i++) order[i] = &intervals[i];
+    if (n_intervals > 0) qsort(order, n_intervals, sizeof(lksi_interval *), larger_first);
+    *nbytes = 0;
+    for (size_t i = 0; i < n_intervals; i++) {
+        order[i]->offset = lowest_free(order[i], order, i);
+        if (order[i]->offset + order[i]->nbytes > *nbytes) *nbytes = order[i]->offset + order[i]->nbytes;
+    }
+    lksi_free(order);
+    return LKS_OK;
+}

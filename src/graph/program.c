@@ -1,0 +1,91 @@
+/* Running a program: a flat list of kernels over memory that was placed when it was compiled. */
+#include "graph/program_internal.h"
+
+#include <math.h>
+
+void lks_program_destroy(lks_program *program) {
+    if (program == NULL) return;
+    for (size_t s = 0; program->steps != NULL && s < program->n_steps; s++)
+        if (program->steps[s].kernel.release != NULL) program->steps[s].kernel.release(&program->steps[s].kernel);
+    lksi_free(program->steps);
+    lksi_free(program->memory);
+    lksi_free(program->arena);
+    lksi_free(program->inputs);
+    lksi_free(program->outputs);
+    lksi_free(program);
+}
+
+lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data) {
+    for (int i = 0; i < program->n_inputs; i++)
+        if (program->inputs[i].node == node) {
+            program->memory[program->inputs[i].value] = (void *)(uintptr_t)data; /* kernels only read inputs */
+            return LKS_OK;
+        }
+    /* An input that this program does not read is none of its business: evaluation may need fewer than training. */
+    return node->op == LKSI_OP_INPUT ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
+}
+
+static lks_status run(lks_program *program, size_t begin, size_t end) {
+    lksi_device_enter(program->store->graph->device);
+    void *scratch = program->arena + program->scratch_offset;
+    for (size_t s = begin; s < end; s++) {
+        const lksi_step *step = &program->steps[s];
+        void *inputs[LKSI_MAX_INPUTS], *outputs[LKSI_MAX_OUTPUTS];
+        for (int i = 0; i < step->kernel.lowering.n_inputs; i++) inputs[i] = program->memory[step->inputs[i]];
+        for (int i = 0; i < step->kernel.lowering.n_outputs; i++) outputs[i] = program->memory[step->outputs[i]];
+        LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
+    }
+    return LKS_OK;
+}
+
+lks_status lks_program_forward(lks_program *program) {
+    for (int i = 0; i < program->n_inputs; i++)
+        if (program->memory[program->inputs[i].value] == NULL)
+            return lksi_error(LKS_ERR_STATE, "input '%s' has no data", program->inputs[i].node->name);
+    program->has_run_forward = false;
+    LKS_TRY(run(program, 0, program->n_forward));
+    program->has_run_forward = true;
+    return LKS_OK;
+}
+
+lks_status lks_program_backward(lks_program *program, double factor) {
+    if (program->n_forward == program->n_steps)
+        return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
+    if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
+    if (program->store->graph->device->float_type == LKS_F64)
+        program->seed.f64 = factor;
+    else
+        program->seed.f32 = (float)factor;
+    return run(program, program->n_forward, program->n_steps);
+}
+
+const void *lks_program_output(const lks_program *program, const lks_node *node) {
+    for (int i = 0; i < program->n_outputs; i++)
+        if (program->outputs[i].node == node) return program->memory[program->outputs[i].value];
+    return NULL;
+}
+
+double lks_program_scalar(const lks_program *program, const lks_node *node) {
+    const void *data = lks_program_output(program, node);
+    if (data == NULL || node->outputs[0].n_dims != 0) return NAN;
+    return node->outputs[0].type == LKS_F64 ? *(const double *)data : (double)*(const float *)data;
+}
+
+size_t lks_program_nbytes(const lks_program *program) { return program->arena_nbytes; }
+
+void lks_program_describe(const lks_program *program, char *text, size_t nbytes) {
+    size_t used = 0;
+    if (nbytes > 0) text[0] = '\0';
+    for (size_t s = 0; s < program->n_steps && used < nbytes; s++) {
+        const lksi_kernel *kernel = &program->steps[s].kernel;
+        char shape[128];
+        lksi_tensor_format(&kernel->lowering.outputs[0], shape, sizeof shape);
+        int n = snprintf(text + used, nbytes - used, "%s %s", kernel->name, shape);
+        used += n > 0 ? (size_t)n : 0;
+        for (int i = 0; i < kernel->n_epilogues && used < nbytes; i++) {
+            n = snprintf(text + used, nbytes - used, " + %s", lksi_op_name(kernel->epilogues[i]));
+            used += n > 0 ? (size_t)n : 0;
+        }
+        if (used < nbytes) used += (size_t)snprintf(text + used, nbytes - used, "\n");
+    }
+}

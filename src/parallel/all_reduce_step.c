@@ -1,0 +1,16 @@
+/* One step where every rank has its own copy of the parameters: all-reduce the gradients, then update everywhere.
+ * The same numbers in the same order as the shared replica's step, so the same bits. */
+#include "parallel/parallel_internal.h"
+
+lks_status lksi_step_all_reduce(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    size_t count = lksi_store_padded_count(optimizer->store);
+    void *gradients = lksi_store_gradients(optimizer->store);
+    LKS_TRY(lksi_exchange(optimizer->group, "all_reduce_step", (uint64_t)optimizer->step, mine, sizeof *mine,
+                          optimizer->sums));
+    LKS_TRY(lksi_add_sums(optimizer, all));
+    LKS_TRY(lks_all_reduce(optimizer->group, gradients, gradients, count, device->float_type, LKS_SUM, NULL));
+    lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, 1.0 / all->n_samples);
+    device->ops->update(device, &update, count, lksi_store_values(optimizer->store), gradients, optimizer->state);
+    return LKS_OK;
+}

@@ -1,0 +1,103 @@
+/* The distributed optimizer: which part of the parameters this rank updates, and the state it keeps for that part. */
+#include "parallel/parallel_internal.h"
+
+#include <string.h>
+
+/* Shard `rank` of `count` elements, cut at cache lines so that no two ranks write one. */
+static size_t shard_begin(size_t count, int rank, int size, size_t line) {
+    size_t n_lines = (count + line - 1) / line;
+    size_t begin = n_lines * (size_t)rank / (size_t)size * line;
+    return begin < count ? begin : count;
+}
+
+static void choose_shard(lks_distributed_optimizer *optimizer) {
+    size_t count = lksi_store_padded_count(optimizer->store);
+    size_t line = 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    int rank = lks_group_rank(optimizer->group), size = lks_group_size(optimizer->group);
+    bool is_shared = lksi_store_replica(optimizer->store) != NULL;
+    optimizer->begin = is_shared ? shard_begin(count, rank, size, line) : 0;
+    optimizer->end = is_shared ? shard_begin(count, rank + 1, size, line) : count;
+}
+
+static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
+    lksi_update update = lksi_optimizer_update(&optimizer->rule, 1, 1);
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    for (int i = 0; i < lksi_update_state_count(&update); i++) {
+        optimizer->state[i] = lksi_alloc_array(optimizer->end - optimizer->begin, nbytes_each);
+        if (optimizer->state[i] == NULL) return LKS_ERR_MEMORY;
+    }
+    optimizer->sums = lksi_alloc_array((size_t)lks_group_size(optimizer->group), sizeof *optimizer->sums);
+    return optimizer->sums != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
+    const lksi_replica *replica = lksi_store_replica(optimizer->store);
+    if (replica == NULL) return LKS_OK;
+    int size = lks_group_size(optimizer->group);
+    optimizer->gradients = lksi_alloc_array((size_t)size, sizeof *optimizer->gradients);
+    if (optimizer->gradients == NULL) return LKS_ERR_MEMORY;
+    for (int rank = 0; rank < size; rank++)
+        optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, replica->gradients, rank);
+    return LKS_OK;
+}
+
+static lks_status prepare(lks_distributed_optimizer *optimizer) {
+    LKS_TRY(lksi_optimizer_check(&optimizer->rule));
+    choose_shard(optimizer);
+    LKS_TRY(alloc_state(optimizer));
+    return find_gradients(optimizer);
+}
+
+lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
+                                            const lks_optimizer *rule) {
+    lks_distributed_optimizer *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
+    created->group = group;
+    created->store = store;
+    created->rule = *rule;
+    lks_status status = prepare(created);
+    if (status != LKS_OK)
+        (void)lksi_group_fail(group, status);
+    else
+        status = lksi_exchange(group, "distributed_optimizer_create (rule)",
+                               lksi_hash64(LKSI_HASH_START, rule, sizeof *rule), NULL, 0, NULL);
+    if (status != LKS_OK) {
+        lks_distributed_optimizer_destroy(created);
+        return status;
+    }
+    *optimizer = created;
+    return LKS_OK;
+}
+
+void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
+    if (optimizer == NULL) return;
+    for (int i = 0; i < 2; i++) lksi_free(optimizer->state[i]);
+    lksi_free(optimizer->gradients);
+    lksi_free(optimizer->sums);
+    lksi_free(optimizer);
+}
+
+lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
+    *all = (lks_step_sums){0};
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) {
+        all->n_samples += optimizer->sums[rank].n_samples;
+        all->loss += optimizer->sums[rank].loss;
+        all->n_correct += optimizer->sums[rank].n_correct;
+    }
+    if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
+    optimizer->step++;
+    return LKS_OK;
+}
+
+lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
+                                          lks_step_sums *all) {
+    lks_step_sums sums;
+    if (!(mine->n_samples > 0)) /* nothing ran, and what the last step left must not count again */
+        memset(lksi_store_gradients(optimizer->store), 0,
+               lksi_store_padded_count(optimizer->store) *
+                   lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
+    LKS_TRY(optimizer->gradients != NULL ? lksi_step_shared_replica(optimizer, mine, &sums)
+                                         : lksi_step_all_reduce(optimizer, mine, &sums));
+    if (all != NULL) *all = sums;
+    return LKS_OK;
+}

@@ -1,0 +1,24 @@
+/* The reference device's answers. */
+#include "reference/reference_internal.h"
+
+static const char *const kernel_names[] = {
+#define KERNEL_NAME(name, text, n_inputs, n_outputs) "reference:" text,
+    LKSI_OP_TABLE(KERNEL_NAME)
+#undef KERNEL_NAME
+};
+
+lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel) {
+    const lksi_reference_run *kernels =
+        device->float_type == LKS_F64 ? lksi_reference_kernels_f64 : lksi_reference_kernels_f32;
+    if (kernels[lowering->op] == NULL)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "no device can run %s", lksi_op_name(lowering->op));
+    *kernel = (lksi_kernel){.name = kernel_names[lowering->op],
+                            .run = kernels[lowering->op],
+                            .lowering = *lowering,
+                            .is_deterministic = true};
+    return LKS_OK;
+}
+
+extern const lksi_device_ops lksi_reference_device;
+const lksi_device_ops lksi_reference_device = {
+    .name = "reference", .has_f64 = true, .lower = lksi_reference_lower, .update = lksi_reference_update};

@@ -1,0 +1,13 @@
+/* The reference device: plain C loops for every operator, in f32 and f64. The oracle of the tests, and what the other
+ * devices fall back to where an operator is too small to matter. */
+#ifndef LKSI_REFERENCE_H
+#define LKSI_REFERENCE_H
+
+#include "device/device.h"
+
+lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel);
+/* f32 with the widest instruction set, f64 in plain loops; the same bits on every instruction set. */
+void lksi_reference_update(const lks_device *device, const lksi_update *update, size_t count, void *parameters,
+                           const void *gradient, void *const *state);
+
+#endif

@@ -1,0 +1,20 @@
+/* What the reference device's files share. */
+#ifndef LKSI_REFERENCE_INTERNAL_H
+#define LKSI_REFERENCE_INTERNAL_H
+
+#include "reference/reference.h"
+
+typedef lks_status (*lksi_reference_run)(const lksi_kernel *kernel, void *const *inputs, void *const *outputs,
+                                         void *scratch);
+
+/* One function per operator, NULL where there is nothing to run; made once for float and once for double. */
+extern const lksi_reference_run lksi_reference_kernels_f32[LKSI_OP_COUNT];
+extern const lksi_reference_run lksi_reference_kernels_f64[LKSI_OP_COUNT];
+
+typedef struct lksi_update_kernels {
+    void (*sgd)(const lksi_update *update, size_t count, float *p, const float *g);
+    void (*momentum)(const lksi_update *update, size_t count, float *p, const float *g, float *m);
+    void (*adam)(const lksi_update *update, size_t count, float *p, const float *g, float *m, float *v);
+} lksi_update_kernels;
+
+#endif

@@ -1,0 +1,64 @@
+/* Evaluation: the data set in chunks of fixed size, dealt to the ranks in turn. Every chunk's sums are made by one rank
+ * and added in chunk order by all, so any number of ranks gets the same figures to the bit. */
+#include "train/trainer_internal.h"
+
+enum { CHUNK = 500 };
+
+typedef struct chunk_sums {
+    double loss, n_correct;
+} chunk_sums;
+
+typedef struct scratch {
+    float *features;
+    int32_t *labels;
+    chunk_sums *sums;
+} scratch;
+
+static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *dataset, int64_t chunk, scratch *s) {
+    int64_t begin = chunk * CHUNK, n_features = lks_dataset_n_features(dataset), count = lks_dataset_count(dataset);
+    int64_t n = count - begin < CHUNK ? count - begin : CHUNK;
+    for (int64_t i = 0; i < n; i++)
+        LKS_TRY(lks_dataset_get(dataset, begin + i, s->features + i * n_features, &s->labels[i]));
+    lks_program *program;
+    LKS_TRY(lksi_trainer_program(trainer, n, false, &program));
+    LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
+    LKS_TRY(lks_program_set_input(program, trainer->options.labels, s->labels));
+    LKS_TRY(lks_program_forward(program));
+    s->sums[chunk] = (chunk_sums){lks_program_scalar(program, trainer->loss) * (double)n,
+                                  lks_program_scalar(program, trainer->n_correct)};
+    return LKS_OK;
+}
+
+static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset, int64_t n_chunks, scratch *s) {
+    size_t n_features = (size_t)lks_dataset_n_features(dataset);
+    s->features = lksi_alloc_array(CHUNK * n_features, sizeof *s->features);
+    s->labels = lksi_alloc_array(CHUNK, sizeof *s->labels);
+    s->sums = lksi_alloc_array((size_t)n_chunks, sizeof *s->sums);
+    if (s->features == NULL || s->labels == NULL || s->sums == NULL) return LKS_ERR_MEMORY;
+    int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
+    for (int64_t chunk = rank; chunk < n_chunks; chunk += size) LKS_TRY(evaluate_chunk(trainer, dataset, chunk, s));
+    return LKS_OK;
+}
+
+lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics) {
+    int64_t count = lks_dataset_count(dataset), n_chunks = (count + CHUNK - 1) / CHUNK;
+    if (count == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
+    scratch s = {0};
+    lks_status status = evaluate_mine(trainer, dataset, n_chunks, &s);
+    if (status != LKS_OK)
+        (void)lksi_group_fail(trainer->options.group, status);
+    else /* each entry is non-zero on one rank only, so this sum is exact */
+        status = lks_all_reduce(trainer->options.group, s.sums, s.sums, 2 * (size_t)n_chunks, LKS_F64, LKS_SUM, NULL);
+    if (status == LKS_OK) {
+        chunk_sums total = {0};
+        for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
+            total.loss += s.sums[chunk].loss;
+            total.n_correct += s.sums[chunk].n_correct;
+        }
+        *metrics = (lks_metrics){total.loss / (double)count, total.n_correct / (double)count, count};
+    }
+    lksi_free(s.features);
+    lksi_free(s.labels);
+    lksi_free(s.sums);
+    return status;
+}

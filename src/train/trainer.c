@@ -1,0 +1,87 @@
+/* The trainer: a store, an optimizer, and a program per batch size. */
+#include "train/trainer_internal.h"
+
+#include <math.h>
+
+lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
+    if (options->group == NULL || options->logits == NULL || options->features == NULL || options->labels == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, logits, features and labels");
+    lks_graph *graph = lks_node_graph(loss);
+    if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
+                          lks_type_name(lksi_graph_device(graph)->float_type));
+    lks_trainer *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
+    created->options = *options;
+    created->loss = loss;
+    created->n_correct = lks_count_correct(options->logits, options->labels);
+    lks_status status;
+    LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
+                                              &(lks_store_options){.seed = options->seed}),
+                 destroy_trainer);
+    LKS_TRY_GOTO(
+        lks_distributed_optimizer_create(&created->optimizer, options->group, created->store, &options->optimizer),
+        destroy_trainer);
+    *trainer = created;
+    return LKS_OK;
+destroy_trainer:
+    lks_trainer_destroy(created);
+    return status;
+}
+
+void lks_trainer_destroy(lks_trainer *trainer) {
+    if (trainer == NULL) return;
+    for (size_t i = 0; i < trainer->n_compiled; i++) lks_program_destroy(trainer->compiled[i].program);
+    lksi_free(trainer->compiled);
+    lks_distributed_optimizer_destroy(trainer->optimizer);
+    lks_store_destroy(trainer->store);
+    lksi_free(trainer);
+}
+
+lks_store *lks_trainer_store(const lks_trainer *trainer) { return trainer->store; }
+
+lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program) {
+    for (size_t i = 0; i < trainer->n_compiled; i++)
+        if (trainer->compiled[i].batch == batch && trainer->compiled[i].is_training == is_training) {
+            *program = trainer->compiled[i].program;
+            return LKS_OK;
+        }
+    LKS_TRY(
+        lksi_grow((void **)&trainer->compiled, &trainer->capacity, trainer->n_compiled + 1, sizeof *trainer->compiled));
+    LKS_TRY(lks_program_create(program, trainer->store,
+                               &(lks_program_options){.batch = batch,
+                                                      .is_training = is_training,
+                                                      .loss = trainer->loss,
+                                                      .outputs = &trainer->n_correct,
+                                                      .n_outputs = 1}));
+    trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
+    return LKS_OK;
+}
+
+/* Forward and backward on this rank's samples; leaves the sum of their gradients in the store. */
+static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
+    lks_program *program;
+    LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
+    LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
+    LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
+    LKS_TRY(lks_program_forward(program));
+    double n = (double)batch->count, loss = lks_program_scalar(program, trainer->loss);
+    if (!isfinite(loss))
+        return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
+                          lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
+    *mine = (lks_step_sums){n, loss * n, lks_program_scalar(program, trainer->n_correct)};
+    return lks_program_backward(program, n);
+}
+
+lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
+    lks_step_sums mine = {0}, all;
+    if (batch->count > 0) {
+        lks_status status = compute(trainer, batch, &mine);
+        if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
+    }
+    LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
+    trainer->n_steps++;
+    if (metrics != NULL)
+        *metrics = (lks_metrics){all.loss / all.n_samples, all.n_correct / all.n_samples, (int64_t)all.n_samples};
+    return LKS_OK;
+}

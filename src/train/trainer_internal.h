@@ -1,0 +1,29 @@
+/* What the files of train/ share. */
+#ifndef LKSI_TRAINER_INTERNAL_H
+#define LKSI_TRAINER_INTERNAL_H
+
+#include "comm/comm.h"
+#include "graph/graph.h"
+
+#include <lockstep/train.h>
+
+typedef struct lksi_compiled {
+    int64_t batch;
+    bool is_training;
+    lks_program *program;
+} lksi_compiled;
+
+struct lks_trainer {
+    lks_trainer_options options;
+    lks_node *loss, *n_correct;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer;
+    lksi_compiled *compiled; /* programs by batch size, each made when first needed */
+    size_t n_compiled, capacity;
+    int64_t n_steps;
+};
+
+/* The program for `batch` samples. */
+lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program);
+
+#endif

@@ -1,0 +1,262 @@
+/* Graphs, stores and programs: errors, memory, and what running may not do. */
+#include "test.h"
+
+#include "graph/graph_internal.h"
+
+#include <lockstep/nn.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct fixture {
+    lks_graph *graph;
+    lks_node *x, *y, *logits, *loss, *n_correct;
+} fixture;
+
+static fixture build(lks_device *device) {
+    fixture f = {.graph = lks_graph_create(device)};
+    f.x = lks_input(f.graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+    f.y = lks_input(f.graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    f.logits = lks_linear(lks_relu(lks_linear(f.x, 8, "fc1")), 3, "fc2");
+    f.loss = lks_cross_entropy(f.logits, f.y);
+    f.n_correct = lks_count_correct(f.logits, f.y);
+    return f;
+}
+
+static const float features[2 * 4] = {1, 2, 3, 4, -1, -2, -3, -4};
+static const int32_t labels[2] = {0, 2};
+
+static void parameters_are_named_and_initialised_as_in_torch(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    assert_ok(lks_store_create(&store, f.loss, &(lks_store_options){.seed = 1}));
+    assert_int_equal(lks_store_n_parameters(store), 4);
+    assert_int_equal(lks_store_count(store), 4 * 8 + 8 + 8 * 3 + 3);
+    lks_parameter_view w = lks_store_parameter(store, lks_store_find(store, "fc1.weight"));
+    assert_int_equal(w.n_dims, 2);
+    assert_int_equal(w.dims[0], 8);
+    assert_int_equal(w.dims[1], 4);
+    for (int64_t i = 0; i < w.count; i++) assert_true(fabsf(((float *)w.value)[i]) <= 0.5f); /* 1 / sqrt(4) */
+    assert_int_equal(lks_store_find(store, "fc3.weight"), -1);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
+/* Backward reaches the last layer first: its gradients come first in the flat array. */
+static void the_store_is_in_gradient_ready_order(void **state) {
+    (void)state;
+    static const char *const expected[] = {"fc2.weight", "fc2.bias", "fc1.weight", "fc1.bias"};
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    for (int i = 0; i < 4; i++) assert_string_equal(lks_store_parameter(store, i).name, expected[i]);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
+static void initial_values_depend_on_seed_and_name_alone(void **state) {
+    (void)state;
+    char hex[3][65];
+    for (int i = 0; i < 3; i++) {
+        fixture f = build(lks_device_default(NULL));
+        lks_store *store;
+        assert_ok(lks_store_create(&store, f.loss, &(lks_store_options){.seed = i == 2 ? 8 : 7}));
+        assert_ok(lks_store_sha256(store, hex[i]));
+        lks_store_destroy(store);
+        lks_graph_destroy(f.graph);
+    }
+    assert_string_equal(hex[0], hex[1]);
+    assert_string_not_equal(hex[0], hex[2]);
+}
+
+static void the_first_error_of_a_model_comes_out_of_compile(void **state) {
+    (void)state;
+    lks_graph *graph = lks_graph_create(lks_device_default(NULL));
+    lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+    lks_node *w = lks_parameter(graph, "w", 2, (int64_t[]){3, 5}, (lks_initializer){LKS_INITIAL_ZERO, 0});
+    lks_node *bad = lks_relu(lks_tanh(lks_linear_function(x, w, NULL)));
+    (void)lks_parameter(graph, "w", 1, (int64_t[]){1}, (lks_initializer){LKS_INITIAL_ZERO, 0});
+    lks_store *store;
+    assert_int_equal(lks_store_create(&store, lks_cross_entropy(bad, bad), NULL), LKS_ERR_SHAPE);
+    assert_non_null(strstr(lks_error_text(), "(N, 4)"));
+    assert_non_null(strstr(lks_error_text(), "(3, 5)"));
+    lks_graph_destroy(graph);
+}
+
+static void bad_leaves_and_reshapes_are_named(void **state) {
+    (void)state;
+    static const struct {
+        int what;
+        const char *expected;
+    } cases[] = {{0, "'twice'"}, {1, "dimension 1 of 'zero' is 0"}, {2, "reshape from f32 (N, 4) to f32 (N, 5)"}};
+    for (int i = 0; i < 3; i++) {
+        lks_graph *graph = lks_graph_create(lks_device_default(NULL));
+        lks_node *x = lks_input(graph, "twice", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+        if (cases[i].what == 0) x = lks_input(graph, "twice", LKS_F32, 0, NULL);
+        if (cases[i].what == 1) x = lks_input(graph, "zero", LKS_F32, 2, (int64_t[]){4, 0});
+        if (cases[i].what == 2) x = lks_reshape(x, 2, (int64_t[]){LKS_BATCH, 5});
+        lks_store *store;
+        assert_int_not_equal(lks_store_create(&store, x, NULL), LKS_OK);
+        if (strstr(lks_error_text(), cases[i].expected) == NULL) fail_msg("%s", lks_error_text());
+        lks_graph_destroy(graph);
+    }
+}
+
+static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    assert_int_equal(lks_store_create(&store, f.logits, NULL), LKS_ERR_ARGUMENT);
+    lks_node *constant = lks_input(f.graph, "constant", LKS_F32, 0, NULL);
+    assert_int_equal(lks_store_create(&store, constant, NULL), LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_store_create(&store, f.n_correct, NULL), LKS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lks_error_text(), "count_correct has no gradient"));
+    lks_graph_destroy(f.graph);
+}
+
+static void programs_of_several_batch_sizes_share_the_parameters(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    assert_ok(lks_store_create(&store, f.loss, &(lks_store_options){.seed = 1}));
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        lks_program *program;
+        assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 1 + i, .loss = f.loss}));
+        assert_ok(lks_program_set_input(program, f.x, features));
+        assert_ok(lks_program_set_input(program, f.y, labels));
+        assert_ok(lks_program_forward(program));
+        loss[i] = lks_program_scalar(program, f.loss);
+        assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE); /* not compiled for training */
+        lks_program_destroy(program);
+    }
+    assert_true(loss[0] > 0 && loss[1] > 0 && loss[0] != loss[1]);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
+static void running_a_program_allocates_nothing(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    assert_ok(lks_program_create(
+        &program, store,
+        &(lks_program_options){.batch = 2, .is_training = 1, .loss = f.loss, .outputs = &f.n_correct, .n_outputs = 1}));
+    assert_ok(lks_program_set_input(program, f.x, features));
+    assert_ok(lks_program_set_input(program, f.y, labels));
+    int64_t before = lks_memory_allocation_count();
+    for (int i = 0; i < 3; i++) {
+        assert_ok(lks_program_forward(program));
+        assert_ok(lks_program_backward(program, 1));
+    }
+    assert_int_equal(lks_memory_allocation_count(), before);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
+static void inputs_and_labels_are_checked(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    assert_int_equal(lks_program_create(&program, store, &(lks_program_options){.batch = 0, .loss = f.loss}),
+                     LKS_ERR_ARGUMENT);
+    assert_ok(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = f.loss}));
+    assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE);
+    assert_int_equal(lks_program_forward(program), LKS_ERR_STATE);
+    assert_non_null(strstr(lks_error_text(), "input 'x' has no data"));
+    assert_ok(lks_program_set_input(program, f.x, features));
+    static const int32_t bad_labels[2] = {0, 3};
+    assert_ok(lks_program_set_input(program, f.y, bad_labels));
+    assert_int_equal(lks_program_forward(program), LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "label 3 of sample 1"));
+    assert_true(isnan(lks_program_scalar(program, f.logits)));
+    assert_null(lks_program_output(program, f.x));
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
+static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **state) {
+    (void)state;
+    if (strcmp(lks_device_name(lks_device_default(NULL)), "cpu") != 0) skip(); /* built without oneDNN */
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    lks_program *program;
+    char text[1024];
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = f.loss}));
+    lks_program_describe(program, text, sizeof text);
+    assert_string_equal(text, "onednn:linear f32 (2, 8) + relu\n"
+                              "onednn:linear f32 (2, 3)\n"
+                              "reference:cross_entropy f32 ()\n");
+    lks_program_describe(program, text, 10); /* is cut, not overrun */
+    assert_int_equal(strlen(text), 9);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
+static void memory_is_shared_by_what_never_lives_together(void **state) {
+    (void)state;
+    lksi_interval intervals[] = {{.nbytes = 100, .first = 0, .last = 1},
+                                 {.nbytes = 60, .first = 1, .last = 2},
+                                 {.nbytes = 100, .first = 2, .last = 3},
+                                 {.nbytes = 60, .first = 3, .last = 4},
+                                 {.nbytes = 0, .first = 0, .last = 4}};
+    size_t nbytes;
+    assert_ok(lksi_plan_memory(intervals, 5, &nbytes));
+    assert_int_equal(nbytes, 128 + 60); /* two at once; 100 rounds up to whole cache lines */
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++) {
+            bool together = intervals[i].first <= intervals[j].last && intervals[j].first <= intervals[i].last;
+            bool overlap = intervals[i].offset < intervals[j].offset + intervals[j].nbytes &&
+                           intervals[j].offset < intervals[i].offset + intervals[i].nbytes;
+            assert_false(together && overlap);
+        }
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    bool succeeded = false;
+    for (int n = 1; !succeeded; n++) {
+        lksi_alloc_fail_after(n);
+        fixture f = build(lks_device_default(NULL));
+        lks_store *store = NULL;
+        lks_program *program = NULL;
+        lks_status status = lks_store_create(&store, f.loss, NULL);
+        if (status == LKS_OK)
+            status = lks_program_create(&program, store,
+                                        &(lks_program_options){.batch = 2, .is_training = 1, .loss = f.loss});
+        lksi_alloc_fail_after(0);
+        assert_true(status == LKS_OK || status == LKS_ERR_MEMORY);
+        succeeded = status == LKS_OK;
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_graph_destroy(f.graph);
+        assert_int_equal(lks_memory_nbytes(), 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_named_and_initialised_as_in_torch),
+        cmocka_unit_test(the_store_is_in_gradient_ready_order),
+        cmocka_unit_test(initial_values_depend_on_seed_and_name_alone),
+        cmocka_unit_test(the_first_error_of_a_model_comes_out_of_compile),
+        cmocka_unit_test(bad_leaves_and_reshapes_are_named),
+        cmocka_unit_test(a_loss_must_be_a_scalar_that_depends_on_parameters),
+        cmocka_unit_test(programs_of_several_batch_sizes_share_the_parameters),
+        cmocka_unit_test(running_a_program_allocates_nothing),
+        cmocka_unit_test(inputs_and_labels_are_checked),
+        cmocka_unit_test(an_activation_runs_as_an_epilogue_of_the_product_before_it),
+        cmocka_unit_test(memory_is_shared_by_what_never_lives_together),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return run_group(tests);
+}

@@ -1,0 +1,278 @@
+/* Data parallelism: both strategies give the same bits, and what one rank would compute. */
+#include "ranks.h"
+
+#include "parallel/parallel_internal.h"
+
+#include <lockstep/nn.h>
+#include <math.h>
+#include <string.h>
+
+enum { GLOBAL_BATCH = 24, N_FEATURES = 6, N_CLASSES = 3, N_STEPS = 4, MAX_RANKS = 8, MAX_PARAMETERS = 256 };
+
+/* How a test wants its ranks to train, and what came out. */
+typedef struct run {
+    bool is_shared;
+    int counts[MAX_RANKS]; /* samples of each rank; all 0: even parts */
+    int use_adam;
+    char hex[MAX_RANKS][65];
+    float values[MAX_PARAMETERS]; /* rank 0's, at the end */
+    double loss;                  /* of the last step, over all ranks */
+    int64_t step_allocations;     /* in the last step, all ranks together */
+} run;
+
+typedef struct model {
+    lks_graph *graph;
+    lks_node *x, *y, *loss;
+} model;
+
+static model build(int64_t n_hidden) {
+    model m = {.graph = lks_graph_create(lks_device_default(NULL))};
+    m.x = lks_input(m.graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+    m.y = lks_input(m.graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *h = lks_tanh(lks_linear(m.x, n_hidden, "fc1"));
+    m.loss = lks_cross_entropy(lks_linear(h, N_CLASSES, "fc2"), m.y);
+    return m;
+}
+
+static void fill_batch(int step, float *x, int32_t *y) {
+    for (uint64_t i = 0; i < GLOBAL_BATCH * N_FEATURES; i++) x[i] = (float)lksi_random_normal(9, (uint64_t)step, i);
+    for (int i = 0; i < GLOBAL_BATCH; i++) y[i] = (i + step) % N_CLASSES;
+}
+
+static int part_of(const run *r, int rank, int size, int *begin) {
+    bool is_even = true;
+    *begin = 0;
+    for (int i = 0; i < size; i++) is_even = is_even && r->counts[i] == 0;
+    if (is_even) {
+        *begin = GLOBAL_BATCH * rank / size;
+        return GLOBAL_BATCH * (rank + 1) / size - *begin;
+    }
+    for (int i = 0; i < rank; i++) *begin += r->counts[i];
+    return r->counts[rank];
+}
+
+static int train_steps(run *r, lks_group *group, const model *m, lks_store *store) {
+    static const lks_sgd_options sgd = {.lr = 0.5};
+    int begin, count = part_of(r, lks_group_rank(group), lks_group_size(group), &begin);
+    lks_optimizer rule = r->use_adam ? lks_adam(&(lks_adam_options){.lr = 0.05}) : lks_sgd(&sgd);
+    lks_distributed_optimizer *optimizer;
+    lks_program *program = NULL;
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
+    if (count > 0)
+        RANK_OK(lks_program_create(&program, store,
+                                   &(lks_program_options){.batch = count, .is_training = 1, .loss = m->loss}));
+    float x[GLOBAL_BATCH * N_FEATURES];
+    int32_t y[GLOBAL_BATCH];
+    lks_step_sums sums = {0};
+    for (int step = 0; step < N_STEPS; step++) {
+        fill_batch(step, x, y);
+        lks_step_sums mine = {.n_samples = count};
+        int64_t before = lks_memory_allocation_count();
+        if (count > 0) {
+            RANK_OK(lks_program_set_input(program, m->x, x + begin * N_FEATURES));
+            RANK_OK(lks_program_set_input(program, m->y, y + begin));
+            RANK_OK(lks_program_forward(program));
+            mine.loss = lks_program_scalar(program, m->loss) * count;
+            RANK_OK(lks_program_backward(program, count));
+        }
+        RANK_OK(lks_distributed_optimizer_step(optimizer, &mine, &sums));
+        r->step_allocations = lks_memory_allocation_count() - before;
+        /* Nobody goes on to create or destroy things while another still counts. */
+        RANK_OK(lks_barrier(group, NULL));
+    }
+    if (lks_group_rank(group) == 0) r->loss = sums.loss / sums.n_samples;
+    lks_program_destroy(program);
+    lks_distributed_optimizer_destroy(optimizer);
+    return 0;
+}
+
+static int train(void *argument) {
+    run *r = argument;
+    lks_group *group;
+    lks_store *store;
+    RANK_OK(lks_init(&group, NULL));
+    int rank = lks_group_rank(group);
+    model m = build(8);
+    /* Private stores begin with other values on every rank: broadcasting must make them equal. */
+    if (r->is_shared) {
+        RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_store_options){.seed = 3}));
+    } else {
+        RANK_OK(lks_store_create(&store, m.loss, &(lks_store_options){.seed = rank == 0 ? 3 : 100}));
+        RANK_OK(lks_broadcast_parameters(group, store));
+    }
+    RANK_OK(lks_check_replicas(group, store));
+    RANK_CHECK(train_steps(r, group, &m, store) == 0);
+    RANK_OK(lks_check_replicas(group, store));
+    RANK_OK(lks_store_sha256(store, r->hex[rank]));
+    if (rank == 0) memcpy(r->values, lksi_store_values(store), lksi_store_padded_count(store) * sizeof(float));
+    RANK_OK(lks_barrier(group, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void both_strategies_give_the_same_bits_on_all_ranks(void **state) {
+    (void)state;
+    for (int size = 1; size <= MAX_RANKS; size++)
+        for (int use_adam = 0; use_adam < 2; use_adam++) {
+            run shared = {.is_shared = true, .use_adam = use_adam}, private = {.use_adam = use_adam};
+            run_ranks(size, train, &shared);
+            run_ranks(size, train, &private);
+            for (int rank = 0; rank < size; rank++) {
+                assert_string_equal(shared.hex[rank], shared.hex[0]);
+                assert_string_equal(private.hex[rank], shared.hex[0]);
+            }
+            assert_true(shared.loss == private.loss);
+        }
+}
+
+/* f32 sums in another order differ by a few roundings of the largest term, over 4 steps of lr 0.5. */
+static void check_like_one_rank(run *r, int size) {
+    run one = {.is_shared = true};
+    run_ranks(1, train, &one);
+    run_ranks(size, train, r);
+    for (int i = 0; i < MAX_PARAMETERS; i++) assert_true(fabsf(one.values[i] - r->values[i]) <= 2e-6f);
+    assert_true(fabs(one.loss - r->loss) < 1e-6);
+}
+
+static void any_number_of_ranks_trains_like_one(void **state) {
+    (void)state;
+    for (int size = 2; size <= MAX_RANKS; size++) {
+        run r = {.is_shared = true};
+        check_like_one_rank(&r, size);
+    }
+}
+
+static void uneven_and_empty_parts_are_weighted_exactly(void **state) {
+    (void)state;
+    static const int splits[][MAX_RANKS] = {{1, 23}, {0, 24}, {24, 0}, {5, 0, 19}, {7, 1, 0, 16}, {3, 3, 3, 3, 3, 9}};
+    static const int sizes[] = {2, 2, 2, 3, 4, 6};
+    for (int i = 0; i < 6; i++)
+        for (int is_shared = 0; is_shared < 2; is_shared++) {
+            run r = {.is_shared = is_shared};
+            memcpy(r.counts, splits[i], sizeof r.counts);
+            check_like_one_rank(&r, sizes[i]);
+        }
+}
+
+static void a_step_allocates_nothing(void **state) {
+    (void)state;
+    run shared = {.is_shared = true}, private = {0};
+    run_ranks(3, train, &shared);
+    run_ranks(3, train, &private);
+    assert_int_equal(shared.step_allocations, 0);
+    assert_int_equal(private.step_allocations, 0);
+}
+
+static int build_different_models(void *argument) {
+    char(*texts)[1024] = argument;
+    lks_group *group;
+    lks_store *store;
+    RANK_OK(lks_init(&group, NULL));
+    int rank = lks_group_rank(group);
+    model m = build(rank == 1 ? 9 : 8);
+    RANK_CHECK(lks_distributed_store_create(&store, group, m.loss, NULL) == LKS_ERR_MISMATCH);
+    snprintf(texts[rank], sizeof texts[rank], "%s", lks_error_text());
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void ranks_with_different_models_are_told_so_before_training(void **state) {
+    (void)state;
+    char texts[3][1024];
+    run_ranks(3, build_different_models, texts);
+    for (int rank = 0; rank < 3; rank++) assert_non_null(strstr(texts[rank], "distributed_store_create"));
+}
+
+static int spoil_one_replica(void *argument) {
+    char(*texts)[1024] = argument;
+    lks_group *group;
+    lks_store *store;
+    RANK_OK(lks_init(&group, NULL));
+    int rank = lks_group_rank(group);
+    model m = build(8);
+    RANK_OK(lks_store_create(&store, m.loss, NULL));
+    if (rank == 2) *(float *)lks_store_parameter(store, lks_store_find(store, "fc1.bias")).value += 1e-7f;
+    RANK_CHECK(lks_check_replicas(group, store) == LKS_ERR_MISMATCH);
+    snprintf(texts[rank], sizeof texts[rank], "%s", lks_error_text());
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_replica_that_differs_is_named_with_its_parameter(void **state) {
+    (void)state;
+    char texts[4][1024];
+    run_ranks(4, spoil_one_replica, texts);
+    for (int rank = 0; rank < 4; rank++) assert_non_null(strstr(texts[rank], "parameter 'fc1.bias' of rank 2"));
+}
+
+/* A rank that dies between the barriers leaves its count odd; here the test sets it so. */
+static int die_in_an_update(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_store *store;
+    char hex[65];
+    RANK_OK(lks_init(&group, NULL));
+    model m = build(8);
+    RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
+    RANK_OK(lks_store_sha256(store, hex));
+    RANK_OK(lks_barrier(group, NULL));
+    if (lks_group_rank(group) == 1) {
+        atomic_fetch_add(&lksi_store_replica(store)->update_counts[1].count, 1);
+        lks_group_abort(group, "rank 1 dies for a test");
+    }
+    RANK_CHECK(lks_barrier(group, NULL) != LKS_OK);
+    RANK_CHECK(lks_store_sha256(store, hex) == LKS_ERR_TORN);
+    RANK_CHECK(strstr(lks_error_text(), "rank 1 did not finish") != NULL);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void torn_parameters_cannot_be_read(void **state) {
+    (void)state;
+    run_ranks(2, die_in_an_update, NULL);
+}
+
+static int step_without_samples(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer;
+    RANK_OK(lks_init(&group, NULL));
+    model m = build(8);
+    lks_optimizer sgd = lks_sgd(&(lks_sgd_options){0}), bad = lks_sgd(&(lks_sgd_options){.momentum = 2});
+    RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &sgd));
+    RANK_CHECK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){0}, NULL) == LKS_ERR_ARGUMENT);
+    lks_distributed_optimizer_destroy(optimizer);
+    RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, &bad) == LKS_ERR_ARGUMENT);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void senseless_steps_and_rules_are_refused(void **state) {
+    (void)state;
+    run_ranks(1, step_without_samples, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_strategies_give_the_same_bits_on_all_ranks),
+        cmocka_unit_test(any_number_of_ranks_trains_like_one),
+        cmocka_unit_test(uneven_and_empty_parts_are_weighted_exactly),
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(ranks_with_different_models_are_told_so_before_training),
+        cmocka_unit_test(a_replica_that_differs_is_named_with_its_parameter),
+        cmocka_unit_test(torn_parameters_cannot_be_read),
+        cmocka_unit_test(senseless_steps_and_rules_are_refused),
+    };
+    return run_group(tests);
+}

@@ -1,0 +1,140 @@
+/* The trainer: steps, evaluation, errors. */
+#include "ranks.h"
+
+#include <lockstep/train.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct result {
+    char hex[65];
+    lks_metrics first, last, evaluated;
+    int64_t step_allocations;
+} result;
+
+typedef struct set_up {
+    lks_group *group;
+    lks_graph *graph;
+    lks_dataset *data;
+    lks_loader *loader;
+    lks_trainer *trainer;
+} set_up;
+
+static int create(set_up *s) {
+    RANK_OK(lks_init(&s->group, NULL));
+    RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = 1030,
+                                                                               .n_features = 16,
+                                                                               .n_informative = 16,
+                                                                               .n_classes = 4,
+                                                                               .clusters_per_class = 2,
+                                                                               .seed = 1}));
+    RANK_OK(lks_loader_create(&s->loader, s->data,
+                              &(lks_loader_options){.batch = 64,
+                                                    .seed = 2,
+                                                    .n_workers = -1,
+                                                    .rank = lks_group_rank(s->group),
+                                                    .n_ranks = lks_group_size(s->group)}));
+    s->graph = lks_graph_create(lks_device_default(s->group));
+    lks_node *x = lks_input(s->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
+    lks_node *y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *logits = lks_linear(lks_relu(lks_linear(x, 32, "fc1")), 4, "fc2");
+    RANK_OK(lks_trainer_create(&s->trainer, lks_cross_entropy(logits, y),
+                               &(lks_trainer_options){.group = s->group,
+                                                      .logits = logits,
+                                                      .features = x,
+                                                      .labels = y,
+                                                      .optimizer = lks_adam(&(lks_adam_options){.lr = 1e-2}),
+                                                      .seed = 4}));
+    return 0;
+}
+
+static void destroy(set_up *s) {
+    lks_trainer_destroy(s->trainer);
+    lks_graph_destroy(s->graph);
+    lks_loader_destroy(s->loader);
+    lks_dataset_destroy(s->data);
+    lks_group_destroy(s->group);
+}
+
+static int train(void *argument) {
+    set_up s = {0};
+    RANK_CHECK(create(&s) == 0);
+    result r = {0};
+    lks_batch batch;
+    for (int epoch = 0; epoch < 2; epoch++)
+        for (int step = 0; lks_loader_next(s.loader, &batch); step++) {
+            int64_t before = lks_memory_allocation_count();
+            RANK_OK(lks_trainer_step(s.trainer, &batch, &r.last));
+            if (epoch == 0 && step == 0) r.first = r.last;
+            if (epoch == 1) r.step_allocations += lks_memory_allocation_count() - before;
+            RANK_OK(lks_barrier(s.group, NULL)); /* no rank may go on to evaluate while another still counts */
+        }
+    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &r.evaluated));
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), r.hex));
+    if (lks_group_rank(s.group) == 0) *(result *)argument = r;
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void training_learns_and_repeats_to_the_bit(void **state) {
+    (void)state;
+    for (int size = 1; size <= 4; size++) {
+        result a, b;
+        run_ranks(size, train, &a);
+        run_ranks(size, train, &b);
+        assert_string_equal(a.hex, b.hex);
+        assert_true(a.evaluated.loss < a.first.loss / 2);
+        assert_int_equal(a.first.n_samples, 64);
+        assert_int_equal(a.last.n_samples, 1030 % 64); /* the short last batch is not dropped */
+        assert_int_equal(a.evaluated.n_samples, 1030);
+        assert_int_equal(a.step_allocations, 0); /* every batch size was compiled in the first epoch */
+    }
+}
+
+static int evaluate(void *argument) {
+    set_up s = {0};
+    RANK_CHECK(create(&s) == 0);
+    lks_metrics metrics;
+    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &metrics));
+    if (lks_group_rank(s.group) == 0) *(lks_metrics *)argument = metrics;
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void evaluation_is_the_same_on_any_number_of_ranks(void **state) {
+    (void)state;
+    lks_metrics one, many;
+    run_ranks(1, evaluate, &one);
+    for (int size = 2; size <= 5; size++) {
+        run_ranks(size, evaluate, &many);
+        assert_true(many.loss == one.loss && many.accuracy == one.accuracy);
+    }
+}
+
+static int step_on_bad_data(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s) == 0);
+    float features[16] = {NAN};
+    int32_t label = 0;
+    lks_batch batch = {.features = features, .labels = &label, .count = 1, .global_count = 1};
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_NUMERIC);
+    RANK_CHECK(strstr(lks_error_text(), "loss of rank 0 in step 1 is") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void a_loss_that_is_not_finite_is_an_error(void **state) {
+    (void)state;
+    run_ranks(1, step_on_bad_data, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(training_learns_and_repeats_to_the_bit),
+        cmocka_unit_test(evaluation_is_the_same_on_any_number_of_ranks),
+        cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
+    };
+    return run_group(tests);
+}
