@@ -60,10 +60,10 @@ static lks_status lower_node(compiler *c, size_t index) {
     lksi_op offered[4];
     int n_offered = 0;
     for (lksi_value value = node->outputs[0]; n_offered < 4; value = chain[n_offered - 1]->outputs[0]) {
-        chain[n_offered] = find_epilogue(c, value, index);
-        if (chain[n_offered] == NULL) break;
-        offered[n_offered] = chain[n_offered]->op;
-        n_offered++;
+        lksi_ir_node *next = find_epilogue(c, value, index);
+        if (next == NULL) break;
+        chain[n_offered] = next;
+        offered[n_offered++] = next->op;
     }
     lksi_lowering lowering;
     lowering_of(c, node, &lowering);
@@ -73,7 +73,7 @@ static lks_status lower_node(compiler *c, size_t index) {
     lksi_step *step = &c->program->steps[c->program->n_steps];
     LKS_TRY(device->ops->lower(device, &lowering, &step->kernel));
     c->program->n_steps++;
-    for (int i = 0; i < step->kernel.n_epilogues; i++) {
+    for (int i = 0; i < step->kernel.n_epilogues && i < n_offered; i++) {
         chain[i]->is_removed = true;
         c->n_users[node->outputs[0]]--;
         node->outputs[0] = chain[i]->outputs[0];

@@ -32,6 +32,7 @@ struct lks_distributed_optimizer {
     size_t begin, end;      /* the part of the flat arrays that this rank updates */
     void *state[2];         /* end - begin elements each, where the rule has them */
     const void **gradients; /* shared replica: every rank's, NULL otherwise */
+    const void **inputs;    /* likewise: where the block at hand begins in each */
     lks_step_sums *sums;    /* room for every rank's */
 };
 

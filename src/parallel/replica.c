@@ -45,7 +45,10 @@ lksi_replica *lksi_store_replica(const lks_store *store) { return lksi_store_mem
 
 static lks_status create_replica(lksi_replica **replica, lks_group *group) {
     lksi_replica *created = lksi_alloc(sizeof *created);
-    if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY); /* the others must not wait for this rank */
+    if (created == NULL) {
+        (void)lksi_group_fail(group, LKS_ERR_MEMORY); /* the others must not wait for this rank */
+        return LKS_ERR_MEMORY;
+    }
     created->group = group;
     void *counts;
     lks_status status =

@@ -17,7 +17,7 @@ static void update_block(lks_distributed_optimizer *optimizer, const lksi_update
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(device->float_type);
     int size = lks_group_size(optimizer->group);
-    const void *inputs[LKSI_MAX_RANKS];
+    const void **inputs = optimizer->inputs;
     for (int rank = 0; rank < size; rank++)
         inputs[rank] = (const char *)optimizer->gradients[rank] + begin * nbytes_each;
     _Alignas(64) char summed[BLOCK_NBYTES];

@@ -125,9 +125,10 @@ static lks_status sigmoid_grad(const lksi_kernel *kernel, void *const *in, void 
 
 /* p = softmax(x) by the shifted exponentials; returns -log p[label]. */
 static REAL row_cross_entropy(const REAL *x, int64_t n_classes, int32_t label, REAL *p) {
-    REAL largest = x[0], sum = 0;
+    REAL largest = x[0];
     for (int64_t j = 1; j < n_classes; j++) largest = x[j] > largest ? x[j] : largest;
-    for (int64_t j = 0; j < n_classes; j++) sum += p[j] = EXP(x[j] - largest);
+    REAL sum = p[0] = EXP(x[0] - largest);
+    for (int64_t j = 1; j < n_classes; j++) sum += p[j] = EXP(x[j] - largest);
     for (int64_t j = 0; j < n_classes; j++) p[j] /= sum;
     return LOG(sum) - (x[label] - largest);
 }
