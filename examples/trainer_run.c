@@ -101,7 +101,12 @@ static void clear_live(const progress *p) {
 
 static lks_status report_steps(progress *p, lks_trainer *trainer) {
     int64_t every = p->job->report_every;
-    p->train = take_train_metrics(p);
+    if (p->step == 0) { /* no step has counted the loss yet */
+        lks_status measured = lks_trainer_evaluate(trainer, p->job->train_set, &p->train);
+        if (measured != LKS_OK) return measured;
+    } else {
+        p->train = take_train_metrics(p);
+    }
     lks_status status = lks_trainer_evaluate(trainer, p->job->test_set, &p->test);
     if (status == LKS_OK && p->is_speaker && !p->flags->is_quiet) {
         clear_live(p);
@@ -150,6 +155,10 @@ static lks_status train_epoch(progress *p, lks_trainer *trainer, lks_loader *loa
 }
 
 static lks_status train(progress *p, lks_trainer *trainer, lks_loader *loader) {
+    if (p->job->report_every > 0) {
+        lks_status status = report_steps(p, trainer);
+        if (status != LKS_OK) return status;
+    }
     for (p->epoch = 0; p->step < p->n_steps; p->epoch++) {
         lks_status status = train_epoch(p, trainer, loader);
         if (status != LKS_OK) return status;
