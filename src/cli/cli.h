@@ -1,0 +1,16 @@
+/* What the files of cli/ share: the table of subcommands, one file each. */
+#ifndef LKSI_CLI_H
+#define LKSI_CLI_H
+
+enum { LKSI_EXIT_USAGE = 2 };
+
+typedef struct lksi_command {
+    const char *name, *summary;
+    const char *help;                  /* what `lockstep help NAME` prints */
+    int (*run)(int argc, char **argv); /* argv[0] is the name; the result is the exit status */
+} lksi_command;
+
+extern const lksi_command lksi_command_run;
+extern const lksi_command lksi_command_info;
+
+#endif

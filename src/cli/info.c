@@ -1,0 +1,55 @@
+/* lockstep info: what this build and this machine have. */
+#define _GNU_SOURCE /* affinity */
+#include "base/base.h"
+#include "base/isa.h"
+#include "cli/cli.h"
+
+#include <cjson/cJSON.h>
+#include <sched.h>
+#include <sodium.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#ifndef LKSI_HAS_ONEDNN
+#define LKSI_HAS_ONEDNN 0
+#endif
+
+static const char help_text[] = "usage: lockstep info\n"
+                                "\n"
+                                "Prints what was built in and what was found: devices, transports, libraries, CPUs.\n";
+
+static void print_cpus(void) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    int n_allowed = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+    printf("cpus:            %d usable, of %d allowed and %ld online\n", lksi_cpu_count(), n_allowed,
+           sysconf(_SC_NPROCESSORS_ONLN));
+    double quota, period;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (file != NULL && fscanf(file, "%lf %lf", &quota, &period) == 2)
+        printf("cgroup quota:    %g CPUs\n", quota / period);
+    else
+        printf("cgroup quota:    none\n");
+    if (file != NULL) fclose(file);
+}
+
+static int run(int argc, char **argv) {
+    if (argc > 1) {
+        fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
+        return LKSI_EXIT_USAGE;
+    }
+    static const char *const instruction_sets[] = {"base", "avx2", "avx512"};
+    printf("lockstep:        %s\n", lks_version());
+    printf("devices:         %sreference\n", LKSI_HAS_ONEDNN ? "cpu (oneDNN), " : "");
+    printf("transports:      self, thread, shm\n");
+    printf("oneDNN:          %s\n", LKSI_HAS_ONEDNN ? "yes" : "no");
+    printf("zlib:            %s\n", zlibVersion());
+    printf("libsodium:       %s\n", sodium_version_string());
+    printf("cJSON:           %s\n", cJSON_Version());
+    print_cpus();
+    printf("instruction set: %s\n", instruction_sets[lksi_isa_level()]);
+    return 0;
+}
+
+const lksi_command lksi_command_info = {
+    .name = "info", .summary = "what was built in, and what was found here", .help = help_text, .run = run};

@@ -1,0 +1,55 @@
+/* The command `lockstep`: finds the subcommand. */
+#include "cli/cli.h"
+
+#include <lockstep/base.h>
+
+#include <stdio.h>
+#include <string.h>
+
+static const lksi_command *const commands[] = {&lksi_command_run, &lksi_command_info};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static const lksi_command *find_command(const char *name) {
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i]->name, name) == 0) return commands[i];
+    return NULL;
+}
+
+static void print_help(FILE *to) {
+    fprintf(to, "usage: lockstep COMMAND [OPTIONS]\n\n");
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-18s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(to, "  %-18s %s\n", "help COMMAND", "what a command does, and its options");
+    fprintf(to, "  %-18s %s\n", "--version", "the version");
+}
+
+static int refuse(const char *name) {
+    fprintf(stderr, "lockstep: unknown command '%s'; see lockstep --help\n", name);
+    return LKSI_EXIT_USAGE;
+}
+
+static int help(const char *name) {
+    const lksi_command *command = name != NULL ? find_command(name) : NULL;
+    if (name != NULL && command == NULL) return refuse(name);
+    if (command != NULL)
+        fputs(command->help, stdout);
+    else
+        print_help(stdout);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return LKSI_EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--version") == 0) {
+        printf("lockstep %s\n", lks_version());
+        return 0;
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) return help(argv[2]);
+    const lksi_command *command = find_command(name);
+    if (command == NULL) return refuse(name);
+    if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) return help(name);
+    return command->run(argc - 1, argv + 1);
+}

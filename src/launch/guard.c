@@ -1,0 +1,74 @@
+/* A small process that outlives a killed launcher.
+ *
+ * The kernel kills the ranks when their launcher dies (PR_SET_PDEATHSIG), but not what the ranks have started. The
+ * guard holds one end of a socket; when the other end is closed by the launcher's death, it kills the process groups
+ * that it has not been told to forget. After an orderly end there are none left, and it just goes.
+ */
+#define _GNU_SOURCE /* syscall, SOCK_CLOEXEC */
+#include "launch/launch_internal.h"
+
+#include <errno.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Keeps `kept`, as descriptor 0. The guard must not hold the launcher's output open: a reader would wait for its end.
+ */
+static void close_all_but(int kept) {
+    dup2(kept, 0);
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, 1u, ~0u, 0u) == 0) return;
+#endif
+    for (int descriptor = 1; descriptor < 4096; descriptor++) close(descriptor);
+}
+
+/* `processes` is the guard's own copy since the fork. */
+static _Noreturn void keep_guard(int descriptor, lksi_process *processes, int n_processes) {
+    setsid(); /* SIGINT from the terminal is for the launcher; the launcher's mask, inherited, blocks the rest */
+    prctl(PR_SET_NAME, "lockstep-guard");
+    close_all_but(descriptor);
+    for (;;) {
+        int index;
+        ssize_t n_read = read(0, &index, sizeof index);
+        if (n_read < 0 && errno == EINTR) continue;
+        if (n_read != sizeof index) break;
+        processes[index].is_running = false;
+    }
+    for (int i = 0; i < n_processes; i++)
+        if (processes[i].is_running) kill(-processes[i].pid, SIGKILL);
+    _exit(0);
+}
+
+lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes) {
+    int ends[2];
+    /* SEQPACKET: a message is whole or is not there. */
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return lksi_error_errno("cannot make a socket for the guard process");
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        keep_guard(ends[1], processes, n_processes);
+    }
+    lks_status status = pid > 0 ? LKS_OK : lksi_error_errno("cannot start the guard process");
+    close(ends[1]);
+    if (pid < 0) {
+        close(ends[0]);
+        return status;
+    }
+    guard->pid = pid;
+    guard->descriptor = ends[0];
+    return LKS_OK;
+}
+
+void lksi_guard_forget(const lksi_guard *guard, int index) {
+    /* It fails only if somebody killed the guard; the job goes on without. */
+    ssize_t n_sent = send(guard->descriptor, &index, sizeof index, MSG_NOSIGNAL);
+    (void)n_sent;
+}
+
+void lksi_guard_stop(lksi_guard *guard) {
+    close(guard->descriptor);
+    while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR) continue;
+}

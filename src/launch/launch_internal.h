@@ -1,0 +1,115 @@
+/* What the files of launch/ share: the parts of which the supervisor is made. */
+#ifndef LKSI_LAUNCH_INTERNAL_H
+#define LKSI_LAUNCH_INTERNAL_H
+
+#include "launch/launch.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/types.h>
+
+/* --- threads.c: ranks as threads --- */
+
+/* The exit status for what a rank returned: a failure stays one where the kernel keeps the lowest 8 bits only. */
+static inline int lksi_exit_code(int result) { return result != 0 && (result & 0xff) == 0 ? 1 : result & 0xff; }
+
+/* Runs `function(argument, rank)` on `n_ranks` threads. *exit_status is that of the first rank that failed.
+ * Errors: LKS_ERR_PEER names it. */
+lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, int rank), void *argument,
+                                 int *exit_status);
+
+/* --- environment.c: what a rank finds in its environment --- */
+
+typedef struct lksi_rank_environment {
+    int listener; /* keeps MASTER_PORT ours while the job lives */
+    char master_port[8];
+    char job_key[65];
+} lksi_rank_environment;
+
+lks_status lksi_rank_environment_create(lksi_rank_environment *environment);
+/* In the process of rank `rank`: sets the variables, and unsets those of another way to start. */
+void lksi_rank_environment_apply(const lksi_rank_environment *environment, const lksi_job *job, int rank);
+void lksi_rank_environment_destroy(lksi_rank_environment *environment);
+
+/* --- signals.c: signals as something to poll --- */
+
+typedef struct lksi_signals {
+    int descriptor; /* a signalfd; -1 before lksi_signals_take and after lksi_signals_give_back */
+    bool even_if_ignored;
+    sigset_t old_mask;
+    struct sigaction old_child_action;
+} lksi_signals;
+
+/* Takes SIGCHLD, LKSI_SIGNAL_END, SIGINT, SIGTERM and SIGHUP from the calling thread. SIGINT and SIGTERM also where
+ * they are ignored, if so asked: a shell script starts its background commands with SIGINT ignored. */
+lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
+/* In a forked rank: as if they had never been taken. */
+void lksi_signals_restore_in_child(const lksi_signals *signals);
+void lksi_signals_give_back(lksi_signals *signals);
+/* "SIGKILL"; "signal 40" for one without a name, written to `buffer`. */
+const char *lksi_signal_name(int signal_number, char buffer[16]);
+
+/* --- output.c: the ranks' output, where it is captured --- */
+
+typedef struct lksi_output lksi_output;
+
+/* *output is NULL for a job whose output is passed through; every function below accepts that. */
+lks_status lksi_output_create(lksi_output **output, const lksi_job *job);
+void lksi_output_connect(const lksi_output *output, int rank); /* in the process of rank `rank` */
+void lksi_output_was_connected(lksi_output *output, int rank); /* in the launcher, after the fork */
+int lksi_output_poll_count(const lksi_output *output);
+void lksi_output_poll_fill(const lksi_output *output, struct pollfd *polled);
+void lksi_output_take(lksi_output *output, const struct pollfd *polled);
+/* What the rank wrote until now, even if poll has not told of it yet. */
+void lksi_output_take_rank(lksi_output *output, int rank);
+const char *lksi_output_last_lines(const lksi_output *output, int rank);
+void lksi_output_destroy(lksi_output *output); /* after the ranks' end: writes what is left */
+
+/* --- start.c: processes that become ranks --- */
+
+typedef struct lksi_process {
+    pid_t pid; /* also the number of its process group */
+    bool is_running;
+    siginfo_t end;             /* what waitid said */
+    int n_reaped, n_announced; /* the how-manieth to be reaped, to announce its end; 0: has not */
+} lksi_process;
+
+/* Starts all, or none. Returns once every process runs its program or function. */
+lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
+                                const lksi_signals *signals, lksi_output *output, lksi_process *processes,
+                                int n_processes, int *exit_status);
+
+/* --- culprit.c: which rank failed first --- */
+
+#define LKSI_SIGNAL_END (SIGRTMAX - 1) /* queued to the launcher by a rank that is about to end */
+
+typedef struct lksi_process_stat {
+    pid_t parent;
+    bool is_exiting; /* its descriptors may be closed already, its end not yet told */
+} lksi_process_stat;
+
+void lksi_end_announce(void); /* in a rank, with its exit ahead; nothing happens without a launcher */
+bool lksi_process_read_stat(pid_t pid, lksi_process_stat *stat);
+bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
+int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
+
+/* --- guard.c: ends the ranks' process groups where the launcher itself was killed --- */
+
+typedef struct lksi_guard {
+    pid_t pid;
+    int descriptor;
+} lksi_guard;
+
+lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes);
+void lksi_guard_forget(const lksi_guard *guard, int index); /* this process group is done for */
+void lksi_guard_stop(lksi_guard *guard);
+
+/* --- orphans.c: descendants whose parents are gone --- */
+
+/* From now on they become children of this process. False where it has children already: whoever replaced itself by
+ * the launcher (exec in a shell script) may have left some, and they are none of ours. */
+bool lksi_orphans_adopt(void);
+void lksi_orphans_reap(const lksi_process *processes, int n_processes, pid_t guard); /* those that have ended */
+void lksi_orphans_end(void); /* kills and reaps every child that is left, and adopts no more */
+
+#endif

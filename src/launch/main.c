@@ -1,0 +1,82 @@
+/* lks_main: the same main for one rank per process and for ranks that are threads. */
+#include "comm/comm.h"
+#include "launch/launch_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct main_call {
+    int argc;
+    char **argv;
+    lks_rank_main rank_main;
+} main_call;
+
+static _Thread_local int current_rank = -1; /* of a rank thread, while its function runs */
+
+/* A rank that calls exit takes the others with it, without a word: the process ends in the midst of their work. */
+static void name_rank_that_exits(void) {
+    if (current_rank < 0) return;
+    (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
+    (void)lks_report(LKS_ERR_PEER, NULL, 0);
+}
+
+static void free_arguments(char **argv, int argc) {
+    for (int i = 0; argv != NULL && i < argc; i++) lksi_free(argv[i]);
+    lksi_free(argv);
+}
+
+/* Each rank gets its own: a program may permute its arguments or cut them up. */
+static char **copy_arguments(const main_call *call) {
+    char **argv = lksi_alloc_array((size_t)call->argc + 1, sizeof *argv);
+    if (argv == NULL) return NULL;
+    for (int i = 0; i < call->argc; i++) {
+        argv[i] = lksi_strdup(call->argv[i]);
+        if (argv[i] == NULL) {
+            free_arguments(argv, call->argc);
+            return NULL;
+        }
+    }
+    return argv;
+}
+
+/* Frees its copies through an array of its own, as the program may have moved the pointers in `argv`. */
+static int call_rank_main(void *opaque, int rank) {
+    const main_call *call = opaque;
+    if (getenv("LOCKSTEP_BIND") != NULL && lksi_bind_to_cpu(rank) != LKS_OK) return lks_report(LKS_ERR_SYSTEM, NULL, 0);
+    char **owned = copy_arguments(call);
+    char **argv = lksi_alloc_array((size_t)call->argc + 1, sizeof *argv);
+    int result = 1;
+    if (owned != NULL && argv != NULL) {
+        memcpy(argv, owned, (size_t)call->argc * sizeof *argv);
+        current_rank = rank;
+        result = call->rank_main(call->argc, argv);
+        current_rank = -1;
+    } else {
+        (void)lks_report(LKS_ERR_MEMORY, NULL, 0);
+    }
+    lksi_free(argv);
+    free_arguments(owned, call->argc);
+    return result;
+}
+
+int lks_main(int argc, char **argv, lks_rank_main rank_main) {
+    /* Under the launcher several ranks share one stdout; line by line they do not cut each other's lines. */
+    if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    const char *threads = getenv("LOCKSTEP_THREADS");
+    if (threads == NULL) {
+        atexit(lksi_end_announce); /* also where rank_main calls exit */
+        return lksi_exit_code(rank_main(argc, argv));
+    }
+    int64_t n_ranks;
+    if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
+        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s': a number from 1 to %d was expected", threads,
+                         LKSI_MAX_RANKS);
+        return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
+    }
+    main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};
+    int exit_status;
+    atexit(name_rank_that_exits);
+    lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, &exit_status);
+    if (status != LKS_OK) (void)lks_report(status, NULL, 0);
+    return exit_status;
+}

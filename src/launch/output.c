@@ -1,0 +1,228 @@
+/* The ranks' output on its way to the terminal or to log files, whole lines at a time.
+ *
+ * With a log directory alone a rank's stdout and stderr are one pipe, so that its file has them in the order in which
+ * they were written. With prefixes they are two, because they go on to our stdout and stderr.
+ */
+#define _GNU_SOURCE /* pipe2 */
+#include "launch/launch_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CHUNK_NBYTES = 65536, LINE_MAX_NBYTES = 1 << 20, TAIL_NBYTES = 2048, TAIL_LINES = 5 };
+
+typedef struct stream {
+    int read_end, write_end; /* -1 where closed */
+    FILE *terminal;          /* NULL: not shown */
+    char *pending;           /* an unfinished line */
+    size_t pending_nbytes, pending_capacity;
+} stream;
+
+typedef struct rank_output {
+    stream streams[2]; /* stdout and stderr, or both in the first */
+    FILE *log;         /* NULL: none */
+    char tag[16];
+    char tail[TAIL_NBYTES + 1]; /* the last of what it wrote */
+    size_t tail_nbytes;
+} rank_output;
+
+struct lksi_output {
+    int n_ranks, n_streams;
+    rank_output *ranks;
+};
+
+static void close_end(int *descriptor) {
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
+}
+
+static lks_status open_stream(stream *opened) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return lksi_error_errno("cannot make a pipe for a rank's output");
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    opened->read_end = ends[0];
+    opened->write_end = ends[1];
+    opened->pending_capacity = 2 * CHUNK_NBYTES;
+    opened->pending = lksi_alloc(opened->pending_capacity);
+    return opened->pending != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+static lks_status open_rank(lksi_output *output, const lksi_job *job, int rank) {
+    rank_output *opened = &output->ranks[rank];
+    snprintf(opened->tag, sizeof opened->tag, "[%d] ", rank);
+    for (int i = 0; i < output->n_streams; i++) {
+        LKS_TRY(open_stream(&opened->streams[i]));
+        if (job->prefix) opened->streams[i].terminal = i == 0 ? stdout : stderr;
+    }
+    if (job->log_dir == NULL) return LKS_OK;
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s/rank-%d.log", job->log_dir, rank);
+    if (length < 0 || (size_t)length >= sizeof path)
+        return lksi_error(LKS_ERR_FILE, "%s: path is too long", job->log_dir);
+    opened->log = fopen(path, "we");
+    if (opened->log == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    return LKS_OK;
+}
+
+lks_status lksi_output_create(lksi_output **output, const lksi_job *job) {
+    *output = NULL;
+    if (!job->prefix && job->log_dir == NULL) return LKS_OK;
+    if (job->log_dir != NULL && mkdir(job->log_dir, 0777) != 0 && errno != EEXIST)
+        return lksi_error(LKS_ERR_FILE, "cannot create directory '%s': %s", job->log_dir, strerror(errno));
+    lksi_output *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    lks_status status = LKS_OK;
+    created->n_streams = job->prefix ? 2 : 1;
+    created->ranks = lksi_alloc_array((size_t)job->n_ranks, sizeof *created->ranks);
+    if (created->ranks == NULL) {
+        status = LKS_ERR_MEMORY;
+        goto destroy_output;
+    }
+    created->n_ranks = job->n_ranks;
+    for (int rank = 0; rank < job->n_ranks; rank++)
+        for (int i = 0; i < 2; i++)
+            created->ranks[rank].streams[i].read_end = created->ranks[rank].streams[i].write_end = -1;
+    for (int rank = 0; rank < job->n_ranks; rank++) LKS_TRY_GOTO(open_rank(created, job, rank), destroy_output);
+    *output = created;
+    return LKS_OK;
+destroy_output:
+    lksi_output_destroy(created);
+    return status;
+}
+
+void lksi_output_connect(const lksi_output *output, int rank) {
+    if (output == NULL) return;
+    const stream *streams = output->ranks[rank].streams;
+    dup2(streams[0].write_end, STDOUT_FILENO);
+    dup2(streams[output->n_streams - 1].write_end, STDERR_FILENO);
+}
+
+void lksi_output_was_connected(lksi_output *output, int rank) {
+    if (output == NULL) return;
+    for (int i = 0; i < output->n_streams; i++) close_end(&output->ranks[rank].streams[i].write_end);
+}
+
+int lksi_output_poll_count(const lksi_output *output) {
+    return output != NULL ? output->n_ranks * output->n_streams : 0;
+}
+
+static stream *stream_at(const lksi_output *output, int index) {
+    return &output->ranks[index / output->n_streams].streams[index % output->n_streams];
+}
+
+void lksi_output_poll_fill(const lksi_output *output, struct pollfd *polled) {
+    for (int i = 0; i < lksi_output_poll_count(output); i++)
+        polled[i] = (struct pollfd){.fd = stream_at(output, i)->read_end, .events = POLLIN};
+}
+
+static void keep_tail(rank_output *rank, const char *text, size_t nbytes) {
+    if (nbytes > TAIL_NBYTES) {
+        text += nbytes - TAIL_NBYTES;
+        nbytes = TAIL_NBYTES;
+    }
+    size_t kept = rank->tail_nbytes + nbytes > TAIL_NBYTES ? TAIL_NBYTES - nbytes : rank->tail_nbytes;
+    memmove(rank->tail, rank->tail + rank->tail_nbytes - kept, kept);
+    memcpy(rank->tail + kept, text, nbytes);
+    rank->tail_nbytes = kept + nbytes;
+    rank->tail[rank->tail_nbytes] = '\0';
+}
+
+/* Writes whole lines; the last one gets its newline if it has none. */
+static void write_lines(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
+    keep_tail(rank, text, nbytes);
+    const char *end = text + nbytes;
+    for (const char *line = text; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        size_t line_nbytes = (size_t)((newline != NULL ? newline : end) - line);
+        if (terminal != NULL) fprintf(terminal, "%s%.*s\n", rank->tag, (int)line_nbytes, line);
+        if (rank->log != NULL) {
+            fwrite(line, 1, line_nbytes, rank->log);
+            fputc('\n', rank->log);
+        }
+        line += line_nbytes + 1;
+    }
+    if (terminal != NULL) fflush(terminal);
+    if (rank->log != NULL && fflush(rank->log) != 0) {
+        lksi_log(LKS_LOG_WARNING, "the output of rank %.*s cannot be written to its log: %s",
+                 (int)strcspn(rank->tag + 1, "]"), rank->tag + 1, strerror(errno));
+        fclose(rank->log);
+        rank->log = NULL;
+    }
+}
+
+static void end_stream(rank_output *rank, stream *ended) {
+    write_lines(rank, ended->terminal, ended->pending, ended->pending_nbytes);
+    ended->pending_nbytes = 0;
+    close_end(&ended->read_end);
+}
+
+/* Reads once. False where there is nothing more for now, or for ever. */
+static bool read_stream(rank_output *rank, stream *from) {
+    if (from->read_end < 0) return false;
+    void *grown = from->pending;
+    bool is_full = lksi_grow(&grown, &from->pending_capacity, from->pending_nbytes + CHUNK_NBYTES, 1) != LKS_OK;
+    from->pending = grown;
+    if (is_full || from->pending_nbytes >= LINE_MAX_NBYTES) { /* a line without end is cut rather than kept */
+        write_lines(rank, from->terminal, from->pending, from->pending_nbytes);
+        from->pending_nbytes = 0;
+    }
+    ssize_t n_read;
+    do n_read = read(from->read_end, from->pending + from->pending_nbytes, CHUNK_NBYTES);
+    while (n_read < 0 && errno == EINTR);
+    if (n_read < 0) return false;
+    if (n_read == 0) {
+        end_stream(rank, from);
+        return false;
+    }
+    const char *fresh = from->pending + from->pending_nbytes;
+    from->pending_nbytes += (size_t)n_read;
+    const char *last_newline = memrchr(fresh, '\n', (size_t)n_read);
+    if (last_newline == NULL) return true;
+    size_t whole_nbytes = (size_t)(last_newline + 1 - from->pending);
+    write_lines(rank, from->terminal, from->pending, whole_nbytes);
+    from->pending_nbytes -= whole_nbytes;
+    memmove(from->pending, from->pending + whole_nbytes, from->pending_nbytes);
+    return true;
+}
+
+void lksi_output_take(lksi_output *output, const struct pollfd *polled) {
+    for (int i = 0; i < lksi_output_poll_count(output); i++)
+        if (polled[i].revents != 0) read_stream(&output->ranks[i / output->n_streams], stream_at(output, i));
+}
+
+void lksi_output_take_rank(lksi_output *output, int rank) {
+    if (output == NULL) return;
+    rank_output *from = &output->ranks[rank];
+    for (int i = 0; i < output->n_streams; i++)
+        /* Bounded by what a pipe holds: a descendant that goes on writing must not keep us here. */
+        for (int n_reads = 0; n_reads < 32 && read_stream(from, &from->streams[i]);) n_reads++;
+}
+
+const char *lksi_output_last_lines(const lksi_output *output, int rank) {
+    if (output == NULL) return "";
+    const rank_output *from = &output->ranks[rank];
+    const char *start = from->tail + from->tail_nbytes;
+    if (start > from->tail && start[-1] == '\n') start--;
+    for (int n_lines = 0; start > from->tail; start--)
+        if (start[-1] == '\n' && ++n_lines == TAIL_LINES) break;
+    return start;
+}
+
+void lksi_output_destroy(lksi_output *output) {
+    if (output == NULL) return;
+    for (int rank = 0; rank < output->n_ranks; rank++) {
+        rank_output *ended = &output->ranks[rank];
+        lksi_output_take_rank(output, rank);
+        for (int i = 0; i < output->n_streams; i++) {
+            end_stream(ended, &ended->streams[i]);
+            close_end(&ended->streams[i].write_end);
+            lksi_free(ended->streams[i].pending);
+        }
+        if (ended->log != NULL) fclose(ended->log);
+    }
+    lksi_free(output->ranks);
+    lksi_free(output);
+}

@@ -1,0 +1,71 @@
+/* Signals as something to poll. A handler could only set a flag, and would have to be a global one of the process;
+ * a signalfd tells which child ended first, which is what the report of a failure is about. */
+#define _GNU_SOURCE /* SFD_CLOEXEC, SIGPOLL and other names */
+#include "launch/launch_internal.h"
+
+#include <pthread.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+static bool is_ignored(int signal_number) {
+    struct sigaction action;
+    return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
+    sigset_t taken;
+    sigemptyset(&taken);
+    sigaddset(&taken, SIGCHLD);
+    sigaddset(&taken, LKSI_SIGNAL_END);
+    if (even_if_ignored || !is_ignored(SIGINT)) sigaddset(&taken, SIGINT);
+    if (even_if_ignored || !is_ignored(SIGTERM)) sigaddset(&taken, SIGTERM);
+    if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP); /* under nohup it stays ignored */
+    int descriptor = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (descriptor < 0) return lksi_error_errno("cannot make a signal descriptor");
+    signals->descriptor = descriptor;
+    signals->even_if_ignored = even_if_ignored;
+    pthread_sigmask(SIG_BLOCK, &taken, &signals->old_mask);
+    /* Where SIGCHLD is ignored the kernel reaps children itself, and their exit statuses are lost. */
+    struct sigaction child_action = {.sa_handler = SIG_DFL, .sa_flags = SA_NOCLDSTOP};
+    sigemptyset(&child_action.sa_mask);
+    sigaction(SIGCHLD, &child_action, &signals->old_child_action);
+    return LKS_OK;
+}
+
+void lksi_signals_restore_in_child(const lksi_signals *signals) {
+    if (signals->even_if_ignored) {
+        /* What the launcher forwards must reach the program, which knows nothing of how the launcher was started. */
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+    }
+    sigaction(SIGCHLD, &signals->old_child_action, NULL);
+    pthread_sigmask(SIG_SETMASK, &signals->old_mask, NULL);
+    close(signals->descriptor);
+}
+
+void lksi_signals_give_back(lksi_signals *signals) {
+    if (signals->descriptor < 0) return;
+    /* Announcements that nobody has read would end the caller once they are not blocked any more. */
+    struct signalfd_siginfo unread;
+    while (read(signals->descriptor, &unread, sizeof unread) == sizeof unread) continue;
+    close(signals->descriptor);
+    signals->descriptor = -1;
+    sigaction(SIGCHLD, &signals->old_child_action, NULL);
+    pthread_sigmask(SIG_SETMASK, &signals->old_mask, NULL);
+}
+
+const char *lksi_signal_name(int signal_number, char buffer[16]) {
+    static const struct {
+        int number;
+        const char *name;
+    } names[] = {
+        {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},   {SIGTRAP, "SIGTRAP"},
+        {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"},
+        {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}, {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"},
+        {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"}, {SIGSYS, "SIGSYS"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].number == signal_number) return names[i].name;
+    snprintf(buffer, 16, "signal %d", signal_number);
+    return buffer;
+}

@@ -1,0 +1,45 @@
+/* lks_spawn: ranks from within a program, as threads that share a world or as forked processes. */
+#include "comm/comm.h"
+#include "launch/launch_internal.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+static lks_status count_threads(int *n_threads) {
+    DIR *directory = opendir("/proc/self/task");
+    if (directory == NULL) return lksi_error_errno("cannot count the threads of this process in /proc/self/task");
+    *n_threads = 0;
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory))
+        if (entry->d_name[0] != '.') ++*n_threads;
+    closedir(directory);
+    return LKS_OK;
+}
+
+/* A fork copies the calling thread only: locks that other threads hold stay locked in the child for ever, and OpenMP
+ * waits for a team that is not there. */
+static lks_status spawn_processes(int n_ranks, int (*function)(void *argument), void *argument) {
+    int n_threads = 0, exit_status;
+    LKS_TRY(count_threads(&n_threads));
+    if (n_threads > 1)
+        return lksi_error(LKS_ERR_STATE,
+                          "lks_spawn with processes comes before any device or thread: this process has %d threads",
+                          n_threads);
+    return lksi_supervise(&(lksi_job){.n_ranks = n_ranks, .function = function, .argument = argument}, &exit_status);
+}
+
+static int call_function(void *opaque, int rank) {
+    const lksi_job *job = opaque;
+    (void)rank;
+    return job->function(job->argument);
+}
+
+lks_status lks_spawn(int n_ranks, lks_spawn_mode mode, int (*function)(void *argument), void *argument) {
+    if (n_ranks < 1 || n_ranks > LKSI_MAX_RANKS)
+        return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: %d ranks; 1 to %d are possible", n_ranks, LKSI_MAX_RANKS);
+    if (function == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: function is NULL");
+    if (mode == LKS_PROCESSES) return spawn_processes(n_ranks, function, argument);
+    if (mode != LKS_THREADS) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: %d is no mode", (int)mode);
+    lksi_job job = {.function = function, .argument = argument};
+    int exit_status;
+    return lksi_rank_threads_run(n_ranks, call_function, &job, &exit_status);
+}

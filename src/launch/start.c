@@ -1,0 +1,115 @@
+/* From a job to running ranks: fork, set up, exec or call.
+ *
+ * All ranks are forked before any of them is waited for. They share a pipe that closes by itself when the last of them
+ * has become its program; one that cannot writes the reason into it. So a wrong program is one error, not n.
+ */
+#define _GNU_SOURCE /* pipe2, prctl */
+#include "launch/launch_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct start {
+    const lksi_job *job;
+    const lksi_rank_environment *environment;
+    const lksi_signals *signals;
+    lksi_output *output;
+    pid_t launcher;
+    int failure[2]; /* the pipe: an errno comes out of it */
+} start;
+
+/* Only rank 0 reads our stdin, and none does where that is a terminal: a process group in the background that reads
+ * from its terminal is stopped. */
+static void connect_stdin(int rank) {
+    if (rank == 0 && !isatty(STDIN_FILENO)) return;
+    int nothing = open("/dev/null", O_RDONLY);
+    if (nothing < 0) return;
+    dup2(nothing, STDIN_FILENO);
+    if (nothing != STDIN_FILENO) close(nothing);
+}
+
+static _Noreturn void give_up(const start *s) {
+    int reason = errno;
+    ssize_t n_written = write(s->failure[1], &reason, sizeof reason);
+    _exit(n_written == sizeof reason ? LKSI_EXIT_NOT_FOUND : 1);
+}
+
+static _Noreturn void be_function(const start *s) {
+    lksi_rank_environment mine = *s->environment;
+    lksi_rank_environment_destroy(&mine);
+    close(s->failure[0]);
+    close(s->failure[1]);
+    int result = s->job->function(s->job->argument);
+    fflush(NULL);
+    lksi_end_announce();
+    _exit(lksi_exit_code(result)); /* exit would run what the parent has registered with atexit, once more per rank */
+}
+
+static _Noreturn void be_rank(const start *s, int rank) {
+    setpgid(0, 0);
+    /* The launcher may have died before the request to die with it. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != s->launcher) _exit(1);
+    lksi_signals_restore_in_child(s->signals);
+    connect_stdin(rank);
+    lksi_output_connect(s->output, rank);
+    lksi_rank_environment_apply(s->environment, s->job, rank);
+    if (s->job->bind && !s->job->as_threads && lksi_bind_to_cpu(rank) != LKS_OK) give_up(s);
+    if (s->job->argv == NULL) be_function(s);
+    execvp(s->job->argv[0], s->job->argv);
+    give_up(s);
+}
+
+static void end_all(lksi_process *processes, int n_processes) {
+    for (int i = 0; i < n_processes; i++) kill(-processes[i].pid, SIGKILL);
+    for (int i = 0; i < n_processes; i++) {
+        while (waitpid(processes[i].pid, NULL, 0) < 0 && errno == EINTR) continue;
+        processes[i].is_running = false;
+    }
+}
+
+/* Waits until every process has closed its end; the errno of the first that could not start, else 0. */
+static int first_failure(const start *s) {
+    int reason = 0;
+    ssize_t n_read;
+    do n_read = read(s->failure[0], &reason, sizeof reason);
+    while (n_read < 0 && errno == EINTR);
+    return n_read == sizeof reason ? reason : 0;
+}
+
+static lks_status fork_all(const start *s, lksi_process *processes, int n_processes, int *n_started) {
+    fflush(NULL); /* what is buffered now would be written by every rank once more */
+    for (*n_started = 0; *n_started < n_processes; ++*n_started) {
+        int rank = *n_started;
+        pid_t pid = fork();
+        if (pid < 0) return lksi_error_errno("cannot start rank %d of %d", rank, n_processes);
+        if (pid == 0) be_rank(s, rank);
+        setpgid(pid, pid); /* both sides do it: whoever is later finds it done */
+        lksi_output_was_connected(s->output, rank);
+        processes[rank] = (lksi_process){.pid = pid, .is_running = true};
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
+                                const lksi_signals *signals, lksi_output *output, lksi_process *processes,
+                                int n_processes, int *exit_status) {
+    start s = {.job = job, .environment = environment, .signals = signals, .output = output, .launcher = getpid()};
+    *exit_status = 1;
+    if (pipe2(s.failure, O_CLOEXEC) != 0) return lksi_error_errno("cannot make a pipe for the start of the ranks");
+    int n_started;
+    lks_status status = fork_all(&s, processes, n_processes, &n_started);
+    close(s.failure[1]);
+    int reason = status == LKS_OK ? first_failure(&s) : 0;
+    close(s.failure[0]);
+    if (reason != 0) {
+        *exit_status = reason == ENOENT || reason == ENOTDIR ? LKSI_EXIT_NOT_FOUND : LKSI_EXIT_NOT_EXECUTABLE;
+        const char *what = job->argv != NULL ? job->argv[0] : "rank";
+        status = lksi_error(LKS_ERR_FILE, "cannot start '%s': %s", what, strerror(reason));
+    }
+    if (status != LKS_OK) end_all(processes, n_started);
+    return status;
+}

@@ -1,0 +1,243 @@
+/* The supervisor: waits for ranks, output and signals in one poll, and sees to it that a job has one end.
+ *
+ * After the first failure the survivors get `grace_ms` to notice it and say so themselves, because they know what they
+ * were doing (the operation, its sequence number, the bytes done); then SIGTERM, and SIGKILL two seconds later.
+ */
+#define _GNU_SOURCE /* gethostname, waitid's WNOWAIT */
+#include "launch/launch_internal.h"
+
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NEVER INT64_MAX
+#define NS_PER_MS 1000000
+
+enum { DEFAULT_GRACE_MS = 5000, TERM_TO_KILL_MS = 2000, SETTLE_MS = 200 };
+
+typedef struct supervisor {
+    const lksi_job *job;
+    lksi_rank_environment environment;
+    lksi_signals signals;
+    lksi_output *output;
+    lksi_guard guard;
+    lksi_process *processes;
+    struct pollfd *polled; /* the signals, then the output */
+    int n_processes, n_running, n_announced;
+    bool adopts_orphans;
+    int forwarded_signal;                 /* 0: none */
+    int64_t timeout_at, term_at, kill_at; /* in ns; NEVER */
+    lks_status status;                    /* of the first failure */
+    int exit_status;
+    char text[512];
+} supervisor;
+
+static void signal_all(const supervisor *s, int signal_number) {
+    for (int i = 0; i < s->n_processes; i++)
+        if (s->processes[i].is_running) kill(-s->processes[i].pid, signal_number);
+}
+
+static void report(const supervisor *s, const char *last_lines) {
+    if (s->job->report != NULL) s->job->report(s->text, last_lines);
+}
+
+/* "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)", into s->text. Returns the shell's exit status. */
+static int describe_end(supervisor *s, int index) {
+    const siginfo_t *info = &s->processes[index].end;
+    char host[256] = "localhost", who[400], name[16];
+    gethostname(host, sizeof host - 1);
+    const int pid = (int)s->processes[index].pid, number = info->si_status;
+    if (s->job->as_threads)
+        snprintf(who, sizeof who, "the process of %d rank threads (pid %d on %s)", s->job->n_ranks, pid, host);
+    else
+        snprintf(who, sizeof who, "rank %d (pid %d on %s)", index, pid, host);
+    if (info->si_code == CLD_EXITED) {
+        snprintf(s->text, sizeof s->text, "%s exited with status %d", who, number);
+        return number;
+    }
+    const char *signal_name = lksi_signal_name(number, name);
+    if (number == s->forwarded_signal)
+        snprintf(s->text, sizeof s->text, "ended by %s, which was forwarded to all ranks", signal_name);
+    else
+        snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, signal_name,
+                 info->si_code == CLD_DUMPED ? " (core dumped)" : "");
+    return LKSI_EXIT_SIGNAL + number;
+}
+
+/* Reaps process `index` if it has ended. While it is a zombie nobody else can get its number, so that is when what is
+ * left of its process group is killed. */
+static void reap(supervisor *s, int index) {
+    lksi_process *process = &s->processes[index];
+    siginfo_t info = {.si_pid = 0};
+    if (!process->is_running || waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
+    if (info.si_pid == 0) return;
+    kill(-process->pid, SIGKILL);
+    lksi_guard_forget(&s->guard, index);
+    waitpid(process->pid, NULL, 0);
+    process->is_running = false;
+    process->end = info;
+    s->n_running--;
+    process->n_reaped = s->n_processes - s->n_running;
+}
+
+/* `first` is the process that the kernel named in the first SIGCHLD since we looked: where several have ended, it is
+ * the one that ended first. */
+static void reap_all(supervisor *s, pid_t first) {
+    for (int i = 0; i < s->n_processes; i++)
+        if (s->processes[i].pid == first) reap(s, i);
+    for (int i = 0; i < s->n_processes; i++) reap(s, i);
+    if (s->adopts_orphans) lksi_orphans_reap(s->processes, s->n_processes, s->guard.pid);
+}
+
+static void note_announcement(supervisor *s, pid_t pid) {
+    for (int i = 0; i < s->n_processes; i++)
+        if (s->processes[i].pid == pid) s->processes[i].n_announced = ++s->n_announced;
+}
+
+static void forward(supervisor *s, int signal_number) {
+    if (s->forwarded_signal != 0) {
+        s->kill_at = lksi_now_ns(); /* whoever asks twice wants it to end */
+        return;
+    }
+    s->forwarded_signal = signal_number;
+    signal_all(s, signal_number);
+}
+
+static void take_signals(supervisor *s) {
+    struct signalfd_siginfo info;
+    while (read(s->signals.descriptor, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            reap_all(s, (pid_t)info.ssi_pid);
+        else if (info.ssi_signo == (uint32_t)LKSI_SIGNAL_END)
+            note_announcement(s, (pid_t)info.ssi_pid);
+        else
+            forward(s, (int)info.ssi_signo);
+    }
+}
+
+/* At the first failure: finds out which rank it was, and gives the others their time. */
+static void judge(supervisor *s) {
+    if (s->status != LKS_OK || lksi_process_first_failed(s->processes, s->n_processes) < 0) return;
+    int64_t settled_at = lksi_now_ns() + (int64_t)SETTLE_MS * NS_PER_MS;
+    while (lksi_process_any_is_exiting(s->processes, s->n_processes) && lksi_now_ns() < settled_at) {
+        lksi_sleep_ns(NS_PER_MS / 2);
+        take_signals(s);
+    }
+    take_signals(s);
+    int first = lksi_process_first_failed(s->processes, s->n_processes);
+    lksi_output_take_rank(s->output, first);
+    int exit_status = describe_end(s, first);
+    /* Among threads lks_main has named the rank. */
+    bool is_reported = s->job->as_threads && s->processes[first].end.si_code == CLD_EXITED;
+    s->status = LKS_ERR_PEER;
+    s->exit_status = exit_status;
+    if (!is_reported) report(s, lksi_output_last_lines(s->output, first));
+    s->term_at = lksi_now_ns() + (s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_GRACE_MS) * NS_PER_MS;
+}
+
+/* Does what is due at `now`. */
+static void escalate(supervisor *s, int64_t now) {
+    if (now >= s->timeout_at && s->status == LKS_OK) {
+        /* The threads of one process are there or gone together. */
+        snprintf(s->text, sizeof s->text, "%d of %d ranks had not ended after %g s, the timeout",
+                 s->job->as_threads ? s->job->n_ranks : s->n_running, s->job->n_ranks,
+                 (double)s->job->timeout_ms / 1000);
+        s->status = LKS_ERR_TIMEOUT;
+        s->exit_status = LKSI_EXIT_TIMEOUT;
+        report(s, "");
+        s->term_at = now;
+    }
+    if (now >= s->timeout_at) s->timeout_at = NEVER;
+    if (now >= s->term_at) {
+        signal_all(s, SIGTERM);
+        s->term_at = NEVER;
+        s->kill_at = now + (int64_t)TERM_TO_KILL_MS * NS_PER_MS;
+    }
+    if (now >= s->kill_at) {
+        signal_all(s, SIGKILL);
+        s->kill_at = NEVER;
+    }
+}
+
+static int poll_timeout_ms(const supervisor *s, int64_t now) {
+    int64_t next = s->timeout_at;
+    if (s->term_at < next) next = s->term_at;
+    if (s->kill_at < next) next = s->kill_at;
+    if (next == NEVER) return -1;
+    if (next <= now) return 0;
+    int64_t timeout_ms = (next - now + NS_PER_MS - 1) / NS_PER_MS;
+    return timeout_ms < INT32_MAX ? (int)timeout_ms : INT32_MAX;
+}
+
+static void watch(supervisor *s) {
+    const nfds_t n_polled = 1 + (nfds_t)lksi_output_poll_count(s->output);
+    while (s->n_running > 0) {
+        s->polled[0] = (struct pollfd){.fd = s->signals.descriptor, .events = POLLIN};
+        lksi_output_poll_fill(s->output, s->polled + 1);
+        int n_ready = poll(s->polled, n_polled, poll_timeout_ms(s, lksi_now_ns()));
+        if (n_ready > 0) {
+            lksi_output_take(s->output, s->polled + 1);
+            take_signals(s);
+            judge(s);
+        }
+        escalate(s, lksi_now_ns());
+    }
+}
+
+static lks_status start_and_watch(supervisor *s) {
+    s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
+    LKS_TRY(lksi_processes_start(s->job, &s->environment, &s->signals, s->output, s->processes, s->n_processes,
+                                 &s->exit_status));
+    s->n_running = s->n_processes;
+    s->timeout_at = s->job->timeout_ms > 0 ? lksi_now_ns() + s->job->timeout_ms * NS_PER_MS : NEVER;
+    lks_status status = lksi_guard_start(&s->guard, s->processes, s->n_processes);
+    if (status != LKS_OK) {
+        signal_all(s, SIGKILL);
+        for (int i = 0; i < s->n_processes; i++) waitpid(s->processes[i].pid, NULL, 0);
+        return status;
+    }
+    s->exit_status = 0;
+    watch(s);
+    lksi_guard_stop(&s->guard);
+    return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
+}
+
+static lks_status run_job(supervisor *s) {
+    lks_status status;
+    s->processes = lksi_alloc_array((size_t)s->n_processes, sizeof *s->processes);
+    if (s->processes == NULL) return LKS_ERR_MEMORY;
+    LKS_TRY_GOTO(lksi_output_create(&s->output, s->job), free_processes);
+    s->polled = lksi_alloc_array(1 + (size_t)lksi_output_poll_count(s->output), sizeof *s->polled);
+    if (s->polled == NULL) {
+        status = LKS_ERR_MEMORY;
+        goto destroy_output;
+    }
+    LKS_TRY_GOTO(lksi_rank_environment_create(&s->environment), free_polled);
+    LKS_TRY_GOTO(lksi_signals_take(&s->signals, s->job->argv != NULL), destroy_environment);
+    status = start_and_watch(s);
+    if (s->adopts_orphans) lksi_orphans_end();
+    lksi_signals_give_back(&s->signals);
+destroy_environment:
+    lksi_rank_environment_destroy(&s->environment);
+free_polled:
+    lksi_free(s->polled);
+destroy_output:
+    lksi_output_destroy(s->output);
+free_processes:
+    lksi_free(s->processes);
+    return status;
+}
+
+lks_status lksi_supervise(const lksi_job *job, int *exit_status) {
+    supervisor s = {.job = job,
+                    .n_processes = job->as_threads ? 1 : job->n_ranks,
+                    .term_at = NEVER,
+                    .kill_at = NEVER,
+                    .timeout_at = NEVER,
+                    .exit_status = 1};
+    lks_status status = run_job(&s);
+    *exit_status = s.exit_status;
+    if (job->argv == NULL && s.forwarded_signal != 0) raise(s.forwarded_signal);
+    return status;
+}

@@ -1,0 +1,77 @@
+/* Ranks as threads of this process. */
+#include "comm/comm.h"
+#include "launch/launch_internal.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+typedef struct threads_job {
+    int (*function)(void *argument, int rank);
+    void *argument;
+    lksi_thread_world *world;
+    atomic_int first_failed; /* rank + 1; 0: none */
+} threads_job;
+
+typedef struct rank_thread {
+    threads_job *job;
+    lksi_thread *thread;
+    int rank, result;
+} rank_thread;
+
+static void run_rank(void *opaque) {
+    rank_thread *mine = opaque;
+    threads_job *job = mine->job;
+    lksi_thread_world_enter(job->world, mine->rank);
+    mine->result = job->function(job->argument, mine->rank);
+    /* Before the others can learn of it: their failures follow from this one. */
+    if (mine->result != 0) atomic_compare_exchange_strong(&job->first_failed, &(int){0}, mine->rank + 1);
+    lksi_thread_world_leave(job->world, mine->result);
+}
+
+/* The ranks that have started may wait for the others already; so those enter and leave, as lost. */
+static void abandon_from(threads_job *job, int rank, int n_ranks) {
+    for (; rank < n_ranks; rank++) {
+        lksi_thread_world_enter(job->world, rank);
+        lksi_thread_world_leave(job->world, 1);
+    }
+}
+
+static lks_status run_all(threads_job *job, rank_thread *ranks, int n_ranks) {
+    lks_status status = LKS_OK;
+    int n_started = 0;
+    for (; n_started < n_ranks && status == LKS_OK; n_started += status == LKS_OK) {
+        char name[24];
+        snprintf(name, sizeof name, "rank %d", n_started);
+        ranks[n_started] = (rank_thread){.job = job, .rank = n_started};
+        status = lksi_thread_create(&ranks[n_started].thread, run_rank, &ranks[n_started], name);
+    }
+    char reason[512]; /* the error text is this thread's, and abandoning ranks may overwrite it */
+    snprintf(reason, sizeof reason, "%s", lks_error_text());
+    abandon_from(job, n_started, n_ranks);
+    for (int rank = 0; rank < n_started; rank++) lksi_thread_join(ranks[rank].thread);
+    return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", reason);
+}
+
+lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, int rank), void *argument,
+                                 int *exit_status) {
+    threads_job job = {.function = function, .argument = argument};
+    *exit_status = 1;
+    rank_thread *ranks = lksi_alloc_array((size_t)n_ranks, sizeof *ranks);
+    if (ranks == NULL) return LKS_ERR_MEMORY;
+    lks_status status;
+    LKS_TRY_GOTO(lksi_thread_world_create(&job.world, n_ranks), free_ranks);
+    LKS_TRY_GOTO(run_all(&job, ranks, n_ranks), destroy_world);
+    int failed = atomic_load(&job.first_failed) - 1;
+    *exit_status = failed < 0 ? 0 : lksi_exit_code(ranks[failed].result);
+    if (failed >= 0) {
+        char host[256] = "localhost";
+        gethostname(host, sizeof host - 1);
+        status = lksi_error(LKS_ERR_PEER, "rank %d (a thread of pid %d on %s) exited with status %d", failed,
+                            (int)getpid(), host, *exit_status);
+    }
+destroy_world:
+    lksi_thread_world_destroy(job.world);
+free_ranks:
+    lksi_free(ranks);
+    return status;
+}

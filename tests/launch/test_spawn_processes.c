@@ -1,0 +1,300 @@
+/* launch/: ranks as forked processes, by lks_spawn, and the supervisor under it. */
+/* labels: no-tsan */
+#include "test.h"
+
+#include "comm/comm.h"
+#include "launch/launch.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What the ranks write for the test to see. */
+typedef struct shared {
+    atomic_int n_calls;
+    atomic_int grandchild;
+} shared;
+
+static shared *make_shared(void) {
+    void *memory = mmap(NULL, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    return memory;
+}
+
+static void no_child_is_left(void) {
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
+static int my_rank(void) { return atoi(getenv("RANK")); }
+
+static int join_and_add(void *argument) {
+    lks_group *world;
+    LKS_CHECK(lks_init(&world, NULL));
+    int64_t rank = lks_group_rank(world), size = lks_group_size(world), sum = 0;
+    LKS_CHECK(lks_all_reduce(world, &rank, &sum, 1, LKS_I64, LKS_SUM, NULL));
+    lks_group_destroy(world);
+    if (rank == my_rank() && sum == size * (size - 1) / 2) atomic_fetch_add(&((shared *)argument)->n_calls, 1);
+    return 0;
+}
+
+static void processes_join_one_world(void **state) {
+    (void)state;
+    shared *seen = make_shared();
+    for (int n = 1; n <= 5; n += 2) {
+        atomic_store(&seen->n_calls, 0);
+        assert_ok(lks_spawn(n, LKS_PROCESSES, join_and_add, seen));
+        assert_int_equal(atomic_load(&seen->n_calls), n);
+        no_child_is_left();
+    }
+    munmap(seen, sizeof *seen);
+}
+
+static int wait_for_ever(void *argument) {
+    (void)argument;
+    while (pause() < 0) continue; /* which it always is, after a signal that did not end us */
+    return 0;
+}
+
+static int rank_1_returns_3(void *argument) {
+    (void)argument;
+    if (my_rank() == 1) return 3;
+    return wait_for_ever(NULL);
+}
+
+static int rank_1_returns_256(void *argument) {
+    (void)argument;
+    return my_rank() == 1 ? 256 : 0;
+}
+
+static int rank_2_is_killed(void *argument) {
+    (void)argument;
+    if (my_rank() == 2) raise(SIGKILL);
+    return wait_for_ever(NULL);
+}
+
+static int ignore_sigterm_for_ever(void *argument) {
+    (void)argument;
+    if (my_rank() == 0) return 1;
+    signal(SIGTERM, SIG_IGN);
+    return wait_for_ever(NULL);
+}
+
+static lks_status supervise(int n_ranks, int (*function)(void *), void *argument, int64_t timeout_ms,
+                            int *exit_status) {
+    return lksi_supervise(
+        &(lksi_job){
+            .n_ranks = n_ranks, .function = function, .argument = argument, .grace_ms = 50, .timeout_ms = timeout_ms},
+        exit_status);
+}
+
+static void a_rank_that_exits_is_named_and_the_others_end(void **state) {
+    (void)state;
+    int exit_status;
+    assert_int_equal(supervise(3, rank_1_returns_3, NULL, 0, &exit_status), LKS_ERR_PEER);
+    assert_int_equal(exit_status, 3);
+    assert_non_null(strstr(lks_error_text(), "rank 1 (pid "));
+    assert_non_null(strstr(lks_error_text(), "exited with status 3"));
+    no_child_is_left();
+}
+
+static void a_killed_rank_is_named_with_its_signal(void **state) {
+    (void)state;
+    int exit_status;
+    assert_int_equal(supervise(3, rank_2_is_killed, NULL, 0, &exit_status), LKS_ERR_PEER);
+    assert_int_equal(exit_status, 128 + SIGKILL);
+    assert_non_null(strstr(lks_error_text(), "rank 2 (pid "));
+    assert_non_null(strstr(lks_error_text(), "was killed by SIGKILL"));
+    no_child_is_left();
+}
+
+static int rank_1_dies_in_a_barrier(void *argument) {
+    lks_group *world;
+    LKS_CHECK(lks_init(&world, NULL));
+    LKS_CHECK(lks_barrier(world, NULL));
+    if (lks_group_rank(world) == 1) {
+        if (argument != NULL) raise(SIGKILL);
+        return 3;
+    }
+    lks_status status = lks_barrier(world, NULL);
+    lks_group_destroy(world);
+    return status == LKS_ERR_PEER ? 4 : 5;
+}
+
+/* The survivors fail at once, too; it is rank 1 that the user must look at. */
+static void the_first_failure_is_named_not_what_follows_from_it(void **state) {
+    (void)state;
+    int exit_status, is_killed = 1;
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(supervise(4, rank_1_dies_in_a_barrier, &is_killed, 0, &exit_status), LKS_ERR_PEER);
+        assert_non_null(strstr(lks_error_text(), "rank 1 (pid "));
+        assert_int_equal(exit_status, 128 + SIGKILL);
+        assert_int_equal(supervise(4, rank_1_dies_in_a_barrier, NULL, 0, &exit_status), LKS_ERR_PEER);
+        assert_non_null(strstr(lks_error_text(), "rank 1 (pid "));
+        assert_int_equal(exit_status, 3);
+    }
+    no_child_is_left();
+}
+
+static void a_rank_that_ignores_sigterm_is_killed(void **state) {
+    (void)state;
+    int exit_status;
+    int64_t start_ns = lksi_now_ns();
+    assert_int_equal(supervise(2, ignore_sigterm_for_ever, NULL, 0, &exit_status), LKS_ERR_PEER);
+    assert_int_equal(exit_status, 1);
+    assert_true(lksi_now_ns() - start_ns < 10000000000);
+    no_child_is_left();
+}
+
+static void a_failure_stays_one_in_eight_bits(void **state) {
+    (void)state;
+    assert_int_equal(lks_spawn(2, LKS_PROCESSES, rank_1_returns_256, NULL), LKS_ERR_PEER);
+    assert_non_null(strstr(lks_error_text(), "rank 1"));
+}
+
+static void the_timeout_ends_all(void **state) {
+    (void)state;
+    int exit_status;
+    assert_int_equal(supervise(2, wait_for_ever, NULL, 100, &exit_status), LKS_ERR_TIMEOUT);
+    assert_int_equal(exit_status, LKSI_EXIT_TIMEOUT);
+    assert_non_null(strstr(lks_error_text(), "2 of 2 ranks"));
+    no_child_is_left();
+}
+
+static int leave_a_grandchild(void *argument) {
+    pid_t pid = fork();
+    if (pid == 0) _exit(wait_for_ever(NULL));
+    if (my_rank() == 0) atomic_store(&((shared *)argument)->grandchild, pid);
+    return 0;
+}
+
+/* Whoever adopts it may take a moment to reap it. */
+static bool has_gone(pid_t pid) {
+    for (int i = 0; i < 200; i++) {
+        char path[64], state = 'Z';
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+        FILE *file = fopen(path, "r");
+        if (file == NULL) return true;
+        int n_read = fscanf(file, "%*d (%*[^)]) %c", &state);
+        fclose(file);
+        if (n_read == 1 && (state == 'Z' || state == 'X')) return true;
+        lksi_sleep_ns(10000000);
+    }
+    return false;
+}
+
+static void what_a_rank_started_ends_with_it(void **state) {
+    (void)state;
+    shared *seen = make_shared();
+    assert_ok(lks_spawn(2, LKS_PROCESSES, leave_a_grandchild, seen));
+    assert_true(has_gone(atomic_load(&seen->grandchild)));
+    munmap(seen, sizeof *seen);
+}
+
+static volatile sig_atomic_t n_interrupts;
+static void count_interrupt(int signal_number) {
+    (void)signal_number;
+    n_interrupts = n_interrupts + 1;
+}
+
+static int interrupt_parent(void *argument) {
+    (void)argument;
+    signal(SIGINT, SIG_DFL);
+    if (my_rank() == 0) kill(getppid(), SIGINT);
+    return wait_for_ever(NULL);
+}
+
+static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
+    (void)state;
+    void (*old)(int) = signal(SIGINT, count_interrupt);
+    n_interrupts = 0;
+    assert_int_equal(lks_spawn(2, LKS_PROCESSES, interrupt_parent, NULL), LKS_ERR_PEER);
+    assert_non_null(strstr(lks_error_text(), "SIGINT"));
+    assert_int_equal(n_interrupts, 1);
+    signal(SIGINT, old);
+    no_child_is_left();
+}
+
+static int rank_1_calls_exit(int argc, char **argv) {
+    (void)argc, (void)argv;
+    lks_group *world;
+    LKS_CHECK(lks_init(&world, NULL));
+    if (lks_group_rank(world) == 1) exit(5);
+    return wait_for_ever(NULL);
+}
+
+/* Here and not with the threads' tests because it takes a process that may end. */
+static void a_rank_thread_that_calls_exit_is_named(void **state) {
+    (void)state;
+    int ends[2], wait_status;
+    char text[256] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        setenv("LOCKSTEP_THREADS", "2", 1);
+        _exit(lks_main(0, (char *[]){NULL}, rank_1_calls_exit));
+    }
+    close(ends[1]);
+    ssize_t n_read = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    assert_true(n_read > 0 && WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), 5);
+    assert_non_null(strstr(text, "rank 1 called exit"));
+}
+
+static void wait_until(void *argument) {
+    atomic_int *may_end = argument;
+    while (!atomic_load(may_end)) lksi_sleep_ns(1000000);
+}
+
+static void processes_after_threads_are_refused(void **state) {
+    (void)state;
+    atomic_int may_end = 0;
+    lksi_thread *thread;
+    assert_ok(lksi_thread_create(&thread, wait_until, &may_end, "waits"));
+    assert_int_equal(lks_spawn(2, LKS_PROCESSES, wait_for_ever, NULL), LKS_ERR_STATE);
+    assert_non_null(strstr(lks_error_text(), "2 threads"));
+    atomic_store(&may_end, 1);
+    lksi_thread_join(thread);
+}
+
+static void a_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
+    (void)state;
+    shared *seen = make_shared();
+    for (int64_t countdown = 1;; countdown++) {
+        int64_t held = lks_memory_nbytes();
+        lksi_alloc_fail_after(countdown);
+        lks_status status = lks_spawn(2, LKS_PROCESSES, rank_1_returns_256, seen);
+        lksi_alloc_fail_after(0);
+        assert_int_equal(lks_memory_nbytes(), held);
+        no_child_is_left();
+        if (status == LKS_ERR_PEER) break;
+        assert_int_equal(status, LKS_ERR_MEMORY);
+    }
+    munmap(seen, sizeof *seen);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_join_one_world),
+        cmocka_unit_test(a_rank_that_exits_is_named_and_the_others_end),
+        cmocka_unit_test(a_killed_rank_is_named_with_its_signal),
+        cmocka_unit_test(the_first_failure_is_named_not_what_follows_from_it),
+        cmocka_unit_test(a_rank_that_ignores_sigterm_is_killed),
+        cmocka_unit_test(a_failure_stays_one_in_eight_bits),
+        cmocka_unit_test(the_timeout_ends_all),
+        cmocka_unit_test(what_a_rank_started_ends_with_it),
+        cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
+        cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
+        cmocka_unit_test(processes_after_threads_are_refused),
+        cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),
+    };
+    return run_group(tests);
+}

@@ -1,0 +1,146 @@
+/* launch/: ranks as threads, by lks_spawn and by lks_main. */
+#include "test.h"
+
+#include "comm/comm.h"
+#include "launch/launch.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_int n_calls;
+
+static int join_and_add(void *argument) {
+    lks_group *world;
+    if (lks_init(&world, NULL) != LKS_OK) return 1;
+    int64_t rank = lks_group_rank(world), size = lks_group_size(world), sum = 0;
+    lks_status status = lks_all_reduce(world, &rank, &sum, 1, LKS_I64, LKS_SUM, NULL);
+    lks_group_destroy(world);
+    atomic_fetch_add(&n_calls, 1);
+    return status == LKS_OK && size == *(int *)argument && sum == size * (size - 1) / 2 ? 0 : 1;
+}
+
+static void threads_of_every_size_join_one_world(void **state) {
+    (void)state;
+    for (int n = 1; n <= 8; n++) {
+        atomic_store(&n_calls, 0);
+        assert_ok(lks_spawn(n, LKS_THREADS, join_and_add, &n));
+        assert_int_equal(atomic_load(&n_calls), n);
+    }
+}
+
+static int rank_1_returns_3(void *argument) {
+    (void)argument;
+    lks_group *world;
+    if (lks_init(&world, NULL) != LKS_OK) return 1;
+    int result = lks_group_rank(world) == 1 ? 3 : 0;
+    lks_group_destroy(world);
+    return result;
+}
+
+static void a_thread_that_fails_is_named(void **state) {
+    (void)state;
+    assert_int_equal(lks_spawn(3, LKS_THREADS, rank_1_returns_3, NULL), LKS_ERR_PEER);
+    assert_non_null(strstr(lks_error_text(), "rank 1 (a thread of pid "));
+    assert_non_null(strstr(lks_error_text(), "exited with status 3"));
+}
+
+static int fail_before_init(void *argument) {
+    atomic_int *arrivals = argument;
+    if (atomic_fetch_add(arrivals, 1) == 0) return 9;
+    lks_group *world;
+    if (lks_init(&world, NULL) == LKS_OK) return 1;
+    return 2;
+}
+
+static void a_thread_that_never_joins_does_not_hang_the_others(void **state) {
+    (void)state;
+    atomic_int arrivals = 0;
+    assert_int_equal(lks_spawn(4, LKS_THREADS, fail_before_init, &arrivals), LKS_ERR_PEER);
+    assert_non_null(strstr(lks_error_text(), "exited with status 9"));
+}
+
+static int do_nothing(void *argument) {
+    (void)argument;
+    return 0;
+}
+
+static void wrong_arguments_are_refused(void **state) {
+    (void)state;
+    assert_int_equal(lks_spawn(0, LKS_THREADS, do_nothing, NULL), LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "0 ranks"));
+    assert_int_equal(lks_spawn(LKSI_MAX_RANKS + 1, LKS_THREADS, do_nothing, NULL), LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_spawn(2, LKS_THREADS, NULL, NULL), LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_spawn(2, (lks_spawn_mode)7, do_nothing, NULL), LKS_ERR_ARGUMENT);
+}
+
+static void a_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
+    (void)state;
+    for (int64_t countdown = 1;; countdown++) {
+        int64_t held = lks_memory_nbytes();
+        lksi_alloc_fail_after(countdown);
+        lks_status status = lks_spawn(2, LKS_THREADS, do_nothing, NULL);
+        lksi_alloc_fail_after(0);
+        assert_int_equal(lks_memory_nbytes(), held);
+        if (status == LKS_OK) return;
+        assert_int_equal(status, LKS_ERR_MEMORY);
+    }
+}
+
+/* --- lks_main --- */
+
+static atomic_int rank_mask;
+
+static int mark_rank(int argc, char **argv) {
+    if (argc != 2 || strcmp(argv[1], "hello") != 0 || argv[2] != NULL) return 1;
+    argv[1][0] = 'j'; /* ours to write to: no other rank sees it */
+    lks_group *world;
+    if (lks_init(&world, NULL) != LKS_OK) return 1;
+    atomic_fetch_or(&rank_mask, 1 << lks_group_rank(world));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void main_runs_once_or_once_per_thread(void **state) {
+    (void)state;
+    char program[] = "program", word[] = "hello", word_again[] = "hello";
+    unsetenv("LOCKSTEP_THREADS");
+    atomic_store(&rank_mask, 0);
+    assert_int_equal(lks_main(2, (char *[]){program, word, NULL}, mark_rank), 0);
+    assert_int_equal(atomic_load(&rank_mask), 1);
+    setenv("LOCKSTEP_THREADS", "4", 1);
+    assert_int_equal(lks_main(2, (char *[]){program, word_again, NULL}, mark_rank), 0);
+    assert_int_equal(atomic_load(&rank_mask), 15);
+    assert_string_equal(word_again, "hello");
+    unsetenv("LOCKSTEP_THREADS");
+}
+
+static int return_256(int argc, char **argv) {
+    (void)argc, (void)argv;
+    return 256;
+}
+
+static void main_keeps_a_failure_a_failure(void **state) {
+    (void)state;
+    unsetenv("LOCKSTEP_THREADS");
+    assert_int_equal(lks_main(0, (char *[]){NULL}, return_256), 1);
+    setenv("LOCKSTEP_THREADS", "2", 1);
+    assert_int_equal(lks_main(0, (char *[]){NULL}, return_256), 1);
+    setenv("LOCKSTEP_THREADS", "many", 1);
+    assert_int_equal(lks_main(0, (char *[]){NULL}, return_256), 1);
+    assert_non_null(strstr(lks_error_text(), "LOCKSTEP_THREADS='many'"));
+    unsetenv("LOCKSTEP_THREADS");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_of_every_size_join_one_world),
+        cmocka_unit_test(a_thread_that_fails_is_named),
+        cmocka_unit_test(a_thread_that_never_joins_does_not_hang_the_others),
+        cmocka_unit_test(wrong_arguments_are_refused),
+        cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),
+        cmocka_unit_test(main_runs_once_or_once_per_thread),
+        cmocka_unit_test(main_keeps_a_failure_a_failure),
+    };
+    return run_group(tests);
+}

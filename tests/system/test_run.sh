@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# lockstep run, from the outside: real processes, real signals, real leftovers.
+# Usage: test_run.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
+set -u
+build=$1
+lockstep=$build/lockstep
+examples=$build/examples
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+marker=lockstep-test-$$ # in the arguments of every process that must not survive
+n_failed=0
+shm_before=$(ls /dev/shm)
+
+# check NAME COMMAND...: the behaviour holds if the command succeeds
+check() {
+  local name=$1
+  shift
+  if "$@"; then echo "ok   $name"; else
+    echo "FAIL $name"
+    sed 's/^/     | /' "$work/out" "$work/err"
+    n_failed=$((n_failed + 1))
+  fi
+}
+
+# run ARGS...: lockstep with its output in $work/out and $work/err and its exit status in $status
+run() {
+  "$lockstep" "$@" >"$work/out" 2>"$work/err"
+  status=$?
+}
+
+status_is() { [ "$status" = "$1" ]; }
+err_has() { grep -qE -- "$1" "$work/err"; }
+out_has() { grep -qE -- "$1" "$work/out"; }
+err_lines() { [ "$(wc -l <"$work/err")" = "$1" ]; }
+out_lines() { [ "$(wc -l <"$work/out")" = "$1" ]; }
+# eventually COMMAND...: within five seconds
+eventually() {
+  for _ in $(seq 100); do
+    "$@" && return
+    sleep 0.05
+  done
+  return 1
+}
+none_left() { ! pgrep -f "$marker" >/dev/null; }
+all_started() { [ "$(ls "$work"/started.* 2>/dev/null | wc -l)" = "$1" ]; }
+refused() { status_is 2 && err_lines 1 && err_has "$1"; }
+
+# --- the command itself ---
+run --version
+check "--version says the version" out_has '^lockstep [0-9]+\.[0-9]+\.[0-9]+$'
+run --help
+check "--help lists the commands" out_has '^  run '
+run help run
+check "help run explains the options" out_has '--log-dir DIR'
+run help nothing
+check "help of an unknown command is refused" refused "unknown command 'nothing'"
+run frobnicate
+check "an unknown command is refused" refused "unknown command 'frobnicate'"
+run info
+check "info names devices and libraries" eval 'status_is 0 && out_has "^devices: .*reference" && out_has "^zlib: " && out_has "^instruction set: "'
+run info --all
+check "info refuses an unknown option" refused "'--all'"
+
+# --- wrong calls ---
+run run -n 0 true
+check "-n 0 is refused" refused "-n '0'"
+run run -n abc true
+check "-n abc is refused" refused "-n 'abc'"
+run run -n 2x true
+check "-n 2x is refused" refused "-n '2x'"
+run run -n
+check "-n without a value is refused" refused "-n needs a value"
+run run true
+check "a missing -n is refused" refused "-n N is missing"
+run run -n 2
+check "a missing program is refused" refused "which program"
+run run -n 2 --frobnicate true
+check "an unknown flag is refused" refused "'--frobnicate'"
+run run -n 2 --timeout soon true
+check "a timeout that is no number is refused" refused "--timeout 'soon'"
+run run -n 2 --threads --prefix true
+check "--prefix with --threads is refused" refused "--prefix needs ranks that are processes"
+run run -n 3 ./no-such-program
+check "a program that does not exist is one error, status 127" eval 'status_is 127 && err_lines 1 && err_has "^lockstep run: cannot start .\./no-such-program.: No such file or directory$"'
+run run -n 3 --threads ./no-such-program
+check "the same with --threads" eval 'status_is 127 && err_lines 1'
+echo text >"$work/text"
+run run -n 3 "$work/text"
+check "a file that is not executable is status 126" eval 'status_is 126 && err_lines 1 && err_has "Permission denied"'
+run run -n 2 --log-dir /proc/nowhere true
+check "a log directory that cannot be made is named" eval '! status_is 0 && err_lines 1 && err_has "/proc/nowhere"'
+
+# --- the environment ---
+run run -n 3 bash -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR ${#LOCKSTEP_JOB_KEY} $OMP_NUM_THREADS'
+check "each rank finds who it is" eval 'status_is 0 && out_lines 3 && out_has "^0/3 0/3 127.0.0.1 64 1$" && out_has "^2/3 2/3 127.0.0.1 64 1$"'
+run run -n 2 bash -c 'echo $MASTER_PORT $LOCKSTEP_JOB_KEY'
+check "ranks share port and key" [ "$(sort -u "$work/out" | wc -l)" = 1 ]
+cp "$work/out" "$work/first"
+run run -n 2 bash -c 'echo $MASTER_PORT $LOCKSTEP_JOB_KEY'
+check "another job has another key" eval '! grep -qF "$(head -1 "$work/first" | cut -d" " -f2)" "$work/out"'
+OMP_NUM_THREADS=5 LOCKSTEP_JOB_KEY=abc RANK=9 LOCKSTEP_THREADS=4 run run -n 1 bash -c 'echo $OMP_NUM_THREADS $LOCKSTEP_JOB_KEY $RANK ${LOCKSTEP_THREADS-unset}'
+check "what the user set stays, what another launcher set goes" out_has '^5 abc 0 unset$'
+run run -n 4 --bind bash -c 'grep Cpus_allowed_list /proc/self/status'
+check "--bind gives each rank one CPU" eval 'out_lines 4 && ! grep -qE "[-,]" "$work/out"'
+echo input | "$lockstep" run -n 2 bash -c 'read -r line; echo "$RANK:$line"' >"$work/out" 2>"$work/err"
+check "rank 0 reads standard input, the others do not" eval 'out_has "^0:input$" && out_has "^1:$"'
+
+# --- failures ---
+run run -n 3 --grace 0.2 bash -c '[ $RANK = 1 ] && exit 3; sleep 60; : '"$marker"
+check "a rank that exits with 3 is named, status 3" eval 'status_is 3 && err_lines 1 && err_has "^lockstep run: rank 1 \(pid [0-9]+ on .+\) exited with status 3$"'
+check "and the others are gone" none_left
+run run -n 3 --grace 0.2 bash -c '[ $RANK = 2 ] && kill -KILL $$; sleep 60; : '"$marker"
+check "a killed rank is named with its signal, status 137" eval 'status_is 137 && err_lines 1 && err_has "^lockstep run: rank 2 \(pid [0-9]+ on .+\) was killed by SIGKILL$"'
+check "and the others are gone, too" none_left
+run run -n 2 --grace 3 bash -c '[ $RANK = 1 ] && exit 3; sleep 0.3; echo "rank 0 noticed"; exit 1'
+check "survivors have time to report" eval 'status_is 3 && out_has "rank 0 noticed" && err_lines 1'
+run run -n 2 --grace 0.1 bash -c 'trap "" TERM; [ $RANK = 1 ] && exit 3; for i in $(seq 600); do sleep 0.1; done; : '"$marker"
+check "a survivor that ignores SIGTERM is killed" eval 'status_is 3 && none_left'
+start=$SECONDS
+run run -n 2 --timeout 0.5 bash -c 'sleep 60; : '"$marker"
+check "the timeout ends all, status 124" eval 'status_is 124 && err_lines 1 && err_has "2 of 2 ranks had not ended after 0.5 s" && none_left && [ $((SECONDS - start)) -lt 10 ]'
+run run -n 2 bash -c "(exec -a $marker sleep 60) & exit 0"
+check "what a rank leaves running ends with it" eval 'status_is 0 && none_left'
+run run -n 2 bash -c "setsid bash -c 'exec -a $marker sleep 60' & sleep 0.2; exit 0"
+check "even in a session of its own" eval 'status_is 0 && none_left'
+
+# --- signals ---
+# start_job: two ranks that say they have started, then wait; with a child each
+start_job() {
+  rm -f "$work"/started.*
+  set -m # a background command of a script has SIGINT ignored, one of an interactive shell has not
+  "$lockstep" run -n 2 "$@" bash -c "${handler:-} (exec -a $marker-child sleep 60) & : >$work/started.\$RANK; wait; : $marker" \
+    >"$work/out" 2>"$work/err" &
+  job=$!
+  set +m
+  eventually all_started 2
+}
+end_job() {
+  wait "$job"
+  status=$?
+}
+for signal in INT TERM HUP; do
+  start_job
+  kill -$signal "$job"
+  end_job
+  check "SIG$signal is forwarded" eval "status_is $((128 + $(kill -l $signal))) && err_lines 1 && err_has 'SIG$signal' && none_left"
+done
+handler='trap "echo caught; exit 0" INT;'
+start_job
+kill -INT "$job"
+end_job
+check "ranks that end in order after SIGINT are a success" eval 'status_is 0 && out_lines 2 && out_has caught && none_left'
+handler='trap "" INT;'
+start_job
+kill -INT "$job"
+sleep 0.3
+kill -INT "$job"
+end_job
+check "a second SIGINT kills" eval 'status_is 137 && none_left'
+handler=
+start_job
+disown "$job" # else the shell announces its death
+kill -KILL "$job"
+check "ranks and their children die with a killed launcher" eventually none_left
+
+# --- output ---
+run run -n 2 --prefix bash -c 'echo "line $RANK"; echo "error $RANK" >&2; printf "no newline"'
+check "--prefix tags each line" eval 'out_has "^\[0\] line 0$" && out_has "^\[1\] line 1$" && out_has "^\[1\] no newline$" && err_has "^\[0\] error 0$"'
+run run -n 4 --prefix bash -c 'for i in $(seq 300); do printf "aaaa"; printf "bbbb\n"; done'
+check "--prefix keeps lines whole" eval 'out_lines 1200 && [ "$(grep -cxE "\[[0-3]\] aaaabbbb" "$work/out")" = 1200 ]'
+run run -n 2 --log-dir "$work/logs" bash -c 'echo "out $RANK"; echo "err $RANK" >&2'
+check "--log-dir writes a file per rank" eval 'status_is 0 && out_lines 0 && [ "$(cat "$work/logs/rank-1.log")" = "$(printf "out 1\nerr 1")" ]'
+run run -n 2 --grace 0.2 --log-dir "$work/logs" bash -c '[ $RANK = 1 ] || sleep 60; seq 100; echo "no such data" >&2; exit 3'
+check "a failure shows the last lines of a captured rank" eval 'status_is 3 && err_has "rank 1 .* exited with status 3; its last lines:" && err_has "^  \| no such data$" && err_lines 6'
+run run -n 1 --log-dir "$work/logs" bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
+check "a line without end loses nothing" [ "$(tr -d '\n' <"$work/logs/rank-0.log" | wc -c)" = 3000000 ]
+
+# --- real ranks ---
+for mode in "" --threads; do
+  run run -n 4 $mode "$examples/hello"
+  check "hello ${mode:-as processes}" eval 'status_is 0 && out_lines 4 && out_has "rank 3 of 4"'
+  run run -n 2 $mode "$examples/send_recv"
+  check "send_recv ${mode:-as processes}" eval 'status_is 0 && out_has "^rank 1 received 42 from rank 0"'
+  run run -n 1 $mode "$examples/send_recv"
+  check "send_recv of one rank says what it needs ${mode:-as processes}" eval 'status_is 1 && err_has "needs at least 2 ranks"'
+  for n in 1 2 3 5 8; do
+    run run -n $n $mode "$examples/sum_of_ranks"
+    check "sum_of_ranks of $n ${mode:-as processes}" eval 'status_is 0 && out_lines $((n + 1)) && [ "$(grep -c " $((n * (n - 1) / 2))\$" "$work/out")" = $((n + 1)) ]'
+  done
+  run run -n 2 $mode "$examples/hello" --loud
+  check "an example names an unknown argument, status 2 ${mode:-as processes}" eval "status_is 2 && err_has \"'--loud'\" && err_has 'rank [01] .* exited with status 2'"
+done
+"$examples/hello" >"$work/out" 2>"$work/err"
+check "a program without a launcher is a world of one" out_has 'rank 0 of 1 '
+
+# --- by hand, as under torchrun ---
+port=$((20000 + RANDOM % 20000))
+by_hand() { env RANK=$1 WORLD_SIZE=2 LOCAL_RANK=$1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$examples/sum_of_ranks"; }
+by_hand 0 >"$work/out" 2>"$work/err" &
+by_hand 1 >>"$work/out" 2>>"$work/err" || true
+wait $!
+status=$?
+check "ranks can be started by hand with the environment variables" eval 'status_is 0 && out_has "rank 0 has the sum 1" && out_has "rank 1 has the sum 1"'
+
+# --- leftovers ---
+check "no process is left" none_left
+# Other tests may run at the same time: what they have there is gone soon.
+nothing_new_in_shm() { [ -z "$(comm -13 <(echo "$shm_before") <(ls /dev/shm))" ]; }
+check "nothing is left in /dev/shm" eventually nothing_new_in_shm
+exit $((n_failed > 0))
