@@ -71,7 +71,7 @@ typedef struct lksi_process {
     pid_t pid; /* also the number of its process group */
     bool is_running;
     siginfo_t end;             /* what waitid said */
-    int n_reaped, n_announced; /* the how-manieth to be reaped, to announce its end; 0: has not */
+    int n_reaped, n_announced; /* 1 for the first to be reaped, to announce its end; 0: not yet */
 } lksi_process;
 
 /* Starts all, or none. Returns once every process runs its program or function. */

@@ -196,7 +196,8 @@ check "a program without a launcher is a world of one" out_has 'rank 0 of 1 '
 # --- by hand, as under torchrun ---
 port=$((20000 + RANDOM % 20000))
 by_hand() { env RANK=$1 WORLD_SIZE=2 LOCAL_RANK=$1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$examples/sum_of_ranks"; }
-by_hand 0 >"$work/out" 2>"$work/err" &
+rm "$work/out" "$work/err"
+by_hand 0 >>"$work/out" 2>>"$work/err" &
 by_hand 1 >>"$work/out" 2>>"$work/err" || true
 wait $!
 status=$?
