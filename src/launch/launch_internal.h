@@ -65,7 +65,7 @@ void lksi_output_take_rank(lksi_output *output, int rank);
 const char *lksi_output_last_lines(const lksi_output *output, int rank);
 void lksi_output_destroy(lksi_output *output); /* after the ranks' end: writes what is left */
 
-/* --- start.c: processes that become ranks --- */
+/* --- a process of the job: a rank, or all of them as threads --- */
 
 typedef struct lksi_process {
     pid_t pid; /* also the number of its process group */
@@ -74,10 +74,25 @@ typedef struct lksi_process {
     int n_reaped, n_announced; /* 1 for the first to be reaped, to announce its end; 0: not yet */
 } lksi_process;
 
+/* --- guard.c: ends the ranks' process groups where the launcher itself was killed --- */
+
+typedef struct lksi_guard {
+    pid_t pid;
+    int descriptor;
+} lksi_guard;
+
+/* Before the ranks: `processes` is room for the guard to keep them in, in its own copy of the memory. */
+lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes);
+void lksi_guard_enter(const lksi_guard *guard, int index);  /* in a rank: its process group is process `index`'s */
+void lksi_guard_forget(const lksi_guard *guard, int index); /* in the launcher: that group is done for */
+void lksi_guard_stop(lksi_guard *guard);
+
+/* --- start.c: processes that become ranks --- */
+
 /* Starts all, or none. Returns once every process runs its program or function. */
 lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
-                                const lksi_signals *signals, lksi_output *output, lksi_process *processes,
-                                int n_processes, int *exit_status);
+                                const lksi_signals *signals, lksi_output *output, const lksi_guard *guard,
+                                lksi_process *processes, int n_processes, int *exit_status);
 
 /* --- culprit.c: which rank failed first --- */
 
@@ -92,17 +107,6 @@ void lksi_end_announce(void); /* in a rank, with its exit ahead; nothing happens
 bool lksi_process_read_stat(pid_t pid, lksi_process_stat *stat);
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
 int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
-
-/* --- guard.c: ends the ranks' process groups where the launcher itself was killed --- */
-
-typedef struct lksi_guard {
-    pid_t pid;
-    int descriptor;
-} lksi_guard;
-
-lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes);
-void lksi_guard_forget(const lksi_guard *guard, int index); /* this process group is done for */
-void lksi_guard_stop(lksi_guard *guard);
 
 /* --- orphans.c: descendants whose parents are gone --- */
 

@@ -186,20 +186,12 @@ static void watch(supervisor *s) {
 }
 
 static lks_status start_and_watch(supervisor *s) {
-    s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
-    LKS_TRY(lksi_processes_start(s->job, &s->environment, &s->signals, s->output, s->processes, s->n_processes,
-                                 &s->exit_status));
+    LKS_TRY(lksi_processes_start(s->job, &s->environment, &s->signals, s->output, &s->guard, s->processes,
+                                 s->n_processes, &s->exit_status));
+    s->exit_status = 0;
     s->n_running = s->n_processes;
     s->timeout_at = s->job->timeout_ms > 0 ? lksi_now_ns() + s->job->timeout_ms * NS_PER_MS : NEVER;
-    lks_status status = lksi_guard_start(&s->guard, s->processes, s->n_processes);
-    if (status != LKS_OK) {
-        signal_all(s, SIGKILL);
-        for (int i = 0; i < s->n_processes; i++) waitpid(s->processes[i].pid, NULL, 0);
-        return status;
-    }
-    s->exit_status = 0;
     watch(s);
-    lksi_guard_stop(&s->guard);
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }
 
@@ -215,7 +207,11 @@ static lks_status run_job(supervisor *s) {
     }
     LKS_TRY_GOTO(lksi_rank_environment_create(&s->environment), free_polled);
     LKS_TRY_GOTO(lksi_signals_take(&s->signals, s->job->argv != NULL), destroy_environment);
+    s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
+    LKS_TRY_GOTO(lksi_guard_start(&s->guard, s->processes, s->n_processes), give_back_signals);
     status = start_and_watch(s);
+    lksi_guard_stop(&s->guard);
+give_back_signals:
     if (s->adopts_orphans) lksi_orphans_end();
     lksi_signals_give_back(&s->signals);
 destroy_environment:

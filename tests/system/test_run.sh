@@ -162,6 +162,14 @@ start_job
 disown "$job" # else the shell announces its death
 kill -KILL "$job"
 check "ranks and their children die with a killed launcher" eventually none_left
+for delay in 1 3 5 7 9 12 15 20 30 50; do # while it starts, too
+  "$lockstep" run -n 6 bash -c "(exec -a $marker-child sleep 60) & exec -a $marker sleep 60" &
+  job=$!
+  disown "$job"
+  sleep "$(printf 0.%03d $delay)"
+  kill -KILL "$job"
+done
+check "whenever it is killed" eventually none_left
 
 # --- output ---
 run run -n 2 --prefix bash -c 'echo "line $RANK"; echo "error $RANK" >&2; printf "no newline"'
