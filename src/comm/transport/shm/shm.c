@@ -35,6 +35,7 @@ static lks_status map(int descriptor, size_t nbytes, void **base) {
 
 /* Sealed against shrinking: no process can take the memory away from under the others. */
 static lks_status create_segment(size_t nbytes, int *descriptor) {
+    LKS_TRY(lksi_memory_check(nbytes));
     int created = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (created < 0) return lksi_error_errno("memfd_create");
     int failed;
