@@ -142,9 +142,7 @@ static int run(int argc, char **argv) {
     int exit_status;
     lks_status status = lksi_supervise(&job, &exit_status);
     /* A failed rank and the timeout have been reported, when they happened. */
-    if (status != LKS_OK && status != LKS_ERR_PEER && status != LKS_ERR_TIMEOUT) {
-        (void)refuse("%s", lks_error_text());
-    }
+    if (status != LKS_OK && status != LKS_ERR_PEER && status != LKS_ERR_TIMEOUT) (void)refuse("%s", lks_error_text());
     return exit_status;
 }
 

@@ -53,6 +53,7 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
         for (size_t i = 0; i < sizeof of_processes / sizeof *of_processes; i++) set_number(of_processes[i], values[i]);
         unsetenv("LOCKSTEP_THREADS");
     }
+    set_number("LOCKSTEP_LAUNCHER_PID", (int)getppid());
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", environment->master_port, 1);
     setenv("LOCKSTEP_JOB_KEY", environment->job_key, 0);

@@ -2,7 +2,8 @@
  *
  * The kernel kills the ranks when their launcher dies (PR_SET_PDEATHSIG), but not what the ranks have started. The
  * guard holds one end of a socket; when the other end is closed by the launcher's death, it kills the process groups
- * that it has not been told to forget. After an orderly end there are none left, and it just goes.
+ * that were entered and not forgotten. After an orderly end there are none left, and it just goes. It is there before
+ * the first rank, and each rank enters its group itself before it runs anything, so that there is no moment in between.
  */
 #define _GNU_SOURCE /* syscall, SOCK_CLOEXEC */
 #include "launch/launch_internal.h"
@@ -13,6 +14,11 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+typedef struct message {
+    int index;
+    pid_t pid; /* 0: forget this one */
+} message;
 
 /* Keeps `kept`, as descriptor 0. The guard must not hold the launcher's output open: a reader would wait for its end.
  */
@@ -30,11 +36,11 @@ static _Noreturn void keep_guard(int descriptor, lksi_process *processes, int n_
     prctl(PR_SET_NAME, "lockstep-guard");
     close_all_but(descriptor);
     for (;;) {
-        int index;
-        ssize_t n_read = read(0, &index, sizeof index);
+        message received;
+        ssize_t n_read = read(0, &received, sizeof received);
         if (n_read < 0 && errno == EINTR) continue;
-        if (n_read != sizeof index) break;
-        processes[index].is_running = false;
+        if (n_read != sizeof received) break;
+        processes[received.index] = (lksi_process){.pid = received.pid, .is_running = received.pid != 0};
     }
     for (int i = 0; i < n_processes; i++)
         if (processes[i].is_running) kill(-processes[i].pid, SIGKILL);
@@ -62,11 +68,14 @@ lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_pr
     return LKS_OK;
 }
 
-void lksi_guard_forget(const lksi_guard *guard, int index) {
-    /* It fails only if somebody killed the guard; the job goes on without. */
-    ssize_t n_sent = send(guard->descriptor, &index, sizeof index, MSG_NOSIGNAL);
+/* It fails only if somebody killed the guard; the job goes on without. */
+static void tell(const lksi_guard *guard, message told) {
+    ssize_t n_sent = send(guard->descriptor, &told, sizeof told, MSG_NOSIGNAL);
     (void)n_sent;
 }
+
+void lksi_guard_enter(const lksi_guard *guard, int index) { tell(guard, (message){.index = index, .pid = getpid()}); }
+void lksi_guard_forget(const lksi_guard *guard, int index) { tell(guard, (message){.index = index}); }
 
 void lksi_guard_stop(lksi_guard *guard) {
     close(guard->descriptor);

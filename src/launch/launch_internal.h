@@ -40,8 +40,8 @@ typedef struct lksi_signals {
     struct sigaction old_child_action;
 } lksi_signals;
 
-/* Takes SIGCHLD, SIGINT, SIGTERM and SIGHUP from the calling thread. SIGINT and SIGTERM also where they are ignored,
- * if so asked: a shell script starts its background commands with SIGINT ignored. */
+/* Takes SIGCHLD, LKSI_SIGNAL_END, SIGINT, SIGTERM and SIGHUP from the calling thread. SIGINT and SIGTERM also where
+ * they are ignored, if so asked: a shell script starts its background commands with SIGINT ignored. */
 lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
 /* In a forked rank: as if they had never been taken. */
 void lksi_signals_restore_in_child(const lksi_signals *signals);
@@ -65,17 +65,14 @@ void lksi_output_take_rank(lksi_output *output, int rank);
 const char *lksi_output_last_lines(const lksi_output *output, int rank);
 void lksi_output_destroy(lksi_output *output); /* after the ranks' end: writes what is left */
 
-/* --- start.c: processes that become ranks --- */
+/* --- a process of the job: a rank, or all of them as threads --- */
 
 typedef struct lksi_process {
     pid_t pid; /* also the number of its process group */
     bool is_running;
+    siginfo_t end;             /* what waitid said */
+    int n_reaped, n_announced; /* 1 for the first to be reaped, to announce its end; 0: not yet */
 } lksi_process;
-
-/* Starts all, or none. Returns once every process runs its program or function. */
-lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
-                                const lksi_signals *signals, lksi_output *output, lksi_process *processes,
-                                int n_processes, int *exit_status);
 
 /* --- guard.c: ends the ranks' process groups where the launcher itself was killed --- */
 
@@ -84,9 +81,32 @@ typedef struct lksi_guard {
     int descriptor;
 } lksi_guard;
 
+/* Before the ranks: `processes` is room for the guard to keep them in, in its own copy of the memory. */
 lks_status lksi_guard_start(lksi_guard *guard, lksi_process *processes, int n_processes);
-void lksi_guard_forget(const lksi_guard *guard, int index); /* this process group is done for */
+void lksi_guard_enter(const lksi_guard *guard, int index);  /* in a rank: its process group is process `index`'s */
+void lksi_guard_forget(const lksi_guard *guard, int index); /* in the launcher: that group is done for */
 void lksi_guard_stop(lksi_guard *guard);
+
+/* --- start.c: processes that become ranks --- */
+
+/* Starts all, or none. Returns once every process runs its program or function. */
+lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
+                                const lksi_signals *signals, lksi_output *output, const lksi_guard *guard,
+                                lksi_process *processes, int n_processes, int *exit_status);
+
+/* --- culprit.c: which rank failed first --- */
+
+#define LKSI_SIGNAL_END (SIGRTMAX - 1) /* queued to the launcher by a rank that is about to end */
+
+typedef struct lksi_process_stat {
+    pid_t parent;
+    bool is_exiting; /* its descriptors may be closed already, its end not yet told */
+} lksi_process_stat;
+
+void lksi_end_announce(void); /* in a rank, with its exit ahead; nothing happens without a launcher */
+bool lksi_process_read_stat(pid_t pid, lksi_process_stat *stat);
+bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
+int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
 
 /* --- orphans.c: descendants whose parents are gone --- */
 

@@ -63,7 +63,10 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     /* Under the launcher several ranks share one stdout; line by line they do not cut each other's lines. */
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const char *threads = getenv("LOCKSTEP_THREADS");
-    if (threads == NULL) return lksi_exit_code(rank_main(argc, argv));
+    if (threads == NULL) {
+        atexit(lksi_end_announce); /* also where rank_main calls exit */
+        return lksi_exit_code(rank_main(argc, argv));
+    }
     int64_t n_ranks;
     if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
         (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_THREADS='%s': a number from 1 to %d was expected", threads,

@@ -4,7 +4,6 @@
 #include "launch/launch_internal.h"
 
 #include <dirent.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,28 +26,15 @@ void lksi_orphans_reap(const lksi_process *processes, int n_processes, pid_t gua
     }
 }
 
-/* The parent of process `pid`, or 0. /proc/PID/stat: "PID (NAME) STATE PARENT ..."; the name may hold anything. */
-static pid_t parent_of(const char *pid) {
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%.32s/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return 0;
-    size_t nbytes = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[nbytes] = '\0';
-    const char *after_name = strrchr(text, ')');
-    int parent = 0;
-    if (after_name == NULL || sscanf(after_name + 1, " %*c %d", &parent) != 1) return 0;
-    return parent;
-}
-
 static void kill_children(void) {
     DIR *directory = opendir("/proc");
     if (directory == NULL) return;
     const pid_t self = getpid();
     for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
         int64_t pid;
-        if (lksi_parse_i64(entry->d_name, 1, INT32_MAX, &pid) && parent_of(entry->d_name) == self)
+        lksi_process_stat stat;
+        if (lksi_parse_i64(entry->d_name, 1, INT32_MAX, &pid) && lksi_process_read_stat((pid_t)pid, &stat) &&
+            stat.parent == self)
             kill((pid_t)pid, SIGKILL);
     }
     closedir(directory);

@@ -130,6 +130,12 @@ static void keep_tail(rank_output *rank, const char *text, size_t nbytes) {
     rank->tail[rank->tail_nbytes] = '\0';
 }
 
+static void write_line(FILE *file, const char *line, size_t nbytes) {
+    if (file == NULL) return;
+    fwrite(line, 1, nbytes, file);
+    fputc('\n', file);
+}
+
 /* Writes whole lines; the last one gets its newline if it has none. */
 static void write_lines(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
     keep_tail(rank, text, nbytes);
@@ -137,11 +143,9 @@ static void write_lines(rank_output *rank, FILE *terminal, const char *text, siz
     for (const char *line = text; line < end;) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t line_nbytes = (size_t)((newline != NULL ? newline : end) - line);
-        if (terminal != NULL) fprintf(terminal, "%s%.*s\n", rank->tag, (int)line_nbytes, line);
-        if (rank->log != NULL) {
-            fwrite(line, 1, line_nbytes, rank->log);
-            fputc('\n', rank->log);
-        }
+        if (terminal != NULL) fputs(rank->tag, terminal);
+        write_line(terminal, line, line_nbytes);
+        write_line(rank->log, line, line_nbytes);
         line += line_nbytes + 1;
     }
     if (terminal != NULL) fflush(terminal);

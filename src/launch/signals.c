@@ -16,6 +16,7 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
     sigset_t taken;
     sigemptyset(&taken);
     sigaddset(&taken, SIGCHLD);
+    sigaddset(&taken, LKSI_SIGNAL_END);
     if (even_if_ignored || !is_ignored(SIGINT)) sigaddset(&taken, SIGINT);
     if (even_if_ignored || !is_ignored(SIGTERM)) sigaddset(&taken, SIGTERM);
     if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP); /* under nohup it stays ignored */
@@ -44,6 +45,9 @@ void lksi_signals_restore_in_child(const lksi_signals *signals) {
 
 void lksi_signals_give_back(lksi_signals *signals) {
     if (signals->descriptor < 0) return;
+    /* Announcements that nobody has read would end the caller once they are not blocked any more. */
+    struct signalfd_siginfo unread;
+    while (read(signals->descriptor, &unread, sizeof unread) == sizeof unread) continue;
     close(signals->descriptor);
     signals->descriptor = -1;
     sigaction(SIGCHLD, &signals->old_child_action, NULL);

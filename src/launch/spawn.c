@@ -27,10 +27,15 @@ static lks_status spawn_processes(int n_ranks, int (*function)(void *argument), 
     return lksi_supervise(&(lksi_job){.n_ranks = n_ranks, .function = function, .argument = argument}, &exit_status);
 }
 
-static int call_function(void *opaque, int rank) {
-    const lksi_job *job = opaque;
-    (void)rank;
-    return job->function(job->argument);
+typedef struct call {
+    int (*function)(void *argument);
+    void *argument;
+} call;
+
+static int run_call(void *opaque, int rank) {
+    const call *c = opaque;
+    (void)rank; /* lks_init tells */
+    return c->function(c->argument);
 }
 
 lks_status lks_spawn(int n_ranks, lks_spawn_mode mode, int (*function)(void *argument), void *argument) {
@@ -39,7 +44,6 @@ lks_status lks_spawn(int n_ranks, lks_spawn_mode mode, int (*function)(void *arg
     if (function == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: function is NULL");
     if (mode == LKS_PROCESSES) return spawn_processes(n_ranks, function, argument);
     if (mode != LKS_THREADS) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: %d is no mode", (int)mode);
-    lksi_job job = {.function = function, .argument = argument};
     int exit_status;
-    return lksi_rank_threads_run(n_ranks, call_function, &job, &exit_status);
+    return lksi_rank_threads_run(n_ranks, run_call, &(call){function, argument}, &exit_status);
 }

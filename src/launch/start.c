@@ -18,6 +18,7 @@ typedef struct start {
     const lksi_rank_environment *environment;
     const lksi_signals *signals;
     lksi_output *output;
+    const lksi_guard *guard;
     pid_t launcher;
     int failure[2]; /* the pipe: an errno comes out of it */
 } start;
@@ -41,10 +42,12 @@ static _Noreturn void give_up(const start *s) {
 static _Noreturn void be_function(const start *s) {
     lksi_rank_environment mine = *s->environment;
     lksi_rank_environment_destroy(&mine);
+    close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
     int result = s->job->function(s->job->argument);
     fflush(NULL);
+    lksi_end_announce();
     _exit(lksi_exit_code(result)); /* exit would run what the parent has registered with atexit, once more per rank */
 }
 
@@ -52,6 +55,7 @@ static _Noreturn void be_rank(const start *s, int rank) {
     setpgid(0, 0);
     /* The launcher may have died before the request to die with it. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != s->launcher) _exit(1);
+    lksi_guard_enter(s->guard, rank);
     lksi_signals_restore_in_child(s->signals);
     connect_stdin(rank);
     lksi_output_connect(s->output, rank);
@@ -62,9 +66,10 @@ static _Noreturn void be_rank(const start *s, int rank) {
     give_up(s);
 }
 
-static void end_all(lksi_process *processes, int n_processes) {
-    for (int i = 0; i < n_processes; i++) kill(-processes[i].pid, SIGKILL);
+static void end_all(const lksi_guard *guard, lksi_process *processes, int n_processes) {
     for (int i = 0; i < n_processes; i++) {
+        kill(-processes[i].pid, SIGKILL);
+        lksi_guard_forget(guard, i);
         while (waitpid(processes[i].pid, NULL, 0) < 0 && errno == EINTR) continue;
         processes[i].is_running = false;
     }
@@ -94,9 +99,14 @@ static lks_status fork_all(const start *s, lksi_process *processes, int n_proces
 }
 
 lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment *environment,
-                                const lksi_signals *signals, lksi_output *output, lksi_process *processes,
-                                int n_processes, int *exit_status) {
-    start s = {.job = job, .environment = environment, .signals = signals, .output = output, .launcher = getpid()};
+                                const lksi_signals *signals, lksi_output *output, const lksi_guard *guard,
+                                lksi_process *processes, int n_processes, int *exit_status) {
+    start s = {.job = job,
+               .environment = environment,
+               .signals = signals,
+               .output = output,
+               .guard = guard,
+               .launcher = getpid()};
     *exit_status = 1;
     if (pipe2(s.failure, O_CLOEXEC) != 0) return lksi_error_errno("cannot make a pipe for the start of the ranks");
     int n_started;
@@ -109,6 +119,6 @@ lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment
         const char *what = job->argv != NULL ? job->argv[0] : "rank";
         status = lksi_error(LKS_ERR_FILE, "cannot start '%s': %s", what, strerror(reason));
     }
-    if (status != LKS_OK) end_all(processes, n_started);
+    if (status != LKS_OK) end_all(guard, processes, n_started);
     return status;
 }

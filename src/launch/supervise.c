@@ -14,7 +14,7 @@
 #define NEVER INT64_MAX
 #define NS_PER_MS 1000000
 
-enum { DEFAULT_GRACE_MS = 5000, TERM_TO_KILL_MS = 2000 };
+enum { DEFAULT_GRACE_MS = 5000, TERM_TO_KILL_MS = 2000, SETTLE_MS = 200 };
 
 typedef struct supervisor {
     const lksi_job *job;
@@ -24,7 +24,7 @@ typedef struct supervisor {
     lksi_guard guard;
     lksi_process *processes;
     struct pollfd *polled; /* the signals, then the output */
-    int n_processes, n_running;
+    int n_processes, n_running, n_announced;
     bool adopts_orphans;
     int forwarded_signal;                 /* 0: none */
     int64_t timeout_at, term_at, kill_at; /* in ns; NEVER */
@@ -38,14 +38,13 @@ static void signal_all(const supervisor *s, int signal_number) {
         if (s->processes[i].is_running) kill(-s->processes[i].pid, signal_number);
 }
 
-static void report_failure(supervisor *s, lks_status status, int exit_status, const char *last_lines) {
-    s->status = status;
-    s->exit_status = exit_status;
+static void report(const supervisor *s, const char *last_lines) {
     if (s->job->report != NULL) s->job->report(s->text, last_lines);
 }
 
 /* "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)", into s->text. Returns the shell's exit status. */
-static int describe_end(supervisor *s, int index, const siginfo_t *info) {
+static int describe_end(supervisor *s, int index) {
+    const siginfo_t *info = &s->processes[index].end;
     char host[256] = "localhost", who[400], name[16];
     gethostname(host, sizeof host - 1);
     const int pid = (int)s->processes[index].pid, number = info->si_status;
@@ -66,14 +65,6 @@ static int describe_end(supervisor *s, int index, const siginfo_t *info) {
     return LKSI_EXIT_SIGNAL + number;
 }
 
-static void note_end(supervisor *s, int index, const siginfo_t *info) {
-    lksi_output_take_rank(s->output, index);
-    if (s->status != LKS_OK || (info->si_code == CLD_EXITED && info->si_status == 0)) return;
-    int exit_status = describe_end(s, index, info);
-    report_failure(s, LKS_ERR_PEER, exit_status, lksi_output_last_lines(s->output, index));
-    s->term_at = lksi_now_ns() + (s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_GRACE_MS) * NS_PER_MS;
-}
-
 /* Reaps process `index` if it has ended. While it is a zombie nobody else can get its number, so that is when what is
  * left of its process group is killed. */
 static void reap(supervisor *s, int index) {
@@ -83,19 +74,25 @@ static void reap(supervisor *s, int index) {
     if (info.si_pid == 0) return;
     kill(-process->pid, SIGKILL);
     lksi_guard_forget(&s->guard, index);
-    process->is_running = false;
-    s->n_running--;
     waitpid(process->pid, NULL, 0);
-    note_end(s, index, &info);
+    process->is_running = false;
+    process->end = info;
+    s->n_running--;
+    process->n_reaped = s->n_processes - s->n_running;
 }
 
 /* `first` is the process that the kernel named in the first SIGCHLD since we looked: where several have ended, it is
- * the one that ended first, and the others may only have followed it. */
+ * the one that ended first. */
 static void reap_all(supervisor *s, pid_t first) {
     for (int i = 0; i < s->n_processes; i++)
         if (s->processes[i].pid == first) reap(s, i);
     for (int i = 0; i < s->n_processes; i++) reap(s, i);
     if (s->adopts_orphans) lksi_orphans_reap(s->processes, s->n_processes, s->guard.pid);
+}
+
+static void note_announcement(supervisor *s, pid_t pid) {
+    for (int i = 0; i < s->n_processes; i++)
+        if (s->processes[i].pid == pid) s->processes[i].n_announced = ++s->n_announced;
 }
 
 static void forward(supervisor *s, int signal_number) {
@@ -112,9 +109,31 @@ static void take_signals(supervisor *s) {
     while (read(s->signals.descriptor, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             reap_all(s, (pid_t)info.ssi_pid);
+        else if (info.ssi_signo == (uint32_t)LKSI_SIGNAL_END)
+            note_announcement(s, (pid_t)info.ssi_pid);
         else
             forward(s, (int)info.ssi_signo);
     }
+}
+
+/* At the first failure: finds out which rank it was, and gives the others their time. */
+static void judge(supervisor *s) {
+    if (s->status != LKS_OK || lksi_process_first_failed(s->processes, s->n_processes) < 0) return;
+    int64_t settled_at = lksi_now_ns() + (int64_t)SETTLE_MS * NS_PER_MS;
+    while (lksi_process_any_is_exiting(s->processes, s->n_processes) && lksi_now_ns() < settled_at) {
+        lksi_sleep_ns(NS_PER_MS / 2);
+        take_signals(s);
+    }
+    take_signals(s);
+    int first = lksi_process_first_failed(s->processes, s->n_processes);
+    lksi_output_take_rank(s->output, first);
+    int exit_status = describe_end(s, first);
+    /* Among threads lks_main has named the rank. */
+    bool is_reported = s->job->as_threads && s->processes[first].end.si_code == CLD_EXITED;
+    s->status = LKS_ERR_PEER;
+    s->exit_status = exit_status;
+    if (!is_reported) report(s, lksi_output_last_lines(s->output, first));
+    s->term_at = lksi_now_ns() + (s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_GRACE_MS) * NS_PER_MS;
 }
 
 /* Does what is due at `now`. */
@@ -124,7 +143,9 @@ static void escalate(supervisor *s, int64_t now) {
         snprintf(s->text, sizeof s->text, "%d of %d ranks had not ended after %g s, the timeout",
                  s->job->as_threads ? s->job->n_ranks : s->n_running, s->job->n_ranks,
                  (double)s->job->timeout_ms / 1000);
-        report_failure(s, LKS_ERR_TIMEOUT, LKSI_EXIT_TIMEOUT, "");
+        s->status = LKS_ERR_TIMEOUT;
+        s->exit_status = LKSI_EXIT_TIMEOUT;
+        report(s, "");
         s->term_at = now;
     }
     if (now >= s->timeout_at) s->timeout_at = NEVER;
@@ -158,26 +179,19 @@ static void watch(supervisor *s) {
         if (n_ready > 0) {
             lksi_output_take(s->output, s->polled + 1);
             take_signals(s);
+            judge(s);
         }
         escalate(s, lksi_now_ns());
     }
 }
 
 static lks_status start_and_watch(supervisor *s) {
-    s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
-    LKS_TRY(lksi_processes_start(s->job, &s->environment, &s->signals, s->output, s->processes, s->n_processes,
-                                 &s->exit_status));
+    LKS_TRY(lksi_processes_start(s->job, &s->environment, &s->signals, s->output, &s->guard, s->processes,
+                                 s->n_processes, &s->exit_status));
+    s->exit_status = 0;
     s->n_running = s->n_processes;
     s->timeout_at = s->job->timeout_ms > 0 ? lksi_now_ns() + s->job->timeout_ms * NS_PER_MS : NEVER;
-    lks_status status = lksi_guard_start(&s->guard, s->processes, s->n_processes);
-    if (status != LKS_OK) {
-        signal_all(s, SIGKILL);
-        for (int i = 0; i < s->n_processes; i++) waitpid(s->processes[i].pid, NULL, 0);
-        return status;
-    }
-    s->exit_status = 0;
     watch(s);
-    lksi_guard_stop(&s->guard);
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }
 
@@ -193,7 +207,11 @@ static lks_status run_job(supervisor *s) {
     }
     LKS_TRY_GOTO(lksi_rank_environment_create(&s->environment), free_polled);
     LKS_TRY_GOTO(lksi_signals_take(&s->signals, s->job->argv != NULL), destroy_environment);
+    s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
+    LKS_TRY_GOTO(lksi_guard_start(&s->guard, s->processes, s->n_processes), give_back_signals);
     status = start_and_watch(s);
+    lksi_guard_stop(&s->guard);
+give_back_signals:
     if (s->adopts_orphans) lksi_orphans_end();
     lksi_signals_give_back(&s->signals);
 destroy_environment:

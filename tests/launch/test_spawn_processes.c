@@ -220,6 +220,35 @@ static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     no_child_is_left();
 }
 
+static int rank_1_calls_exit(int argc, char **argv) {
+    (void)argc, (void)argv;
+    lks_group *world;
+    LKS_CHECK(lks_init(&world, NULL));
+    if (lks_group_rank(world) == 1) exit(5);
+    return wait_for_ever(NULL);
+}
+
+/* Here and not with the threads' tests because it takes a process that may end. */
+static void a_rank_thread_that_calls_exit_is_named(void **state) {
+    (void)state;
+    int ends[2], wait_status;
+    char text[256] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        setenv("LOCKSTEP_THREADS", "2", 1);
+        _exit(lks_main(0, (char *[]){NULL}, rank_1_calls_exit));
+    }
+    close(ends[1]);
+    ssize_t n_read = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    assert_true(n_read > 0 && WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), 5);
+    assert_non_null(strstr(text, "rank 1 called exit"));
+}
+
 static void wait_until(void *argument) {
     atomic_int *may_end = argument;
     while (!atomic_load(may_end)) lksi_sleep_ns(1000000);
@@ -263,6 +292,7 @@ int main(void) {
         cmocka_unit_test(the_timeout_ends_all),
         cmocka_unit_test(what_a_rank_started_ends_with_it),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
+        cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
         cmocka_unit_test(processes_after_threads_are_refused),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),
     };

@@ -162,6 +162,14 @@ start_job
 disown "$job" # else the shell announces its death
 kill -KILL "$job"
 check "ranks and their children die with a killed launcher" eventually none_left
+for delay in 1 3 5 7 9 12 15 20 30 50; do # while it starts, too
+  "$lockstep" run -n 6 bash -c "(exec -a $marker-child sleep 60) & exec -a $marker sleep 60" &
+  job=$!
+  disown "$job"
+  sleep "$(printf 0.%03d $delay)"
+  kill -KILL "$job"
+done
+check "whenever it is killed" eventually none_left
 
 # --- output ---
 run run -n 2 --prefix bash -c 'echo "line $RANK"; echo "error $RANK" >&2; printf "no newline"'
@@ -196,7 +204,8 @@ check "a program without a launcher is a world of one" out_has 'rank 0 of 1 '
 # --- by hand, as under torchrun ---
 port=$((20000 + RANDOM % 20000))
 by_hand() { env RANK=$1 WORLD_SIZE=2 LOCAL_RANK=$1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$examples/sum_of_ranks"; }
-by_hand 0 >"$work/out" 2>"$work/err" &
+rm "$work/out" "$work/err"
+by_hand 0 >>"$work/out" 2>>"$work/err" &
 by_hand 1 >>"$work/out" 2>>"$work/err" || true
 wait $!
 status=$?

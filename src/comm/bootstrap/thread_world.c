@@ -10,6 +10,7 @@ static _Thread_local int current_rank;
 /* --- memory --- */
 
 static lks_status block_create(lksi_thread_world *world, size_t nbytes, int n_holding, void **base) {
+    LKS_TRY(lksi_memory_check(nbytes));
     lksi_thread_block *block = lksi_alloc(sizeof *block);
     if (block == NULL) return LKS_ERR_MEMORY;
     void *mapped = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);

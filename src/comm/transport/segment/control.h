@@ -95,6 +95,9 @@ void lksi_control_create(lksi_control *control, int n_ranks);
 unsigned char *lksi_control_staging(lksi_control *control, int rank, unsigned parity);
 lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int from, int to);
 
+/* LKS_ERR_MEMORY where a segment of `nbytes` would be more than there is. */
+lks_status lksi_memory_check(size_t nbytes);
+
 /* This machine's name, cut to fit. */
 void lksi_host_name(char name[LKSI_HOST_NBYTES]);
 

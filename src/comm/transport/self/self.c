@@ -6,6 +6,7 @@
 
 static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
     (void)group;
+    LKS_TRY(lksi_memory_check(nbytes));
     void *mapped = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (mapped == MAP_FAILED) return lksi_error(LKS_ERR_MEMORY, "out of memory: %zu bytes were asked for", nbytes);
     *base = mapped;

@@ -35,6 +35,7 @@ static lks_status map(int descriptor, size_t nbytes, void **base) {
 
 /* Sealed against shrinking: no process can take the memory away from under the others. */
 static lks_status create_segment(size_t nbytes, int *descriptor) {
+    LKS_TRY(lksi_memory_check(nbytes));
     int created = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (created < 0) return lksi_error_errno("memfd_create");
     int failed;
@@ -111,31 +112,29 @@ static lks_status create_control(shm *s, const lksi_identity *identities, int n_
     void *base = NULL;
     s->control_nbytes = lksi_control_nbytes(n_ranks);
     LKS_TRY(create_segment(s->control_nbytes, descriptor));
-    lks_status status = map(*descriptor, s->control_nbytes, &base);
-    if (status != LKS_OK) {
-        close(*descriptor);
-        return status;
-    }
+    LKS_TRY(map(*descriptor, s->control_nbytes, &base));
     *control = base;
     lksi_control_create(*control, n_ranks);
     for (int rank = 1; rank < n_ranks; rank++) (*control)->seats[rank].identity = identities[rank];
     return LKS_OK;
 }
 
-/* Whoever has arrived hears how it ended, so that all ranks give the same reason. */
+static lks_status welcome_one(const shm *s, int rank, const lksi_welcome *welcome, int descriptor) {
+    if (s->connections[rank] < 0) return LKS_OK;
+    lks_status status = lksi_hand_over(s->connections[rank], welcome, sizeof *welcome, descriptor);
+    return status == LKS_OK ? LKS_OK
+                            : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s", rank, lks_error_text());
+}
+
+/* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. */
 static lks_status welcome_all(const shm *s, int n_ranks, lks_status outcome, int descriptor) {
-    lksi_welcome *welcome = lksi_alloc(sizeof *welcome);
-    if (welcome == NULL) return LKS_ERR_MEMORY;
-    *welcome =
-        (lksi_welcome){.magic = LKSI_HELLO_MAGIC, .control_nbytes = s->control_nbytes, .status = (int32_t)outcome};
-    if (outcome != LKS_OK) snprintf(welcome->text, sizeof welcome->text, "%s", lks_error_text());
-    for (int rank = 1; rank < n_ranks; rank++)
-        if (s->connections[rank] >= 0 && outcome == LKS_OK)
-            outcome = lksi_hand_over(s->connections[rank], welcome, sizeof *welcome, descriptor);
-        else if (s->connections[rank] >= 0)
-            (void)lksi_hand_over(s->connections[rank], welcome, sizeof *welcome, -1);
-    lksi_free(welcome);
-    return outcome;
+    lksi_welcome welcome = {.magic = LKSI_HELLO_MAGIC, .control_nbytes = s->control_nbytes, .status = (int32_t)outcome};
+    snprintf(welcome.text, sizeof welcome.text, "%s", outcome == LKS_OK ? "" : lks_error_text());
+    for (int rank = 1; rank < n_ranks; rank++) {
+        lks_status status = welcome_one(s, rank, &welcome, descriptor);
+        if (outcome == LKS_OK && status != LKS_OK) return status; /* the rest sees our connections end */
+    }
+    return outcome == LKS_OK ? LKS_OK : lksi_error(outcome, "%s", welcome.text);
 }
 
 static lks_status lead(shm *s, const lksi_environment *environment, int64_t deadline_ns, lksi_control **control) {
@@ -144,11 +143,8 @@ static lks_status lead(shm *s, const lksi_environment *environment, int64_t dead
     int descriptor = -1;
     lks_status status = lksi_leader_meet(environment, deadline_ns, s->connections, identities);
     if (status == LKS_OK) status = create_control(s, identities, environment->size, &descriptor, control);
-    lks_status welcomed = welcome_all(s, environment->size, status, descriptor);
-    if (status == LKS_OK) {
-        status = welcomed;
-        close(descriptor);
-    }
+    status = welcome_all(s, environment->size, status, descriptor);
+    if (descriptor >= 0) close(descriptor);
     lksi_free(identities);
     return status;
 }

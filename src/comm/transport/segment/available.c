@@ -1,0 +1,33 @@
+/* Whether there is memory for a segment. Linux takes pages for a memory file one by one and kills some process when
+ * they run out half-way, so that "too much" has to be seen before, by the figures of the machine and of our cgroup. */
+#include "comm/transport/segment/control.h"
+
+#include <string.h>
+
+/* The number after `key` in a file of such lines, or the first number of all where `key` is empty. */
+static bool read_number(const char *path, const char *key, uint64_t *number) {
+    FILE *file = fopen(path, "r");
+    char line[256];
+    unsigned long long value;
+    bool is_found = false;
+    if (file == NULL) return false;
+    while (!is_found && fgets(line, sizeof line, file) != NULL)
+        is_found = strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &value) == 1;
+    fclose(file);
+    if (is_found) *number = value;
+    return is_found;
+}
+
+lks_status lksi_memory_check(size_t nbytes) {
+    uint64_t available_kib, limit, used;
+    uint64_t available = UINT64_MAX;
+    if (read_number("/proc/meminfo", "MemAvailable:", &available_kib)) available = available_kib * 1024;
+    if (read_number("/sys/fs/cgroup/memory.max", "", &limit) &&
+        read_number("/sys/fs/cgroup/memory.current", "", &used)) {
+        uint64_t room = limit > used ? limit - used : 0;
+        available = room < available ? room : available;
+    }
+    if (nbytes <= available) return LKS_OK;
+    return lksi_error(LKS_ERR_MEMORY, "out of memory: %zu shared bytes were asked for, %llu are available", nbytes,
+                      (unsigned long long)available);
+}

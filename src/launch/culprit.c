@@ -1,0 +1,69 @@
+/* Which of several failed ranks failed first.
+ *
+ * A rank's connections close while it is still on its way out, before the kernel tells its parent. The others can
+ * notice, fail and end sooner than that, so the order in which children are reaped is not the order in which they
+ * failed. Two things help: a rank announces its end to the launcher before anything of it closes, with a queued signal,
+ * which comes in order; and whoever fails because of a killed rank, that rank is at least exiting by then, so the
+ * launcher waits a moment for it to become a zombie and takes the one that was killed for the cause.
+ */
+#define _GNU_SOURCE /* sigqueue */
+#include "launch/launch_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PF_EXITING = 4 }; /* include/linux/sched.h; in the ninth field of /proc/PID/stat */
+
+void lksi_end_announce(void) {
+    const char *text = getenv("LOCKSTEP_LAUNCHER_PID");
+    int64_t launcher;
+    /* Anybody else, a shell between us and the launcher for example, would be killed by the signal. */
+    if (text == NULL || !lksi_parse_i64(text, 1, INT32_MAX, &launcher) || launcher != getppid()) return;
+    (void)sigqueue((pid_t)launcher, LKSI_SIGNAL_END, (union sigval){.sival_int = 0});
+}
+
+bool lksi_process_read_stat(pid_t pid, lksi_process_stat *stat) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return false;
+    size_t nbytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[nbytes] = '\0';
+    /* "PID (NAME) STATE PARENT GROUP SESSION TTY TTY_GROUP FLAGS ..."; the name may hold anything. */
+    const char *after_name = strrchr(text, ')');
+    unsigned flags;
+    int parent;
+    if (after_name == NULL || sscanf(after_name + 1, " %*c %d %*d %*d %*d %*d %u", &parent, &flags) != 2) return false;
+    *stat = (lksi_process_stat){.parent = parent, .is_exiting = (flags & PF_EXITING) != 0};
+    return true;
+}
+
+bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes) {
+    lksi_process_stat stat;
+    for (int i = 0; i < n_processes; i++)
+        if (processes[i].is_running && lksi_process_read_stat(processes[i].pid, &stat) && stat.is_exiting) return true;
+    return false;
+}
+
+/* Killed before exited, announced before silent, then by the announcement, or by when it was reaped. */
+static bool failed_before(const lksi_process *a, const lksi_process *b) {
+    const bool a_was_killed = a->end.si_code != CLD_EXITED, b_was_killed = b->end.si_code != CLD_EXITED;
+    if (a_was_killed != b_was_killed) return a_was_killed;
+    if (!a_was_killed && (a->n_announced != 0 || b->n_announced != 0)) {
+        if (a->n_announced == 0 || b->n_announced == 0) return a->n_announced != 0;
+        return a->n_announced < b->n_announced;
+    }
+    return a->n_reaped < b->n_reaped;
+}
+
+int lksi_process_first_failed(const lksi_process *processes, int n_processes) {
+    int first = -1;
+    for (int i = 0; i < n_processes; i++) {
+        const lksi_process *each = &processes[i];
+        if (each->n_reaped == 0 || (each->end.si_code == CLD_EXITED && each->end.si_status == 0)) continue;
+        if (first < 0 || failed_before(each, &processes[first])) first = i;
+    }
+    return first;
+}

@@ -1,0 +1,158 @@
+/* comm/arithmetic: conversions of halves, the reducer behind lksi_reduce_many, and equal bits on every instruction set.
+ */
+#include "test.h"
+
+#include "oracle.h"
+#include "ranks.h"
+
+#include <sys/mman.h>
+
+/* --- halves, against arithmetic in double --- */
+
+static double value_of_f16(uint16_t half) {
+    int exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+    double magnitude = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+    if (exponent == 31) magnitude = mantissa == 0 ? INFINITY : NAN;
+    return half & 0x8000 ? -magnitude : magnitude;
+}
+
+static void f16_converts_to_f32_exactly(void **state) {
+    (void)state;
+    for (uint32_t half = 0; half < 0x10000; half++) {
+        double wanted = value_of_f16((uint16_t)half), got = (double)lksi_f16_to_f32((uint16_t)half);
+        if (isnan(wanted))
+            assert_true(isnan(got));
+        else
+            assert_true(got == wanted && !signbit(got) == !signbit(wanted));
+        uint16_t back = lksi_f32_to_f16(lksi_f16_to_f32((uint16_t)half));
+        if (!isnan(wanted))
+            assert_int_equal(back, half);
+        else
+            assert_true((back & 0x7fff) > 0x7c00 && (back & 0x8000) == (half & 0x8000));
+    }
+}
+
+/* Between two neighbours: below the middle down, above it up, on it to the even one. */
+static void f32_rounds_to_the_nearest_half(void **state) {
+    (void)state;
+    for (uint32_t half = 0; half < 0x7bff; half++) {
+        float low = lksi_f16_to_f32((uint16_t)half), high = lksi_f16_to_f32((uint16_t)(half + 1));
+        float middle = (low + high) / 2;
+        assert_int_equal(lksi_f32_to_f16(middle), half % 2 == 0 ? half : half + 1);
+        assert_int_equal(lksi_f32_to_f16(nextafterf(middle, 0)), half);
+        assert_int_equal(lksi_f32_to_f16(-nextafterf(middle, 1e9f)), (half + 1) | 0x8000);
+    }
+    assert_int_equal(lksi_f32_to_f16(65519.99f), 0x7bff);
+    assert_int_equal(lksi_f32_to_f16(65520.0f), 0x7c00);
+    assert_int_equal(lksi_f32_to_f16(1e30f), 0x7c00);
+    for (uint32_t half = 0; half < 0x7f7f; half++) {
+        float low = lksi_bf16_to_f32((uint16_t)half), middle = lksi_float_of_bits(half << 16 | 0x8000);
+        assert_int_equal(lksi_f32_to_bf16(low), half);
+        assert_int_equal(lksi_f32_to_bf16(middle), half % 2 == 0 ? half : half + 1);
+        assert_int_equal(lksi_f32_to_bf16(lksi_float_of_bits(half << 16 | 0x7fff)), half);
+        assert_int_equal(lksi_f32_to_bf16(lksi_float_of_bits(half << 16 | 0x8001)), half + 1);
+    }
+    assert_true(isnan(lksi_bf16_to_f32(lksi_f32_to_bf16(NAN))));
+}
+
+/* --- the reducer --- */
+
+enum { N_INPUTS = 13, COUNT = 2500 };
+
+static void every_number_of_inputs_is_added_in_canonical_order(void **state) {
+    (void)state;
+    void *inputs[N_INPUTS], *out = lksi_alloc(COUNT * 8);
+    double scales[N_INPUTS];
+    for (int k = 0; k < N_INPUTS; k++) inputs[k] = lksi_alloc(COUNT * 8), scales[k] = k % 3 == 0 ? 1 : 1.0 / (k + 1);
+    for (int type = LKS_F32; type <= LKS_I64; type++)
+        for (int op = LKS_SUM; op <= LKS_BXOR; op++)
+            for (int n = 1; n <= N_INPUTS && op != LKS_AVG; n++) {
+                if (!oracle_is_defined((lks_type)type, (lks_operator)op)) continue;
+                for (int k = 0; k < n; k++) oracle_fill(inputs[k], COUNT, (lks_type)type, k, (uint64_t)op, true);
+                lksi_reduce_many(out, (const void *const *)inputs, scales, n, COUNT, (lks_type)type, (lks_operator)op);
+                for (size_t i = 0; i < COUNT; i++)
+                    assert_true(oracle_agrees(out, (const void *const *)inputs, scales, n, i, (lks_type)type,
+                                              (lks_operator)op));
+            }
+    for (int k = 0; k < N_INPUTS; k++) lksi_free(inputs[k]);
+    lksi_free(out);
+}
+
+static void the_output_may_be_an_input(void **state) {
+    (void)state;
+    float a[COUNT], b[COUNT], c[COUNT];
+    for (int i = 0; i < COUNT; i++) a[i] = (float)i, b[i] = 1, c[i] = 2;
+    lksi_reduce_many(c, (const void *const[]){a, b, c}, NULL, 3, COUNT, LKS_F32, LKS_SUM);
+    for (int i = 0; i < COUNT; i++) assert_true(c[i] == (float)i + 3);
+}
+
+static void min_and_max_propagate_nan_and_order_zeros(void **state) {
+    (void)state;
+    static const float pairs[][4] = {/* a, b, min, max */
+                                     {0.0f, -0.0f, -0.0f, 0.0f},
+                                     {-0.0f, 0.0f, -0.0f, 0.0f},
+                                     {NAN, 1, NAN, NAN},
+                                     {1, NAN, NAN, NAN},
+                                     {INFINITY, NAN, NAN, NAN},
+                                     {-1, 2, -1, 2},
+                                     {3, 3, 3, 3},
+                                     {-INFINITY, 5, -INFINITY, 5}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        for (int is_max = 0; is_max < 2; is_max++) {
+            float out, wanted = pairs[i][2 + is_max];
+            lksi_reduce_many(&out, (const void *const[]){&pairs[i][0], &pairs[i][1]}, NULL, 2, 1, LKS_F32,
+                             is_max ? LKS_MAX : LKS_MIN);
+            assert_true(isnan(wanted) ? isnan(out) : memcmp(&out, &wanted, sizeof out) == 0);
+        }
+}
+
+/* --- instruction sets: chosen once per process, so each in a process of its own --- */
+
+static uint64_t hash_of_all_reductions(void) {
+    uint64_t hash = LKSI_HASH_START;
+    void *inputs[N_INPUTS], *out = lksi_alloc(COUNT * 8);
+    double scales[N_INPUTS];
+    for (int k = 0; k < N_INPUTS; k++) inputs[k] = lksi_alloc(COUNT * 8), scales[k] = 1.0 / (k + 1);
+    for (int type = LKS_F32; type <= LKS_I64; type++)
+        for (int op = LKS_SUM; op <= LKS_BXOR; op++)
+            for (int n = 1; n <= N_INPUTS; n += 3) {
+                if (!oracle_is_defined((lks_type)type, (lks_operator)op)) continue;
+                for (int k = 0; k < n; k++) oracle_fill(inputs[k], COUNT, (lks_type)type, k, (uint64_t)op, false);
+                lksi_reduce_range(&(lksi_reduction){(const void *const *)inputs, scales, n, &out, 1, (lks_type)type,
+                                                    (lks_operator)op, op == LKS_AVG ? 3 : 1},
+                                  0, COUNT);
+                hash = lksi_hash64(hash, out, COUNT * lks_type_nbytes((lks_type)type));
+            }
+    for (int k = 0; k < N_INPUTS; k++) lksi_free(inputs[k]);
+    lksi_free(out);
+    return hash;
+}
+
+static void every_instruction_set_gives_the_same_bits(void **state) {
+    (void)state;
+    static const char *const isas[] = {"base", "avx2", "best"};
+    uint64_t *hashes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            setenv("LOCKSTEP_ISA", isas[i], 1);
+            hashes[i] = hash_of_all_reductions();
+            _exit(0);
+        }
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+    }
+    assert_true(hashes[0] != 0 && hashes[0] == hashes[1] && hashes[1] == hashes[2]);
+    munmap(hashes, 4096);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_instruction_set_gives_the_same_bits), /* first: nothing here has chosen one yet */
+        cmocka_unit_test(f16_converts_to_f32_exactly),
+        cmocka_unit_test(f32_rounds_to_the_nearest_half),
+        cmocka_unit_test(every_number_of_inputs_is_added_in_canonical_order),
+        cmocka_unit_test(the_output_may_be_an_input),
+        cmocka_unit_test(min_and_max_propagate_nan_and_order_zeros),
+    };
+    return run_group(tests);
+}

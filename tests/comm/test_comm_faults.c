@@ -1,0 +1,335 @@
+/* comm/: ranks that die, stop, leave, disagree or run out of memory; what the others are told, and how soon. */
+#include "test.h"
+
+#include "ranks.h"
+
+#include <dirent.h>
+#include <sys/mman.h>
+
+/* --- ranks that disagree --- */
+
+typedef lks_status (*one_call)(lks_group *group, int rank);
+
+static lks_status call_other_operation(lks_group *group, int rank) {
+    int32_t x[5] = {0};
+    if (rank == 1) return lks_broadcast(group, x, 4, LKS_I32, 0, NULL);
+    return lks_all_reduce(group, x, x, 5, LKS_I32, LKS_SUM, NULL);
+}
+static lks_status call_other_count(lks_group *group, int rank) {
+    int32_t x[6] = {0};
+    return lks_all_reduce(group, x, x, rank == 1 ? 6 : 5, LKS_I32, LKS_SUM, NULL);
+}
+static lks_status call_other_type(lks_group *group, int rank) {
+    int32_t x[5] = {0};
+    return lks_all_reduce(group, x, x, 5, rank == 1 ? LKS_F32 : LKS_I32, LKS_SUM, NULL);
+}
+static lks_status call_other_root(lks_group *group, int rank) {
+    int32_t x[5] = {0};
+    return lks_broadcast(group, x, 5, LKS_I32, rank == 1 ? 1 : 0, NULL);
+}
+static lks_status call_other_operator(lks_group *group, int rank) {
+    int32_t x[5] = {0};
+    return lks_all_reduce(group, x, x, 5, LKS_I32, rank == 1 ? LKS_MAX : LKS_SUM, NULL);
+}
+static lks_status call_other_algorithm(lks_group *group, int rank) {
+    return lks_barrier(group, &(lks_collective_options){.algorithm = rank == 1 ? "dissemination" : "direct"});
+}
+static lks_status call_other_nbytes(lks_group *group, int rank) {
+    void *data;
+    return lks_symmetric_alloc(group, rank == 1 ? 6 : 5, &data);
+}
+static lks_status call_other_fingerprint(lks_group *group, int rank) {
+    return lksi_exchange(group, "step", rank == 1 ? 6 : 5, NULL, 0, NULL);
+}
+
+static const struct {
+    one_call call;
+    const char *on_0, *on_1;
+} disagreements[] = {
+    {call_other_operation, "all_reduce(count 5, i32, sum, algorithm direct)", "broadcast(count 4, i32, root 0, "},
+    {call_other_count, "all_reduce(count 5, i32, sum", "all_reduce(count 6, i32, sum"},
+    {call_other_type, "all_reduce(count 5, i32, sum", "all_reduce(count 5, f32, sum"},
+    {call_other_root, "broadcast(count 5, i32, root 0", "broadcast(count 5, i32, root 1"},
+    {call_other_operator, "all_reduce(count 5, i32, sum", "all_reduce(count 5, i32, max"},
+    {call_other_algorithm, "barrier(algorithm direct)", "barrier(algorithm dissemination)"},
+    {call_other_nbytes, "symmetric_alloc(nbytes 5", "symmetric_alloc(nbytes 6"},
+    {call_other_fingerprint, "step(fingerprint ", "step(fingerprint "},
+};
+
+static int all_see_both_calls(int rank, int size, void *argument) {
+    (void)size;
+    size_t i = *(size_t *)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    MUST(disagreements[i].call(world, rank) == LKS_ERR_MISMATCH);
+    MUST_SAY("call 2");
+    MUST_SAY("rank 0 called");
+    MUST_SAY("rank 1 called");
+    MUST_SAY(disagreements[i].on_0);
+    MUST_SAY(disagreements[i].on_1);
+    char first[512];
+    snprintf(first, sizeof first, "%s", lks_error_text());
+    MUST(lks_barrier(world, NULL) == LKS_ERR_MISMATCH);
+    MUST(strcmp(lks_error_text(), first) == 0); /* a dead group says the same again */
+    MUST(lksi_group_status(world) == LKS_ERR_MISMATCH);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof disagreements / sizeof disagreements[0]; i++) {
+        run_threads(3, all_see_both_calls, &i);
+        run_processes(2, all_see_both_calls, &i);
+    }
+}
+
+/* --- ranks that die or stop --- */
+
+typedef struct fate {
+    int doomed;
+    int64_t timeout_ms;
+    lks_status expected;
+    const char *says;
+    _Atomic int64_t *ended_ns; /* shared: when the doomed rank was killed */
+    pid_t *pids;
+} fate;
+
+static int loop_until_error(int rank, int size, void *argument) {
+    const fate *f = argument;
+    lks_group *world;
+    static float data[50000];
+    char name[64];
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = f->timeout_ms}));
+    f->pids[rank] = getpid();
+    lks_status status = LKS_OK;
+    for (int i = 0; status == LKS_OK; i++) {
+        status = lks_all_reduce(world, data, data, i % 3 == 0 ? 1 : 50000, LKS_F32, LKS_SUM, NULL);
+        if (status == LKS_OK && i % 5 == 0)
+            status =
+                lks_broadcast(world, data, 50000, LKS_F32, i % size, &(lks_collective_options){.algorithm = "naive"});
+        if (rank == f->doomed && i == 300 && f->expected == LKS_ERR_PEER) {
+            *f->ended_ns = lksi_now_ns();
+            raise(SIGKILL);
+        }
+        if (rank == f->doomed && i == 300) raise(SIGSTOP);
+    }
+    if (rank == f->doomed) return 0; /* stopped, and woken after the others gave up */
+    MUST(status == f->expected);
+    if (f->expected == LKS_ERR_PEER) MUST(lksi_now_ns() - *f->ended_ns < INT64_C(1000000000));
+    snprintf(name, sizeof name, "rank %d (host ", f->doomed);
+    MUST_SAY(name);
+    snprintf(name, sizeof name, "pid %d)", (int)f->pids[f->doomed]);
+    MUST_SAY(name);
+    MUST_SAY(", call ");
+    MUST_SAY("bytes done");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void run_fate(fate *f, int size) {
+    pid_t pids[MAX_TEST_RANKS];
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    f->ended_ns = page;
+    f->pids = (pid_t *)((char *)page + 64);
+    set_master_environment();
+    for (int rank = 0; rank < size; rank++) pids[rank] = start_process(rank, size, loop_until_error, f);
+    pid_t doomed = pids[f->doomed];
+    pids[f->doomed] = 0;
+    await_processes(pids, size, f->doomed);
+    kill(doomed, SIGKILL);
+    waitpid(doomed, NULL, 0);
+    munmap(page, 4096);
+}
+
+static void a_killed_rank_is_named_within_a_second(void **state) {
+    (void)state;
+    for (int doomed = 0; doomed < 3; doomed++) run_fate(&(fate){.doomed = doomed, .expected = LKS_ERR_PEER}, 3);
+}
+
+static void a_stopped_rank_is_named_at_the_deadline(void **state) {
+    (void)state;
+    for (int doomed = 0; doomed < 2; doomed++)
+        run_fate(&(fate){.doomed = doomed, .timeout_ms = 500, .expected = LKS_ERR_TIMEOUT}, 3);
+}
+
+static int one_exits_without_leaving(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 1) _exit(0);
+    MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host");
+    MUST_SAY("was lost; barrier, call 1, 0 bytes done");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_exits_without_leaving_is_lost(void **state) {
+    (void)state;
+    run_processes(3, one_exits_without_leaving, NULL);
+}
+
+static int one_leaves_early(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank != 1) {
+        MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_left_is_not_waited_for(void **state) {
+    (void)state;
+    run_threads(3, one_leaves_early, NULL);
+    run_processes(3, one_leaves_early, NULL);
+}
+
+static int one_aborts(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 1) {
+        lks_group_abort(world, "the data ran out");
+        MUST(lks_barrier(world, NULL) == LKS_ERR_STATE);
+    } else {
+        MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 gave up: the data ran out");
+        MUST_SAY("barrier, call 1");
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void an_abort_is_heard_by_all_with_its_reason(void **state) {
+    (void)state;
+    run_threads(3, one_aborts, NULL);
+    run_processes(3, one_aborts, NULL);
+}
+
+/* --- threads that end --- */
+
+typedef struct ending {
+    lksi_thread_world *world;
+    lks_group *abandoned;
+    int rank, exit_code, result;
+    bool has_joined;
+} ending;
+
+static void end_early(void *opaque) {
+    ending *e = opaque;
+    lksi_thread_world_enter(e->world, e->rank);
+    if (e->has_joined && lks_init(&e->abandoned, NULL) != LKS_OK) e->result = __LINE__;
+    lksi_thread_world_leave(e->world, e->exit_code);
+}
+
+static int wait_for_lost_thread(int exit_code, bool has_joined) {
+    lks_group *group = NULL;
+    lksi_thread *thread;
+    ending other = {.rank = 1, .exit_code = exit_code, .has_joined = has_joined};
+    MUST_OK(lksi_thread_world_create(&other.world, 2));
+    MUST_OK(lksi_thread_create(&thread, end_early, &other, "rank"));
+    lksi_thread_world_enter(other.world, 0);
+    lks_status status = lks_init(&group, NULL);
+    if (status == LKS_OK) status = lks_barrier(group, NULL);
+    MUST(status == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host");
+    MUST_SAY("its thread returned");
+    lks_group_destroy(group);
+    lksi_thread_world_leave(other.world, 0);
+    lksi_thread_join(thread);
+    lks_group_destroy(other.abandoned);
+    lksi_thread_world_destroy(other.world);
+    return other.result;
+}
+
+static void a_thread_that_ends_early_is_lost(void **state) {
+    (void)state;
+    assert_int_equal(wait_for_lost_thread(0, false), 0);
+    assert_int_equal(wait_for_lost_thread(3, false), 0);
+    assert_int_equal(wait_for_lost_thread(0, true), 0);
+    assert_int_equal(wait_for_lost_thread(3, true), 0);
+}
+
+/* --- memory --- */
+
+static int out_of_memory_everywhere(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    void *data = NULL;
+    float x = 1;
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 1) lksi_alloc_fail_after(1);
+    MUST(lks_symmetric_alloc(world, 1000, &data) == LKS_ERR_MEMORY && data == NULL);
+    MUST_SAY("rank 1 cannot have its 1000 bytes");
+    MUST(lks_symmetric_alloc(world, (size_t)1 << 46, &data) == LKS_ERR_MEMORY && data == NULL);
+    MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_F32, LKS_SUM, NULL)); /* the group lives on */
+    MUST_OK(lks_symmetric_alloc(world, 1000, &data));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void memory_that_one_rank_lacks_is_an_error_on_all(void **state) {
+    (void)state;
+    run_processes(3, out_of_memory_everywhere, NULL);
+}
+
+static int init_survives_every_failed_allocation(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    for (int64_t countdown = 1;; countdown++) {
+        int64_t held_nbytes = lks_memory_nbytes();
+        lksi_alloc_fail_after(rank == 0 ? countdown : 0);
+        lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = size == 1 ? 0 : 100});
+        lksi_alloc_fail_after(0);
+        if (status == LKS_OK) lks_group_destroy(world);
+        MUST(status == LKS_OK || status == LKS_ERR_MEMORY || rank != 0);
+        MUST(lks_memory_nbytes() == held_nbytes);
+        if (status == LKS_OK) return countdown > 4 ? 0 : __LINE__;
+    }
+}
+
+static void init_gives_back_what_it_had_when_memory_runs_out(void **state) {
+    (void)state;
+    assert_int_equal(init_survives_every_failed_allocation(0, 1, NULL), 0);
+    run_processes(2, init_survives_every_failed_allocation, NULL);
+}
+
+/* --- what stays behind --- */
+
+static int count_entries(const char *path) {
+    int n = 0;
+    DIR *directory = opendir(path);
+    if (directory == NULL) return 0;
+    for (const struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        n += strstr(entry->d_name, "lockstep") != NULL;
+    closedir(directory);
+    return n;
+}
+
+static void nothing_is_left_in_dev_shm(void **state) {
+    (void)state;
+    run_fate(&(fate){.doomed = 0, .expected = LKS_ERR_PEER}, 2);
+    assert_int_equal(count_entries("/dev/shm"), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(a_killed_rank_is_named_within_a_second),
+        cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
+        cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
+        cmocka_unit_test(a_rank_that_left_is_not_waited_for),
+        cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
+        cmocka_unit_test(a_thread_that_ends_early_is_lost),
+        cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
+        cmocka_unit_test(init_gives_back_what_it_had_when_memory_runs_out),
+        cmocka_unit_test(nothing_is_left_in_dev_shm),
+    };
+    return run_group(tests);
+}

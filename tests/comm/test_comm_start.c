@@ -1,0 +1,231 @@
+/* comm/: what lks_init reads, whom it waits for, and whom it does not let in. */
+#include "test.h"
+
+#include "comm/bootstrap/environment.h"
+#include "comm/bootstrap/handshake.h"
+#include "comm/bootstrap/local_socket.h"
+#include "ranks.h"
+
+#include <sys/socket.h>
+
+static const char *const variables[] = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",         "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_TRANSPORT", "LOCKSTEP_TIMEOUT_MS"};
+
+static void clear_environment(void) {
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);
+}
+
+static void set_whole_environment(void) {
+    clear_environment();
+    set_rank_environment(1, 3);
+    set_master_environment();
+}
+
+static void refused(lks_status expected, const char *says) {
+    lks_group *world = NULL;
+    assert_int_equal(lks_init(&world, NULL), expected);
+    assert_null(world);
+    if (strstr(lks_error_text(), says) == NULL) fail_msg("'%s' does not say '%s'", lks_error_text(), says);
+}
+
+static void the_environment_is_read_as_torchrun_sets_it(void **state) {
+    (void)state;
+    lksi_environment environment;
+    set_whole_environment();
+    assert_ok(lksi_environment_read(&environment));
+    assert_int_equal(environment.rank, 1);
+    assert_int_equal(environment.size, 3);
+    assert_int_equal(environment.local_rank, 1);
+    assert_int_equal(environment.local_size, 3);
+    assert_string_equal(environment.master_address, "127.0.0.1");
+    clear_environment();
+    assert_ok(lksi_environment_read(&environment));
+    assert_int_equal(environment.size, 1);
+    setenv("LOCAL_RANK", "5", 1); /* says nothing alone */
+    assert_ok(lksi_environment_read(&environment));
+    assert_int_equal(environment.size, 1);
+}
+
+static void bad_variables_are_named_with_their_values(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *value, *says;
+        lks_status status;
+    } cases[] = {
+        {"RANK", "one", "RANK is 'one'", LKS_ERR_ARGUMENT},
+        {"RANK", "3", "RANK is '3', which is no number from 0 to 2", LKS_ERR_ARGUMENT},
+        {"RANK", "", "RANK is not set", LKS_ERR_ARGUMENT},
+        {"WORLD_SIZE", "0", "WORLD_SIZE is '0'", LKS_ERR_ARGUMENT},
+        {"WORLD_SIZE", "", "WORLD_SIZE is not set", LKS_ERR_ARGUMENT},
+        {"LOCAL_RANK", "-1", "LOCAL_RANK is '-1'", LKS_ERR_ARGUMENT},
+        {"LOCAL_RANK", "", "LOCAL_RANK is not set", LKS_ERR_ARGUMENT},
+        {"LOCAL_WORLD_SIZE", "4", "LOCAL_WORLD_SIZE is '4'", LKS_ERR_ARGUMENT},
+        {"LOCAL_WORLD_SIZE", "2", "ranks on several hosts need the tcp transport", LKS_ERR_UNSUPPORTED},
+        {"MASTER_ADDR", "", "MASTER_ADDR is not set", LKS_ERR_ARGUMENT},
+        {"MASTER_PORT", "", "MASTER_PORT is not set", LKS_ERR_ARGUMENT},
+        {"MASTER_PORT", "65536", "MASTER_PORT is '65536'", LKS_ERR_ARGUMENT},
+        {"LOCKSTEP_TRANSPORT", "pigeon", "LOCKSTEP_TRANSPORT is 'pigeon'", LKS_ERR_ARGUMENT},
+        {"LOCKSTEP_TRANSPORT", "thread", "the ranks are processes", LKS_ERR_ARGUMENT},
+        {"LOCKSTEP_TIMEOUT_MS", "soon", "LOCKSTEP_TIMEOUT_MS is 'soon'", LKS_ERR_ARGUMENT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set_whole_environment();
+        setenv(cases[i].name, cases[i].value, 1);
+        refused(cases[i].status, cases[i].says);
+    }
+    clear_environment();
+    lks_group *world;
+    assert_int_equal(lks_init(&world, &(lks_init_options){.timeout_ms = -1}), LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_init(&world, &(lks_init_options){.transport = "pigeon"}), LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_init(NULL, NULL), LKS_ERR_ARGUMENT);
+}
+
+/* --- ranks that are missing, or of another world --- */
+
+static int waits_in_vain(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    lks_group *world;
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 300}) == LKS_ERR_TIMEOUT);
+    MUST_SAY((const char *)argument);
+    return 0;
+}
+
+static void missing_ranks_are_named(void **state) {
+    (void)state;
+    pid_t pids[4] = {0};
+    set_master_environment();
+    pids[0] = start_process(0, 4, waits_in_vain, "rank(s) 2, 3 of 4 did not arrive");
+    pids[1] = start_process(1, 4, waits_in_vain, "rank(s) 2, 3 of 4 did not arrive");
+    await_processes(pids, 4, -1);
+    set_master_environment();
+    memset(pids, 0, sizeof pids);
+    pids[1] = start_process(1, 2, waits_in_vain, "rank 0 did not arrive (rank 1 of 2, MASTER_ADDR 127.0.0.1");
+    await_processes(pids, 4, -1);
+}
+
+static void wait_alone(void *opaque) {
+    int *result = opaque;
+    lksi_thread_world *world;
+    if (lksi_thread_world_create(&world, 3) != LKS_OK) return;
+    lksi_thread_world_enter(world, 1);
+    *result = waits_in_vain(1, 3, "rank(s) 0, 2 of 3 did not arrive");
+    lksi_thread_world_leave(world, 0);
+    lksi_thread_world_destroy(world);
+}
+
+static void missing_threads_are_named(void **state) {
+    (void)state;
+    int result = -1;
+    lksi_thread *thread;
+    assert_ok(lksi_thread_create(&thread, wait_alone, &result, "rank"));
+    lksi_thread_join(thread);
+    assert_int_equal(result, 0);
+}
+
+static int finds_another_world(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *world;
+    MUST(lks_init(&world, NULL) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 1 has WORLD_SIZE 3");
+    MUST_SAY("rank 0 has 2");
+    return 0;
+}
+
+static void ranks_with_another_world_size_are_told(void **state) {
+    (void)state;
+    pid_t pids[2];
+    set_master_environment();
+    pids[0] = start_process(0, 2, finds_another_world, NULL);
+    pids[1] = start_process(1, 3, finds_another_world, NULL);
+    await_processes(pids, 2, -1);
+}
+
+static int loses_rank_1(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *world;
+    MUST(lks_init(&world, NULL) == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host");
+    return 0;
+}
+
+static void a_rank_that_dies_during_the_start_is_named(void **state) {
+    (void)state;
+    pid_t pids[3] = {0};
+    set_master_environment();
+    pids[0] = start_process(0, 3, loses_rank_1, NULL);
+    pids[1] = start_process(1, 3, loses_rank_1, NULL);
+    lksi_sleep_ns(100000000);
+    kill(pids[1], SIGKILL);
+    await_processes(pids, 3, 1);
+}
+
+/* --- strangers --- */
+
+static int join_world(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+/* Strangers of our own user, who know the name: silent ones, garbage, an old version, a rank that is there already. */
+static void strangers_do_not_disturb_the_start(void **state) {
+    (void)state;
+    enum { N_STRANGERS = 150 };
+    static int strangers[N_STRANGERS];
+    char name[LKSI_SOCKET_NAME_NBYTES], garbage[600];
+    lksi_environment environment;
+    pid_t pids[3];
+    memset(garbage, 0x5a, sizeof garbage);
+    set_master_environment();
+    set_rank_environment(0, 3);
+    assert_ok(lksi_environment_read(&environment));
+    assert_ok(lksi_socket_name(&environment, name));
+    setenv("LOCKSTEP_LOG", "error", 1);
+    pids[0] = start_process(0, 3, join_world, NULL);
+    pids[1] = start_process(1, 3, join_world, NULL);
+    for (int i = 0; i < N_STRANGERS; i++) {
+        while ((strangers[i] = lksi_local_connect(name)) < 0) lksi_sleep_ns(1000000);
+        lksi_hello hello = {.magic = LKSI_HELLO_MAGIC, .version = (uint32_t)(i % 2), .size = 3, .local_size = 3};
+        lksi_identity_fill(&hello.identity, i % 4 == 1 ? 99 : 1);
+        if (i % 3 == 1) assert_true(send(strangers[i], garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
+        if (i % 3 == 2 && (i % 2 == 0 || i % 4 == 1))
+            assert_true(send(strangers[i], &hello, sizeof hello, MSG_NOSIGNAL) > 0);
+    }
+    pids[2] = start_process(2, 3, join_world, NULL);
+    await_processes(pids, 3, -1);
+    for (int i = 0; i < N_STRANGERS; i++) close(strangers[i]);
+    clear_environment();
+}
+
+static void the_name_depends_on_the_key(void **state) {
+    (void)state;
+    lksi_environment environment = {.master_address = "a", .master_port = 1};
+    char plain[LKSI_SOCKET_NAME_NBYTES], keyed[LKSI_SOCKET_NAME_NBYTES], next[LKSI_SOCKET_NAME_NBYTES];
+    assert_ok(lksi_socket_name(&environment, plain));
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    assert_ok(lksi_socket_name(&environment, keyed));
+    setenv("LOCKSTEP_GENERATION", "1", 1);
+    assert_ok(lksi_socket_name(&environment, next));
+    unsetenv("LOCKSTEP_JOB_KEY");
+    unsetenv("LOCKSTEP_GENERATION");
+    assert_string_not_equal(plain, keyed);
+    assert_string_not_equal(keyed, next);
+    assert_null(strstr(keyed, "secret"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_environment_is_read_as_torchrun_sets_it),
+        cmocka_unit_test(bad_variables_are_named_with_their_values),
+        cmocka_unit_test(missing_ranks_are_named),
+        cmocka_unit_test(missing_threads_are_named),
+        cmocka_unit_test(ranks_with_another_world_size_are_told),
+        cmocka_unit_test(a_rank_that_dies_during_the_start_is_named),
+        cmocka_unit_test(strangers_do_not_disturb_the_start),
+        cmocka_unit_test(the_name_depends_on_the_key),
+    };
+    return run_group(tests);
+}
