@@ -3,8 +3,9 @@
  * A group is the ranks that take part; every operation is collective over its group unless it says otherwise: every
  * rank calls it, in the same order, with arguments that agree. Ranks that disagree all get LKS_ERR_MISMATCH with the
  * two calls side by side. Every wait ends: at the latest at the deadline (LKS_ERR_TIMEOUT), and soon after a rank
- * died (LKS_ERR_PEER, naming it). After an error a group is dead: every later call on it returns the first error.
- * A group may be used by one thread at a time.
+ * died (LKS_ERR_PEER, naming it). After an error a group is dead: every later call on it returns the first error; only
+ * LKS_ERR_ARGUMENT (nothing was sent) and an allocation's LKS_ERR_MEMORY (all ranks know) leave it alive.
+ * A group may be used by one thread at a time. Destroying it frees its symmetric and shared buffers.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -64,7 +65,8 @@ LKS_API void lks_group_abort(lks_group *group, const char *reason);
 
 typedef struct lks_collective_options {
     const char *algorithm; /* NULL or "auto"; else a name from the operation's table, the same on all ranks */
-    double scale;          /* reductions of floating types: factor on this rank's contribution; 0: 1. May differ */
+    double scale;          /* reductions of floating types: factor on this rank's contribution, rounded to the
+                              accumulator type; 0: 1; LKS_ZERO: 0. May differ between ranks */
     int64_t timeout_ms;    /* 0: the group's */
 } lks_collective_options;
 

@@ -154,6 +154,60 @@ static void a_stopped_rank_is_named_at_the_deadline(void **state) {
         run_fate(&(fate){.doomed = doomed, .timeout_ms = 500, .expected = LKS_ERR_TIMEOUT}, 3);
 }
 
+/* Whatever the others are doing when it dies: at no moment may a lock or a half-written line hold them up. */
+static int work_until_error(int rank, int size, void *argument) {
+    lks_group *world;
+    lks_status status = LKS_OK;
+    int32_t data[3000] = {0};
+    void *symmetric = NULL;
+    char name[32];
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 0; status == LKS_OK; i++) {
+        size_t count = lksi_random_below(7, 1, (uint64_t)i, 3000);
+        lks_collective_options options = {.algorithm = i % 2 == 0 ? "direct" : "naive"};
+        int root = i % size;
+        switch (lksi_random_below(7, 2, (uint64_t)i, 5)) {
+        case 0:
+            status = lks_all_reduce(world, data, data, count, LKS_I32, LKS_BXOR, &options);
+            break;
+        case 1:
+            status = lks_broadcast(world, data, count, LKS_I32, root, &options);
+            break;
+        case 2:
+            status = lks_reduce(world, data, data, count, LKS_I32, LKS_MAX, root, NULL);
+            break;
+        case 3:
+            status = lks_barrier(world, NULL);
+            break;
+        default:
+            status = lks_symmetric_alloc(world, count, &symmetric);
+            if (status == LKS_OK) lks_symmetric_free(world, symmetric);
+        }
+    }
+    MUST(status == LKS_ERR_PEER);
+    snprintf(name, sizeof name, "rank %d (host ", *(int *)argument);
+    MUST_SAY(name);
+    (void)rank;
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_kill_at_any_moment_is_survived(void **state) {
+    (void)state;
+    enum { SIZE = 3, N_KILLS = 20 };
+    for (int i = 0; i < N_KILLS; i++) {
+        pid_t pids[SIZE];
+        int doomed = i % SIZE;
+        set_master_environment();
+        for (int rank = 0; rank < SIZE; rank++) pids[rank] = start_process(rank, SIZE, work_until_error, &doomed);
+        lksi_sleep_ns(20000000 + (int64_t)lksi_random_below((uint64_t)getpid(), 3, (uint64_t)i, 40000000));
+        kill(pids[doomed], SIGKILL);
+        int64_t killed_ns = lksi_now_ns();
+        await_processes(pids, SIZE, doomed);
+        assert_true(lksi_now_ns() - killed_ns < INT64_C(1000000000));
+    }
+}
+
 static int one_exits_without_leaving(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -322,6 +376,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
+        cmocka_unit_test(a_kill_at_any_moment_is_survived),
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),

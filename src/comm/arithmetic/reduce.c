@@ -6,6 +6,7 @@
  */
 #include "comm/arithmetic/arithmetic.h"
 #include "comm/arithmetic/kernels.h"
+#include "comm/copy.h"
 
 #include <string.h>
 
@@ -80,7 +81,7 @@ void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t cou
             result = rounded.bytes;
         }
         for (int k = 0; k < reduction->n_outputs; k++)
-            memcpy((unsigned char *)reduction->outputs[k] + first * each, result, t.count * each);
+            lksi_copy((unsigned char *)reduction->outputs[k] + first * each, result, t.count * each);
     }
 }
 
@@ -107,7 +108,7 @@ void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_
     for (size_t first = 0, n; first < count; first += n) {
         block aligned;
         n = count - first < BLOCK_NBYTES / each ? count - first : BLOCK_NBYTES / each;
-        memcpy(aligned.bytes, (const unsigned char *)in + first * each, n * each);
+        lksi_copy(aligned.bytes, (const unsigned char *)in + first * each, n * each);
         loops->contribute[type]((unsigned char *)out + first * wide, aligned.bytes, scale, n);
     }
 }
@@ -116,7 +117,7 @@ void lksi_conclude(void *out, const void *contributions, double divisor, size_t 
     const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
     size_t each = lks_type_nbytes(type), wide = lks_type_nbytes(lksi_accumulator_type(type));
     if (!must_conclude(type, divisor)) {
-        if (out != contributions && count > 0) memcpy(out, contributions, count * each);
+        if (out != contributions) lksi_copy(out, contributions, count * each);
         return;
     }
     size_t step = BLOCK_NBYTES / wide;
@@ -124,7 +125,7 @@ void lksi_conclude(void *out, const void *contributions, double divisor, size_t 
         size_t n = count - first < step ? count - first : step;
         block rounded;
         loops->conclude[type](rounded.bytes, (const unsigned char *)contributions + first * wide, divisor, n);
-        memcpy((unsigned char *)out + first * each, rounded.bytes, n * each);
+        lksi_copy((unsigned char *)out + first * each, rounded.bytes, n * each);
     }
 }
 

@@ -17,6 +17,7 @@
  */
 #include "comm/arithmetic/arithmetic.h"
 #include "comm/comm_internal.h"
+#include "comm/copy.h"
 
 #include <string.h>
 
@@ -114,7 +115,7 @@ static unsigned char *area_of(const lks_group *group, int rank) {
 
 static void stage(const lks_group *group, const lksi_call *call, size_t first, size_t count) {
     size_t each = lks_type_nbytes(call->type);
-    memcpy(area_of(group, group->rank), (const unsigned char *)call->in + first * each, count * each);
+    lksi_copy(area_of(group, group->rank), (const unsigned char *)call->in + first * each, count * each);
 }
 
 /* All areas hold their chunk. */
@@ -135,7 +136,7 @@ static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t f
     LKS_TRY(lksi_meet(group));
     for (int rank = 0; rank < group->size; rank++) {
         slice(group, count, each, rank, &begin, &n);
-        memcpy(out + begin * each, area_of(group, rank) + begin * each, n * each);
+        lksi_copy(out + begin * each, area_of(group, rank) + begin * each, n * each);
     }
     return LKS_OK;
 }

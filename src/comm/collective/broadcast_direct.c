@@ -10,6 +10,7 @@
  *                               while it stages the next                                      root, N read per rank
  */
 #include "comm/comm_internal.h"
+#include "comm/copy.h"
 
 #include <string.h>
 
@@ -29,7 +30,7 @@ static lks_status from_symmetric(lks_group *group, const lksi_call *call, uint64
     if (group->rank != call->root) {
         const lksi_allocation *roots = lksi_place_allocation(group, place);
         const unsigned char *data = roots->base + roots->stride * (size_t)call->root + lksi_place_offset(place);
-        memcpy(call->out, data, call->nbytes);
+        lksi_copy(call->out, data, call->nbytes);
     }
     group->progress.done_nbytes = call->nbytes;
     return lksi_meet(group); /* the root may change its buffer when all have read it */
@@ -41,10 +42,10 @@ static lks_status staged(lks_group *group, const lksi_call *call) {
         unsigned char *area = lksi_control_staging(group->control, call->root, (unsigned)(group->n_stagings + 1));
         unsigned char *data = (unsigned char *)call->out + first;
         if (first > 0) {
-            if (group->rank == call->root) memcpy(area, data, chunk_of(call, first));
+            if (group->rank == call->root) lksi_copy(area, data, chunk_of(call, first));
             LKS_TRY(lksi_meet(group));
         }
-        if (group->rank != call->root) memcpy(data, area, chunk_of(call, first));
+        if (group->rank != call->root) lksi_copy(data, area, chunk_of(call, first));
         group->n_stagings++;
         group->progress.done_nbytes = first + chunk_of(call, first);
     }
@@ -52,11 +53,12 @@ static lks_status staged(lks_group *group, const lksi_call *call) {
 }
 
 lks_status lksi_broadcast_direct(lks_group *group, const lksi_call *call) {
+    if (group->size == 1) return lksi_open(group, call);
     if (call->nbytes <= LKSI_PAYLOAD_NBYTES) return in_line(group, call);
     uint64_t place = group->rank == call->root ? lksi_place_of(group, call->out, call->nbytes) : 0;
     if (group->rank == call->root && place == 0)
-        memcpy(lksi_control_staging(group->control, call->root, (unsigned)(group->n_stagings + 1)), call->out,
-               chunk_of(call, 0));
+        lksi_copy(lksi_control_staging(group->control, call->root, (unsigned)(group->n_stagings + 1)), call->out,
+                  chunk_of(call, 0));
     LKS_TRY(lksi_post_and_collect(group, call, place));
     place = lksi_post_of(group, call->root)->place;
     return place != 0 ? from_symmetric(group, call, place) : staged(group, call);

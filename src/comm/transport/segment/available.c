@@ -18,15 +18,21 @@ static bool read_number(const char *path, const char *key, uint64_t *number) {
     return is_found;
 }
 
+/* What our cgroup may still take; the page cache that it is charged for can be given back. */
+static uint64_t cgroup_room(void) {
+    uint64_t limit, used, active = 0, inactive = 0;
+    if (!read_number("/sys/fs/cgroup/memory.max", "", &limit)) return UINT64_MAX;
+    if (!read_number("/sys/fs/cgroup/memory.current", "", &used)) return UINT64_MAX;
+    (void)read_number("/sys/fs/cgroup/memory.stat", "active_file ", &active);
+    (void)read_number("/sys/fs/cgroup/memory.stat", "inactive_file ", &inactive);
+    used -= active + inactive < used ? active + inactive : used;
+    return limit > used ? limit - used : 0;
+}
+
 lks_status lksi_memory_check(size_t nbytes) {
-    uint64_t available_kib, limit, used;
-    uint64_t available = UINT64_MAX;
-    if (read_number("/proc/meminfo", "MemAvailable:", &available_kib)) available = available_kib * 1024;
-    if (read_number("/sys/fs/cgroup/memory.max", "", &limit) &&
-        read_number("/sys/fs/cgroup/memory.current", "", &used)) {
-        uint64_t room = limit > used ? limit - used : 0;
-        available = room < available ? room : available;
-    }
+    uint64_t available_kib, available = cgroup_room();
+    if (read_number("/proc/meminfo", "MemAvailable:", &available_kib) && available_kib * 1024 < available)
+        available = available_kib * 1024;
     if (nbytes <= available) return LKS_OK;
     return lksi_error(LKS_ERR_MEMORY, "out of memory: %zu shared bytes were asked for, %llu are available", nbytes,
                       (unsigned long long)available);

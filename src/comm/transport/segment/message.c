@@ -8,6 +8,7 @@
  * is an error, so that a sender nobody listens to cannot fill the memory.
  */
 #include "comm/comm_internal.h"
+#include "comm/copy.h"
 
 #include <string.h>
 
@@ -34,15 +35,15 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 static void copy_in(lksi_ring *ring, size_t capacity, uint64_t at, const void *data, size_t nbytes) {
     size_t begin = (size_t)at & (capacity - 1), n_first = least(nbytes, capacity - begin);
     if (nbytes == 0) return;
-    memcpy(ring->data + begin, data, n_first);
-    memcpy(ring->data, (const unsigned char *)data + n_first, nbytes - n_first);
+    lksi_copy(ring->data + begin, data, n_first);
+    lksi_copy(ring->data, (const unsigned char *)data + n_first, nbytes - n_first);
 }
 
 static void copy_out(const lksi_ring *ring, size_t capacity, uint64_t at, void *data, size_t nbytes) {
     size_t begin = (size_t)at & (capacity - 1), n_first = least(nbytes, capacity - begin);
     if (nbytes == 0) return;
-    memcpy(data, ring->data + begin, n_first);
-    memcpy((unsigned char *)data + n_first, ring->data, nbytes - n_first);
+    lksi_copy(data, ring->data + begin, n_first);
+    lksi_copy((unsigned char *)data + n_first, ring->data, nbytes - n_first);
 }
 
 /* One message on its way through a ring, as its sender or its receiver sees it. */
@@ -158,7 +159,7 @@ static lks_status send_to_self(lks_group *group, const lksi_message *message) {
     header head = header_of(message);
     unsigned char *data = NULL;
     LKS_TRY(keep(group, group->rank, &head, &data));
-    if (message->nbytes > 0) memcpy(data, message->data, message->nbytes);
+    lksi_copy(data, message->data, message->nbytes);
     return LKS_OK;
 }
 
@@ -188,7 +189,7 @@ static lks_status take_kept(lks_group *group, lksi_message *message, lksi_unexpe
     lksi_unexpected *kept = *link;
     LKS_TRY(check(group, message, &kept->head));
     message->nbytes = (size_t)kept->head.nbytes;
-    if (message->nbytes > 0) memcpy(message->data, kept->data, message->nbytes);
+    lksi_copy(message->data, kept->data, message->nbytes);
     *link = kept->next;
     lksi_free(kept);
     return LKS_OK;
