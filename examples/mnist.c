@@ -31,6 +31,15 @@ static int train(const trainer_flags *flags, lks_group *group, lks_device *devic
     return exit_code;
 }
 
+/* Both sets in units of the training set's own mean and deviation. */
+static lks_status normalize(lks_dataset *train_set, lks_dataset *test_set) {
+    double mean, deviation;
+    lks_status status = lks_dataset_moments(train_set, &mean, &deviation);
+    if (status == LKS_OK) status = lks_dataset_normalize(train_set, mean, deviation);
+    if (status == LKS_OK) status = lks_dataset_normalize(test_set, mean, deviation);
+    return status;
+}
+
 static int mnist(int argc, char **argv) {
     trainer_flags flags = {.epochs = 5, .batch = 64, .lr = 1e-3, .seed = 1, .num_threads = 1};
     trainer_flags_parse(&flags, no_flags, argc, argv);
@@ -46,6 +55,7 @@ static int mnist(int argc, char **argv) {
         lks_device_create(&device, &(lks_device_options){.name = flags.device, .num_threads = (int)flags.num_threads});
     if (status == LKS_OK) status = lks_dataset_mnist(&train_set, directory, 1);
     if (status == LKS_OK) status = lks_dataset_mnist(&test_set, directory, 0);
+    if (status == LKS_OK) status = normalize(train_set, test_set);
     exit_code = trainer_all_ok(group, status) ? train(&flags, group, device, train_set, test_set) : 1;
     lks_dataset_destroy(test_set);
     lks_dataset_destroy(train_set);

@@ -21,7 +21,7 @@ def read_idx(directory, name, header_nbytes):
 def load(directory, part):
     images = read_idx(directory, f"{part}-images-idx3-ubyte", 16).reshape(-1, 784)
     labels = read_idx(directory, f"{part}-labels-idx1-ubyte", 8)
-    return torch.from_numpy(images.astype(np.float32) / 255), torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy((images.astype(np.float32) / 255 - 0.1307) / 0.3081), torch.from_numpy(labels.astype(np.int64))
 
 
 def work(arguments, rank, size):

@@ -45,6 +45,12 @@ LKS_API lks_status lks_dataset_classification(lks_dataset **dataset, const lks_c
  */
 LKS_API lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end);
 
+/* Mean and standard deviation over all features of all samples, as they are read now. */
+LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
+/* From now on a feature x of this set, and of slices made after, reads as (x - mean) / deviation.
+ * Errors: LKS_ERR_ARGUMENT where deviation is not positive or either is not finite. */
+LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
+
 LKS_API void lks_dataset_destroy(lks_dataset *dataset);
 LKS_API int64_t lks_dataset_count(const lks_dataset *dataset);      /* N */
 LKS_API int64_t lks_dataset_n_features(const lks_dataset *dataset); /* F */

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -33,7 +34,12 @@ lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), vo
     created->function = function;
     created->argument = argument;
     snprintf(created->name, sizeof created->name, "%s", name);
+    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&created->handle, NULL, run, created);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         lksi_free(created);
         return lksi_error(LKS_ERR_SYSTEM, "cannot start thread '%s': %s", name, strerror(error));

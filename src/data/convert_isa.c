@@ -1,4 +1,4 @@
-/* Bytes to floats in [0, 1], once per instruction set: it runs inside the training step. */
+/* Bytes to floats in [0, 1], normalised, once per instruction set: it runs inside the training step. */
 #include "data/data_internal.h"
 
 /* byte / 255 without the slow division, and yet its very bits: 1/255 = 2^-8 + 2^-16 + 2^-24 + ... is cut after its
@@ -7,11 +7,15 @@
 #define HIGH 0x1.01p-8f
 #define LOW 0x1.010102p-24f
 
-static void bytes_to_unit(float *restrict out, const uint8_t *restrict in, size_t count) {
+static void bytes_to_floats(float *restrict out, const uint8_t *restrict in, size_t count, float scale, float shift) {
     for (size_t i = 0; i < count; i++) {
         float byte = (float)in[i];
-        out[i] = byte * HIGH + byte * LOW;
+        out[i] = (byte * HIGH + byte * LOW) * scale + shift;
     }
 }
 
-const lksi_convert_kernels LKSI_ISA_NAME(lksi_convert) = {.bytes_to_unit = bytes_to_unit};
+static void normalize(float *restrict out, const float *restrict in, size_t count, float scale, float shift) {
+    for (size_t i = 0; i < count; i++) out[i] = in[i] * scale + shift;
+}
+
+const lksi_convert_kernels LKSI_ISA_NAME(lksi_convert) = {bytes_to_floats, normalize};

@@ -24,6 +24,7 @@ struct lks_dataset {
     lksi_samples *samples;
     int64_t begin; /* first sample of this set within `samples` */
     int64_t count, n_features, n_classes;
+    float scale, shift; /* what is read is element * scale + shift */
 };
 
 /* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */
@@ -36,8 +37,10 @@ void lksi_dataset_gather(const lks_dataset *dataset, const int64_t *indices, int
 /* --- conversion (convert_isa.c) --- */
 
 typedef struct lksi_convert_kernels {
-    /* out[i] = (float)in[i] / 255.0f, to the bit */
-    void (*bytes_to_unit)(float *out, const uint8_t *in, size_t count);
+    /* out[i] = ((float)in[i] / 255.0f) * scale + shift, to the bit */
+    void (*bytes_to_floats)(float *out, const uint8_t *in, size_t count, float scale, float shift);
+    /* out[i] = in[i] * scale + shift */
+    void (*normalize)(float *out, const float *in, size_t count, float scale, float shift);
 } lksi_convert_kernels;
 LKSI_ISA_DECLARE(lksi_convert_kernels, lksi_convert);
 

@@ -3,6 +3,8 @@
 
 #include "data/data_internal.h"
 
+#include <math.h>
+
 #define IMAGES "train-images-idx3-ubyte"
 #define LABELS "train-labels-idx1-ubyte"
 
@@ -180,8 +182,27 @@ static void bytes_become_the_floats_that_division_gives(void **state) {
 #else
         const lksi_convert_kernels *kernels[] = {&lksi_convert_base};
 #endif
-        kernels[level]->bytes_to_unit(values, bytes, 256);
+        kernels[level]->bytes_to_floats(values, bytes, 256, 1, 0);
         for (int i = 0; i < 256; i++) assert_true(values[i] == (float)i / 255.0f);
+    }
+}
+
+static void a_normalised_set_has_mean_0_and_deviation_1(void **state) {
+    (void)state;
+    write_both(image_file(), label_file());
+    double mean, deviation;
+    lks_dataset *sets[2]; /* of bytes, and of floats */
+    assert_ok(lks_dataset_mnist(&sets[0], directory, 1));
+    assert_ok(lks_dataset_classification(
+        &sets[1], &(lks_classification_options){
+                      .n_samples = 100, .n_features = 8, .n_classes = 2, .clusters_per_class = 2, .seed = 1}));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(lks_dataset_moments(sets[i], &mean, &deviation));
+        assert_int_equal(lks_dataset_normalize(sets[i], mean, 0), LKS_ERR_ARGUMENT);
+        assert_ok(lks_dataset_normalize(sets[i], mean, deviation));
+        assert_ok(lks_dataset_moments(sets[i], &mean, &deviation));
+        assert_true(fabs(mean) < 1e-6 && fabs(deviation - 1) < 1e-6);
+        lks_dataset_destroy(sets[i]);
     }
 }
 
@@ -222,6 +243,7 @@ int main(void) {
         IN_DIRECTORY(images_and_labels_must_be_equally_many),
         IN_DIRECTORY(a_label_over_9_is_refused_with_its_index),
         IN_DIRECTORY(an_allocation_that_fails_leaves_nothing),
+        IN_DIRECTORY(a_normalised_set_has_mean_0_and_deviation_1),
         IN_DIRECTORY(a_slice_shares_memory_and_outlives_its_set),
         cmocka_unit_test(bytes_become_the_floats_that_division_gives),
     };
