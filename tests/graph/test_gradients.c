@@ -8,7 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { N = 6, MAX_CLASSES = 32 };
+/* Two batch sizes: the cpu device lays the product out by whether the batch fills its vectors. */
+enum { MAX_N = 16 };
+static const int batches[] = {6, 16};
 
 /* A model under test: builds a scalar loss from x (N,K) and labels (N). */
 typedef struct model {
@@ -96,10 +98,12 @@ typedef struct bench {
     lks_store *store;
     lks_program *program;
     void *features;
-    int32_t labels[N];
+    int n;
+    int32_t labels[MAX_N];
 } bench;
 
-static void set_up(bench *b, const model *m, const char *device, lks_type precision) {
+static void set_up(bench *b, const model *m, int n, const char *device, lks_type precision) {
+    b->n = n;
     assert_ok(lks_device_create(&b->device, &(lks_device_options){.name = device, .precision = precision}));
     b->graph = lks_graph_create(b->device);
     b->x = lks_input(b->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, m->n_features});
@@ -109,16 +113,16 @@ static void set_up(bench *b, const model *m, const char *device, lks_type precis
     assert_ok(lks_store_create(&b->store, b->loss, &(lks_store_options){.seed = 5}));
     assert_ok(lks_program_create(
         &b->program, b->store,
-        &(lks_program_options){.batch = N, .is_training = 1, .loss = b->loss, .outputs = &b->logits, .n_outputs = 1}));
-    b->features = lksi_alloc((size_t)(N * m->n_features) * lks_type_nbytes(precision));
-    for (int64_t i = 0; i < N * m->n_features; i++) {
+        &(lks_program_options){.batch = n, .is_training = 1, .loss = b->loss, .outputs = &b->logits, .n_outputs = 1}));
+    b->features = lksi_alloc((size_t)(n * m->n_features) * lks_type_nbytes(precision));
+    for (int64_t i = 0; i < n * m->n_features; i++) {
         double value = lksi_random_normal(3, 0, (uint64_t)i);
         if (precision == LKS_F64)
             ((double *)b->features)[i] = (double)(float)value; /* the same data on every device */
         else
             ((float *)b->features)[i] = (float)value;
     }
-    for (int i = 0; i < N; i++) b->labels[i] = (int32_t)((i * 7) % m->n_classes);
+    for (int i = 0; i < n; i++) b->labels[i] = (int32_t)((i * 7) % m->n_classes);
     assert_ok(lks_program_set_input(b->program, b->x, b->features));
     assert_ok(lks_program_set_input(b->program, b->y, b->labels));
 }
@@ -160,7 +164,7 @@ static void gradients_match_finite_differences(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
         bench b = {0};
-        set_up(&b, &models[m], "reference", LKS_F64);
+        set_up(&b, &models[m], batches[0], "reference", LKS_F64);
         (void)loss_of(&b);
         assert_ok(lks_program_backward(b.program, 2.5));
         for (int i = 0; i < lks_store_n_parameters(b.store); i++)
@@ -181,15 +185,16 @@ static void check_close(const char *what, const char *name, const float *got, co
 
 static void the_cpu_device_agrees_with_the_reference_device(void **state) {
     (void)state;
-    for (int m = 0; m < N_MODELS; m++) {
+    for (int i_batch = 0; i_batch < 2 * N_MODELS; i_batch++) {
+        int m = i_batch / 2, n = batches[i_batch % 2];
         bench cpu = {0}, reference = {0};
-        set_up(&cpu, &models[m], "cpu", LKS_F32);
-        set_up(&reference, &models[m], "reference", LKS_F32);
+        set_up(&cpu, &models[m], n, "cpu", LKS_F32);
+        set_up(&reference, &models[m], n, "reference", LKS_F32);
         assert_float_equal(loss_of(&cpu), loss_of(&reference), 1e-5);
         assert_ok(lks_program_backward(cpu.program, 1));
         assert_ok(lks_program_backward(reference.program, 1));
         check_close(models[m].name, "logits", lks_program_output(cpu.program, cpu.logits),
-                    lks_program_output(reference.program, reference.logits), N * models[m].n_classes);
+                    lks_program_output(reference.program, reference.logits), n * models[m].n_classes);
         for (int i = 0; i < lks_store_n_parameters(cpu.store); i++) {
             lks_parameter_view a = lks_store_parameter(cpu.store, i), b = lks_store_parameter(reference.store, i);
             assert_string_equal(a.name, b.name);

@@ -193,7 +193,7 @@ static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **st
     assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = f.loss}));
     lks_program_describe(program, text, sizeof text);
     assert_string_equal(text, "onednn:linear f32 (2, 8) + relu\n"
-                              "onednn:linear f32 (2, 3)\n"
+                              "onednn:linear^T f32 (2, 3)\n"
                               "reference:cross_entropy f32 ()\n");
     lks_program_describe(program, text, 10); /* is cut, not overrun */
     assert_int_equal(strlen(text), 9);

@@ -1,0 +1,159 @@
+/* The linear layer's three products, by oneDNN's sgemm on plain row-major weights: its blocked inner products measured
+ * no better for f32. How the operands lie matters more; what was measured (AVX2, one core of 101 GFLOP/s at most):
+ *
+ * - Rows that are a whole number of KiB apart share few sets of the L1 cache, and sgemm reads a column of rows at a
+ * time to pack them: dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
+ * - sgemm works on whole vectors of the result's columns. y^T = W x^T has the batch there, usually a multiple of 8, and
+ *   packs the small operand: 32 x 1024 times 256 ran at 70 GFLOP/s as y = x W^T, at 91 as y^T, and 64 x 784 times 50 at
+ *   75 and 89. Transposing y, with bias and activation in the same pass, costs 3 to 8 us. */
+#include "onednn/linear.h"
+
+#include "onednn/api.h"
+
+#include <string.h>
+
+enum { COLLIDING_FLOATS = 256, ROW_PADDING = 16, VECTOR = 8, TILE = 16 };
+
+/* --- operands whose rows would collide --- */
+
+static int64_t padded_row(int64_t row_length) {
+    return row_length % COLLIDING_FLOATS == 0 ? row_length + ROW_PADDING : row_length;
+}
+
+/* Floats of scratch that pad_rows needs. */
+static int64_t padding_count(const lksi_tensor *x) {
+    return padded_row(x->dims[1]) != x->dims[1] ? x->dims[0] * padded_row(x->dims[1]) : 0;
+}
+
+/* x (n,k) with rows of padded_row(k): x itself, or a copy at *scratch, which moves on past it. */
+static const float *pad_rows(const float *x, int64_t n, int64_t k, float **scratch) {
+    int64_t row = padded_row(k);
+    if (row == k) return x;
+    float *copy = *scratch;
+    for (int64_t i = 0; i < n; i++) memcpy(copy + i * row, x + i * k, (size_t)k * sizeof *x);
+    *scratch += n * row;
+    return copy;
+}
+
+/* --- forward --- */
+
+/* What follows the product while the result is still in the cache. */
+typedef struct linear_state {
+    bool is_transposed;              /* computes y^T */
+    lksi_dnnl_eltwise *epilogues[4]; /* NULL for relu */
+} linear_state;
+
+/* Not oneDNN's, which turns NaN into 0 and so hides a run that has gone wrong. */
+static void relu(float *y, int64_t count) {
+    for (int64_t i = 0; i < count; i++) y[i] = y[i] < 0 ? 0 : y[i];
+}
+
+/* y (n,m) = yt (m,n)^T + bias, in tiles that are read and written along cache lines. */
+static void transpose_tile(const float *yt, const float *bias, int64_t n, int64_t m, int64_t i0, int64_t j0, float *y) {
+    int64_t i_end = i0 + TILE < n ? i0 + TILE : n, j_end = j0 + TILE < m ? j0 + TILE : m;
+    for (int64_t i = i0; i < i_end; i++)
+        for (int64_t j = j0; j < j_end; j++) y[i * m + j] = yt[j * n + i] + (bias != NULL ? bias[j] : 0.0f);
+}
+
+static void transpose(const float *yt, const float *bias, int64_t n, int64_t m, float *y) {
+    for (int64_t i = 0; i < n; i += TILE)
+        for (int64_t j = 0; j < m; j += TILE) transpose_tile(yt, bias, n, m, i, j, y);
+}
+
+static lks_status product_transposed(const lksi_lowering *l, void *const *in, float *y, float *scratch) {
+    int64_t n = l->inputs[0].dims[0], k = l->inputs[0].dims[1], m = l->inputs[1].dims[0];
+    const float *x = pad_rows(in[0], n, k, &scratch);
+    LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, padded_row(k), 0.0f, scratch, n));
+    transpose(scratch, l->n_inputs == 3 ? in[2] : NULL, n, m, y);
+    return LKS_OK;
+}
+
+static lks_status product_plain(const lksi_lowering *l, void *const *in, float *y) {
+    int64_t n = l->inputs[0].dims[0], k = l->inputs[0].dims[1], m = l->inputs[1].dims[0];
+    bool has_bias = l->n_inputs == 3;
+    for (int64_t i = 0; has_bias && i < n; i++) memcpy(y + i * m, in[2], (size_t)m * sizeof *y);
+    return lksi_dnnl_gemm('N', 'T', n, m, k, in[0], k, in[1], k, has_bias ? 1.0f : 0.0f, y, m);
+}
+
+static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    const linear_state *state = kernel->state;
+    float *y = out[0];
+    LKS_TRY(state->is_transposed ? product_transposed(&kernel->lowering, in, y, scratch)
+                                 : product_plain(&kernel->lowering, in, y));
+    for (int i = 0; i < kernel->n_epilogues; i++) {
+        if (kernel->epilogues[i] == LKSI_OP_RELU)
+            relu(y, lksi_tensor_count(&kernel->lowering.outputs[0], 0));
+        else
+            LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, NULL, y));
+    }
+    return LKS_OK;
+}
+
+static void release_linear(lksi_kernel *kernel) {
+    linear_state *state = kernel->state;
+    for (int i = 0; i < kernel->n_epilogues; i++) lksi_dnnl_eltwise_destroy(state->epilogues[i]);
+    lksi_free(state);
+}
+
+static lks_status take_epilogues(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    linear_state *state = kernel->state;
+    int64_t count = lksi_tensor_count(&lowering->outputs[0], 0);
+    for (int i = 0; i < lowering->n_epilogues; i++) {
+        if (lowering->epilogues[i] != LKSI_OP_RELU)
+            LKS_TRY(lksi_dnnl_eltwise_create(&state->epilogues[i], lowering->epilogues[i], count));
+        kernel->epilogues[kernel->n_epilogues++] = lowering->epilogues[i];
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    linear_state *state = lksi_alloc(sizeof *state);
+    if (state == NULL) return LKS_ERR_MEMORY;
+    const lksi_tensor *x = &lowering->inputs[0], *y = &lowering->outputs[0];
+    state->is_transposed = y->dims[0] % VECTOR == 0 || y->dims[1] % VECTOR != 0;
+    *kernel = (lksi_kernel){.name = state->is_transposed ? "onednn:linear^T" : "onednn:linear",
+                            .run = linear,
+                            .release = release_linear,
+                            .lowering = *lowering,
+                            .is_deterministic = true,
+                            .state = state};
+    if (state->is_transposed)
+        kernel->scratch_nbytes = (size_t)(padding_count(x) + lksi_tensor_count(y, 0)) * sizeof(float);
+    lks_status status = take_epilogues(lowering, kernel);
+    if (status != LKS_OK) release_linear(kernel);
+    return status;
+}
+
+/* --- backward --- */
+
+static lks_status linear_grad_input(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    int64_t n = kernel->lowering.inputs[0].dims[0], m = kernel->lowering.inputs[0].dims[1];
+    int64_t k = kernel->lowering.inputs[1].dims[1];
+    return lksi_dnnl_gemm('N', 'N', n, k, m, in[0], m, in[1], k, 0.0f, out[0], k);
+}
+
+lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    *kernel = (lksi_kernel){
+        .name = "onednn:linear_grad_input", .run = linear_grad_input, .lowering = *lowering, .is_deterministic = true};
+    return LKS_OK;
+}
+
+static lks_status linear_grad_weight(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    int64_t n = kernel->lowering.inputs[0].dims[0], m = kernel->lowering.inputs[0].dims[1];
+    int64_t k = kernel->lowering.inputs[1].dims[1];
+    float *left = scratch;
+    const float *dy = pad_rows(in[0], n, m, &left);
+    const float *x = pad_rows(in[1], n, k, &left);
+    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, padded_row(m), x, padded_row(k), 0.0f, out[0], k);
+}
+
+lks_status lksi_onednn_lower_linear_grad_weight(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    int64_t n_scratch = padding_count(&lowering->inputs[0]) + padding_count(&lowering->inputs[1]);
+    *kernel = (lksi_kernel){.name = "onednn:linear_grad_weight",
+                            .run = linear_grad_weight,
+                            .lowering = *lowering,
+                            .scratch_nbytes = (size_t)n_scratch * sizeof(float),
+                            .is_deterministic = true};
+    return LKS_OK;
+}
