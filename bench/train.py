@@ -4,7 +4,8 @@
 Each repetition runs every case once, ours and the peer's in turn, so that whatever else the machine does falls on both.
 A run's figure is the median over its steps of the whole step's wall time, input included; the table gives the median of
 the repetitions with the least and the greatest, and the ratio of the two medians. One thread per rank on both sides, the
-same global batch at every number of ranks; PyTorch's ranks are DDP on Gloo.
+same global batch at every number of ranks; PyTorch's ranks are DDP on Gloo. PyTorch runs in two styles: "tuned" is its
+best on a CPU (tensors in memory, no DataLoader, no loss read back), "tutorial" is what its tutorials write.
 """
 import argparse
 import json
@@ -15,7 +16,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OURS, PEER = "lockstep", "pytorch"
+OURS, PEERS = "lockstep", ("tuned", "tutorial") # the styles of bench/peers/peer.py
 
 
 def output_of(command):
@@ -58,9 +59,9 @@ def run_ours(example, ranks, arguments):
             return json.load(file)
 
 
-def run_peer(example, ranks, arguments):
+def run_peer(example, ranks, arguments, style):
     script = os.path.join(ROOT, "bench", "peers", f"torch_{example}.py")
-    text = output_of([arguments.python, script, *work_of(example, arguments), "--nproc", str(ranks)])
+    text = output_of([arguments.python, script, *work_of(example, arguments), "--nproc", str(ranks), "--style", style])
     result = json.loads(text.splitlines()[-1])
     if result["blas_is_reference"]:
         sys.exit(f"PyTorch computes with the reference BLAS here ({result['blas']}), which is many times slower than any "
@@ -73,8 +74,8 @@ def measure(cases, arguments):
     runs = []
     for repetition in range(arguments.repetitions):
         for example, ranks in cases:
-            for who, run in ((OURS, run_ours), (PEER, run_peer)):
-                result = run(example, ranks, arguments)
+            for who in (OURS, *PEERS):
+                result = run_ours(example, ranks, arguments) if who == OURS else run_peer(example, ranks, arguments, who)
                 runs.append({"who": who, "example": example, "ranks": ranks, "repetition": repetition, **result})
                 print(f"{repetition + 1}/{arguments.repetitions} {example} on {ranks}: {who} "
                       f"{result['step_us_median']:.1f} us", file=sys.stderr, flush=True)
@@ -85,10 +86,10 @@ def summarise(cases, runs):
     rows = []
     for example, ranks in cases:
         row = {"example": example, "ranks": ranks}
-        for who in (OURS, PEER):
+        for who in (OURS, *PEERS):
             times = [r["step_us_median"] for r in runs if (r["who"], r["example"], r["ranks"]) == (who, example, ranks)]
             row[who] = {"median": statistics.median(times), "min": min(times), "max": max(times)}
-        row["ratio"] = row[PEER]["median"] / row[OURS]["median"]
+        row["ratio"] = {who: row[who]["median"] / row[OURS]["median"] for who in PEERS}
         rows.append(row)
     return rows
 
@@ -98,15 +99,15 @@ def print_table(rows, arguments):
         return f"{times['median']:.1f} ({times['min']:.1f} to {times['max']:.1f})"
 
     print(f"microseconds per step, median of {arguments.repetitions} alternating runs (least to greatest)")
-    print(f"{'example':<8} {'ranks':>5}  {'Lockstep':>28}  {'PyTorch':>28}  {'faster':>7}")
+    print(f"{'example':<8} {'ranks':>5}  {'Lockstep':>26}" + "".join(f"  {'PyTorch ' + who:>26} {'':>7}" for who in PEERS))
     for row in rows:
-        print(f"{row['example']:<8} {row['ranks']:>5}  {figure(row[OURS]):>28}  {figure(row[PEER]):>28}  "
-              f"{row['ratio']:>6.2f}x")
+        print(f"{row['example']:<8} {row['ranks']:>5}  {figure(row[OURS]):>26}" +
+              "".join(f"  {figure(row[who]):>26} {row['ratio'][who]:>6.2f}x" for who in PEERS))
     for row in rows:
         alone = [r for r in rows if r["example"] == row["example"] and r["ranks"] == 1]
         if row["ranks"] > 1 and alone:
-            ours, peer = (alone[0][who]["median"] / row[who]["median"] for who in (OURS, PEER))
-            print(f"{row['example']}: {row['ranks']} ranks against 1: Lockstep {ours:.2f}x, PyTorch {peer:.2f}x")
+            gains = (f"{who} {alone[0][who]['median'] / row[who]['median']:.2f}x" for who in (OURS, *PEERS))
+            print(f"{row['example']}: {row['ranks']} ranks against 1: " + ", ".join(gains))
 
 
 def main():

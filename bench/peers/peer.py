@@ -1,9 +1,10 @@
 """What the PyTorch scripts here share: the ranks, the timed loop, and the one JSON line at the end.
 
-The comparison has to be against PyTorch at its best on a CPU, else it says nothing. So: all data lies in memory as
-tensors and a batch is one gather (no DataLoader), the epoch's order is made outside of the timed steps, gradients are
-views into DDP's buckets, the loss is not read back, and the optimizers take their multi-tensor form.
-A step's time is the wall time from before the gather to after the update; the first 20 steps are left out.
+Two styles. "tuned" is PyTorch at its best on a CPU: all data lies in memory as tensors and a batch is one gather (no
+DataLoader), the epoch's order is made outside of the timed steps, gradients are views into DDP's buckets, the loss is
+not read back, and the optimizers take their multi-tensor form. "tutorial" is what PyTorch's tutorials write and most
+people run: TensorDataset, DistributedSampler, DataLoader, plain DDP and optimizer, loss.item() in every step.
+A step's time is the wall time from before the batch is asked for to after the update; the first 20 steps are left out.
 """
 import json
 import os
@@ -26,6 +27,7 @@ def add_arguments(parser):
     parser.add_argument("--nproc", type=int, default=1, help="ranks to start; without effect under torchrun")
     parser.add_argument("--batch", type=int, default=64, help="samples of all ranks in one step")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--style", choices=("tuned", "tutorial"), default="tuned")
 
 
 def blas():
@@ -63,16 +65,49 @@ def _rank(rank, work, arguments, store):
     dist.destroy_process_group()
 
 
-def distributed(model, size):
+def distributed(model, size, style):
     if size == 1:
         return model
+    if style == "tutorial":
+        return torch.nn.parallel.DistributedDataParallel(model)
     return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
-def train(model, optimizer, features, labels, *, batch, n_steps, rank, size, seed, rate=None):
+def train(model, optimizer, features, labels, *, arguments, n_steps, rank, size, rate=None):
     """Runs n_steps steps over shuffled epochs; returns the seconds each took. `rate(step)` sets the learning rate."""
-    if batch % size:
-        raise SystemExit(f"a batch of {batch} cannot be cut into {size} equal parts, as DDP's mean needs")
+    if arguments.batch % size:
+        raise SystemExit(f"a batch of {arguments.batch} cannot be cut into {size} equal parts, as DDP's mean needs")
+    loop = _train_tutorial if arguments.style == "tutorial" else _train_tuned
+    return loop(model, optimizer, features, labels, arguments.batch, n_steps, rank, size, arguments.seed, rate)
+
+
+def _train_tutorial(model, optimizer, features, labels, batch, n_steps, rank, size, seed, rate):
+    dataset = torch.utils.data.TensorDataset(features, labels)
+    sampler = torch.utils.data.distributed.DistributedSampler(dataset, size, rank, shuffle=True, seed=seed)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=batch // size, sampler=sampler)
+    criterion = torch.nn.CrossEntropyLoss()
+    times, epoch = [], 0
+    while len(times) < n_steps:
+        sampler.set_epoch(epoch)
+        batches = iter(loader)
+        while len(times) < n_steps:
+            start = time.perf_counter()
+            pair = next(batches, None)
+            if pair is None:
+                break
+            if rate is not None:
+                optimizer.param_groups[0]["lr"] = rate(len(times))
+            optimizer.zero_grad()
+            loss = criterion(model(pair[0]), pair[1])
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            times.append(time.perf_counter() - start)
+        epoch += 1
+    return times
+
+
+def _train_tuned(model, optimizer, features, labels, batch, n_steps, rank, size, seed, rate):
     times = []
     generator = torch.Generator().manual_seed(seed)
     count = len(labels)
@@ -95,7 +130,7 @@ def train(model, optimizer, features, labels, *, batch, n_steps, rank, size, see
     return times
 
 
-def report(example, model, test_features, test_labels, times, size, batch):
+def report(example, model, test_features, test_labels, times, size, batch, style):
     """Rank 0's last act: one JSON object in one line, its keys as in our own --summary."""
     with torch.no_grad():
         logits = model(test_features)
@@ -106,6 +141,7 @@ def report(example, model, test_features, test_labels, times, size, batch):
             {
                 "peer": "pytorch",
                 "version": torch.__version__,
+                "style": style,
                 "example": example,
                 "world_size": size,
                 "steps": len(times),

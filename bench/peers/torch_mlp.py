@@ -48,12 +48,13 @@ def work(arguments, rank, size):
     torch.manual_seed(arguments.seed)
     features, labels = make_data(arguments.seed)
     model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
-    times = peer.train(peer.distributed(model, size), optimizer, features[:TRAIN_SAMPLES], labels[:TRAIN_SAMPLES],
-                       batch=arguments.batch, n_steps=arguments.steps, rank=rank, size=size, seed=arguments.seed,
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=arguments.style == "tuned")
+    times = peer.train(peer.distributed(model, size, arguments.style), optimizer, features[:TRAIN_SAMPLES],
+                       labels[:TRAIN_SAMPLES], arguments=arguments, n_steps=arguments.steps, rank=rank, size=size,
                        rate=rate)
     if rank == 0:
-        peer.report("mlp", model, features[TRAIN_SAMPLES:], labels[TRAIN_SAMPLES:], times, size, arguments.batch)
+        peer.report("mlp", model, features[TRAIN_SAMPLES:], labels[TRAIN_SAMPLES:], times, size, arguments.batch,
+                    arguments.style)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,13 @@ def work(arguments, rank, size):
     torch.manual_seed(arguments.seed)
     features, labels = load(arguments.data, "train")
     model = torch.nn.Sequential(torch.nn.Linear(784, 50), torch.nn.ReLU(), torch.nn.Linear(50, 10))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=arguments.style == "tuned")
     n_steps = arguments.epochs * -(-len(labels) // arguments.batch)
-    times = peer.train(peer.distributed(model, size), optimizer, features, labels, batch=arguments.batch,
-                       n_steps=n_steps, rank=rank, size=size, seed=arguments.seed)
+    times = peer.train(peer.distributed(model, size, arguments.style), optimizer, features, labels,
+                       arguments=arguments, n_steps=n_steps, rank=rank, size=size)
     if rank == 0:
-        peer.report("mnist", model, *load(arguments.data, "t10k"), times, size, arguments.batch)
+        peer.report("mnist", model, *load(arguments.data, "t10k"), times, size, arguments.batch,
+                    arguments.style)
 
 
 if __name__ == "__main__":
