@@ -3,16 +3,15 @@
 #include "base/base.h"
 #include "base/isa.h"
 #include "cli/cli.h"
+#ifdef LKSI_HAS_ONEDNN
+#include "onednn/onednn.h"
+#endif
 
 #include <cjson/cJSON.h>
 #include <sched.h>
 #include <sodium.h>
 #include <unistd.h>
 #include <zlib.h>
-
-#ifndef LKSI_HAS_ONEDNN
-#define LKSI_HAS_ONEDNN 0
-#endif
 
 static const char help_text[] = "usage: lockstep info\n"
                                 "\n"
@@ -33,6 +32,15 @@ static void print_cpus(void) {
     if (file != NULL) fclose(file);
 }
 
+static void print_devices(void) {
+#ifdef LKSI_HAS_ONEDNN
+    printf("devices:         cpu (oneDNN), reference\n");
+    printf("oneDNN:          %s\n", lksi_dnnl_version_text());
+#else
+    printf("devices:         cpu (built without oneDNN: the reference device), reference\n");
+#endif
+}
+
 static int run(int argc, char **argv) {
     if (argc > 1) {
         fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
@@ -40,9 +48,8 @@ static int run(int argc, char **argv) {
     }
     static const char *const instruction_sets[] = {"base", "avx2", "avx512"};
     printf("lockstep:        %s\n", lks_version());
-    printf("devices:         %sreference\n", LKSI_HAS_ONEDNN ? "cpu (oneDNN), " : "");
+    print_devices();
     printf("transports:      self, thread, shm\n");
-    printf("oneDNN:          %s\n", LKSI_HAS_ONEDNN ? "yes" : "no");
     printf("zlib:            %s\n", zlibVersion());
     printf("libsodium:       %s\n", sodium_version_string());
     printf("cJSON:           %s\n", cJSON_Version());

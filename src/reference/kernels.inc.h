@@ -86,8 +86,11 @@ static lks_status relu(const lksi_kernel *kernel, void *const *in, void *const *
 static lks_status relu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const REAL *y = in[0], *dy = in[1];
-    REAL *dx = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0;
+    REAL *restrict dx = out[0];
+    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) {
+        REAL gradient = dy[i]; /* read always: a conditional read would keep the compiler from using vectors */
+        dx[i] = y[i] > 0 ? gradient : 0;
+    }
     return LKS_OK;
 }
 
