@@ -23,8 +23,9 @@ lks_device *lks_device_default(const lks_group *group) {
 
 static const lksi_device_ops *find(const char *name) {
     if (name == NULL || strcmp(name, "cpu") == 0) {
-        if (&BEST_DEVICE == &lksi_reference_device)
-            lksi_log(LKS_LOG_WARNING, "built without oneDNN: the cpu device is the slow reference device");
+#ifndef LKSI_HAS_ONEDNN
+        lksi_log(LKS_LOG_WARNING, "built without oneDNN: the cpu device is the slow reference device");
+#endif
         return &BEST_DEVICE;
     }
     return strcmp(name, "reference") == 0 ? &lksi_reference_device : NULL;
