@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* Every operator and both models: backward against central finite differences in f64 on the reference device, and the
  * cpu device against the reference device. */
 #include "test.h"

@@ -76,7 +76,7 @@ static int train_steps(run *r, lks_group *group, const model *m, lks_store *stor
             RANK_OK(lks_program_backward(program, count));
         }
         RANK_OK(lks_distributed_optimizer_step(optimizer, &mine, &sums));
-        r->step_allocations = lks_memory_allocation_count() - before;
+        if (lks_group_rank(group) == 0) r->step_allocations = lks_memory_allocation_count() - before;
         /* Nobody goes on to create or destroy things while another still counts. */
         RANK_OK(lks_barrier(group, NULL));
     }

@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* From the same weights and batches the losses follow PyTorch's, whose figures lie in tests/reference (made and, where
  * PyTorch is installed, made anew and compared by tests/reference/make_curves.py, which says what is computed). */
 #include "test.h"
