@@ -217,7 +217,7 @@ const char *lksi_output_last_lines(const lksi_output *output, int rank) {
 
 void lksi_output_destroy(lksi_output *output) {
     if (output == NULL) return;
-    for (int rank = 0; rank < output->n_ranks; rank++) {
+    for (int rank = 0; output->ranks != NULL && rank < output->n_ranks; rank++) {
         rank_output *ended = &output->ranks[rank];
         lksi_output_take_rank(output, rank);
         for (int i = 0; i < output->n_streams; i++) {
