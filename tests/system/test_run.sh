@@ -116,6 +116,8 @@ run run -n 2 --grace 3 bash -c '[ $RANK = 1 ] && exit 3; sleep 0.3; echo "rank 0
 check "survivors have time to report" eval 'status_is 3 && out_has "rank 0 noticed" && err_lines 1'
 run run -n 2 --grace 0.1 bash -c 'trap "" TERM; [ $RANK = 1 ] && exit 3; for i in $(seq 600); do sleep 0.1; done; : '"$marker"
 check "a survivor that ignores SIGTERM is killed" eval 'status_is 3 && none_left'
+# shellcheck disable=SC2034 # read in the eval below
+start=$SECONDS
 run run -n 2 --timeout 0.5 bash -c 'sleep 60; : '"$marker"
 check "the timeout ends all, status 124" eval 'status_is 124 && err_lines 1 && err_has "2 of 2 ranks had not ended after 0.5 s" && none_left && [ $((SECONDS - start)) -lt 10 ]'
 run run -n 2 bash -c "(exec -a $marker sleep 60) & exit 0"
