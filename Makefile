@@ -5,7 +5,7 @@ BENCH_ARGS ?=
 CTEST = ctest --test-dir build --output-on-failure
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test check asan ubsan tsan lint format bench install clean help test-packages
+.PHONY: build demo test check asan ubsan tsan fuzz lint format bench install clean help test-packages
 
 build: ## the library, the command and the examples, optimised, into build/
 	@tools/install-packages build
@@ -33,6 +33,10 @@ ubsan: test-packages ## the tests under UndefinedBehaviorSanitizer
 
 tsan: test-packages ## the tests under ThreadSanitizer
 	@tools/sanitize tsan
+
+fuzz: ## each fuzz target of tests/fuzz for ten seconds (SECONDS=n)
+	@tools/install-packages build lint
+	@tests/fuzz/run_fuzz $(or $(SECONDS),10)
 
 lint: ## formatting, warnings of gcc and clang, static analysis, layers, exported names
 	@tools/install-packages build test lint
