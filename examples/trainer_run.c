@@ -31,29 +31,65 @@ static double now_s(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* The lowest rank for which `is_failed`, the number of ranks where there is none, -1 where they could not agree. */
+static int lowest_failed(lks_group *group, int is_failed) {
+    int32_t lowest = is_failed ? lks_group_rank(group) : lks_group_size(group);
+    if (lks_all_reduce(group, &lowest, &lowest, 1, LKS_I32, LKS_MIN, NULL) != LKS_OK) return -1;
+    return lowest;
+}
+
 int trainer_all_ok(lks_group *group, lks_status status) {
-    int rank = lks_group_rank(group), size = lks_group_size(group);
-    int32_t lowest = status != LKS_OK ? rank : size;
     char text[1024];
     snprintf(text, sizeof text, "%s", lks_error_text());
-    lks_status agreed = lks_all_reduce(group, &lowest, &lowest, 1, LKS_I32, LKS_MIN, NULL);
-    if (agreed != LKS_OK && status == LKS_OK) return lks_report(agreed, __FILE__, __LINE__), 0;
-    if (lowest == size) return 1;
-    if (lowest == rank) fprintf(stderr, "lockstep: %s\n", text);
+    int lowest = lowest_failed(group, status != LKS_OK);
+    if (lowest == lks_group_size(group)) return 1;
+    if (status != LKS_OK && (lowest == lks_group_rank(group) || lowest < 0)) fprintf(stderr, "lockstep: %s\n", text);
+    if (status == LKS_OK && lowest < 0) fprintf(stderr, "lockstep: %s\n", lks_error_text());
+    return 0;
+}
+
+/* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
+ * wait for each other's steps. Returns 0 where all agree. */
+static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
+    enum { N_SHARED = 5, N_MAX = 32 };
+    const char *names[N_MAX] = {"--epochs", "--steps", "--batch", "--seed", "--lr"};
+    double values[N_MAX] = {(double)flags->epochs, (double)flags->steps, (double)flags->batch, (double)flags->seed,
+                            flags->lr};
+    double least[N_MAX], greatest[N_MAX];
+    size_t count = N_SHARED;
+    for (; own->name != NULL && count < N_MAX; own++) {
+        names[count] = own->name;
+        values[count++] = (double)*own->value;
+    }
+    lks_status status = lks_all_reduce(group, values, least, count, LKS_F64, LKS_MIN, NULL);
+    if (status == LKS_OK) status = lks_all_reduce(group, values, greatest, count, LKS_F64, LKS_MAX, NULL);
+    if (status != LKS_OK) return lks_report(status, NULL, 0);
+    for (size_t i = 0; i < count; i++) {
+        if (least[i] == greatest[i]) continue;
+        if (lks_group_rank(group) == 0)
+            fprintf(stderr, "lockstep: ranks were given different %s: from %.17g to %.17g\n", names[i], least[i],
+                    greatest[i]);
+        return 1;
+    }
+    return 0;
+}
+
+/* What the command line asks for instead of training: an exit code, or -1 to go on. */
+static int settle(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group *group) {
+    int lowest = lowest_failed(group, flags->error[0] != '\0'), rank = lks_group_rank(group);
+    if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
+    if (lowest == rank) fprintf(stderr, "%s: %s\n", argv[0], flags->error);
+    if (lowest < lks_group_size(group)) return 2;
+    if (!flags->wants_help) return flags_differ(flags, own, group) ? 2 : -1;
+    if (rank == 0) trainer_flags_help(argv[0], own);
     return 0;
 }
 
 int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group **group, int *exit_code) {
-    *exit_code = 0;
     lks_status status = lks_init(group, &(lks_init_options){.transport = flags->transport});
     if (status != LKS_OK) return *exit_code = lks_report(status, NULL, 0), 1;
-    if (flags->error[0] == '\0' && !flags->wants_help) return 0;
-    int rank = lks_group_rank(*group);
-    if (rank == 0 && flags->error[0] != '\0') fprintf(stderr, "%s: %s\n", argv[0], flags->error);
-    if (rank == 0 && flags->wants_help) trainer_flags_help(argv[0], own);
-    /* A barrier, so that whoever watches the ranks sees the one that spoke end no later than the silent ones. */
-    (void)lks_barrier(*group, NULL);
-    *exit_code = flags->error[0] != '\0' ? 2 : 0;
+    *exit_code = settle(flags, own, argv, *group);
+    if (*exit_code < 0) return 0;
     lks_group_destroy(*group);
     *group = NULL;
     return 1;
