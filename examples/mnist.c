@@ -41,8 +41,9 @@ static lks_status normalize(lks_dataset *train_set, lks_dataset *test_set) {
 }
 
 static int mnist(int argc, char **argv) {
-    trainer_flags flags = {.epochs = 5, .batch = 64, .lr = 1e-3, .seed = 1, .num_threads = 1};
+    trainer_flags flags = {.batch = 64, .lr = 1e-3, .seed = 1, .num_threads = 1};
     trainer_flags_parse(&flags, no_flags, argc, argv);
+    if (flags.epochs == 0 && flags.steps == 0) flags.epochs = 5;
     lks_group *group;
     int exit_code;
     if (trainer_begin(&flags, no_flags, argv, &group, &exit_code)) return exit_code;

@@ -9,7 +9,7 @@ typedef struct trainer_flags {
     const char *device; /* cpu, reference */
     const char *transport;
     const char *summary;                             /* where to write the summary, or NULL */
-    int64_t epochs, steps, batch, seed, num_threads; /* steps 0: as many as the epochs have */
+    int64_t epochs, steps, batch, seed, num_threads; /* epochs or steps: whichever ends first; 0: not given */
     double lr;
     int is_quiet;
     char error[512]; /* what is wrong with the command line; empty where nothing is */

@@ -2,6 +2,7 @@
 #include "trainer_run.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ typedef struct progress {
     const trainer_flags *flags;
     int is_speaker, is_terminal;
     int64_t n_steps, step; /* of the whole run */
+    int64_t steps_per_epoch;
     int64_t epoch, n_epochs;
     double *step_us;
     double began_s, epoch_s;
@@ -51,10 +53,11 @@ int trainer_all_ok(lks_group *group, lks_status status) {
 /* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
  * wait for each other's steps. Returns 0 where all agree. */
 static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
-    enum { N_SHARED = 5, N_MAX = 32 };
-    const char *names[N_MAX] = {"--epochs", "--steps", "--batch", "--seed", "--lr"};
-    double values[N_MAX] = {(double)flags->epochs, (double)flags->steps, (double)flags->batch, (double)flags->seed,
-                            flags->lr};
+    enum { N_SHARED = 6, N_MAX = 32 };
+    const char *names[N_MAX] = {"--epochs", "--steps", "--batch", "--seed", "--lr", "--num-threads"};
+    double values[N_MAX] = {
+        (double)flags->epochs,     (double)flags->steps, (double)flags->batch, (double)flags->seed, flags->lr,
+        (double)flags->num_threads};
     double least[N_MAX], greatest[N_MAX];
     size_t count = N_SHARED;
     for (; own->name != NULL && count < N_MAX; own++) {
@@ -74,13 +77,28 @@ static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks
     return 0;
 }
 
+/* Found out before the training and not after it. */
+static int summary_is_writable(const trainer_flags *flags) {
+    if (flags->summary == NULL) return 1;
+    FILE *file = fopen(flags->summary, "a");
+    if (file == NULL) {
+        fprintf(stderr, "lockstep: %s: the summary cannot be written: %s\n", flags->summary, strerror(errno));
+        return 0;
+    }
+    fclose(file);
+    return 1;
+}
+
 /* What the command line asks for instead of training: an exit code, or -1 to go on. */
 static int settle(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group *group) {
     int lowest = lowest_failed(group, flags->error[0] != '\0'), rank = lks_group_rank(group);
     if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
     if (lowest == rank) fprintf(stderr, "%s: %s\n", argv[0], flags->error);
     if (lowest < lks_group_size(group)) return 2;
-    if (!flags->wants_help) return flags_differ(flags, own, group) ? 2 : -1;
+    if (!flags->wants_help) {
+        if (flags_differ(flags, own, group)) return 2;
+        return lowest_failed(group, rank == 0 && !summary_is_writable(flags)) == lks_group_size(group) ? -1 : 1;
+    }
     if (rank == 0) trainer_flags_help(argv[0], own);
     return 0;
 }
@@ -99,8 +117,7 @@ int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **ar
 
 /* A percentile of the counted steps; `sorted` is the scratch copy. */
 static double percentile(const double *sorted, int64_t count, double fraction) {
-    int64_t index = (int64_t)(fraction * (double)(count - 1) + 0.5);
-    return count > 0 ? sorted[index] : 0;
+    return sorted[(int64_t)(fraction * (double)(count - 1) + 0.5)];
 }
 
 static int by_value(const void *a, const void *b) {
@@ -186,7 +203,7 @@ static lks_status train_epoch(progress *p, lks_trainer *trainer, lks_loader *loa
             paused_s += now_s() - after;
         }
     }
-    p->epoch_s = now_s() - began_s - paused_s;
+    if (p->step % p->steps_per_epoch == 0) p->epoch_s = now_s() - began_s - paused_s; /* the last whole one */
     return LKS_OK;
 }
 
@@ -200,7 +217,8 @@ static lks_status train(progress *p, lks_trainer *trainer, lks_loader *loader) {
         if (status != LKS_OK) return status;
         if (p->job->report_every == 0) report_epoch(p);
     }
-    if (p->job->report_every > 0) return LKS_OK; /* its last line holds the last figures */
+    if (p->job->report_every > 0) /* the last figures are those of the last step */
+        return p->step % p->job->report_every != 0 ? report_steps(p, trainer) : LKS_OK;
     return lks_trainer_evaluate(trainer, p->job->test_set, &p->test);
 }
 
@@ -218,16 +236,18 @@ static cJSON *make_summary(const progress *p, const char *params_sha256, double 
     cJSON_AddStringToObject(s, "transport", lks_group_transport(p->job->group));
     cJSON_AddStringToObject(s, "device", lks_device_name(p->job->device));
     cJSON_AddStringToObject(s, "precision", "f32");
-    cJSON_AddNumberToObject(s, "epochs", (double)p->epoch);
+    cJSON_AddNumberToObject(s, "epochs", (double)(p->step / p->steps_per_epoch)); /* whole ones */
     cJSON_AddNumberToObject(s, "steps", (double)p->step);
     cJSON_AddNumberToObject(s, "global_batch", (double)p->flags->batch);
     cJSON_AddNumberToObject(s, "train_loss", p->train.loss);
     cJSON_AddNumberToObject(s, "train_accuracy", p->train.accuracy);
     cJSON_AddNumberToObject(s, "test_loss", p->test.loss);
     cJSON_AddNumberToObject(s, "test_accuracy", p->test.accuracy);
-    cJSON_AddNumberToObject(s, "step_us_median", percentile(sorted, n_counted, 0.5));
-    cJSON_AddNumberToObject(s, "step_us_p99", percentile(sorted, n_counted, 0.99));
-    cJSON_AddNumberToObject(s, "epoch_s", p->epoch_s);
+    if (n_counted > 0) {
+        cJSON_AddNumberToObject(s, "step_us_median", percentile(sorted, n_counted, 0.5));
+        cJSON_AddNumberToObject(s, "step_us_p99", percentile(sorted, n_counted, 0.99));
+    }
+    if (p->step >= p->steps_per_epoch) cJSON_AddNumberToObject(s, "epoch_s", p->epoch_s);
     cJSON_AddNumberToObject(s, "wall_s", wall_s);
     cJSON_AddNumberToObject(s, "samples_per_s", (double)p->n_samples / wall_s);
     cJSON_AddStringToObject(s, "params_sha256", params_sha256);
@@ -244,7 +264,7 @@ static int write_summary(const progress *p, const char *params_sha256, double wa
     if (file != NULL && fclose(file) != 0) is_written = 0;
     cJSON_free(text);
     if (!is_written) {
-        fprintf(stderr, "lockstep: %s: the summary cannot be written\n", p->flags->summary);
+        fprintf(stderr, "lockstep: %s: the summary cannot be written: %s\n", p->flags->summary, strerror(errno));
         return 1;
     }
     return 0;
@@ -264,8 +284,23 @@ static int finish(progress *p, lks_trainer *trainer) {
     return p->flags->summary != NULL ? write_summary(p, params_sha256, wall_s) : 0;
 }
 
+/* Ranks that read other data would train on it without a word. */
+static int sets_agree(const trainer_job *job) {
+    double hashes[4], least[4], greatest[4];
+    uint64_t train_hash = lks_dataset_hash(job->train_set), test_hash = lks_dataset_hash(job->test_set);
+    hashes[0] = (double)(train_hash >> 32), hashes[1] = (double)(uint32_t)train_hash; /* halves are exact */
+    hashes[2] = (double)(test_hash >> 32), hashes[3] = (double)(uint32_t)test_hash;
+    lks_status status = lks_all_reduce(job->group, hashes, least, 4, LKS_F64, LKS_MIN, NULL);
+    if (status == LKS_OK) status = lks_all_reduce(job->group, hashes, greatest, 4, LKS_F64, LKS_MAX, NULL);
+    if (status != LKS_OK) return lks_report(status, NULL, 0), 0;
+    if (memcmp(least, greatest, sizeof least) == 0) return 1;
+    if (lks_group_rank(job->group) == 0) fprintf(stderr, "lockstep: the ranks read different data sets\n");
+    return 0;
+}
+
 int trainer_run(const trainer_job *job, const trainer_flags *flags) {
     progress p = {.job = job, .flags = flags, .is_speaker = lks_group_rank(job->group) == 0};
+    if (!sets_agree(job)) return 1;
     p.is_terminal = p.is_speaker && !flags->is_quiet && isatty(STDERR_FILENO);
     lks_trainer *trainer = NULL;
     lks_loader *loader = NULL;
@@ -285,8 +320,10 @@ int trainer_run(const trainer_job *job, const trainer_flags *flags) {
                                                        .optimizer = job->optimizer,
                                                        .seed = (uint64_t)flags->seed});
     if (status != LKS_OK) goto report;
-    p.n_steps = flags->steps > 0 ? flags->steps : flags->epochs * lks_loader_steps(loader);
-    p.n_epochs = (p.n_steps + lks_loader_steps(loader) - 1) / lks_loader_steps(loader);
+    p.steps_per_epoch = lks_loader_steps(loader);
+    p.n_steps = flags->epochs > 0 ? flags->epochs * p.steps_per_epoch : flags->steps;
+    if (flags->steps > 0 && flags->steps < p.n_steps) p.n_steps = flags->steps;
+    p.n_epochs = (p.n_steps + p.steps_per_epoch - 1) / p.steps_per_epoch;
     p.step_us = calloc((size_t)p.n_steps, sizeof *p.step_us);
     if (p.step_us == NULL) {
         fprintf(stderr, "lockstep: out of memory for the times of %lld steps\n", (long long)p.n_steps);

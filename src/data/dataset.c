@@ -71,6 +71,30 @@ int64_t lks_dataset_count(const lks_dataset *dataset) { return dataset->count; }
 int64_t lks_dataset_n_features(const lks_dataset *dataset) { return dataset->n_features; }
 int64_t lks_dataset_n_classes(const lks_dataset *dataset) { return dataset->n_classes; }
 
+/* Eight bytes at a time: FNV byte by byte would take longer than reading the files. The tail is hashed by itself. */
+static uint64_t hash_words(uint64_t hash, const void *data, size_t nbytes) {
+    const unsigned char *bytes = data;
+    size_t n_words = nbytes / sizeof(uint64_t);
+    for (size_t i = 0; i < n_words; i++) {
+        uint64_t word;
+        memcpy(&word, bytes + i * sizeof word, sizeof word);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 29; /* the product alone never moves high bits down */
+    }
+    return lksi_hash64(hash, bytes + n_words * sizeof(uint64_t), nbytes % sizeof(uint64_t));
+}
+
+uint64_t lks_dataset_hash(const lks_dataset *dataset) {
+    size_t first = (size_t)dataset->begin * (size_t)dataset->n_features;
+    size_t n_elements = (size_t)dataset->count * (size_t)dataset->n_features;
+    const lksi_samples *samples = dataset->samples;
+    uint64_t hash = samples->bytes != NULL
+                        ? hash_words(LKSI_HASH_START, samples->bytes + first, n_elements)
+                        : hash_words(LKSI_HASH_START, samples->values + first, n_elements * sizeof *samples->values);
+    hash = hash_words(hash, samples->labels + dataset->begin, (size_t)dataset->count * sizeof *samples->labels);
+    return hash_words(hash, &dataset->n_features, sizeof dataset->n_features);
+}
+
 lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation) {
     size_t n_features = (size_t)dataset->n_features;
     if (dataset->count == 0) return lksi_error(LKS_ERR_ARGUMENT, "a data set without samples has no mean");

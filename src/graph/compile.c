@@ -163,6 +163,8 @@ static lks_status build_ir(compiler *c, const lks_program_options *options, lks_
     lks_program *program = c->program;
     LKS_TRY(lksi_ir_create(&c->ir, program->store->graph, options->batch, outputs, n_outputs));
     if (options->is_training) LKS_TRY(lksi_ir_differentiate(&c->ir, options->loss));
+    if (options->is_training && c->ir.n_final == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
     c->n_users = lksi_alloc_array(c->ir.n_values, sizeof *c->n_users);
     c->intervals = lksi_alloc_array(c->ir.n_values, sizeof *c->intervals);
     program->steps = lksi_alloc_array(c->ir.n_nodes, sizeof *program->steps);
@@ -196,6 +198,9 @@ static lks_status check_options(const lks_store *store, const lks_program_option
         return lksi_error(LKS_ERR_ARGUMENT, "a training program needs a loss");
     if (options->loss == NULL && options->n_outputs == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a program without loss and outputs computes nothing");
+    if (options->loss != NULL && options->loss->outputs[0].n_dims != 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "the loss has %d dimensions; it must be a scalar",
+                          options->loss->outputs[0].n_dims);
     for (int i = -1; i < options->n_outputs; i++) {
         const lks_node *node = i < 0 ? options->loss : options->outputs[i];
         if (node != NULL && node->graph != store->graph)

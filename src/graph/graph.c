@@ -59,6 +59,9 @@ uint64_t lksi_graph_fingerprint(const lks_graph *graph) {
         hash = lksi_hash64(hash, node->outputs[0].dims, (size_t)node->outputs[0].n_dims * sizeof(int64_t));
         if (node->name != NULL) hash = lksi_hash64(hash, node->name, strlen(node->name));
     }
+    /* Other kernels, or another number of threads, give other bits. */
+    hash = lksi_hash64(hash, graph->device->ops->name, strlen(graph->device->ops->name));
+    hash = lksi_hash64(hash, &graph->device->num_threads, sizeof graph->device->num_threads);
     return lksi_hash64(hash, &graph->device->float_type, sizeof(lks_type));
 }
 
@@ -86,7 +89,9 @@ static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, con
     for (int i = 0; i < n_dims; i++)
         if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
             return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
-    return LKS_OK;
+    lksi_tensor tensor = {.type = LKS_F64, .n_dims = n_dims};
+    for (int i = 0; i < n_dims; i++) tensor.dims[i] = dims[i];
+    return lksi_tensor_check(&tensor, 1, name);
 }
 
 static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type type, int n_dims, const int64_t *dims,
@@ -127,8 +132,13 @@ static lks_node *operate(lksi_op op, lks_node *const *inputs, int n_inputs, cons
         node.inputs[i] = inputs[i];
         shapes[i] = inputs[i]->outputs[0];
     }
-    if (result != NULL) node.outputs[0] = *result;
-    lks_status status = lksi_op_infer(op, shapes, n_inputs, node.outputs, &node.n_outputs);
+    lks_status status = LKS_OK;
+    if (result != NULL) {
+        node.outputs[0] = *result;
+        status = lksi_tensor_check(result, 1, lksi_op_name(op));
+    }
+    if (status == LKS_OK) status = lksi_op_infer(op, shapes, n_inputs, node.outputs, &node.n_outputs);
+    if (status == LKS_OK) status = lksi_tensor_check(&node.outputs[0], 1, lksi_op_name(op));
     return status == LKS_OK ? append(graph, &node) : lksi_graph_poison(graph, status);
 }
 

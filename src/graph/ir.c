@@ -48,6 +48,7 @@ static lksi_tensor at_batch(const lksi_tensor *tensor, int64_t batch) {
 }
 
 static lks_status add_graph_node(lksi_ir *ir, const lks_node *node) {
+    LKS_TRY(lksi_tensor_check(&node->outputs[0], ir->batch, node->name != NULL ? node->name : lksi_op_name(node->op)));
     lksi_tensor result = at_batch(&node->outputs[0], ir->batch);
     if (node->op == LKSI_OP_INPUT || node->op == LKSI_OP_PARAMETER) {
         lksi_role role = node->op == LKSI_OP_INPUT ? LKSI_INPUT : LKSI_PARAMETER;

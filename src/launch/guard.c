@@ -79,5 +79,6 @@ void lksi_guard_forget(const lksi_guard *guard, int index) { tell(guard, (messag
 
 void lksi_guard_stop(lksi_guard *guard) {
     close(guard->descriptor);
+    kill(guard->pid, SIGKILL); /* its work is done; one that was stopped would never end by itself */
     while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR) continue;
 }

@@ -22,6 +22,8 @@ typedef struct lksi_tensor {
 /* Elements; a symbolic batch counts as `batch`. */
 int64_t lksi_tensor_count(const lksi_tensor *tensor, int64_t batch);
 size_t lksi_tensor_nbytes(const lksi_tensor *tensor); /* all dimensions known */
+/* Whether its bytes can be counted at all, with `batch` samples. LKS_ERR_SHAPE, naming `what`. */
+lks_status lksi_tensor_check(const lksi_tensor *tensor, int64_t batch, const char *what);
 bool lksi_tensor_equal(const lksi_tensor *a, const lksi_tensor *b);
 /* "f32 (64, 784)"; a symbolic batch prints as N. */
 void lksi_tensor_format(const lksi_tensor *tensor, char *text, size_t nbytes);

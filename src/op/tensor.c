@@ -13,6 +13,18 @@ size_t lksi_tensor_nbytes(const lksi_tensor *tensor) {
     return (size_t)lksi_tensor_count(tensor, 0) * lks_type_nbytes(tensor->type);
 }
 
+lks_status lksi_tensor_check(const lksi_tensor *tensor, int64_t batch, const char *what) {
+    int64_t nbytes = (int64_t)lks_type_nbytes(tensor->type);
+    for (int i = 0; i < tensor->n_dims; i++) {
+        int64_t dim = tensor->dims[i] == LKSI_BATCH ? batch : tensor->dims[i];
+        if (dim >= 1 && !__builtin_mul_overflow(nbytes, dim, &nbytes) && nbytes <= INT64_MAX / 16) continue;
+        char shape[128];
+        lksi_tensor_format(tensor, shape, sizeof shape);
+        return lksi_error(LKS_ERR_SHAPE, "'%s' of shape %s is larger than any memory", what, shape);
+    }
+    return LKS_OK;
+}
+
 bool lksi_tensor_equal(const lksi_tensor *a, const lksi_tensor *b) {
     if (a->type != b->type || a->n_dims != b->n_dims) return false;
     for (int i = 0; i < a->n_dims; i++)

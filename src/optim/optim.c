@@ -38,11 +38,13 @@ lks_optimizer lks_adam(const lks_adam_options *options) {
 }
 
 lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
-    if (!(optimizer->lr >= 0) || isinf(optimizer->lr))
-        return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number from 0 on", optimizer->lr);
+    if (optimizer->kind != LKS_OPTIMIZER_SGD && optimizer->kind != LKS_OPTIMIZER_ADAM)
+        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of optimizer", (int)optimizer->kind);
+    if (!(optimizer->lr > 0) || isinf(optimizer->lr)) /* 0 would be an optimizer that nobody filled in */
+        return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number above 0", optimizer->lr);
     if (!(optimizer->momentum >= 0 && optimizer->momentum < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "momentum %g is not in [0, 1)", optimizer->momentum);
-    if (!(optimizer->weight_decay >= 0))
+    if (!(optimizer->weight_decay >= 0) || isinf(optimizer->weight_decay))
         return lksi_error(LKS_ERR_ARGUMENT, "weight decay %g is not a number from 0 on", optimizer->weight_decay);
     if (optimizer->kind != LKS_OPTIMIZER_ADAM) return LKS_OK;
     if (!(optimizer->beta1 >= 0 && optimizer->beta1 < 1 && optimizer->beta2 >= 0 && optimizer->beta2 < 1))

@@ -49,6 +49,22 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
     return find_gradients(optimizer);
 }
 
+/* Field by field: the bytes between them are anything. */
+static uint64_t rule_fingerprint(const lks_optimizer *rule) {
+    double fields[] = {(double)rule->kind,
+                       rule->lr,
+                       rule->momentum,
+                       rule->weight_decay,
+                       rule->beta1,
+                       rule->beta2,
+                       rule->epsilon,
+                       (double)rule->schedule.kind,
+                       rule->schedule.first,
+                       rule->schedule.last,
+                       (double)rule->schedule.n_steps};
+    return lksi_hash64(LKSI_HASH_START, fields, sizeof fields);
+}
+
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
                                             const lks_optimizer *rule) {
     lks_distributed_optimizer *created = lksi_alloc(sizeof *created);
@@ -60,8 +76,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (status != LKS_OK)
         (void)lksi_group_fail(group, status);
     else
-        status = lksi_exchange(group, "distributed_optimizer_create (rule)",
-                               lksi_hash64(LKSI_HASH_START, rule, sizeof *rule), NULL, 0, NULL);
+        status = lksi_exchange(group, "distributed_optimizer_create (rule)", rule_fingerprint(rule), NULL, 0, NULL);
     if (status != LKS_OK) {
         lks_distributed_optimizer_destroy(created);
         return status;

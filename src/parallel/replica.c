@@ -97,7 +97,8 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     uint64_t fingerprint = graph != NULL ? lksi_graph_fingerprint(graph) : 0;
     fingerprint = lksi_hash64(fingerprint, &seed, sizeof seed);
     /* All ranks must mean the same model before one of them relies on it. */
-    LKS_TRY(lksi_exchange(group, "distributed_store_create (model, seed)", fingerprint, NULL, 0, NULL));
+    LKS_TRY(
+        lksi_exchange(group, "distributed_store_create (model, device, threads, seed)", fingerprint, NULL, 0, NULL));
     lks_store *created;
     /* Ranks that span hosts have no shared memory; which it is, the transport decides, so all ranks agree. */
     bool is_shared = lks_group_local_size(group) == lks_group_size(group);

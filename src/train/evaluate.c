@@ -43,6 +43,7 @@ static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset
 lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics) {
     int64_t count = lks_dataset_count(dataset), n_chunks = (count + CHUNK - 1) / CHUNK;
     if (count == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
+    LKS_TRY(lksi_trainer_check_features(trainer, lks_dataset_n_features(dataset)));
     scratch s = {0};
     lks_status status = evaluate_mine(trainer, dataset, n_chunks, &s);
     if (status != LKS_OK)

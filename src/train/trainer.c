@@ -40,6 +40,15 @@ void lks_trainer_destroy(lks_trainer *trainer) {
 
 lks_store *lks_trainer_store(const lks_trainer *trainer) { return trainer->store; }
 
+lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features) {
+    const lks_node *x = trainer->options.features;
+    int64_t expected = 1;
+    for (int i = 1; i < lks_node_n_dims(x); i++) expected *= lks_node_dim(x, i);
+    if (n_features == expected) return LKS_OK;
+    return lksi_error(LKS_ERR_SHAPE, "samples of %lld features do not fit the model's input of %lld",
+                      (long long)n_features, (long long)expected);
+}
+
 lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program) {
     for (size_t i = 0; i < trainer->n_compiled; i++)
         if (trainer->compiled[i].batch == batch && trainer->compiled[i].is_training == is_training) {
@@ -81,6 +90,14 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     }
     LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
     trainer->n_steps++;
+    if ((int64_t)all.n_samples != batch->global_count)
+        return lksi_group_fail(
+            trainer->options.group,
+            lksi_error(LKS_ERR_MISMATCH,
+                       "step %lld: the ranks brought %lld samples together, rank %d expects %lld: their "
+                       "loaders differ",
+                       (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
+                       (long long)batch->global_count));
     if (metrics != NULL)
         *metrics = (lks_metrics){all.loss / all.n_samples, all.n_correct / all.n_samples, (int64_t)all.n_samples};
     return LKS_OK;

@@ -23,6 +23,9 @@ struct lks_trainer {
     int64_t n_steps;
 };
 
+/* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
+lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
+
 /* The program for `batch` samples. */
 lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program);
 

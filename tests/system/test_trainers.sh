@@ -96,6 +96,10 @@ for ranks in 1 2; do
       below "$(value "$work/mlp$ranks" $loss)" 0.35
   done
 done
+run "$lockstep" run -n 2 "$mlp" --steps 150 --summary "$work/odd"
+check "mlp reports the step it ended with" eval 'grep -q "^step 150 " "$work/out" && below "$(value "$work/odd" train_loss)" 2'
+run "$lockstep" run -n 2 "$mlp" --epochs 2 --summary "$work/epochs"
+check "mlp trains whole epochs when asked for them" [ "$(value "$work/epochs" steps)" = 282 ]
 run "$lockstep" run -n 2 "$mlp" --steps 200 --shard batches --summary "$work/batches"
 check "mlp learns where rank i mod n gets batch i" below "$(value "$work/batches" train_loss)" 1
 run "$lockstep" run -n 4 "$build/examples/own_loop"

@@ -42,8 +42,12 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
     int64_t rank, size, local_rank, local_size;
     LKS_TRY(parse(s->size, 1, LKSI_MAX_RANKS, &size));
     LKS_TRY(parse(s->rank, 0, size - 1, &rank));
-    LKS_TRY(parse(s->local_size, 1, size, &local_size));
-    LKS_TRY(parse(s->local_rank, 0, local_size - 1, &local_rank));
+    /* Without local numbers all ranks are on one host; where they are not, they will not find each other in time. */
+    LKS_TRY(lksi_environment_number(s->local_size, 1, size, size, &local_size));
+    LKS_TRY(lksi_environment_number(s->local_rank, 0, local_size - 1, rank < local_size ? rank : -1, &local_rank));
+    if (local_rank < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while %s is %lld and %s is %lld",
+                          s->local_rank, s->rank, (long long)rank, s->local_size, (long long)local_size);
     environment->rank = (int)rank, environment->size = (int)size;
     environment->local_rank = (int)local_rank, environment->local_size = (int)local_size;
     return LKS_OK;
