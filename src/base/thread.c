@@ -2,14 +2,12 @@
 #define _GNU_SOURCE /* affinity, thread names */
 #include "base/base.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 struct lksi_thread {
     pthread_t handle;
@@ -18,12 +16,28 @@ struct lksi_thread {
     char name[16];
 };
 
+/* The OpenMP that counts is the one the kernel library brought, whichever it is: linking one of our own could load a
+ * second, whose settings nobody reads. */
+static void (*openmp_set_num_threads)(int);
+static pthread_once_t openmp_once = PTHREAD_ONCE_INIT;
+
+static void find_openmp(void) {
+    void *found = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    memcpy(&openmp_set_num_threads, &found, sizeof found); /* ISO C has no cast from data to function pointers */
+}
+
+void lksi_openmp_set_threads(int n_threads) {
+    static _Thread_local int current; /* the setting is per thread, too */
+    pthread_once(&openmp_once, find_openmp);
+    if (openmp_set_num_threads == NULL || current == n_threads) return;
+    openmp_set_num_threads(n_threads);
+    current = n_threads;
+}
+
 static void *run(void *opaque) {
     lksi_thread *thread = opaque;
     pthread_setname_np(pthread_self(), thread->name);
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* per thread: a rank's kernels must not each take the whole machine */
-#endif
+    lksi_openmp_set_threads(1); /* a rank's kernels must not each take the whole machine */
     thread->function(thread->argument);
     return NULL;
 }

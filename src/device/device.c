@@ -2,9 +2,6 @@
 #include "device/device.h"
 
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 extern const lksi_device_ops lksi_reference_device;
 #ifdef LKSI_HAS_ONEDNN
@@ -56,10 +53,4 @@ void lks_device_destroy(lks_device *device) {
 
 const char *lks_device_name(const lks_device *device) { return device->ops->name; }
 
-void lksi_device_enter(const lks_device *device) {
-#ifdef _OPENMP
-    if (omp_get_max_threads() != device->num_threads) omp_set_num_threads(device->num_threads);
-#else
-    (void)device;
-#endif
-}
+void lksi_device_enter(const lks_device *device) { lksi_openmp_set_threads(device->num_threads); }

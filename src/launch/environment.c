@@ -47,6 +47,7 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
     if (job->as_threads) {
         for (size_t i = 0; i < sizeof of_processes / sizeof *of_processes; i++) unsetenv(of_processes[i]);
         set_number("LOCKSTEP_THREADS", job->n_ranks);
+        if (job->grace_ms > 0) set_number("LOCKSTEP_GRACE_MS", (int)job->grace_ms);
         if (job->bind) setenv("LOCKSTEP_BIND", "1", 1);
     } else {
         const int values[] = {rank, job->n_ranks, rank, job->n_ranks};

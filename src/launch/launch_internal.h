@@ -16,7 +16,7 @@ static inline int lksi_exit_code(int result) { return result != 0 && (result & 0
 /* Runs `function(argument, rank)` on `n_ranks` threads. *exit_status is that of the first rank that failed.
  * Errors: LKS_ERR_PEER names it. */
 lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, int rank), void *argument,
-                                 int *exit_status);
+                                 int64_t grace_ms, int *exit_status);
 
 /* --- environment.c: what a rank finds in its environment --- */
 

@@ -73,10 +73,16 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
                          LKSI_MAX_RANKS);
         return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
     }
+    int64_t grace_ms = 5000;
+    const char *grace = getenv("LOCKSTEP_GRACE_MS");
+    if (grace != NULL && !lksi_parse_i64(grace, 1, INT64_C(1) << 40, &grace_ms)) {
+        (void)lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GRACE_MS='%s': a number of milliseconds was expected", grace);
+        return lks_report(LKS_ERR_ARGUMENT, NULL, 0);
+    }
     main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};
     int exit_status;
     atexit(name_rank_that_exits);
-    lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, &exit_status);
+    lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, grace_ms, &exit_status);
     if (status != LKS_OK) (void)lks_report(status, NULL, 0);
     return exit_status;
 }

@@ -45,5 +45,5 @@ lks_status lks_spawn(int n_ranks, lks_spawn_mode mode, int (*function)(void *arg
     if (mode == LKS_PROCESSES) return spawn_processes(n_ranks, function, argument);
     if (mode != LKS_THREADS) return lksi_error(LKS_ERR_ARGUMENT, "lks_spawn: %d is no mode", (int)mode);
     int exit_status;
-    return lksi_rank_threads_run(n_ranks, run_call, &(call){function, argument}, &exit_status);
+    return lksi_rank_threads_run(n_ranks, run_call, &(call){function, argument}, 0, &exit_status);
 }

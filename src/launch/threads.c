@@ -10,6 +10,8 @@ typedef struct threads_job {
     void *argument;
     lksi_thread_world *world;
     atomic_int first_failed; /* rank + 1; 0: none */
+    atomic_int n_running;
+    int64_t grace_ms; /* how long the others may go on after a failure before the process ends; 0: for ever */
 } threads_job;
 
 typedef struct rank_thread {
@@ -18,14 +20,36 @@ typedef struct rank_thread {
     int rank, result;
 } rank_thread;
 
+static lks_status failure_of(int rank, int exit_status) {
+    char host[256] = "localhost";
+    gethostname(host, sizeof host - 1);
+    return lksi_error(LKS_ERR_PEER, "rank %d (a thread of pid %d on %s) exited with status %d", rank, (int)getpid(),
+                      host, exit_status);
+}
+
+/* A thread cannot be ended from outside: where another rank does not come to its end by itself, the process does. */
+static void end_the_rest(threads_job *job, const rank_thread *failed) {
+    int64_t limit_ns = lksi_now_ns() + job->grace_ms * 1000000;
+    while (atomic_load(&job->n_running) > 0) {
+        if (lksi_now_ns() > limit_ns) {
+            (void)lks_report(failure_of(failed->rank, lksi_exit_code(failed->result)), NULL, 0);
+            fflush(NULL);
+            _exit(lksi_exit_code(failed->result));
+        }
+        lksi_sleep_ns(10 * 1000 * 1000);
+    }
+}
+
 static void run_rank(void *opaque) {
     rank_thread *mine = opaque;
     threads_job *job = mine->job;
     lksi_thread_world_enter(job->world, mine->rank);
     mine->result = job->function(job->argument, mine->rank);
     /* Before the others can learn of it: their failures follow from this one. */
-    if (mine->result != 0) atomic_compare_exchange_strong(&job->first_failed, &(int){0}, mine->rank + 1);
+    bool is_first = mine->result != 0 && atomic_compare_exchange_strong(&job->first_failed, &(int){0}, mine->rank + 1);
     lksi_thread_world_leave(job->world, mine->result);
+    atomic_fetch_sub(&job->n_running, 1);
+    if (is_first && job->grace_ms > 0) end_the_rest(job, mine);
 }
 
 /* The ranks that have started may wait for the others already; so those enter and leave, as lost. */
@@ -33,12 +57,14 @@ static void abandon_from(threads_job *job, int rank, int n_ranks) {
     for (; rank < n_ranks; rank++) {
         lksi_thread_world_enter(job->world, rank);
         lksi_thread_world_leave(job->world, 1);
+        atomic_fetch_sub(&job->n_running, 1);
     }
 }
 
 static lks_status run_all(threads_job *job, rank_thread *ranks, int n_ranks) {
     lks_status status = LKS_OK;
     int n_started = 0;
+    atomic_store(&job->n_running, n_ranks); /* before the first could fail */
     for (; n_started < n_ranks && status == LKS_OK; n_started += status == LKS_OK) {
         char name[24];
         snprintf(name, sizeof name, "rank %d", n_started);
@@ -53,8 +79,8 @@ static lks_status run_all(threads_job *job, rank_thread *ranks, int n_ranks) {
 }
 
 lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, int rank), void *argument,
-                                 int *exit_status) {
-    threads_job job = {.function = function, .argument = argument};
+                                 int64_t grace_ms, int *exit_status) {
+    threads_job job = {.function = function, .argument = argument, .grace_ms = grace_ms};
     *exit_status = 1;
     rank_thread *ranks = lksi_alloc_array((size_t)n_ranks, sizeof *ranks);
     if (ranks == NULL) return LKS_ERR_MEMORY;
@@ -63,12 +89,7 @@ lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, in
     LKS_TRY_GOTO(run_all(&job, ranks, n_ranks), destroy_world);
     int failed = atomic_load(&job.first_failed) - 1;
     *exit_status = failed < 0 ? 0 : lksi_exit_code(ranks[failed].result);
-    if (failed >= 0) {
-        char host[256] = "localhost";
-        gethostname(host, sizeof host - 1);
-        status = lksi_error(LKS_ERR_PEER, "rank %d (a thread of pid %d on %s) exited with status %d", failed,
-                            (int)getpid(), host, *exit_status);
-    }
+    if (failed >= 0) status = failure_of(failed, *exit_status);
 destroy_world:
     lksi_thread_world_destroy(job.world);
 free_ranks:
