@@ -114,6 +114,38 @@ static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
     lks_graph_destroy(f.graph);
 }
 
+static void sizes_that_no_memory_holds_are_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        lks_graph *graph = lks_graph_create(lks_device_default(NULL));
+        lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 8});
+        if (i == 0) x = lks_linear(x, INT64_MAX / 2, "big");
+        if (i == 1) x = lks_reshape(x, 2, (int64_t[]){INT64_C(1) << 32, INT64_C(1) << 32});
+        if (i == 2) x = lks_input(graph, "big", LKS_U8, 3, (int64_t[]){LKS_BATCH, INT64_C(1) << 40, INT64_C(1) << 40});
+        lks_store *store;
+        assert_int_equal(lks_store_create(&store, x, NULL), LKS_ERR_SHAPE);
+        assert_non_null(strstr(lks_error_text(), "larger than any memory"));
+        lks_graph_destroy(graph);
+    }
+}
+
+static void a_program_trains_on_a_scalar_loss_only(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    assert_int_equal(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = f.logits}),
+        LKS_ERR_ARGUMENT);
+    lks_node *constant = lks_input(f.graph, "constant", LKS_F32, 0, NULL);
+    assert_int_equal(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = constant}),
+        LKS_ERR_ARGUMENT);
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
 static void programs_of_several_batch_sizes_share_the_parameters(void **state) {
     (void)state;
     fixture f = build(lks_device_default(NULL));
@@ -251,6 +283,8 @@ int main(void) {
         cmocka_unit_test(the_first_error_of_a_model_comes_out_of_compile),
         cmocka_unit_test(bad_leaves_and_reshapes_are_named),
         cmocka_unit_test(a_loss_must_be_a_scalar_that_depends_on_parameters),
+        cmocka_unit_test(sizes_that_no_memory_holds_are_refused),
+        cmocka_unit_test(a_program_trains_on_a_scalar_loss_only),
         cmocka_unit_test(programs_of_several_batch_sizes_share_the_parameters),
         cmocka_unit_test(running_a_program_allocates_nothing),
         cmocka_unit_test(inputs_and_labels_are_checked),

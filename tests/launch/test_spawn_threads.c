@@ -7,6 +7,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static atomic_int n_calls;
 
@@ -132,6 +134,30 @@ static void main_keeps_a_failure_a_failure(void **state) {
     unsetenv("LOCKSTEP_THREADS");
 }
 
+static int fail_or_go_on_for_ever(int argc, char **argv) {
+    (void)argc, (void)argv;
+    static atomic_int n_started;
+    if (atomic_fetch_add(&n_started, 1) == 0) return 3;
+    for (;;) pause();
+}
+
+/* In a child: the process is what ends. */
+static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **state) {
+    (void)state;
+    int64_t began_ns = lksi_now_ns();
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("LOCKSTEP_THREADS", "2", 1);
+        setenv("LOCKSTEP_GRACE_MS", "100", 1);
+        char *argv[] = {"test", NULL};
+        _exit(lks_main(1, argv, fail_or_go_on_for_ever));
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    assert_true(lksi_now_ns() - began_ns < INT64_C(20) * 1000 * 1000 * 1000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_of_every_size_join_one_world),
@@ -141,6 +167,7 @@ int main(void) {
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),
         cmocka_unit_test(main_runs_once_or_once_per_thread),
         cmocka_unit_test(main_keeps_a_failure_a_failure),
+        cmocka_unit_test(a_rank_that_goes_on_after_a_failure_ends_with_the_process),
     };
     return run_group(tests);
 }

@@ -239,6 +239,35 @@ static void torn_parameters_cannot_be_read(void **state) {
     run_ranks(2, die_in_an_update, NULL);
 }
 
+/* Equal rules whose padding bytes differ. */
+static int create_with_other_padding(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer;
+    RANK_OK(lks_init(&group, NULL));
+    model m = build(8);
+    RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
+    lks_optimizer rule;
+    memset(&rule, lks_group_rank(group) == 0 ? 0 : 0xff, sizeof rule);
+    rule.kind = LKS_OPTIMIZER_SGD, rule.lr = 0.1;
+    rule.momentum = rule.weight_decay = rule.beta1 = rule.beta2 = rule.epsilon = 0;
+    rule.schedule.kind = LKS_SCHEDULE_CONSTANT;
+    rule.schedule.first = rule.schedule.last = 0, rule.schedule.n_steps = 0;
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
+    RANK_OK(lks_barrier(group, NULL));
+    lks_distributed_optimizer_destroy(optimizer);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void rules_are_compared_by_their_fields(void **state) {
+    (void)state;
+    run_ranks(2, create_with_other_padding, NULL);
+}
+
 static int step_without_samples(void *argument) {
     (void)argument;
     lks_group *group;
@@ -272,6 +301,7 @@ int main(void) {
         cmocka_unit_test(ranks_with_different_models_are_told_so_before_training),
         cmocka_unit_test(a_replica_that_differs_is_named_with_its_parameter),
         cmocka_unit_test(torn_parameters_cannot_be_read),
+        cmocka_unit_test(rules_are_compared_by_their_fields),
         cmocka_unit_test(senseless_steps_and_rules_are_refused),
     };
     return run_group(tests);

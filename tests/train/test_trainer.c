@@ -112,6 +112,46 @@ static void evaluation_is_the_same_on_any_number_of_ranks(void **state) {
     }
 }
 
+static int evaluate_samples_of_another_size(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_dataset *other;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s) == 0);
+    RANK_OK(lks_dataset_classification(
+        &other,
+        &(lks_classification_options){.n_samples = 10, .n_features = 8, .n_classes = 2, .clusters_per_class = 1}));
+    RANK_CHECK(lks_trainer_evaluate(s.trainer, other, &metrics) == LKS_ERR_SHAPE);
+    RANK_CHECK(strstr(lks_error_text(), "samples of 8 features do not fit the model's input of 16") != NULL);
+    lks_dataset_destroy(other);
+    destroy(&s);
+    return 0;
+}
+
+static void samples_of_another_size_are_refused(void **state) {
+    (void)state;
+    run_ranks(2, evaluate_samples_of_another_size, NULL);
+}
+
+/* Rank 1's loader makes smaller batches than rank 0's. */
+static int step_with_different_loaders(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s) == 0);
+    static const float features[2 * 16];
+    static const int32_t labels[2];
+    lks_batch batch = {.features = features, .labels = labels, .count = 2, .global_count = 4};
+    if (lks_group_rank(s.group) == 1) batch.count = 1, batch.global_count = 2;
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
+    destroy(&s);
+    return 0;
+}
+
+static void loaders_that_differ_are_noticed(void **state) {
+    (void)state;
+    run_ranks(2, step_with_different_loaders, NULL);
+}
+
 static int step_on_bad_data(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -134,6 +174,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_learns_and_repeats_to_the_bit),
         cmocka_unit_test(evaluation_is_the_same_on_any_number_of_ranks),
+        cmocka_unit_test(samples_of_another_size_are_refused),
+        cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
     };
     return run_group(tests);

@@ -1,0 +1,38 @@
+/* Symmetric memory that not every rank holds any more. */
+#include "../ranks.h" /* not comm/ranks.h, which knows no launch/ */
+
+#include <lockstep/comm.h>
+
+enum { COUNT = 20000 };
+
+/* Freeing is not collective: rank 1 lets go of its part and calls with ordinary memory, rank 0 with its part. */
+static int call_with_half_an_allocation(void *argument) {
+    (void)argument;
+    lks_group *group;
+    void *symmetric;
+    static _Thread_local float ordinary[COUNT];
+    RANK_OK(lks_init(&group, NULL));
+    RANK_OK(lks_symmetric_alloc(group, COUNT * sizeof(float), &symmetric));
+    int rank = lks_group_rank(group);
+    if (rank == 1) lks_symmetric_free(group, symmetric);
+    float *data = rank == 1 ? ordinary : symmetric;
+    for (int i = 0; i < COUNT; i++) data[i] = rank == 0 ? (float)i : 0;
+    RANK_OK(lks_broadcast(group, data, COUNT, LKS_F32, 0, NULL));
+    for (int i = 0; i < COUNT; i++) RANK_CHECK(data[i] == (float)i);
+    RANK_OK(lks_all_reduce(group, data, data, COUNT, LKS_F32, LKS_SUM, NULL));
+    for (int i = 0; i < COUNT; i++) RANK_CHECK(data[i] == 3 * (float)i);
+    RANK_OK(lks_barrier(group, NULL));
+    if (rank != 1) lks_symmetric_free(group, symmetric);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void collectives_work_where_one_rank_let_go_of_its_part(void **state) {
+    (void)state;
+    run_ranks(3, call_with_half_an_allocation, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_work_where_one_rank_let_go_of_its_part)};
+    return run_group(tests);
+}
