@@ -228,6 +228,7 @@ static cJSON *make_summary(const progress *p, const char *params_sha256, double 
     int64_t n_counted = p->step > N_WARM_UP_STEPS ? p->step - N_WARM_UP_STEPS : 0;
     double *sorted = p->step_us + (p->step - n_counted);
     qsort(sorted, (size_t)n_counted, sizeof *sorted, by_value);
+    int64_t n_epochs = p->step / p->steps_per_epoch;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     cJSON *s = cJSON_CreateObject();
@@ -236,7 +237,7 @@ static cJSON *make_summary(const progress *p, const char *params_sha256, double 
     cJSON_AddStringToObject(s, "transport", lks_group_transport(p->job->group));
     cJSON_AddStringToObject(s, "device", lks_device_name(p->job->device));
     cJSON_AddStringToObject(s, "precision", "f32");
-    cJSON_AddNumberToObject(s, "epochs", (double)(p->step / p->steps_per_epoch)); /* whole ones */
+    cJSON_AddNumberToObject(s, "epochs", (double)n_epochs); /* whole ones */
     cJSON_AddNumberToObject(s, "steps", (double)p->step);
     cJSON_AddNumberToObject(s, "global_batch", (double)p->flags->batch);
     cJSON_AddNumberToObject(s, "train_loss", p->train.loss);
@@ -293,7 +294,9 @@ static int sets_agree(const trainer_job *job) {
     lks_status status = lks_all_reduce(job->group, hashes, least, 4, LKS_F64, LKS_MIN, NULL);
     if (status == LKS_OK) status = lks_all_reduce(job->group, hashes, greatest, 4, LKS_F64, LKS_MAX, NULL);
     if (status != LKS_OK) return lks_report(status, NULL, 0), 0;
-    if (memcmp(least, greatest, sizeof least) == 0) return 1;
+    int are_equal = 1;
+    for (int i = 0; i < 4; i++) are_equal = are_equal && least[i] == greatest[i];
+    if (are_equal) return 1;
     if (lks_group_rank(job->group) == 0) fprintf(stderr, "lockstep: the ranks read different data sets\n");
     return 0;
 }

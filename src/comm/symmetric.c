@@ -28,9 +28,12 @@ static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine
         outcome heard;
         memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
         if (rank == 0) *base_on_0 = heard.base;
-        if (heard.status != LKS_OK)
-            return lksi_error(LKS_ERR_MEMORY, "%s: rank %d cannot have its %zu bytes", call->operation->name, rank,
-                              call->count);
+        if (heard.status == LKS_OK) continue;
+        /* Not for want of memory: a rank that died had told its outcome before, and the handing over to it failed. It
+         * does not come to the next meeting, which so ends with the error that names it. */
+        if (heard.status != LKS_ERR_MEMORY) LKS_TRY(lksi_meet(group));
+        return lksi_error((lks_status)heard.status, "%s: rank %d cannot have its %zu bytes", call->operation->name,
+                          rank, call->count);
     }
     return LKS_OK;
 }
