@@ -9,6 +9,7 @@
 #include "onednn/linear.h"
 
 #include "onednn/api.h"
+#include "onednn/tanh.h"
 
 #include <string.h>
 
@@ -40,7 +41,7 @@ static const float *pad_rows(const float *x, int64_t n, int64_t k, float **scrat
 /* What follows the product while the result is still in the cache. */
 typedef struct linear_state {
     bool is_transposed;              /* computes y^T */
-    lksi_dnnl_eltwise *epilogues[4]; /* NULL for relu */
+    lksi_dnnl_eltwise *epilogues[4]; /* NULL where a loop of ours does it */
 } linear_state;
 
 /* Not oneDNN's, which turns NaN into 0 and so hides a run that has gone wrong. */
@@ -81,10 +82,13 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
     LKS_TRY(state->is_transposed ? product_transposed(&kernel->lowering, in, y, scratch)
                                  : product_plain(&kernel->lowering, in, y));
     for (int i = 0; i < kernel->n_epilogues; i++) {
-        if (kernel->epilogues[i] == LKSI_OP_RELU)
-            relu(y, lksi_tensor_count(&kernel->lowering.outputs[0], 0));
-        else
+        int64_t count = lksi_tensor_count(&kernel->lowering.outputs[0], 0);
+        if (state->epilogues[i] != NULL)
             LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, NULL, y));
+        else if (kernel->epilogues[i] == LKSI_OP_RELU)
+            relu(y, count);
+        else
+            LKSI_ISA_PICK(lksi_tanh_loops)->run(y, (size_t)count);
     }
     return LKS_OK;
 }
@@ -99,9 +103,10 @@ static lks_status take_epilogues(const lksi_lowering *lowering, lksi_kernel *ker
     linear_state *state = kernel->state;
     int64_t count = lksi_tensor_count(&lowering->outputs[0], 0);
     for (int i = 0; i < lowering->n_epilogues; i++) {
-        if (lowering->epilogues[i] != LKSI_OP_RELU)
-            LKS_TRY(lksi_dnnl_eltwise_create(&state->epilogues[i], lowering->epilogues[i], count));
-        kernel->epilogues[kernel->n_epilogues++] = lowering->epilogues[i];
+        lksi_op op = lowering->epilogues[i];
+        bool is_ours = op == LKSI_OP_RELU || (op == LKSI_OP_TANH && LKSI_ISA_PICK(lksi_tanh_loops)->run != NULL);
+        if (!is_ours) LKS_TRY(lksi_dnnl_eltwise_create(&state->epilogues[i], op, count));
+        kernel->epilogues[kernel->n_epilogues++] = op;
     }
     return LKS_OK;
 }
