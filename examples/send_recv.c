@@ -17,10 +17,10 @@ static lks_status exchange(lks_group *world) {
     if (lks_group_rank(world) == 0) return lks_send(world, &number, 1, LKS_I32, 1, TAG);
     if (lks_group_rank(world) != 1) return LKS_OK;
 
-    size_t n_received;
+    lks_received received;
     number = 0;
-    lks_status status = lks_recv(world, &number, 1, LKS_I32, 0, TAG, &n_received);
-    if (status == LKS_OK) printf("rank 1 received %d from rank 0 (%zu element)\n", (int)number, n_received);
+    lks_status status = lks_recv(world, &number, 1, LKS_I32, 0, TAG, &received);
+    if (status == LKS_OK) printf("rank 1 received %d from rank 0 (%zu element)\n", (int)number, received.count);
     return status;
 }
 

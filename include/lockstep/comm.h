@@ -5,7 +5,12 @@
  * two calls side by side. Every wait ends: at the latest at the deadline (LKS_ERR_TIMEOUT), and soon after a rank
  * died (LKS_ERR_PEER, naming it). After an error a group is dead: every later call on it returns the first error; only
  * LKS_ERR_ARGUMENT (nothing was sent) and an allocation's LKS_ERR_MEMORY (all ranks know) leave it alive.
- * A group may be used by one thread at a time. Destroying it frees its symmetric and shared buffers.
+ * A group may be used by one thread at a time; different groups by different threads. Destroying it frees its symmetric
+ * and shared buffers.
+ *
+ * Asynchronous operations: where options.work is set, a collective returns at once and *work stands for it; its buffers
+ * belong to the library until the work is done. Operations of one group are done in the order of the calls, those of
+ * different groups independently of each other.
  */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
@@ -17,6 +22,7 @@ extern "C" {
 #endif
 
 typedef struct lks_group lks_group;
+typedef struct lks_work lks_work; /* an operation under way */
 
 /* Element-wise operators of the reductions: X(name, text). avg is the sum divided once by the number of ranks.
  * min and max propagate NaN, and -0 < +0. band, bor and bxor take integer types only; avg floating types only. */
@@ -36,9 +42,14 @@ typedef enum lks_operator {
 #undef LKS_OPERATOR_ENUM
 } lks_operator;
 
+/* LKS_ORDER_CANONICAL: the order of lks_all_reduce's contract. LKS_ORDER_ANY: `auto` may also take an algorithm that
+ * adds floats in another order, the same bits on all ranks still, but not for another size or number of ranks. */
+typedef enum lks_order { LKS_ORDER_CANONICAL, LKS_ORDER_ANY } lks_order;
+
 typedef struct lks_init_options {
     int64_t timeout_ms;    /* deadline of the start and of every later wait; 0: 300000, or LOCKSTEP_TIMEOUT_MS */
-    const char *transport; /* "auto" (NULL), "thread", "shm"; or LOCKSTEP_TRANSPORT */
+    const char *transport; /* "auto" (NULL), "thread", "shm", "tcp"; or LOCKSTEP_TRANSPORT */
+    lks_order order;       /* of the reductions that choose their algorithm themselves; the same on all ranks */
 } lks_init_options;
 
 /* Joins the world of all ranks: those of the thread world this thread was started in (lks_spawn, lks_main), else
@@ -57,8 +68,24 @@ LKS_API int lks_group_size(const lks_group *group);
 /* Rank and number of ranks on this host. */
 LKS_API int lks_group_local_rank(const lks_group *group);
 LKS_API int lks_group_local_size(const lks_group *group);
-/* "self", "thread", "shm". */
+/* "self", "thread", "shm", "tcp" (between hosts; ranks of one host still share memory). */
 LKS_API const char *lks_group_transport(const lks_group *group);
+
+/* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with
+ * a negative color joins none and gets *new_group = NULL. Collective over `group`. The new group is used and destroyed
+ * on its own; it outlives `group`.
+ * Errors: as any collective. */
+LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
+
+/* What every rank of the group completed last and what it waits for, a line per rank, into `text` (cut to fit). Not
+ * collective, works on a dead group; ranks of other hosts are shown as last heard of. */
+LKS_API void lks_group_report(const lks_group *group, char *text, size_t text_nbytes);
+
+typedef struct lks_counters {
+    uint64_t n_collectives, n_point_to_point; /* calls */
+    uint64_t n_messages, n_message_nbytes;    /* sent to other ranks by this one, headers not counted */
+} lks_counters;
+LKS_API void lks_group_counters(const lks_group *group, lks_counters *counters);
 
 /* Declares the group dead on all ranks, with a reason that they all report. For a rank that must give up. */
 LKS_API void lks_group_abort(lks_group *group, const char *reason);
@@ -68,22 +95,56 @@ typedef struct lks_collective_options {
     double scale;          /* reductions of floating types: factor on this rank's contribution, rounded to the
                               accumulator type; 0: 1; LKS_ZERO: 0. May differ between ranks */
     int64_t timeout_ms;    /* 0: the group's */
+    lks_work **work;       /* NULL: blocks. Else the call returns at once, and *work must be given to lks_work_wait */
 } lks_collective_options;
 
-/* Sends `count` elements to rank `to`; returns when `data` may be used again. Matched per (pair, tag), in order.
+/* Waits until the operation is done, returns how it went, and frees `work` in any case; a receive's lks_received is
+ * then filled in. An operation's deadline counts from its call. */
+LKS_API lks_status lks_work_wait(lks_work *work);
+/* Sets *is_done without waiting; makes progress. `work` stays; an error is what lks_work_wait will return. */
+LKS_API lks_status lks_work_test(lks_work *work, int *is_done);
+
+/* --- point to point --- */
+
+#define LKS_ANY_SOURCE (-1)
+
+/* What a receive got. */
+typedef struct lks_received {
+    int from, tag;
+    size_t count;
+} lks_received;
+
+/* Sends `count` elements to rank `to` (which may be this one); returns when `data` may be used again: small messages
+ * (up to 16 KiB) at once, larger ones when the receiver takes them. Matched per (pair, tag), in order.
  * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ), LKS_ERR_PEER, LKS_ERR_TIMEOUT.
  */
 LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag);
 
-/* Receives up to `count` elements from rank `from`; *n_received (may be NULL) is how many came.
+/* Receives up to `count` elements from rank `from`, or from whoever sent one with this tag first (LKS_ANY_SOURCE).
+ * `received` may be NULL.
  * Errors: as lks_send; LKS_ERR_MISMATCH also where the message is longer than `count`. */
 LKS_API lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
-                            size_t *n_received);
+                            lks_received *received);
+
+/* Both at once, so that a circle of ranks that all send first does not wait for itself. */
+LKS_API lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, int to, int sent_tag, void *data,
+                                size_t count, int from, int tag, lks_type type, lks_received *received);
+
+/* As lks_send and lks_recv, but return at once; *work must be given to lks_work_wait. `data` and `received` belong to
+ * the library until then. Receives of the same source and tag match in the order of their calls. Progress is made
+ * inside any call on the group. */
+LKS_API lks_status lks_isend(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag,
+                             lks_work **work);
+LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
+                             lks_received *received, lks_work **work);
+
+/* --- collectives --- */
 
 /* Returns when all ranks have called it. Algorithms: dissemination, direct. `options` may be NULL, here and below. */
 LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *options);
 
-/* Copies `count` elements from `data` on rank `root` to `data` on every rank. Algorithms: naive, direct. */
+/* Copies `count` elements from `data` on rank `root` to `data` on every rank. Algorithms: naive, tree, ring,
+ * scatter_allgather, direct. */
 LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type type, int root,
                                  const lks_collective_options *options);
 
@@ -93,15 +154,53 @@ LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks
  * Numerics:   canonical order: the balanced binary tree over the rank index, ((0+1)+(2+3))+..., split at the largest
  *             power of two below n; so the same bits on every rank, for any count, algorithm and transport. Each
  *             contribution is scaled and rounded to the accumulator type first; f16 and bf16 accumulate in f32.
- * Algorithms: naive, direct.
+ * Algorithms: naive, tree, ring (floats: another order, documented there), butterfly, halving_doubling, direct.
  * Errors:     LKS_ERR_ARGUMENT before anything is sent; LKS_ERR_MISMATCH, LKS_ERR_PEER, LKS_ERR_TIMEOUT: `out` is then
  *             undefined. */
 LKS_API lks_status lks_all_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type,
                                   lks_operator op, const lks_collective_options *options);
 
-/* As lks_all_reduce, but only rank `root` gets the result; `out` may be NULL elsewhere. Algorithms: naive. */
+/* As lks_all_reduce, but only rank `root` gets the result; `out` may be NULL elsewhere. Algorithms: naive, tree,
+ * direct. */
 LKS_API lks_status lks_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type, lks_operator op,
                               int root, const lks_collective_options *options);
+
+/* Concatenates `count` elements of every rank, in rank order: `out`, on rank `root` alone, holds size * count elements
+ * and may be NULL elsewhere. In place: root's `in` may be out + root * count. Algorithms: naive, tree, direct. */
+LKS_API lks_status lks_gather(lks_group *group, const void *in, void *out, size_t count, lks_type type, int root,
+                              const lks_collective_options *options);
+
+/* The reverse: rank r gets elements [r * count, (r + 1) * count) of root's `in`. In place: root's `out` may be
+ * in + root * count. Algorithms: naive, tree, direct. */
+LKS_API lks_status lks_scatter(lks_group *group, const void *in, void *out, size_t count, lks_type type, int root,
+                               const lks_collective_options *options);
+
+/* As lks_gather, with the result on every rank. In place: `in` may be out + rank * count. Algorithms: naive, ring,
+ * tree, butterfly, bruck, direct. */
+LKS_API lks_status lks_all_gather(lks_group *group, const void *in, void *out, size_t count, lks_type type,
+                                  const lks_collective_options *options);
+
+/* Combines size * count elements of `in` over all ranks; rank r gets elements [r * count, (r + 1) * count) of the
+ * result. In place: `out` may be in + rank * count. Numerics as lks_all_reduce. Algorithms: naive, ring (floats:
+ * another order), halving, direct. */
+LKS_API lks_status lks_reduce_scatter(lks_group *group, const void *in, void *out, size_t count, lks_type type,
+                                      lks_operator op, const lks_collective_options *options);
+
+/* Block j of `in` (count elements) on rank i becomes block i of `out` on rank j. `in` and `out` hold size * count
+ * elements and may be the same. Algorithms: pairwise, bruck, direct. */
+LKS_API lks_status lks_all_to_all(lks_group *group, const void *in, void *out, size_t count, lks_type type,
+                                  const lks_collective_options *options);
+
+/* The same with a count per rank: `counts` holds size entries, the same on all ranks; blocks follow each other in rank
+ * order. Algorithms: gatherv and scatterv as gather and scatter; all_gatherv: naive, ring, direct. */
+LKS_API lks_status lks_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
+                               int root, const lks_collective_options *options);
+LKS_API lks_status lks_scatterv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
+                                int root, const lks_collective_options *options);
+LKS_API lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
+                                   const lks_collective_options *options);
+
+/* --- symmetric memory --- */
 
 /* Symmetric memory: a buffer of `nbytes` on every rank, which the ranks of the same host can address; collectives on
  * it move nothing but the result. Collective, `nbytes` the same on all ranks. 64-byte aligned, zeroed, pre-faulted.

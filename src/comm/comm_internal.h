@@ -11,18 +11,29 @@
 typedef struct lksi_call lksi_call;
 typedef struct lksi_operation lksi_operation;
 
+/* What an algorithm costs on the critical path, for choosing one (select.c): rounds of messages that wait for each
+ * other, and bytes that pass through the busiest rank. */
+typedef struct lksi_cost {
+    double steps, nbytes;
+} lksi_cost;
+
 typedef struct lksi_algorithm {
     const char *name;
-    /* Starts with lksi_open or a posting of its own: nothing is sent before the ranks have compared fingerprints. */
     lks_status (*run)(lks_group *group, const lksi_call *call);
+    lksi_cost (*cost)(int n_ranks, size_t nbytes); /* NULL: never chosen by `auto` */
+    /* Through memory that all ranks address; its own first exchange (lksi_open, lksi_post_and_collect) compares the
+     * fingerprints. Only for groups on one host. Otherwise by lksi_step_*, whose messages carry the fingerprint. */
+    bool is_segment;
+    bool is_order_free; /* floats: another order than the canonical one, so chosen by `auto` only where that is allowed
+                         */
 } lksi_algorithm;
 
-enum { LKSI_MAX_ALGORITHMS = 8 };
+enum { LKSI_MAX_ALGORITHMS = 10 };
 
 struct lksi_operation {
     const char *name;
     bool has_count, has_type, is_reduction, is_rooted; /* which fields of a call mean something */
-    lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS];    /* ends with a NULL name; the first is what `auto` takes */
+    lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS];    /* ends with a NULL name */
 };
 
 struct lksi_call {
@@ -30,11 +41,14 @@ struct lksi_call {
     const lksi_algorithm *algorithm;
     const void *in;
     void *out;
-    size_t count, nbytes;
+    size_t count, nbytes; /* of one block where the operation has blocks; nbytes = count elements */
+    const size_t *counts; /* of the -v forms: an entry per rank; else NULL */
     lks_type type;
     lks_operator op;
     int root;
     double scale;
+    int64_t timeout_ms;
+    uint64_t sequence;
     uint64_t fingerprint;
 };
 
@@ -83,11 +97,25 @@ typedef struct lksi_unexpected lksi_unexpected;
 
 struct lks_group {
     int rank, size;
-    const lksi_transport *transport;
+    const lksi_identity *identities; /* of all ranks */
+    /* The ranks of this host have seats in the control segment, in rank order. Where all have, n_seats is size and a
+     * rank's seat is its number. */
     lksi_control *control;
-    void *backing; /* the transport's */
+    int seat, n_seats;
+    const int *seat_of; /* by rank; -1: on another host */
+    const int *rank_of; /* by seat */
+    const lksi_transport *transport;
+    void *backing;             /* the transport's */
+    const lksi_remote *remote; /* how ranks of other hosts are reached; NULL where there are none */
+    void *remote_state;
+    /* Where the group spans hosts: the ranks of this host as a group, and the first rank of each host as a group (NULL
+     * on the others). NULL otherwise. Both are used by two-level algorithms only. */
+    lks_group *inner, *outer;
+    const int *host_of; /* by rank: which host, counted by first rank */
+    int n_hosts;
     bool may_spin;
     int64_t timeout_ms;
+    lks_order order;
 
     lks_status status; /* the first error */
     char *error_text;  /* room for LKSI_ABORT_TEXT_NBYTES, made with the group: a failing group allocates nothing */
@@ -156,6 +184,14 @@ void lksi_symmetric_free_all(lks_group *group);
 /* --- scratch memory that the group keeps --- */
 lks_status lksi_group_scratch(lks_group *group, size_t nbytes, unsigned char **scratch);
 
+/* --- steps of the algorithms that send messages (message.c) ---
+ * Messages of one pair arrive in order; both sides know the length. A message of another call is LKS_ERR_MISMATCH. */
+lks_status lksi_step_send(lks_group *group, const lksi_call *call, int to, const void *data, size_t nbytes);
+lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, void *data, size_t nbytes);
+/* Both at once, each going on as far as it can while the other waits. `to` and `from` may be the same or not. */
+lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, const void *sent, size_t n_sent_nbytes,
+                              int from, void *received, size_t n_received_nbytes);
+
 /* --- operations, each in its file of collective/ --- */
 lks_status lksi_barrier_direct(lks_group *group, const lksi_call *call);
 lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call);
@@ -167,7 +203,4 @@ lks_status lksi_reduce_naive(lks_group *group, const lksi_call *call);
 /* What naive algorithms are made of: contributions of all ranks to `root`, combined there; root's data to all. */
 lks_status lksi_collect_and_reduce(lks_group *group, const lksi_call *call, int root);
 lks_status lksi_send_to_all(lks_group *group, const lksi_call *call, int root);
-/* A message of a collective: its context, and the call's sequence number as tag. */
-lksi_message lksi_collective_message(const lks_group *group, int peer, lks_type type, void *data, size_t nbytes);
-
 #endif

@@ -112,8 +112,10 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
                           (long long)options->timeout_ms);
     LKS_TRY(lksi_begin(group, operation->name, group->counters.n_calls + 1, options->timeout_ms));
     group->counters.n_calls++;
+    call->sequence = group->counters.n_calls;
     call->fingerprint = fingerprint(group, call);
-    lks_status status = call->algorithm->run(group, call);
+    lks_status status = call->algorithm->is_segment ? LKS_OK : lksi_open(group, call);
+    if (status == LKS_OK) status = call->algorithm->run(group, call);
     return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
 }
 

@@ -86,6 +86,16 @@ static lks_status sit_down(lks_group *group) {
     return LKS_OK;
 }
 
+/* All ranks on this host: a rank's seat is its number. */
+static lks_status seat_all(lks_group *group) {
+    int *same = lksi_alloc_array((size_t)group->size, sizeof *same);
+    if (same == NULL) return LKS_ERR_MEMORY;
+    for (int i = 0; i < group->size; i++) same[i] = i;
+    group->seat_of = group->rank_of = same;
+    group->seat = group->rank, group->n_seats = group->size;
+    return LKS_OK;
+}
+
 static lks_status allocate_scratch(lks_group *group) {
     size_t n = (size_t)group->size;
     group->error_text = lksi_alloc(LKSI_ABORT_TEXT_NBYTES);
@@ -110,6 +120,7 @@ static lks_status join(lks_group *group, const lks_init_options *options) {
         group->rank = environment.rank, group->size = environment.size;
     }
     LKS_TRY(allocate_scratch(group));
+    LKS_TRY(seat_all(group));
     LKS_TRY(join_transport(group, world, &environment, wanted));
     lks_status status = sit_down(group);
     return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
@@ -143,6 +154,7 @@ void lks_group_destroy(lks_group *group) {
     lksi_free(group->outputs);
     lksi_free(group->scales);
     lksi_free(group->error_text);
+    lksi_free((void *)(uintptr_t)group->seat_of);
     lksi_free(group);
 }
 

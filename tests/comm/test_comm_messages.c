@@ -15,14 +15,15 @@ static int messages_arrive(int rank, int size, void *argument) {
     int to = (rank + 1) % size, from = (rank + size - 1) % size;
     static const size_t counts[] = {0, 1, 3, 1000, 65536, LONG_COUNT};
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
-        size_t n_received = 99, count = counts[c];
+        size_t count = counts[c];
+        lks_received received = {0};
         for (int turn = 0; turn < 2; turn++) { /* evens send first */
             if ((rank + turn) % 2 == 0 && (size % 2 == 0 || rank != size - 1 || turn == 0)) {
                 for (size_t i = 0; i < count; i++) data[i] = rank * 1000003 + (int32_t)i;
                 MUST_OK(lks_send(world, data, count, LKS_I32, to, (int)c));
             } else {
-                MUST_OK(lks_recv(world, data, LONG_COUNT, LKS_I32, from, (int)c, &n_received));
-                MUST(n_received == count);
+                MUST_OK(lks_recv(world, data, LONG_COUNT, LKS_I32, from, (int)c, &received));
+                MUST(received.count == count);
                 for (size_t i = 0; i < count; i++) MUST(data[i] == from * 1000003 + (int32_t)i);
             }
         }
@@ -52,9 +53,9 @@ static int tags_out_of_order(int rank, int size, void *argument) {
         for (int tag = N_TAGS - 1; tag >= 0 && rank == 1; tag--)
             for (double x = 0; x < 2; x++) {
                 double heard[4];
-                size_t n_received;
-                MUST_OK(lks_recv(world, heard, 4, LKS_F64, 0, tag, &n_received));
-                MUST(n_received == 3 && heard[0] == tag && heard[1] == x && heard[2] == round);
+                lks_received received;
+                MUST_OK(lks_recv(world, heard, 4, LKS_F64, 0, tag, &received));
+                MUST(received.count == 3 && heard[0] == tag && heard[1] == x && heard[2] == round);
             }
         float sum = 1;
         MUST_OK(

@@ -7,7 +7,6 @@
 #include "comm/comm_internal.h"
 
 lks_status lksi_all_reduce_naive(lks_group *group, const lksi_call *call) {
-    LKS_TRY(lksi_open(group, call));
     LKS_TRY(lksi_collect_and_reduce(group, call, 0));
     return lksi_send_to_all(group, call, 0);
 }

@@ -10,12 +10,9 @@
 #include "comm/comm_internal.h"
 
 lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call) {
-    LKS_TRY(lksi_open(group, call));
     for (int distance = 1; distance < group->size; distance *= 2) {
         int to = (group->rank + distance) % group->size, from = (group->rank - distance + group->size) % group->size;
-        lksi_message sent = lksi_collective_message(group, to, LKS_U8, NULL, 0);
-        lksi_message received = lksi_collective_message(group, from, LKS_U8, NULL, 0);
-        LKS_TRY(group->transport->send_receive(group, &sent, &received));
+        LKS_TRY(lksi_step_exchange(group, call, to, NULL, 0, from, NULL, 0));
     }
     return LKS_OK;
 }

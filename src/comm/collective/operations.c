@@ -4,7 +4,8 @@
 lks_status lks_barrier(lks_group *group, const lks_collective_options *options) {
     static const lksi_operation barrier = {
         .name = "barrier",
-        .algorithms = {{"direct", lksi_barrier_direct}, {"dissemination", lksi_barrier_dissemination}}};
+        .algorithms = {{.name = "direct", .run = lksi_barrier_direct, .is_segment = true},
+                       {.name = "dissemination", .run = lksi_barrier_dissemination}}};
     return lksi_run(group, &(lksi_call){.operation = &barrier}, options);
 }
 
@@ -14,7 +15,8 @@ lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type ty
         .name = "broadcast",
         .has_type = true,
         .is_rooted = true,
-        .algorithms = {{"direct", lksi_broadcast_direct}, {"naive", lksi_broadcast_naive}}};
+        .algorithms = {{.name = "direct", .run = lksi_broadcast_direct, .is_segment = true},
+                       {.name = "naive", .run = lksi_broadcast_naive}}};
     lksi_call call = {.operation = &broadcast, .out = data, .count = count, .type = type, .root = root};
     return lksi_run(group, &call, options);
 }
@@ -25,7 +27,8 @@ lks_status lks_all_reduce(lks_group *group, const void *in, void *out, size_t co
         .name = "all_reduce",
         .has_type = true,
         .is_reduction = true,
-        .algorithms = {{"direct", lksi_all_reduce_direct}, {"naive", lksi_all_reduce_naive}}};
+        .algorithms = {{.name = "direct", .run = lksi_all_reduce_direct, .is_segment = true},
+                       {.name = "naive", .run = lksi_all_reduce_naive}}};
     lksi_call call = {.operation = &all_reduce, .in = in, .out = out, .count = count, .type = type, .op = op};
     return lksi_run(group, &call, options);
 }
@@ -36,7 +39,7 @@ lks_status lks_reduce(lks_group *group, const void *in, void *out, size_t count,
                                           .has_type = true,
                                           .is_reduction = true,
                                           .is_rooted = true,
-                                          .algorithms = {{"naive", lksi_reduce_naive}}};
+                                          .algorithms = {{.name = "naive", .run = lksi_reduce_naive}}};
     lksi_call call = {.operation = &reduce, .in = in, .out = out, .count = count, .type = type, .op = op, .root = root};
     return lksi_run(group, &call, options);
 }

@@ -25,12 +25,14 @@ lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type t
     return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
 }
 
-lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag, size_t *n_received) {
+lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
+                    lks_received *received) {
     lksi_message message;
     LKS_TRY(message_of(group, "recv", data, count, type, from, tag, &message));
     LKS_TRY(lksi_begin(group, "recv", ++group->counters.n_point_to_point, 0));
     lks_status status = group->transport->receive(group, &message);
     if (status != LKS_OK) return lksi_group_fail(group, status);
-    if (n_received != NULL) *n_received = message.nbytes / lks_type_nbytes(type);
+    if (received != NULL)
+        *received = (lks_received){.from = from, .tag = tag, .count = message.nbytes / lks_type_nbytes(type)};
     return LKS_OK;
 }

@@ -20,8 +20,7 @@ static lks_status send_chunks(lks_group *group, const lksi_call *call, int root)
     for (size_t first = 0, n; first < call->count; first += n) {
         n = call->count - first < chunk ? call->count - first : chunk;
         lksi_contribute(contribution, (const unsigned char *)call->in + first * each, call->scale, n, call->type);
-        lksi_message message = lksi_collective_message(group, root, wide, contribution, n * wide_each);
-        LKS_TRY(group->transport->send(group, &message));
+        LKS_TRY(lksi_step_send(group, call, root, contribution, n * wide_each));
     }
     return LKS_OK;
 }
@@ -39,8 +38,7 @@ static lks_status receive_chunk(lks_group *group, const lksi_call *call, size_t 
             lksi_contribute(chunk, (const unsigned char *)call->in + first * each, call->scale, count, call->type);
             continue;
         }
-        lksi_message message = lksi_collective_message(group, rank, wide, chunk, count * lks_type_nbytes(wide));
-        LKS_TRY(group->transport->receive(group, &message));
+        LKS_TRY(lksi_step_receive(group, call, rank, chunk, count * lks_type_nbytes(wide)));
     }
     return LKS_OK;
 }
@@ -62,6 +60,5 @@ lks_status lksi_collect_and_reduce(lks_group *group, const lksi_call *call, int 
 }
 
 lks_status lksi_reduce_naive(lks_group *group, const lksi_call *call) {
-    LKS_TRY(lksi_open(group, call));
     return lksi_collect_and_reduce(group, call, call->root);
 }

@@ -5,6 +5,8 @@
 
 #include "comm/transport/segment/control.h"
 
+#include <sys/uio.h>
+
 /* One message: sent, `data` is read; received, written, and nbytes is the room before and the length after. */
 typedef struct lksi_message {
     lksi_context context;
@@ -29,6 +31,28 @@ typedef struct lksi_transport {
     /* Lets go of the control segment and whatever else was there for this rank. */
     void (*close)(lks_group *group);
 } lksi_transport;
+
+/* A byte stream that could go on: to (is_write) or from `peer`. */
+typedef struct lksi_interest {
+    int peer;
+    bool is_write;
+} lksi_interest;
+
+/* Byte streams to and from ranks of other hosts, one per context, pair and direction. A context is used by one thread
+ * at a time, the two contexts of a group maybe by two. */
+typedef struct lksi_remote {
+    const char *name; /* "tcp" */
+    /* As many bytes of `parts` as go without waiting; *n_written 0: none now. LKS_ERR_PEER where the connection ended.
+     */
+    lks_status (*write_some)(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
+                             size_t *n_written);
+    lks_status (*read_some)(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
+                            size_t *n_read);
+    /* Sleeps until one of the streams may go on, the group is aborted, or limit_ns have passed. */
+    void (*sleep)(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
+                  int64_t limit_ns);
+    void (*close)(lks_group *group);
+} lksi_remote;
 
 /* Point-to-point over the rings of the control segment, for every transport that has one (segment/message.c). */
 lks_status lksi_segment_send(lks_group *group, const lksi_message *message);

@@ -269,3 +269,30 @@ lks_status lksi_segment_send_receive(lks_group *group, const lksi_message *sent,
         LKS_TRY(lksi_wait_any(group, conditions, n));
     }
 }
+
+/* --- steps of collectives --- */
+
+static lksi_message step(const lksi_call *call, int peer, const void *data, size_t nbytes) {
+    return (lksi_message){.context = LKSI_CONTEXT_COLLECTIVE,
+                          .peer = peer,
+                          .tag = (int)(call->sequence & INT32_MAX),
+                          .type = LKS_U8,
+                          .data = (void *)(uintptr_t)data,
+                          .nbytes = nbytes};
+}
+
+lks_status lksi_step_send(lks_group *group, const lksi_call *call, int to, const void *data, size_t nbytes) {
+    lksi_message message = step(call, to, data, nbytes);
+    return lksi_segment_send(group, &message);
+}
+
+lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, void *data, size_t nbytes) {
+    lksi_message message = step(call, from, data, nbytes);
+    return lksi_segment_receive(group, &message);
+}
+
+lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, const void *sent, size_t n_sent_nbytes,
+                              int from, void *received, size_t n_received_nbytes) {
+    lksi_message out = step(call, to, sent, n_sent_nbytes), in = step(call, from, received, n_received_nbytes);
+    return lksi_segment_send_receive(group, &out, &in);
+}
