@@ -52,8 +52,17 @@ struct lksi_call {
     uint64_t fingerprint;
 };
 
-/* Validates, chooses the algorithm, runs it under the deadline; an error after the validation kills the group. */
+/* Validates, chooses the algorithm, numbers the call and runs it, or submits it where options->work is set; an error
+ * after the validation kills the group. */
 lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_options *options);
+/* Runs a call that has its algorithm, sequence number and fingerprint, under its deadline. On whichever thread. */
+lks_status lksi_execute(lks_group *group, const lksi_call *call);
+/* The group's first error where it is dead. */
+lks_status lksi_group_refuse_dead(const lks_group *group);
+/* In the order of the calls (work.c): hands the call over and returns at once; or runs it here, after those under way.
+ */
+lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **work);
+lks_status lksi_work_run(lks_group *group, const lksi_call *call);
 /* The exchange of a call that hands nothing over. */
 lks_status lksi_open(lks_group *group, const lksi_call *call);
 /* What a call is, for people: "all_reduce(count 5, f32, sum, algorithm direct)". */

@@ -88,10 +88,14 @@ static uint64_t fingerprint(const lks_group *group, const lksi_call *call) {
     return lksi_mix(hash, (uint64_t)call->root << 32 | (uint64_t)(call->algorithm - call->operation->algorithms));
 }
 
+lks_status lksi_group_refuse_dead(const lks_group *group) {
+    return group->status == LKS_OK ? LKS_OK : lksi_error(group->status, "%s", group->error_text);
+}
+
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {
     group->progress = (lksi_progress){
         .name = name, .sequence = sequence, .timeout_ms = timeout_ms > 0 ? timeout_ms : group->timeout_ms};
-    if (group->status != LKS_OK) return lksi_error(group->status, "%s", group->error_text);
+    LKS_TRY(lksi_group_refuse_dead(group));
     if (!lksi_control_is_aborted(group->control)) return LKS_OK;
     char doing[160];
     lksi_progress_describe(group, doing, sizeof doing);
@@ -99,6 +103,14 @@ lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int
 }
 
 lks_status lksi_open(lks_group *group, const lksi_call *call) { return lksi_post_and_collect(group, call, 0); }
+
+lks_status lksi_execute(lks_group *group, const lksi_call *call) {
+    LKS_TRY(lksi_begin(group, call->operation->name, call->sequence, call->timeout_ms));
+    bool must_open = !call->algorithm->is_segment && group->n_seats == group->size;
+    lks_status status = must_open ? lksi_open(group, call) : LKS_OK;
+    if (status == LKS_OK) status = call->algorithm->run(group, call);
+    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
+}
 
 lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_options *options) {
     static const lks_collective_options defaults;
@@ -110,13 +122,11 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
     if (options->timeout_ms < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a timeout of %lld ms is negative", operation->name,
                           (long long)options->timeout_ms);
-    LKS_TRY(lksi_begin(group, operation->name, group->counters.n_calls + 1, options->timeout_ms));
-    group->counters.n_calls++;
-    call->sequence = group->counters.n_calls;
+    call->timeout_ms = options->timeout_ms;
+    LKS_TRY(lksi_group_refuse_dead(group));
+    call->sequence = ++group->counters.n_calls;
     call->fingerprint = fingerprint(group, call);
-    lks_status status = call->algorithm->is_segment ? LKS_OK : lksi_open(group, call);
-    if (status == LKS_OK) status = call->algorithm->run(group, call);
-    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
+    return options->work != NULL ? lksi_work_submit(group, call, options->work) : lksi_work_run(group, call);
 }
 
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint_of_call, const void *mine,
