@@ -104,15 +104,24 @@ typedef struct lksi_counters {
 
 typedef struct lksi_unexpected lksi_unexpected;
 
+typedef struct lksi_world lksi_world;
+typedef struct lksi_member lksi_member;
+
 struct lks_group {
     int rank, size;
-    const lksi_identity *identities; /* of all ranks */
+    lksi_world *world;
+    bool is_world; /* made by lks_init, of all ranks of the job */
+    uint64_t id;   /* the same on all ranks, no other group's of the job */
+    uint64_t n_splits;
+    lksi_member *members;      /* of all ranks: who they are in the job */
+    lksi_identity *identities; /* of all ranks: who they are in the group */
+    lks_group *next_in_world;
     /* The ranks of this host have seats in the control segment, in rank order. Where all have, n_seats is size and a
      * rank's seat is its number. */
     lksi_control *control;
     int seat, n_seats;
-    const int *seat_of; /* by rank; -1: on another host */
-    const int *rank_of; /* by seat */
+    int *seat_of; /* by rank; -1: on another host */
+    int *rank_of; /* by seat */
     const lksi_transport *transport;
     void *backing;             /* the transport's */
     const lksi_remote *remote; /* how ranks of other hosts are reached; NULL where there are none */
@@ -120,7 +129,7 @@ struct lks_group {
     /* Where the group spans hosts: the ranks of this host as a group, and the first rank of each host as a group (NULL
      * on the others). NULL otherwise. Both are used by two-level algorithms only. */
     lks_group *inner, *outer;
-    const int *host_of; /* by rank: which host, counted by first rank */
+    int *host_of; /* by rank: which host, counted by first rank */
     int n_hosts;
     bool may_spin;
     int64_t timeout_ms;
@@ -145,6 +154,13 @@ struct lks_group {
     size_t scratch_nbytes;
 };
 
+/* Makes the group out of its rank, size, world (held for it), id, members, timeout and order: seats, transport, and
+ * where it spans hosts, streams and the groups of a two-level algorithm (form.c). `connections` as in lksi_tcp_join.
+ * All its ranks call it. What is made so far goes with lks_group_destroy. */
+lks_status lksi_group_form(lks_group *group, int *connections);
+/* A group that has its error text, and room for `size` members. */
+lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
+
 /* --- waiting (transport/segment/wait.c) --- */
 
 typedef struct lksi_condition {
@@ -164,6 +180,18 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
 void lksi_wait_configure(lks_group *group);
 /* "all_reduce, call 17, 4096 bytes done" */
 void lksi_progress_describe(const lks_group *group, char *text, size_t text_nbytes);
+
+/* --- who is waited for (blame.c) --- */
+
+/* What a rank is doing in its collectives, as it says itself. */
+typedef struct lksi_doing {
+    bool is_known; /* false: it is stopped, or does not answer */
+    uint64_t sequence;
+    int awaited; /* the rank it waits for; -1: it does not wait */
+} lksi_doing;
+lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
+/* The rank that a wait for `awaited`, past its deadline, is to be charged to; *why ("is stopped") may become NULL. */
+int lksi_blame(lks_group *group, int awaited, const char **why);
 
 /* --- meeting (transport/segment/exchange.c) --- */
 
@@ -200,6 +228,9 @@ lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, 
 /* Both at once, each going on as far as it can while the other waits. `to` and `from` may be the same or not. */
 lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, const void *sent, size_t n_sent_nbytes,
                               int from, void *received, size_t n_received_nbytes);
+
+/* The exchange of lksi_exchange, over messages. */
+lks_status lksi_exchange_messages(lks_group *group, const lksi_call *call, const void *mine, size_t nbytes, void *all);
 
 /* --- operations, each in its file of collective/ --- */
 lks_status lksi_barrier_direct(lks_group *group, const lksi_call *call);

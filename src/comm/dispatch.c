@@ -138,7 +138,13 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
     lksi_operation described = {.name = operation};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, operation, strlen(operation));
     hash = lksi_mix(lksi_mix(hash, ++group->counters.n_calls), nbytes);
-    lksi_call call = {.operation = &described, .fingerprint = lksi_mix(hash, fingerprint_of_call)};
+    lksi_call call = {.operation = &described,
+                      .sequence = group->counters.n_calls,
+                      .fingerprint = lksi_mix(hash, fingerprint_of_call)};
+    if (group->remote != NULL) {
+        lks_status over_messages = lksi_exchange_messages(group, &call, mine, nbytes, all);
+        return over_messages == LKS_OK ? LKS_OK : lksi_group_fail(group, over_messages);
+    }
     if (nbytes > 0) memcpy(lksi_post_next(group)->payload, mine, nbytes);
     lks_status status = lksi_post_and_collect(group, &call, 0);
     if (status != LKS_OK) return lksi_group_fail(group, status);

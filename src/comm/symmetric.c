@@ -83,6 +83,9 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
     static const size_t most = SIZE_MAX / 4 / LKSI_MAX_RANKS;
     if (data == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL", name);
     if (nbytes > most) return lksi_error(LKS_ERR_ARGUMENT, "%s: %zu bytes are more than memory can hold", name, nbytes);
+    if (group->remote != NULL)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "%s: the group's ranks are on %d hosts, which share no memory", name,
+                          group->n_hosts);
     LKS_TRY(lksi_begin(group, name, group->counters.n_calls + 1, 0));
     lksi_operation operation = {.name = name, .has_count = true};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));

@@ -60,10 +60,10 @@ lks_status lksi_segment_receive(lks_group *group, lksi_message *message);
 lks_status lksi_segment_send_receive(lks_group *group, const lksi_message *sent, lksi_message *received);
 void lksi_segment_forget_unexpected(lks_group *group);
 
-/* Joining: sets group->transport, control and backing. The caller has set rank, size and timeout. */
-typedef struct lksi_environment lksi_environment;
+/* Joining the other ranks of this host: sets group->transport, control and backing. The caller has set world, id,
+ * members and seats. */
 lks_status lksi_self_join(lks_group *group);
-lks_status lksi_thread_transport_join(lks_group *group, lksi_thread_world *world);
-lks_status lksi_shm_join(lks_group *group, const lksi_environment *environment);
+lks_status lksi_thread_transport_join(lks_group *group);
+lks_status lksi_shm_join(lks_group *group);
 
 #endif
