@@ -141,7 +141,7 @@ static lks_status lead(shm *s, const lksi_environment *environment, int64_t dead
     lksi_identity *identities = lksi_alloc_array((size_t)environment->size, sizeof *identities);
     if (identities == NULL) return LKS_ERR_MEMORY;
     int descriptor = -1;
-    lks_status status = lksi_leader_meet(environment, deadline_ns, s->connections, identities);
+    lks_status status = lksi_leader_meet(environment, NULL, deadline_ns, s->connections, identities);
     if (status == LKS_OK) status = create_control(s, identities, environment->size, &descriptor, control);
     status = welcome_all(s, environment->size, status, descriptor);
     if (descriptor >= 0) close(descriptor);
@@ -155,7 +155,7 @@ static lks_status follow(shm *s, const lksi_environment *environment, int64_t de
     lksi_welcome welcome;
     int descriptor;
     void *base = NULL;
-    LKS_TRY(lksi_follower_meet(environment, deadline_ns, &s->connections[0]));
+    LKS_TRY(lksi_follower_meet(environment, NULL, deadline_ns, &s->connections[0]));
     lks_status status =
         lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
     if (status != LKS_OK) return lksi_error(status, "rank 0 was lost; lks_init: %s", lks_error_text());
