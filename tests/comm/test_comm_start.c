@@ -188,7 +188,7 @@ static void strangers_do_not_disturb_the_start(void **state) {
     set_master_environment();
     set_rank_environment(0, 3);
     assert_ok(lksi_environment_read(&environment));
-    assert_ok(lksi_socket_name(&environment, name));
+    assert_ok(lksi_socket_name(&environment, NULL, name));
     setenv("LOCKSTEP_LOG", "error", 1);
     pids[0] = start_process(0, 3, join_world, NULL);
     pids[1] = start_process(1, 3, join_world, NULL);
@@ -210,11 +210,11 @@ static void the_name_depends_on_the_key(void **state) {
     (void)state;
     lksi_environment environment = {.master_address = "a", .master_port = 1};
     char plain[LKSI_SOCKET_NAME_NBYTES], keyed[LKSI_SOCKET_NAME_NBYTES], next[LKSI_SOCKET_NAME_NBYTES];
-    assert_ok(lksi_socket_name(&environment, plain));
+    assert_ok(lksi_socket_name(&environment, NULL, plain));
     setenv("LOCKSTEP_JOB_KEY", "secret", 1);
-    assert_ok(lksi_socket_name(&environment, keyed));
+    assert_ok(lksi_socket_name(&environment, NULL, keyed));
     setenv("LOCKSTEP_GENERATION", "1", 1);
-    assert_ok(lksi_socket_name(&environment, next));
+    assert_ok(lksi_socket_name(&environment, NULL, next));
     unsetenv("LOCKSTEP_JOB_KEY");
     unsetenv("LOCKSTEP_GENERATION");
     assert_string_not_equal(plain, keyed);
