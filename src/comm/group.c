@@ -51,18 +51,21 @@ static void assume_members(lks_group *group) {
 }
 
 /* Several hosts, or one as if its ranks were on several: everyone is asked where they are. */
-static lks_status meet_over_tcp(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
+static lks_status meet_over_tcp(lks_group *group, const lksi_environment *environment, wanted_transport wanted,
+                                uint32_t index) {
     lksi_world *world = group->world;
     lksi_member *mine = &group->members[group->rank];
     int *connections = lksi_alloc_array((size_t)group->size, sizeof *connections), door = -1;
     if (connections == NULL) return LKS_ERR_MEMORY;
     for (int rank = 0; rank < group->size; rank++) connections[rank] = -1;
     lksi_member_fill(mine, environment);
+    mine->world_index = index;
     if (wanted == TCP_TRANSPORT) mine->host_id = lksi_mix(mine->host_id, (uint64_t)group->rank);
-    lks_status status = lksi_job_secret_read(&world->secret, environment);
+    lks_status status = lksi_job_secret_read(environment, &world->secret);
     if (status == LKS_OK)
         status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
                                  group->members, connections, &door);
+    group->id = world_id(group->members[0].world_index);
     if (status == LKS_OK) status = lksi_world_open_door(world, door);
     if (status == LKS_OK) status = lksi_group_form(group, connections);
     for (int rank = 0; rank < group->size; rank++)
@@ -81,17 +84,18 @@ static lks_status join_threads(lks_group *group, wanted_transport wanted) {
 }
 
 static lks_status join_processes(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
-    static atomic_uint_fast64_t n_worlds;
+    static atomic_uint n_worlds;
+    uint32_t index = atomic_fetch_add(&n_worlds, 1);
     bool is_one_host = environment->local_size == environment->size;
     if (wanted == THREAD_TRANSPORT && group->size > 1)
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'thread' was asked for, but the ranks are processes");
     if (wanted == SHM_TRANSPORT && !is_one_host)
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks are on this host",
                           environment->local_size, environment->size);
-    group->id = world_id(atomic_fetch_add(&n_worlds, 1));
+    group->id = world_id(index);
     if (group->size > 1) LKS_TRY(lksi_watch_create(&group->world->watch));
     if (group->size > 1 && (wanted == TCP_TRANSPORT || !is_one_host))
-        return meet_over_tcp(group, environment, wanted);
+        return meet_over_tcp(group, environment, wanted, index);
     assume_members(group);
     return lksi_group_form(group, NULL);
 }

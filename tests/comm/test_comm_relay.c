@@ -4,6 +4,8 @@
 
 #include "ranks.h"
 
+#include <stdatomic.h>
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>

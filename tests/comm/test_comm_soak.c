@@ -6,6 +6,8 @@
 
 #include "ranks.h"
 
+#include <stdatomic.h>
+
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -130,7 +132,7 @@ static bool did_well(const outcome *outcomes, int size, int victim, pid_t pid, f
 static bool lose_a_rank(uint64_t seed, const char *transport) {
     static const char *const names[] = {"killed", "stopped", "cut off"};
     static const int signals[] = {SIGKILL, SIGSTOP, SIGUSR1};
-    pid_t pids[MOST_RANKS];
+    pid_t pids[MOST_RANKS] = {0};
     int size = 2 + (int)lksi_random_below(seed, 4, 0, MOST_RANKS - 1);
     int victim = (int)lksi_random_below(seed, 4, 1, (uint64_t)size);
     fault what = (fault)lksi_random_below(seed, 4, 2, N_FAULTS);

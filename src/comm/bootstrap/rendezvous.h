@@ -21,7 +21,7 @@ typedef struct lksi_member {
     lksi_identity identity;
     uint64_t host_id;
     int32_t size, local_rank, local_size;
-    int32_t unused;
+    uint32_t world_index; /* how many worlds this process has begun before; rank 0's counts */
     lksi_address address; /* where this rank accepts data connections */
 } lksi_member;
 

@@ -5,13 +5,13 @@
 
 #include "comm/transport/segment/control.h"
 
-typedef enum lksi_star_kind { LKSI_STAR_ABORT = 1, LKSI_STAR_GOODBYE, LKSI_STAR_HEARTBEAT } lksi_star_kind;
+typedef enum lksi_star_kind { LKSI_STAR_ABORT = 1, LKSI_STAR_GOODBYE, LKSI_STAR_QUESTION, LKSI_STAR_ANSWER } lksi_star_kind;
 
 typedef struct lksi_star_record {
     uint32_t kind;
     int32_t status; /* of an abort: what the others return */
     int32_t origin; /* the rank that it comes from first */
-    uint32_t unused;
+    int32_t about;  /* of an answer: the rank that asked */
     uint64_t group; /* which group is meant */
     char text[LKSI_ABORT_TEXT_NBYTES];
 } lksi_star_record;

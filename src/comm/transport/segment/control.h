@@ -76,6 +76,7 @@ typedef struct lksi_abort {
 
 typedef struct lksi_control {
     lksi_abort abort;
+    uint64_t group_id;    /* as whoever made the segment counts */
     uint64_t ring_nbytes; /* capacity of a ring; a power of two */
     int32_t n_ranks;
     _Alignas(LKSI_LINE_NBYTES) lksi_seat seats[];

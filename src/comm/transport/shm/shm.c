@@ -142,6 +142,7 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
     LKS_TRY(map(*descriptor, s->control_nbytes, &base));
     *control = base;
     lksi_control_create(*control, group->n_seats);
+    (*control)->group_id = group->id;
     for (int seat = 0; seat < group->n_seats; seat++) {
         lksi_identity *identity = &(*control)->seats[seat].identity;
         if (seat > 0) *identity = identities[seat];
@@ -240,5 +241,6 @@ lks_status lksi_shm_join(lks_group *group) {
     group->transport = &shm_transport;
     group->backing = s;
     group->control = control;
+    group->id = control->group_id; /* a rank whose lks_init failed before has counted on alone */
     return LKS_OK;
 }
