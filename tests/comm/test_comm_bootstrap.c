@@ -11,6 +11,8 @@
 #include "comm/bootstrap/store.h"
 #include "ranks.h"
 
+#include <lockstep/launch.h>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -610,38 +612,29 @@ static void hosts_need_a_key(void **state) {
     setenv("LOCKSTEP_JOB_KEY", "secret", 1);
 }
 
-static int find_each_other_twice(int rank, int size, void *argument) {
-    int listener = *(const int *)argument;
-    char text[16];
-    snprintf(text, sizeof text, "%d", listener);
-    if (rank == 0)
-        setenv("LOCKSTEP_LISTENER_FD", text, 1);
-    else
-        close(listener);
+static int find_each_other_twice(void *argument) {
+    int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE"));
+    const char *handed_over = getenv("LOCKSTEP_LISTENER_FD");
+    int listener = handed_over != NULL ? atoi(handed_over) : -1;
+    MUST((listener >= 0) == (rank == 0));
     for (int round = 0; round < 2; round++) {
-        int line = find_each_other(rank, size, NULL);
+        int line = find_each_other(rank, size, argument);
         if (line != 0) return line;
         if (rank != 0) continue;
         MUST(getenv("LOCKSTEP_LISTENER_FD") == NULL);
         MUST(fcntl(listener, F_GETFD) == FD_CLOEXEC);
+        int connection = -1; /* between two of them nobody is left waiting in a queue */
+        lksi_address master;
+        MUST_OK(lksi_address_of_socket(listener, &master));
+        MUST(lksi_dial(&master, key, "hello", 6, soon_ns(), false, NULL, NULL, &connection) == LKS_ERR_PEER);
+        MUST_SAY("refused");
     }
     return 0;
 }
 
 static void the_launchers_socket_serves_every_rendezvous(void **state) {
     (void)state;
-    pid_t pids[3];
-    int listener = claim_master_port(), one = 1;
-    lksi_address at;
-    /* Bound by number, as the launcher's is, it keeps its port when it listens no more. */
-    assert_ok(lksi_address_of_socket(listener, &at));
-    int second = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(setsockopt(second, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
-    assert_int_equal(bind(second, (const struct sockaddr *)&at.storage, at.nbytes), 0);
-    close(listener);
-    for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, find_each_other_twice, &second);
-    close(second);
-    await_processes(pids, 3, -1);
+    assert_ok(lks_spawn(3, LKS_PROCESSES, find_each_other_twice, NULL));
 }
 
 static void a_descriptor_that_is_no_such_socket_is_not_taken(void **state) {

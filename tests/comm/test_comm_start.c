@@ -86,6 +86,24 @@ static void bad_variables_are_named_with_their_values(void **state) {
     assert_int_equal(lks_init(NULL, NULL), LKS_ERR_ARGUMENT);
 }
 
+static int joins_as_a_thread(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+/* A program that does not call lks_main, under lockstep run --threads: it would be a world of one. */
+static void a_thread_that_is_no_rank_is_refused(void **state) {
+    (void)state;
+    clear_environment();
+    setenv("LOCKSTEP_THREADS", "2", 1);
+    refused(LKS_ERR_STATE, "call lks_main");
+    run_threads(2, joins_as_a_thread, NULL);
+    unsetenv("LOCKSTEP_THREADS");
+}
+
 /* --- ranks that are missing, or of another world --- */
 
 static int waits_in_vain(int rank, int size, void *argument) {
@@ -226,6 +244,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_environment_is_read_as_torchrun_sets_it),
         cmocka_unit_test(bad_variables_are_named_with_their_values),
+        cmocka_unit_test(a_thread_that_is_no_rank_is_refused),
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(missing_threads_are_named),
         cmocka_unit_test(ranks_with_another_world_size_are_told),
