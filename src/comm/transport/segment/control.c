@@ -56,8 +56,8 @@ lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int fr
     return (lksi_ring *)(void *)(rings + index * (sizeof(lksi_ring) + control->ring_nbytes));
 }
 
-void lksi_ring_bell(lksi_control *control, int rank) {
-    lksi_bell *bell = &control->seats[rank].bell;
+void lksi_ring_bell(lksi_control *control, lksi_context context, int seat) {
+    lksi_bell *bell = &control->seats[seat].bells[context];
     atomic_fetch_add(&bell->rings, 1);
     syscall(SYS_futex, &bell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
@@ -72,7 +72,9 @@ void lksi_control_abort(lksi_control *control, lks_status status, const char *fo
     vsnprintf(record->text, sizeof record->text, format, arguments);
     va_end(arguments);
     atomic_store(&record->state, LKSI_ABORT_WRITTEN);
-    for (int rank = 0; rank < control->n_ranks; rank++) lksi_ring_bell(control, rank);
+    for (int seat = 0; seat < control->n_ranks; seat++)
+        for (int context = 0; context < LKSI_N_CONTEXTS; context++)
+            lksi_ring_bell(control, (lksi_context)context, seat);
 }
 
 void lksi_control_lost(lksi_control *control, int rank, const char *how) {

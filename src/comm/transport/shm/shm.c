@@ -99,9 +99,6 @@ static void close_all(shm *s, int n_ranks, lksi_control *control) {
 static void leave(lks_group *group) { close_all(group->backing, group->size, group->control); }
 
 static const lksi_transport shm_transport = {.name = "shm",
-                                             .send = lksi_segment_send,
-                                             .receive = lksi_segment_receive,
-                                             .send_receive = lksi_segment_send_receive,
                                              .memory_make = memory_make,
                                              .memory_attach = memory_attach,
                                              .memory_release = memory_release,
