@@ -93,23 +93,24 @@ lks_status lksi_group_refuse_dead(const lks_group *group) {
 }
 
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {
-    group->progress = (lksi_progress){
-        .name = name, .sequence = sequence, .timeout_ms = timeout_ms > 0 ? timeout_ms : group->timeout_ms};
-    LKS_TRY(lksi_group_refuse_dead(group));
-    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
-    char doing[160];
-    lksi_progress_describe(group, doing, sizeof doing);
-    return lksi_group_fail(group, lksi_control_abort_error(group->control, doing));
+    return lksi_start(group, LKSI_CONTEXT_COLLECTIVE,
+                      &(lksi_progress){.name = name, .sequence = sequence, .timeout_ms = timeout_ms});
 }
 
 lks_status lksi_open(lks_group *group, const lksi_call *call) { return lksi_post_and_collect(group, call, 0); }
 
 lks_status lksi_execute(lks_group *group, const lksi_call *call) {
-    LKS_TRY(lksi_begin(group, call->operation->name, call->sequence, call->timeout_ms));
+    LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE,
+                       &(lksi_progress){.name = call->operation->name,
+                                        .sequence = call->sequence,
+                                        .timeout_ms = call->timeout_ms,
+                                        .started_ns = call->submitted_ns}));
     bool must_open = !call->algorithm->is_segment && group->n_seats == group->size;
     lks_status status = must_open ? lksi_open(group, call) : LKS_OK;
     if (status == LKS_OK) status = call->algorithm->run(group, call);
-    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
+    if (status != LKS_OK) return lksi_group_fail(group, status);
+    lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
+    return LKS_OK;
 }
 
 lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_options *options) {
@@ -134,6 +135,7 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
     if (nbytes > LKSI_PAYLOAD_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a payload of %zu bytes is over %d", operation, nbytes,
                           (int)LKSI_PAYLOAD_NBYTES);
+    lksi_work_drain(group);
     LKS_TRY(lksi_begin(group, operation, group->counters.n_calls + 1, 0));
     lksi_operation described = {.name = operation};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, operation, strlen(operation));
@@ -150,5 +152,6 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
     if (status != LKS_OK) return lksi_group_fail(group, status);
     for (int rank = 0; rank < group->size && nbytes > 0; rank++)
         memcpy((char *)all + (size_t)rank * nbytes, lksi_post_of(group, rank)->payload, nbytes);
+    lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
     return LKS_OK;
 }

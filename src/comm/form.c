@@ -113,7 +113,7 @@ static lks_status sit_down(lks_group *group) {
 /* --- two levels --- */
 
 /* The group of some ranks of `group`, this one among them: no exchange is needed, all know who they are. */
-static lks_status form_part(const lks_group *group, const int *ranks, int n_ranks, const char *purpose,
+static lks_status form_part(lks_group *group, const int *ranks, int n_ranks, const char *purpose,
                             lks_group **part) {
     int mine = 0;
     while (ranks[mine] != group->rank) mine++;
@@ -122,6 +122,7 @@ static lks_status form_part(const lks_group *group, const int *ranks, int n_rank
     for (int i = 0; i < n_ranks; i++) made->members[i] = group->members[ranks[i]];
     made->id = lksi_mix(lksi_hash64(group->id, purpose, strlen(purpose)), (uint64_t)ranks[0]);
     made->world = group->world;
+    made->parent = group;
     lksi_world_hold(made->world);
     lks_status status = lksi_group_form(made, NULL);
     if (status == LKS_OK)

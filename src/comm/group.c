@@ -135,11 +135,13 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
 
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
+    lksi_work_stop(group);
     lks_group_destroy(group->outer);
     lks_group_destroy(group->inner);
     if (group->control != NULL) {
         lksi_symmetric_free_all(group);
-        lksi_segment_forget_unexpected(group);
+        lksi_messages_close(group);
+        lksi_steps_close(group);
         lksi_publish(group->control, &group->control->seats[group->seat].presence.value, LKSI_LEFT, group->seat);
     }
     if (group->remote != NULL) group->remote->close(group);
@@ -164,17 +166,17 @@ lks_status lksi_group_status(const lks_group *group) { return group->status; }
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
 
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
-    if (group->status != LKS_OK) return status;
-    group->status = status;
+    if (atomic_exchange(&group->is_failing, true)) return status;
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
+    group->status = status;
     /* What happened to the group as a whole keeps its name on the other ranks; what happened to this rank alone is to
      * them a rank that was lost. */
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
     char text[LKSI_ABORT_TEXT_NBYTES];
     snprintf(text, sizeof text, "rank %d gave up: %s", group->rank, group->error_text);
     lks_status status_of_others = is_common ? status : LKS_ERR_PEER;
-    lksi_control_abort(group->control, status_of_others, "%s", text);
-    if (group->remote != NULL) lksi_tcp_announce(group, status_of_others, text);
+    bool is_first = lksi_control_abort(group->control, status_of_others, "%s", text);
+    if (is_first && group->remote != NULL) lksi_tcp_announce(group, status_of_others, text);
     return status;
 }
 

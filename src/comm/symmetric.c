@@ -86,12 +86,15 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
     if (group->remote != NULL)
         return lksi_error(LKS_ERR_UNSUPPORTED, "%s: the group's ranks are on %d hosts, which share no memory", name,
                           group->n_hosts);
+
+    lksi_work_drain(group);
     LKS_TRY(lksi_begin(group, name, group->counters.n_calls + 1, 0));
     lksi_operation operation = {.name = name, .has_count = true};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
     hash = lksi_mix(lksi_mix(hash, ++group->counters.n_calls), nbytes);
     lksi_call call = {.operation = &operation, .count = nbytes, .fingerprint = hash};
     lks_status status = allocate(group, &call, is_shared, data);
+    if (status == LKS_OK) lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
     /* All ranks know that memory is short, and none is left behind: the group lives on. */
     return status == LKS_OK || status == LKS_ERR_MEMORY ? status : lksi_group_fail(group, status);
 }

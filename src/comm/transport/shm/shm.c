@@ -126,9 +126,6 @@ static lks_status watch_ends(const shm *s, const lks_group *group, lksi_control 
 }
 
 static const lksi_transport shm_transport = {.name = "shm",
-                                             .send = lksi_segment_send,
-                                             .receive = lksi_segment_receive,
-                                             .send_receive = lksi_segment_send_receive,
                                              .memory_make = memory_make,
                                              .memory_attach = memory_attach,
                                              .memory_release = memory_release,

@@ -26,11 +26,11 @@ static lksi_tcp *tcp_of(const lks_group *group) { return group->remote_state; }
 /* --- ends --- */
 
 /* The reason comes over the control connections, from whoever found it out; the end of a stream may be quicker. */
-static lks_status ended(lks_group *group, int rank) {
+static lks_status ended(lks_group *group, lksi_context context, int rank) {
     enum { PATIENCE_MS = 500 };
     for (int i = 0; i < PATIENCE_MS && !lksi_control_is_aborted(group->control); i++) lksi_sleep_ns(1000000);
     char doing[160];
-    lksi_progress_describe(group, doing, sizeof doing);
+    lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
     const lksi_identity *lost = &group->identities[rank];
     return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) %s; %s", rank, lost->host, (int)lost->pid,
@@ -55,7 +55,7 @@ static lks_status connect_to(lks_group *group, lksi_context context, int to) {
     int descriptor;
     lks_status status = lksi_dial(&group->members[to].address, group->world->secret.key, &hello, sizeof hello,
                                   deadline_ns, false, is_aborted, group->control, &descriptor);
-    if (status == LKS_ERR_PEER || lksi_control_is_aborted(group->control)) return ended(group, to);
+    if (status == LKS_ERR_PEER || lksi_control_is_aborted(group->control)) return ended(group, context, to);
     if (status != LKS_OK) return lksi_error(status, "rank %d cannot be reached: %s", to, lks_error_text());
     status = watch_stream(group, context, descriptor, EPOLLOUT, to);
     if (status == LKS_OK)
@@ -72,7 +72,7 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n_parts};
     ssize_t n = sendmsg(*descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     *n_written = n > 0 ? (size_t)n : 0;
-    return n >= 0 || is_again(errno) ? LKS_OK : ended(group, to);
+    return n >= 0 || is_again(errno) ? LKS_OK : ended(group, context, to);
 }
 
 /* --- in --- */
@@ -96,7 +96,7 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = nbytes < LKSI_TCP_READ_AHEAD_NBYTES ? 2 : 1};
     ssize_t n = recvmsg(descriptor, &message, MSG_DONTWAIT);
     if (n < 0 && is_again(errno)) return LKS_OK;
-    if (n <= 0) return ended(group, from);
+    if (n <= 0) return ended(group, context, from);
     *n_read = (size_t)n < nbytes ? (size_t)n : nbytes;
     in->begin = 0, in->end = (size_t)n - *n_read;
     return LKS_OK;

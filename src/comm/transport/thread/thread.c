@@ -23,9 +23,6 @@ static void memory_release(lks_group *group, void *base, size_t nbytes) {
 static void leave(lks_group *group) { lksi_thread_block_release(group->backing, group->control); }
 
 static const lksi_transport thread_transport = {.name = "thread",
-                                                .send = lksi_segment_send,
-                                                .receive = lksi_segment_receive,
-                                                .send_receive = lksi_segment_send_receive,
                                                 .memory_make = memory_make,
                                                 .memory_attach = memory_attach,
                                                 .memory_release = memory_release,
