@@ -77,9 +77,9 @@ static void print_time(char *text, size_t text_nbytes, double time_us) {
 
 /* A line of the grid about every 60 pixels at powers of two. */
 static void draw_x_axis(const plot *p) {
-    double step = ceil((p->x.high - p->x.low) / 10);
+    int low = (int)ceil(p->x.low), high = (int)floor(p->x.high), step = (high - low) / 10 + 1;
     char text[32];
-    for (double at = ceil(p->x.low); at <= p->x.high + 1e-9; at += step > 0 ? step : 1) {
+    for (int at = low; at <= high; at += step) {
         double x = place(&p->x, at);
         print_bytes(text, sizeof text, exp2(at));
         fprintf(p->file, "<line x1='%.1f' y1='%d' x2='%.1f' y2='%d' class='grid'/>\n", x, TOP, x, HEIGHT - BOTTOM);
@@ -90,7 +90,7 @@ static void draw_x_axis(const plot *p) {
 
 static void draw_y_axis(const plot *p) {
     char text[32];
-    for (double at = p->y.low; at <= p->y.high + 1e-9; at++) {
+    for (int at = (int)p->y.low; at <= (int)p->y.high; at++) {
         double y = place(&p->y, at);
         print_time(text, sizeof text, pow(10, at));
         fprintf(p->file, "<line x1='%d' y1='%.1f' x2='%d' y2='%.1f' class='grid'/>\n", LEFT, y, WIDTH - RIGHT, y);
@@ -100,9 +100,15 @@ static void draw_y_axis(const plot *p) {
             (TOP + HEIGHT - BOTTOM) / 2, (TOP + HEIGHT - BOTTOM) / 2);
 }
 
+/* `auto` is drawn first and broad, so that it can be seen under the curve of what it chose. */
+static const char *stroke_of(const plot *p, int curve) {
+    if (strcmp(p->curves[curve], "auto") == 0) return "stroke-width='7' stroke-opacity='0.35'";
+    return curve < N_COLOURS ? "stroke-width='2'" : "stroke-width='2' stroke-dasharray='6 3'";
+}
+
 static void draw_curve(const plot *p, int curve) {
-    const char *colour = colours[curve % N_COLOURS], *dash = curve >= N_COLOURS ? " stroke-dasharray='6 3'" : "";
-    fprintf(p->file, "<polyline fill='none' stroke='%s' stroke-width='2'%s points='", colour, dash);
+    const char *colour = colours[curve % N_COLOURS], *stroke = stroke_of(p, curve);
+    fprintf(p->file, "<polyline fill='none' stroke='%s' %s points='", colour, stroke);
     for (size_t i = 0; i < p->n_rows; i++)
         if (strcmp(p->rows[i].algorithm, p->curves[curve]) == 0)
             fprintf(p->file, "%.1f,%.1f ", x_of(p, p->rows[i].nbytes), y_of(p, p->rows[i].time_us_median));
@@ -114,8 +120,7 @@ static void draw_curve(const plot *p, int curve) {
                     x_of(p, p->rows[i].nbytes), y_of(p, p->rows[i].time_us_median), colour, p->curves[curve],
                     p->rows[i].nbytes, p->rows[i].time_us_median);
     int y = TOP + 14 + 20 * curve, x = WIDTH - RIGHT + 16;
-    fprintf(p->file, "<line x1='%d' y1='%d' x2='%d' y2='%d' stroke='%s' stroke-width='2'%s/>\n", x, y, x + 24, y,
-            colour, dash);
+    fprintf(p->file, "<line x1='%d' y1='%d' x2='%d' y2='%d' stroke='%s' %s/>\n", x, y, x + 24, y, colour, stroke);
     fprintf(p->file, "<text x='%d' y='%d'>%s</text>\n", x + 30, y + 4, p->curves[curve]);
 }
 
