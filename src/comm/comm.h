@@ -34,6 +34,19 @@ enum { LKSI_PAYLOAD_NBYTES = 40, LKSI_MAX_RANKS = 1024 };
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint, const void *mine, size_t nbytes,
                          void *all);
 
+/* --- the operations and their algorithms (used by cli/ and the tests) --- */
+
+typedef struct lksi_operation lksi_operation;
+/* The operation called `name` ("all_reduce"); NULL where there is none. */
+const lksi_operation *lksi_operation_find(const char *name);
+/* All of them, counted from 0; NULL past the last. */
+const lksi_operation *lksi_operation_at(int index);
+const char *lksi_operation_name(const lksi_operation *operation);
+/* The names that lks_collective_options.algorithm takes besides "auto", counted from 0; NULL past the last. */
+const char *lksi_operation_algorithm(const lksi_operation *operation, int index);
+/* What the group's last collective ran: what `auto` chose, or what was asked for. NULL before the first. */
+const char *lksi_group_last_algorithm(const lks_group *group);
+
 /* A status that cannot be undone: marks the group dead on this rank and tells the others why. Returns `status`. */
 lks_status lksi_group_fail(lks_group *group, lks_status status);
 /* The group's first error, LKS_OK while it lives. */

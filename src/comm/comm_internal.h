@@ -9,7 +9,6 @@
 /* --- calls: every operation goes one way, lksi_run in dispatch.c --- */
 
 typedef struct lksi_call lksi_call;
-typedef struct lksi_operation lksi_operation;
 
 /* What an algorithm costs on the critical path, for choosing one (select.c): rounds of messages that wait for each
  * other, and bytes that pass through the busiest rank. */
@@ -21,19 +20,27 @@ typedef struct lksi_algorithm {
     const char *name;
     lks_status (*run)(lks_group *group, const lksi_call *call);
     lksi_cost (*cost)(int n_ranks, size_t nbytes); /* NULL: never chosen by `auto` */
-    /* Through memory that all ranks address; its own first exchange (lksi_open, lksi_post_and_collect) compares the
-     * fingerprints. Only for groups on one host. Otherwise by lksi_step_*, whose messages carry the fingerprint. */
+    /* `run` goes through memory that all ranks address; its own first exchange (lksi_open, lksi_post_and_collect)
+     * compares the fingerprints. Only for groups on one host; run_remote, by lksi_step_*, stands in for it elsewhere.
+     * Otherwise `run` is by lksi_step_*, whose messages carry the fingerprint. */
     bool is_segment;
+    lks_status (*run_remote)(lks_group *group, const lksi_call *call);
+    bool is_two_level;  /* over group->inner and group->outer */
     bool is_order_free; /* floats: another order than the canonical one, so chosen by `auto` only where that is allowed
                          */
 } lksi_algorithm;
 
-enum { LKSI_MAX_ALGORITHMS = 10 };
+enum { LKSI_MAX_ALGORITHMS = 10, LKSI_MAX_OPERATIONS = 16 };
+
+/* Which ranks bring a buffer. */
+typedef enum lksi_holders { LKSI_NOBODY, LKSI_EVERYONE, LKSI_ROOT } lksi_holders;
 
 struct lksi_operation {
     const char *name;
-    bool has_count, has_type, is_reduction, is_rooted; /* which fields of a call mean something */
-    lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS];    /* ends with a NULL name */
+    bool has_count, has_type, has_counts, is_reduction, is_rooted; /* which fields of a call mean something */
+    lksi_holders in, out;
+    bool is_in_blocked, is_out_blocked;             /* the buffer holds a block per rank */
+    lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS]; /* ends with a NULL name */
 };
 
 struct lksi_call {
@@ -42,7 +49,7 @@ struct lksi_call {
     const void *in;
     void *out;
     size_t count, nbytes; /* of one block where the operation has blocks; nbytes = count elements */
-    const size_t *counts; /* of the -v forms: an entry per rank; else NULL */
+    const size_t *counts; /* of the -v forms: an entry per rank, and count and nbytes are of all; else NULL */
     lks_type type;
     lks_operator op;
     int root;
@@ -102,6 +109,14 @@ typedef struct lksi_counters {
     uint64_t n_messages, n_message_nbytes; /* sent point to point, by users and by algorithms */
 } lksi_counters;
 
+/* What `auto` knows (select.c). */
+typedef struct lksi_selection {
+    bool is_read, is_measured;
+    const lksi_algorithm *forced[LKSI_MAX_OPERATIONS]; /* by LOCKSTEP_ALGORITHM, by index of the operation */
+    double latency_ns, ns_per_byte;                    /* of a message between hosts */
+    const char *last;                                  /* algorithm of the last call */
+} lksi_selection;
+
 typedef struct lksi_unexpected lksi_unexpected;
 
 struct lks_group {
@@ -132,6 +147,7 @@ struct lks_group {
     uint64_t n_exchanges, n_meets, n_stagings;
     lksi_progress progress;
     lksi_counters counters;
+    lksi_selection selection;
 
     lksi_allocation *allocations;
     size_t n_allocations, allocations_capacity;
@@ -201,15 +217,12 @@ lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, 
 lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, const void *sent, size_t n_sent_nbytes,
                               int from, void *received, size_t n_received_nbytes);
 
-/* --- operations, each in its file of collective/ --- */
-lks_status lksi_barrier_direct(lks_group *group, const lksi_call *call);
-lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call);
-lks_status lksi_broadcast_direct(lks_group *group, const lksi_call *call);
-lks_status lksi_broadcast_naive(lks_group *group, const lksi_call *call);
-lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call);
-lks_status lksi_all_reduce_naive(lks_group *group, const lksi_call *call);
-lks_status lksi_reduce_naive(lks_group *group, const lksi_call *call);
-/* What naive algorithms are made of: contributions of all ranks to `root`, combined there; root's data to all. */
-lks_status lksi_collect_and_reduce(lks_group *group, const lksi_call *call, int root);
-lks_status lksi_send_to_all(lks_group *group, const lksi_call *call, int root);
+/* --- choosing an algorithm (select.c) --- */
+
+/* Sets call->algorithm: the one called `name`, or what `auto` (or NULL) means for this call; the same on all ranks. */
+lks_status lksi_select(lks_group *group, lksi_call *call, const char *name);
+/* Why the two-level algorithms cannot serve this call; NULL where they can. */
+const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *call);
+static inline bool lksi_is_on_one_host(const lks_group *group) { return group->n_seats == group->size; }
+
 #endif

@@ -14,52 +14,21 @@
  *       slice r of every `in` ─ reduce on rank r ─> slice r of every `out`     bytes per rank: N read, N written
  *
  * Which way is taken is decided by what is the same on all ranks: the size, and the places in the exchanged lines.
+ *
+ * Over messages: slice j goes to rank j, which adds all inputs in canonical order and sends the result to the others.
+ *
+ *     slice j of every rank ──> rank j ──> slice j of every rank        steps: 2 (n - 1) per window of 1 MiB of
+ *                                                                       accumulators
+ *     messages: 2 (n - 1) per rank and window (at least one), (A + N) (n - 1) / n bytes
  */
-#include "comm/arithmetic/arithmetic.h"
-#include "comm/comm_internal.h"
-#include "comm/copy.h"
+#include "comm/collective/collective.h"
 
-#include <string.h>
-
-enum {
-    STAGED_NBYTES = 8 * 1024,      /* up to here a copy costs less than the closing barrier of symmetric buffers */
-    REDUCE_ALL_NBYTES = 16 * 1024, /* up to here reducing everything on all ranks costs less than a second barrier */
-};
-
-/* What a rank's line carries besides the place of `in`. */
-typedef struct offer {
-    double scale;
-    uint64_t out_place;
-} offer;
-
-static lksi_reduction reduction_of(lks_group *group, const lksi_call *call) {
-    return (lksi_reduction){.inputs = group->inputs,
-                            .scales = group->scales,
-                            .n_inputs = group->size,
-                            .outputs = group->outputs,
-                            .n_outputs = 1,
-                            .type = call->type,
-                            .op = call->op,
-                            .divisor = lksi_divisor(call->op, group->size)};
-}
-
-static lks_status in_line(lks_group *group, const lksi_call *call) {
-    lks_type wide = lksi_accumulator_type(call->type);
-    _Alignas(16) unsigned char result[LKSI_PAYLOAD_NBYTES];
-    void *output = result;
-    lksi_contribute(lksi_post_next(group)->payload, call->in, call->scale, call->count, call->type);
-    LKS_TRY(lksi_open(group, call));
-    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_post_of(group, rank)->payload;
-    lksi_reduction sum = {group->inputs, NULL, group->size, &output, 1, wide, call->op, 1};
-    lksi_reduce_range(&sum, 0, call->count);
-    lksi_conclude(call->out, result, lksi_divisor(call->op, group->size), call->count, call->type);
-    return LKS_OK;
-}
+enum { REDUCE_ALL_NBYTES = 16 * 1024 /* up to here reducing all on every rank costs less than a second barrier */ };
 
 static lks_status alone(lks_group *group, const lksi_call *call) {
-    LKS_TRY(lksi_open(group, call));
-    group->inputs[0] = call->in, group->outputs[0] = call->out, group->scales[0] = call->scale;
-    lksi_reduction sum = reduction_of(group, call);
+    LKS_TRY(lksi_offer_collect(group, call, &(lksi_offer){.scale = call->scale}, 0));
+    group->inputs[0] = call->in, group->outputs[0] = call->out;
+    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, 1);
     lksi_reduce_range(&sum, 0, call->count);
     return LKS_OK;
 }
@@ -74,33 +43,14 @@ static void slice(const lks_group *group, size_t count, size_t each, int rank, s
 
 /* --- symmetric buffers --- */
 
-static bool is_symmetric_everywhere(const lks_group *group) {
-    offer first, each;
-    memcpy(&first, lksi_post_of(group, 0)->payload, sizeof first);
-    uint64_t in_id = lksi_place_id(lksi_post_of(group, 0)->place), out_id = lksi_place_id(first.out_place);
-    bool is_same = in_id != 0 && out_id != 0;
-    for (int rank = 1; rank < group->size && is_same; rank++) {
-        memcpy(&each, lksi_post_of(group, rank)->payload, sizeof each);
-        is_same = lksi_place_id(lksi_post_of(group, rank)->place) == in_id && lksi_place_id(each.out_place) == out_id;
-    }
-    return is_same;
-}
-
+/* Both buffers of every rank: a rank shows both places or none. */
 static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
-    offer each;
     size_t first, count;
-    memcpy(&each, lksi_post_of(group, group->rank)->payload, sizeof each);
-    const lksi_allocation *in = lksi_place_allocation(group, lksi_post_of(group, group->rank)->place);
-    const lksi_allocation *out = lksi_place_allocation(group, each.out_place);
     for (int rank = 0; rank < group->size; rank++) {
-        const lksi_post *post = lksi_post_of(group, rank);
-        memcpy(&each, post->payload, sizeof each);
-        group->inputs[rank] = in->base + in->stride * (size_t)rank + lksi_place_offset(post->place);
-        group->outputs[rank] = out->base + out->stride * (size_t)rank + lksi_place_offset(each.out_place);
-        group->scales[rank] = each.scale;
+        group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank);
+        group->outputs[rank] = lksi_place_address(group, lksi_offer_of(group, rank).out_place, rank);
     }
-    lksi_reduction sum = reduction_of(group, call);
-    sum.n_outputs = group->size;
+    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, group->size);
     slice(group, call->count, lks_type_nbytes(call->type), group->rank, &first, &count);
     lksi_reduce_range(&sum, first, count);
     group->progress.done_nbytes = call->nbytes / (size_t)group->size;
@@ -109,34 +59,30 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 
 /* --- staged --- */
 
-static unsigned char *area_of(const lks_group *group, int rank) {
-    return lksi_control_staging(group->control, rank, (unsigned)(group->n_stagings + 1));
-}
-
 static void stage(const lks_group *group, const lksi_call *call, size_t first, size_t count) {
     size_t each = lks_type_nbytes(call->type);
-    lksi_copy(area_of(group, group->rank), (const unsigned char *)call->in + first * each, count * each);
+    lksi_copy(lksi_area(group, group->rank), (const unsigned char *)call->in + first * each, count * each);
 }
 
 /* All areas hold their chunk. */
 static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t first, size_t count) {
     size_t each = lks_type_nbytes(call->type);
     unsigned char *out = (unsigned char *)call->out + first * each;
-    lksi_reduction sum = reduction_of(group, call);
-    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = area_of(group, rank);
+    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, 1);
+    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
     if (group->size == 2 || call->nbytes <= REDUCE_ALL_NBYTES) {
         group->outputs[0] = out;
         lksi_reduce_range(&sum, 0, count);
         return LKS_OK;
     }
     size_t begin, n;
-    group->outputs[0] = area_of(group, group->rank); /* others read only their own slices of it */
+    group->outputs[0] = lksi_area(group, group->rank); /* others read only their own slices of it */
     slice(group, count, each, group->rank, &begin, &n);
     lksi_reduce_range(&sum, begin, n);
     LKS_TRY(lksi_meet(group));
     for (int rank = 0; rank < group->size; rank++) {
         slice(group, count, each, rank, &begin, &n);
-        lksi_copy(out + begin * each, area_of(group, rank) + begin * each, n * each);
+        lksi_copy(out + begin * each, lksi_area(group, rank) + begin * each, n * each);
     }
     return LKS_OK;
 }
@@ -144,11 +90,6 @@ static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t f
 /* The first chunk is staged already. An area is written again two chunks later; by then all have met since. */
 static lks_status staged(lks_group *group, const lksi_call *call) {
     size_t each = lks_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
-    for (int rank = 0; rank < group->size; rank++) {
-        offer heard;
-        memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
-        group->scales[rank] = heard.scale;
-    }
     for (size_t first = 0; first < call->count; first += chunk) {
         size_t count = call->count - first < chunk ? call->count - first : chunk;
         if (first > 0) {
@@ -172,25 +113,32 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     bool is_aligned = ((uintptr_t)call->in | (uintptr_t)call->out) % lks_type_nbytes(call->type) == 0;
     if (group->size == 1 && is_aligned) return alone(group, call);
     size_t wide = lks_type_nbytes(lksi_accumulator_type(call->type));
-    if (call->count * wide <= LKSI_PAYLOAD_NBYTES) return in_line(group, call);
+    if (call->count * wide <= LKSI_PAYLOAD_NBYTES)
+        return lksi_reduce_in_line(group, call, call->count, 0, call->count, call->out);
     size_t chunk = LKSI_STAGING_NBYTES / lks_type_nbytes(call->type);
     size_t first_chunk = call->count < chunk ? call->count : chunk;
-    offer mine = {.scale = call->scale};
+    lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
     uint64_t place = 0;
-    if (call->nbytes > STAGED_NBYTES) {
+    if (call->nbytes > LKSI_STAGED_NBYTES) {
         place = usable_place(group, call, call->in);
         mine.out_place = usable_place(group, call, call->out);
     }
     if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
     if (place == 0) stage(group, call, 0, first_chunk);
-    memcpy(lksi_post_next(group)->payload, &mine, sizeof mine);
-    LKS_TRY(lksi_post_and_collect(group, call, place));
-    if (is_symmetric_everywhere(group)) return on_symmetric(group, call);
-    bool is_mixed = false;
-    for (int rank = 0; rank < group->size; rank++) is_mixed |= lksi_post_of(group, rank)->place != 0;
-    if (is_mixed) {
+    LKS_TRY(lksi_offer_collect(group, call, &mine, place));
+    if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
+    if (lksi_is_some_symmetric(group)) {
         if (place != 0) stage(group, call, 0, first_chunk);
         LKS_TRY(lksi_meet(group));
     }
     return staged(group, call);
+}
+
+lks_status lksi_all_reduce_direct_remote(lks_group *group, const lksi_call *call) {
+    return lksi_all_reduce_by(group, call, lksi_reduce_blocks_direct, lksi_gather_blocks_direct);
+}
+
+lksi_cost lksi_all_reduce_direct_cost(int n_ranks, size_t nbytes) {
+    double n_windows = (double)lksi_piece_count(nbytes, LKSI_WINDOW_NBYTES);
+    return (lksi_cost){2 * (n_ranks - 1) * n_windows, 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes};
 }

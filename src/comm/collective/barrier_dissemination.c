@@ -7,7 +7,7 @@
  *
  * Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988.
  */
-#include "comm/comm_internal.h"
+#include "comm/collective/collective.h"
 
 lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call) {
     for (int distance = 1; distance < group->size; distance *= 2) {
@@ -15,4 +15,9 @@ lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call) {
         LKS_TRY(lksi_step_exchange(group, call, to, NULL, 0, from, NULL, 0));
     }
     return LKS_OK;
+}
+
+lksi_cost lksi_barrier_dissemination_cost(int n_ranks, size_t nbytes) {
+    (void)nbytes;
+    return (lksi_cost){lksi_log2(n_ranks), 0};
 }

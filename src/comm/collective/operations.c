@@ -1,45 +1,228 @@
-/* The public operations and their tables of algorithms; the first of each is what `auto` takes. */
-#include "comm/comm_internal.h"
+/* The public operations and the table of their algorithms. */
+#include "comm/collective/collective.h"
+
+#include <string.h>
+
+#define MESSAGES(name_, function)                                                                                      \
+    { .name = name_, .run = lksi_##function, .cost = lksi_##function##_cost }
+#define ORDER_FREE(name_, function)                                                                                    \
+    { .name = name_, .run = lksi_##function, .cost = lksi_##function##_cost, .is_order_free = true }
+#define DIRECT(function)                                                                                               \
+    {                                                                                                                  \
+        .name = "direct", .run = lksi_##function, .cost = lksi_##function##_cost, .is_segment = true,                  \
+        .run_remote = lksi_##function##_remote                                                                         \
+    }
+#define TWO_LEVEL(function)                                                                                            \
+    { .name = "two_level", .run = lksi_##function, .is_two_level = true }
+
+enum {
+    BARRIER,
+    BROADCAST,
+    REDUCE,
+    ALL_REDUCE,
+    GATHER,
+    SCATTER,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    GATHERV,
+    SCATTERV,
+    ALL_GATHERV,
+    N_OPERATIONS
+};
+_Static_assert((int)N_OPERATIONS <= (int)LKSI_MAX_OPERATIONS, "the group keeps an entry per operation");
+
+static const lksi_operation operations[N_OPERATIONS] = {
+    [BARRIER] = {.name = "barrier",
+                 .algorithms = {DIRECT(barrier_direct), MESSAGES("dissemination", barrier_dissemination),
+                                TWO_LEVEL(barrier_two_level)}},
+    [BROADCAST] = {.name = "broadcast",
+                   .has_type = true,
+                   .is_rooted = true,
+                   .out = LKSI_EVERYONE,
+                   .algorithms = {DIRECT(broadcast_direct), MESSAGES("naive", broadcast_naive),
+                                  MESSAGES("tree", broadcast_tree), MESSAGES("ring", broadcast_ring),
+                                  MESSAGES("scatter_allgather", broadcast_scatter_allgather),
+                                  TWO_LEVEL(broadcast_two_level)}},
+    [REDUCE] = {.name = "reduce",
+                .has_type = true,
+                .is_reduction = true,
+                .is_rooted = true,
+                .in = LKSI_EVERYONE,
+                .out = LKSI_ROOT,
+                .algorithms = {DIRECT(reduce_direct), MESSAGES("naive", reduce_naive), MESSAGES("tree", reduce_tree),
+                               TWO_LEVEL(reduce_two_level)}},
+    [ALL_REDUCE] = {.name = "all_reduce",
+                    .has_type = true,
+                    .is_reduction = true,
+                    .in = LKSI_EVERYONE,
+                    .out = LKSI_EVERYONE,
+                    .algorithms = {DIRECT(all_reduce_direct), MESSAGES("naive", all_reduce_naive),
+                                   MESSAGES("tree", all_reduce_tree), ORDER_FREE("ring", all_reduce_ring),
+                                   MESSAGES("butterfly", all_reduce_butterfly),
+                                   MESSAGES("halving_doubling", all_reduce_halving_doubling),
+                                   TWO_LEVEL(all_reduce_two_level)}},
+    [GATHER] = {.name = "gather",
+                .has_type = true,
+                .is_rooted = true,
+                .in = LKSI_EVERYONE,
+                .out = LKSI_ROOT,
+                .is_out_blocked = true,
+                .algorithms = {DIRECT(gather_direct), MESSAGES("naive", gather_naive), MESSAGES("tree", gather_tree)}},
+    [SCATTER] = {.name = "scatter",
+                 .has_type = true,
+                 .is_rooted = true,
+                 .in = LKSI_ROOT,
+                 .out = LKSI_EVERYONE,
+                 .is_in_blocked = true,
+                 .algorithms = {DIRECT(scatter_direct), MESSAGES("naive", scatter_naive),
+                                MESSAGES("tree", scatter_tree)}},
+    [ALL_GATHER] = {.name = "all_gather",
+                    .has_type = true,
+                    .in = LKSI_EVERYONE,
+                    .out = LKSI_EVERYONE,
+                    .is_out_blocked = true,
+                    .algorithms = {DIRECT(all_gather_direct), MESSAGES("naive", all_gather_naive),
+                                   MESSAGES("ring", all_gather_ring), MESSAGES("tree", all_gather_tree),
+                                   MESSAGES("butterfly", all_gather_butterfly), MESSAGES("bruck", all_gather_bruck),
+                                   TWO_LEVEL(all_gather_two_level)}},
+    [REDUCE_SCATTER] = {.name = "reduce_scatter",
+                        .has_type = true,
+                        .is_reduction = true,
+                        .in = LKSI_EVERYONE,
+                        .out = LKSI_EVERYONE,
+                        .is_in_blocked = true,
+                        .algorithms = {DIRECT(reduce_scatter_direct), MESSAGES("naive", reduce_scatter_naive),
+                                       ORDER_FREE("ring", reduce_scatter_ring),
+                                       MESSAGES("halving", reduce_scatter_halving)}},
+    [ALL_TO_ALL] = {.name = "all_to_all",
+                    .has_type = true,
+                    .in = LKSI_EVERYONE,
+                    .out = LKSI_EVERYONE,
+                    .is_in_blocked = true,
+                    .is_out_blocked = true,
+                    .algorithms = {DIRECT(all_to_all_direct), MESSAGES("pairwise", all_to_all_pairwise),
+                                   MESSAGES("bruck", all_to_all_bruck)}},
+    [GATHERV] = {.name = "gatherv",
+                 .has_type = true,
+                 .has_counts = true,
+                 .is_rooted = true,
+                 .in = LKSI_EVERYONE,
+                 .out = LKSI_ROOT,
+                 .is_out_blocked = true,
+                 .algorithms = {DIRECT(gather_direct), MESSAGES("naive", gather_naive), MESSAGES("tree", gather_tree)}},
+    [SCATTERV] = {.name = "scatterv",
+                  .has_type = true,
+                  .has_counts = true,
+                  .is_rooted = true,
+                  .in = LKSI_ROOT,
+                  .out = LKSI_EVERYONE,
+                  .is_in_blocked = true,
+                  .algorithms = {DIRECT(scatter_direct), MESSAGES("naive", scatter_naive),
+                                 MESSAGES("tree", scatter_tree)}},
+    [ALL_GATHERV] = {.name = "all_gatherv",
+                     .has_type = true,
+                     .has_counts = true,
+                     .in = LKSI_EVERYONE,
+                     .out = LKSI_EVERYONE,
+                     .is_out_blocked = true,
+                     .algorithms = {DIRECT(all_gather_direct), MESSAGES("naive", all_gather_naive),
+                                    MESSAGES("ring", all_gather_ring)}},
+};
+
+/* --- looking into the table --- */
+
+const lksi_operation *lksi_operation_at(int index) {
+    return index >= 0 && index < N_OPERATIONS ? &operations[index] : NULL;
+}
+
+const lksi_operation *lksi_operation_find(const char *name) {
+    for (int i = 0; i < N_OPERATIONS; i++)
+        if (strcmp(name, operations[i].name) == 0) return &operations[i];
+    return NULL;
+}
+
+const char *lksi_operation_name(const lksi_operation *operation) { return operation->name; }
+
+const char *lksi_operation_algorithm(const lksi_operation *operation, int index) {
+    return index >= 0 && index < LKSI_MAX_ALGORITHMS ? operation->algorithms[index].name : NULL;
+}
+
+/* --- the operations --- */
 
 lks_status lks_barrier(lks_group *group, const lks_collective_options *options) {
-    static const lksi_operation barrier = {
-        .name = "barrier",
-        .algorithms = {{.name = "direct", .run = lksi_barrier_direct, .is_segment = true},
-                       {.name = "dissemination", .run = lksi_barrier_dissemination}}};
-    return lksi_run(group, &(lksi_call){.operation = &barrier}, options);
+    return lksi_run(group, &(lksi_call){.operation = &operations[BARRIER]}, options);
 }
 
 lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type type, int root,
                          const lks_collective_options *options) {
-    static const lksi_operation broadcast = {
-        .name = "broadcast",
-        .has_type = true,
-        .is_rooted = true,
-        .algorithms = {{.name = "direct", .run = lksi_broadcast_direct, .is_segment = true},
-                       {.name = "naive", .run = lksi_broadcast_naive}}};
-    lksi_call call = {.operation = &broadcast, .out = data, .count = count, .type = type, .root = root};
+    lksi_call call = {.operation = &operations[BROADCAST], .out = data, .count = count, .type = type, .root = root};
     return lksi_run(group, &call, options);
 }
 
 lks_status lks_all_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type, lks_operator op,
                           const lks_collective_options *options) {
-    static const lksi_operation all_reduce = {
-        .name = "all_reduce",
-        .has_type = true,
-        .is_reduction = true,
-        .algorithms = {{.name = "direct", .run = lksi_all_reduce_direct, .is_segment = true},
-                       {.name = "naive", .run = lksi_all_reduce_naive}}};
-    lksi_call call = {.operation = &all_reduce, .in = in, .out = out, .count = count, .type = type, .op = op};
+    lksi_call call = {
+        .operation = &operations[ALL_REDUCE], .in = in, .out = out, .count = count, .type = type, .op = op};
     return lksi_run(group, &call, options);
 }
 
 lks_status lks_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type, lks_operator op,
                       int root, const lks_collective_options *options) {
-    static const lksi_operation reduce = {.name = "reduce",
-                                          .has_type = true,
-                                          .is_reduction = true,
-                                          .is_rooted = true,
-                                          .algorithms = {{.name = "naive", .run = lksi_reduce_naive}}};
-    lksi_call call = {.operation = &reduce, .in = in, .out = out, .count = count, .type = type, .op = op, .root = root};
+    lksi_call call = {
+        .operation = &operations[REDUCE], .in = in, .out = out, .count = count, .type = type, .op = op, .root = root};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_gather(lks_group *group, const void *in, void *out, size_t count, lks_type type, int root,
+                      const lks_collective_options *options) {
+    lksi_call call = {
+        .operation = &operations[GATHER], .in = in, .out = out, .count = count, .type = type, .root = root};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_scatter(lks_group *group, const void *in, void *out, size_t count, lks_type type, int root,
+                       const lks_collective_options *options) {
+    lksi_call call = {
+        .operation = &operations[SCATTER], .in = in, .out = out, .count = count, .type = type, .root = root};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_all_gather(lks_group *group, const void *in, void *out, size_t count, lks_type type,
+                          const lks_collective_options *options) {
+    lksi_call call = {.operation = &operations[ALL_GATHER], .in = in, .out = out, .count = count, .type = type};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_reduce_scatter(lks_group *group, const void *in, void *out, size_t count, lks_type type, lks_operator op,
+                              const lks_collective_options *options) {
+    lksi_call call = {
+        .operation = &operations[REDUCE_SCATTER], .in = in, .out = out, .count = count, .type = type, .op = op};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_all_to_all(lks_group *group, const void *in, void *out, size_t count, lks_type type,
+                          const lks_collective_options *options) {
+    lksi_call call = {.operation = &operations[ALL_TO_ALL], .in = in, .out = out, .count = count, .type = type};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type, int root,
+                       const lks_collective_options *options) {
+    lksi_call call = {
+        .operation = &operations[GATHERV], .in = in, .out = out, .counts = counts, .type = type, .root = root};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_scatterv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type, int root,
+                        const lks_collective_options *options) {
+    lksi_call call = {
+        .operation = &operations[SCATTERV], .in = in, .out = out, .counts = counts, .type = type, .root = root};
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
+                           const lks_collective_options *options) {
+    lksi_call call = {.operation = &operations[ALL_GATHERV], .in = in, .out = out, .counts = counts, .type = type};
     return lksi_run(group, &call, options);
 }

@@ -1,0 +1,32 @@
+/* all_to_all, direct: everyone reads from every other rank's memory the block that is for it.
+ *
+ *     rank 0 ─┐                                           ┌─> rank 0      blocks of N bytes
+ *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
+ *     rank 2 ─┘                                           └─> rank 2
+ *
+ *     40 bytes in all           the lines carry them           steps: 1
+ *     symmetric, out of place   all read, then a barrier       steps: 2      bytes: N (n - 1) read per rank
+ *     otherwise                 each stages a piece of every   steps: ceil(N (n - 1) / 64 KiB)
+ *                               block, each copies its own     bytes: N (n - 1) written and read per rank
+ *
+ * Over messages it is all_to_all pairwise.
+ */
+#include "comm/collective/collective.h"
+
+lks_status lksi_all_to_all_direct(lks_group *group, const lksi_call *call) {
+    lksi_move move = {.in = call->in,
+                      .out = call->out,
+                      .sources = LKSI_EVERYONE,
+                      .readers = LKSI_EVERYONE,
+                      .is_personal = true,
+                      .is_placed = true};
+    return lksi_move_blocks(group, call, &move);
+}
+
+lks_status lksi_all_to_all_direct_remote(lks_group *group, const lksi_call *call) {
+    return lksi_all_to_all_pairwise(group, call);
+}
+
+lksi_cost lksi_all_to_all_direct_cost(int n_ranks, size_t nbytes) {
+    return lksi_all_to_all_pairwise_cost(n_ranks, nbytes);
+}

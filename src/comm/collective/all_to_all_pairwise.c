@@ -1,0 +1,42 @@
+/* all_to_all, pairwise: everyone meets everyone, a pair at a time; in round k ranks r and k - r (mod n) swap blocks.
+ *
+ *     4 ranks   k=0: 1<─>3        k=1: 0<─>1 2<─>3        k=2: 0<─>2        k=3: 0<─>3 1<─>2
+ *
+ *     steps: n - 1 at every rank, in n rounds
+ *     messages: n - 1 per rank and piece of P = 256 KiB of a block (at least one), N bytes to each
+ *
+ * A block goes to the rank whose block comes to its place, so it also works in place, a piece being put aside.
+ */
+#include "comm/collective/collective.h"
+
+static lks_status swap(lks_group *group, const lksi_call *call, int peer, void *aside) {
+    size_t first = 0, begin = (size_t)peer * call->nbytes;
+    do {
+        size_t nbytes = lksi_least(call->nbytes - first, LKSI_PIECE_NBYTES);
+        const unsigned char *in = lksi_at(call->in, begin + first);
+        unsigned char *out = lksi_at(call->out, begin + first);
+        if (in == out) {
+            lksi_copy(aside, in, nbytes);
+            in = aside;
+        }
+        LKS_TRY(lksi_step_exchange(group, call, peer, in, nbytes, peer, out, nbytes));
+        first += nbytes;
+    } while (first < call->nbytes);
+    return LKS_OK;
+}
+
+lks_status lksi_all_to_all_pairwise(lks_group *group, const lksi_call *call) {
+    unsigned char *aside;
+    LKS_TRY(lksi_group_scratch(group, LKSI_PIECE_NBYTES, &aside));
+    size_t own = (size_t)group->rank * call->nbytes;
+    lksi_copy_unless_same(lksi_at(call->out, own), lksi_at(call->in, own), call->nbytes);
+    for (int round = 0; round < group->size; round++) {
+        int peer = lksi_rotate(group, round, -group->rank);
+        if (peer != group->rank) LKS_TRY(swap(group, call, peer, aside));
+    }
+    return LKS_OK;
+}
+
+lksi_cost lksi_all_to_all_pairwise_cost(int n_ranks, size_t nbytes) {
+    return (lksi_cost){n_ranks - 1, (double)(n_ranks - 1) * (double)nbytes};
+}

@@ -1,0 +1,228 @@
+/* What the algorithms share: how buffers are cut, contributions of reductions, and the cores that several are made of.
+ *
+ * Letters in the drawings: n ranks, r this rank, N bytes of `count` elements, A bytes of them as accumulators (2 N for
+ * f16 and bf16, else N). Counts of messages and bytes are those that lks_group_counters shows; "at least one" where
+ * there is nothing to send, so that ranks which disagree about that notice.
+ */
+#ifndef LKSI_COLLECTIVE_H
+#define LKSI_COLLECTIVE_H
+
+#include "comm/arithmetic/arithmetic.h"
+#include "comm/comm_internal.h"
+#include "comm/copy.h"
+
+enum {
+    LKSI_PIECE_NBYTES = 256 * 1024,   /* what a rank passes on at once, while the next piece comes */
+    LKSI_WINDOW_NBYTES = 1024 * 1024, /* what all ranks' blocks together may take in scratch memory */
+};
+
+/* --- the algorithms, each in its file --- */
+
+#define LKSI_ALGORITHM(name)                                                                                           \
+    lks_status lksi_##name(lks_group *group, const lksi_call *call);                                                   \
+    lksi_cost lksi_##name##_cost(int n_ranks, size_t nbytes)
+/* `direct` has two forms: over memory, and over messages. */
+#define LKSI_DIRECT(name)                                                                                              \
+    LKSI_ALGORITHM(name);                                                                                              \
+    lks_status lksi_##name##_remote(lks_group *group, const lksi_call *call)
+
+LKSI_DIRECT(barrier_direct);
+LKSI_ALGORITHM(barrier_dissemination);
+LKSI_DIRECT(broadcast_direct);
+LKSI_ALGORITHM(broadcast_naive);
+LKSI_ALGORITHM(broadcast_tree);
+LKSI_ALGORITHM(broadcast_ring);
+LKSI_ALGORITHM(broadcast_scatter_allgather);
+LKSI_DIRECT(reduce_direct);
+LKSI_ALGORITHM(reduce_naive);
+LKSI_ALGORITHM(reduce_tree);
+LKSI_DIRECT(all_reduce_direct);
+LKSI_ALGORITHM(all_reduce_naive);
+LKSI_ALGORITHM(all_reduce_tree);
+LKSI_ALGORITHM(all_reduce_ring);
+LKSI_ALGORITHM(all_reduce_butterfly);
+LKSI_ALGORITHM(all_reduce_halving_doubling);
+LKSI_DIRECT(gather_direct);
+LKSI_ALGORITHM(gather_naive);
+LKSI_ALGORITHM(gather_tree);
+LKSI_DIRECT(scatter_direct);
+LKSI_ALGORITHM(scatter_naive);
+LKSI_ALGORITHM(scatter_tree);
+LKSI_DIRECT(all_gather_direct);
+LKSI_ALGORITHM(all_gather_naive);
+LKSI_ALGORITHM(all_gather_ring);
+LKSI_ALGORITHM(all_gather_tree);
+LKSI_ALGORITHM(all_gather_butterfly);
+LKSI_ALGORITHM(all_gather_bruck);
+LKSI_DIRECT(reduce_scatter_direct);
+LKSI_ALGORITHM(reduce_scatter_naive);
+LKSI_ALGORITHM(reduce_scatter_ring);
+LKSI_ALGORITHM(reduce_scatter_halving);
+LKSI_DIRECT(all_to_all_direct);
+LKSI_ALGORITHM(all_to_all_pairwise);
+LKSI_ALGORITHM(all_to_all_bruck);
+lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call);
+lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call);
+lks_status lksi_reduce_two_level(lks_group *group, const lksi_call *call);
+lks_status lksi_all_reduce_two_level(lks_group *group, const lksi_call *call);
+lks_status lksi_all_gather_two_level(lks_group *group, const lksi_call *call);
+
+/* --- ranks --- */
+
+/* The largest power of two below n, n > 1: where the canonical tree splits. */
+static inline int lksi_split(int n) {
+    int half = 1;
+    while (half * 2 < n) half *= 2;
+    return half;
+}
+/* ceil(log2 n) */
+static inline int lksi_log2(int n) {
+    int rounds = 0;
+    while (1 << rounds < n) rounds++;
+    return rounds;
+}
+/* `rank` counted from `root`, and back: lksi_rotate(group, rank, -root), lksi_rotate(group, v, root). */
+static inline int lksi_rotate(const lks_group *group, int rank, int by) {
+    return (rank + by + group->size) % group->size;
+}
+
+/* --- blocks: a buffer cut into consecutive blocks, one per rank --- */
+
+typedef struct lksi_layout {
+    const size_t *counts;      /* of the -v forms, in elements of `each` bytes; else NULL, and */
+    size_t each, share, total; /* every block takes `share` bytes, and the last ones end at `total` */
+} lksi_layout;
+
+typedef struct lksi_extent {
+    size_t begin, nbytes;
+} lksi_extent;
+
+/* The blocks of a call. */
+lksi_layout lksi_layout_of(const lks_group *group, const lksi_call *call);
+/* `nbytes` bytes cut into n slices. */
+lksi_layout lksi_layout_slices(size_t nbytes, int n);
+/* Where blocks first .. first + n - 1 lie. */
+lksi_extent lksi_blocks(const lksi_layout *layout, int first, int n);
+/* Bytes of the longest block. */
+size_t lksi_layout_longest(const lks_group *group, const lksi_layout *layout);
+
+static inline unsigned char *lksi_at(const void *base, size_t offset) {
+    return base == NULL ? NULL : (unsigned char *)(uintptr_t)base + offset;
+}
+static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
+/* In how many pieces `nbytes` travel: at least one. */
+static inline size_t lksi_piece_count(size_t nbytes, size_t piece_nbytes) {
+    return nbytes == 0 ? 1 : (nbytes - 1) / piece_nbytes + 1;
+}
+/* Copies unless it lies there already. */
+static inline void lksi_copy_unless_same(void *to, const void *from, size_t nbytes) {
+    if (to != from) lksi_copy(to, from, nbytes);
+}
+
+/* --- messages --- */
+
+/* Blocks of `buffer`, sent to `to` while others come from `from`; n_sent or n_received 0: not that message. */
+typedef struct lksi_block_exchange {
+    int to, first_sent, n_sent;
+    int from, first_received, n_received;
+} lksi_block_exchange;
+lks_status lksi_exchange_blocks(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout,
+                                const lksi_block_exchange *exchange);
+
+/* Every rank has its block of `buffer`; afterwards all have all. In all_gather_<name>.c. */
+typedef lks_status (*lksi_gather_core)(lks_group *group, const lksi_call *call, void *buffer,
+                                       const lksi_layout *layout);
+lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout);
+lks_status lksi_gather_blocks_butterfly(lks_group *group, const lksi_call *call, void *buffer,
+                                        const lksi_layout *layout);
+lks_status lksi_gather_blocks_direct(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout);
+/* Copies this rank's `in` to its block of `out`, then the core. */
+lks_status lksi_all_gather_by(lks_group *group, const lksi_call *call, lksi_gather_core core);
+
+/* `nbytes` at `data` of `root` to all, one after the other (broadcast_naive.c) or down a tree (broadcast_tree.c). */
+lks_status lksi_send_to_all(lks_group *group, const lksi_call *call, int root, void *data, size_t nbytes);
+lks_status lksi_send_down_tree(lks_group *group, const lksi_call *call, int root, void *data, size_t nbytes);
+/* The blocks of the call to `root` (gather_naive.c, gather_tree.c). */
+lks_status lksi_gather_to(lks_group *group, const lksi_call *call, int root);
+lks_status lksi_gather_up_tree(lks_group *group, const lksi_call *call, int root);
+
+/* --- reductions --- */
+
+/* Elements [first, first + count) of this rank's `in` as accumulators: in place where they are that already, else in
+ * `scratch`. */
+const void *lksi_contribution(const lksi_call *call, size_t first, size_t count, void *scratch);
+/* out = op(low, high), all accumulators; `out` may be either. */
+void lksi_combine(const lksi_call *call, void *out, const void *low, const void *high, size_t count);
+
+/* Elements [first, first + count) of all ranks' `in`, combined and concluded in `out` of rank `root`
+ * (reduce_naive.c, reduce_tree.c). */
+lks_status lksi_reduce_at(lks_group *group, const lksi_call *call, int root, size_t first, size_t count, void *out);
+lks_status lksi_reduce_up_tree(lks_group *group, const lksi_call *call, int root);
+
+/* A part of the elements, in a block per rank, that is reduced in one go with bounded scratch memory: block j begins at
+ * first + j * stride and holds `length` elements, unless `end` comes before. */
+typedef struct lksi_window {
+    size_t first, stride, length, end;
+} lksi_window;
+size_t lksi_window_begin(const lksi_window *window, int block);
+size_t lksi_window_count(const lksi_window *window, int block);
+/* Combines the window's blocks over all ranks, block j at rank j: *own is this rank's, as accumulators, in scratch
+ * memory, valid until the next use of it. In reduce_scatter_<name>.c. */
+typedef lks_status (*lksi_block_reducer)(lks_group *group, const lksi_call *call, const lksi_window *window,
+                                         void **own);
+lks_status lksi_reduce_blocks_ring(lks_group *group, const lksi_call *call, const lksi_window *window, void **own);
+lks_status lksi_reduce_blocks_halving(lks_group *group, const lksi_call *call, const lksi_window *window, void **own);
+lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void **own);
+/* The operations made of such a reducer, window after window (window.c). */
+lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer);
+lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer,
+                              lksi_gather_core gather);
+lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer);
+
+/* --- through memory (direct.c, move.c) --- */
+
+enum { LKSI_STAGED_NBYTES = 8 * 1024 /* up to here a copy costs less than the closing barrier of symmetric buffers */ };
+
+/* This chunk's staging area of `rank`. Areas are used in turn by two: one is written again two chunks later, and by
+ * then all have met since they read it. */
+static inline unsigned char *lksi_area(const lks_group *group, int rank) {
+    return lksi_control_staging(group->control, rank, (unsigned)(group->n_stagings + 1));
+}
+/* The symmetric allocations that this rank holds, as one number: where all ranks show the same, all can address what
+ * any of them shows the place of. */
+uint64_t lksi_held(const lks_group *group);
+/* The buffer that `rank` showed as `place`. */
+unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int rank);
+
+/* What a rank's line carries in a reduction, besides the place of `in`. */
+typedef struct lksi_offer {
+    double scale;
+    uint64_t held;      /* lksi_held */
+    uint64_t out_place; /* where others may write its result; 0: nowhere */
+} lksi_offer;
+/* Shows `mine` and the place of `in`, waits for all. */
+lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine, uint64_t place);
+/* What `rank` showed. */
+lksi_offer lksi_offer_of(const lks_group *group, int rank);
+/* After lksi_offer_collect: whether any, and whether every rank's input can be read where it lies. */
+bool lksi_is_some_symmetric(const lks_group *group);
+bool lksi_are_all_symmetric(const lks_group *group);
+/* The reduction of group->inputs with the scales that were shown, to n_outputs outputs. */
+lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs);
+
+/* Up to 40 bytes of accumulators in the lines of the first exchange: all ranks show `total` elements, and elements
+ * [first, first + count) come combined to `out`. */
+lks_status lksi_reduce_in_line(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
+                               void *out);
+
+/* Blocks that go from ranks to ranks as they are. */
+typedef struct lksi_move {
+    const void *in;
+    void *out;
+    lksi_holders sources, readers;
+    bool is_personal; /* every reader has a block of its own in `in`; else all read the same */
+    bool is_placed;   /* a block's place in `out` is that of its source; else it fills `out` */
+} lksi_move;
+lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move);
+
+#endif

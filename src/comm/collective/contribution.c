@@ -1,0 +1,16 @@
+/* A rank's own part in a reduction. */
+#include "comm/collective/collective.h"
+
+const void *lksi_contribution(const lksi_call *call, size_t first, size_t count, void *scratch) {
+    size_t each = lks_type_nbytes(call->type);
+    const unsigned char *in = lksi_at(call->in, first * each);
+    bool is_ready = call->scale == 1 && lksi_accumulator_type(call->type) == call->type && (uintptr_t)in % each == 0;
+    if (is_ready) return in;
+    lksi_contribute(scratch, in, call->scale, count, call->type);
+    return scratch;
+}
+
+void lksi_combine(const lksi_call *call, void *out, const void *low, const void *high, size_t count) {
+    const void *inputs[2] = {low, high};
+    lksi_reduce_many(out, inputs, NULL, 2, count, lksi_accumulator_type(call->type), call->op);
+}

@@ -1,0 +1,66 @@
+/* What the direct algorithms share: addresses of other ranks' buffers, and reductions that fit into a line. */
+#include "comm/collective/collective.h"
+
+#include <string.h>
+
+uint64_t lksi_held(const lks_group *group) {
+    uint64_t held = 0;
+    for (size_t i = 0; i < group->n_allocations; i++) held += lksi_mix(LKSI_HASH_START, group->allocations[i].id);
+    return held;
+}
+
+unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int rank) {
+    const lksi_allocation *found = lksi_place_allocation(group, place);
+    return found->base + found->stride * (size_t)rank + lksi_place_offset(place);
+}
+
+lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine, uint64_t place) {
+    memcpy(lksi_post_next(group)->payload, mine, sizeof *mine);
+    return lksi_post_and_collect(group, call, place);
+}
+
+lksi_offer lksi_offer_of(const lks_group *group, int rank) {
+    lksi_offer heard;
+    memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
+    return heard;
+}
+
+bool lksi_is_some_symmetric(const lks_group *group) {
+    for (int rank = 0; rank < group->size; rank++)
+        if (lksi_post_of(group, rank)->place != 0) return true;
+    return false;
+}
+
+bool lksi_are_all_symmetric(const lks_group *group) {
+    uint64_t held = lksi_offer_of(group, 0).held;
+    for (int rank = 0; rank < group->size; rank++)
+        if (lksi_post_of(group, rank)->place == 0 || lksi_offer_of(group, rank).held != held) return false;
+    return true;
+}
+
+lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs) {
+    for (int rank = 0; rank < group->size; rank++) group->scales[rank] = lksi_offer_of(group, rank).scale;
+    return (lksi_reduction){.inputs = group->inputs,
+                            .scales = group->scales,
+                            .n_inputs = group->size,
+                            .outputs = outputs,
+                            .n_outputs = n_outputs,
+                            .type = call->type,
+                            .op = call->op,
+                            .divisor = lksi_divisor(call->op, group->size)};
+}
+
+lks_status lksi_reduce_in_line(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
+                               void *out) {
+    lks_type wide = lksi_accumulator_type(call->type);
+    _Alignas(16) unsigned char result[LKSI_PAYLOAD_NBYTES];
+    void *output = result;
+    lksi_contribute(lksi_post_next(group)->payload, call->in, call->scale, total, call->type);
+    LKS_TRY(lksi_open(group, call));
+    if (count == 0) return LKS_OK;
+    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_post_of(group, rank)->payload;
+    lksi_reduction sum = {group->inputs, NULL, group->size, &output, 1, wide, call->op, 1};
+    lksi_reduce_range(&sum, first, count);
+    lksi_conclude(out, result + first * lks_type_nbytes(wide), lksi_divisor(call->op, group->size), count, call->type);
+    return LKS_OK;
+}

@@ -1,0 +1,23 @@
+/* gather and gatherv, direct: the root reads every rank's block where it lies.
+ *
+ *     rank 1 ──> line, staging area or symmetric buffer ──> root      blocks of N bytes, chunks of S = 64 KiB
+ *     rank 2 ──>                                        ──> root
+ *
+ *     up to 40 bytes          the lines carry them              steps: 1
+ *     symmetric everywhere    the root reads, then a barrier    steps: 2          bytes: N (n - 1) read by the root
+ *     otherwise               each stages a chunk, the root     steps: ceil(N/S)  bytes: N written per rank, N (n - 1)
+ *                             copies all while the next comes                     read by the root
+ *
+ * Over messages it is gather naive.
+ */
+#include "comm/collective/collective.h"
+
+lks_status lksi_gather_direct(lks_group *group, const lksi_call *call) {
+    lksi_move move = {
+        .in = call->in, .out = call->out, .sources = LKSI_EVERYONE, .readers = LKSI_ROOT, .is_placed = true};
+    return lksi_move_blocks(group, call, &move);
+}
+
+lks_status lksi_gather_direct_remote(lks_group *group, const lksi_call *call) { return lksi_gather_naive(group, call); }
+
+lksi_cost lksi_gather_direct_cost(int n_ranks, size_t nbytes) { return lksi_gather_naive_cost(n_ranks, nbytes); }

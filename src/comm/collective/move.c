@@ -1,0 +1,176 @@
+/* Blocks that go from ranks to ranks as they are, through memory: broadcast, gather, scatter, all_gather, all_to_all.
+ *
+ *     fits into a line       source ─ copy ─> its line ─ copy ─> readers                     steps: 1
+ *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
+ *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
+ *
+ * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
+ * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
+ */
+#include "comm/collective/collective.h"
+
+#include <string.h>
+
+typedef struct mover {
+    const lksi_move *move;
+    lks_group *group;
+    const lksi_call *call;
+    lksi_layout layout;
+    size_t slot_nbytes, longest;
+} mover;
+
+static bool is_among(lksi_holders holders, const lksi_call *call, int rank) {
+    return holders == LKSI_EVERYONE || rank == call->root;
+}
+
+/* Whether another rank reads from `rank`. */
+static bool is_read(const mover *m, int rank) {
+    bool has_reader = m->move->readers == LKSI_EVERYONE || rank != m->call->root;
+    return has_reader && is_among(m->move->sources, m->call, rank);
+}
+
+/* The block that goes from `source` to `reader`, as it lies in the source's `in`. */
+static lksi_extent block_of(const mover *m, int source, int reader) {
+    if (m->move->is_personal) return lksi_blocks(&m->layout, reader, 1);
+    return (lksi_extent){0, lksi_blocks(&m->layout, source, 1).nbytes};
+}
+
+/* Where it comes to in the reader's `out`. */
+static unsigned char *target_of(const mover *m, int source) {
+    return lksi_at(m->move->out, m->move->is_placed ? lksi_blocks(&m->layout, source, 1).begin : 0);
+}
+
+static lksi_extent piece_of(const mover *m, lksi_extent block, size_t first) {
+    size_t begin = lksi_least(first, block.nbytes);
+    return (lksi_extent){block.begin + begin, lksi_least(block.nbytes - begin, m->slot_nbytes)};
+}
+
+static void keep_own(const mover *m) {
+    int rank = m->group->rank;
+    if (!is_among(m->move->sources, m->call, rank) || !is_among(m->move->readers, m->call, rank)) return;
+    lksi_extent own = block_of(m, rank, rank);
+    lksi_copy_unless_same(target_of(m, rank), lksi_at(m->move->in, own.begin), own.nbytes);
+}
+
+/* --- in the lines --- */
+
+static lks_status in_line(const mover *m) {
+    lks_group *group = m->group;
+    int rank = group->rank;
+    if (is_read(m, rank)) {
+        size_t nbytes = m->move->is_personal ? m->layout.total : block_of(m, rank, rank).nbytes;
+        if (nbytes > 0) memcpy(lksi_post_next(group)->payload, m->move->in, nbytes);
+    }
+    LKS_TRY(lksi_open(group, m->call));
+    for (int source = 0; source < group->size && is_among(m->move->readers, m->call, rank); source++) {
+        if (source == rank || !is_read(m, source)) continue;
+        lksi_extent block = block_of(m, source, rank);
+        if (block.nbytes > 0)
+            memcpy(target_of(m, source), lksi_post_of(group, source)->payload + block.begin, block.nbytes);
+    }
+    keep_own(m);
+    return LKS_OK;
+}
+
+/* --- symmetric buffers --- */
+
+static bool are_symmetric(const mover *m, uint64_t held) {
+    for (int rank = 0; rank < m->group->size; rank++) {
+        const lksi_post *post = lksi_post_of(m->group, rank);
+        uint64_t theirs;
+        memcpy(&theirs, post->payload, sizeof theirs);
+        if (theirs != held || (is_read(m, rank) && post->place == 0)) return false;
+    }
+    return true;
+}
+
+static lks_status from_symmetric(const mover *m) {
+    lks_group *group = m->group;
+    int rank = group->rank;
+    for (int distance = 1; distance < group->size && is_among(m->move->readers, m->call, rank); distance++) {
+        int source = lksi_rotate(group, rank, distance);
+        if (!is_read(m, source)) continue;
+        lksi_extent block = block_of(m, source, rank);
+        const unsigned char *in = lksi_place_address(group, lksi_post_of(group, source)->place, source);
+        lksi_copy(target_of(m, source), in + block.begin, block.nbytes);
+    }
+    keep_own(m);
+    group->progress.done_nbytes = m->longest;
+    return lksi_meet(group); /* sources may change their buffers when all have read them */
+}
+
+/* --- staged --- */
+
+static size_t slot_offset(const mover *m, int source, int reader) {
+    return m->move->is_personal ? (size_t)lksi_rotate(m->group, reader, -source - 1) * m->slot_nbytes : 0;
+}
+
+static void stage(const mover *m, size_t first) {
+    int rank = m->group->rank;
+    if (!is_read(m, rank)) return;
+    unsigned char *area = lksi_area(m->group, rank);
+    for (int distance = 1; distance < m->group->size; distance++) {
+        int reader = lksi_rotate(m->group, rank, distance);
+        lksi_extent piece = piece_of(m, block_of(m, rank, reader), first);
+        lksi_copy(area + slot_offset(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
+        if (!m->move->is_personal) return; /* one for all */
+    }
+}
+
+static void take(const mover *m, size_t first) {
+    int rank = m->group->rank;
+    for (int distance = 1; distance < m->group->size && is_among(m->move->readers, m->call, rank); distance++) {
+        int source = lksi_rotate(m->group, rank, distance);
+        if (!is_read(m, source)) continue;
+        lksi_extent block = block_of(m, source, rank), piece = piece_of(m, block, first);
+        lksi_copy(lksi_at(target_of(m, source), piece.begin - block.begin),
+                  lksi_area(m->group, source) + slot_offset(m, source, rank), piece.nbytes);
+    }
+}
+
+static lks_status staged(const mover *m) {
+    for (size_t first = 0; first < m->longest; first += m->slot_nbytes) {
+        if (first > 0) {
+            stage(m, first);
+            LKS_TRY(lksi_meet(m->group));
+        }
+        take(m, first);
+        m->group->n_stagings++;
+        m->group->progress.done_nbytes = lksi_least(first + m->slot_nbytes, m->longest);
+    }
+    keep_own(m);
+    return LKS_OK;
+}
+
+/* The place of what others read from this rank; none where it is small, or where this rank overwrites it meanwhile. */
+static uint64_t place_of(const mover *m) {
+    const lksi_move *move = m->move;
+    bool is_overwritten = move->is_personal && move->is_placed && move->in == move->out;
+    if (!is_read(m, m->group->rank) || m->longest <= LKSI_STAGED_NBYTES || is_overwritten) return 0;
+    return lksi_place_of(m->group, move->in,
+                         move->is_personal ? m->layout.total : block_of(m, m->group->rank, m->group->rank).nbytes);
+}
+
+static lks_status by_memory(const mover *m) {
+    lks_group *group = m->group;
+    uint64_t place = place_of(m), held = lksi_held(group);
+    bool is_some_symmetric = false;
+    if (place == 0) stage(m, 0);
+    memcpy(lksi_post_next(group)->payload, &held, sizeof held);
+    LKS_TRY(lksi_post_and_collect(group, m->call, place));
+    if (m->longest > LKSI_STAGED_NBYTES && are_symmetric(m, held)) return from_symmetric(m);
+    for (int rank = 0; rank < group->size; rank++) is_some_symmetric |= lksi_post_of(group, rank)->place != 0;
+    if (is_some_symmetric) {
+        if (place != 0) stage(m, 0);
+        LKS_TRY(lksi_meet(group));
+    }
+    return staged(m);
+}
+
+lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move) {
+    mover m = {move, group, call, lksi_layout_of(group, call), LKSI_STAGING_NBYTES, 0};
+    m.longest = lksi_layout_longest(group, &m.layout);
+    if (move->is_personal && group->size > 2) m.slot_nbytes = LKSI_STAGING_NBYTES / (size_t)(group->size - 1) / 64 * 64;
+    size_t in_line_nbytes = move->is_personal ? m.layout.total : m.longest;
+    return in_line_nbytes <= LKSI_PAYLOAD_NBYTES || group->size == 1 ? in_line(&m) : by_memory(&m);
+}

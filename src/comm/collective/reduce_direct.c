@@ -1,0 +1,95 @@
+/* reduce, direct: the root reads all inputs where they lie and adds them in canonical order.
+ *
+ *     up to 40 bytes of accumulators: the lines of the first exchange carry them          steps: 1
+ *
+ *     ordinary buffers      each rank stages a chunk of S = 64 KiB, the root reduces       steps: 1 per chunk
+ *                           all while the next chunk comes
+ *     symmetric inputs      the root reduces from where they lie                           steps: 2
+ *     symmetric result too  slice r of all inputs ─ reduce on rank r ─> slice r of the     steps: 2
+ *                           root's result                            bytes per rank: N read, N / n written
+ *
+ * Over messages: slice j goes to rank j, which adds all inputs and sends the result to the root.
+ *
+ *     slice j of every rank ──> rank j ──> root          steps: 2 (n - 1) per window of 1 MiB of accumulators
+ *     messages: n - 1 per rank and window (at least one), A (n - 1) / n bytes; 1 more of N / n from each to the root
+ */
+#include "comm/collective/collective.h"
+
+static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
+    uint64_t out_place = lksi_offer_of(group, call->root).out_place;
+    void *out = out_place != 0 ? lksi_place_address(group, out_place, call->root) : call->out;
+    lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
+    for (int rank = 0; rank < group->size; rank++)
+        group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank);
+    if (out_place != 0) {
+        size_t each = lks_type_nbytes(call->type);
+        lksi_layout slices = lksi_layout_slices(call->nbytes, group->size);
+        lksi_extent mine = lksi_blocks(&slices, group->rank, 1);
+        lksi_reduce_range(&sum, mine.begin / each, mine.nbytes / each);
+    } else if (group->rank == call->root) {
+        lksi_reduce_range(&sum, 0, call->count);
+    }
+    group->progress.done_nbytes = call->nbytes;
+    return lksi_meet(group);
+}
+
+static bool is_aligned(const void *data, size_t each) { return (uintptr_t)data % each == 0; }
+
+/* The root reads its own input where it lies, if the loops can. */
+static void stage(const lks_group *group, const lksi_call *call, size_t first) {
+    size_t each = lks_type_nbytes(call->type), begin = first * each;
+    if (group->rank == call->root && is_aligned(call->in, each)) return;
+    lksi_copy(lksi_area(group, group->rank), lksi_at(call->in, begin),
+              lksi_least(call->nbytes - begin, LKSI_STAGING_NBYTES));
+}
+
+static lks_status staged(lks_group *group, const lksi_call *call) {
+    size_t each = lks_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
+    void *out;
+    lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
+    for (size_t first = 0; first < call->count; first += chunk) {
+        if (first > 0) {
+            stage(group, call, first);
+            LKS_TRY(lksi_meet(group));
+        }
+        if (group->rank == call->root) {
+            for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
+            if (is_aligned(call->in, each)) group->inputs[group->rank] = lksi_at(call->in, first * each);
+            out = lksi_at(call->out, first * each);
+            lksi_reduce_range(&sum, 0, lksi_least(call->count - first, chunk));
+        }
+        group->n_stagings++;
+        group->progress.done_nbytes = lksi_least(first + chunk, call->count) * each;
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
+    size_t each = lks_type_nbytes(call->type), wide_each = lks_type_nbytes(lksi_accumulator_type(call->type));
+    bool is_root = group->rank == call->root;
+    if (call->count * wide_each <= LKSI_PAYLOAD_NBYTES)
+        return lksi_reduce_in_line(group, call, call->count, 0, is_root ? call->count : 0, call->out);
+    lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
+    uint64_t place = 0;
+    if (call->nbytes > LKSI_STAGED_NBYTES && is_aligned(call->in, each)) {
+        place = lksi_place_of(group, call->in, call->nbytes);
+        if (is_root) mine.out_place = lksi_place_of(group, call->out, call->nbytes);
+    }
+    if (place == 0) stage(group, call, 0);
+    LKS_TRY(lksi_offer_collect(group, call, &mine, place));
+    if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
+    if (lksi_is_some_symmetric(group)) {
+        if (place != 0) stage(group, call, 0);
+        LKS_TRY(lksi_meet(group));
+    }
+    return staged(group, call);
+}
+
+lks_status lksi_reduce_direct_remote(lks_group *group, const lksi_call *call) {
+    return lksi_reduce_by(group, call, lksi_reduce_blocks_direct);
+}
+
+lksi_cost lksi_reduce_direct_cost(int n_ranks, size_t nbytes) {
+    double n_windows = (double)lksi_piece_count(nbytes, LKSI_WINDOW_NBYTES);
+    return (lksi_cost){2 * (n_ranks - 1) * n_windows, 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes};
+}

@@ -1,0 +1,112 @@
+/* reduce_scatter, direct: rank r reads block r of all inputs where they lie and adds them in canonical order.
+ *
+ *     40 bytes of accumulators in all: the lines of the first exchange carry them         steps: 1
+ *
+ *     symmetric inputs      block r of all inputs ─ reduce on rank r ─> its `out`         steps: 2
+ *                                                              bytes per rank: N n read, N written
+ *     ordinary buffers      each rank stages a piece of every block in a slot each, rank  steps: ceil(N n / 64 KiB)
+ *                           r reduces slot r of all     bytes per rank: N n written and read
+ *
+ * Over messages: block j goes to rank j, which adds all inputs.
+ *
+ *     block j of every rank ──> rank j          steps: n - 1 per piece of W = 1 MiB / n of accumulators of every block
+ *     messages: n - 1 per rank and piece (at least one), each of a block's piece: A (n - 1) bytes, A of a block
+ */
+#include "comm/collective/collective.h"
+
+static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
+    void *out = call->out;
+    size_t block = (size_t)group->rank * call->nbytes;
+    lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
+    for (int rank = 0; rank < group->size; rank++)
+        group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank) + block;
+    lksi_reduce_range(&sum, 0, call->count);
+    group->progress.done_nbytes = call->nbytes;
+    return lksi_meet(group);
+}
+
+static size_t slot_nbytes(const lks_group *group) { return LKSI_STAGING_NBYTES / (size_t)group->size / 64 * 64; }
+
+static bool is_aligned(const lksi_call *call) { return (uintptr_t)call->in % lks_type_nbytes(call->type) == 0; }
+
+/* A rank reads its own block where it lies, if the loops can. */
+static void stage(const lks_group *group, const lksi_call *call, size_t begin) {
+    size_t slot = slot_nbytes(group), nbytes = lksi_least(call->nbytes - begin, slot);
+    unsigned char *area = lksi_area(group, group->rank);
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank || !is_aligned(call))
+            lksi_copy(area + (size_t)rank * slot, lksi_at(call->in, (size_t)rank * call->nbytes + begin), nbytes);
+}
+
+static lks_status staged(lks_group *group, const lksi_call *call) {
+    size_t each = lks_type_nbytes(call->type), slot = slot_nbytes(group), me = (size_t)group->rank;
+    void *out;
+    lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
+    for (size_t begin = 0; begin < call->nbytes; begin += slot) {
+        if (begin > 0) {
+            stage(group, call, begin);
+            LKS_TRY(lksi_meet(group));
+        }
+        for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank) + me * slot;
+        if (is_aligned(call)) group->inputs[group->rank] = lksi_at(call->in, me * call->nbytes + begin);
+        out = lksi_at(call->out, begin);
+        size_t nbytes = lksi_least(call->nbytes - begin, slot);
+        lksi_reduce_range(&sum, 0, nbytes / each);
+        group->n_stagings++;
+        group->progress.done_nbytes = begin + nbytes;
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
+    size_t wide_each = lks_type_nbytes(lksi_accumulator_type(call->type)), n = (size_t)group->size;
+    if (n * call->count * wide_each <= LKSI_PAYLOAD_NBYTES)
+        return lksi_reduce_in_line(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
+                                   call->out);
+    lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
+    bool may_be_symmetric = call->nbytes > LKSI_STAGED_NBYTES && is_aligned(call);
+    uint64_t place = may_be_symmetric ? lksi_place_of(group, call->in, n * call->nbytes) : 0;
+    if (place == 0) stage(group, call, 0);
+    LKS_TRY(lksi_offer_collect(group, call, &mine, place));
+    if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
+    if (lksi_is_some_symmetric(group)) {
+        if (place != 0) stage(group, call, 0);
+        LKS_TRY(lksi_meet(group));
+    }
+    return staged(group, call);
+}
+
+/* --- over messages --- */
+
+/* Rank j's input in place j of the received blocks. */
+lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void **own) {
+    lks_type wide = lksi_accumulator_type(call->type);
+    size_t wide_each = lks_type_nbytes(wide), room = window->length * wide_each;
+    size_t begin = lksi_window_begin(window, group->rank), count = lksi_window_count(window, group->rank);
+    unsigned char *received, *sent;
+    LKS_TRY(lksi_group_scratch(group, ((size_t)group->size + 1) * room, &received));
+    sent = received + (size_t)group->size * room;
+    for (int distance = 1; distance < group->size; distance++) {
+        int to = lksi_rotate(group, group->rank, distance), from = lksi_rotate(group, group->rank, -distance);
+        size_t n_sent = lksi_window_count(window, to);
+        const void *block = lksi_contribution(call, lksi_window_begin(window, to), n_sent, sent);
+        unsigned char *place = received + (size_t)from * room;
+        group->inputs[from] = place;
+        LKS_TRY(lksi_step_exchange(group, call, to, block, n_sent * wide_each, from, place, count * wide_each));
+    }
+    group->inputs[group->rank] = lksi_contribution(call, begin, count, received + (size_t)group->rank * room);
+    void *sum = sent;
+    lksi_reduction reduction = {group->inputs, NULL, group->size, &sum, 1, wide, call->op, 1};
+    lksi_reduce_range(&reduction, 0, count);
+    *own = sum;
+    return LKS_OK;
+}
+
+lks_status lksi_reduce_scatter_direct_remote(lks_group *group, const lksi_call *call) {
+    return lksi_reduce_scatter_by(group, call, lksi_reduce_blocks_direct);
+}
+
+lksi_cost lksi_reduce_scatter_direct_cost(int n_ranks, size_t nbytes) {
+    double n_windows = (double)lksi_piece_count(nbytes * (size_t)n_ranks, LKSI_WINDOW_NBYTES);
+    return (lksi_cost){(n_ranks - 1) * n_windows, (double)(n_ranks - 1) * (double)nbytes};
+}

@@ -1,0 +1,26 @@
+/* scatter and scatterv, direct: every rank reads its block from the root's memory.
+ *
+ *     root ──> line, staging area or symmetric buffer ──> rank 1      blocks of N bytes
+ *                                                     ──> rank 2
+ *
+ *     40 bytes in all         the root's line carries them         steps: 1
+ *     symmetric at the root   all read their own, then a barrier   steps: 2    bytes: N read per rank
+ *     otherwise               the root stages a piece of every     steps: ceil(N (n - 1) / 64 KiB)
+ *                             block, each rank copies its own      bytes: N (n - 1) written by the root, N read per
+ * rank
+ *
+ * Over messages it is scatter naive.
+ */
+#include "comm/collective/collective.h"
+
+lks_status lksi_scatter_direct(lks_group *group, const lksi_call *call) {
+    lksi_move move = {
+        .in = call->in, .out = call->out, .sources = LKSI_ROOT, .readers = LKSI_EVERYONE, .is_personal = true};
+    return lksi_move_blocks(group, call, &move);
+}
+
+lks_status lksi_scatter_direct_remote(lks_group *group, const lksi_call *call) {
+    return lksi_scatter_naive(group, call);
+}
+
+lksi_cost lksi_scatter_direct_cost(int n_ranks, size_t nbytes) { return lksi_scatter_naive_cost(n_ranks, nbytes); }

@@ -1,0 +1,194 @@
+/* two_level: where a group spans hosts, inside each host through its memory, between the hosts by their first ranks.
+ *
+ *     host a   0 1 2 3 ─┐ inner reduce               ┌─> 0 1 2 3
+ *                       └─> 0 ─┐                  ┌─> 0 ── inner broadcast
+ *                              ├─ outer all_reduce ┤
+ *                       ┌─> 4 ─┘                  └─> 4 ── inner broadcast
+ *     host b   4 5 6 7 ─┘ inner reduce               └─> 4 5 6 7
+ *
+ *     all_reduce   inner reduce, outer all_reduce, inner broadcast       of a window of 1 MiB of accumulators at a time
+ *     reduce       inner reduce, outer reduce to the first rank of the root's host, one message more to the root
+ *     broadcast    inner broadcast on the root's host, outer broadcast, inner broadcast on the other hosts
+ *     all_gather   inner gather, outer all_gatherv, inner broadcast
+ *     barrier      inner, outer, inner
+ *
+ * Between hosts every byte of a result travels as often as there are hosts, not ranks. Messages, steps and bytes are
+ * those of the operations it is made of. Partial results travel as accumulators, and avg divides at the end, so hosts
+ * that hold contiguous, equal, power-of-two blocks of ranks keep the canonical order: a host is a node of the tree.
+ */
+#include "comm/collective/collective.h"
+
+/* --- where it applies --- */
+
+static bool are_hosts_contiguous(const lks_group *group) {
+    for (int rank = 1; rank < group->size; rank++)
+        if (group->host_of[rank] < group->host_of[rank - 1]) return false;
+    return true;
+}
+
+static bool are_hosts_nodes_of_the_tree(const lks_group *group) {
+    int n = group->size / group->n_hosts;
+    if (n * group->n_hosts != group->size || (n & (n - 1)) != 0) return false;
+    for (int rank = 0; rank < group->size; rank++)
+        if (group->host_of[rank] != rank / n) return false;
+    return true;
+}
+
+const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *call) {
+    const lksi_operation *operation = call->operation;
+    if (lksi_is_on_one_host(group) || group->inner == NULL) return "the group does not span hosts";
+    bool has_order = operation->is_reduction && call->type < LKS_I8 && call->op != LKS_MIN && call->op != LKS_MAX;
+    if (has_order && group->order == LKS_ORDER_CANONICAL && !are_hosts_nodes_of_the_tree(group))
+        return "the hosts do not hold contiguous, equal, power-of-two blocks of ranks, so it would not add floats in "
+               "canonical order";
+    if (operation->is_out_blocked && !are_hosts_contiguous(group))
+        return "the hosts do not hold contiguous blocks of ranks";
+    return NULL;
+}
+
+/* --- the groups it is made of --- */
+
+static lks_collective_options options_of(const lksi_call *call) {
+    return (lks_collective_options){.timeout_ms = call->timeout_ms};
+}
+
+/* The rank in `inner` of a rank of this host. */
+static int inner_rank(const lks_group *group, int rank) {
+    int n_before = 0;
+    for (int other = 0; other < rank; other++) n_before += group->host_of[other] == group->host_of[rank];
+    return n_before;
+}
+
+static int first_rank_of(const lks_group *group, int host) {
+    int rank = 0;
+    while (group->host_of[rank] != host) rank++;
+    return rank;
+}
+
+/* A failure inside one host or between hosts ends the other level too, so that nobody waits there. */
+static lks_status finish(lks_group *group, lks_status status) {
+    if (status == LKS_OK) return LKS_OK;
+    (void)lksi_group_fail(group->inner, status);
+    if (group->outer != NULL) (void)lksi_group_fail(group->outer, status);
+    return status;
+}
+
+/* --- barrier, broadcast, all_gather --- */
+
+static lks_status meet(lks_group *group, const lks_collective_options *options) {
+    LKS_TRY(lks_barrier(group->inner, options));
+    if (group->outer != NULL) LKS_TRY(lks_barrier(group->outer, options));
+    return lks_barrier(group->inner, options);
+}
+
+lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call) {
+    lks_collective_options options = options_of(call);
+    return finish(group, meet(group, &options));
+}
+
+static lks_status spread(lks_group *group, const lksi_call *call, const lks_collective_options *options) {
+    int host = group->host_of[call->root];
+    bool is_on_its_host = group->host_of[group->rank] == host;
+    if (is_on_its_host)
+        LKS_TRY(
+            lks_broadcast(group->inner, call->out, call->count, call->type, inner_rank(group, call->root), options));
+    if (group->outer != NULL) LKS_TRY(lks_broadcast(group->outer, call->out, call->count, call->type, host, options));
+    return is_on_its_host ? LKS_OK : lks_broadcast(group->inner, call->out, call->count, call->type, 0, options);
+}
+
+lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call) {
+    lks_collective_options options = options_of(call);
+    return finish(group, spread(group, call, &options));
+}
+
+/* Hosts hold contiguous ranks: a host's blocks are one block of the outer group. */
+static lks_status gather_hosts(lks_group *group, const lksi_call *call, size_t *counts,
+                               const lks_collective_options *options) {
+    int first = first_rank_of(group, group->host_of[group->rank]);
+    unsigned char *out = call->out, *blocks = lksi_at(out, (size_t)first * call->nbytes);
+    for (int rank = 0; rank < group->size; rank++) counts[group->host_of[rank]] += call->count;
+    LKS_TRY(lks_gather(group->inner, call->in, blocks, call->count, call->type, 0, options));
+    if (group->outer != NULL) LKS_TRY(lks_all_gatherv(group->outer, blocks, out, counts, call->type, options));
+    return lks_broadcast(group->inner, out, (size_t)group->size * call->count, call->type, 0, options);
+}
+
+lks_status lksi_all_gather_two_level(lks_group *group, const lksi_call *call) {
+    lks_collective_options options = options_of(call);
+    size_t *counts = lksi_alloc_array((size_t)group->n_hosts, sizeof *counts);
+    if (counts == NULL) return finish(group, LKS_ERR_MEMORY);
+    lks_status status = gather_hosts(group, call, counts, &options);
+    lksi_free(counts);
+    return finish(group, status);
+}
+
+/* --- reductions --- */
+
+typedef struct levels {
+    lks_group *group;
+    const lksi_call *call;
+    lks_collective_options options;
+    lks_type wide;
+    lks_operator op; /* avg: the sum; the division comes last */
+    bool is_to_all;
+    size_t first, count;
+    unsigned char *mine, *sum; /* scratch: accumulators of the window */
+} levels;
+
+/* The result of the window comes to `sum` of the root's host's first rank, or of every host's. */
+static lks_status combine(const levels *l) {
+    lks_group *outer = l->group->outer;
+    const void *in = lksi_contribution(l->call, l->first, l->count, l->mine);
+    LKS_TRY(lks_reduce(l->group->inner, in, l->sum, l->count, l->wide, l->op, 0, &l->options));
+    if (outer == NULL) return LKS_OK;
+    if (l->is_to_all) return lks_all_reduce(outer, l->sum, l->sum, l->count, l->wide, l->op, &l->options);
+    int host = l->group->host_of[l->call->root];
+    return lks_reduce(outer, l->sum, l->sum, l->count, l->wide, l->op, host, &l->options);
+}
+
+static void conclude(const levels *l) {
+    size_t each = lks_type_nbytes(l->call->type);
+    lksi_conclude(lksi_at(l->call->out, l->first * each), l->sum, lksi_divisor(l->call->op, l->group->size), l->count,
+                  l->call->type);
+}
+
+static lks_status deliver(const levels *l) {
+    lks_group *group = l->group;
+    int root = l->call->root;
+    if (l->is_to_all) {
+        if (group->outer != NULL) conclude(l);
+        return LKS_OK;
+    }
+    int first = first_rank_of(group, group->host_of[root]);
+    size_t nbytes = l->count * lks_type_nbytes(l->wide);
+    if (group->rank == first && root != first) return lksi_step_send(group, l->call, root, l->sum, nbytes);
+    if (group->rank != root) return LKS_OK;
+    if (root != first) LKS_TRY(lksi_step_receive(group, l->call, first, l->sum, nbytes));
+    conclude(l);
+    return LKS_OK;
+}
+
+static lks_status reduce_windows(lks_group *group, const lksi_call *call, bool is_to_all) {
+    levels l = {.group = group,
+                .call = call,
+                .options = options_of(call),
+                .wide = lksi_accumulator_type(call->type),
+                .op = call->op == LKS_AVG ? LKS_SUM : call->op,
+                .is_to_all = is_to_all};
+    LKS_TRY(lksi_group_scratch(group, 2 * LKSI_WINDOW_NBYTES, &l.mine));
+    l.sum = l.mine + LKSI_WINDOW_NBYTES;
+    do {
+        l.count = lksi_least(call->count - l.first, LKSI_WINDOW_NBYTES / lks_type_nbytes(l.wide));
+        LKS_TRY(combine(&l));
+        LKS_TRY(deliver(&l));
+        l.first += l.count;
+    } while (l.first < call->count);
+    return is_to_all ? lks_broadcast(group->inner, call->out, call->count, call->type, 0, &l.options) : LKS_OK;
+}
+
+lks_status lksi_reduce_two_level(lks_group *group, const lksi_call *call) {
+    return finish(group, reduce_windows(group, call, false));
+}
+
+lks_status lksi_all_reduce_two_level(lks_group *group, const lksi_call *call) {
+    return finish(group, reduce_windows(group, call, true));
+}

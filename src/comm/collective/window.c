@@ -1,0 +1,87 @@
+/* Reductions made of a block reducer, a window of elements after the other, so that scratch memory stays bounded:
+ *
+ *     reduce_scatter   window = the same piece of every rank's block      reduce, conclude into `out`
+ *     all_reduce       window = a piece of the buffer, cut into n slices  reduce, conclude into slice r, gather slices
+ *     reduce           as all_reduce                                      ..., slices to the root
+ *
+ * In place: a window of `in` has been read by the time that the same window of `out` is written.
+ */
+#include "comm/collective/collective.h"
+
+size_t lksi_window_begin(const lksi_window *window, int block) {
+    return lksi_least(window->first + (size_t)block * window->stride, window->end);
+}
+
+size_t lksi_window_count(const lksi_window *window, int block) {
+    return lksi_least(window->length, window->end - lksi_window_begin(window, block));
+}
+
+/* Elements whose accumulators fill the scratch memory of a window. */
+static size_t capacity_of(const lksi_call *call) {
+    return LKSI_WINDOW_NBYTES / lks_type_nbytes(lksi_accumulator_type(call->type));
+}
+
+lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer) {
+    size_t each = lks_type_nbytes(call->type), first = 0, step = capacity_of(call) / (size_t)group->size;
+    do {
+        size_t count = lksi_least(call->count - first, step);
+        lksi_window window = {first, call->count, count, (size_t)(group->size - 1) * call->count + first + count};
+        void *own;
+        LKS_TRY(reducer(group, call, &window, &own));
+        lksi_conclude(lksi_at(call->out, first * each), own, lksi_divisor(call->op, group->size), count, call->type);
+        first += count;
+    } while (first < call->count);
+    return LKS_OK;
+}
+
+/* The window of `call` that begins at `first`, and its slices as bytes of the type. */
+static lksi_window slices_of(const lks_group *group, const lksi_call *call, size_t first, lksi_layout *layout) {
+    size_t each = lks_type_nbytes(call->type), count = lksi_least(call->count - first, capacity_of(call));
+    *layout = lksi_layout_slices(count * each, group->size);
+    size_t share = layout->share / each;
+    return (lksi_window){first, share, share, first + count};
+}
+
+lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer,
+                              lksi_gather_core gather) {
+    size_t each = lks_type_nbytes(call->type), first = 0;
+    do {
+        lksi_layout layout;
+        lksi_window window = slices_of(group, call, first, &layout);
+        unsigned char *out = lksi_at(call->out, first * each);
+        void *own;
+        LKS_TRY(reducer(group, call, &window, &own));
+        lksi_conclude(lksi_at(out, lksi_blocks(&layout, group->rank, 1).begin), own,
+                      lksi_divisor(call->op, group->size), lksi_window_count(&window, group->rank), call->type);
+        LKS_TRY(gather(group, call, out, &layout));
+        first = window.end;
+    } while (first < call->count);
+    return LKS_OK;
+}
+
+static lks_status collect_slices(lks_group *group, const lksi_call *call, unsigned char *out, const lksi_layout *layout,
+                                 const void *own) {
+    lksi_extent mine = lksi_blocks(layout, group->rank, 1);
+    if (group->rank != call->root) return lksi_step_send(group, call, call->root, own, mine.nbytes);
+    lksi_copy(lksi_at(out, mine.begin), own, mine.nbytes);
+    for (int rank = 0; rank < group->size; rank++) {
+        lksi_extent slice = lksi_blocks(layout, rank, 1);
+        if (rank != group->rank) LKS_TRY(lksi_step_receive(group, call, rank, lksi_at(out, slice.begin), slice.nbytes));
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer) {
+    size_t each = lks_type_nbytes(call->type), first = 0;
+    do {
+        lksi_layout layout;
+        lksi_window window = slices_of(group, call, first, &layout);
+        void *own;
+        LKS_TRY(reducer(group, call, &window, &own));
+        lksi_conclude(own, own, lksi_divisor(call->op, group->size), lksi_window_count(&window, group->rank),
+                      call->type);
+        LKS_TRY(collect_slices(group, call, lksi_at(call->out, first * each), &layout, own));
+        first = window.end;
+    } while (first < call->count);
+    return LKS_OK;
+}

@@ -1,0 +1,142 @@
+/* Which algorithm a call runs: the one it names; else the one that LOCKSTEP_ALGORITHM names for its operation; else
+ *
+ *     group on one host      direct: through memory
+ *     group across hosts     two_level, where it can serve the call and hosts hold several ranks; else the algorithm
+ *                            with the least steps * latency + bytes * time per byte, among those that keep the
+ *                            canonical order where the result depends on it
+ *
+ * Everything that goes into the choice is the same on all ranks, or is compared by the fingerprint of the call.
+ */
+#include "comm/tune.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const lksi_algorithm *find(const lksi_operation *operation, const char *name) {
+    for (const lksi_algorithm *each = operation->algorithms; each->name != NULL; each++)
+        if (strcmp(name, each->name) == 0) return each;
+    return NULL;
+}
+
+static void append_name(char *list, size_t list_nbytes, const char *name) {
+    size_t used = strlen(list);
+    snprintf(list + used, list_nbytes - used, "%s%s", used == 0 ? "" : ", ", name);
+}
+
+static lks_status refuse_name(const lksi_operation *operation, const char *origin, const char *name) {
+    char known[256] = "auto";
+    for (const lksi_algorithm *each = operation->algorithms; each->name != NULL; each++)
+        append_name(known, sizeof known, each->name);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s%s has no algorithm '%s' (it has: %s)", origin, operation->name, name,
+                      known);
+}
+
+/* --- LOCKSTEP_ALGORITHM --- */
+
+static const char variable[] = "LOCKSTEP_ALGORITHM: ";
+
+static bool is_first_with(int index, const char *name) {
+    for (int i = 0; i < index; i++)
+        if (find(lksi_operation_at(i), name) != NULL) return false;
+    return true;
+}
+
+/* One name, for every operation that has it. */
+static lks_status force_everywhere(lksi_selection *selection, const char *name) {
+    bool is_known = strcmp(name, "auto") == 0;
+    char known[512] = "auto";
+    for (int i = 0; lksi_operation_at(i) != NULL; i++) {
+        selection->forced[i] = find(lksi_operation_at(i), name);
+        is_known |= selection->forced[i] != NULL;
+        for (const lksi_algorithm *each = lksi_operation_at(i)->algorithms; each->name != NULL; each++)
+            if (is_first_with(i, each->name)) append_name(known, sizeof known, each->name);
+    }
+    if (is_known) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%sno operation has an algorithm '%s' (there are: %s)", variable, name, known);
+}
+
+/* "all_reduce=ring" */
+static lks_status force_one(lksi_selection *selection, const char *item, const char *name) {
+    char operation[32] = "", known[256] = "";
+    snprintf(operation, sizeof operation, "%.*s", (int)(name - item), item);
+    for (int i = 0; lksi_operation_at(i) != NULL; i++) {
+        append_name(known, sizeof known, lksi_operation_at(i)->name);
+        if (strcmp(operation, lksi_operation_at(i)->name) != 0) continue;
+        selection->forced[i] = find(lksi_operation_at(i), name + 1);
+        bool is_known = selection->forced[i] != NULL || strcmp(name + 1, "auto") == 0;
+        return is_known ? LKS_OK : refuse_name(lksi_operation_at(i), variable, name + 1);
+    }
+    return lksi_error(LKS_ERR_ARGUMENT, "%sthere is no operation '%s' (there are: %s)", variable, operation, known);
+}
+
+static lks_status read_variable(lksi_selection *selection) {
+    const char *value = getenv("LOCKSTEP_ALGORITHM");
+    char text[512];
+    int n = snprintf(text, sizeof text, "%s", value == NULL ? "" : value);
+    if (n >= (int)sizeof text)
+        return lksi_error(LKS_ERR_ARGUMENT, "%sover %zu characters long", variable, sizeof text - 1);
+    char *rest = NULL;
+    for (char *item = strtok_r(text, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest)) {
+        const char *name = strchr(item, '=');
+        LKS_TRY(name == NULL ? force_everywhere(selection, item) : force_one(selection, item, name));
+    }
+    selection->is_read = true;
+    return LKS_OK;
+}
+
+/* --- auto --- */
+
+/* Whether any order of the ranks gives the same bits. */
+static bool is_exact(const lksi_call *call) {
+    bool is_integer = call->type >= LKS_I8, is_extreme = call->op == LKS_MIN || call->op == LKS_MAX;
+    return !call->operation->is_reduction || is_integer || is_extreme;
+}
+
+static const lksi_algorithm *cheapest(const lks_group *group, const lksi_call *call) {
+    const lksi_selection *selection = &group->selection;
+    const lksi_algorithm *best = NULL;
+    bool may_reorder = group->order == LKS_ORDER_ANY || is_exact(call);
+    size_t nbytes = call->counts == NULL ? call->nbytes : call->nbytes / (size_t)group->size;
+    double least_ns = 0;
+    for (const lksi_algorithm *each = call->operation->algorithms; each->name != NULL; each++) {
+        if (each->cost == NULL || (each->is_order_free && !may_reorder)) continue;
+        lksi_cost cost = each->cost(group->size, nbytes);
+        double ns = cost.steps * selection->latency_ns + cost.nbytes * selection->ns_per_byte;
+        if (best != NULL && ns >= least_ns) continue;
+        best = each, least_ns = ns;
+    }
+    return best;
+}
+
+static lks_status choose_across_hosts(lks_group *group, lksi_call *call) {
+    if (group->n_hosts < group->size && lksi_two_level_obstacle(group, call) == NULL) {
+        call->algorithm = find(call->operation, "two_level");
+        if (call->algorithm != NULL) return LKS_OK;
+    }
+    if (!group->selection.is_measured) LKS_TRY(lksi_tune(group));
+    call->algorithm = cheapest(group, call);
+    return LKS_OK;
+}
+
+static lks_status choose(lks_group *group, lksi_call *call) {
+    lksi_selection *selection = &group->selection;
+    if (!selection->is_read) LKS_TRY(read_variable(selection));
+    const lksi_algorithm *forced = selection->forced[call->operation - lksi_operation_at(0)];
+    if (forced != NULL && (!forced->is_two_level || lksi_two_level_obstacle(group, call) == NULL)) {
+        call->algorithm = forced;
+        return LKS_OK;
+    }
+    call->algorithm = call->operation->algorithms; /* direct */
+    return lksi_is_on_one_host(group) ? LKS_OK : choose_across_hosts(group, call);
+}
+
+lks_status lksi_select(lks_group *group, lksi_call *call, const char *name) {
+    if (name == NULL || strcmp(name, "auto") == 0) return choose(group, call);
+    call->algorithm = find(call->operation, name);
+    if (call->algorithm == NULL) return refuse_name(call->operation, "", name);
+    const char *obstacle = call->algorithm->is_two_level ? lksi_two_level_obstacle(group, call) : NULL;
+    if (obstacle == NULL) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: two_level: %s", call->operation->name, obstacle);
+}
+
+const char *lksi_group_last_algorithm(const lks_group *group) { return group->selection.last; }

@@ -1,0 +1,133 @@
+/* What a message between hosts costs: read from a file, or measured once per group, and agreed.
+ *
+ *     rank 0 ──> all                        the figures of the file, or its error, or that there is none; then, if
+ * none: first rank of host 2i <─> of 2i+1     a ping-pong of 20 small messages, then one of 4 large ones all ──> rank 0
+ * ──> all                the largest of both figures
+ *
+ * File: {"tcp": {"latency_us": 25.0, "gbytes_per_s": 1.2}}, by the name of the transport between hosts.
+ */
+#include "comm/tune.h"
+
+#include <cjson/cJSON.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_SMALL = 20, N_LARGE = 4, N_WARM_UP = 2, SMALL_NBYTES = 8, LARGE_NBYTES = 256 * 1024, FILE_NBYTES = 1 << 20 };
+
+/* What ranks tell each other. */
+typedef struct verdict {
+    int32_t status;
+    int32_t is_given; /* the figures, and nothing is to be measured */
+    double latency_ns, ns_per_byte;
+    char text[256]; /* of the error */
+} verdict;
+
+/* --- the file --- */
+
+static lks_status parse(const char *path, const char *name, const cJSON *whole, verdict *v) {
+    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(whole, name);
+    const cJSON *latency = cJSON_GetObjectItemCaseSensitive(entry, "latency_us");
+    const cJSON *speed = cJSON_GetObjectItemCaseSensitive(entry, "gbytes_per_s");
+    if (!cJSON_IsNumber(latency) || !cJSON_IsNumber(speed) || !(latency->valuedouble > 0) || !(speed->valuedouble > 0))
+        return lksi_error(
+            LKS_ERR_FORMAT,
+            "LOCKSTEP_TUNING: %s has no {\"%s\": {\"latency_us\": ..., \"gbytes_per_s\": ...}}, both over 0", path,
+            name);
+    v->is_given = 1;
+    v->latency_ns = latency->valuedouble * 1000;
+    v->ns_per_byte = 1 / speed->valuedouble;
+    return LKS_OK;
+}
+
+static lks_status read_file(const lks_group *group, verdict *v) {
+    const char *path = getenv("LOCKSTEP_TUNING");
+    if (path == NULL || path[0] == '\0') return LKS_OK;
+    void *data;
+    size_t nbytes;
+    LKS_TRY(lksi_file_read(path, FILE_NBYTES, &data, &nbytes));
+    cJSON *whole = cJSON_ParseWithLength(data, nbytes);
+    lks_status status = parse(path, group->remote->name, whole, v);
+    cJSON_Delete(whole);
+    lksi_free(data);
+    return status;
+}
+
+/* --- the measurement --- */
+
+static lks_status ping_pong(lks_group *group, const lksi_call *call, int peer, unsigned char *data, size_t nbytes,
+                            int n_rounds, double *one_way_ns) {
+    int64_t start_ns = 0;
+    for (int i = 0; i < n_rounds + N_WARM_UP; i++) {
+        if (i == N_WARM_UP) start_ns = lksi_now_ns();
+        if (group->rank < peer) LKS_TRY(lksi_step_send(group, call, peer, data, nbytes));
+        LKS_TRY(lksi_step_receive(group, call, peer, data, nbytes));
+        if (group->rank > peer) LKS_TRY(lksi_step_send(group, call, peer, data, nbytes));
+    }
+    *one_way_ns = (double)(lksi_now_ns() - start_ns) / (2.0 * n_rounds);
+    return LKS_OK;
+}
+
+static int first_rank_of(const lks_group *group, int host) {
+    int rank = 0;
+    while (rank < group->size && group->host_of[rank] != host) rank++;
+    return rank;
+}
+
+static lks_status measure(lks_group *group, const lksi_call *call, verdict *v) {
+    int host = group->host_of[group->rank], peer = first_rank_of(group, host ^ 1);
+    if (first_rank_of(group, host) != group->rank || peer == group->size) return LKS_OK;
+    unsigned char *data;
+    double small_ns, large_ns;
+    LKS_TRY(lksi_group_scratch(group, LARGE_NBYTES, &data));
+    LKS_TRY(ping_pong(group, call, peer, data, SMALL_NBYTES, N_SMALL, &small_ns));
+    LKS_TRY(ping_pong(group, call, peer, data, LARGE_NBYTES, N_LARGE, &large_ns));
+    v->latency_ns = small_ns;
+    v->ns_per_byte = large_ns > small_ns ? (large_ns - small_ns) / LARGE_NBYTES : 0;
+    return LKS_OK;
+}
+
+/* --- agreeing --- */
+
+static lks_status tell_all(lks_group *group, const lksi_call *call, verdict *v) {
+    if (group->rank != 0) return lksi_step_receive(group, call, 0, v, sizeof *v);
+    for (int rank = 1; rank < group->size; rank++) LKS_TRY(lksi_step_send(group, call, rank, v, sizeof *v));
+    return LKS_OK;
+}
+
+static lks_status find_largest(lks_group *group, const lksi_call *call, verdict *v) {
+    if (group->rank != 0) return lksi_step_send(group, call, 0, v, sizeof *v);
+    for (int rank = 1; rank < group->size; rank++) {
+        verdict heard;
+        LKS_TRY(lksi_step_receive(group, call, rank, &heard, sizeof heard));
+        if (heard.latency_ns > v->latency_ns) v->latency_ns = heard.latency_ns;
+        if (heard.ns_per_byte > v->ns_per_byte) v->ns_per_byte = heard.ns_per_byte;
+    }
+    return LKS_OK;
+}
+
+static lks_status run(lks_group *group, const lksi_call *call) {
+    verdict v = {.status = LKS_OK};
+    if (group->rank == 0) {
+        v.status = (int32_t)read_file(group, &v);
+        if (v.status != LKS_OK) snprintf(v.text, sizeof v.text, "%s", lks_error_text());
+    }
+    LKS_TRY(tell_all(group, call, &v));
+    if (v.status != LKS_OK) return lksi_error((lks_status)v.status, "%s", v.text);
+    if (!v.is_given) {
+        LKS_TRY(measure(group, call, &v));
+        LKS_TRY(find_largest(group, call, &v));
+        LKS_TRY(tell_all(group, call, &v));
+    }
+    group->selection.latency_ns = v.latency_ns;
+    group->selection.ns_per_byte = v.ns_per_byte;
+    group->selection.is_measured = true;
+    return LKS_OK;
+}
+
+lks_status lksi_tune(lks_group *group) {
+    static const lksi_operation tune = {.name = "tune", .algorithms = {{.name = "ping_pong", .run = run}}};
+    lksi_call call = {.operation = &tune, .algorithm = tune.algorithms, .sequence = ++group->counters.n_calls};
+    call.fingerprint = lksi_mix(lksi_hash64(LKSI_HASH_START, "tune", 4), call.sequence);
+    return lksi_work_run(group, &call);
+}

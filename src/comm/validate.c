@@ -1,0 +1,81 @@
+/* What a call must be before anything is sent. */
+#include "comm/validate.h"
+
+#include "comm/arithmetic/arithmetic.h"
+
+static lks_status check_count(const lksi_call *call, size_t count, size_t n_blocks) {
+    size_t each = lks_type_nbytes(call->type);
+    if (count <= SIZE_MAX / 2 / each / n_blocks) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: a count of %zu is more than memory can hold", call->operation->name,
+                      count);
+}
+
+/* Sets the call's count: all blocks together. */
+static lks_status add_counts(const lks_group *group, lksi_call *call) {
+    const char *name = call->operation->name;
+    if (call->counts == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `counts` is NULL", name);
+    call->count = 0;
+    for (int rank = 0; rank < group->size; rank++) {
+        LKS_TRY(check_count(call, call->counts[rank], 1));
+        call->count += call->counts[rank]; /* at most SIZE_MAX / 2 each, and the sum before it too */
+        LKS_TRY(check_count(call, call->count, 1));
+    }
+    return LKS_OK;
+}
+
+/* Where this rank's block begins among all, and what it takes. */
+static void own_block(const lks_group *group, const lksi_call *call, size_t *begin, size_t *nbytes) {
+    *begin = (size_t)group->rank * call->nbytes, *nbytes = call->nbytes;
+    if (call->counts == NULL) return;
+    size_t before = 0, each = lks_type_nbytes(call->type);
+    for (int rank = 0; rank < group->rank; rank++) before += call->counts[rank];
+    *begin = before * each, *nbytes = call->counts[group->rank] * each;
+}
+
+static bool brings(const lks_group *group, const lksi_call *call, lksi_holders holders) {
+    return holders == LKSI_EVERYONE || (holders == LKSI_ROOT && group->rank == call->root);
+}
+
+static lks_status check_pointer(const lksi_call *call, const char *which, const void *data, size_t nbytes) {
+    if (data != NULL || nbytes == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL with a count of %zu", call->operation->name, which,
+                      call->count);
+}
+
+/* In place means: this rank's block of the blocked buffer and the other buffer, or the whole of two buffers alike, are
+ * the same memory. */
+static lks_status check_buffers(const lks_group *group, const lksi_call *call) {
+    const lksi_operation *operation = call->operation;
+    bool has_in = brings(group, call, operation->in), has_out = brings(group, call, operation->out);
+    size_t begin, block, all = call->counts != NULL ? call->nbytes : (size_t)group->size * call->nbytes;
+    own_block(group, call, &begin, &block);
+    size_t n_in = operation->is_in_blocked ? all : block, n_out = operation->is_out_blocked ? all : block;
+    if (has_in) LKS_TRY(check_pointer(call, "in", call->in, n_in));
+    if (has_out) LKS_TRY(check_pointer(call, operation->in == LKSI_NOBODY ? "data" : "out", call->out, n_out));
+    if (!has_in || !has_out || n_in == 0 || n_out == 0) return LKS_OK;
+    uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
+    if (in >= out + n_out || out >= in + n_in) return LKS_OK;
+    bool is_in_place = operation->is_in_blocked == operation->is_out_blocked ? in == out
+                       : operation->is_out_blocked                           ? in == out + begin
+                                                                             : out == in + begin;
+    if (is_in_place) return LKS_OK;
+    if (operation->is_in_blocked == operation->is_out_blocked)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap without being the same", operation->name);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap, and not at this rank's block", operation->name);
+}
+
+lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
+    const lksi_operation *operation = call->operation;
+    if (operation->is_rooted && (call->root < 0 || call->root >= group->size))
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: root %d is outside 0..%d", operation->name, call->root,
+                          group->size - 1);
+    if (!operation->has_type) return LKS_OK;
+    size_t each = lks_type_nbytes(call->type);
+    if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", operation->name, (int)call->type);
+    if (operation->is_reduction) LKS_TRY(lksi_reduction_check(operation->name, call->type, call->op, call->scale));
+    if (operation->has_counts) LKS_TRY(add_counts(group, call));
+    bool is_blocked = !operation->has_counts && (operation->is_in_blocked || operation->is_out_blocked);
+    LKS_TRY(check_count(call, call->count, is_blocked ? (size_t)group->size : 1));
+    call->nbytes = call->count * each;
+    return check_buffers(group, call);
+}
