@@ -5,7 +5,7 @@ BENCH_ARGS ?=
 CTEST = ctest --test-dir build --output-on-failure
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test check asan ubsan tsan fuzz soak lint format bench install clean help test-packages
+.PHONY: build demo test check asan ubsan tsan fuzz soak lint format bench bench-comm install clean help test-packages
 
 build: ## the library, the command and the examples, optimised, into build/
 	@tools/install-packages build
@@ -56,6 +56,10 @@ bench: build ## step times against PyTorch, side by side (BENCH_ARGS: see bench/
 	@tools/find-data >/dev/null || tools/install-packages data
 	@python3 bench/train.py $(BENCH_ARGS)
 
+bench-comm: build ## collectives against Open MPI, MPICH and Gloo, side by side (BENCH_ARGS: see bench/comm.py --help)
+	@tools/install-packages bench-comm
+	@python3 bench/comm.py $(BENCH_ARGS)
+
 install: build ## installs under PREFIX (/usr/local), with DESTDIR
 	@cmake --install build --prefix $(PREFIX)
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
@@ -64,4 +68,4 @@ clean: ## removes all that was built
 	@rm -rf build build-*
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile

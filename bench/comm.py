@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Collectives: ours against Open MPI, MPICH and PyTorch's Gloo, in one run (`make bench-comm`).
+
+Contenders:
+    symmetric  lockstep bench between processes, buffers in symmetric memory
+    ordinary   the same with ordinary buffers
+    tcp        the same over TCP (loopback)
+    openmpi    bench/peers/comm_mpi.c, compiled with mpicc.openmpi
+    mpich      the same with mpicc.mpich
+    gloo       bench/peers/comm_gloo.py over loopback
+
+All measure in the same way: warm-up, 9 blocks of at least 2 ms of calls back to back, the slowest rank's time, the median
+of the blocks, results checked. Each repetition runs every contender once, in turn, so that whatever else the machine does
+falls on all; a figure is the median of the repetitions. The MPI libraries run as they do by default (Open MPI binds two
+ranks to cores, MPICH and ours bind nothing); --oversubscribe is given to Open MPI only where there are more ranks than
+CPUs. A contender that is not there is named and left out.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PEERS = os.path.join(ROOT, "bench", "peers")
+CONTENDERS = ("symmetric", "ordinary", "tcp", "openmpi", "mpich", "gloo")
+MPI = ("openmpi", "mpich")
+OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+KIB = 1024
+
+# (operations, ranks, ours, against, from how many bytes, at least how many times as fast)
+LEVEL = ("broadcast", "all_gather", "reduce_scatter")
+AIMS = (
+    (("all_reduce",), (2,), "symmetric", "mpi", 64 * KIB, 4),
+    (("all_reduce",), (2,), "symmetric", "mpi", 256, 1.5),
+    (("all_reduce",), (2,), "symmetric", "mpi", 0, 1),
+    (("all_reduce",), (2,), "ordinary", "mpi", 0, 1),
+    (("all_reduce",), (2,), "ordinary", "mpi", 8 * KIB, 1.2),
+    (("all_reduce",), (4,), "symmetric", "mpi", 0, 2),
+    (("all_reduce",), (2, 4), "tcp", "gloo", 0, 1.5),
+    (("all_reduce",), (2, 4), "symmetric", "gloo", 0, 10),
+    (LEVEL, (2, 4), "symmetric", "mpi", 0, 1),
+    (LEVEL, (2, 4), "ordinary", "mpi", 0, 1),
+)
+
+
+class Missing(Exception):
+    pass
+
+
+def output_of(command):
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    except OSError as error:
+        raise Missing(f"{command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise Missing(f"{os.path.basename(command[0])}: exit status {done.returncode}: {lines[0]}")
+    return done.stdout
+
+
+def parse_sizes(text):
+    """As lockstep bench takes them: 4:64M:4, 8,1K,3M."""
+    def number(word):
+        shift = {"K": 10, "M": 20, "G": 30}.get(word[-1:], 0)
+        return int(word[:-1] if shift else word) << shift
+
+    sizes = []
+    for part in text.split(","):
+        words = [number(word) for word in part.split(":")]
+        first, last, factor = words[0], words[1] if len(words) > 1 else words[0], words[2] if len(words) > 2 else 2
+        if first < 1 or factor < 2 or len(words) > 3:
+            raise ValueError(part)
+        while first <= last:
+            sizes.append(first)
+            first *= factor
+    return sizes
+
+
+# --- contenders: prepare raises Missing, run returns rows ---
+
+def ours(who, operation, ranks, sizes, arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rows.json")
+        flags = {"symmetric": ["--transport", "shm", "--symmetric"], "ordinary": ["--transport", "shm"],
+                 "tcp": ["--transport", "tcp"]}[who]
+        output_of([os.path.join(arguments.build, "lockstep"), "bench", operation, "--ranks", str(ranks), "--json", path,
+                   "--sizes", ",".join(map(str, sizes)), *flags])
+        with open(path, encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+
+def mpi_program(who, arguments):
+    return os.path.join(arguments.build, "peers", f"comm_{who}")
+
+
+def compile_mpi(who, arguments):
+    for tool in (f"mpicc.{who}", f"mpirun.{who}"):
+        if shutil.which(tool) is None:
+            raise Missing(f"{tool} is not installed; Debian: apt-get install openmpi-bin libopenmpi-dev mpich libmpich-dev")
+    os.makedirs(os.path.join(arguments.build, "peers"), exist_ok=True)
+    output_of([f"mpicc.{who}", "-O3", os.path.join(PEERS, "comm_mpi.c"), "-o", mpi_program(who, arguments)])
+
+
+def mpi(who, operation, ranks, sizes, arguments):
+    launcher = [f"mpirun.{who}"]
+    if who == "openmpi":
+        launcher += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        launcher += ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
+    text = output_of([*launcher, "-n", str(ranks), mpi_program(who, arguments), who, operation, ",".join(map(str, sizes))])
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def find_torch(arguments):
+    try:
+        arguments.python = output_of([os.path.join(ROOT, "tools/torch-python")]).strip()
+    except Missing as error:
+        raise Missing("no Python here has PyTorch; Debian: apt-get install python3-torch") from error
+
+
+def gloo(operation, ranks, sizes, arguments):
+    if operation == "reduce_scatter":
+        return []  # Gloo has none in PyTorch 1.13
+    text = output_of([arguments.python, os.path.join(PEERS, "comm_gloo.py"), operation, ",".join(map(str, sizes)),
+                      "--nproc", str(ranks)])
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def prepare(who, arguments):
+    if who in MPI:
+        compile_mpi(who, arguments)
+    elif who == "gloo":
+        find_torch(arguments)
+    else:
+        ours(who, "all_reduce", 2, [4], arguments)
+
+
+def run(who, operation, ranks, arguments):
+    if who in MPI:
+        return mpi(who, operation, ranks, arguments.sizes, arguments)
+    if who == "gloo":
+        return gloo(operation, ranks, arguments.sizes, arguments)
+    return ours(who, operation, ranks, arguments.sizes, arguments)
+
+
+# --- measuring and summing up ---
+
+def measure(present, arguments):
+    rows = []
+    for repetition in range(arguments.repetitions):
+        for operation in arguments.operations:
+            for ranks in arguments.ranks:
+                for who in present:
+                    print(f"{repetition + 1}/{arguments.repetitions} {operation} on {ranks}: {who}", file=sys.stderr, flush=True)
+                    new = run(who, operation, ranks, arguments)
+                    wrong = [row for row in new if row["errors"]]
+                    if wrong:
+                        sys.exit(f"{who}: wrong elements: {wrong[0]}")
+                    rows += [{"contender": who, "repetition": repetition, **row} for row in new]
+    return rows
+
+
+def medians(rows):
+    """{(operation, ranks): {bytes: {contender: microseconds}}}, and the better of the MPI libraries as "mpi"."""
+    samples = {}
+    for row in rows:
+        samples.setdefault((row["op"], row["ranks"]), {}).setdefault(row["bytes"], {}).setdefault(
+            row["contender"], []).append(row["time_us_median"])
+    for sizes in samples.values():
+        for nbytes, times in sizes.items():
+            sizes[nbytes] = {who: statistics.median(values) for who, values in times.items()}
+            libraries = [sizes[nbytes][who] for who in MPI if who in sizes[nbytes]]
+            if libraries:
+                sizes[nbytes]["mpi"] = min(libraries)
+    return samples
+
+
+def ratio(times, us, against):
+    return times[against] / times[us] if us in times and against in times else None
+
+
+def print_tables(results, present):
+    ratios = (("symmetric", "mpi"), ("ordinary", "mpi"), ("tcp", "gloo"), ("symmetric", "gloo"))
+    for (operation, ranks), sizes in results.items():
+        print(f"\n{operation}, f32, {ranks} ranks: microseconds, and how many times as fast ('mpi': the better of both)")
+        print(f"{'bytes':>10}" + "".join(f" {who:>11}" for who in present) +
+              "".join(f" {us + '/' + them:>15}" for us, them in ratios))
+        for nbytes, times in sorted(sizes.items()):
+            print(f"{nbytes:>10}" + "".join(f" {times[who]:>11.2f}" if who in times else f" {'-':>11}" for who in present) +
+                  "".join(f" {value:>14.2f}x" if (value := ratio(times, *pair)) else f" {'-':>15}" for pair in ratios))
+
+
+def judge(results):
+    """The rows of the aims for which there are figures, each with its least ratio."""
+    rows = []
+    for operations, ranks_list, us, against, from_nbytes, aim in AIMS:
+        for (operation, ranks), sizes in results.items():
+            if operation not in operations or ranks not in ranks_list:
+                continue
+            found = [(ratio(times, us, against), nbytes) for nbytes, times in sizes.items()
+                     if nbytes >= from_nbytes and ratio(times, us, against) is not None]
+            if found:
+                least, nbytes = min(found)
+                rows.append({"op": operation, "ranks": ranks, "ours": us, "against": against, "from_bytes": from_nbytes,
+                             "aim": aim, "least": least, "least_at_bytes": nbytes, "is_reached": least >= aim})
+    return rows
+
+
+def print_aims(rows):
+    print("\nagainst the aims: the least ratio over the sizes")
+    for row in rows:
+        print(f"{row['op']:<14} {row['ranks']} ranks  {row['ours']:>9} against {row['against']:<4} from {row['from_bytes']:>6} B: "
+              f"aim {row['aim']:>4}x, least {row['least']:>7.2f}x at {row['least_at_bytes']} B  "
+              f"{'reached' if row['is_reached'] else 'MISSED'}")
+
+
+def choices(known):
+    def parse(text):
+        chosen = text.split(",")
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"'{name}': of {', '.join(known)}")
+        return chosen
+    return parse
+
+
+def numbers(text):
+    return [int(word) for word in text.split(",")]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--operations", type=choices((*OPERATIONS, "send_recv")), default=list(OPERATIONS),
+                        help=f"of {', '.join(OPERATIONS)}, send_recv")
+    parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of ranks")
+    parser.add_argument("--sizes", type=parse_sizes, default=parse_sizes("4:64M:4"), help="bytes, as lockstep bench takes them")
+    parser.add_argument("--contenders", type=choices(CONTENDERS), default=list(CONTENDERS), help=f"of {', '.join(CONTENDERS)}")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--json", metavar="FILE", help="write one line per measurement and one per aim")
+    arguments = parser.parse_args()
+    present = []
+    for who in arguments.contenders:
+        try:
+            prepare(who, arguments)
+            present.append(who)
+        except Missing as reason:
+            print(f"skipped: {who}: {reason}")
+    try:
+        rows = measure(present, arguments)
+    except Missing as reason:
+        sys.exit(str(reason))
+    results = medians(rows)
+    aims = judge(results)
+    print(f"{len(os.sched_getaffinity(0))} CPUs, median of {arguments.repetitions} alternating repetitions")
+    print_tables(results, present)
+    print_aims(aims)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            for entry in rows + aims:
+                file.write(json.dumps(entry) + "\n")
+
+
+if __name__ == "__main__":
+    main()

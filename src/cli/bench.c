@@ -1,0 +1,147 @@
+/* lockstep bench: how long an operation takes on this machine, with its results checked. */
+#include "cli/bench.h"
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <lockstep/launch.h>
+#include <string.h>
+
+static const char help_text[] =
+    "usage: lockstep bench OPERATION [OPTIONS]\n"
+    "\n"
+    "Measures an operation over sizes and algorithms, checks every result, and prints a line for each.\n"
+    "OPERATION: all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv\n"
+    "all_gatherv barrier, send_recv (between ranks 0 and 1), or all.\n"
+    "\n"
+    "  --ranks N         start N ranks; without it, be one of those that a launcher has started:\n"
+    "                    lockstep run -n 4 lockstep bench all_reduce\n"
+    "  --processes       with --ranks: as processes (the default)\n"
+    "  --threads         with --ranks: as threads\n"
+    "  --transport T     auto, thread, shm or tcp\n"
+    "  --algorithm NAME  auto, a name, or all\n"
+    "  --sizes LIST      bytes: 4:64M doubles (the default), 4:64M:4 goes by fours, 8,1K,3M lists\n"
+    "  --type T          f32 (the default) f64 f16 bf16 i8 u8 i32 i64\n"
+    "  --operator O      of reductions: sum (the default) product min max avg band bor bxor\n"
+    "  --root R          of rooted operations (0)\n"
+    "  --symmetric       buffers in symmetric memory\n"
+    "  --cold            each call takes other buffers, which no cache holds\n"
+    "  --repetitions N   blocks of calls per line, at least 9 (9)\n"
+    "  --json FILE       also writes a JSON object per line\n"
+    "  --plot FILE.svg   also draws time over size, a curve per algorithm\n"
+    "  --tune [FILE]     measures send_recv (over tcp, unless --transport says otherwise) and writes latency and\n"
+    "                    bandwidth to FILE, for `auto`; default $XDG_CACHE_HOME/lockstep/tuning.json\n"
+    "\n"
+    "Time is that of the slowest rank: the median over blocks of at least 2 ms of calls back to back, out of place, "
+    "and\n"
+    "the 99th percentile of single calls; of send_recv half a round trip. As nccl-tests has it, bytes is what one "
+    "rank\n"
+    "holds, or all blocks together where an operation has one per rank (gather, scatter, all_gather, reduce_scatter,\n"
+    "all_to_all); algbw is bytes / time in 1e9 bytes a second, and busbw is algbw times 2(n-1)/n for all_reduce, "
+    "(n-1)/n\n"
+    "for operations with blocks, 1 for the rest. `errors` counts wrong elements on all ranks.\n"
+    "Exit status: 0; 1 if an element was wrong or an operation failed; 2 for a wrong option.\n";
+
+/* What rank 0 does with the rows; the other ranks only count errors. */
+typedef struct results {
+    const lksi_bench_plan *plan;
+    bool is_writer;
+    FILE *json;
+    lksi_bench_row *rows; /* for plot and tuning */
+    size_t n_rows, capacity;
+    int64_t n_errors;
+} results;
+
+static lks_status take(void *context, const lksi_bench_row *row) {
+    results *r = context;
+    r->n_errors += row->n_errors;
+    if (!r->is_writer) return LKS_OK;
+    lksi_bench_print_row(row);
+    if (r->json != NULL) LKS_TRY(lksi_bench_write_json(r->json, r->plan->json_path, row));
+    LKS_TRY(lksi_grow((void **)&r->rows, &r->capacity, r->n_rows + 1, sizeof *r->rows));
+    r->rows[r->n_rows++] = *row;
+    return LKS_OK;
+}
+
+static lks_status open_json(results *r) {
+    if (!r->is_writer || r->plan->json_path == NULL) return LKS_OK;
+    r->json = fopen(r->plan->json_path, "we");
+    return r->json != NULL ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: %s", r->plan->json_path, strerror(errno));
+}
+
+static lks_status write_files(const results *r) {
+    if (!r->is_writer) return LKS_OK;
+    if (r->plan->plot_path != NULL) LKS_TRY(lksi_bench_plot(r->plan->plot_path, r->rows, r->n_rows));
+    return r->plan->does_tune ? lksi_bench_tune(r->plan->tune_path, r->rows, r->n_rows) : LKS_OK;
+}
+
+/* What fails on rank 0 alone would leave the others waiting for it. */
+static lks_status agree(lks_group *group, lks_status mine) {
+    int32_t status = (int32_t)mine;
+    LKS_TRY(lks_broadcast(group, &status, 1, LKS_I32, 0, NULL));
+    return (lks_status)status;
+}
+
+static lks_status measure(lks_group *world, const lksi_bench_plan *plan, int64_t *n_errors) {
+    results r = {.plan = plan, .is_writer = lks_group_rank(world) == 0};
+    lks_status status;
+    LKS_TRY_GOTO(agree(world, open_json(&r)), free_rows);
+    if (r.is_writer) lksi_bench_print_header();
+    LKS_TRY_GOTO(lksi_bench_measure(world, plan, take, &r), free_rows);
+    status = agree(world, write_files(&r));
+free_rows:
+    if (r.json != NULL) fclose(r.json);
+    lksi_free(r.rows);
+    *n_errors = r.n_errors;
+    return status;
+}
+
+/* Does the plan fit the ranks that a launcher has started? */
+static int check_world(lks_group *world, const lksi_bench_plan *plan) {
+    bool is_speaker = lks_group_rank(world) == 0;
+    int size = lks_group_size(world);
+    if (plan->root >= size)
+        return is_speaker ? lksi_bench_refuse("--root '%d': there are %d ranks", plan->root, size) : LKSI_EXIT_USAGE;
+    if (size < 2 && plan->operation != NULL && strcmp(plan->operation->name, "send_recv") == 0)
+        return lksi_bench_refuse("send_recv needs 2 ranks: --ranks 2, or a launcher");
+    return 0;
+}
+
+/* Errors that all ranks share are told by one of them; others name what a rank saw. */
+static int fail(lks_group *world, lks_status status) {
+    bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED || status == LKS_ERR_FILE;
+    return is_common && lks_group_rank(world) != 0 ? 1 : lks_report(status, NULL, 0);
+}
+
+static int be_rank(void *argument) {
+    const lksi_bench_plan *plan = argument;
+    lks_group *world;
+    LKS_CHECK(lks_init(&world, &(lks_init_options){.transport = plan->transport}));
+    int exit_code = check_world(world, plan);
+    int64_t n_errors = 0;
+    lks_status status = exit_code == 0 ? measure(world, plan, &n_errors) : LKS_OK;
+    if (status != LKS_OK) exit_code = fail(world, status);
+    if (n_errors > 0 && lks_group_rank(world) == 0)
+        exit_code = lksi_bench_refuse("%lld wrong elements", (long long)n_errors) != 0;
+    lks_group_destroy(world);
+    return exit_code;
+}
+
+static int be_launched_rank(int argc, char **argv) {
+    lksi_bench_plan plan;
+    int refused = lksi_bench_parse(argc, argv, &plan);
+    return refused != 0 ? refused : be_rank(&plan);
+}
+
+static int run(int argc, char **argv) {
+    lksi_bench_plan plan;
+    int refused = lksi_bench_parse(argc, argv, &plan);
+    if (refused != 0) return refused;
+    if (plan.n_ranks == 0) return lks_main(argc, argv, be_launched_rank);
+    lks_status status = lks_spawn(plan.n_ranks, plan.as_threads ? LKS_THREADS : LKS_PROCESSES, be_rank, &plan);
+    if (status == LKS_OK) return 0;
+    (void)lksi_bench_refuse("%s", lks_error_text());
+    return 1;
+}
+
+const lksi_command lksi_command_bench = {
+    .name = "bench", .summary = "how long an operation takes here, results checked", .help = help_text, .run = run};

@@ -1,0 +1,280 @@
+/* The flags of `lockstep bench`. */
+#include "cli/bench.h"
+#include "cli/cli.h"
+#include "comm/arithmetic/arithmetic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int lksi_bench_refuse(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("lockstep bench: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    return LKSI_EXIT_USAGE;
+}
+
+/* --- sizes: "4:64M" (doubling), "4:64M:4" (times four), "4,1K,3:48" --- */
+
+/* A number of bytes with K, M or G behind it; *end is what follows. */
+static bool parse_nbytes(const char *text, size_t *nbytes, const char **end) {
+    char *after;
+    if (*text < '0' || *text > '9') return false;
+    unsigned long long value = strtoull(text, &after, 10);
+    static const char units[] = "KMG";
+    const char *unit = *after != '\0' ? strchr(units, *after) : NULL;
+    int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
+    if (value < 1 || value > (UINT64_C(1) << 40) >> shift) return false;
+    *nbytes = (size_t)value << shift;
+    *end = after + (unit != NULL);
+    return true;
+}
+
+static bool add_range(lksi_bench_plan *plan, size_t first, size_t last, size_t factor) {
+    if (last < first || factor < 2) return false;
+    for (size_t nbytes = first; nbytes <= last; nbytes *= factor) {
+        if (plan->n_sizes == LKSI_BENCH_MAX_SIZES) return false;
+        plan->sizes[plan->n_sizes++] = nbytes;
+    }
+    return true;
+}
+
+static bool parse_sizes(lksi_bench_plan *plan, const char *text) {
+    plan->n_sizes = 0;
+    for (;;) {
+        size_t first, last, factor = 2;
+        if (!parse_nbytes(text, &first, &text)) return false;
+        last = first;
+        if (*text == ':' && !parse_nbytes(text + 1, &last, &text)) return false;
+        if (*text == ':' && !parse_nbytes(text + 1, &factor, &text)) return false;
+        if (!add_range(plan, first, last, factor)) return false;
+        if (*text == '\0') return true;
+        if (*text++ != ',') return false;
+    }
+}
+
+static int set_sizes(lksi_bench_plan *plan, const char *value) {
+    if (parse_sizes(plan, value)) return 0;
+    return lksi_bench_refuse("--sizes '%s': bytes were expected, as in 4:64M, 4:64M:4 or 8,1K,3M (at most %d sizes)",
+                             value, LKSI_BENCH_MAX_SIZES);
+}
+
+/* --- the others --- */
+
+static int parse_number(const char *name, const char *value, int64_t min, int64_t max, int *number) {
+    int64_t parsed;
+    if (!lksi_parse_i64(value, min, max, &parsed))
+        return lksi_bench_refuse("%s '%s': a number from %lld to %lld was expected", name, value, (long long)min,
+                                 (long long)max);
+    *number = (int)parsed;
+    return 0;
+}
+
+static int set_ranks(lksi_bench_plan *plan, const char *value) {
+    return parse_number("--ranks", value, 1, LKSI_MAX_RANKS, &plan->n_ranks);
+}
+static int set_root(lksi_bench_plan *plan, const char *value) {
+    return parse_number("--root", value, 0, LKSI_MAX_RANKS - 1, &plan->root);
+}
+static int set_repetitions(lksi_bench_plan *plan, const char *value) {
+    return parse_number("--repetitions", value, LKSI_BENCH_MIN_BLOCKS, LKSI_BENCH_MAX_BLOCKS, &plan->n_blocks);
+}
+
+static int set_transport(lksi_bench_plan *plan, const char *value) {
+    static const char *const known[] = {"auto", "thread", "shm", "tcp"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(value, known[i]) == 0) {
+            plan->transport = known[i];
+            return 0;
+        }
+    return lksi_bench_refuse("--transport '%s': one of auto, thread, shm, tcp was expected", value);
+}
+
+static int set_type(lksi_bench_plan *plan, const char *value) {
+    for (int type = 0; lks_type_nbytes((lks_type)type) > 0; type++)
+        if (strcmp(value, lks_type_name((lks_type)type)) == 0) {
+            plan->type = (lks_type)type;
+            return 0;
+        }
+    return lksi_bench_refuse("--type '%s': one of f32, f64, f16, bf16, i8, u8, i32, i64 was expected", value);
+}
+
+static int set_operator(lksi_bench_plan *plan, const char *value) {
+    for (int op = LKS_SUM; op <= LKS_BXOR; op++)
+        if (strcmp(value, lksi_operator_name((lks_operator)op)) == 0) {
+            plan->op = (lks_operator)op;
+            return 0;
+        }
+    return lksi_bench_refuse("--operator '%s': one of sum, product, min, max, avg, band, bor, bxor was expected",
+                             value);
+}
+
+static int set_algorithm(lksi_bench_plan *plan, const char *value) {
+    plan->algorithm = value;
+    return 0;
+}
+
+static int set_path(const char *name, const char *value, const char **path) {
+    if (*value == '\0') return lksi_bench_refuse("%s '': a file was expected", name);
+    *path = value;
+    return 0;
+}
+static int set_json(lksi_bench_plan *plan, const char *value) { return set_path("--json", value, &plan->json_path); }
+static int set_plot(lksi_bench_plan *plan, const char *value) { return set_path("--plot", value, &plan->plot_path); }
+static int set_tune(lksi_bench_plan *plan, const char *value) {
+    plan->does_tune = true;
+    return value == NULL ? 0 : set_path("--tune", value, &plan->tune_path);
+}
+
+static int set_operation(lksi_bench_plan *plan, const char *value) {
+    plan->operation = lksi_bench_operation_find(value);
+    if (plan->operation != NULL || strcmp(value, "all") == 0) return 0;
+    return lksi_bench_refuse("unknown operation '%s'; see lockstep help bench", value);
+}
+
+typedef struct option {
+    const char *name;
+    int (*set)(lksi_bench_plan *plan, const char *value); /* NULL: a flag */
+    size_t flag;                                          /* its place in the plan */
+    bool may_lack_value;
+} option;
+
+static const option options[] = {
+    {.name = "--algorithm", .set = set_algorithm},
+    {.name = "--transport", .set = set_transport},
+    {.name = "--ranks", .set = set_ranks},
+    {.name = "--threads", .flag = offsetof(lksi_bench_plan, as_threads)},
+    {.name = "--processes", .flag = offsetof(lksi_bench_plan, as_processes)},
+    {.name = "--sizes", .set = set_sizes},
+    {.name = "--type", .set = set_type},
+    {.name = "--operator", .set = set_operator},
+    {.name = "--symmetric", .flag = offsetof(lksi_bench_plan, is_symmetric)},
+    {.name = "--cold", .flag = offsetof(lksi_bench_plan, is_cold)},
+    {.name = "--root", .set = set_root},
+    {.name = "--repetitions", .set = set_repetitions},
+    {.name = "--json", .set = set_json},
+    {.name = "--plot", .set = set_plot},
+    {.name = "--tune", .set = set_tune, .may_lack_value = true},
+};
+
+/* The option that `argument` names; *value is what follows a '=' in it, else NULL. */
+static const option *find_option(const char *argument, const char **value) {
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        size_t length = strlen(options[i].name);
+        if (strncmp(argument, options[i].name, length) != 0) continue;
+        *value = argument[length] == '=' ? argument + length + 1 : NULL;
+        if (argument[length] == '\0' || *value != NULL) return &options[i];
+    }
+    return NULL;
+}
+
+/* A flag, or the name of an operation: nothing that a value could be meant by. */
+static bool is_no_value(const char *argument) {
+    return argument == NULL || argument[0] == '-' || lksi_bench_operation_find(argument) != NULL;
+}
+
+/* Takes argv[*i], and the value after it where there is one. */
+static int take_argument(char **argv, int *i, lksi_bench_plan *plan) {
+    const char *value;
+    const option *found = find_option(argv[*i], &value);
+    if (found == NULL) return lksi_bench_refuse("unknown option '%s'; see lockstep help bench", argv[*i]);
+    if (found->set == NULL) {
+        if (value != NULL) return lksi_bench_refuse("%s takes no value", found->name);
+        *(bool *)((char *)plan + found->flag) = true;
+        return 0;
+    }
+    if (value == NULL && !(found->may_lack_value && is_no_value(argv[*i + 1]))) {
+        if (argv[*i + 1] == NULL) return lksi_bench_refuse("%s needs a value", found->name);
+        value = argv[++*i];
+    }
+    return found->set(plan, value);
+}
+
+/* --- what fits together --- */
+
+static int check_algorithm(const lksi_bench_plan *plan) {
+    const char *asked = plan->algorithm, *known;
+    char names[160] = "auto";
+    if (strcmp(asked, "auto") == 0 || strcmp(asked, "all") == 0) return 0;
+    if (plan->operation == NULL)
+        return lksi_bench_refuse("--algorithm '%s': with all operations it is auto or all", asked);
+    for (int i = 1; (known = lksi_bench_algorithm_at(plan->operation, i)) != NULL; i++) {
+        if (strcmp(asked, known) == 0) return 0;
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, ", %s", known);
+    }
+    return lksi_bench_refuse("--algorithm '%s': %s has %s, and 'all' of them", asked, plan->operation->name, names);
+}
+
+static int check_ranks(const lksi_bench_plan *plan) {
+    if (plan->as_threads && plan->as_processes) return lksi_bench_refuse("--threads and --processes: one of them");
+    if (plan->n_ranks == 0) {
+        if (!plan->as_threads && !plan->as_processes) return 0;
+        return lksi_bench_refuse("%s needs --ranks: without it the ranks are those of the launcher",
+                                 plan->as_threads ? "--threads" : "--processes");
+    }
+    const char *launched = getenv("LOCKSTEP_THREADS") != NULL ? "LOCKSTEP_THREADS" : "RANK";
+    if (getenv(launched) != NULL)
+        return lksi_bench_refuse("--ranks '%d': a launcher has started ranks already (%s is set)", plan->n_ranks,
+                                 launched);
+    if (plan->root >= plan->n_ranks)
+        return lksi_bench_refuse("--root '%d': there are %d ranks", plan->root, plan->n_ranks);
+    if (plan->operation != NULL && strcmp(plan->operation->name, "send_recv") == 0 && plan->n_ranks < 2)
+        return lksi_bench_refuse("--ranks '%d': send_recv needs 2", plan->n_ranks);
+    return 0;
+}
+
+/* Processes unless threads are asked for, by their name or by their transport's. */
+static int complete_mode(lksi_bench_plan *plan) {
+    const char *transport = plan->transport != NULL ? plan->transport : "auto";
+    bool is_thread = strcmp(transport, "thread") == 0;
+    if (plan->as_processes && is_thread) return lksi_bench_refuse("--transport 'thread': the ranks are processes");
+    if (plan->as_threads && strcmp(transport, "shm") == 0)
+        return lksi_bench_refuse("--transport 'shm': the ranks are threads");
+    plan->as_threads |= is_thread && plan->n_ranks > 0;
+    return 0;
+}
+
+static int check_operation(const lksi_bench_plan *plan) {
+    bool is_reduction = plan->operation == NULL || plan->operation->is_reduction;
+    if (is_reduction && lksi_reduction_check("bench", plan->type, plan->op, 1) != LKS_OK)
+        return lksi_bench_refuse("--operator '%s': not defined on --type %s", lksi_operator_name(plan->op),
+                                 lks_type_name(plan->type));
+    if (plan->plot_path != NULL && plan->operation == NULL)
+        return lksi_bench_refuse("--plot '%s': a plot shows one operation", plan->plot_path);
+    return 0;
+}
+
+/* Tuning measures one thing: messages over the transport that `auto` is to be told of. */
+static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
+    if (!plan->does_tune) return 0;
+    if (has_operation && (plan->operation == NULL || strcmp(plan->operation->name, "send_recv") != 0))
+        return lksi_bench_refuse("--tune measures send_recv, not %s",
+                                 plan->operation != NULL ? plan->operation->name : "all");
+    plan->operation = lksi_bench_operation_find("send_recv");
+    if (plan->transport == NULL) plan->transport = "tcp";
+    if (plan->n_sizes == 0) plan->sizes[0] = 8, plan->sizes[1] = 4 << 20, plan->n_sizes = 2;
+    return 0;
+}
+
+int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan) {
+    int refused = 0;
+    bool has_operation = false;
+    *plan = (lksi_bench_plan){.algorithm = "auto", .n_blocks = LKSI_BENCH_MIN_BLOCKS};
+    for (int i = 1; i < argc && refused == 0; i++) {
+        bool is_operation = argv[i][0] != '-';
+        if (is_operation && has_operation) return lksi_bench_refuse("one operation, not also '%s'", argv[i]);
+        has_operation |= is_operation;
+        refused = is_operation ? set_operation(plan, argv[i]) : take_argument(argv, &i, plan);
+    }
+    if (refused == 0) refused = complete_tuning(plan, has_operation);
+    if (refused == 0 && !has_operation && !plan->does_tune)
+        return lksi_bench_refuse("which operation? see lockstep help bench");
+    if (plan->n_sizes == 0) add_range(plan, 4, 64 << 20, 2);
+    if (refused == 0) refused = check_algorithm(plan);
+    if (refused == 0) refused = check_ranks(plan);
+    if (refused == 0) refused = complete_mode(plan);
+    return refused == 0 ? check_operation(plan) : refused;
+}

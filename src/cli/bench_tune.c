@@ -1,0 +1,78 @@
+/* The tuning file: what a message costs over a transport, for the choice of algorithms.
+ *
+ *     {"tcp":{"latency_us":11.8,"gbytes_per_s":2.31}}
+ *
+ * A message of n bytes takes latency + n / bandwidth: the least size gives the latency, the greatest the rest. What the
+ * file says of other transports stays. */
+#include "cli/bench.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static lks_status default_path(char *path, size_t path_nbytes) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = cache != NULL && *cache != '\0'
+                     ? snprintf(path, path_nbytes, "%s/lockstep/tuning.json", cache)
+                     : snprintf(path, path_nbytes, "%s/.cache/lockstep/tuning.json", home != NULL ? home : "");
+    if ((cache == NULL || *cache == '\0') && home == NULL)
+        return lksi_error(LKS_ERR_FILE, "neither XDG_CACHE_HOME nor HOME says where the tuning file goes: --tune FILE");
+    if (length < 0 || (size_t)length >= path_nbytes)
+        return lksi_error(LKS_ERR_FILE, "the path of the tuning file is longer than %zu bytes", path_nbytes);
+    return LKS_OK;
+}
+
+static lks_status make_directories(const char *path) {
+    char directory[4096];
+    snprintf(directory, sizeof directory, "%s", path);
+    for (char *slash = strchr(directory + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+            return lksi_error(LKS_ERR_FILE, "%s: %s", directory, strerror(errno));
+        *slash = '/';
+    }
+    return LKS_OK;
+}
+
+/* What the file says now; an empty object where there is none, or none that can be read. */
+static cJSON *read_object(const char *path) {
+    void *text;
+    size_t nbytes;
+    cJSON *object = NULL;
+    if (lksi_file_exists(path) && lksi_file_read(path, 1 << 20, &text, &nbytes) == LKS_OK) {
+        object = cJSON_ParseWithLength(text, nbytes);
+        lksi_free(text);
+    }
+    if (cJSON_IsObject(object)) return object;
+    cJSON_Delete(object);
+    return cJSON_CreateObject();
+}
+
+lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t n_rows) {
+    char chosen[4096];
+    if (path == NULL) {
+        LKS_TRY(default_path(chosen, sizeof chosen));
+        LKS_TRY(make_directories(chosen));
+        path = chosen;
+    }
+    const lksi_bench_row *small = &rows[0], *large = &rows[n_rows - 1];
+    if (large->nbytes <= small->nbytes || large->time_us_median <= small->time_us_median)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "tuning needs a small and a larger size (--sizes): %zu bytes took %.2f us, "
+                          "%zu bytes %.2f us",
+                          small->nbytes, small->time_us_median, large->nbytes, large->time_us_median);
+    double gbytes_per_s =
+        (double)(large->nbytes - small->nbytes) / (large->time_us_median - small->time_us_median) / 1e3;
+    cJSON *object = read_object(path), *entry = cJSON_CreateObject();
+    cJSON_AddNumberToObject(entry, "latency_us", small->time_us_median);
+    cJSON_AddNumberToObject(entry, "gbytes_per_s", gbytes_per_s);
+    cJSON_DeleteItemFromObjectCaseSensitive(object, small->transport);
+    cJSON_AddItemToObject(object, small->transport, entry);
+    lks_status status = lksi_json_write(object, path);
+    cJSON_Delete(object);
+    if (status == LKS_OK)
+        printf("%s: %s latency %.2f us, %.3f GB/s\n", path, small->transport, small->time_us_median, gbytes_per_s);
+    return status;
+}

@@ -1,0 +1,195 @@
+#!/usr/bin/env bash
+# lockstep bench, from the outside: every flag once, at tiny sizes; what it writes; what it refuses. No timings.
+# Usage: test_bench.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
+set -u
+build=$1
+lockstep=$build/lockstep
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+n_failed=0
+shm_before=$(ls /dev/shm)
+export XDG_CACHE_HOME=$work/cache
+
+# check NAME COMMAND...: the behaviour holds if the command succeeds
+check() {
+  local name=$1
+  shift
+  if "$@"; then echo "ok   $name"; else
+    echo "FAIL $name"
+    sed 's/^/     | /' "$work/out" "$work/err"
+    n_failed=$((n_failed + 1))
+  fi
+}
+
+# run ARGS...: lockstep with its output in $work/out and $work/err and its exit status in $status
+run() {
+  "$lockstep" "$@" >"$work/out" 2>"$work/err"
+  status=$?
+}
+
+status_is() { [ "$status" = "$1" ]; }
+err_has() { grep -qE -- "$1" "$work/err"; }
+out_has() { grep -qE -- "$1" "$work/out"; }
+# rows N: a heading and N rows, each without a wrong element
+rows() { [ "$(wc -l <"$work/out")" = $(($1 + 1)) ] && [ "$(grep -cE ' 0$' "$work/out")" = "$1" ]; }
+succeeded() { status_is 0 && [ ! -s "$work/err" ] && rows "$1"; }
+refused() { status_is 2 && [ "$(wc -l <"$work/err")" = 1 ] && err_has "$1"; }
+# json CONDITION: holds for every line of $work/json, an object `row` with the very keys
+json() {
+  python3 - "$work/json" "$1" <<'PY'
+import json, sys
+keys = ["op", "algorithm", "chosen", "transport", "ranks", "symmetric", "type", "bytes", "time_us_median",
+        "time_us_p99", "algbw", "busbw", "errors"]
+rows = [json.loads(line) for line in open(sys.argv[1])]
+wrong = [row for row in rows if list(row) != keys or row["errors"] != 0 or not eval(sys.argv[2])]
+sys.exit(not rows or bool(wrong))
+PY
+}
+well_formed() { python3 -c 'import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])' "$1"; }
+
+# --- every operation, as processes and as threads ---
+for operation in all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv all_gatherv; do
+  run bench $operation --ranks 3 --threads --sizes 4,100,4K --json "$work/json"
+  check "$operation on threads" eval 'status_is 0 && json "row[\"op\"] == \"$operation\" and row[\"transport\"] == \"thread\" and row[\"ranks\"] == 3"'
+  run bench $operation --ranks 2 --processes --root 1 --sizes 64 --type f64 --json "$work/json"
+  check "$operation on processes" eval 'status_is 0 && rows 1 && json "row[\"transport\"] == \"shm\" and row[\"type\"] == \"f64\" and row[\"bytes\"] == 64"'
+done
+run bench barrier --ranks 3
+check "barrier has one row" succeeded 1
+run bench send_recv --ranks 3 --sizes 4,64K --json "$work/json"
+check "send_recv looks at two of three ranks" eval 'succeeded 2 && json "abs(row[\"algbw\"] * row[\"time_us_median\"] * 1e3 / row[\"bytes\"] - 1) < 1e-6"'
+run bench all --ranks 2 --threads --sizes 16
+check "all operations in one run" eval 'succeeded 13 && out_has "^scatterv " && out_has "^send_recv "'
+
+# --- the flags ---
+run bench all_reduce --ranks 4 --sizes 256 --json "$work/json"
+check "busbw of all_reduce is 2(n-1)/n algbw" json 'abs(row["busbw"] / row["algbw"] - 1.5) < 1e-9'
+run bench all_gather --ranks 4 --sizes 256 --json "$work/json"
+check "busbw of all_gather is (n-1)/n algbw" json 'abs(row["busbw"] / row["algbw"] - 0.75) < 1e-9'
+run bench all_reduce --ranks 2 --algorithm all --sizes 4:64:4 --json "$work/json" --plot "$work/plot.svg"
+check "all algorithms, auto among them" eval 'status_is 0 && json "row[\"bytes\"] in (4, 16, 64)" && out_has " auto " && out_has " direct " && out_has " naive "'
+check "the plot is well-formed and has a curve for each" eval 'well_formed "$work/plot.svg" && grep -q ">naive</text>" "$work/plot.svg" && grep -q "<polyline" "$work/plot.svg" && grep -q "fill=.#fff" "$work/plot.svg"'
+run bench all_reduce --ranks 2 --sizes 8 --plot "$work/point.svg"
+check "a plot of one point is well-formed, too" well_formed "$work/point.svg"
+run bench all_reduce --ranks 2 --algorithm naive --sizes 8 --json "$work/json"
+check "an algorithm by name" json 'row["algorithm"] == "naive" and row["chosen"] == "naive"'
+run bench all_reduce --ranks 2 --symmetric --sizes 8,100K --json "$work/json"
+check "--symmetric" eval 'succeeded 2 && json "row[\"symmetric\"] is True"'
+run bench all_reduce --ranks 2 --cold --sizes 4,1M
+check "--cold" succeeded 2
+run bench broadcast --ranks 2 --cold --symmetric --root 1 --sizes 4K
+check "--cold --symmetric" succeeded 1
+run bench all_reduce --ranks 2 --repetitions 21 --sizes 4
+check "--repetitions" succeeded 1
+for type in f32 f64 f16 bf16 i8 u8 i32 i64; do
+  for operator in sum product min max; do
+    run bench all_reduce --ranks 3 --threads --type $type --operator $operator --sizes 200
+    check "$operator of $type is exact" succeeded 1
+  done
+done
+for operator in band bor bxor; do
+  run bench all_reduce --ranks 3 --threads --type u8 --operator $operator --sizes 200
+  check "$operator of u8" succeeded 1
+done
+run bench all_reduce --ranks 3 --threads --type f16 --operator avg --sizes 200
+check "avg of f16" succeeded 1
+run bench all_reduce --ranks 2 --transport thread --sizes 4 --json "$work/json"
+check "--transport thread makes threads of the ranks" json 'row["transport"] == "thread"'
+run bench all_gather --ranks 3 --sizes 4,8,12,16 --json "$work/json"
+check "sizes that hold the same whole elements are one" eval 'rows 1 && json "row[\"bytes\"] == 12"'
+
+# --- tuning ---
+run bench --tune --transport shm --ranks 2
+check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s$" && [ -s "$work/cache/lockstep/tuning.json" ]'
+run bench send_recv --tune "$work/tuning.json" --threads --transport thread --ranks 2
+check "--tune FILE" python3 -c 'import json, sys
+entry = json.load(open(sys.argv[1]))["thread"]
+sys.exit(sorted(entry) != ["gbytes_per_s", "latency_us"] or min(entry.values()) <= 0)' "$work/tuning.json"
+run bench --tune "$work/tuning.json" --transport shm --ranks 2
+check "what it says of other transports stays" eval 'grep -q thread "$work/tuning.json" && grep -q shm "$work/tuning.json"'
+
+# --- as ranks of a launcher ---
+run bench all_reduce --sizes 4 --json "$work/json"
+check "without a launcher: a world of one" eval 'succeeded 1 && json "row[\"ranks\"] == 1 and row[\"transport\"] == \"self\" and row[\"busbw\"] == 0"'
+run run -n 3 "$lockstep" bench all_reduce --sizes 4 --json "$work/json"
+check "under lockstep run" eval 'succeeded 1 && json "row[\"ranks\"] == 3"'
+run run -n 3 --threads "$lockstep" bench all_reduce --sizes 4 --json "$work/json"
+check "under lockstep run --threads" eval 'succeeded 1 && json "row[\"transport\"] == \"thread\""'
+
+# --- wrong calls ---
+run help bench
+check "help bench explains the options" eval 'status_is 0 && out_has "--algorithm NAME" && out_has "nccl-tests"'
+run bench
+check "a missing operation is refused" refused "which operation"
+run bench frobnicate
+check "an unknown operation is refused" refused "'frobnicate'"
+run bench all_reduce broadcast
+check "a second operation is refused" refused "'broadcast'"
+run bench all_reduce --frobnicate
+check "an unknown flag is refused" refused "'--frobnicate'"
+run bench all_reduce --symmetric=yes
+check "a value for a flag is refused" refused "--symmetric takes no value"
+run bench all_reduce --ranks
+check "a flag without its value is refused" refused "--ranks needs a value"
+while read -r flag value; do
+  run bench all_reduce --ranks 2 "$flag" "$value"
+  check "$flag $value is refused" refused "$flag '$value'"
+done <<'EOF2'
+--algorithm frobnicate
+--transport pigeon
+--ranks 0
+--ranks 2x
+--sizes 4:
+--sizes 64:4
+--sizes 0
+--sizes 4,,8
+--sizes 4:8:1
+--sizes 4:64X
+--type f31
+--operator plus
+--operator band
+--root 2
+--root -1
+--repetitions 8
+EOF2
+run bench all_reduce --ranks 2 --json ''
+check "--json '' is refused" refused "--json ''"
+run bench all_reduce --ranks 2 --plot ''
+check "--plot '' is refused" refused "--plot ''"
+run bench all_reduce --threads
+check "--threads without --ranks is refused" refused "--threads needs --ranks"
+run bench all_reduce --ranks 2 --threads --processes
+check "--threads with --processes is refused" refused "--threads and --processes"
+run bench all_reduce --ranks 2 --threads --transport shm
+check "--threads with shm is refused" refused "--transport 'shm'"
+run bench all_reduce --ranks 2 --processes --transport thread
+check "--processes with thread is refused" refused "--transport 'thread'"
+run bench all_reduce --tune
+check "--tune with another operation is refused" refused "--tune measures send_recv, not all_reduce"
+run bench all --plot "$work/all.svg" --ranks 2
+check "a plot of all operations is refused" refused "--plot '.*/all.svg'"
+run bench all --algorithm naive --ranks 2
+check "one algorithm for all operations is refused" refused "--algorithm 'naive'"
+run bench send_recv --ranks 1
+check "send_recv of one rank is refused" refused "--ranks '1': send_recv needs 2"
+run bench send_recv
+check "also where nobody started a second one" refused "send_recv needs 2 ranks"
+RANK=0 run bench all_reduce --ranks 2
+check "--ranks within a launcher's job is refused" refused "--ranks '2': a launcher has started ranks already \(RANK"
+run run -n 2 "$lockstep" bench all_reduce --sizes 4 --root 2
+check "a root that the launcher's ranks lack is told once" eval 'status_is 2 && [ "$(grep -c "^lockstep bench:" "$work/err")" = 1 ]'
+run bench all_reduce --ranks 2 --sizes 4 --json /proc/nowhere/json
+check "a file that cannot be written is named" eval 'status_is 1 && err_has "^lockstep: /proc/nowhere/json: No such file or directory"'
+run bench all_reduce --ranks 2 --sizes 4 --plot /proc/nowhere/plot
+check "a plot that cannot be written is named" eval 'status_is 1 && err_has "/proc/nowhere/plot"'
+
+# Other tests may run at the same time: what they have there is gone soon.
+nothing_new_in_shm() {
+  for _ in $(seq 100); do
+    [ -z "$(comm -13 <(echo "$shm_before") <(ls /dev/shm))" ] && return
+    sleep 0.05
+  done
+  return 1
+}
+check "nothing is left in /dev/shm" nothing_new_in_shm
+exit $((n_failed > 0))

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The examples that need no data: collectives_by_hand and race.
+# Usage: test_examples.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
+set -u
+build=$1
+lockstep=$build/lockstep
+examples=$build/examples
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+n_failed=0
+
+# check NAME COMMAND...: the behaviour holds if the command succeeds
+check() {
+  local name=$1
+  shift
+  if "$@"; then echo "ok   $name"; else
+    echo "FAIL $name"
+    sed 's/^/     | /' "$work/out" "$work/err"
+    n_failed=$((n_failed + 1))
+  fi
+}
+# run COMMAND...: with its output in $work/out and $work/err and its exit status in $status
+run() {
+  timeout 120 "$@" >"$work/out" 2>"$work/err"
+  status=$?
+}
+status_is() { [ "$status" = "$1" ]; }
+out_has() { grep -qE -- "$1" "$work/out"; }
+err_has() { grep -qE -- "$1" "$work/err"; }
+
+# --- collectives_by_hand: 12 algorithms at two sizes ---
+for mode in "" --threads; do
+  for n in 1 2 3 4 5 7; do
+    run "$lockstep" run -n $n $mode "$examples/collectives_by_hand"
+    check "collectives_by_hand of $n ${mode:-as processes}" eval 'status_is 0 && [ "$(grep -c " right$" "$work/out")" = 24 ]'
+  done
+done
+run "$examples/collectives_by_hand" --loud
+check "collectives_by_hand names an unknown argument" eval "status_is 2 && err_has \"'--loud'\""
+
+# --- race ---
+run "$examples/race" --count 100000
+check "a mutex and an atomic lose nothing" eval 'status_is 0 && out_has "^with a mutex +0$" && out_has "^with an atomic +0$"'
+lost_some() {
+  for _ in $(seq 10); do
+    run "$examples/race"
+    status_is 0 || return
+    out_has '^without care +-?[0-9]+   updates were lost$' && return
+  done
+  return 1
+}
+if [ "$(nproc)" -gt 1 ]; then check "without care, updates are lost" lost_some; fi
+run "$examples/race" --count many
+check "race refuses a count that is no number" eval "status_is 2 && err_has \"--count 'many'\""
+run "$examples/race" --loud
+check "race names an unknown argument" eval "status_is 2 && err_has \"'--loud'\""
+exit $((n_failed > 0))
