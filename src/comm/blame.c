@@ -9,29 +9,25 @@
 #include "comm/comm_internal.h"
 #include "comm/transport/tcp/tcp.h"
 
-#include <string.h>
 #include <unistd.h>
 
 enum { ROLL_CALL_MS = 400 };
 
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
-    const lksi_activity *activity = &group->control->seats[seat].activities[LKSI_CONTEXT_COLLECTIVE];
-    int32_t awaited = atomic_load_explicit(&activity->awaited, memory_order_relaxed);
-    return (lksi_doing){.is_known = true,
-                        .sequence = atomic_load_explicit(&activity->sequence, memory_order_relaxed),
-                        .awaited = awaited > 0 ? awaited - 1 : -1};
+    const lksi_activity *activities = group->control->seats[seat].activities;
+    lksi_doing doing = {.is_known = true, .awaited = -1};
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
+        int32_t awaited = atomic_load_explicit(&activities[context].awaited, memory_order_relaxed);
+        if (awaited > 0) doing.awaited = awaited - 1;
+    }
+    doing.sequence = atomic_load_explicit(&activities[LKSI_CONTEXT_COLLECTIVE].sequence, memory_order_relaxed);
+    return doing;
 }
 
 /* Ranks that are threads stop together. */
 static bool is_stopped(const lksi_identity *identity) {
-    char path[64], line[512];
-    if (identity->pid == (int32_t)getpid()) return false;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)identity->pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return false;
-    const char *state = fgets(line, sizeof line, file) != NULL ? strrchr(line, ')') : NULL;
-    fclose(file);
-    return state != NULL && (state[2] == 'T' || state[2] == 't');
+    lksi_process_stat stat;
+    return identity->pid != (int32_t)getpid() && lksi_process_read_stat(identity->pid, &stat) && stat.is_stopped;
 }
 
 static void ask_everyone(lks_group *group, lksi_doing *doing) {

@@ -151,6 +151,8 @@ struct lks_group {
      * rank's seat is its number. */
     lksi_control *control;
     int seat, n_seats;
+    int local_rank,
+        n_local;  /* among the ranks of this host, whether or not they share memory (LOCKSTEP_TRANSPORT=tcp) */
     int *seat_of; /* by rank; -1: on another host */
     int *rank_of; /* by seat */
     const lksi_transport *transport;

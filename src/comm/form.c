@@ -20,15 +20,10 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
     void **tables[] = {(void **)&created->error_text, (void **)&created->members, (void **)&created->identities,
                        (void **)&created->seat_of,    (void **)&created->rank_of, (void **)&created->host_of,
                        (void **)&created->inputs,     (void **)&created->outputs, (void **)&created->scales};
-    const size_t nbytes[] = {LKSI_ABORT_TEXT_NBYTES,
-                             n * sizeof *created->members,
-                             n * sizeof *created->identities,
-                             n * sizeof *created->seat_of,
-                             n * sizeof *created->rank_of,
-                             n * sizeof *created->host_of,
-                             n * sizeof *created->inputs,
-                             n * sizeof *created->outputs,
-                             n * sizeof *created->scales};
+    const size_t nbytes[] = {
+        LKSI_ABORT_TEXT_NBYTES,       n * sizeof *created->members, n * sizeof *created->identities,
+        n * sizeof *created->seat_of, n * sizeof *created->rank_of, n * sizeof *created->host_of,
+        n * sizeof *created->inputs,  n * sizeof *created->outputs, n * sizeof *created->scales};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         *tables[i] = lksi_alloc(nbytes[i]);
         if (*tables[i] != NULL) continue;
@@ -42,9 +37,12 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
 /* Hosts are counted in the order of their first ranks, so that all ranks count alike. */
 static void find_hosts(lks_group *group) {
     for (int rank = 0; rank < group->size; rank++) {
-        int first = 0;
+        int first = group->world->is_apart ? rank : 0;
         while (group->members[first].host_id != group->members[rank].host_id) first++;
         group->host_of[rank] = first < rank ? group->host_of[first] : group->n_hosts++;
+        if (group->members[rank].host_id != group->members[group->rank].host_id) continue;
+        if (rank == group->rank) group->local_rank = group->n_local;
+        group->n_local++;
     }
     for (int rank = 0; rank < group->size; rank++) {
         group->seat_of[rank] = -1;
@@ -88,8 +86,8 @@ static lks_status name_missing(const lks_group *group) {
     size_t used = 0;
     for (int seat = 0; seat < group->n_seats && used < sizeof missing - 16; seat++) {
         if (atomic_load(&group->control->seats[seat].presence.value) != LKSI_ABSENT) continue;
-        used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
-                                 group->rank_of[seat]);
+        used +=
+            (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", group->rank_of[seat]);
     }
     return lksi_error(LKS_ERR_TIMEOUT, "lks_init waited %lld ms; rank(s) %s of %d did not arrive",
                       (long long)group->timeout_ms, missing, group->size);
@@ -113,8 +111,7 @@ static lks_status sit_down(lks_group *group) {
 /* --- two levels --- */
 
 /* The group of some ranks of `group`, this one among them: no exchange is needed, all know who they are. */
-static lks_status form_part(lks_group *group, const int *ranks, int n_ranks, const char *purpose,
-                            lks_group **part) {
+static lks_status form_part(lks_group *group, const int *ranks, int n_ranks, const char *purpose, lks_group **part) {
     int mine = 0;
     while (ranks[mine] != group->rank) mine++;
     lks_group *made;
@@ -137,8 +134,7 @@ static lks_status form_levels(lks_group *group) {
     if (firsts == NULL) return LKS_ERR_MEMORY;
     for (int rank = group->size - 1; rank >= 0; rank--) firsts[group->host_of[rank]] = rank;
     lks_status status = form_part(group, group->rank_of, group->n_seats, "inner", &group->inner);
-    if (status == LKS_OK && group->seat == 0)
-        status = form_part(group, firsts, group->n_hosts, "outer", &group->outer);
+    if (status == LKS_OK && group->seat == 0) status = form_part(group, firsts, group->n_hosts, "outer", &group->outer);
     lksi_free(firsts);
     return status;
 }

@@ -60,7 +60,7 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
     for (int rank = 0; rank < group->size; rank++) connections[rank] = -1;
     lksi_member_fill(mine, environment);
     mine->world_index = index;
-    if (wanted == TCP_TRANSPORT) mine->host_id = lksi_mix(mine->host_id, (uint64_t)group->rank);
+    world->is_apart = wanted == TCP_TRANSPORT;
     lks_status status = lksi_job_secret_read(environment, &world->secret);
     if (status == LKS_OK)
         status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
@@ -115,8 +115,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
     LKS_TRY(lksi_world_create(&(*group)->world, threads));
     (*group)->is_world = true;
     (*group)->world->environment = environment;
-    lks_status status =
-        threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
+    lks_status status = threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
     /* Whoever has a seat is waited for by others. */
     return status == LKS_OK || (*group)->control == NULL ? status : lksi_group_fail(*group, status);
 }
@@ -147,7 +146,7 @@ void lks_group_destroy(lks_group *group) {
     if (group->remote != NULL) group->remote->close(group);
     if (group->control != NULL) group->transport->close(group);
     lksi_world_release(group->world);
-    void *tables[] = {group->error_text, group->members,     group->identities, group->seat_of,
+    void *tables[] = {group->error_text, group->members,     group->identities,     group->seat_of,
                       group->rank_of,    group->host_of,     (void *)group->inputs, group->outputs,
                       group->scales,     group->allocations, group->scratch};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) lksi_free(tables[i]);
@@ -156,8 +155,8 @@ void lks_group_destroy(lks_group *group) {
 
 int lks_group_rank(const lks_group *group) { return group->rank; }
 int lks_group_size(const lks_group *group) { return group->size; }
-int lks_group_local_rank(const lks_group *group) { return group->seat; }
-int lks_group_local_size(const lks_group *group) { return group->n_seats; }
+int lks_group_local_rank(const lks_group *group) { return group->local_rank; }
+int lks_group_local_size(const lks_group *group) { return group->n_local; }
 const char *lks_group_transport(const lks_group *group) {
     return group->remote != NULL ? group->remote->name : group->transport->name;
 }

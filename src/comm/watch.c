@@ -72,8 +72,7 @@ lks_status lksi_watch_create(lksi_watch **watch) {
     created->stop = eventfd(0, EFD_CLOEXEC);
     struct epoll_event stop = {.events = EPOLLIN, .data.fd = created->stop};
     lks_status status = LKS_OK;
-    if (created->epoll < 0 || created->stop < 0 ||
-        epoll_ctl(created->epoll, EPOLL_CTL_ADD, created->stop, &stop) != 0)
+    if (created->epoll < 0 || created->stop < 0 || epoll_ctl(created->epoll, EPOLL_CTL_ADD, created->stop, &stop) != 0)
         status = lksi_error_errno("cannot watch connections");
     if (status == LKS_OK) status = lksi_thread_create(&created->thread, run, created, "lockstep-watch");
     if (status != LKS_OK) {

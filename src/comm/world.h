@@ -26,13 +26,14 @@ typedef struct lksi_arrival lksi_arrival;
 typedef struct lksi_world {
     atomic_int n_holding;
     lksi_thread_world *threads; /* NULL where ranks are processes */
+    bool is_apart;              /* ranks of one host, too, talk over tcp: it was asked for by name */
     lksi_watch *watch;          /* NULL where there is nothing to watch */
     lksi_environment environment;
     lksi_job_secret secret; /* of several hosts */
-    int door;                   /* the listening socket behind `acceptor`; -1: none */
+    int door;               /* the listening socket behind `acceptor`; -1: none */
     lksi_acceptor *acceptor;
-    pthread_mutex_t mutex; /* over what follows */
-    lks_group *groups;     /* that span hosts, linked by next_in_world */
+    pthread_mutex_t mutex;  /* over what follows */
+    lks_group *groups;      /* that span hosts, linked by next_in_world */
     lksi_arrival *arrivals; /* connections for groups that this process has yet to make */
 } lksi_world;
 

@@ -100,13 +100,7 @@ lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment
 
 #define LKSI_SIGNAL_END (SIGRTMAX - 1) /* queued to the launcher by a rank that is about to end */
 
-typedef struct lksi_process_stat {
-    pid_t parent;
-    bool is_exiting; /* its descriptors may be closed already, its end not yet told */
-} lksi_process_stat;
-
 void lksi_end_announce(void); /* in a rank, with its exit ahead; nothing happens without a launcher */
-bool lksi_process_read_stat(pid_t pid, lksi_process_stat *stat);
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
 int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
 

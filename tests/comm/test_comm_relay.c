@@ -1,4 +1,5 @@
-/* comm/ over a bad network: between the ranks stands a relay that delays, stalls, cuts or resets what goes through it. */
+/* comm/ over a bad network: between the ranks stands a relay that delays, stalls, cuts or resets what goes through it.
+ */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "test.h"
 
@@ -150,8 +151,7 @@ static void run_through_relays(mischief first, mischief then) {
         ranks[rank] = start_process(rank, N_RANKS, call_through_it, &b);
     }
     unsetenv("LOCKSTEP_ADVERTISE"), unsetenv("LOCKSTEP_LISTEN");
-    for (int i = 0; atomic_load(&w->n_calls) < 5 && i < 10000; i++)
-        lksi_sleep_ns(1000000);
+    for (int i = 0; atomic_load(&w->n_calls) < 5 && i < 10000; i++) lksi_sleep_ns(1000000);
     atomic_store(&w->mischief, then);
     if (then == STALL) {
         lksi_sleep_ns(700000000);

@@ -1,6 +1,6 @@
-/* comm/: ranks are killed, stopped and cut off at random moments of random collectives, over shared memory and TCP. Every
- * survivor must return an error that names the lost rank, within a second of a death and of the deadline of a stop.
- * LOCKSTEP_SOAK=n: how often (20); LOCKSTEP_SOAK_SEED=s: from which random number on. */
+/* comm/: ranks are killed, stopped and cut off at random moments of random collectives, over shared memory and TCP.
+ * Every survivor must return an error that names the lost rank, within a second of a death and of the deadline of a
+ * stop. LOCKSTEP_SOAK=n: how often (20); LOCKSTEP_SOAK_SEED=s: from which random number on. */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "test.h"
 
@@ -136,7 +136,8 @@ static bool lose_a_rank(uint64_t seed, const char *transport) {
     int size = 2 + (int)lksi_random_below(seed, 4, 0, MOST_RANKS - 1);
     int victim = (int)lksi_random_below(seed, 4, 1, (uint64_t)size);
     fault what = (fault)lksi_random_below(seed, 4, 2, N_FAULTS);
-    outcome *outcomes = mmap(NULL, MOST_RANKS * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outcome *outcomes =
+        mmap(NULL, MOST_RANKS * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(outcomes, MAP_FAILED);
     run r = {seed, transport, outcomes};
     set_master_environment();

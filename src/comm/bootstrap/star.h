@@ -5,7 +5,12 @@
 
 #include "comm/transport/segment/control.h"
 
-typedef enum lksi_star_kind { LKSI_STAR_ABORT = 1, LKSI_STAR_GOODBYE, LKSI_STAR_QUESTION, LKSI_STAR_ANSWER } lksi_star_kind;
+typedef enum lksi_star_kind {
+    LKSI_STAR_ABORT = 1,
+    LKSI_STAR_GOODBYE,
+    LKSI_STAR_QUESTION,
+    LKSI_STAR_ANSWER
+} lksi_star_kind;
 
 typedef struct lksi_star_record {
     uint32_t kind;

@@ -85,6 +85,30 @@ void lksi_control_lost(lksi_control *control, int index, const char *how) {
                        seat->identity.host, (int)seat->identity.pid, how);
 }
 
+/* A process that dies lets go of its connections a moment before it can be seen to exit. */
+static bool is_alive(int pid) {
+    enum { LOOKS = 10, PAUSE_NS = 2000000 };
+    lksi_process_stat stat;
+    for (int i = 0; i < LOOKS; i++) {
+        if (!lksi_process_read_stat(pid, &stat) || stat.is_exiting) return false;
+        lksi_sleep_ns(PAUSE_NS);
+    }
+    return true;
+}
+
+/* Where both sides live, nobody can tell which of them was cut off. */
+void lksi_control_disconnected(lksi_control *control, int mine, int other) {
+    const lksi_identity *a = &control->seats[mine].identity, *b = &control->seats[other].identity;
+    if (atomic_load(&control->seats[other].presence.value) == LKSI_LEFT) return;
+    if (!is_alive(b->pid)) {
+        lksi_control_lost(control, other, "");
+        return;
+    }
+    lksi_control_abort(control, LKS_ERR_PEER,
+                       "the control connection of rank %d (host %s, pid %d) and rank %d (host %s, pid %d) was cut",
+                       a->rank, a->host, (int)a->pid, b->rank, b->host, (int)b->pid);
+}
+
 lks_status lksi_control_abort_error(const lksi_control *control, const char *doing) {
     const lksi_abort *record = &control->abort;
     /* The text follows within microseconds, unless the rank that began to write it died in between. */

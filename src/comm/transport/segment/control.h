@@ -121,6 +121,8 @@ static inline bool lksi_control_is_aborted(const lksi_control *control) {
 bool lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) LKS_PRINTF(3, 4);
 /* The same for a rank that is gone, unless it has said goodbye; `how` is appended (": killed", say). */
 void lksi_control_lost(lksi_control *control, int seat, const char *how);
+/* The same where the connection between two of this host's ranks has ended, for whatever reason. */
+void lksi_control_disconnected(lksi_control *control, int mine, int other);
 /* Sets this thread's error from the abort record, `doing` appended, and returns its status. */
 lks_status lksi_control_abort_error(const lksi_control *control, const char *doing);
 

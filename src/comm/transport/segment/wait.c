@@ -129,6 +129,24 @@ static lks_status check_presence(const lks_group *group, lksi_context context, c
     return LKS_OK;
 }
 
+/* Who is waited for may itself wait for another: the last in that chain is named, too. */
+static lks_status timed_out(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
+    char doing[160], awaited[256], blamed[256] = "";
+    const char *why = NULL;
+    int rank = n_ranks > 0 ? lksi_blame(group, ranks[0], &why) : -1;
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
+    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
+    if (n_ranks > 0 && rank != ranks[0]) {
+        describe_awaited(group, &rank, 1, doing, sizeof doing);
+        snprintf(blamed, sizeof blamed, ", which waits for %s", doing);
+        lksi_progress_describe(group, context, doing, sizeof doing);
+    }
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s%s%s%s; %s", group->rank,
+                      (long long)lksi_progress_in(group, context)->timeout_ms, awaited, blamed,
+                      why != NULL ? ", which " : "", why != NULL ? why : "", doing);
+}
+
 static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,
                                  int64_t *left_ns) {
     lksi_progress *progress = lksi_progress_in(group, context);
@@ -140,12 +158,7 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
         progress->is_stall_reported = true;
     }
     *left_ns = progress->timeout_ms * 1000000 - waited_ns;
-    if (*left_ns > 0) return LKS_OK;
-    char doing[160], awaited[256];
-    lksi_progress_describe(group, context, doing, sizeof doing);
-    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
-    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", group->rank,
-                      (long long)progress->timeout_ms, awaited, doing);
+    return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns) {
@@ -200,17 +213,23 @@ lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progres
     return lksi_group_fail(group, lksi_control_abort_error(group->control, doing));
 }
 
-void lksi_wait_configure(lks_group *group) {
+/* CPUs that the ranks of this host may use together. */
+static int shared_cpu_count(const lks_group *group) {
     cpu_set_t mine;
     CPU_ZERO(&mine);
     int n_cpus = lksi_cpu_count(); /* cut by the cgroup's quota, which the masks do not know */
-    if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) <= n_cpus) {
-        uint64_t united[LKSI_AFFINITY_WORDS] = {0};
-        for (int seat = 0; seat < group->n_seats; seat++)
-            for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) united[i] |= group->control->seats[seat].affinity[i];
-        n_cpus = 0;
-        for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) n_cpus += __builtin_popcountll(united[i]);
-    }
-    group->may_spin = group->n_seats <= n_cpus;
-    group->may_worker_spin = 2 * group->n_seats <= n_cpus;
+    bool is_quota = sched_getaffinity(0, sizeof mine, &mine) != 0 || CPU_COUNT(&mine) > n_cpus;
+    if (is_quota || group->n_seats < group->n_local) return n_cpus;
+    uint64_t united[LKSI_AFFINITY_WORDS] = {0};
+    for (int seat = 0; seat < group->n_seats; seat++)
+        for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) united[i] |= group->control->seats[seat].affinity[i];
+    n_cpus = 0;
+    for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) n_cpus += __builtin_popcountll(united[i]);
+    return n_cpus;
+}
+
+void lksi_wait_configure(lks_group *group) {
+    int n_cpus = shared_cpu_count(group);
+    group->may_spin = group->n_local <= n_cpus;
+    group->may_worker_spin = 2 * group->n_local <= n_cpus;
 }

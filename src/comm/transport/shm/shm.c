@@ -17,7 +17,7 @@
 /* Whose end a control connection tells. */
 typedef struct control_end {
     lksi_control *control;
-    int seat;
+    int mine, other; /* seats */
 } control_end;
 
 /* The first seat has a connection to every other, those to the first; -1 elsewhere. */
@@ -97,7 +97,7 @@ static void memory_release(lks_group *group, void *base, size_t nbytes) {
 static bool notice_end(void *opaque, int descriptor) {
     const control_end *end = opaque;
     (void)descriptor;
-    lksi_control_lost(end->control, end->seat, "");
+    lksi_control_disconnected(end->control, end->mine, end->other);
     return false;
 }
 
@@ -118,9 +118,8 @@ static void leave(lks_group *group) { close_all(group->backing, group, group->co
 static lks_status watch_ends(const shm *s, const lks_group *group, lksi_control *control) {
     for (int seat = 0; seat < group->n_seats; seat++) {
         if (s->connections[seat] < 0) continue;
-        s->ends[seat] = (control_end){control, seat};
-        LKS_TRY(
-            lksi_watch_add(group->world->watch, s->connections[seat], LKSI_WATCH_END, notice_end, &s->ends[seat]));
+        s->ends[seat] = (control_end){control, group->seat, seat};
+        LKS_TRY(lksi_watch_add(group->world->watch, s->connections[seat], LKSI_WATCH_END, notice_end, &s->ends[seat]));
     }
     return LKS_OK;
 }
@@ -152,9 +151,9 @@ static lks_status welcome_one(const shm *s, const lks_group *group, int seat, co
                               int descriptor) {
     if (s->connections[seat] < 0) return LKS_OK;
     lks_status status = lksi_hand_over(s->connections[seat], welcome, sizeof *welcome, descriptor);
-    return status == LKS_OK ? LKS_OK
-                            : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s", group->rank_of[seat],
-                                         lks_error_text());
+    return status == LKS_OK
+               ? LKS_OK
+               : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s", group->rank_of[seat], lks_error_text());
 }
 
 /* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. */
@@ -173,8 +172,7 @@ static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeti
     lksi_identity *identities = lksi_alloc_array((size_t)group->n_seats, sizeof *identities);
     if (identities == NULL) return LKS_ERR_MEMORY;
     int descriptor = -1;
-    lks_status status =
-        lksi_leader_meet(&group->world->environment, meeting, deadline_ns, s->connections, identities);
+    lks_status status = lksi_leader_meet(&group->world->environment, meeting, deadline_ns, s->connections, identities);
     if (status == LKS_OK) status = create_control(s, group, identities, &descriptor, control);
     status = welcome_all(s, group, status, descriptor);
     if (descriptor >= 0) close(descriptor);

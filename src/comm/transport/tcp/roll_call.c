@@ -13,8 +13,7 @@
 /* An answer travels as text: "sequence awaited". */
 static lksi_star_record answer_of(const lks_group *group, int asker) {
     lksi_doing mine = lksi_doing_of_seat(group, group->seat);
-    lksi_star_record answer = {
-        .kind = LKSI_STAR_ANSWER, .origin = group->rank, .about = asker, .group = group->id};
+    lksi_star_record answer = {.kind = LKSI_STAR_ANSWER, .origin = group->rank, .about = asker, .group = group->id};
     snprintf(answer.text, sizeof answer.text, "%llu %d", (unsigned long long)mine.sequence, mine.awaited);
     return answer;
 }

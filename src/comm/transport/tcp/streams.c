@@ -43,7 +43,8 @@ static bool is_again(int error) { return error == EAGAIN || error == EWOULDBLOCK
 
 static bool is_aborted(void *opaque) { return lksi_control_is_aborted(opaque); }
 
-static lks_status watch_stream(const lks_group *group, lksi_context context, int descriptor, uint32_t events, int rank) {
+static lks_status watch_stream(const lks_group *group, lksi_context context, int descriptor, uint32_t events,
+                               int rank) {
     struct epoll_event wanted = {.events = events | EPOLLET, .data.u32 = (uint32_t)rank};
     if (epoll_ctl(tcp_of(group)->epoll[context], EPOLL_CTL_ADD, descriptor, &wanted) == 0) return LKS_OK;
     return lksi_error_errno("cannot watch the connection of rank %d", rank);
