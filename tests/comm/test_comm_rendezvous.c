@@ -165,6 +165,18 @@ static void ranks_missing_at_the_rendezvous_are_named(void **state) {
     close(claimed);
 }
 
+static void a_rank_that_waits_for_less_long_says_so(void **state) {
+    (void)state;
+    pid_t pids[3] = {0};
+    expectation patient = {LKS_ERR_PEER, 20000, {"rank 1 (", "was lost"}};
+    expectation impatient = {LKS_ERR_TIMEOUT, 300, {"rank 0 is there, but did not say in time that all are"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 3, fails_as_expected, &patient);
+    pids[1] = start_process(1, 3, fails_as_expected, &impatient);
+    await_processes(pids, 3, -1);
+    close(claimed);
+}
+
 static void two_ranks_with_one_number_are_told(void **state) {
     (void)state;
     pid_t pids[3];
@@ -426,6 +438,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_find_each_other_among_strangers),
         cmocka_unit_test(ranks_missing_at_the_rendezvous_are_named),
+        cmocka_unit_test(a_rank_that_waits_for_less_long_says_so),
         cmocka_unit_test(two_ranks_with_one_number_are_told),
         cmocka_unit_test(ranks_of_another_size_are_told),
         cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),

@@ -113,7 +113,7 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
                       lks_error_text());
 }
 
-static lks_status hear_verdict(int connection, int size, int64_t deadline_ns, lksi_member *members) {
+static lks_status hear_verdict(int connection, int rank, int size, int64_t deadline_ns, lksi_member *members) {
     lksi_verdict verdict;
     lks_status status = lksi_take_over(connection, &verdict, sizeof verdict, NULL, deadline_ns);
     if (status == LKS_OK && verdict.status != LKS_OK) {
@@ -123,6 +123,11 @@ static lks_status hear_verdict(int connection, int size, int64_t deadline_ns, lk
     }
     if (status == LKS_OK)
         status = lksi_take_over(connection, members, (size_t)size * sizeof *members, NULL, deadline_ns);
+    if (status == LKS_ERR_TIMEOUT)
+        return lksi_error(status,
+                          "lks_init: rank 0 is there, but did not say in time that all are (rank %d of %d): it still "
+                          "waits for others, or was stopped or cut off",
+                          rank, size);
     return status == LKS_OK ? LKS_OK : lksi_error(status, "rank 0 was lost; lks_init: %s", lks_error_text());
 }
 
@@ -137,7 +142,8 @@ static lks_status visit(const lksi_environment *environment, const lksi_job_secr
     if (status == LKS_OK) {
         /* Where rank 0 has refused us already, sending fails, but why can still be read. */
         (void)lksi_hand_over(connection, mine, sizeof *mine, -1);
-        status = hear_verdict(connection, environment->size, deadline_ns + LKSI_VERDICT_GRACE_NS, members);
+        status = hear_verdict(connection, environment->rank, environment->size, deadline_ns + LKSI_VERDICT_GRACE_NS,
+                              members);
     }
     if (status != LKS_OK) {
         close(connection);
