@@ -31,7 +31,7 @@ static int bind_port(unsigned port) {
 /* A number that nobody else on this machine gets while we or rank 0 hold the socket. It is bound twice: only a socket
  * that was bound by number keeps its port when it listens no more, as rank 0's does after a rendezvous. */
 static lks_status claim_port(lksi_rank_environment *environment) {
-    struct sockaddr_in address;
+    struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t address_nbytes = sizeof address;
     int any = bind_port(0), listener = -1;
     if (any >= 0 && getsockname(any, (struct sockaddr *)&address, &address_nbytes) == 0)

@@ -41,6 +41,7 @@ struct lksi_acceptor {
     uint64_t n_accepted;
     int64_t second_ns; /* the lines of this second are counted, and what was left out */
     int n_lines, n_unsaid;
+    char last_said[160]; /* who was dropped, without the port, and why: not said twice in a row */
     place places[N_PLACES];
 };
 
@@ -69,16 +70,20 @@ static void begin_second(lksi_acceptor *acceptor) {
     acceptor->n_lines = acceptor->n_unsaid = 0;
 }
 
-static void say_dropped(lksi_acceptor *acceptor, const lksi_address *peer, const char *why) {
-    char text[LKSI_ADDRESS_TEXT_NBYTES];
+static void say_dropped(lksi_acceptor *acceptor, lksi_address peer, const char *why) {
+    char address[LKSI_ADDRESS_TEXT_NBYTES], host[LKSI_ADDRESS_TEXT_NBYTES], said[sizeof acceptor->last_said];
     begin_second(acceptor);
-    if (acceptor->n_lines == N_LINES_PER_SECOND) {
+    lksi_address_text(&peer, address);
+    lksi_address_set_port(&peer, 0);
+    lksi_address_text(&peer, host);
+    snprintf(said, sizeof said, "%s %s", host, why);
+    if (acceptor->n_lines == N_LINES_PER_SECOND || strcmp(said, acceptor->last_said) == 0) {
         acceptor->n_unsaid++;
         return;
     }
     acceptor->n_lines++;
-    lksi_address_text(peer, text);
-    lksi_log(LKS_LOG_WARNING, "a connection from %s was dropped: it %s", text, why);
+    memcpy(acceptor->last_said, said, sizeof said);
+    lksi_log(LKS_LOG_WARNING, "a connection from %s was dropped: it %s", address, why);
 }
 
 /* Closing alone would not do: a copy of the descriptor in a forked child would keep it in the epoll. */
@@ -89,7 +94,7 @@ static void vacate(lksi_acceptor *acceptor, place *left) {
 }
 
 static void drop(lksi_acceptor *acceptor, place *dropped, const char *why) {
-    say_dropped(acceptor, &dropped->peer, why);
+    say_dropped(acceptor, dropped->peer, why);
     vacate(acceptor, dropped);
     close(dropped->auth.descriptor);
 }

@@ -8,8 +8,8 @@
 
 static void take_best(const struct addrinfo *found, lksi_address *address) {
     const struct addrinfo *best = found;
-    while (best != NULL && best->ai_family != AF_INET) best = best->ai_next;
-    if (best == NULL) best = found;
+    for (const struct addrinfo *each = found->ai_next; each != NULL && best->ai_family != AF_INET; each = each->ai_next)
+        if (each->ai_family == AF_INET) best = each;
     *address = (lksi_address){.nbytes = best->ai_addrlen};
     memcpy(&address->storage, best->ai_addr, best->ai_addrlen);
 }
@@ -115,7 +115,7 @@ static bool bind_and_listen(int listener, const lksi_address *wanted) {
     if (lksi_address_port(wanted) != 0) (void)setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (wanted->storage.ss_family == AF_INET6) (void)setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
     return bind(listener, (const struct sockaddr *)&wanted->storage, wanted->nbytes) == 0 &&
-           listen(listener, SOMAXCONN) == 0;
+           listen(listener, LKSI_BACKLOG) == 0;
 }
 
 lks_status lksi_listen(const lksi_address *wanted, int *listener, lksi_address *bound) {

@@ -11,7 +11,10 @@ typedef struct lksi_address {
     socklen_t nbytes;
 } lksi_address;
 
-enum { LKSI_ADDRESS_TEXT_NBYTES = 64 };
+enum {
+    LKSI_ADDRESS_TEXT_NBYTES = 64,
+    LKSI_BACKLOG = 4096, /* all ranks and some strangers may knock at once; some systems' SOMAXCONN is 128 */
+};
 
 /* `host` is a name, an IPv4 address, or an IPv6 address with or without brackets. Of several addresses the first of
  * IPv4 is taken, so that all ranks take the same. Errors: LKS_ERR_ARGUMENT naming the host; LKS_ERR_SYSTEM. */

@@ -36,26 +36,32 @@ static lks_status open_data_listener(const lksi_job_secret *job, lksi_address lo
 
 /* --- rank 0 --- */
 
-/* The port is shut between two rendezvous without being let go: nobody waits in a queue that nobody serves. */
-static lks_status open_kept(int listener, const lksi_address *master) {
+/* Whether the launcher's socket is where MASTER_ADDR says; somebody in between may have set that to something else. */
+static bool is_at(int listener, const lksi_address *master) {
     char wanted[LKSI_ADDRESS_TEXT_NBYTES], found[LKSI_ADDRESS_TEXT_NBYTES];
     lksi_address bound;
-    LKS_TRY(lksi_address_of_socket(listener, &bound));
+    if (listener < 0 || lksi_address_of_socket(listener, &bound) != LKS_OK) return false;
     lksi_address_text(master, wanted);
     lksi_address_text(&bound, found);
-    if (strcmp(wanted, found) != 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_LISTENER_FD is bound to %s, MASTER_ADDR is %s", found, wanted);
-    return listen(listener, SOMAXCONN) == 0 ? LKS_OK : lksi_error_errno("cannot listen on %s", wanted);
+    bool is_same = strcmp(wanted, found) == 0;
+    if (!is_same)
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is bound to %s and not to MASTER_ADDR's %s; it is not used",
+                 found, wanted);
+    return is_same;
 }
 
-/* A port that somebody else listens on may be that of this job's last generation, on its way out. */
-static lks_status open_store(const lksi_job_secret *job, const lksi_address *master, int64_t deadline_ns,
-                             int *listener) {
+/* The launcher's socket is shut between two rendezvous without being let go: nobody waits in a queue that nobody
+ * serves. A port that somebody else listens on may be that of this job's last generation, on its way out. */
+static lks_status open_store(int kept, const lksi_address *master, int64_t deadline_ns, int *listener) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     lksi_address_text(master, text);
     for (;;) {
-        *listener = job->listener;
-        lks_status status = job->listener >= 0 ? open_kept(job->listener, master) : lksi_listen(master, listener, NULL);
+        lks_status status = LKS_OK;
+        *listener = kept;
+        if (kept < 0)
+            status = lksi_listen(master, listener, NULL);
+        else if (listen(kept, LKSI_BACKLOG) != 0)
+            status = lksi_error_errno("cannot listen on %s", text);
         if (status != LKS_ERR_SYSTEM || errno != EADDRINUSE) return status;
         if (lksi_now_ns() >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT,
@@ -77,12 +83,12 @@ static void warn_of_loopback(const lksi_environment *environment, const lksi_add
 
 static lks_status serve(const lksi_environment *environment, const lksi_job_secret *job, const lksi_address *master,
                         int64_t deadline_ns, lksi_member *members, int *connections, int *data_listener) {
-    int listener, data = -1;
+    int listener, data = -1, kept = is_at(job->listener, master) ? job->listener : -1;
     warn_of_loopback(environment, master);
-    LKS_TRY(open_store(job, master, deadline_ns, &listener));
+    LKS_TRY(open_store(kept, master, deadline_ns, &listener));
     lks_status status = open_data_listener(job, *master, &members[0].address, &data);
     if (status == LKS_OK) status = lksi_store_serve(listener, environment, job->key, deadline_ns, members, connections);
-    if (listener == job->listener)
+    if (listener == kept)
         (void)shutdown(listener, SHUT_RDWR);
     else
         close(listener);
@@ -107,7 +113,7 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
                       lks_error_text());
 }
 
-static lks_status hear_verdict(int connection, int size, int64_t deadline_ns, lksi_member *members) {
+static lks_status hear_verdict(int connection, int rank, int size, int64_t deadline_ns, lksi_member *members) {
     lksi_verdict verdict;
     lks_status status = lksi_take_over(connection, &verdict, sizeof verdict, NULL, deadline_ns);
     if (status == LKS_OK && verdict.status != LKS_OK) {
@@ -117,6 +123,11 @@ static lks_status hear_verdict(int connection, int size, int64_t deadline_ns, lk
     }
     if (status == LKS_OK)
         status = lksi_take_over(connection, members, (size_t)size * sizeof *members, NULL, deadline_ns);
+    if (status == LKS_ERR_TIMEOUT)
+        return lksi_error(status,
+                          "lks_init: rank 0 is there, but did not say in time that all are (rank %d of %d): it still "
+                          "waits for others, or was stopped or cut off",
+                          rank, size);
     return status == LKS_OK ? LKS_OK : lksi_error(status, "rank 0 was lost; lks_init: %s", lks_error_text());
 }
 
@@ -131,7 +142,8 @@ static lks_status visit(const lksi_environment *environment, const lksi_job_secr
     if (status == LKS_OK) {
         /* Where rank 0 has refused us already, sending fails, but why can still be read. */
         (void)lksi_hand_over(connection, mine, sizeof *mine, -1);
-        status = hear_verdict(connection, environment->size, deadline_ns + LKSI_VERDICT_GRACE_NS, members);
+        status = hear_verdict(connection, environment->rank, environment->size, deadline_ns + LKSI_VERDICT_GRACE_NS,
+                              members);
     }
     if (status != LKS_OK) {
         close(connection);

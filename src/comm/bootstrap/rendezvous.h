@@ -28,10 +28,10 @@ typedef struct lksi_member {
 /* Everything in members[rank] but the address. */
 void lksi_member_fill(lksi_member *member, const lksi_environment *environment);
 
-/* `members` has room for all; the caller has filled in its own, and finds those of all there. `connections`: on rank 0
- * one to every other rank, elsewhere one to rank 0, -1 else; non-blocking, the caller's. *data_listener, the caller's
- * too, listens at the published address, on the local address over which this rank and rank 0 see each other;
- * LOCKSTEP_ADVERTISE=host:port changes what is published, for those behind a relay.
+/* For worlds of more than one rank. `members` has room for all; the caller has filled in its own, and finds those of
+ * all there. `connections`: on rank 0 one to every other rank, elsewhere one to rank 0, -1 else; non-blocking, the
+ * caller's. *data_listener, the caller's too, listens at the published address, on the local address over which this
+ * rank and rank 0 see each other; LOCKSTEP_ADVERTISE=host:port changes what is published, for those behind a relay.
  * Errors, the same on all ranks that have arrived: LKS_ERR_TIMEOUT names the ranks that did not; LKS_ERR_MISMATCH (two
  * ranks with one number, another WORLD_SIZE, another key); LKS_ERR_PEER names a rank that was lost meanwhile;
  * LKS_ERR_ARGUMENT (an address across hosts without a key). Nothing is open then. */

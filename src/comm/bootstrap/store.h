@@ -21,7 +21,7 @@ typedef struct lksi_verdict {
 } lksi_verdict;
 
 /* A rank's verdict comes at rank 0's deadline, which may be a little after its own. */
-#define LKSI_VERDICT_GRACE_NS (INT64_C(2) * 1000 * 1000 * 1000)
+#define LKSI_VERDICT_GRACE_NS (INT64_C(900) * 1000 * 1000)
 
 /* Serves `listener` until all ranks have come and were answered; then their connections are in `connections` and their
  * records in `members`. On failure those who had come have heard why, and all connections are closed. */
