@@ -208,7 +208,7 @@ static void works_outlive_their_group_finished_or_given_up(void **state) {
     run_processes(2, works_outlive_their_group, NULL);
 }
 
-/* Both works have the same time, counted from their calls: the second ends with the first, not after it. */
+/* The clock of an operation runs from its call, whether or not anybody waits for it. */
 static int deadlines_count_from_the_call(int rank, int size, void *argument) {
     (void)size, (void)argument;
     int32_t x[4] = {0};
@@ -324,5 +324,5 @@ int main(void) {
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
         cmocka_unit_test(a_work_without_memory_is_an_error_on_all),
     };
-    return run_tests(tests);
+    return run_group(tests);
 }
