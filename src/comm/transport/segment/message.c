@@ -98,12 +98,25 @@ void lksi_messages_close(lks_group *group) {
 
 /* --- moving on --- */
 
+static bool is_wanted(const lks_group *group, int rank) {
+    const lksi_transfer *each = group->messages->first;
+    while (each != NULL && each->peer != rank) each = each->after;
+    return each != NULL;
+}
+
+/* A rank that has left is no error to those who want nothing of it. */
+static lks_status move_one(lks_group *group, int rank) {
+    lksi_pair *pair = &group->messages->pairs[rank];
+    if (pair->has_ended && !is_wanted(group, rank)) return LKS_OK;
+    lks_status status = lksi_frames_take(group, rank);
+    if (status == LKS_OK) status = lksi_frames_flush(group, rank);
+    pair->has_ended = status == LKS_ERR_PEER;
+    return pair->has_ended && !is_wanted(group, rank) ? LKS_OK : status;
+}
+
 static lks_status move_all(lks_group *group) {
-    for (int rank = 0; rank < group->size; rank++) {
-        if (rank == group->rank) continue;
-        LKS_TRY(lksi_frames_take(group, rank));
-        LKS_TRY(lksi_frames_flush(group, rank));
-    }
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank) LKS_TRY(move_one(group, rank));
     return LKS_OK;
 }
 
@@ -155,8 +168,7 @@ static lks_status start_receive(lks_group *group, lksi_transfer *transfer) {
     transfer->state = LKSI_TRANSFER_POSTED;
     LKS_TRY(lksi_match_receive(group, transfer));
     if (transfer->state != LKSI_TRANSFER_POSTED || transfer->peer < 0 || transfer->peer == group->rank) return LKS_OK;
-    LKS_TRY(lksi_frames_take(group, transfer->peer));
-    return lksi_frames_flush(group, transfer->peer);
+    return move_one(group, transfer->peer);
 }
 
 static lks_status begin(lks_group *group, const lksi_transfer *transfer) {
@@ -171,7 +183,8 @@ lks_status lksi_transfer_start(lks_group *group, lksi_transfer *transfer, bool i
     if (status != LKS_OK) return fail(group, status);
     link_in(group->messages, transfer);
     status = is_send ? start_send(group, transfer) : start_receive(group, transfer);
-    return status == LKS_OK ? LKS_OK : fail(group, status);
+    if (status != LKS_OK) (void)fail(group, status);
+    return transfer->status; /* one that was done before the error is done */
 }
 
 /* --- waiting --- */
@@ -180,7 +193,7 @@ static int list_interests(lks_group *group) {
     lksi_messages *messages = group->messages;
     int n = 0;
     for (int rank = 0; rank < group->size; rank++) {
-        if (rank == group->rank) continue;
+        if (rank == group->rank || messages->pairs[rank].has_ended) continue;
         messages->interests[n++] = (lksi_interest){rank, false};
         if (messages->pairs[rank].queue != NULL) messages->interests[n++] = (lksi_interest){rank, true};
     }
@@ -192,7 +205,7 @@ static int awaited_rank(const lks_group *group, const lksi_transfer *transfer) {
     if (transfer->peer != LKS_ANY_SOURCE) return transfer->peer;
     for (int rank = 0; rank < group->size; rank++) {
         int seat = group->seat_of[rank];
-        if (rank == group->rank) continue;
+        if (rank == group->rank || group->messages->pairs[rank].has_ended) continue;
         if (seat < 0 || atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT) return -1;
     }
     return group->size > 1 ? (group->rank + 1) % group->size : -1;
@@ -201,6 +214,8 @@ static int awaited_rank(const lks_group *group, const lksi_transfer *transfer) {
 static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, int *turn) {
     int awaited = awaited_rank(group, transfer);
     group->user_progress.done_nbytes = transfer->n_done;
+    if (awaited >= 0 && group->messages->pairs[awaited].has_ended)
+        LKS_TRY(lksi_frames_take(group, awaited)); /* says how it ended */
     return lksi_streams_wait(group, LKSI_CONTEXT_USER, group->messages->interests, list_interests(group), &awaited,
                              awaited < 0 ? 0 : 1, turn);
 }

@@ -87,6 +87,7 @@ typedef struct lksi_pair {
     lksi_outgoing *queue, **queue_end;
     lksi_outgoing credit;
     bool is_credit_queued;
+    bool has_ended;          /* its stream; of importance only to transfers with this rank */
     size_t n_unacknowledged; /* eager bytes of ours */
     size_t n_to_acknowledge;
     lksi_frame head; /* of the frame that is coming in */

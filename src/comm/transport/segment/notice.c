@@ -14,8 +14,10 @@
 
 enum { HAS_COUNT = 1, HAS_TYPE = 2, IS_REDUCTION = 4, IS_ROOTED = 8 };
 
-void lksi_step_describe_call(const lksi_call *call, lksi_step_header *header) {
+const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
+    lksi_step_header *header = &group->steps->own;
+    if (header->fingerprint == call->fingerprint && header->sequence == call->sequence) return header;
     *header = (lksi_step_header){.fingerprint = call->fingerprint,
                                  .sequence = call->sequence,
                                  .count = call->count,
@@ -26,6 +28,7 @@ void lksi_step_describe_call(const lksi_call *call, lksi_step_header *header) {
                               (operation->is_reduction ? IS_REDUCTION : 0) | (operation->is_rooted ? IS_ROOTED : 0));
     snprintf(header->operation, sizeof header->operation, "%s", operation->name);
     if (call->algorithm != NULL) snprintf(header->algorithm, sizeof header->algorithm, "%s", call->algorithm->name);
+    return header;
 }
 
 static void describe_header(const lksi_step_header *header, char *text, size_t text_nbytes) {
@@ -95,16 +98,25 @@ lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through) {
     return LKS_OK;
 }
 
+/* A rank that has done its part of the call, and left, is no error to those who do not wait for it. */
+static lks_status listen_aside(lks_group *group, const lksi_call *call, int from, bool is_awaited) {
+    lksi_step_pair *pair = &group->steps->pairs[from];
+    if (pair->has_ended && !is_awaited) return LKS_OK;
+    lks_status status = lksi_step_listen(group, call, from);
+    pair->has_ended = status == LKS_ERR_PEER;
+    return pair->has_ended && !is_awaited ? LKS_OK : status;
+}
+
 lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int awaited, bool may_write) {
     lksi_step_pair *pair = &group->steps->pairs[awaited];
     bool is_through;
     if (may_write && pair->n_untold == 0 && pair->told.sequence != call->sequence) {
-        pair->told = group->steps->own;
+        pair->told = *lksi_step_own(group, call);
         pair->told.nbytes = 0, pair->told.is_notice = 1;
         pair->n_untold = sizeof pair->told;
     }
     if (may_write) LKS_TRY(lksi_step_finish_notice(group, awaited, &is_through));
     for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank) LKS_TRY(lksi_step_listen(group, call, rank));
+        if (rank != group->rank) LKS_TRY(listen_aside(group, call, rank, rank == awaited));
     return LKS_OK;
 }

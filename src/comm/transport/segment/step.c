@@ -131,12 +131,8 @@ static lks_status run(lks_group *group, step *s) {
     }
 }
 
-/* The record of a call is made once, however many messages it has. */
 static void prepare_send(lks_group *group, step *s, int to, const void *data, size_t nbytes) {
-    lksi_step_header *own = &group->steps->own;
-    if (own->fingerprint != s->call->fingerprint || own->sequence != s->call->sequence)
-        lksi_step_describe_call(s->call, own);
-    s->head = *own;
+    s->head = *lksi_step_own(group, s->call);
     s->head.nbytes = nbytes;
     s->to = to, s->sent = data, s->n_out = sizeof s->head + nbytes;
     s->is_sent = false;

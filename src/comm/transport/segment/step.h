@@ -21,6 +21,7 @@ typedef struct lksi_step_pair {
     lksi_step_header heard; /* the last notice */
     lksi_step_header told;  /* ours; its last n_untold bytes have not found room yet */
     size_t n_untold;
+    bool has_ended; /* its stream; of importance only to who waits for it */
 } lksi_step_pair;
 
 struct lksi_steps {
@@ -29,7 +30,8 @@ struct lksi_steps {
 };
 
 lks_status lksi_steps_open(lks_group *group);
-void lksi_step_describe_call(const lksi_call *call, lksi_step_header *header);
+/* The header of the call's messages; made once, however many there are. */
+const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call);
 
 /* The header of the next message from `from`, as far as it is here; notices on the way to it are heard.
  * LKS_ERR_MISMATCH where its sender is in another call. */

@@ -98,6 +98,7 @@ lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_
                         .n_conditions = n_conditions,
                         .ranks = ranks,
                         .n_ranks = n_ranks,
-                        .is_sliced = group->remote != NULL};
+                        /* whether anybody is left to wait for, the caller sees */
+                        .is_sliced = group->remote != NULL || n_ranks == 0};
     return n_remote > 0 ? wait_remote(group, context, &await, n_remote, turn) : lksi_wait_for(group, &await);
 }
