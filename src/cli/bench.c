@@ -101,7 +101,7 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     int size = lks_group_size(world);
     if (plan->root >= size)
         return is_speaker ? lksi_bench_refuse("--root '%d': there are %d ranks", plan->root, size) : LKSI_EXIT_USAGE;
-    if (size < 2 && plan->operation != NULL && strcmp(plan->operation->name, "send_recv") == 0)
+    if (size < 2 && plan->operation != NULL && plan->operation->is_pair)
         return lksi_bench_refuse("send_recv needs 2 ranks: --ranks 2, or a launcher");
     return 0;
 }

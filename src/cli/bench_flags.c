@@ -221,7 +221,7 @@ static int check_ranks(const lksi_bench_plan *plan) {
                                  launched);
     if (plan->root >= plan->n_ranks)
         return lksi_bench_refuse("--root '%d': there are %d ranks", plan->root, plan->n_ranks);
-    if (plan->operation != NULL && strcmp(plan->operation->name, "send_recv") == 0 && plan->n_ranks < 2)
+    if (plan->operation != NULL && plan->operation->is_pair && plan->n_ranks < 2)
         return lksi_bench_refuse("--ranks '%d': send_recv needs 2", plan->n_ranks);
     return 0;
 }
@@ -250,7 +250,7 @@ static int check_operation(const lksi_bench_plan *plan) {
 /* Tuning measures one thing: messages over the transport that `auto` is to be told of. */
 static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
     if (!plan->does_tune) return 0;
-    if (has_operation && (plan->operation == NULL || strcmp(plan->operation->name, "send_recv") != 0))
+    if (has_operation && (plan->operation == NULL || !plan->operation->is_pair))
         return lksi_bench_refuse("--tune measures send_recv, not %s",
                                  plan->operation != NULL ? plan->operation->name : "all");
     plan->operation = lksi_bench_operation_find("send_recv");

@@ -288,6 +288,7 @@ lks_status lksi_bench_measure(lks_group *group, const lksi_bench_plan *plan,
     if (b.counts == NULL || b.samples == NULL) goto free_arrays;
     for (int i = 0; (b.operation = lksi_bench_operation_at(i)) != NULL; i++) {
         if (plan->operation != NULL && plan->operation != b.operation) continue;
+        if (b.operation->is_pair && size < 2) continue;
         b.call = (lksi_bench_call){.group = group,
                                    .rank = lks_group_rank(group),
                                    .size = size,

@@ -218,6 +218,7 @@ static const lksi_bench_operation operations[] = {
      .segment_count = one_of_a_pair,
      .segment = of_the_other,
      .has_in = true,
+     .is_pair = true,
      .share_of_call = 0.5,
      .bus_factor = whole},
 };

@@ -73,6 +73,7 @@ lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t 
     lks_status status = lksi_json_write(object, path);
     cJSON_Delete(object);
     if (status == LKS_OK)
-        printf("%s: %s latency %.2f us, %.3f GB/s\n", path, small->transport, small->time_us_median, gbytes_per_s);
+        printf("%s: %s latency %.2f us, %.3f GB/s; LOCKSTEP_TUNING=%s lets auto use them\n", path, small->transport,
+               small->time_us_median, gbytes_per_s, path);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "base/isa.h"
 #include "cli/cli.h"
+#include "comm/comm.h"
 #ifdef LKSI_HAS_ONEDNN
 #include "onednn/onednn.h"
 #endif
@@ -10,12 +11,14 @@
 #include <cjson/cJSON.h>
 #include <sched.h>
 #include <sodium.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include <zlib.h>
 
-static const char help_text[] = "usage: lockstep info\n"
-                                "\n"
-                                "Prints what was built in and what was found: devices, transports, libraries, CPUs.\n";
+static const char help_text[] =
+    "usage: lockstep info\n"
+    "\n"
+    "Prints what was built in and what was found: devices, transports, algorithms, libraries, CPUs.\n";
 
 static void print_cpus(void) {
     cpu_set_t allowed;
@@ -41,6 +44,21 @@ static void print_devices(void) {
 #endif
 }
 
+/* What `auto` takes depends on the group: see docs/collectives.md. Here is what it can take, and what the environment
+ * tells it. */
+static void print_algorithms(void) {
+    const lksi_operation *operation;
+    const char *name, *forced = getenv("LOCKSTEP_ALGORITHM"), *tuning = getenv("LOCKSTEP_TUNING");
+    printf("algorithms:      auto: %s\n",
+           forced != NULL && *forced != '\0' ? forced : "direct on one host; across hosts two_level, or by cost");
+    printf("tuning:          %s\n", tuning != NULL && *tuning != '\0' ? tuning : "measured when first needed");
+    for (int i = 0; (operation = lksi_operation_at(i)) != NULL; i++) {
+        printf("  %-14s", lksi_operation_name(operation));
+        for (int j = 0; (name = lksi_operation_algorithm(operation, j)) != NULL; j++) printf(" %s", name);
+        putchar('\n');
+    }
+}
+
 static int run(int argc, char **argv) {
     if (argc > 1) {
         fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
@@ -50,6 +68,7 @@ static int run(int argc, char **argv) {
     printf("lockstep:        %s\n", lks_version());
     print_devices();
     printf("transports:      self, thread, shm, tcp\n");
+    print_algorithms();
     printf("zlib:            %s\n", zlibVersion());
     printf("libsodium:       %s\n", sodium_version_string());
     printf("cJSON:           %s\n", cJSON_Version());

@@ -135,42 +135,71 @@ static inline bool oracle_agrees(const void *out, const void *const *inputs, con
     return oracle_load(out, i, type, 1).integer == v.integer;
 }
 
-/* What rank `rank` puts in: any bits for integers, numbers of mixed size and sign for floats, some zeros, infinities
- * and NaNs among them where `with_specials`. The same on whoever computes it. */
-static inline void oracle_fill(void *data, size_t count, lks_type type, int rank, uint64_t seed, bool with_specials) {
+/* Element `i` of what rank `rank` puts in, written to `data`: any bits for integers, numbers of mixed size and sign for
+ * floats, some zeros, infinities and NaNs among them where `with_specials`. The same on whoever computes it. */
+static inline void oracle_element(void *data, size_t i, lks_type type, int rank, uint64_t seed, bool with_specials) {
     static const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f, 65520.0f};
-    for (size_t i = 0; i < count; i++) {
-        uint64_t mixed = (i + 1 + seed * 1000003 + (uint64_t)rank * 7919) * 0x9e3779b97f4a7c15u;
-        uint32_t bits = (uint32_t)((mixed ^ mixed >> 31) * 0xbf58476d1ce4e5b9u >> 32);
-        double x = ((double)(bits & 0xffff) / 4096 - 8) * (bits & 0x10000 ? 1 : 0.001);
-        if (with_specials && bits >> 28 == 0) x = (double)specials[bits >> 24 & 7];
-        switch (type) {
-        case LKS_F32:
-            ((float *)data)[i] = (float)x;
-            break;
-        case LKS_F64:
-            ((double *)data)[i] = x * 1.000000001;
-            break;
-        case LKS_F16:
-            ((uint16_t *)data)[i] = lksi_f32_to_f16((float)x);
-            break;
-        case LKS_BF16:
-            ((uint16_t *)data)[i] = lksi_f32_to_bf16((float)x);
-            break;
-        case LKS_I8:
-            ((int8_t *)data)[i] = (int8_t)bits;
-            break;
-        case LKS_U8:
-            ((uint8_t *)data)[i] = (uint8_t)bits;
-            break;
-        case LKS_I32:
-            ((int32_t *)data)[i] = (int32_t)bits;
-            break;
-        case LKS_I64:
-            ((int64_t *)data)[i] = (int64_t)((uint64_t)bits << 32 | (bits ^ 0x5555));
-            break;
-        }
+    uint64_t mixed = (i + 1 + seed * 1000003 + (uint64_t)rank * 7919) * 0x9e3779b97f4a7c15u;
+    uint32_t bits = (uint32_t)((mixed ^ mixed >> 31) * 0xbf58476d1ce4e5b9u >> 32);
+    double x = ((double)(bits & 0xffff) / 4096 - 8) * (bits & 0x10000 ? 1 : 0.001);
+    if (with_specials && bits >> 28 == 0) x = (double)specials[bits >> 24 & 7];
+    switch (type) {
+    case LKS_F32:
+        *(float *)data = (float)x;
+        break;
+    case LKS_F64:
+        *(double *)data = x * 1.000000001;
+        break;
+    case LKS_F16:
+        *(uint16_t *)data = lksi_f32_to_f16((float)x);
+        break;
+    case LKS_BF16:
+        *(uint16_t *)data = lksi_f32_to_bf16((float)x);
+        break;
+    case LKS_I8:
+        *(int8_t *)data = (int8_t)bits;
+        break;
+    case LKS_U8:
+        *(uint8_t *)data = (uint8_t)bits;
+        break;
+    case LKS_I32:
+        *(int32_t *)data = (int32_t)bits;
+        break;
+    case LKS_I64:
+        *(int64_t *)data = (int64_t)((uint64_t)bits << 32 | (bits ^ 0x5555));
+        break;
     }
+}
+
+static inline void oracle_fill(void *data, size_t count, lks_type type, int rank, uint64_t seed, bool with_specials) {
+    for (size_t i = 0; i < count; i++)
+        oracle_element((char *)data + i * lks_type_nbytes(type), i, type, rank, seed, with_specials);
+}
+
+/* As a double. */
+static inline double oracle_number(const void *data, size_t i, lks_type type, double scale) {
+    oracle_value v = oracle_load(data, i, type, scale);
+    return type == LKS_F64 ? v.f64 : oracle_is_f32(type) ? (double)v.f32 : (double)v.integer;
+}
+
+/* Whether element `got` is what a sum, product or average of floats in any order may give: n roundings of the
+ * accumulator on numbers as large as all inputs together (a product: as the product), and one rounding to the type. */
+static inline bool oracle_is_close(const void *got, const void *const *inputs, const double *scales, int n,
+                                   lks_type type, lks_operator op) {
+    double exact = op == LKS_PRODUCT ? 1 : 0, magnitude = 0;
+    for (int k = 0; k < n; k++) {
+        double x = oracle_number(inputs[k], 0, type, scales[k]);
+        exact = op == LKS_PRODUCT ? exact * x : exact + x;
+        magnitude += fabs(x);
+    }
+    if (op == LKS_PRODUCT) magnitude = fabs(exact);
+    if (op == LKS_AVG) exact /= n, magnitude /= n;
+    double accumulator = type == LKS_F64 ? 0x1p-52 : 0x1p-23;
+    double rounding = type == LKS_F16 ? 0x1p-10 : type == LKS_BF16 ? 0x1p-7 : accumulator;
+    double least = type == LKS_F16 ? 0x1p-24 : 0x1p-126, most = type == LKS_F16 ? 65000 : 1e37;
+    double value = oracle_number(got, 0, type, 1);
+    if (fabs(exact) > most) return !isnan(value);
+    return fabs(value - exact) <= 2 * n * accumulator * magnitude + rounding * fabs(exact) + least;
 }
 
 static inline bool oracle_is_defined(lks_type type, lks_operator op) {

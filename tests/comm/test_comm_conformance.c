@@ -1,119 +1,117 @@
-/* comm/: every reduction and broadcast against the oracle, on every transport, to the bit. */
+/* comm/: every operation with every algorithm against the oracle, on every transport, to the bit. */
 #include "test.h"
 
-#include "oracle.h"
-#include "ranks.h"
+#include "conformance.h"
 
-/* Counts around what the algorithms switch at: the 40 bytes of a line, 8 and 16 KiB, the 64 KiB of a staging area. */
-static const size_t small_counts[] = {0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 31, 127};
-static const size_t large_counts[] = {1021, 2047, 2048, 2049, 4095, 4097, 8191, 8193, 16383, 16385, 32771, 65537};
-enum { MOST = 65537, BUFFER_NBYTES = 8 * MOST + 64 /* a guard behind the result */ };
+/* Bytes of a type's elements that fit: room for every case below, 16 ranks and the uneven counts of the -v forms. */
+enum { AREA_NBYTES = 12 << 20, MOST_NBYTES = 4 << 20, MOST = 65537 };
 
-typedef struct buffers {
-    unsigned char *in, *out;
-    unsigned char *all[MAX_TEST_RANKS]; /* what every rank puts in */
-} buffers;
+typedef struct memory {
+    conformance_areas ordinary, symmetric;
+    bool has_symmetric;
+} memory;
 
-static int acquire(lks_group *group, buffers *b, bool is_symmetric) {
+static int acquire(lks_group *group, memory *m) {
+    m->ordinary = (conformance_areas){lksi_alloc(AREA_NBYTES), lksi_alloc(AREA_NBYTES)};
+    m->has_symmetric = lks_group_local_size(group) == lks_group_size(group);
+    if (!m->has_symmetric) return 0;
     void *in, *out;
-    if (is_symmetric) {
-        MUST_OK(lks_symmetric_alloc(group, BUFFER_NBYTES, &in));
-        MUST_OK(lks_symmetric_alloc(group, BUFFER_NBYTES, &out));
-    } else {
-        in = lksi_alloc(BUFFER_NBYTES), out = lksi_alloc(BUFFER_NBYTES);
-    }
-    b->in = in, b->out = out;
-    for (int rank = 0; rank < lks_group_size(group); rank++) b->all[rank] = lksi_alloc(BUFFER_NBYTES);
+    MUST_OK(lks_symmetric_alloc(group, AREA_NBYTES, &in));
+    MUST_OK(lks_symmetric_alloc(group, AREA_NBYTES, &out));
+    m->symmetric = (conformance_areas){in, out};
     return 0;
 }
 
-static void release(lks_group *group, buffers *b, bool is_symmetric) {
-    for (int rank = 0; rank < lks_group_size(group); rank++) lksi_free(b->all[rank]);
-    if (is_symmetric) {
-        lks_symmetric_free(group, b->in);
-        lks_symmetric_free(group, b->out);
-    } else {
-        lksi_free(b->in);
-        lksi_free(b->out);
-    }
+static void release(memory *m) {
+    lksi_free(m->ordinary.in);
+    lksi_free(m->ordinary.out); /* the symmetric ones go with the group */
 }
 
-typedef struct reduction_case {
-    size_t count;
-    lks_type type;
-    lks_operator op;
-    const char *algorithm;
-    int root; /* -1: all_reduce */
-    bool is_in_place, is_scaled;
-} reduction_case;
+/* Steps through the product of everything that a case can vary in. `seed` takes another path through it. */
+typedef struct stepper {
+    uint64_t state;
+} stepper;
 
-static int check_reduction(lks_group *group, buffers *b, const reduction_case *c) {
-    int size = lks_group_size(group), rank = lks_group_rank(group);
-    double scales[MAX_TEST_RANKS];
-    size_t nbytes = c->count * lks_type_nbytes(c->type);
-    uint64_t seed = c->count * 31 + c->type * 7 + c->op;
-    for (int k = 0; k < size; k++) {
-        scales[k] = c->is_scaled ? 1.0 / (k + 3) : 1;
-        oracle_fill(b->all[k], c->count, c->type, k, seed, c->count > 3);
-    }
-    void *out = c->is_in_place ? b->in : b->out;
-    memcpy(b->in, b->all[rank], nbytes);
-    memset((char *)out + nbytes, 0x5a, 8);
-    lks_collective_options options = {.algorithm = c->algorithm, .scale = c->is_scaled ? scales[rank] : 0};
-    if (c->root < 0) {
-        MUST_OK(lks_all_reduce(group, b->in, out, c->count, c->type, c->op, &options));
-    } else {
-        MUST_OK(lks_reduce(group, b->in, rank == c->root ? out : NULL, c->count, c->type, c->op, c->root, &options));
-        if (rank != c->root) return 0;
-    }
-    size_t step = c->count > 4096 ? 37 : 1; /* the oracle is slow; every rank looks at elements of its own */
-    for (size_t i = step > 1 ? (size_t)rank : 0; i < c->count; i += step)
-        if (!oracle_agrees(out, (const void *const *)b->all, scales, size, i, c->type, c->op)) {
-            fprintf(stderr, "rank %d of %d: %s %s count %zu element %zu %s root %d is wrong\n", rank, size,
-                    lks_type_name(c->type), lksi_operator_name(c->op), c->count, i, c->algorithm, c->root);
-            return __LINE__;
-        }
-    MUST(((unsigned char *)out)[nbytes] == 0x5a && ((unsigned char *)out)[nbytes + 7] == 0x5a);
-    return 0;
+static size_t step(stepper *s, size_t n) {
+    s->state = lksi_mix(s->state + 0x9e3779b97f4a7c15u, 0x94d049bb133111ebu);
+    return (size_t)(s->state >> 20) % n;
+}
+
+/* Counts around everything at which an algorithm changes its way: small ones, the number of ranks, and bytes of a
+ * line, a small copy, a staging area, and the pieces and windows of the algorithms. */
+static size_t small_count(stepper *s, int size) {
+    static const size_t counts[] = {0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 13, 31, 127, 257};
+    size_t n = sizeof counts / sizeof counts[0], i = step(s, n + 3);
+    return i < n ? counts[i] : (size_t)size + (i - n) - 1;
+}
+
+static size_t large_count(stepper *s, int size, lks_type type, bool is_blocked) {
+    static const size_t points[] = {40,        8 << 10,   16 << 10,  32 << 10, 64 << 10,
+                                    128 << 10, 256 << 10, 512 << 10, 1 << 20};
+    size_t nbytes = points[step(s, sizeof points / sizeof points[0])];
+    if (is_blocked && step(s, 2) == 0) nbytes /= (size_t)size;
+    if (is_blocked && nbytes * (size_t)size > MOST_NBYTES) nbytes = MOST_NBYTES / (size_t)size;
+    return nbytes / lks_type_nbytes(type) + step(s, 3) - (nbytes >= 8 * lks_type_nbytes(type));
+}
+
+static int run_case(lks_group *group, const memory *m, conformance_case *c, stepper *s, bool is_large) {
+    int size = lks_group_size(group);
+    bool is_blocked = c->operation->is_in_blocked || c->operation->is_out_blocked;
+    c->root = (int)step(s, (size_t)size);
+    c->is_in_place = step(s, 2) == 0;
+    c->is_scaled = c->operation->is_reduction && c->type < LKS_I8 && step(s, 3) == 0;
+    c->misaligned_nbytes = step(s, 4) == 0 ? 1 + step(s, 7) : 0;
+    c->count = is_large ? large_count(s, size, c->type, is_blocked) : small_count(s, size);
+    /* All ranks bring symmetric memory, none, or some. */
+    size_t kind = step(s, 4);
+    bool is_symmetric = m->has_symmetric && (kind == 0 || kind == 1 || (kind == 2 && lks_group_rank(group) % 2 == 0));
+    return conformance_run_case(group, is_symmetric ? &m->symmetric : &m->ordinary, c);
 }
 
 /* All types and operators at small counts; at large ones each count with a type and operator of its own. */
-static int check_all_reductions(lks_group *group, buffers *b, const char *algorithm, bool is_rooted) {
-    int n_cases = 0, size = lks_group_size(group);
+static int check_algorithm(lks_group *group, const memory *m, const lksi_operation *operation, const char *algorithm,
+                           stepper *s) {
+    bool is_reduction = operation->is_reduction;
+    int n_large = lks_group_size(group) <= 5 ? 8 : 2;
     for (int type = LKS_F32; type <= LKS_I64; type++)
-        for (int op = LKS_SUM; op <= LKS_BXOR; op++) {
+        for (int op = LKS_SUM; op <= (is_reduction ? LKS_BXOR : LKS_PRODUCT); op++) {
             if (!oracle_is_defined((lks_type)type, (lks_operator)op)) continue;
-            for (size_t i = 0; i < sizeof small_counts / sizeof small_counts[0] + 1; i++, n_cases++) {
-                bool is_small = i < sizeof small_counts / sizeof small_counts[0];
-                size_t n_large = sizeof large_counts / sizeof large_counts[0];
-                reduction_case c = {.count = is_small ? small_counts[i] : large_counts[(size_t)n_cases * 5 % n_large],
-                                    .type = (lks_type)type,
-                                    .op = (lks_operator)op,
-                                    .algorithm = algorithm,
-                                    .root = is_rooted ? n_cases % size : -1,
-                                    .is_in_place = n_cases % 2 == 0,
-                                    .is_scaled = type < LKS_I8 && n_cases % 3 == 0};
-                int line = check_reduction(group, b, &c);
-                if (line != 0) return line;
-            }
+            conformance_case c = {
+                .operation = operation, .algorithm = algorithm, .type = (lks_type)type, .op = (lks_operator)op};
+            MUST(run_case(group, m, &c, s, false) == 0);
         }
+    for (int i = 0; i < n_large; i++) {
+        conformance_case c = {.operation = operation, .algorithm = algorithm, .type = (lks_type)step(s, LKS_I64 + 1)};
+        do c.op = (lks_operator)step(s, LKS_BXOR + 1);
+        while (!oracle_is_defined(c.type, c.op));
+        MUST(run_case(group, m, &c, s, true) == 0);
+    }
     return 0;
 }
 
-static int reductions_agree(int rank, int size, void *argument) {
-    (void)rank, (void)size, (void)argument;
+static int operations_agree(int rank, int size, void *argument) {
+    (void)rank, (void)argument;
     lks_group *world;
+    memory m;
     MUST_OK(lks_init(&world, NULL));
-    for (int is_symmetric = 0; is_symmetric < 2; is_symmetric++) {
-        buffers b;
-        MUST(acquire(world, &b, is_symmetric) == 0);
-        MUST(check_all_reductions(world, &b, "direct", false) == 0);
-        if (!is_symmetric) {
-            MUST(check_all_reductions(world, &b, "naive", false) == 0);
-            MUST(check_all_reductions(world, &b, "auto", true) == 0);
-        }
-        release(world, &b, is_symmetric);
+    MUST(acquire(world, &m) == 0);
+    stepper s = {.state = (uint64_t)size};
+    for (int i = 1; lksi_operation_at(i) != NULL; i++) { /* the first is the barrier */
+        const lksi_operation *operation = lksi_operation_at(i);
+        const char *name;
+        for (int k = 0; (name = lksi_operation_algorithm(operation, k)) != NULL; k++)
+            if (strcmp(name, "two_level") != 0) MUST(check_algorithm(world, &m, operation, name, &s) == 0);
+        MUST(check_algorithm(world, &m, operation, DIRECT_REMOTE, &s) == 0);
+        MUST(check_algorithm(world, &m, operation, "auto", &s) == 0);
     }
+    release(&m);
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static int leave(lks_group *world) {
+    MUST_OK(lks_barrier(world, NULL));
     lks_group_destroy(world);
     return 0;
 }
@@ -124,6 +122,7 @@ static int mixed_buffers_agree(int rank, int size, void *argument) {
     lks_group *world;
     void *symmetric;
     MUST_OK(lks_init(&world, NULL));
+    if (lks_group_local_size(world) != size) return leave(world); /* no common memory */
     MUST_OK(lks_symmetric_alloc(world, 4 * MOST, &symmetric));
     int32_t *ordinary = lksi_alloc(4 * MOST), *data = rank % 2 == 0 ? symmetric : ordinary;
     for (size_t count = 4; count <= MOST; count = count * 2 + 1)
@@ -141,40 +140,13 @@ static int mixed_buffers_agree(int rank, int size, void *argument) {
     return 0;
 }
 
-static int broadcasts_agree(int rank, int size, void *argument) {
-    (void)argument;
-    static const size_t counts[] = {0, 1, 39, 40, 41, 65535, 65536, 65537, 131072, 200003};
-    lks_group *world;
-    MUST_OK(lks_init(&world, NULL));
-    for (int kind = 0; kind < 3; kind++) {
-        void *data = NULL;
-        if (kind == 2)
-            MUST_OK(lks_symmetric_alloc(world, 200003, &data));
-        else
-            data = lksi_alloc(200003);
-        unsigned char *bytes = data;
-        for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
-            for (int root = 0; root < size; root++) {
-                for (size_t i = 0; i < counts[c]; i++) bytes[i] = rank == root ? (unsigned char)(i * 7 + c) : 0;
-                lks_collective_options options = {.algorithm = kind == 0 ? "naive" : "direct"};
-                MUST_OK(lks_broadcast(world, data, counts[c], LKS_U8, root, &options));
-                for (size_t i = 0; i < counts[c]; i++) MUST(bytes[i] == (unsigned char)(i * 7 + c));
-            }
-        if (kind == 2)
-            lks_symmetric_free(world, data);
-        else
-            lksi_free(data);
-    }
-    lks_group_destroy(world);
-    return 0;
-}
-
 /* Nobody may leave a barrier before everybody has come to it. */
 static int barriers_hold(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
     void *shared;
     MUST_OK(lks_init(&world, NULL));
+    if (lks_group_local_size(world) != size) return leave(world); /* no common memory */
     MUST_OK(lks_shared_alloc(world, sizeof(int) * (size_t)size, &shared));
     MUST(lks_symmetric_peer(world, shared, size - 1) == shared);
     _Atomic int *arrived = shared;
@@ -193,6 +165,7 @@ static int symmetric_copies_are_found(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
+    if (lks_group_local_size(world) != size) return leave(world); /* no common memory */
     for (size_t nbytes = 0; nbytes < 100000; nbytes = nbytes * 3 + 1) {
         void *data, *second;
         MUST_OK(lks_symmetric_alloc(world, nbytes, &data));
@@ -231,12 +204,20 @@ static int payloads_are_exchanged(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Threads and processes; where LOCKSTEP_TRANSPORT names one, only those that it is for. */
+static bool is_wanted(const char *transport) {
+    const char *wanted = getenv("LOCKSTEP_TRANSPORT");
+    if (wanted == NULL || wanted[0] == '\0' || strcmp(wanted, "auto") == 0) return true;
+    return (strcmp(wanted, "thread") == 0) == (strcmp(transport, "thread") == 0);
+}
+
 static void on_every_transport(rank_function function) {
-    static const int sizes[] = {1, 2, 3, 4, 5, 7, 8};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) run_threads(sizes[i], function, NULL);
+    static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && is_wanted("thread"); i++)
+        run_threads(sizes[i], function, NULL);
+    if (!is_wanted("process")) return;
     assert_int_equal(function(0, 1, NULL), 0); /* self */
-    run_processes(2, function, NULL);
-    run_processes(5, function, NULL);
+    for (int size = 2; size <= 5; size++) run_processes(size, function, NULL);
 }
 
 #define ON_EVERY_TRANSPORT(function)                                                                                   \
@@ -244,9 +225,8 @@ static void on_every_transport(rank_function function) {
         (void)state;                                                                                                   \
         on_every_transport(function);                                                                                  \
     }
-ON_EVERY_TRANSPORT(reductions_agree)
+ON_EVERY_TRANSPORT(operations_agree)
 ON_EVERY_TRANSPORT(mixed_buffers_agree)
-ON_EVERY_TRANSPORT(broadcasts_agree)
 ON_EVERY_TRANSPORT(barriers_hold)
 ON_EVERY_TRANSPORT(symmetric_copies_are_found)
 ON_EVERY_TRANSPORT(payloads_are_exchanged)
@@ -256,9 +236,8 @@ int main(void) {
         cmocka_unit_test(payloads_are_exchanged_on_every_transport),
         cmocka_unit_test(barriers_hold_on_every_transport),
         cmocka_unit_test(symmetric_copies_are_found_on_every_transport),
-        cmocka_unit_test(broadcasts_agree_on_every_transport),
         cmocka_unit_test(mixed_buffers_agree_on_every_transport),
-        cmocka_unit_test(reductions_agree_on_every_transport),
+        cmocka_unit_test(operations_agree_on_every_transport),
     };
     return run_group(tests);
 }

@@ -18,11 +18,16 @@ void lksi_member_fill(lksi_member *member, const lksi_environment *environment) 
     lksi_identity_fill(&member->identity, environment->rank);
 }
 
-/* Makes this rank's data listener at `local` and says where it is; or where LOCKSTEP_ADVERTISE says. */
+/* Makes this rank's data listener at `local`, or where LOCKSTEP_LISTEN says, and says where it is; or where
+ * LOCKSTEP_ADVERTISE says. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
                                      int *data_listener) {
-    const char *advertised = getenv("LOCKSTEP_ADVERTISE");
+    const char *advertised = getenv("LOCKSTEP_ADVERTISE"), *wanted = getenv("LOCKSTEP_LISTEN");
     lksi_address_set_port(&local, 0);
+    if (wanted != NULL && wanted[0] != '\0') {
+        LKS_TRY(lksi_address_parse("LOCKSTEP_LISTEN", wanted, &local));
+        LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_LISTEN", &local));
+    }
     if (advertised != NULL && advertised[0] != '\0') {
         lksi_address elsewhere;
         LKS_TRY(lksi_address_parse("LOCKSTEP_ADVERTISE", advertised, &elsewhere));

@@ -26,7 +26,7 @@ static bool is_among(lksi_holders holders, const lksi_call *call, int rank) {
 /* Whether another rank reads from `rank`. */
 static bool is_read(const mover *m, int rank) {
     bool has_reader = m->move->readers == LKSI_EVERYONE || rank != m->call->root;
-    return has_reader && is_among(m->move->sources, m->call, rank);
+    return m->group->size > 1 && has_reader && is_among(m->move->sources, m->call, rank);
 }
 
 /* The block that goes from `source` to `reader`, as it lies in the source's `in`. */

@@ -1,0 +1,231 @@
+/* One call of any operation with any algorithm, checked against the oracle: what every rank puts in can be computed by
+ * all, so each rank looks at its own result alone. */
+#ifndef LKSI_CONFORMANCE_H
+#define LKSI_CONFORMANCE_H
+
+#include "comm/collective/collective.h"
+#include "oracle.h"
+#include "ranks.h"
+
+enum { GUARD_NBYTES = 32, GUARD = 0x5a };
+
+/* The form over messages of an algorithm that goes through memory on one host. */
+#define DIRECT_REMOTE "direct over messages"
+
+typedef struct conformance_case {
+    const lksi_operation *operation;
+    const char *algorithm;
+    size_t count;
+    lks_type type;
+    lks_operator op;
+    int root;
+    bool is_in_place, is_scaled;
+    size_t misaligned_nbytes; /* by how much `in` and `out` are off, the first from the second by 1 more */
+} conformance_case;
+
+/* Two areas of a rank, ordinary or symmetric memory, each with a guard before and behind what a case uses. */
+typedef struct conformance_areas {
+    unsigned char *in, *out;
+} conformance_areas;
+
+typedef struct conformance_run {
+    lks_group *group;
+    const conformance_case *c;
+    int rank, size;
+    size_t each, counts[MAX_TEST_RANKS], begins[MAX_TEST_RANKS], all_count; /* blocks: where they begin, together */
+    double scales[MAX_TEST_RANKS];
+    unsigned char *in, *out;
+    uint64_t seed;
+    bool with_specials;
+} conformance_run;
+
+/* Whether the order of the ranks may change the bits. */
+static inline bool conformance_is_loose(const conformance_case *c) {
+    bool is_ring = strcmp(c->algorithm, "ring") == 0;
+    return c->operation->is_reduction && is_ring && c->type < LKS_I8 && c->op != LKS_MIN && c->op != LKS_MAX;
+}
+
+static inline bool conformance_brings(const conformance_run *r, lksi_holders holders) {
+    return holders == LKSI_EVERYONE || (holders == LKSI_ROOT && r->rank == r->c->root);
+}
+
+static inline size_t conformance_in_count(const conformance_run *r) {
+    return r->c->operation->is_in_blocked ? r->all_count : r->counts[r->rank];
+}
+static inline size_t conformance_out_count(const conformance_run *r) {
+    return r->c->operation->is_out_blocked ? r->all_count : r->counts[r->rank];
+}
+
+/* Uneven counts for the -v forms, some of them 0. */
+static inline void conformance_count(conformance_run *r) {
+    static const size_t thirds[] = {3, 0, 5, 2, 3, 7, 1};
+    r->all_count = 0;
+    for (int k = 0; k < r->size; k++) {
+        r->counts[k] = r->c->operation->has_counts ? r->c->count * thirds[k % 7] / 3 : r->c->count;
+        r->begins[k] = r->all_count;
+        r->all_count += r->counts[k];
+        r->scales[k] = r->c->is_scaled ? 1.0 / (k + 3) : 1;
+    }
+}
+
+static inline void conformance_place(conformance_run *r, const conformance_areas *areas) {
+    const conformance_case *c = r->c;
+    const lksi_operation *operation = c->operation;
+    r->in = areas->in + GUARD_NBYTES + c->misaligned_nbytes;
+    r->out = areas->out + GUARD_NBYTES + c->misaligned_nbytes + (c->misaligned_nbytes > 0);
+    if (operation->in == LKSI_NOBODY) r->in = r->out;
+    if (!c->is_in_place || !conformance_brings(r, operation->in) || !conformance_brings(r, operation->out)) return;
+    size_t begin = r->begins[r->rank] * r->each;
+    if (operation->is_in_blocked == operation->is_out_blocked)
+        r->out = r->in;
+    else if (operation->is_out_blocked)
+        r->in = r->out + begin;
+    else
+        r->out = r->in + begin;
+}
+
+static inline void conformance_fill(conformance_run *r, const conformance_areas *areas) {
+    const lksi_operation *operation = r->c->operation;
+    size_t n_in = conformance_in_count(r), room = 3 * GUARD_NBYTES + 16;
+    size_t longest = n_in > conformance_out_count(r) ? n_in : conformance_out_count(r);
+    memset(areas->in, GUARD, longest * r->each + room);
+    memset(areas->out, GUARD, longest * r->each + room);
+    bool is_source = operation->in == LKSI_NOBODY ? r->rank == r->c->root : conformance_brings(r, operation->in);
+    for (size_t i = 0; i < n_in && is_source; i++) {
+        union oracle_value x;
+        oracle_element(&x, i, r->c->type, r->rank, r->seed, r->with_specials);
+        memcpy(r->in + i * r->each, &x, r->each);
+    }
+}
+
+static inline lks_status conformance_call(const conformance_run *r) {
+    const conformance_case *c = r->c;
+    lks_group *group = r->group;
+    double scale = r->scales[r->rank];
+    lks_collective_options options = {.algorithm = c->algorithm, .scale = c->is_scaled ? scale : 0};
+    const void *in = conformance_brings(r, c->operation->in) ? r->in : NULL;
+    void *out = conformance_brings(r, c->operation->out) ? r->out : NULL;
+    if (strcmp(c->algorithm, DIRECT_REMOTE) == 0) {
+        lksi_operation forged = *c->operation;
+        forged.algorithms[0] = (lksi_algorithm){.name = DIRECT_REMOTE, .run = c->operation->algorithms[0].run_remote};
+        lksi_call call = {.operation = &forged,
+                          .in = in,
+                          .out = out,
+                          .count = c->count,
+                          .counts = forged.has_counts ? r->counts : NULL,
+                          .type = c->type,
+                          .op = c->op,
+                          .root = c->root};
+        return lksi_run(group, &call, &options);
+    }
+    const char *name = lksi_operation_name(c->operation);
+#define IS(text) (strcmp(name, text) == 0)
+    if (IS("barrier")) return lks_barrier(group, &options);
+    if (IS("broadcast")) return lks_broadcast(group, out, c->count, c->type, c->root, &options);
+    if (IS("reduce")) return lks_reduce(group, in, out, c->count, c->type, c->op, c->root, &options);
+    if (IS("all_reduce")) return lks_all_reduce(group, in, out, c->count, c->type, c->op, &options);
+    if (IS("gather")) return lks_gather(group, in, out, c->count, c->type, c->root, &options);
+    if (IS("scatter")) return lks_scatter(group, in, out, c->count, c->type, c->root, &options);
+    if (IS("all_gather")) return lks_all_gather(group, in, out, c->count, c->type, &options);
+    if (IS("reduce_scatter")) return lks_reduce_scatter(group, in, out, c->count, c->type, c->op, &options);
+    if (IS("all_to_all")) return lks_all_to_all(group, in, out, c->count, c->type, &options);
+    if (IS("gatherv")) return lks_gatherv(group, in, out, r->counts, c->type, c->root, &options);
+    if (IS("scatterv")) return lks_scatterv(group, in, out, r->counts, c->type, c->root, &options);
+    if (IS("all_gatherv")) return lks_all_gatherv(group, in, out, r->counts, c->type, &options);
+#undef IS
+    return lksi_error(LKS_ERR_STATE, "the tests do not know %s", name);
+}
+
+/* Whose element, and which, comes to place i of this rank's `out`; reductions: that of all ranks. */
+static inline size_t conformance_origin(const conformance_run *r, size_t i, int *source) {
+    const lksi_operation *operation = r->c->operation;
+    *source = r->c->root;
+    size_t offset = operation->is_in_blocked ? r->begins[r->rank] : 0;
+    if (!operation->is_out_blocked) return offset + i;
+    *source = 0;
+    while (i >= r->begins[*source] + r->counts[*source]) (*source)++;
+    return offset + i - r->begins[*source];
+}
+
+static inline bool conformance_is_right(const conformance_run *r, size_t i) {
+    const conformance_case *c = r->c;
+    union oracle_value got = {.integer = 0}, all[MAX_TEST_RANKS];
+    const void *inputs[MAX_TEST_RANKS];
+    int source;
+    size_t element = conformance_origin(r, i, &source);
+    memcpy(&got, r->out + i * r->each, r->each);
+    for (int k = 0; k < r->size; k++) {
+        oracle_element(&all[k], element, c->type, k, r->seed, r->with_specials);
+        inputs[k] = &all[k];
+    }
+    if (!c->operation->is_reduction) return memcmp(&got, &all[source], r->each) == 0;
+    if (conformance_is_loose(c)) return oracle_is_close(&got, inputs, r->scales, r->size, c->type, c->op);
+    return oracle_agrees(&got, inputs, r->scales, r->size, 0, c->type, c->op);
+}
+
+static inline bool conformance_is_guard(const unsigned char *guard) {
+    for (int i = 0; i < GUARD_NBYTES; i++)
+        if (guard[i] != GUARD) return false;
+    return true;
+}
+
+static inline int conformance_complain(const conformance_run *r, const char *what, size_t i) {
+    const conformance_case *c = r->c;
+    fprintf(stderr, "rank %d of %d: %s %s, count %zu, %s %s, root %d, in place %d, scaled %d, off by %zu: %s %zu\n",
+            r->rank, r->size, lksi_operation_name(c->operation), c->algorithm, c->count, lks_type_name(c->type),
+            lksi_operator_name(c->op), c->root, c->is_in_place, c->is_scaled, c->misaligned_nbytes, what, i);
+    return __LINE__;
+}
+
+/* Looks at about a hundred elements, and at the ends of all blocks. */
+static inline int conformance_check(const conformance_run *r) {
+    size_t n_out = conformance_out_count(r), step = n_out / 97 + 1;
+    if (!conformance_brings(r, r->c->operation->out)) return 0;
+    for (size_t i = (size_t)r->rank % step; i < n_out; i += step)
+        if (!conformance_is_right(r, i)) return conformance_complain(r, "wrong element", i);
+    for (int k = 0; k < r->size && n_out > 0; k++) {
+        size_t begin = r->c->operation->is_out_blocked ? r->begins[k] : 0;
+        if (begin < n_out && !conformance_is_right(r, begin)) return conformance_complain(r, "wrong element", begin);
+        if (begin > 0 && !conformance_is_right(r, begin - 1))
+            return conformance_complain(r, "wrong element", begin - 1);
+    }
+    if (n_out > 0 && !conformance_is_right(r, n_out - 1)) return conformance_complain(r, "wrong element", n_out - 1);
+    bool is_within_in = r->c->is_in_place && r->c->operation->is_in_blocked && !r->c->operation->is_out_blocked;
+    if (!is_within_in && !conformance_is_guard(r->out + n_out * r->each))
+        return conformance_complain(r, "written behind", n_out);
+    if (!is_within_in && r->c->operation->is_out_blocked && !conformance_is_guard(r->out - GUARD_NBYTES))
+        return conformance_complain(r, "written before", 0);
+    return 0;
+}
+
+/* All ranks hold the same bits, where all get the same. */
+static inline int conformance_compare_ranks(const conformance_run *r) {
+    if (!r->c->operation->is_reduction || r->c->operation->is_rooted || r->c->operation->is_in_blocked) return 0;
+    uint64_t mine = lksi_hash64(LKSI_HASH_START, r->out, conformance_out_count(r) * r->each), all[MAX_TEST_RANKS];
+    MUST_OK(lksi_exchange(r->group, "conformance", 0, &mine, sizeof mine, all));
+    for (int k = 0; k < r->size; k++)
+        if (all[k] != mine) return conformance_complain(r, "other bits than rank", (size_t)k);
+    return 0;
+}
+
+static inline int conformance_run_case(lks_group *group, const conformance_areas *areas, const conformance_case *c) {
+    conformance_run r = {.group = group,
+                         .c = c,
+                         .rank = lks_group_rank(group),
+                         .size = lks_group_size(group),
+                         .each = lks_type_nbytes(c->type),
+                         .seed = c->count * 31 + c->type * 7 + c->op};
+    r.with_specials = c->operation->is_reduction && c->count > 3 && !conformance_is_loose(c);
+    conformance_count(&r);
+    conformance_place(&r, areas);
+    conformance_fill(&r, areas);
+    lks_status status = conformance_call(&r);
+    if (status != LKS_OK) {
+        fprintf(stderr, "%s: ", lks_error_text());
+        return conformance_complain(&r, "status", (size_t)status);
+    }
+    int line = conformance_check(&r);
+    return line != 0 || !conformance_is_loose(c) ? line : conformance_compare_ranks(&r);
+}
+
+#endif
