@@ -84,8 +84,8 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
     if (data == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL", name);
     if (nbytes > most) return lksi_error(LKS_ERR_ARGUMENT, "%s: %zu bytes are more than memory can hold", name, nbytes);
     if (group->remote != NULL)
-        return lksi_error(LKS_ERR_UNSUPPORTED, "%s: the group's ranks are on %d hosts, which share no memory", name,
-                          group->n_hosts);
+        return lksi_error(LKS_ERR_UNSUPPORTED, "%s: the group's ranks talk over %s and share no memory", name,
+                          group->remote->name);
 
     lksi_work_drain(group);
     LKS_TRY(lksi_begin(group, name, group->counters.n_calls + 1, 0));
@@ -106,6 +106,8 @@ lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data) {
 lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data) {
     return run_allocation(group, "shared_alloc", nbytes, true, data);
 }
+
+int lks_symmetric_supported(const lks_group *group) { return group->remote == NULL; }
 
 /* The allocation in whose copy of this rank [data, data + nbytes) lies. */
 static const lksi_allocation *find(const lks_group *group, const void *data, size_t nbytes) {
