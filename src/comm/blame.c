@@ -7,7 +7,6 @@
  * in a circle, whoever is furthest behind: it was stopped before it could say so, or has left a call out.
  */
 #include "comm/comm_internal.h"
-#include "comm/transport/tcp/tcp.h"
 
 #include <unistd.h>
 
@@ -31,7 +30,9 @@ static bool is_stopped(const lksi_identity *identity) {
 }
 
 static void ask_everyone(lks_group *group, lksi_doing *doing) {
-    if (group->remote != NULL) lksi_tcp_roll_call(group, ROLL_CALL_MS, doing);
+    bool can_ask = group->remote != NULL && group->remote->roll_call != NULL;
+    for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
+    if (can_ask) group->remote->roll_call(group, ROLL_CALL_MS, doing);
     for (int seat = 0; seat < group->n_seats; seat++) {
         lksi_doing *each = &doing[group->rank_of[seat]];
         *each = lksi_doing_of_seat(group, seat);

@@ -266,12 +266,7 @@ void lksi_activity_await(lks_group *group, lksi_context context, int rank);
 
 /* --- who is waited for (blame.c) --- */
 
-/* What a rank is doing in its collectives, as it says itself. */
-typedef struct lksi_doing {
-    bool is_known; /* false: it is stopped, or does not answer */
-    uint64_t sequence;
-    int awaited; /* the rank it waits for; -1: it does not wait */
-} lksi_doing;
+/* What the rank in a seat is doing. */
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
 /* The rank that a wait for `awaited`, past its deadline, is to be charged to; *why ("is stopped") may become NULL. */
 int lksi_blame(lks_group *group, int awaited, const char **why);

@@ -1,7 +1,6 @@
 /* The group: how a world begins, what a group answers, how it dies. */
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
-#include "comm/transport/tcp/tcp.h"
 #include "comm/world.h"
 
 #include <stdatomic.h>
@@ -175,7 +174,8 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     snprintf(text, sizeof text, "rank %d gave up: %s", group->rank, group->error_text);
     lks_status status_of_others = is_common ? status : LKS_ERR_PEER;
     bool is_first = lksi_control_abort(group->control, status_of_others, "%s", text);
-    if (is_first && group->remote != NULL) lksi_tcp_announce(group, status_of_others, text);
+    if (is_first && group->remote != NULL && group->remote->announce != NULL)
+        group->remote->announce(group, status_of_others, text);
     return status;
 }
 

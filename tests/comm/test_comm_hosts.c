@@ -41,10 +41,11 @@ static int rank_of_cluster(int rank, int size, void *argument) {
     MUST(join(c->inner[host], n_before(c, rank), &inner) == 0);
     if (first_of(c, host) == rank) MUST(join(c->outer, host, &outer) == 0);
     MUST(join(c->world, rank, &group) == 0);
+    int *own = group->host_of;
     group->inner = inner, group->outer = outer, group->host_of = c->host_of, group->n_hosts = c->n_hosts;
     group->n_seats = size - 1, group->remote = &tcp;
     int line = c->function(group, c);
-    group->inner = NULL, group->outer = NULL, group->host_of = NULL, group->n_hosts = 0;
+    group->inner = NULL, group->outer = NULL, group->host_of = own, group->n_hosts = 1;
     group->n_seats = size, group->remote = NULL;
     lks_group_destroy(group);
     lks_group_destroy(outer);

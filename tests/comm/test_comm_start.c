@@ -66,7 +66,6 @@ static void bad_variables_are_named_with_their_values(void **state) {
         {"WORLD_SIZE", "", "WORLD_SIZE is not set", LKS_ERR_ARGUMENT},
         {"LOCAL_RANK", "-1", "LOCAL_RANK is '-1'", LKS_ERR_ARGUMENT},
         {"LOCAL_WORLD_SIZE", "4", "LOCAL_WORLD_SIZE is '4'", LKS_ERR_ARGUMENT},
-        {"LOCAL_WORLD_SIZE", "2", "ranks on several hosts need the tcp transport", LKS_ERR_UNSUPPORTED},
         {"MASTER_ADDR", "", "MASTER_ADDR is not set", LKS_ERR_ARGUMENT},
         {"MASTER_PORT", "", "MASTER_PORT is not set", LKS_ERR_ARGUMENT},
         {"MASTER_PORT", "65536", "MASTER_PORT is '65536'", LKS_ERR_ARGUMENT},

@@ -17,6 +17,13 @@ typedef struct lksi_transport {
     void (*close)(lks_group *group);
 } lksi_transport;
 
+/* What a rank is doing in its collectives, as it says itself. */
+typedef struct lksi_doing {
+    bool is_known; /* false: it is stopped, or does not answer */
+    uint64_t sequence;
+    int awaited; /* the rank it waits for; -1: it does not wait */
+} lksi_doing;
+
 /* A byte stream that could go on: to (is_write) or from `peer`. */
 typedef struct lksi_interest {
     int peer;
@@ -36,6 +43,11 @@ typedef struct lksi_remote {
     /* Sleeps until one of the streams may go on, the group is aborted, or limit_ns have passed. */
     void (*sleep)(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
                   int64_t limit_ns);
+    /* Tells the ranks of other hosts that the group is dead, and why. NULL: there is no way. */
+    void (*announce)(lks_group *group, lks_status status, const char *text);
+    /* Asks all ranks what they are doing and waits for `patience_ms` at most; doing[r].is_known stays false for those
+     * that do not answer, and for this rank. NULL: there is no way. */
+    void (*roll_call)(lks_group *group, int64_t patience_ms, lksi_doing *doing);
     void (*close)(lks_group *group);
 } lksi_remote;
 

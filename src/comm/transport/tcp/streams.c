@@ -139,8 +139,13 @@ static void tcp_close(lks_group *group) {
     lksi_free(tcp);
 }
 
-static const lksi_remote tcp_remote = {
-    .name = "tcp", .write_some = write_some, .read_some = read_some, .sleep = sleep_on_streams, .close = tcp_close};
+static const lksi_remote tcp_remote = {.name = "tcp",
+                                       .write_some = write_some,
+                                       .read_some = read_some,
+                                       .sleep = sleep_on_streams,
+                                       .announce = lksi_tcp_announce,
+                                       .roll_call = lksi_tcp_roll_call,
+                                       .close = tcp_close};
 
 static lks_status create_streams(const lks_group *group, lksi_tcp *tcp) {
     size_t n = (size_t)group->size;

@@ -14,13 +14,6 @@
 lks_status lksi_tcp_join(lks_group *group, int *connections);
 /* A connection for this group has come in through the door (called with the world's lock held). Owns `descriptor`. */
 void lksi_tcp_take(lks_group *group, const lksi_door_hello *hello, int descriptor);
-/* Tells the ranks of other hosts that the group is dead, and why. */
-void lksi_tcp_announce(lks_group *group, lks_status status, const char *text);
-
-/* Asks all ranks what they are doing and waits for `patience_ms` at most; doing[r].is_known stays false for those that
- * do not answer, and for this rank. */
-void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing);
-
 /* --- between the files of tcp/ --- */
 
 enum { LKSI_TCP_READ_AHEAD_NBYTES = 16 * 1024 };
@@ -65,7 +58,10 @@ void lksi_tcp_star_close(lks_group *group);
 /* Rank 0 tells everyone but `except`; others tell rank 0. */
 void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int except);
 void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record);
-/* roll_call.c: a question or an answer has come in. */
+void lksi_tcp_announce(lks_group *group, lks_status status, const char *text);
+/* roll_call.c */
+void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing);
+/* A question or an answer has come in. */
 void lksi_roll_call_hear(lks_group *group, const lksi_star_record *record);
 
 #endif
