@@ -191,8 +191,9 @@ LKS_API lks_status lks_reduce_scatter(lks_group *group, const void *in, void *ou
 LKS_API lks_status lks_all_to_all(lks_group *group, const void *in, void *out, size_t count, lks_type type,
                                   const lks_collective_options *options);
 
-/* The same with a count per rank: `counts` holds size entries, the same on all ranks; blocks follow each other in rank
- * order. Algorithms: gatherv and scatterv as gather and scatter; all_gatherv: naive, ring, direct. */
+/* The same with a count per rank: `counts` holds size entries, the same on all ranks, and is as much the library's as
+ * the buffers until the operation is done; blocks follow each other in rank order. Algorithms: gatherv and scatterv as
+ * gather and scatter; all_gatherv: naive, ring, direct. */
 LKS_API lks_status lks_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                                int root, const lks_collective_options *options);
 LKS_API lks_status lks_scatterv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,

@@ -47,10 +47,10 @@ typedef enum lksi_holders { LKSI_NOBODY, LKSI_EVERYONE, LKSI_ROOT } lksi_holders
 
 struct lksi_operation {
     const char *name;
-    bool has_count, has_type, has_counts, is_reduction, is_rooted; /* which fields of a call mean something */
     lksi_holders in, out;
-    bool is_in_blocked, is_out_blocked;             /* the buffer holds a block per rank */
-    lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS]; /* ends with a NULL name */
+    bool has_count, has_type, has_counts, is_reduction, is_rooted; /* which fields of a call mean something */
+    bool is_in_blocked, is_out_blocked;                            /* the buffer holds a block per rank */
+    lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS];                /* ends with a NULL name */
 };
 
 struct lksi_call {

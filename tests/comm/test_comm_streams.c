@@ -24,7 +24,6 @@ typedef struct wires {
 typedef struct host {
     const wires *wires;
     int seat_of[N], *true_seat_of;
-    lksi_identity identities[N];
 } host;
 
 static lks_status outcome(ssize_t n, size_t *n_moved, int peer) {
@@ -65,17 +64,14 @@ static const lksi_remote socket_pairs = {
     .name = "pairs", .write_some = write_some, .read_some = read_some, .sleep = sleep_on};
 
 static int move_apart(lks_group *group, host *h, const wires *w) {
-    for (int rank = 0; rank < N; rank++) {
-        h->identities[rank] = group->control->seats[rank].identity;
+    for (int rank = 0; rank < N; rank++)
         h->seat_of[rank] = rank / N_PER_HOST == group->rank / N_PER_HOST ? rank ^ 1 : -1;
-    }
     h->wires = w;
-    h->true_seat_of = (int *)(uintptr_t)group->seat_of;
+    h->true_seat_of = group->seat_of;
     MUST_OK(lks_barrier(group, NULL)); /* from here on nothing goes over the seats as they were */
     group->seat_of = h->seat_of;
     group->seat = h->seat_of[group->rank];
     group->n_seats = N_PER_HOST;
-    group->identities = h->identities;
     group->remote = &socket_pairs;
     group->remote_state = h;
     return 0;
@@ -85,6 +81,7 @@ static void move_together(lks_group *group, const host *h) {
     group->seat_of = h->true_seat_of;
     group->seat = group->rank;
     group->n_seats = N;
+    group->remote = NULL;
 }
 
 /* Runs `function` on two hosts, as threads and as processes. */

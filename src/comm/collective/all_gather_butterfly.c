@@ -9,7 +9,7 @@
  *     4 ─> 0   butterfly of 0..3 with blocks {0, 4} {1} {2} {3}   0 ─> 4
  *
  *     messages: 1 of N bytes from rank p + i to rank i, 1 of n N bytes back; in round k of rank i a second one if any
- * of the ranks p + j exists, j of the 2^k ranks whose blocks it has
+ *     of the ranks p + j exists, j of the 2^k ranks whose blocks it has
  */
 #include "comm/collective/collective.h"
 

@@ -9,8 +9,8 @@
  *     otherwise               each stages a chunk and copies   steps: ceil(N/S)  bytes: N written, N (n - 1) read per
  *                             those of the others                                rank
  *
- * Over messages: every rank sends its block to every other.          steps: n - 1; messages: n - 1 per rank, of its
- * block
+ * Over messages: every rank sends its block to every other.          steps: n - 1
+ *                                                                    messages: n - 1 per rank, of its block
  */
 #include "comm/collective/collective.h"
 

@@ -12,8 +12,7 @@
  * Over messages: slice j goes from the root to rank j, which sends it to all the others.
  *
  *     root ──j──> rank j ──j──> all          steps: 2 (n - 1)
- *                                            messages: 2 (n - 1) at the root, n - 1 elsewhere, each of about N / n
- * bytes
+ *     messages: 2 (n - 1) at the root, n - 1 elsewhere, each of about N / n bytes
  */
 #include "comm/collective/collective.h"
 

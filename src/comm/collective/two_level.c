@@ -1,10 +1,8 @@
 /* two_level: where a group spans hosts, inside each host through its memory, between the hosts by their first ranks.
  *
- *     host a   0 1 2 3 ─┐ inner reduce               ┌─> 0 1 2 3
- *                       └─> 0 ─┐                  ┌─> 0 ── inner broadcast
- *                              ├─ outer all_reduce ┤
- *                       ┌─> 4 ─┘                  └─> 4 ── inner broadcast
- *     host b   4 5 6 7 ─┘ inner reduce               └─> 4 5 6 7
+ *     host a   0 1 2 3 ─ inner reduce ─> 0 ─┐                    ┌─> 0 ─ inner broadcast ─> 0 1 2 3
+ *                                           ├─ outer all_reduce ─┤
+ *     host b   4 5 6 7 ─ inner reduce ─> 4 ─┘                    └─> 4 ─ inner broadcast ─> 4 5 6 7
  *
  *     all_reduce   inner reduce, outer all_reduce, inner broadcast       of a window of 1 MiB of accumulators at a time
  *     reduce       inner reduce, outer reduce to the first rank of the root's host, one message more to the root
