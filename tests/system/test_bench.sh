@@ -185,6 +185,19 @@ check "a file that cannot be written is named" eval 'status_is 1 && err_has "^lo
 run bench all_reduce --ranks 2 --sizes 4 --plot /proc/nowhere/plot
 check "a plot that cannot be written is named" eval 'status_is 1 && err_has "/proc/nowhere/plot"'
 
+# --- the comparison with other libraries, as far as it needs none of them ---
+python=$(python3 -c 'import sys; print(sys.executable)') # the program itself: what PATH finds may be a shim
+"$python" bench/comm.py --build "$build" --contenders ordinary,symmetric --operations all_reduce,all_gather --ranks 2,3 \
+  --sizes 4,1K --repetitions 2 --json "$work/comm.json" >"$work/out" 2>"$work/err"
+status=$?
+check "bench/comm.py prints a table per operation and number of ranks" eval 'status_is 0 && [ "$(grep -c "^all_.* ranks: microseconds" "$work/out")" = 4 ]'
+check "and writes what it measured" python3 -c 'import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+sys.exit(len(rows) != 2 * 2 * (2 * 2 + 2 * 2) or {row["contender"] for row in rows} != {"ordinary", "symmetric"})' "$work/comm.json"
+PATH=/nonexistent "$python" bench/comm.py --build "$work" --contenders openmpi,mpich >"$work/out" 2>"$work/err"
+status=$?
+check "contenders that are not there are named and left out" eval 'status_is 0 && out_has "^skipped: openmpi: mpicc.openmpi is not installed" && out_has "^skipped: mpich: "'
+
 # Other tests may run at the same time: what they have there is gone soon.
 nothing_new_in_shm() {
   for _ in $(seq 100); do
