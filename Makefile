@@ -5,7 +5,7 @@ BENCH_ARGS ?=
 CTEST = ctest --test-dir build --output-on-failure
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test check asan ubsan tsan fuzz lint format bench bench-comm install clean help test-packages
+.PHONY: build demo test check asan ubsan tsan fuzz soak lint format bench bench-comm install clean help test-packages
 
 build: ## the library, the command and the examples, optimised, into build/
 	@tools/install-packages build
@@ -37,6 +37,11 @@ tsan: test-packages ## the tests under ThreadSanitizer
 fuzz: ## each fuzz target of tests/fuzz for ten seconds (SECONDS=n)
 	@tools/install-packages build lint
 	@tests/fuzz/run_fuzz $(or $(SECONDS),10)
+
+soak: test-packages build ## 200 lost ranks, and each fuzz target for ten minutes
+	@LOCKSTEP_SOAK=200 build/tests/test_comm_soak
+	@tools/install-packages lint
+	@tests/fuzz/run_fuzz 600
 
 lint: ## formatting, warnings of gcc and clang, static analysis, layers, exported names
 	@tools/install-packages build test lint

@@ -119,7 +119,7 @@ void trainer_flags_help(const char *program, const trainer_flag *own) {
            "  --seed N           of the initial weights and the order of samples\n"
            "  --device NAME      cpu, reference\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
-           "  --transport NAME   auto, thread, shm\n"
+           "  --transport NAME   auto, thread, shm, tcp\n"
            "  --summary FILE     write the results as one JSON object\n"
            "  --quiet            only the last line\n",
            base != NULL ? base + 1 : program);

@@ -66,6 +66,15 @@ void lksi_openmp_set_threads(int n_threads);
 /* CPUs that this process may use: the affinity mask, cut by the cgroup quota; at least 1. */
 int lksi_cpu_count(void);
 
+/* --- processes --- */
+typedef struct lksi_process_stat {
+    int parent;      /* a pid */
+    bool is_exiting; /* its descriptors may be closed already, its end not yet told; or it has ended */
+    bool is_stopped; /* by a signal or a debugger */
+} lksi_process_stat;
+/* False where there is no such process, or none that this one can see. */
+bool lksi_process_read_stat(int pid, lksi_process_stat *stat);
+
 /* --- files --- */
 /* Whole file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees *data. */
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);

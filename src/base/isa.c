@@ -1,5 +1,7 @@
 #include "base/isa.h"
 
+#include "base/base.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +18,11 @@ static void detect(void) {
         detected_level = 2;
 #endif
     const char *wanted = getenv("LOCKSTEP_ISA");
-    if (wanted != NULL && strcmp(wanted, "base") == 0) detected_level = 0;
-    if (wanted != NULL && strcmp(wanted, "avx2") == 0 && detected_level > 1) detected_level = 1;
+    if (wanted == NULL || wanted[0] == '\0') return;
+    int most = strcmp(wanted, "base") == 0 ? 0 : strcmp(wanted, "avx2") == 0 ? 1 : 2;
+    if (most == 2 && strcmp(wanted, "avx512") != 0)
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s' (there are: base, avx2, avx512)", wanted);
+    if (most < detected_level) detected_level = most;
 }
 
 int lksi_isa_level(void) {

@@ -13,8 +13,14 @@ static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
 static void read_environment(void) {
     const char *wanted = getenv("LOCKSTEP_LOG");
-    for (int level = 0; wanted != NULL && level < 4; level++)
-        if (strcmp(wanted, level_names[level]) == 0) atomic_store(&current_level, level);
+    if (wanted == NULL || wanted[0] == '\0') return;
+    for (int level = 0; level < 4; level++) {
+        if (strcmp(wanted, level_names[level]) != 0) continue;
+        atomic_store(&current_level, level);
+        return;
+    }
+    fprintf(stderr, "lockstep[%d] warning: LOCKSTEP_LOG is '%s' (there are: error, warning, info, debug)\n",
+            (int)getpid(), wanted);
 }
 
 void lks_log_set_level(lks_log_level level) {

@@ -67,7 +67,7 @@ static int run(int argc, char **argv) {
     static const char *const instruction_sets[] = {"base", "avx2", "avx512"};
     printf("lockstep:        %s\n", lks_version());
     print_devices();
-    printf("transports:      self, thread, shm\n");
+    printf("transports:      self, thread, shm, tcp\n");
     print_algorithms();
     printf("zlib:            %s\n", zlibVersion());
     printf("libsodium:       %s\n", sodium_version_string());

@@ -6,6 +6,16 @@
 #include "comm/transport/segment/control.h"
 #include "comm/transport/transport.h"
 
+/* What the waits of the present call need to know, and say when they give up. */
+typedef struct lksi_progress {
+    const char *name;
+    uint64_t sequence;
+    int64_t timeout_ms;
+    int64_t started_ns; /* 0 until the call has to wait for long, unless it was submitted: most never read the clock */
+    size_t done_nbytes;
+    bool is_stall_reported;
+} lksi_progress;
+
 /* --- calls: every operation goes one way, lksi_run in dispatch.c --- */
 
 typedef struct lksi_call lksi_call;
@@ -57,6 +67,7 @@ struct lksi_call {
     int64_t timeout_ms;
     uint64_t sequence;
     uint64_t fingerprint;
+    int64_t submitted_ns; /* its deadline counts from then; 0: from when it first has to wait */
 };
 
 /* Validates, chooses the algorithm, numbers the call and runs it, or submits it where options->work is set; an error
@@ -70,12 +81,21 @@ lks_status lksi_group_refuse_dead(const lks_group *group);
  */
 lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **work);
 lks_status lksi_work_run(lks_group *group, const lksi_call *call);
+/* Returns when no collective is under way on the group's worker. For what runs on the caller's thread without going
+ * through lksi_run. */
+void lksi_work_drain(lks_group *group);
+/* Ends the worker, after what is under way; before anything of the group is taken down. */
+void lksi_work_stop(lks_group *group);
+/* Whether this thread is some group's worker: it must not touch what belongs to the thread that calls the group. */
+bool lksi_work_is_worker(void);
 /* The exchange of a call that hands nothing over. */
 lks_status lksi_open(lks_group *group, const lksi_call *call);
 /* What a call is, for people: "all_reduce(count 5, f32, sum, algorithm direct)". */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
-/* Refuses a dead group, and starts the clock of a call named `name`; timeout_ms 0: the group's. */
+/* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
+/* The same in either context, for a call whose clock may have started before (0: it starts with its first wait). */
+lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progress *progress);
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -93,21 +113,22 @@ typedef struct lksi_allocation {
     bool is_shared;
 } lksi_allocation;
 
-/* What the waits of the present call need to know, and say when they give up. */
-typedef struct lksi_progress {
-    const char *name;
-    uint64_t sequence;
-    int64_t timeout_ms;
-    int64_t started_ns; /* 0 until the call has to wait for long: most never read the clock */
-    size_t done_nbytes;
-    bool is_stall_reported;
-} lksi_progress;
-
+/* One thread writes each; the worker the messages of algorithms, so those are read across threads. */
 typedef struct lksi_counters {
     uint64_t n_calls; /* collective ones; their sequence number */
     uint64_t n_point_to_point;
-    uint64_t n_messages, n_message_nbytes; /* sent point to point, by users and by algorithms */
+    _Atomic uint64_t n_messages, n_message_nbytes; /* of the algorithms */
+    uint64_t n_user_messages, n_user_message_nbytes;
 } lksi_counters;
+
+typedef struct lksi_streams lksi_streams;
+typedef struct lksi_steps lksi_steps;
+typedef struct lksi_messages lksi_messages;
+typedef struct lksi_transfer lksi_transfer;
+typedef struct lksi_worker lksi_worker;
+
+typedef struct lksi_world lksi_world;
+typedef struct lksi_member lksi_member;
 
 /* What `auto` knows (select.c). */
 typedef struct lksi_selection {
@@ -117,17 +138,23 @@ typedef struct lksi_selection {
     const char *last;                                  /* algorithm of the last call */
 } lksi_selection;
 
-typedef struct lksi_unexpected lksi_unexpected;
-
 struct lks_group {
     int rank, size;
-    const lksi_identity *identities; /* of all ranks */
+    lksi_world *world;
+    bool is_world; /* made by lks_init, of all ranks of the job */
+    uint64_t id;   /* the same on all ranks, no other group's of the job */
+    uint64_t n_splits;
+    lksi_member *members;      /* of all ranks: who they are in the job */
+    lksi_identity *identities; /* of all ranks: who they are in the group */
+    lks_group *next_in_world;
     /* The ranks of this host have seats in the control segment, in rank order. Where all have, n_seats is size and a
      * rank's seat is its number. */
     lksi_control *control;
     int seat, n_seats;
-    const int *seat_of; /* by rank; -1: on another host */
-    const int *rank_of; /* by seat */
+    int local_rank,
+        n_local;  /* among the ranks of this host, whether or not they share memory (LOCKSTEP_TRANSPORT=tcp) */
+    int *seat_of; /* by rank; -1: on another host */
+    int *rank_of; /* by seat */
     const lksi_transport *transport;
     void *backing;             /* the transport's */
     const lksi_remote *remote; /* how ranks of other hosts are reached; NULL where there are none */
@@ -135,17 +162,22 @@ struct lks_group {
     /* Where the group spans hosts: the ranks of this host as a group, and the first rank of each host as a group (NULL
      * on the others). NULL otherwise. Both are used by two-level algorithms only. */
     lks_group *inner, *outer;
-    const int *host_of; /* by rank: which host, counted by first rank */
+    lks_group *parent; /* of an inner or outer group: whoever waits in this one moves on the messages of that one */
+    int *host_of;      /* by rank: which host, counted by first rank */
     int n_hosts;
-    bool may_spin;
+    bool may_spin, may_worker_spin;
     int64_t timeout_ms;
     lks_order order;
 
-    lks_status status; /* the first error */
-    char *error_text;  /* room for LKSI_ABORT_TEXT_NBYTES, made with the group: a failing group allocates nothing */
+    /* The first error. Both threads of a group may find one: the first to set is_failing writes the text, then status.
+     * The text has room for LKSI_ABORT_TEXT_NBYTES and is made with the group: a failing group allocates nothing. */
+    atomic_bool is_failing;
+    _Atomic lks_status status;
+    char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
-    lksi_progress progress;
+    lksi_progress progress;      /* of the collective context */
+    lksi_progress user_progress; /* of the other */
     lksi_counters counters;
     lksi_selection selection;
 
@@ -153,13 +185,30 @@ struct lks_group {
     size_t n_allocations, allocations_capacity;
     uint64_t n_allocated;
 
-    lksi_unexpected *unexpected; /* messages that came before their receive, oldest first */
-    const void **inputs;         /* scratch of the algorithms: an entry per rank */
+    lksi_streams *streams[LKSI_N_CONTEXTS]; /* these four are made when first used */
+    lksi_steps *steps;
+    lksi_messages *messages;
+    lksi_worker *worker;
+    const void **inputs; /* scratch of the algorithms: an entry per rank */
     void **outputs;
     double *scales;
     unsigned char *scratch;
     size_t scratch_nbytes;
 };
+
+/* Makes the group out of its rank, size, world (held for it), id, members, timeout and order: seats, transport, and
+ * where it spans hosts, streams and the groups of a two-level algorithm (form.c). `connections` as in lksi_tcp_join.
+ * All its ranks call it. What is made so far goes with lks_group_destroy. */
+lks_status lksi_group_form(lks_group *group, int *connections);
+/* A group that has its error text, and room for `size` members. */
+lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
+
+/* Who a rank of the group is. */
+const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
+
+/* What the engines of messages and steps hold for the group; ends messages under way with an error. */
+void lksi_messages_close(lks_group *group);
+void lksi_steps_close(lks_group *group);
 
 /* --- waiting (transport/segment/wait.c) --- */
 
@@ -169,27 +218,73 @@ typedef struct lksi_condition {
     int rank; /* whose counter it is */
 } lksi_condition;
 
-/* Waits until one of the conditions holds: spins, yields, sleeps; looks at the abort word and the deadline. */
+typedef struct lksi_await {
+    lksi_context context;
+    const lksi_condition *conditions; /* one that holds ends the wait */
+    int n_conditions;
+    const int *ranks; /* that are waited for: named in errors, and one that has left ends the wait. None: anybody */
+    int n_ranks;
+    bool is_sliced; /* ends after one sleep, too */
+} lksi_await;
+
+/* Spins, yields, sleeps; looks at the abort word and the deadline. */
+lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
+/* In the collective context, until one of the conditions holds. */
 lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
 
 static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
     if (atomic_load_explicit(counter, memory_order_acquire) >= target) return LKS_OK;
     return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
 }
+/* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
+ * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
+lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);
+/* What a thread that waits without a counter to look at does for one turn: spin for a moment, yield, or nothing: then
+ * false, and the thread should sleep. `turn` counts from 0. */
+bool lksi_pause(const lks_group *group, lksi_context context, int turn);
+/* Messages of users that are under way move only inside calls on the group; so whoever waits elsewhere moves them on,
+ * and sleeps no longer than this meanwhile. */
+enum { LKSI_POKE_NS = 100 * 1000 };
+/* Moves them on, where this thread may; false where there are none. */
+bool lksi_poke(lks_group *group);
 /* After all ranks have joined: how many CPUs they share decides whether waiting may spin. */
 void lksi_wait_configure(lks_group *group);
+
+static inline lksi_progress *lksi_progress_in(lks_group *group, lksi_context context) {
+    return context == LKSI_CONTEXT_COLLECTIVE ? &group->progress : &group->user_progress;
+}
 /* "all_reduce, call 17, 4096 bytes done" */
-void lksi_progress_describe(const lks_group *group, char *text, size_t text_nbytes);
+void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes);
+
+/* --- what lks_group_report shows (report.c) --- */
+
+void lksi_activity_begin(lks_group *group, lksi_context context);
+void lksi_activity_end(lks_group *group, lksi_context context);
+/* This rank sleeps, waiting for `rank`, or for anybody (-1); LKSI_AWAKE: not any more. */
+enum { LKSI_AWAKE = -2 };
+void lksi_activity_await(lks_group *group, lksi_context context, int rank);
+
+/* --- who is waited for (blame.c) --- */
+
+/* What a rank is doing in its collectives, as it says itself. */
+typedef struct lksi_doing {
+    bool is_known; /* false: it is stopped, or does not answer */
+    uint64_t sequence;
+    int awaited; /* the rank it waits for; -1: it does not wait */
+} lksi_doing;
+lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
+/* The rank that a wait for `awaited`, past its deadline, is to be charged to; *why ("is stopped") may become NULL. */
+int lksi_blame(lks_group *group, int awaited, const char **why);
 
 /* --- meeting (transport/segment/exchange.c) --- */
 
 /* The line that this rank shows in the coming exchange: fill payload, then lksi_post_and_collect. */
 static inline lksi_post *lksi_post_next(lks_group *group) {
-    return &group->control->seats[group->rank].posts[(group->n_exchanges + 1) & 1];
+    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) & 1];
 }
 /* The line that `rank` showed in the last exchange; valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
-    return &group->control->seats[rank].posts[group->n_exchanges & 1];
+    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges & 1];
 }
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
@@ -209,7 +304,7 @@ void lksi_symmetric_free_all(lks_group *group);
 /* --- scratch memory that the group keeps --- */
 lks_status lksi_group_scratch(lks_group *group, size_t nbytes, unsigned char **scratch);
 
-/* --- steps of the algorithms that send messages (message.c) ---
+/* --- steps of the algorithms that send messages (transport/segment/step.c) ---
  * Messages of one pair arrive in order; both sides know the length. A message of another call is LKS_ERR_MISMATCH. */
 lks_status lksi_step_send(lks_group *group, const lksi_call *call, int to, const void *data, size_t nbytes);
 lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, void *data, size_t nbytes);

@@ -48,13 +48,8 @@ lks_status lksi_group_refuse_dead(const lks_group *group) {
 }
 
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {
-    group->progress = (lksi_progress){
-        .name = name, .sequence = sequence, .timeout_ms = timeout_ms > 0 ? timeout_ms : group->timeout_ms};
-    LKS_TRY(lksi_group_refuse_dead(group));
-    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
-    char doing[160];
-    lksi_progress_describe(group, doing, sizeof doing);
-    return lksi_group_fail(group, lksi_control_abort_error(group->control, doing));
+    return lksi_start(group, LKSI_CONTEXT_COLLECTIVE,
+                      &(lksi_progress){.name = name, .sequence = sequence, .timeout_ms = timeout_ms});
 }
 
 lks_status lksi_open(lks_group *group, const lksi_call *call) { return lksi_post_and_collect(group, call, 0); }
@@ -62,13 +57,19 @@ lks_status lksi_open(lks_group *group, const lksi_call *call) { return lksi_post
 lks_status lksi_execute(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
     bool is_on_one_host = lksi_is_on_one_host(group);
-    LKS_TRY(lksi_begin(group, call->operation->name, call->sequence, call->timeout_ms));
+    LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE,
+                       &(lksi_progress){.name = call->operation->name,
+                                        .sequence = call->sequence,
+                                        .timeout_ms = call->timeout_ms,
+                                        .started_ns = call->submitted_ns}));
     lks_status status = is_on_one_host && !algorithm->is_segment ? lksi_open(group, call) : LKS_OK;
     if (status == LKS_OK) {
         bool is_remote = algorithm->is_segment && !is_on_one_host;
         status = is_remote ? algorithm->run_remote(group, call) : algorithm->run(group, call);
     }
-    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
+    if (status != LKS_OK) return lksi_group_fail(group, status);
+    lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
+    return LKS_OK;
 }
 
 lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_options *options) {

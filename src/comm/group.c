@@ -1,16 +1,17 @@
-/* The group: how it begins, what it answers, how it dies. */
-#define _GNU_SOURCE /* affinity */
-#include "comm/bootstrap/environment.h"
+/* The group: how a world begins, what a group answers, how it dies. */
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
+#include "comm/transport/tcp/tcp.h"
+#include "comm/world.h"
 
-#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEFAULT_TIMEOUT_MS = 300000 };
 
-typedef enum wanted_transport { ANY_TRANSPORT, THREAD_TRANSPORT, SHM_TRANSPORT } wanted_transport;
+typedef enum wanted_transport { ANY_TRANSPORT, THREAD_TRANSPORT, SHM_TRANSPORT, TCP_TRANSPORT } wanted_transport;
 
 static lks_status read_transport(const char *name, wanted_transport *wanted) {
     const char *origin = "the option `transport`";
@@ -24,7 +25,9 @@ static lks_status read_transport(const char *name, wanted_transport *wanted) {
     if (strcmp(name, "thread") == 0) return LKS_OK;
     *wanted = SHM_TRANSPORT;
     if (strcmp(name, "shm") == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s' (there are: auto, thread, shm)", origin, name);
+    *wanted = TCP_TRANSPORT;
+    if (strcmp(name, "tcp") == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s' (there are: auto, thread, shm, tcp)", origin, name);
 }
 
 static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
@@ -34,149 +37,145 @@ static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
     return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, INT64_C(1) << 40, DEFAULT_TIMEOUT_MS, timeout_ms);
 }
 
-static lks_status join_transport(lks_group *group, lksi_thread_world *world, const lksi_environment *environment,
-                                 wanted_transport wanted) {
-    if (group->size == 1 && world == NULL) return lksi_self_join(group);
-    if (world != NULL) {
-        if (wanted == SHM_TRANSPORT)
-            return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but the ranks are threads");
-        return lksi_thread_transport_join(group, world);
-    }
-    if (wanted == THREAD_TRANSPORT)
-        return lksi_error(LKS_ERR_ARGUMENT, "transport 'thread' was asked for, but the ranks are processes");
-    if (environment->local_size != environment->size)
-        return lksi_error(LKS_ERR_UNSUPPORTED,
-                          "%d of %d ranks are on this host: ranks on several hosts need the tcp transport, which is "
-                          "not built yet",
-                          environment->local_size, environment->size);
-    return lksi_shm_join(group, environment);
-}
+/* What the groups are told apart by: the how-manieth lks_init of the job this is. */
+static uint64_t world_id(uint64_t index) { return lksi_mix(LKSI_HASH_START, index + 1); }
 
-static void write_affinity(lksi_seat *seat) {
-    cpu_set_t mine;
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof mine, &mine) != 0) return;
-    for (size_t cpu = 0; cpu < CPU_SETSIZE && cpu < 64 * LKSI_AFFINITY_WORDS; cpu++)
-        if (CPU_ISSET(cpu, &mine)) seat->affinity[cpu / 64] |= UINT64_C(1) << (cpu % 64);
-}
-
-static lks_status name_missing(const lks_group *group) {
-    char missing[256] = "";
-    size_t used = 0;
-    for (int rank = 0; rank < group->size && used < sizeof missing - 16; rank++) {
-        if (atomic_load(&group->control->seats[rank].presence.value) != LKSI_ABSENT) continue;
-        used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", rank);
-    }
-    return lksi_error(LKS_ERR_TIMEOUT, "lks_init waited %lld ms; rank(s) %s of %d did not arrive",
-                      (long long)group->timeout_ms, missing, group->size);
-}
-
-/* Takes this rank's seat and waits until all are taken. */
-static lks_status sit_down(lks_group *group) {
-    lksi_seat *seats = group->control->seats;
-    write_affinity(&seats[group->rank]);
-    lksi_publish(group->control, &seats[group->rank].presence.value, LKSI_JOINED, group->rank);
-    group->progress = (lksi_progress){.name = "lks_init", .timeout_ms = group->timeout_ms};
+/* All on this host: who exactly, the segment will say. */
+static void assume_members(lks_group *group) {
+    lksi_member mine;
+    lksi_member_fill(&mine, &group->world->environment);
     for (int rank = 0; rank < group->size; rank++) {
-        lks_status status = lksi_wait(group, &seats[rank].presence.value, LKSI_JOINED, rank);
-        if (status == LKS_ERR_TIMEOUT) return name_missing(group);
-        LKS_TRY(status);
+        group->members[rank] = mine;
+        group->members[rank].identity.rank = rank;
     }
-    lksi_wait_configure(group);
-    return LKS_OK;
 }
 
-/* All ranks on this host: a rank's seat is its number. */
-static lks_status seat_all(lks_group *group) {
-    int *same = lksi_alloc_array((size_t)group->size, sizeof *same);
-    if (same == NULL) return LKS_ERR_MEMORY;
-    for (int i = 0; i < group->size; i++) same[i] = i;
-    group->seat_of = group->rank_of = same;
-    group->seat = group->rank, group->n_seats = group->size;
-    return LKS_OK;
+/* Several hosts, or one as if its ranks were on several: everyone is asked where they are. */
+static lks_status meet_over_tcp(lks_group *group, const lksi_environment *environment, wanted_transport wanted,
+                                uint32_t index) {
+    lksi_world *world = group->world;
+    lksi_member *mine = &group->members[group->rank];
+    int *connections = lksi_alloc_array((size_t)group->size, sizeof *connections), door = -1;
+    if (connections == NULL) return LKS_ERR_MEMORY;
+    for (int rank = 0; rank < group->size; rank++) connections[rank] = -1;
+    lksi_member_fill(mine, environment);
+    mine->world_index = index;
+    world->is_apart = wanted == TCP_TRANSPORT;
+    lks_status status = lksi_job_secret_read(environment, &world->secret);
+    if (status == LKS_OK)
+        status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
+                                 group->members, connections, &door);
+    group->id = world_id(group->members[0].world_index);
+    if (status == LKS_OK) status = lksi_world_open_door(world, door);
+    if (status == LKS_OK) status = lksi_group_form(group, connections);
+    for (int rank = 0; rank < group->size; rank++)
+        if (connections[rank] >= 0) close(connections[rank]);
+    lksi_free(connections);
+    return status;
 }
 
-static lks_status allocate_scratch(lks_group *group) {
-    size_t n = (size_t)group->size;
-    group->error_text = lksi_alloc(LKSI_ABORT_TEXT_NBYTES);
-    group->inputs = lksi_alloc_array(n, sizeof *group->inputs);
-    group->outputs = lksi_alloc_array(n, sizeof *group->outputs);
-    group->scales = lksi_alloc_array(n, sizeof *group->scales);
-    bool is_whole =
-        group->error_text != NULL && group->inputs != NULL && group->outputs != NULL && group->scales != NULL;
-    return is_whole ? LKS_OK : LKS_ERR_MEMORY;
+static lks_status join_threads(lks_group *group, wanted_transport wanted) {
+    if (wanted == SHM_TRANSPORT || wanted == TCP_TRANSPORT)
+        return lksi_error(LKS_ERR_ARGUMENT, "transport '%s' was asked for, but the ranks are threads",
+                          wanted == SHM_TRANSPORT ? "shm" : "tcp");
+    group->id = world_id(lksi_thread_world_next(group->world->threads, group->rank));
+    assume_members(group);
+    return lksi_group_form(group, NULL);
 }
 
-static lks_status join(lks_group *group, const lks_init_options *options) {
+static lks_status join_processes(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
+    static atomic_uint n_worlds;
+    uint32_t index = atomic_fetch_add(&n_worlds, 1);
+    bool is_one_host = environment->local_size == environment->size;
+    if (wanted == THREAD_TRANSPORT && group->size > 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "transport 'thread' was asked for, but the ranks are processes");
+    if (wanted == SHM_TRANSPORT && !is_one_host)
+        return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks are on this host",
+                          environment->local_size, environment->size);
+    group->id = world_id(index);
+    if (group->size > 1) LKS_TRY(lksi_watch_create(&group->world->watch));
+    if (group->size > 1 && (wanted == TCP_TRANSPORT || !is_one_host))
+        return meet_over_tcp(group, environment, wanted, index);
+    assume_members(group);
+    return lksi_group_form(group, NULL);
+}
+
+static lks_status join(const lks_init_options *options, lks_group **group) {
     lksi_environment environment = {.size = 1, .local_size = 1};
     wanted_transport wanted;
-    lksi_thread_world *world = lksi_thread_world_current(&group->rank);
+    int64_t timeout_ms;
+    lksi_thread_world *threads = lksi_thread_world_current(&environment.rank);
     LKS_TRY(read_transport(options->transport, &wanted));
-    LKS_TRY(read_timeout(options->timeout_ms, &group->timeout_ms));
-    if (world != NULL) {
-        group->size = world->size;
-    } else {
+    LKS_TRY(read_timeout(options->timeout_ms, &timeout_ms));
+    if (threads != NULL)
+        environment.size = threads->size;
+    else
         LKS_TRY(lksi_environment_read(&environment));
-        group->rank = environment.rank, group->size = environment.size;
-    }
-    LKS_TRY(allocate_scratch(group));
-    LKS_TRY(seat_all(group));
-    LKS_TRY(join_transport(group, world, &environment, wanted));
-    lks_status status = sit_down(group);
-    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
+    LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, options->order));
+    LKS_TRY(lksi_world_create(&(*group)->world, threads));
+    (*group)->is_world = true;
+    (*group)->world->environment = environment;
+    lks_status status = threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
+    /* Whoever has a seat is waited for by others. */
+    return status == LKS_OK || (*group)->control == NULL ? status : lksi_group_fail(*group, status);
 }
 
 lks_status lks_init(lks_group **world, const lks_init_options *options) {
     static const lks_init_options defaults;
     if (world == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_init: `world` is NULL");
-    lks_group *group = lksi_alloc(sizeof *group);
-    if (group == NULL) return LKS_ERR_MEMORY;
-    lks_status status = join(group, options == NULL ? &defaults : options);
-    if (status != LKS_OK) {
+    lks_group *group = NULL;
+    lks_status status = join(options == NULL ? &defaults : options, &group);
+    if (status == LKS_OK)
+        *world = group;
+    else
         lks_group_destroy(group);
-        return status;
-    }
-    *world = group;
-    return LKS_OK;
+    return status;
 }
 
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
+    lksi_work_stop(group);
+    lks_group_destroy(group->outer);
+    lks_group_destroy(group->inner);
     if (group->control != NULL) {
         lksi_symmetric_free_all(group);
-        lksi_segment_forget_unexpected(group);
-        lksi_publish(group->control, &group->control->seats[group->rank].presence.value, LKSI_LEFT, group->rank);
-        group->transport->close(group);
+        lksi_messages_close(group);
+        lksi_steps_close(group);
+        lksi_publish(group->control, &group->control->seats[group->seat].presence.value, LKSI_LEFT, group->seat);
     }
-    lksi_free(group->allocations);
-    lksi_free(group->scratch);
-    lksi_free(group->inputs);
-    lksi_free(group->outputs);
-    lksi_free(group->scales);
-    lksi_free(group->error_text);
-    lksi_free((void *)(uintptr_t)group->seat_of);
+    if (group->remote != NULL) group->remote->close(group);
+    if (group->control != NULL) group->transport->close(group);
+    lksi_world_release(group->world);
+    void *tables[] = {group->error_text, group->members,     group->identities,     group->seat_of,
+                      group->rank_of,    group->host_of,     (void *)group->inputs, group->outputs,
+                      group->scales,     group->allocations, group->scratch};
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) lksi_free(tables[i]);
     lksi_free(group);
 }
 
 int lks_group_rank(const lks_group *group) { return group->rank; }
 int lks_group_size(const lks_group *group) { return group->size; }
-/* All transports so far join the ranks of one host. */
-int lks_group_local_rank(const lks_group *group) { return group->rank; }
-int lks_group_local_size(const lks_group *group) { return group->size; }
-const char *lks_group_transport(const lks_group *group) { return group->transport->name; }
+int lks_group_local_rank(const lks_group *group) { return group->local_rank; }
+int lks_group_local_size(const lks_group *group) { return group->n_local; }
+const char *lks_group_transport(const lks_group *group) {
+    return group->remote != NULL ? group->remote->name : group->transport->name;
+}
 
 lks_status lksi_group_status(const lks_group *group) { return group->status; }
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
 
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
-    if (group->status != LKS_OK) return status;
-    group->status = status;
+    if (atomic_exchange(&group->is_failing, true)) return status;
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
+    group->status = status;
     /* What happened to the group as a whole keeps its name on the other ranks; what happened to this rank alone is to
      * them a rank that was lost. */
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
-    lksi_control_abort(group->control, is_common ? status : LKS_ERR_PEER, "rank %d gave up: %s", group->rank,
-                       group->error_text);
+    char text[LKSI_ABORT_TEXT_NBYTES];
+    snprintf(text, sizeof text, "rank %d gave up: %s", group->rank, group->error_text);
+    lks_status status_of_others = is_common ? status : LKS_ERR_PEER;
+    bool is_first = lksi_control_abort(group->control, status_of_others, "%s", text);
+    if (is_first && group->remote != NULL) lksi_tcp_announce(group, status_of_others, text);
     return status;
 }
 

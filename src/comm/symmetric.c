@@ -83,12 +83,18 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
     static const size_t most = SIZE_MAX / 4 / LKSI_MAX_RANKS;
     if (data == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL", name);
     if (nbytes > most) return lksi_error(LKS_ERR_ARGUMENT, "%s: %zu bytes are more than memory can hold", name, nbytes);
+    if (group->remote != NULL)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "%s: the group's ranks talk over %s and share no memory", name,
+                          group->remote->name);
+
+    lksi_work_drain(group);
     LKS_TRY(lksi_begin(group, name, group->counters.n_calls + 1, 0));
     lksi_operation operation = {.name = name, .has_count = true};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
     hash = lksi_mix(lksi_mix(hash, ++group->counters.n_calls), nbytes);
     lksi_call call = {.operation = &operation, .count = nbytes, .fingerprint = hash};
     lks_status status = allocate(group, &call, is_shared, data);
+    if (status == LKS_OK) lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
     /* All ranks know that memory is short, and none is left behind: the group lives on. */
     return status == LKS_OK || status == LKS_ERR_MEMORY ? status : lksi_group_fail(group, status);
 }
@@ -100,6 +106,8 @@ lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data) {
 lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data) {
     return run_allocation(group, "shared_alloc", nbytes, true, data);
 }
+
+int lks_symmetric_supported(const lks_group *group) { return group->remote == NULL; }
 
 /* The allocation in whose copy of this rank [data, data + nbytes) lies. */
 static const lksi_allocation *find(const lks_group *group, const void *data, size_t nbytes) {

@@ -1,27 +1,236 @@
-/* Operations under way. */
-#include "comm/comm_internal.h"
+/* Operations under way.
+ *
+ *     caller   submit ── submit ── ... ── wait: sleeps until done, moving messages on meanwhile
+ *                │         │                 ▲
+ *     worker     └─> run ──┴─> run ──────────┘     one per group, started with its first asynchronous collective
+ *
+ * Collectives of a group run in the order of their calls: on the worker those that were submitted, on the caller's
+ * thread the others, once the worker has nothing left. Messages need no worker: the calls on the group move them on.
+ * A work belongs to its user and outlives its group: a group that is destroyed first finishes its collectives (or their
+ * deadline passes) and gives up its messages.
+ */
+#include "comm/work.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
 
 struct lks_work {
+    lks_work *next;
+    lks_group *group; /* valid while the work is not done */
+    bool is_collective;
+    lksi_call call;
+    size_t *counts; /* the call's own */
+    lksi_transfer transfer;
+    atomic_bool is_done; /* of a collective; after status and text */
     lks_status status;
+    char text[LKSI_ABORT_TEXT_NBYTES];
 };
 
-lks_status lksi_work_run(lks_group *group, const lksi_call *call) { return lksi_execute(group, call); }
+struct lksi_worker {
+    lks_group *group;
+    lksi_thread *thread;
+    pthread_mutex_t mutex; /* guards the queue and is_stopping */
+    pthread_cond_t submitted, finished;
+    lks_work *queue, **queue_end;
+    bool is_stopping;
+    atomic_int n_under_way;
+};
 
-lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **work) {
+static _Thread_local bool is_worker;
+
+bool lksi_work_is_worker(void) { return is_worker; }
+
+/* --- the worker --- */
+
+static lks_work *next_work(lksi_worker *worker) {
+    pthread_mutex_lock(&worker->mutex);
+    while (worker->queue == NULL && !worker->is_stopping) pthread_cond_wait(&worker->submitted, &worker->mutex);
+    lks_work *work = worker->queue;
+    if (work != NULL) worker->queue = work->next;
+    if (worker->queue == NULL) worker->queue_end = &worker->queue;
+    pthread_mutex_unlock(&worker->mutex);
+    return work;
+}
+
+/* Once it says that it is done, the work may be freed by whoever waits. */
+static void run_one(lksi_worker *worker, lks_work *work) {
+    work->status = lksi_execute(worker->group, &work->call);
+    if (work->status != LKS_OK) snprintf(work->text, sizeof work->text, "%s", lks_error_text());
+    pthread_mutex_lock(&worker->mutex);
+    atomic_store(&work->is_done, true);
+    atomic_fetch_sub(&worker->n_under_way, 1);
+    pthread_cond_broadcast(&worker->finished);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+static void run(void *opaque) {
+    lksi_worker *worker = opaque;
+    is_worker = true;
+    for (lks_work *work; (work = next_work(worker)) != NULL;) run_one(worker, work);
+}
+
+static void destroy(lksi_worker *worker) {
+    pthread_cond_destroy(&worker->finished);
+    pthread_cond_destroy(&worker->submitted);
+    pthread_mutex_destroy(&worker->mutex);
+    lksi_free(worker);
+}
+
+static lks_status start_worker(lks_group *group) {
+    if (group->worker != NULL) return LKS_OK;
+    lksi_worker *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->group = group;
+    created->queue_end = &created->queue;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&created->mutex, NULL);
+    pthread_cond_init(&created->submitted, NULL);
+    pthread_cond_init(&created->finished, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    lks_status status = lksi_thread_create(&created->thread, run, created, "lockstep-work");
+    if (status != LKS_OK) {
+        destroy(created);
+        return status;
+    }
+    group->worker = created;
+    return LKS_OK;
+}
+
+void lksi_work_stop(lks_group *group) {
+    lksi_worker *worker = group->worker;
+    if (worker == NULL) return;
+    lksi_work_drain(group);
+    pthread_mutex_lock(&worker->mutex);
+    worker->is_stopping = true;
+    pthread_cond_signal(&worker->submitted);
+    pthread_mutex_unlock(&worker->mutex);
+    lksi_thread_join(worker->thread);
+    destroy(worker);
+    group->worker = NULL;
+}
+
+/* --- collectives --- */
+
+static lks_status work_create(lks_group *group, lks_work **work) {
     lks_work *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    created->status = lksi_execute(group, call);
+    created->group = group;
+    created->transfer.error_text = created->text;
     *work = created;
     return LKS_OK;
 }
 
-lks_status lks_work_wait(lks_work *work) {
-    lks_status status = work->status;
+void lksi_work_discard(lks_work *work) {
+    lksi_free(work->counts);
     lksi_free(work);
+}
+
+static lks_status create_collective(lks_group *group, const lksi_call *call, lks_work **work) {
+    lks_work *created;
+    LKS_TRY(work_create(group, &created));
+    created->is_collective = true;
+    created->call = *call;
+    created->call.submitted_ns = lksi_now_ns();
+    lks_status status = start_worker(group);
+    if (status == LKS_OK && call->counts != NULL) {
+        created->call.counts = created->counts = lksi_alloc_array((size_t)group->size, sizeof *created->counts);
+        if (created->counts == NULL) status = LKS_ERR_MEMORY;
+    }
+    if (status != LKS_OK) {
+        lksi_work_discard(created);
+        return status;
+    }
+    if (call->counts != NULL) memcpy(created->counts, call->counts, (size_t)group->size * sizeof *created->counts);
+    *work = created;
+    return LKS_OK;
+}
+
+/* The call has its number already, so a rank that cannot run it leaves the others alone with it. */
+lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **work) {
+    lks_work *created;
+    lks_status status = create_collective(group, call, &created);
+    if (status != LKS_OK) return lksi_group_fail(group, status);
+    lksi_worker *worker = group->worker;
+    pthread_mutex_lock(&worker->mutex);
+    atomic_fetch_add(&worker->n_under_way, 1);
+    *worker->queue_end = created;
+    worker->queue_end = &created->next;
+    pthread_cond_signal(&worker->submitted);
+    pthread_mutex_unlock(&worker->mutex);
+    *work = created;
+    (void)lksi_poke(group);
+    return LKS_OK;
+}
+
+static bool is_idle(const lks_group *group) {
+    return group->worker == NULL || atomic_load(&group->worker->n_under_way) == 0;
+}
+
+/* Until the worker has finished something; for a moment only while messages have to be moved on. */
+static void wait_for_worker(lks_group *group, const atomic_bool *is_done) {
+    lksi_worker *worker = group->worker;
+    bool is_poking = lksi_poke(group);
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += LKSI_POKE_NS;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_mutex_lock(&worker->mutex);
+    bool is_over = is_done != NULL ? atomic_load(is_done) : is_idle(group);
+    if (!is_over && is_poking)
+        pthread_cond_timedwait(&worker->finished, &worker->mutex, &until);
+    else if (!is_over)
+        pthread_cond_wait(&worker->finished, &worker->mutex);
+    pthread_mutex_unlock(&worker->mutex);
+}
+
+void lksi_work_drain(lks_group *group) {
+    while (!is_idle(group)) wait_for_worker(group, NULL);
+}
+
+lks_status lksi_work_run(lks_group *group, const lksi_call *call) {
+    (void)lksi_poke(group);
+    if (is_idle(group)) return lksi_execute(group, call);
+    lksi_call timed = *call;
+    timed.submitted_ns = lksi_now_ns();
+    lksi_work_drain(group);
+    return lksi_execute(group, &timed);
+}
+
+/* --- what users do with works --- */
+
+lks_status lksi_work_of_transfer(lks_group *group, lks_work **work, lksi_transfer **transfer) {
+    LKS_TRY(work_create(group, work));
+    (*work)->transfer.started_ns = lksi_now_ns();
+    *transfer = &(*work)->transfer;
+    return LKS_OK;
+}
+
+lks_status lks_work_wait(lks_work *work) {
+    if (work == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_work_wait: `work` is NULL");
+    lks_status status;
+    if (work->is_collective) {
+        while (!atomic_load(&work->is_done)) wait_for_worker(work->group, &work->is_done);
+        status = work->status;
+    } else {
+        status = lksi_transfer_wait(work->group, &work->transfer);
+    }
+    if (status != LKS_OK) (void)lksi_error(status, "%s", work->text);
+    lksi_work_discard(work);
     return status;
 }
 
 lks_status lks_work_test(lks_work *work, int *is_done) {
-    *is_done = work != NULL;
+    if (work == NULL || is_done == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "lks_work_test: `%s` is NULL", work == NULL ? "work" : "is_done");
+    if (work->is_collective) {
+        *is_done = atomic_load(&work->is_done);
+        if (!*is_done) (void)lksi_poke(work->group);
+    } else {
+        lksi_transfer_test(work->group, &work->transfer);
+        *is_done = work->transfer.state == LKSI_TRANSFER_DONE;
+    }
     return LKS_OK;
 }

@@ -13,31 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PF_EXITING = 4 }; /* include/linux/sched.h; in the ninth field of /proc/PID/stat */
-
 void lksi_end_announce(void) {
     const char *text = getenv("LOCKSTEP_LAUNCHER_PID");
     int64_t launcher;
     /* Anybody else, a shell between us and the launcher for example, would be killed by the signal. */
     if (text == NULL || !lksi_parse_i64(text, 1, INT32_MAX, &launcher) || launcher != getppid()) return;
     (void)sigqueue((pid_t)launcher, LKSI_SIGNAL_END, (union sigval){.sival_int = 0});
-}
-
-bool lksi_process_read_stat(pid_t pid, lksi_process_stat *stat) {
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return false;
-    size_t nbytes = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[nbytes] = '\0';
-    /* "PID (NAME) STATE PARENT GROUP SESSION TTY TTY_GROUP FLAGS ..."; the name may hold anything. */
-    const char *after_name = strrchr(text, ')');
-    unsigned flags;
-    int parent;
-    if (after_name == NULL || sscanf(after_name + 1, " %*c %d %*d %*d %*d %*d %u", &parent, &flags) != 2) return false;
-    *stat = (lksi_process_stat){.parent = parent, .is_exiting = (flags & PF_EXITING) != 0};
-    return true;
 }
 
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes) {

@@ -21,15 +21,17 @@ lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, in
 /* --- environment.c: what a rank finds in its environment --- */
 
 typedef struct lksi_rank_environment {
-    int listener; /* keeps MASTER_PORT ours while the job lives */
+    int listener; /* bound to MASTER_PORT; rank 0 has it from the fork on; -1: let go */
     char master_port[8];
     char job_key[65];
 } lksi_rank_environment;
 
 lks_status lksi_rank_environment_create(lksi_rank_environment *environment);
-/* In the process of rank `rank`: sets the variables, and unsets those of another way to start. */
+/* In the process of rank `rank`: sets the variables, and unsets those of another way to start. Rank 0 finds the number
+ * of its copy of the listener in LOCKSTEP_LISTENER_FD, open across exec. */
 void lksi_rank_environment_apply(const lksi_rank_environment *environment, const lksi_job *job, int rank);
-void lksi_rank_environment_destroy(lksi_rank_environment *environment);
+/* Closes this process's copy of the listener: the launcher's once the ranks run, so that the port ends with rank 0. */
+void lksi_rank_environment_let_go(lksi_rank_environment *environment);
 
 /* --- signals.c: signals as something to poll --- */
 
@@ -98,13 +100,7 @@ lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment
 
 #define LKSI_SIGNAL_END (SIGRTMAX - 1) /* queued to the launcher by a rank that is about to end */
 
-typedef struct lksi_process_stat {
-    pid_t parent;
-    bool is_exiting; /* its descriptors may be closed already, its end not yet told */
-} lksi_process_stat;
-
 void lksi_end_announce(void); /* in a rank, with its exit ahead; nothing happens without a launcher */
-bool lksi_process_read_stat(pid_t pid, lksi_process_stat *stat);
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
 int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
 

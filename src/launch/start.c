@@ -39,9 +39,9 @@ static _Noreturn void give_up(const start *s) {
     _exit(n_written == sizeof reason ? LKSI_EXIT_NOT_FOUND : 1);
 }
 
-static _Noreturn void be_function(const start *s) {
+static _Noreturn void be_function(const start *s, int rank) {
     lksi_rank_environment mine = *s->environment;
-    lksi_rank_environment_destroy(&mine);
+    if (rank != 0) lksi_rank_environment_let_go(&mine);
     close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
@@ -61,7 +61,7 @@ static _Noreturn void be_rank(const start *s, int rank) {
     lksi_output_connect(s->output, rank);
     lksi_rank_environment_apply(s->environment, s->job, rank);
     if (s->job->bind && !s->job->as_threads && lksi_bind_to_cpu(rank) != LKS_OK) give_up(s);
-    if (s->job->argv == NULL) be_function(s);
+    if (s->job->argv == NULL) be_function(s, rank);
     execvp(s->job->argv[0], s->job->argv);
     give_up(s);
 }

@@ -188,6 +188,7 @@ static void watch(supervisor *s) {
 static lks_status start_and_watch(supervisor *s) {
     LKS_TRY(lksi_processes_start(s->job, &s->environment, &s->signals, s->output, &s->guard, s->processes,
                                  s->n_processes, &s->exit_status));
+    lksi_rank_environment_let_go(&s->environment);
     s->exit_status = 0;
     s->n_running = s->n_processes;
     s->timeout_at = s->job->timeout_ms > 0 ? lksi_now_ns() + s->job->timeout_ms * NS_PER_MS : NEVER;
@@ -206,7 +207,7 @@ static lks_status run_job(supervisor *s) {
         goto destroy_output;
     }
     LKS_TRY_GOTO(lksi_rank_environment_create(&s->environment), free_polled);
-    LKS_TRY_GOTO(lksi_signals_take(&s->signals, s->job->argv != NULL), destroy_environment);
+    LKS_TRY_GOTO(lksi_signals_take(&s->signals, s->job->argv != NULL), let_go_of_port);
     s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
     LKS_TRY_GOTO(lksi_guard_start(&s->guard, s->processes, s->n_processes), give_back_signals);
     status = start_and_watch(s);
@@ -214,8 +215,8 @@ static lks_status run_job(supervisor *s) {
 give_back_signals:
     if (s->adopts_orphans) lksi_orphans_end();
     lksi_signals_give_back(&s->signals);
-destroy_environment:
-    lksi_rank_environment_destroy(&s->environment);
+let_go_of_port:
+    lksi_rank_environment_let_go(&s->environment);
 free_polled:
     lksi_free(s->polled);
 destroy_output:

@@ -100,8 +100,7 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     LKS_TRY(
         lksi_exchange(group, "distributed_store_create (model, device, threads, seed)", fingerprint, NULL, 0, NULL));
     lks_store *created;
-    /* Ranks that span hosts have no shared memory; which it is, the transport decides, so all ranks agree. */
-    bool is_shared = lks_group_local_size(group) == lks_group_size(group);
+    bool is_shared = lks_symmetric_supported(group);
     LKS_TRY(is_shared ? create_shared(&created, group, loss, seed) : create_private(&created, group, loss, options));
     *store = created;
     return LKS_OK;

@@ -3,6 +3,7 @@
 
 #include "comm/comm_internal.h"
 #include "ranks.h"
+#include "traffic.h"
 
 /* Longer than any ring, and than several: flows through in pieces. */
 enum { LONG_COUNT = 300007 };
@@ -142,6 +143,369 @@ static void a_message_that_is_never_sent_ends_at_the_deadline(void **state) {
     run_processes(2, never_sent, NULL);
 }
 
+/* --- any length, any order --- */
+
+static int lengths_arrive(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { MOST = 33 << 20 };
+    static const size_t lengths[] = {0, 1, 16383, 16384, 16385, 65536, 1 << 20, (1 << 20) + 1, MOST};
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    unsigned char *data = lksi_alloc(MOST);
+    for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
+        size_t n = lengths[l];
+        lks_received received;
+        if (rank == 0)
+            for (size_t i = 0; i < n; i++) data[i] = (unsigned char)(i * 13 + (i >> 9) + l);
+        if (rank == 0) MUST_OK(lks_send(world, data, n, LKS_U8, 1, 4));
+        if (rank == 1) {
+            MUST_OK(lks_recv(world, data, MOST, LKS_U8, 0, 4, &received));
+            MUST(received.count == n && received.from == 0 && received.tag == 4);
+            for (size_t i = 0; i < n; i++) MUST(data[i] == (unsigned char)(i * 13 + (i >> 9) + l));
+        }
+        size_t half = n < MOST / 2 ? n : MOST / 2;
+        MUST_OK(
+            lks_sendrecv(world, data, half, 1 - rank, 5, data + MOST / 2, MOST / 2, 1 - rank, 5, LKS_U8, &received));
+        MUST(received.count == half && memcmp(data, data + MOST / 2, half) == 0);
+    }
+    lksi_free(data);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void every_length_around_the_eager_limit_arrives(void **state) {
+    (void)state;
+    run_threads(2, lengths_arrive, NULL);
+    run_processes(2, lengths_arrive, NULL);
+}
+
+/* A large message that nobody wants yet stays where it is. */
+static int large_waits_at_its_sender(int rank, int size, void *argument) {
+    (void)size;
+    enum { LARGE = 20 << 20 };
+    lks_group *world;
+    lks_work *work;
+    int32_t small = 0;
+    MUST_OK(lks_init(&world, NULL));
+    unsigned char *large = lksi_alloc(LARGE);
+    if (rank == 0) {
+        memset(large, 7, LARGE);
+        MUST_OK(lks_isend(world, large, LARGE, LKS_U8, 1, 1, &work));
+        MUST_OK(lks_send(world, &(int32_t){42}, 1, LKS_I32, 1, 2));
+        MUST_OK(lks_work_wait(work));
+    } else {
+        int64_t before = lks_memory_nbytes();
+        MUST_OK(lks_recv(world, &small, 1, LKS_I32, 0, 2, NULL));
+        MUST(small == 42);
+        if (*(bool *)argument) MUST(lks_memory_nbytes() - before < 100000); /* counted per process */
+        MUST_OK(lks_recv(world, large, LARGE, LKS_U8, 0, 1, NULL));
+        MUST(large[0] == 7 && large[LARGE - 1] == 7);
+    }
+    lksi_free(large);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_large_message_waits_at_its_sender(void **state) {
+    (void)state;
+    run_threads(2, large_waits_at_its_sender, &(bool){false});
+    run_processes(2, large_waits_at_its_sender, &(bool){true});
+}
+
+static int any_source(int rank, int size, void *argument) {
+    (void)argument;
+    enum { N = 50, MOST = 6000 };
+    lks_group *world;
+    int32_t data[MOST];
+    int n_of[MAX_TEST_RANKS] = {0};
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 0; i < N && rank > 0; i++) { /* eager and announced ones in turn */
+        size_t count = i % 3 == 0 ? MOST : 1;
+        data[0] = i, data[count - 1] = i;
+        MUST_OK(lks_send(world, data, count, LKS_I32, 0, 6));
+    }
+    for (int i = 0; i < N * (size - 1) && rank == 0; i++) {
+        lks_received received;
+        MUST_OK(lks_recv(world, data, MOST, LKS_I32, LKS_ANY_SOURCE, 6, &received));
+        int expected = n_of[received.from]++;
+        MUST(received.tag == 6 && received.count == (expected % 3 == 0 ? MOST : 1));
+        MUST(data[0] == expected && data[received.count - 1] == expected);
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) {
+        lks_group_destroy(world);
+        return 0;
+    }
+    if (rank > 1) lksi_sleep_ns(50000000);
+    if (rank == 0) { /* as long as one may still send, those who left do not matter */
+        lksi_sleep_ns(20000000);
+        MUST_OK(lks_recv(world, data, 1, LKS_I32, LKS_ANY_SOURCE, 7, NULL));
+        MUST(data[0] == 2);
+        MUST(lks_recv(world, data, 1, LKS_I32, LKS_ANY_SOURCE, 7, NULL) == LKS_ERR_PEER);
+        MUST_SAY("has left the group and is waited for");
+    }
+    if (rank == 2) MUST_OK(lks_send(world, &(int32_t){2}, 1, LKS_I32, 0, 7));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void any_source_takes_what_comes_first(void **state) {
+    (void)state;
+    run_threads(4, any_source, NULL);
+    run_processes(4, any_source, NULL);
+}
+
+static int traffic(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    for (uint64_t seed = 1; seed < 6; seed++) {
+        int line = random_traffic(world, seed);
+        if (line != 0) return line;
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void many_messages_in_any_order_arrive(void **state) {
+    (void)state;
+    run_threads(1, traffic, NULL);
+    run_threads(4, traffic, NULL);
+    run_processes(4, traffic, NULL);
+    run_processes(7, traffic, NULL);
+}
+
+static int to_oneself(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { LARGE = 3 << 20 };
+    lks_group *world;
+    lks_work *send, *receive;
+    lks_received received;
+    MUST_OK(lks_init(&world, NULL));
+    unsigned char *out = lksi_alloc(LARGE), *in = lksi_alloc(LARGE);
+    memset(out, 5, LARGE);
+    MUST_OK(lks_send(world, out, LARGE, LKS_U8, rank, 1)); /* kept */
+    memset(out, 6, LARGE);
+    MUST_OK(lks_isend(world, out, LARGE, LKS_U8, rank, 1, &send)); /* stays where it is */
+    MUST_OK(lks_recv(world, in, LARGE, LKS_U8, rank, 1, NULL));
+    MUST(in[0] == 5 && in[LARGE - 1] == 5);
+    MUST_OK(lks_recv(world, in, LARGE, LKS_U8, LKS_ANY_SOURCE, 1, &received));
+    MUST(in[0] == 6 && in[LARGE - 1] == 6 && received.from == rank && received.count == LARGE);
+    MUST_OK(lks_work_wait(send));
+    memset(out, 7, LARGE);
+    MUST_OK(lks_irecv(world, in, LARGE, LKS_U8, rank, 1, &received, &receive));
+    MUST_OK(lks_isend(world, out, LARGE, LKS_U8, rank, 1, &send));
+    MUST_OK(lks_work_wait(send));
+    MUST_OK(lks_work_wait(receive));
+    MUST(in[0] == 7 && in[LARGE - 1] == 7 && received.count == LARGE);
+    MUST_OK(lks_sendrecv(world, out, 5, rank, 2, in, 9, rank, 2, LKS_U8, &received));
+    MUST(received.count == 5);
+    lks_status status = LKS_OK;
+    for (int i = 0; i < 30 && status == LKS_OK; i++) status = lks_send(world, out, LARGE, LKS_U8, rank, 1);
+    MUST(status == LKS_ERR_MEMORY);
+    MUST_SAY("holds over 64 MiB of messages");
+    lksi_free(in);
+    lksi_free(out);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void messages_to_oneself_arrive_and_are_bounded(void **state) {
+    (void)state;
+    run_threads(1, to_oneself, NULL);
+    run_processes(1, to_oneself, NULL);
+}
+
+/* --- moving on while waiting for something else --- */
+
+static int moves_on_in_a_barrier(int rank, int size, void *argument) {
+    (void)size;
+    enum { LARGE = 2 << 20 };
+    const lks_collective_options options = {.algorithm = argument};
+    lks_group *world;
+    lks_work *work;
+    MUST_OK(lks_init(&world, NULL));
+    unsigned char *data = lksi_alloc(LARGE);
+    if (rank == 0) {
+        memset(data, 3, LARGE);
+        MUST_OK(lks_isend(world, data, LARGE, LKS_U8, 1, 1, &work));
+        MUST_OK(lks_barrier(world, &options));
+        MUST_OK(lks_work_wait(work));
+    } else if (rank == 1) {
+        MUST_OK(lks_recv(world, data, LARGE, LKS_U8, 0, 1, NULL));
+        MUST(data[0] == 3 && data[LARGE - 1] == 3);
+        MUST_OK(lks_barrier(world, &options));
+    } else {
+        MUST_OK(lks_barrier(world, &options));
+    }
+    lksi_free(data);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void messages_move_on_inside_a_barrier(void **state) {
+    (void)state;
+    run_threads(3, moves_on_in_a_barrier, "direct");
+    run_threads(3, moves_on_in_a_barrier, "dissemination");
+    run_processes(2, moves_on_in_a_barrier, "direct");
+}
+
+/* A circle of receives, each of which can only be answered by someone who waits in another. */
+static int answers_for_others(int rank, int size, void *argument) {
+    (void)argument;
+    enum { LARGE = 100000 };
+    lks_group *world;
+    lks_work *works[MAX_TEST_RANKS];
+    int32_t token = 0;
+    MUST_OK(lks_init(&world, NULL));
+    unsigned char *out = lksi_alloc(LARGE), *in = lksi_alloc(LARGE);
+    for (int to = 0; to < size; to++) MUST_OK(lks_isend(world, out, LARGE, LKS_U8, to, 1, &works[to]));
+    for (int turn = 0; turn < size; turn++) { /* one after the other takes all its messages, the rest wait for it */
+        if (turn == rank)
+            for (int from = size - 1; from >= 0; from--) MUST_OK(lks_recv(world, in, LARGE, LKS_U8, from, 1, NULL));
+        for (int to = 0; to < size && turn == rank; to++)
+            if (to != rank) MUST_OK(lks_send(world, &turn, 1, LKS_I32, to, 2));
+        if (turn != rank) MUST_OK(lks_recv(world, &token, 1, LKS_I32, turn, 2, NULL));
+    }
+    for (int to = 0; to < size; to++) MUST_OK(lks_work_wait(works[to]));
+    lksi_free(in);
+    lksi_free(out);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_waits_for_one_message_answers_for_the_others(void **state) {
+    (void)state;
+    run_threads(4, answers_for_others, NULL);
+    run_processes(3, answers_for_others, NULL);
+}
+
+static int unheard_sender_is_bounded(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { N = 400, NBYTES = 16 * 1024 };
+    lks_group *world;
+    lks_work *works[N], *last;
+    static unsigned char data[NBYTES];
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 0) {
+        for (int i = 0; i < N; i++) MUST_OK(lks_isend(world, data, NBYTES, LKS_U8, 1, 1, &works[i]));
+        MUST_OK(lks_barrier(world, NULL));
+        MUST_OK(lks_send(world, data, 1, LKS_U8, 1, 2));
+        for (int i = 0; i < N; i++) MUST_OK(lks_work_wait(works[i]));
+    } else {
+        int64_t before = lks_memory_nbytes();
+        MUST_OK(lks_irecv(world, data, 1, LKS_U8, 0, 2, NULL, &last));
+        MUST_OK(lks_barrier(world, NULL));
+        MUST_OK(lks_work_wait(last)); /* by now it has seen all of the others */
+        int64_t kept = lks_memory_nbytes() - before;
+        MUST(kept > 500000 && kept < 1300000);
+        for (int i = 0; i < N; i++) MUST_OK(lks_recv(world, data, NBYTES, LKS_U8, 0, 1, NULL));
+        MUST(lks_memory_nbytes() - before < 100000);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static int blocked_sender(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    static unsigned char data[1000];
+    lks_group *world;
+    lks_status status = LKS_OK;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 300}));
+    for (int i = 0; rank == 0 && status == LKS_OK; i++) {
+        MUST(i < 2000);
+        status = lks_send(world, data, sizeof data, LKS_U8, 1, 1);
+    }
+    if (rank == 0) {
+        MUST(status == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 waited 300 ms for rank 1 (host ");
+        MUST_SAY("; send, call ");
+    } else {
+        lksi_sleep_ns(700000000);
+        MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_sender_nobody_listens_to_waits(void **state) {
+    (void)state;
+    run_processes(2, unheard_sender_is_bounded, NULL);
+    run_threads(2, blocked_sender, NULL);
+    run_processes(2, blocked_sender, NULL);
+}
+
+/* As with a receive that comes second; here it is there first, and the message is large. */
+static int posted_for_something_else(int rank, int size, void *argument) {
+    (void)size;
+    bool is_longer = *(bool *)argument;
+    enum { COUNT = 10000 };
+    lks_group *world;
+    lks_work *work;
+    MUST_OK(lks_init(&world, NULL));
+    float *data = lksi_alloc_array(COUNT, sizeof *data);
+    lks_status status;
+    if (rank == 1) {
+        MUST_OK(lks_irecv(world, data, COUNT - 1, is_longer ? LKS_F32 : LKS_I32, 0, 3, NULL, &work));
+        MUST_OK(lks_send(world, data, 0, LKS_U8, 0, 1));
+        status = lks_work_wait(work);
+    } else {
+        MUST_OK(lks_recv(world, data, 0, LKS_U8, 1, 1, NULL));
+        status = lks_send(world, data, COUNT, LKS_F32, 1, 3);
+    }
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 0 sent 10000 f32 with tag 3, rank 1 receives up to 9999");
+    MUST(lks_recv(world, data, 0, LKS_U8, 1, 1, NULL) == LKS_ERR_MISMATCH); /* the first error, again */
+    lksi_free(data);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_posted_receive_of_another_type_or_less_room_is_a_mismatch(void **state) {
+    (void)state;
+    for (int is_longer = 0; is_longer < 2; is_longer++) {
+        run_threads(2, posted_for_something_else, &(bool){is_longer});
+        run_processes(2, posted_for_something_else, &(bool){is_longer});
+    }
+}
+
+static int a_report_shows_who_waits(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    char report[1024];
+    int32_t x;
+    lks_counters counters;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) {
+        for (int i = 0; i < 500; i++) { /* until the others have gone to sleep */
+            lks_group_report(world, report, sizeof report);
+            if (strstr(report, "waits for rank 2") != NULL && strstr(report, "waits for any rank") != NULL) break;
+            lksi_sleep_ns(10000000);
+        }
+        MUST(strstr(report, "rank 0 (host ") != NULL && strstr(report, "): completed call 1 (barrier)\n") != NULL);
+        MUST(strstr(report, "; in message 1 (recv), 0 bytes done, waits for rank 2\n") != NULL);
+        MUST(strstr(report, "; in message 1 (recv), 0 bytes done, waits for any rank\n") != NULL);
+        MUST_OK(lks_send(world, &x, 1, LKS_I32, 2, 1));
+    } else {
+        MUST_OK(lks_recv(world, &x, 1, LKS_I32, rank == 1 ? 2 : LKS_ANY_SOURCE, 1, NULL));
+        if (rank == 2) MUST_OK(lks_send(world, (int32_t[7]){0}, 7, LKS_I32, 1, 9));
+        if (rank == 2) MUST_OK(lks_send(world, &x, 1, LKS_I32, 1, 1));
+    }
+    lks_group_counters(world, &counters);
+    MUST(counters.n_collectives == 1 && counters.n_point_to_point == (rank == 2 ? 3 : 1));
+    static const uint64_t n_messages[] = {1, 0, 2}, n_nbytes[] = {4, 0, 32};
+    MUST(counters.n_messages == n_messages[rank] && counters.n_message_nbytes == n_nbytes[rank]);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void the_report_shows_who_waits_for_whom(void **state) {
+    (void)state;
+    run_threads(3, a_report_shows_who_waits, NULL);
+    run_processes(3, a_report_shows_who_waits, NULL);
+}
+
 /* What the files of the algorithms state. */
 static int naive_counts_its_messages(int rank, int size, void *argument) {
     (void)argument;
@@ -223,6 +587,16 @@ int main(void) {
         cmocka_unit_test(messages_never_received_are_given_back),
         cmocka_unit_test(a_receive_of_another_type_or_less_room_is_a_mismatch),
         cmocka_unit_test(a_message_that_is_never_sent_ends_at_the_deadline),
+        cmocka_unit_test(every_length_around_the_eager_limit_arrives),
+        cmocka_unit_test(a_large_message_waits_at_its_sender),
+        cmocka_unit_test(any_source_takes_what_comes_first),
+        cmocka_unit_test(many_messages_in_any_order_arrive),
+        cmocka_unit_test(messages_to_oneself_arrive_and_are_bounded),
+        cmocka_unit_test(messages_move_on_inside_a_barrier),
+        cmocka_unit_test(who_waits_for_one_message_answers_for_the_others),
+        cmocka_unit_test(a_sender_nobody_listens_to_waits),
+        cmocka_unit_test(a_posted_receive_of_another_type_or_less_room_is_a_mismatch),
+        cmocka_unit_test(the_report_shows_who_waits_for_whom),
         cmocka_unit_test(algorithms_send_what_they_state),
         cmocka_unit_test(bad_arguments_are_refused_before_anything_is_sent),
     };

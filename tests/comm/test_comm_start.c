@@ -86,6 +86,24 @@ static void bad_variables_are_named_with_their_values(void **state) {
     assert_int_equal(lks_init(NULL, NULL), LKS_ERR_ARGUMENT);
 }
 
+static int joins_as_a_thread(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+/* A program that does not call lks_main, under lockstep run --threads: it would be a world of one. */
+static void a_thread_that_is_no_rank_is_refused(void **state) {
+    (void)state;
+    clear_environment();
+    setenv("LOCKSTEP_THREADS", "2", 1);
+    refused(LKS_ERR_STATE, "call lks_main");
+    run_threads(2, joins_as_a_thread, NULL);
+    unsetenv("LOCKSTEP_THREADS");
+}
+
 /* --- ranks that are missing, or of another world --- */
 
 static int waits_in_vain(int rank, int size, void *argument) {
@@ -188,7 +206,7 @@ static void strangers_do_not_disturb_the_start(void **state) {
     set_master_environment();
     set_rank_environment(0, 3);
     assert_ok(lksi_environment_read(&environment));
-    assert_ok(lksi_socket_name(&environment, name));
+    assert_ok(lksi_socket_name(&environment, NULL, name));
     setenv("LOCKSTEP_LOG", "error", 1);
     pids[0] = start_process(0, 3, join_world, NULL);
     pids[1] = start_process(1, 3, join_world, NULL);
@@ -210,11 +228,11 @@ static void the_name_depends_on_the_key(void **state) {
     (void)state;
     lksi_environment environment = {.master_address = "a", .master_port = 1};
     char plain[LKSI_SOCKET_NAME_NBYTES], keyed[LKSI_SOCKET_NAME_NBYTES], next[LKSI_SOCKET_NAME_NBYTES];
-    assert_ok(lksi_socket_name(&environment, plain));
+    assert_ok(lksi_socket_name(&environment, NULL, plain));
     setenv("LOCKSTEP_JOB_KEY", "secret", 1);
-    assert_ok(lksi_socket_name(&environment, keyed));
+    assert_ok(lksi_socket_name(&environment, NULL, keyed));
     setenv("LOCKSTEP_GENERATION", "1", 1);
-    assert_ok(lksi_socket_name(&environment, next));
+    assert_ok(lksi_socket_name(&environment, NULL, next));
     unsetenv("LOCKSTEP_JOB_KEY");
     unsetenv("LOCKSTEP_GENERATION");
     assert_string_not_equal(plain, keyed);
@@ -226,6 +244,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_environment_is_read_as_torchrun_sets_it),
         cmocka_unit_test(bad_variables_are_named_with_their_values),
+        cmocka_unit_test(a_thread_that_is_no_rank_is_refused),
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(missing_threads_are_named),
         cmocka_unit_test(ranks_with_another_world_size_are_told),

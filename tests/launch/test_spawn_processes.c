@@ -6,11 +6,13 @@
 #include "launch/launch.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -249,6 +251,31 @@ static void a_rank_thread_that_calls_exit_is_named(void **state) {
     assert_non_null(strstr(text, "rank 1 called exit"));
 }
 
+/* The port that `descriptor` is bound to; 0 where it is no such socket. */
+static int port_of(int descriptor) {
+    struct sockaddr_in address = {.sin_family = AF_UNSPEC};
+    socklen_t nbytes = sizeof address;
+    if (getsockname(descriptor, (struct sockaddr *)&address, &nbytes) != 0 || address.sin_family != AF_INET) return 0;
+    return ntohs(address.sin_port);
+}
+
+static int find_the_port(void *argument) {
+    (void)argument;
+    const char *text = getenv("LOCKSTEP_LISTENER_FD");
+    const int port = atoi(getenv("MASTER_PORT"));
+    int n_found = 0;
+    for (int descriptor = 0; descriptor < 256; descriptor++) n_found += port_of(descriptor) == port;
+    if (my_rank() != 0) return text != NULL || n_found != 0;
+    return text == NULL || n_found != 1 || port_of(atoi(text)) != port || listen(atoi(text), 8) != 0;
+}
+
+static void rank_0_alone_is_handed_the_port(void **state) {
+    (void)state;
+    setenv("LOCKSTEP_LISTENER_FD", "17", 1); /* of a launcher further up */
+    assert_ok(lks_spawn(3, LKS_PROCESSES, find_the_port, NULL));
+    unsetenv("LOCKSTEP_LISTENER_FD");
+}
+
 static void wait_until(void *argument) {
     atomic_int *may_end = argument;
     while (!atomic_load(may_end)) lksi_sleep_ns(1000000);
@@ -293,6 +320,7 @@ int main(void) {
         cmocka_unit_test(what_a_rank_started_ends_with_it),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
+        cmocka_unit_test(rank_0_alone_is_handed_the_port),
         cmocka_unit_test(processes_after_threads_are_refused),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),
     };

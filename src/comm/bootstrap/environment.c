@@ -54,6 +54,13 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
 }
 
 lks_status lksi_environment_read(lksi_environment *environment) {
+    /* Each would be a world of one, and none would know of the others. */
+    const char *threads = get("LOCKSTEP_THREADS");
+    if (threads != NULL)
+        return lksi_error(LKS_ERR_STATE,
+                          "lks_init: this job's %s ranks are threads (LOCKSTEP_THREADS), and this thread is none of "
+                          "them: call lks_main with the function that each rank runs, and lks_init from there",
+                          threads);
     lksi_environment found = {.size = 1, .local_size = 1};
     for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
         if (!is_present(&sources[i])) continue;

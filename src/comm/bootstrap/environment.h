@@ -11,7 +11,7 @@ typedef struct lksi_environment {
 } lksi_environment;
 
 /* Rank and size come together from one source; a world of one where there is none. Errors: LKS_ERR_ARGUMENT, naming the
- * variable and its value. */
+ * variable and its value; LKS_ERR_STATE where the launcher has asked for ranks that are threads: this is not one. */
 lks_status lksi_environment_read(lksi_environment *environment);
 /* A whole number from the environment, `missing` where the variable is not set or empty. */
 lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value);

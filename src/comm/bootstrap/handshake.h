@@ -6,7 +6,8 @@
 #include "comm/bootstrap/environment.h"
 #include "comm/transport/segment/control.h"
 
-/* What a rank says when it comes, and what it hears in the end: fixed sizes, so that nothing read is a length. */
+/* What a rank says when it comes, and what it hears in the end: fixed sizes, so that nothing read is a length. The
+ * rank of the identity is that of the meeting; local_size is `size` again but in the world's meeting. */
 typedef struct lksi_hello {
     uint64_t magic;
     uint32_t version;
@@ -22,16 +23,34 @@ typedef struct lksi_welcome {
     char text[LKSI_ABORT_TEXT_NBYTES];
 } lksi_welcome;
 
+/* Which ranks of this host meet, and what for. Where a pointer to one is NULL, all ranks of the world meet, for
+ * lks_init. */
+typedef struct lksi_meeting {
+    const char *purpose; /* the call that it is for, as texts name it ("lks_group_split"); with `id` and the job's */
+    uint64_t id;         /* secrets it makes the socket's name, so that no two meetings of a job meet each other */
+    int rank, size;      /* of the meeting; rank 0 leads */
+    const int *names;    /* the ranks' numbers in the world, as texts name them; NULL: the same */
+} lksi_meeting;
+
 /* The socket's name: whoever does not know the job's key cannot tell it. Abstract, so that nothing is left behind. */
 enum { LKSI_SOCKET_NAME_NBYTES = 96 };
-lks_status lksi_socket_name(const lksi_environment *environment, char name[LKSI_SOCKET_NAME_NBYTES]);
+lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
+                            char name[LKSI_SOCKET_NAME_NBYTES]);
+/* `meeting`, or where it is NULL that of the world. */
+lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting);
+/* The number by which texts name rank `rank` of the meeting. */
+static inline int lksi_meeting_name(const lksi_meeting *meeting, int rank) {
+    return meeting->names != NULL ? meeting->names[rank] : rank;
+}
 
-/* The leader's side: connections[r] for every local rank r but itself, with the identities; all close-on-exec.
- * Strangers are dropped. Errors: LKS_ERR_TIMEOUT naming who did not come, LKS_ERR_MISMATCH, LKS_ERR_PEER. */
-lks_status lksi_leader_meet(const lksi_environment *environment, int64_t deadline_ns, int *connections,
-                            lksi_identity *identities);
+/* The leader's side: connections[r] for every rank r of the meeting but itself, with the identities (in which rank is
+ * the number in the world); all close-on-exec. Strangers are dropped. Errors: LKS_ERR_TIMEOUT naming who did not come,
+ * LKS_ERR_MISMATCH, LKS_ERR_PEER. */
+lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meeting *meeting, int64_t deadline_ns,
+                            int *connections, lksi_identity *identities);
 /* A follower's side: comes back when the leader has heard it. */
-lks_status lksi_follower_meet(const lksi_environment *environment, int64_t deadline_ns, int *connection);
+lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_meeting *meeting, int64_t deadline_ns,
+                              int *connection);
 
 /* Sends and receives one record, with a descriptor where `descriptor` is not NULL (-1: none). */
 lks_status lksi_hand_over(int connection, const void *record, size_t nbytes, int descriptor);

@@ -1,4 +1,4 @@
-/* The first local rank: listens until all others have said who they are.
+/* Rank 0 of a meeting: listens until all others have said who they are.
  *
  * Anyone may connect, so nothing here waits for one connection, and nothing is believed before a whole hello is there:
  * a stranger is dropped, one that stays silent only takes a place, and the oldest silent one makes room for the next.
@@ -23,6 +23,8 @@ typedef struct pending {
 
 typedef struct meeting {
     const lksi_environment *environment;
+    lksi_meeting met;
+    bool is_world;
     int listener;
     pending pending[N_PENDING]; /* oldest first */
     int n_pending;
@@ -55,7 +57,7 @@ static void accept_all(meeting *m) {
 static bool is_credible(const meeting *m, const lksi_hello *hello) {
     int rank = hello->identity.rank;
     if (hello->magic != LKSI_HELLO_MAGIC || hello->version != LKSI_HELLO_VERSION) return false;
-    return rank > 0 && rank < m->environment->size ? m->connections[rank] < 0 : hello->size != m->environment->size;
+    return rank > 0 && rank < m->met.size ? m->connections[rank] < 0 : hello->size != m->met.size;
 }
 
 /* Tells a rank of another world why it cannot come in: it would otherwise try until its deadline. */
@@ -66,11 +68,14 @@ static void refuse(int connection, lks_status status) {
         (void)lksi_hand_over(connection, &verdict, sizeof verdict, -1);
 }
 
-static lks_status check_world(const meeting *m, const lksi_hello *hello) {
-    const lksi_environment *mine = m->environment;
-    if (hello->size == mine->size && hello->local_size == mine->local_size) return LKS_OK;
-    return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
-                      hello->identity.rank, hello->size, hello->local_size, mine->size, mine->local_size);
+static lks_status check_size(const meeting *m, const lksi_hello *hello) {
+    int local_size = m->is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
+    if (hello->size == m->met.size && hello->local_size == local_size) return LKS_OK;
+    if (m->is_world)
+        return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
+                          rank, hello->size, hello->local_size, m->met.size, local_size);
+    return lksi_error(LKS_ERR_MISMATCH, "%s: the rank in place %d knows of %d ranks, rank %d of %d", m->met.purpose,
+                      rank, hello->size, lksi_meeting_name(&m->met, 0), m->met.size);
 }
 
 static lks_status arrive(meeting *m, int index) {
@@ -81,10 +86,10 @@ static lks_status arrive(meeting *m, int index) {
         return LKS_OK;
     }
     int rank = hello->identity.rank;
-    lks_status status = check_world(m, hello);
+    lks_status status = check_size(m, hello);
     if (status != LKS_OK) {
         refuse(m->pending[index].connection, status);
-        (void)check_world(m, hello); /* refuse may have overwritten the text */
+        (void)check_size(m, hello); /* refuse may have overwritten the text */
         return status;
     }
     if (lksi_hand_over(m->pending[index].connection, "!", 1, -1) != LKS_OK) {
@@ -94,6 +99,7 @@ static lks_status arrive(meeting *m, int index) {
     m->connections[rank] = m->pending[index].connection;
     m->identities[rank] = hello->identity;
     m->identities[rank].host[LKSI_HOST_NBYTES - 1] = '\0';
+    m->identities[rank].rank = lksi_meeting_name(&m->met, rank);
     m->n_arrived++;
     m->n_pending--;
     memmove(&m->pending[index], &m->pending[index + 1], (size_t)(m->n_pending - index) * sizeof(pending));
@@ -118,13 +124,13 @@ static lks_status listen_to_pending(meeting *m) {
 
 /* An arrived rank says nothing more before it is welcomed: anything readable is its end. */
 static lks_status check_arrived(const meeting *m) {
-    for (int rank = 1; rank < m->environment->size; rank++) {
+    for (int rank = 1; rank < m->met.size; rank++) {
         char byte;
         if (m->connections[rank] < 0) continue;
         ssize_t n_read = recv(m->connections[rank], &byte, 1, MSG_PEEK);
         if (n_read < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; lks_init", rank, m->identities[rank].host,
-                          (int)m->identities[rank].pid);
+        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; %s", lksi_meeting_name(&m->met, rank),
+                          m->identities[rank].host, (int)m->identities[rank].pid, m->met.purpose);
     }
     return LKS_OK;
 }
@@ -134,7 +140,7 @@ static void wait_for_news(meeting *m) {
     m->polls[n++] = (struct pollfd){.fd = m->listener, .events = POLLIN};
     for (int i = 0; i < m->n_pending; i++)
         m->polls[n++] = (struct pollfd){.fd = m->pending[i].connection, .events = POLLIN};
-    for (int rank = 1; rank < m->environment->size; rank++)
+    for (int rank = 1; rank < m->met.size; rank++)
         if (m->connections[rank] >= 0) m->polls[n++] = (struct pollfd){.fd = m->connections[rank], .events = POLLIN};
     poll(m->polls, n, POLL_MS);
 }
@@ -142,14 +148,15 @@ static void wait_for_news(meeting *m) {
 static lks_status name_missing(const meeting *m) {
     char missing[256] = "";
     size_t used = 0;
-    for (int rank = 1; rank < m->environment->size && used < sizeof missing - 16; rank++)
+    for (int rank = 1; rank < m->met.size && used < sizeof missing - 16; rank++)
         if (m->connections[rank] < 0)
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", rank);
-    return lksi_error(LKS_ERR_TIMEOUT, "lks_init: rank(s) %s of %d did not arrive", missing, m->environment->size);
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
+                                     lksi_meeting_name(&m->met, rank));
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive", m->met.purpose, missing, m->met.size);
 }
 
 static lks_status hold(meeting *m, int64_t deadline_ns) {
-    while (m->n_arrived < m->environment->size - 1) {
+    while (m->n_arrived < m->met.size - 1) {
         if (lksi_now_ns() >= deadline_ns) return name_missing(m);
         wait_for_news(m);
         accept_all(m);
@@ -160,26 +167,32 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
 }
 
 /* The name may still be held by this job's last generation, or by another job that is about to have started. */
-static lks_status open_listener(const lksi_environment *environment, int64_t deadline_ns, int *listener) {
+static lks_status open_listener(const lksi_environment *environment, const lksi_meeting *met, int64_t deadline_ns,
+                                int *listener) {
     char name[LKSI_SOCKET_NAME_NBYTES];
-    LKS_TRY(lksi_socket_name(environment, name));
+    LKS_TRY(lksi_socket_name(environment, met, name));
     while ((*listener = lksi_local_listen(name)) < 0) {
         if (errno != EADDRINUSE) return lksi_error_errno("cannot listen for the other ranks");
         if (lksi_now_ns() >= deadline_ns)
-            return lksi_error(LKS_ERR_TIMEOUT, "lks_init: MASTER_ADDR %s and MASTER_PORT %d are in use by another job",
-                              environment->master_address, environment->master_port);
+            return lksi_error(LKS_ERR_TIMEOUT, "%s: MASTER_ADDR %s and MASTER_PORT %d are in use by another job",
+                              met->purpose, environment->master_address, environment->master_port);
         lksi_sleep_ns(2000000);
     }
     return LKS_OK;
 }
 
-lks_status lksi_leader_meet(const lksi_environment *environment, int64_t deadline_ns, int *connections,
-                            lksi_identity *identities) {
+lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meeting *met, int64_t deadline_ns,
+                            int *connections, lksi_identity *identities) {
     meeting *m = lksi_alloc(sizeof *m);
     if (m == NULL) return LKS_ERR_MEMORY;
-    *m = (meeting){.environment = environment, .connections = connections, .identities = identities};
-    m->polls = lksi_alloc_array(1 + N_PENDING + (size_t)environment->size, sizeof *m->polls);
-    lks_status status = m->polls == NULL ? LKS_ERR_MEMORY : open_listener(environment, deadline_ns, &m->listener);
+    *m = (meeting){.environment = environment,
+                   .met = lksi_meeting_or_world(environment, met),
+                   .is_world = met == NULL,
+                   .connections = connections,
+                   .identities = identities};
+    m->polls = lksi_alloc_array(1 + N_PENDING + (size_t)m->met.size, sizeof *m->polls);
+    lks_status status =
+        m->polls == NULL ? LKS_ERR_MEMORY : open_listener(environment, &m->met, deadline_ns, &m->listener);
     if (status == LKS_OK) {
         status = hold(m, deadline_ns);
         close(m->listener);

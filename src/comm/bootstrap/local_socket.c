@@ -10,12 +10,21 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-lks_status lksi_socket_name(const lksi_environment *environment, char name[LKSI_SOCKET_NAME_NBYTES]) {
+lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting) {
+    if (meeting != NULL) return *meeting;
+    return (lksi_meeting){.purpose = "lks_init", .rank = environment->rank, .size = environment->size};
+}
+
+lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
+                            char name[LKSI_SOCKET_NAME_NBYTES]) {
     lksi_sha256 *hash;
     char text[96], hex[65];
-    const char *secrets[] = {environment->master_address, getenv("LOCKSTEP_JOB_KEY"), getenv("LOCKSTEP_GENERATION")};
+    lksi_meeting met = lksi_meeting_or_world(environment, meeting);
+    const char *secrets[] = {environment->master_address, getenv("LOCKSTEP_JOB_KEY"), getenv("LOCKSTEP_GENERATION"),
+                             met.purpose};
     LKS_TRY(lksi_sha256_create(&hash));
-    snprintf(text, sizeof text, "lockstep %d %lu", environment->master_port, (unsigned long)getuid());
+    snprintf(text, sizeof text, "lockstep %d %lu %llu", environment->master_port, (unsigned long)getuid(),
+             (unsigned long long)met.id);
     lksi_sha256_update(hash, text, strlen(text) + 1);
     for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++) {
         const char *value = secrets[i] == NULL ? "" : secrets[i];

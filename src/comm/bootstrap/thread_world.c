@@ -64,47 +64,57 @@ void lksi_thread_block_release(lksi_thread_world *world, const void *base) {
 
 /* --- joining and leaving --- */
 
-static void report_lost(lksi_control *control, int rank, const lksi_thread_rank *state) {
+static void report_lost(const lksi_generation *generation, int rank, const lksi_thread_rank *state) {
+    lksi_control *control = generation->control;
+    int seat = 0;
+    while (seat < generation->n_members && generation->members[seat] != rank) seat++;
+    if (seat == generation->n_members) return;
     char how[64];
     snprintf(how, sizeof how, ": its thread returned %d%s", state->exit_code,
              state->exit_code == 0 ? " without leaving the group" : "");
-    lksi_control_lost(control, rank, how);
+    lksi_control_lost(control, seat, how);
     if (state->exit_code != 0)
-        lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) failed%s", rank,
-                           control->seats[rank].identity.host, (int)control->seats[rank].identity.pid, how);
+        lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) failed%s", seat,
+                           control->seats[seat].identity.host, (int)control->seats[seat].identity.pid, how);
 }
 
 /* With the mutex held. */
-static lks_status generation_create(lksi_thread_world *world, uint64_t index, lksi_generation **created) {
-    lksi_generation *generation = lksi_alloc(sizeof *generation);
+static lks_status generation_create(lksi_thread_world *world, uint64_t id, const int *ranks, int n_ranks,
+                                    lksi_generation **created) {
+    lksi_generation *generation = lksi_alloc(sizeof *generation + (size_t)n_ranks * sizeof *ranks);
     if (generation == NULL) return LKS_ERR_MEMORY;
     void *base = NULL;
     /* Held for every rank from the start: one that comes late finds what the others, who gave up, left there. */
-    lks_status status = block_create(world, lksi_control_nbytes(world->size), world->size, &base);
+    lks_status status = block_create(world, lksi_control_nbytes(n_ranks), n_ranks, &base);
     if (status != LKS_OK) {
         lksi_free(generation);
         return status;
     }
-    *generation = (lksi_generation){world->generations, index, base};
+    *generation = (lksi_generation){.next = world->generations, .id = id, .control = base, .n_members = n_ranks};
+    memcpy(generation->members, ranks, (size_t)n_ranks * sizeof *ranks);
     world->generations = generation;
-    lksi_control_create(generation->control, world->size);
-    for (int rank = 0; rank < world->size; rank++)
-        if (world->ranks[rank].has_left) report_lost(generation->control, rank, &world->ranks[rank]);
+    lksi_control_create(generation->control, n_ranks);
+    for (int i = 0; i < n_ranks; i++)
+        if (world->ranks[ranks[i]].has_left) report_lost(generation, ranks[i], &world->ranks[ranks[i]]);
     *created = generation;
     return LKS_OK;
 }
 
-lks_status lksi_thread_world_join(lksi_thread_world *world, int rank, lksi_control **control) {
+uint64_t lksi_thread_world_next(lksi_thread_world *world, int rank) {
+    pthread_mutex_lock(&world->mutex);
+    uint64_t index = world->ranks[rank].n_worlds++;
+    pthread_mutex_unlock(&world->mutex);
+    return index;
+}
+
+lks_status lksi_thread_world_join(lksi_thread_world *world, uint64_t id, const int *ranks, int n_ranks,
+                                  lksi_control **control) {
     lks_status status = LKS_OK;
     pthread_mutex_lock(&world->mutex);
-    uint64_t index = world->ranks[rank].n_joined;
     lksi_generation *generation = world->generations;
-    while (generation != NULL && generation->index != index) generation = generation->next;
-    if (generation == NULL) status = generation_create(world, index, &generation);
-    if (status == LKS_OK) {
-        world->ranks[rank].n_joined++;
-        *control = generation->control;
-    }
+    while (generation != NULL && generation->id != id) generation = generation->next;
+    if (generation == NULL) status = generation_create(world, id, ranks, n_ranks, &generation);
+    if (status == LKS_OK) *control = generation->control;
     pthread_mutex_unlock(&world->mutex);
     return status;
 }
@@ -137,7 +147,7 @@ void lksi_thread_world_leave(lksi_thread_world *world, int exit_code) {
     world->ranks[rank].has_left = true;
     world->ranks[rank].exit_code = exit_code;
     for (lksi_generation *each = world->generations; each != NULL; each = each->next)
-        report_lost(each->control, rank, &world->ranks[rank]);
+        report_lost(each, rank, &world->ranks[rank]);
     pthread_mutex_unlock(&world->mutex);
 }
 

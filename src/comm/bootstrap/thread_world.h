@@ -15,15 +15,17 @@ typedef struct lksi_thread_block {
     int n_holding;
 } lksi_thread_block;
 
-/* The n-th lks_init of every thread joins the n-th generation; its control segment is a block. */
+/* A group of this world, and its control segment, which is a block. */
 typedef struct lksi_generation {
     struct lksi_generation *next;
-    uint64_t index;
+    uint64_t id;
     lksi_control *control;
+    int n_members;
+    int members[]; /* ranks in the world, by seat */
 } lksi_generation;
 
 typedef struct lksi_thread_rank {
-    uint64_t n_joined;
+    uint64_t n_worlds; /* how often this thread has called lks_init */
     bool has_left;
     int exit_code;
 } lksi_thread_rank;
@@ -38,8 +40,11 @@ struct lksi_thread_world {
 
 /* The world that this thread is a rank of, or NULL. */
 lksi_thread_world *lksi_thread_world_current(int *rank);
-/* The control segment of this rank's next generation. */
-lks_status lksi_thread_world_join(lksi_thread_world *world, int rank, lksi_control **control);
+/* Numbers this thread's calls of lks_init: the n-th of every thread meet. */
+uint64_t lksi_thread_world_next(lksi_thread_world *world, int rank);
+/* The control segment of the group `id`, whose members are `ranks` of the world: the first to come makes it. */
+lks_status lksi_thread_world_join(lksi_thread_world *world, uint64_t id, const int *ranks, int n_ranks,
+                                  lksi_control **control);
 
 /* Zeroed, pre-faulted memory, held once by its creator; it goes when all who hold it have released it. */
 lks_status lksi_thread_block_create(lksi_thread_world *world, size_t nbytes, void **base);

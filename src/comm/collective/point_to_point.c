@@ -1,38 +1,98 @@
-/* send and recv as users call them: refuse what is wrong, then hand over to the transport. */
-#include "comm/comm_internal.h"
+/* Messages as users send them: refuse what is wrong, count the call, hand it to the engine of segment/message.c. */
+#include "comm/work.h"
 
-static lks_status message_of(const lks_group *group, const char *name, void *data, size_t count, lks_type type,
-                             int peer, int tag, lksi_message *message) {
+/* `peer` may be LKS_ANY_SOURCE for those who receive. */
+static lks_status check_message(const lks_group *group, const char *name, const void *data, size_t count, lks_type type,
+                                int peer, int tag, bool is_send) {
     size_t each = lks_type_nbytes(type);
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", name, (int)type);
-    if (peer < 0 || peer >= group->size)
+    if ((peer < 0 || peer >= group->size) && (is_send || peer != LKS_ANY_SOURCE))
         return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is outside 0..%d", name, peer, group->size - 1);
     if (tag < 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: tag %d is negative", name, tag);
     if (count > SIZE_MAX / 2 / each)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a count of %zu is more than memory can hold", name, count);
     if (data == NULL && count > 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL with a count of %zu", name, count);
-    *message = (lksi_message){
-        .context = LKSI_CONTEXT_USER, .peer = peer, .tag = tag, .type = type, .data = data, .nbytes = count * each};
     return LKS_OK;
 }
 
+/* Leaves error_text and started_ns as they are. */
+static void fill_in(lks_group *group, lksi_transfer *transfer, const char *name, const void *data, size_t count,
+                    lks_type type, int peer, int tag) {
+    transfer->name = name;
+    transfer->sequence = ++group->counters.n_point_to_point;
+    transfer->data = (unsigned char *)(uintptr_t)data;
+    transfer->nbytes = count * lks_type_nbytes(type);
+    transfer->type = type, transfer->peer = peer, transfer->tag = tag;
+}
+
+static bool is_to_self(const lks_group *group, const lksi_transfer *transfer) {
+    return transfer->peer == group->rank && transfer->state != LKSI_TRANSFER_DONE;
+}
+
 lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag) {
-    lksi_message message;
-    LKS_TRY(message_of(group, "send", (void *)(uintptr_t)data, count, type, to, tag, &message));
-    LKS_TRY(lksi_begin(group, "send", ++group->counters.n_point_to_point, 0));
-    lks_status status = group->transport->send(group, &message);
-    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
+    lksi_transfer send = {0};
+    LKS_TRY(check_message(group, "send", data, count, type, to, tag, true));
+    fill_in(group, &send, "send", data, count, type, to, tag);
+    LKS_TRY(lksi_transfer_start(group, &send, true));
+    return is_to_self(group, &send) ? lksi_transfer_let_go(group, &send) : lksi_transfer_wait(group, &send);
 }
 
 lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
                     lks_received *received) {
-    lksi_message message;
-    LKS_TRY(message_of(group, "recv", data, count, type, from, tag, &message));
-    LKS_TRY(lksi_begin(group, "recv", ++group->counters.n_point_to_point, 0));
-    lks_status status = group->transport->receive(group, &message);
-    if (status != LKS_OK) return lksi_group_fail(group, status);
-    if (received != NULL)
-        *received = (lks_received){.from = from, .tag = tag, .count = message.nbytes / lks_type_nbytes(type)};
-    return LKS_OK;
+    lksi_transfer receive = {.received = received};
+    LKS_TRY(check_message(group, "recv", data, count, type, from, tag, false));
+    fill_in(group, &receive, "recv", data, count, type, from, tag);
+    LKS_TRY(lksi_transfer_start(group, &receive, false));
+    return lksi_transfer_wait(group, &receive);
+}
+
+lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, int to, int sent_tag, void *data,
+                        size_t count, int from, int tag, lks_type type, lks_received *received) {
+    lksi_transfer send = {0}, receive = {.received = received};
+    LKS_TRY(check_message(group, "sendrecv", sent, sent_count, type, to, sent_tag, true));
+    LKS_TRY(check_message(group, "sendrecv", data, count, type, from, tag, false));
+    fill_in(group, &receive, "sendrecv", data, count, type, from, tag);
+    fill_in(group, &send, "sendrecv", sent, sent_count, type, to, sent_tag);
+    send.sequence = receive.sequence;
+    group->counters.n_point_to_point--; /* one call */
+    LKS_TRY(lksi_transfer_start(group, &receive, false));
+    LKS_TRY(lksi_transfer_start(group, &send, true));
+    if (is_to_self(group, &send)) LKS_TRY(lksi_transfer_let_go(group, &send));
+    LKS_TRY(lksi_transfer_wait(group, &receive));
+    send.started_ns = group->user_progress.started_ns; /* one deadline for both */
+    return lksi_transfer_wait(group, &send);
+}
+
+static lks_status start_work(lks_group *group, lks_work *created, lksi_transfer *transfer, bool is_send,
+                             lks_work **work) {
+    lks_status status = lksi_transfer_start(group, transfer, is_send);
+    if (status == LKS_OK)
+        *work = created;
+    else
+        lksi_work_discard(created);
+    return status;
+}
+
+lks_status lks_isend(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag,
+                     lks_work **work) {
+    lks_work *created;
+    lksi_transfer *send;
+    if (work == NULL) return lksi_error(LKS_ERR_ARGUMENT, "isend: `work` is NULL");
+    LKS_TRY(check_message(group, "isend", data, count, type, to, tag, true));
+    LKS_TRY(lksi_work_of_transfer(group, &created, &send));
+    fill_in(group, send, "isend", data, count, type, to, tag);
+    return start_work(group, created, send, true, work);
+}
+
+lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
+                     lks_received *received, lks_work **work) {
+    lks_work *created;
+    lksi_transfer *receive;
+    if (work == NULL) return lksi_error(LKS_ERR_ARGUMENT, "irecv: `work` is NULL");
+    LKS_TRY(check_message(group, "irecv", data, count, type, from, tag, false));
+    LKS_TRY(lksi_work_of_transfer(group, &created, &receive));
+    fill_in(group, receive, "irecv", data, count, type, from, tag);
+    receive->received = received;
+    return start_work(group, created, receive, false, work);
 }

@@ -1,5 +1,5 @@
-/* A transport moves bytes between two ranks and, where it can, gives memory that all ranks address. Algorithms know
- * nothing else of it; a new one is a struct of these functions. */
+/* A transport gives the ranks of a host the memory in which they meet; bytes between hosts go through an lksi_remote.
+ * Algorithms know nothing else of them; a new one is a struct of these functions. */
 #ifndef LKSI_TRANSPORT_H
 #define LKSI_TRANSPORT_H
 
@@ -7,23 +7,8 @@
 
 #include <sys/uio.h>
 
-/* One message: sent, `data` is read; received, written, and nbytes is the room before and the length after. */
-typedef struct lksi_message {
-    lksi_context context;
-    int peer;
-    int tag;
-    lks_type type;
-    void *data;
-    size_t nbytes;
-} lksi_message;
-
 typedef struct lksi_transport {
     const char *name;
-    /* Messages between two ranks in one context arrive in order; a receive takes the first with its tag. */
-    lks_status (*send)(lks_group *group, const lksi_message *message);
-    lks_status (*receive)(lks_group *group, lksi_message *message);
-    /* Both at once, so that a circle of ranks that all send first does not wait for itself. */
-    lks_status (*send_receive)(lks_group *group, const lksi_message *sent, lksi_message *received);
     /* Memory that all ranks address: rank 0 makes it (and sends it), then the others attach to it; each releases. */
     lks_status (*memory_make)(lks_group *group, size_t nbytes, void **base);
     lks_status (*memory_attach)(lks_group *group, size_t nbytes, void *base_on_0, void **base);
@@ -54,16 +39,10 @@ typedef struct lksi_remote {
     void (*close)(lks_group *group);
 } lksi_remote;
 
-/* Point-to-point over the rings of the control segment, for every transport that has one (segment/message.c). */
-lks_status lksi_segment_send(lks_group *group, const lksi_message *message);
-lks_status lksi_segment_receive(lks_group *group, lksi_message *message);
-lks_status lksi_segment_send_receive(lks_group *group, const lksi_message *sent, lksi_message *received);
-void lksi_segment_forget_unexpected(lks_group *group);
-
-/* Joining: sets group->transport, control and backing. The caller has set rank, size and timeout. */
-typedef struct lksi_environment lksi_environment;
+/* Joining the other ranks of this host: sets group->transport, control and backing. The caller has set world, id,
+ * members and seats. */
 lks_status lksi_self_join(lks_group *group);
-lks_status lksi_thread_transport_join(lks_group *group, lksi_thread_world *world);
-lks_status lksi_shm_join(lks_group *group, const lksi_environment *environment);
+lks_status lksi_thread_transport_join(lks_group *group);
+lks_status lksi_shm_join(lks_group *group);
 
 #endif

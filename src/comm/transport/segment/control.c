@@ -56,30 +56,57 @@ lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int fr
     return (lksi_ring *)(void *)(rings + index * (sizeof(lksi_ring) + control->ring_nbytes));
 }
 
-void lksi_ring_bell(lksi_control *control, int rank) {
-    lksi_bell *bell = &control->seats[rank].bell;
+void lksi_ring_bell(lksi_control *control, lksi_context context, int seat) {
+    lksi_bell *bell = &control->seats[seat].bells[context];
     atomic_fetch_add(&bell->rings, 1);
     syscall(SYS_futex, &bell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) {
+bool lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) {
     lksi_abort *record = &control->abort;
     uint32_t none = LKSI_ABORT_NONE;
-    if (!atomic_compare_exchange_strong(&record->state, &none, LKSI_ABORT_WRITING)) return;
+    if (!atomic_compare_exchange_strong(&record->state, &none, LKSI_ABORT_WRITING)) return false;
     record->status = (int32_t)status;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(record->text, sizeof record->text, format, arguments);
     va_end(arguments);
     atomic_store(&record->state, LKSI_ABORT_WRITTEN);
-    for (int rank = 0; rank < control->n_ranks; rank++) lksi_ring_bell(control, rank);
+    for (int seat = 0; seat < control->n_ranks; seat++)
+        for (int context = 0; context < LKSI_N_CONTEXTS; context++)
+            lksi_ring_bell(control, (lksi_context)context, seat);
+    return true;
 }
 
-void lksi_control_lost(lksi_control *control, int rank, const char *how) {
-    const lksi_seat *seat = &control->seats[rank];
+void lksi_control_lost(lksi_control *control, int index, const char *how) {
+    const lksi_seat *seat = &control->seats[index];
     if (atomic_load(&seat->presence.value) == LKSI_LEFT) return;
-    lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost%s", rank, seat->identity.host,
-                       (int)seat->identity.pid, how);
+    lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost%s", seat->identity.rank,
+                       seat->identity.host, (int)seat->identity.pid, how);
+}
+
+/* A process that dies lets go of its connections a moment before it can be seen to exit. */
+static bool is_alive(int pid) {
+    enum { LOOKS = 10, PAUSE_NS = 2000000 };
+    lksi_process_stat stat;
+    for (int i = 0; i < LOOKS; i++) {
+        if (!lksi_process_read_stat(pid, &stat) || stat.is_exiting) return false;
+        lksi_sleep_ns(PAUSE_NS);
+    }
+    return true;
+}
+
+/* Where both sides live, nobody can tell which of them was cut off. */
+void lksi_control_disconnected(lksi_control *control, int mine, int other) {
+    const lksi_identity *a = &control->seats[mine].identity, *b = &control->seats[other].identity;
+    if (atomic_load(&control->seats[other].presence.value) == LKSI_LEFT) return;
+    if (!is_alive(b->pid)) {
+        lksi_control_lost(control, other, "");
+        return;
+    }
+    lksi_control_abort(control, LKS_ERR_PEER,
+                       "the control connection of rank %d (host %s, pid %d) and rank %d (host %s, pid %d) was cut",
+                       a->rank, a->host, (int)a->pid, b->rank, b->host, (int)b->pid);
 }
 
 lks_status lksi_control_abort_error(const lksi_control *control, const char *doing) {

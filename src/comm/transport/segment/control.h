@@ -30,7 +30,7 @@ typedef struct lksi_counter {
     _Alignas(LKSI_LINE_NBYTES) _Atomic uint64_t value;
 } lksi_counter;
 
-/* Where a rank sleeps. `awaited` is the rank it waits for plus 1, LKSI_AWAITS_ANY, or 0 while it is awake; whoever
+/* Where a rank sleeps. `awaited` is the seat it waits for plus 1, LKSI_AWAITS_ANY, or 0 while it is awake; whoever
  * publishes something reads it and makes the system call only where it is meant. */
 enum { LKSI_AWAITS_ANY = -1 };
 typedef struct lksi_bell {
@@ -54,9 +54,21 @@ typedef struct lksi_identity {
 
 enum { LKSI_ABSENT, LKSI_JOINED, LKSI_LEFT }; /* values of `presence` */
 
+/* What a rank is doing in one context, for lks_group_report: written relaxed, so a reader may see halves of two calls.
+ * Names are 16 characters in two words. */
+typedef struct lksi_activity {
+    _Alignas(LKSI_LINE_NBYTES) _Atomic uint64_t sequence; /* of the call it is in, or was; 0: none yet */
+    _Atomic uint64_t name[2];
+    _Atomic uint64_t completed; /* sequence of the last call that was completed */
+    _Atomic uint64_t completed_name[2];
+    _Atomic uint64_t done_nbytes;
+    _Atomic int32_t awaited; /* while it sleeps: the rank it waits for plus 1, or LKSI_AWAITS_ANY */
+} lksi_activity;
+
 /* What one rank writes and all read. */
 typedef struct lksi_seat {
-    lksi_bell bell;
+    lksi_bell bells[LKSI_N_CONTEXTS]; /* two threads of a rank may sleep at once, one in each context */
+    lksi_activity activities[LKSI_N_CONTEXTS];
     lksi_post posts[2]; /* by parity of the exchange: a rank is never more than one exchange ahead */
     lksi_counter meets; /* barriers inside a call */
     lksi_counter presence;
@@ -76,6 +88,7 @@ typedef struct lksi_abort {
 
 typedef struct lksi_control {
     lksi_abort abort;
+    uint64_t group_id;    /* as whoever made the segment counts */
     uint64_t ring_nbytes; /* capacity of a ring; a power of two */
     int32_t n_ranks;
     _Alignas(LKSI_LINE_NBYTES) lksi_seat seats[];
@@ -104,28 +117,32 @@ void lksi_host_name(char name[LKSI_HOST_NBYTES]);
 static inline bool lksi_control_is_aborted(const lksi_control *control) {
     return atomic_load_explicit(&control->abort.state, memory_order_acquire) != LKSI_ABORT_NONE;
 }
-/* Declares the group dead and wakes everybody; only the first reason is kept. */
-void lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) LKS_PRINTF(3, 4);
+/* Declares the group dead and wakes everybody; only the first reason is kept. False where there was one before. */
+bool lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) LKS_PRINTF(3, 4);
 /* The same for a rank that is gone, unless it has said goodbye; `how` is appended (": killed", say). */
-void lksi_control_lost(lksi_control *control, int rank, const char *how);
+void lksi_control_lost(lksi_control *control, int seat, const char *how);
+/* The same where the connection between two of this host's ranks has ended, for whatever reason. */
+void lksi_control_disconnected(lksi_control *control, int mine, int other);
 /* Sets this thread's error from the abort record, `doing` appended, and returns its status. */
 lks_status lksi_control_abort_error(const lksi_control *control, const char *doing);
 
-/* Wakes `rank` if it sleeps. */
-void lksi_ring_bell(lksi_control *control, int rank);
+/* Wakes the rank of `seat` if it sleeps in `context`. */
+void lksi_ring_bell(lksi_control *control, lksi_context context, int seat);
 
 /* Rule: whoever sleeps has stored `awaited` before it looked at the counter, whoever publishes stores the counter
- * before it looks at `awaited`, all sequentially consistent: one of the two sees the other. */
-static inline void lksi_publish_to(lksi_control *control, _Atomic uint64_t *counter, uint64_t value, int me, int to) {
+ * before it looks at `awaited`, all sequentially consistent: one of the two sees the other. `me` and `to` are seats. */
+static inline void lksi_publish_to(lksi_control *control, lksi_context context, _Atomic uint64_t *counter,
+                                   uint64_t value, int me, int to) {
     atomic_store(counter, value);
-    int32_t awaited = atomic_load(&control->seats[to].bell.awaited);
-    if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, to);
+    int32_t awaited = atomic_load(&control->seats[to].bells[context].awaited);
+    if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, context, to);
 }
+/* To all seats, for whoever waits in a collective. */
 static inline void lksi_publish(lksi_control *control, _Atomic uint64_t *counter, uint64_t value, int me) {
     atomic_store(counter, value);
     for (int to = 0; to < control->n_ranks; to++) {
-        int32_t awaited = atomic_load(&control->seats[to].bell.awaited);
-        if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, to);
+        int32_t awaited = atomic_load(&control->seats[to].bells[LKSI_CONTEXT_COLLECTIVE].awaited);
+        if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, LKSI_CONTEXT_COLLECTIVE, to);
     }
 }
 

@@ -13,9 +13,9 @@
 
 /* All ranks saw the same lines, so all come here; each writes down its call, and all name the same two. */
 static lks_status explain_mismatch(lks_group *group, const lksi_call *call) {
-    lksi_seat *seats = group->control->seats, *mine = &seats[group->rank];
+    lksi_seat *seats = group->control->seats, *mine = &seats[group->seat];
     lksi_call_describe(call, mine->call_text, sizeof mine->call_text);
-    lksi_publish(group->control, &mine->explained.value, group->n_exchanges, group->rank);
+    lksi_publish(group->control, &mine->explained.value, group->n_exchanges, group->seat);
     int other = 0;
     for (int rank = 0; rank < group->size; rank++) {
         LKS_TRY(lksi_wait(group, &seats[rank].explained.value, group->n_exchanges, rank));
@@ -31,7 +31,7 @@ lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64
     uint64_t exchange = ++group->n_exchanges;
     mine->fingerprint = call->fingerprint;
     mine->place = place;
-    lksi_publish(group->control, &mine->counter, exchange, group->rank);
+    lksi_publish(group->control, &mine->counter, exchange, group->seat);
     bool is_agreed = true;
     for (int rank = 0; rank < group->size; rank++) {
         const lksi_post *post = &seats[rank].posts[exchange & 1];
@@ -44,7 +44,7 @@ lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64
 lks_status lksi_meet(lks_group *group) {
     lksi_seat *seats = group->control->seats;
     uint64_t meet = ++group->n_meets;
-    lksi_publish(group->control, &seats[group->rank].meets.value, meet, group->rank);
+    lksi_publish(group->control, &seats[group->seat].meets.value, meet, group->seat);
     for (int rank = 0; rank < group->size; rank++) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
     return LKS_OK;
 }

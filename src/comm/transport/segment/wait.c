@@ -1,8 +1,8 @@
 /* How a rank waits for another: spin, yield, sleep.
  *
  * Spinning is the fastest where every rank has a CPU of its own, and the slowest where the awaited rank needs ours; so
- * it is for at most 50 us, and only while there are no more ranks than CPUs. Sleeps are cut into slices, so that a
- * wake-up that got lost with a killed rank costs a slice and not the deadline.
+ * it is for at most 50 us, and only while there are no more ranks (on a worker: ranks and workers) than CPUs. Sleeps
+ * are cut into slices, so that a wake-up that got lost with a killed rank costs a slice and not the deadline.
  */
 #define _GNU_SOURCE /* affinity, syscall */
 #include "comm/comm_internal.h"
@@ -17,6 +17,7 @@
 enum {
     SPIN_NS = 50 * 1000,
     SPINS_PER_LOOK = 32, /* at the clock and the abort word: about a microsecond */
+    N_PAUSES = 100,      /* each followed by a system call of the stream: about as long as SPIN_NS */
     N_YIELDS = 8,
     SLICE_NS = 50 * 1000 * 1000,
 };
@@ -30,17 +31,21 @@ static inline void relax(void) {
 #endif
 }
 
-static inline bool holds(const lksi_condition *conditions, int n_conditions) {
-    for (int i = 0; i < n_conditions; i++)
-        if (atomic_load(conditions[i].counter) >= conditions[i].target) return true;
+static inline bool holds(const lksi_await *await) {
+    for (int i = 0; i < await->n_conditions; i++)
+        if (atomic_load(await->conditions[i].counter) >= await->conditions[i].target) return true;
     return false;
 }
 
-static bool spin(const lks_group *group, const lksi_condition *conditions, int n_conditions) {
+static bool may_spin(const lks_group *group, lksi_context context) {
+    return context == LKSI_CONTEXT_COLLECTIVE && lksi_work_is_worker() ? group->may_worker_spin : group->may_spin;
+}
+
+static bool spin(const lks_group *group, const lksi_await *await) {
     int64_t start_ns = 0;
     for (int i = 1;; i++) {
         relax();
-        if (holds(conditions, n_conditions)) return true;
+        if (holds(await)) return true;
         if (i % SPINS_PER_LOOK != 0) continue;
         int64_t now_ns = lksi_now_ns();
         if (start_ns == 0) start_ns = now_ns;
@@ -48,115 +53,183 @@ static bool spin(const lks_group *group, const lksi_condition *conditions, int n
     }
 }
 
-static bool yield(const lksi_condition *conditions, int n_conditions) {
+static bool yield(const lksi_await *await) {
     for (int i = 0; i < N_YIELDS; i++) {
         sched_yield();
-        if (holds(conditions, n_conditions)) return true;
+        if (holds(await)) return true;
     }
     return false;
 }
 
-static void sleep_until_rung(lks_group *group, const lksi_condition *conditions, int n_conditions, int64_t limit_ns) {
-    lksi_bell *bell = &group->control->seats[group->rank].bell;
+bool lksi_pause(const lks_group *group, lksi_context context, int turn) {
+    bool is_spinning = may_spin(group, context);
+    if (turn >= (is_spinning ? N_PAUSES : N_YIELDS)) return false;
+    if (is_spinning)
+        relax();
+    else
+        sched_yield();
+    return true;
+}
+
+static void sleep_until_rung(lks_group *group, const lksi_await *await, int64_t limit_ns) {
+    lksi_bell *bell = &group->control->seats[group->seat].bells[await->context];
     uint32_t rings = atomic_load(&bell->rings);
-    atomic_store(&bell->awaited, n_conditions == 1 ? conditions[0].rank + 1 : LKSI_AWAITS_ANY);
-    if (!holds(conditions, n_conditions) && !lksi_control_is_aborted(group->control)) {
-        int64_t slice_ns = limit_ns < SLICE_NS ? limit_ns : SLICE_NS;
-        struct timespec slice = {.tv_nsec = (long)slice_ns};
+    atomic_store(&bell->awaited,
+                 await->n_conditions == 1 ? group->seat_of[await->conditions[0].rank] + 1 : LKSI_AWAITS_ANY);
+    if (!holds(await) && !lksi_control_is_aborted(group->control)) {
+        struct timespec slice = {.tv_nsec = (long)(limit_ns < SLICE_NS ? limit_ns : SLICE_NS)};
         syscall(SYS_futex, &bell->rings, FUTEX_WAIT, rings, &slice, NULL, 0);
     }
     atomic_store(&bell->awaited, 0);
 }
 
-void lksi_progress_describe(const lks_group *group, char *text, size_t text_nbytes) {
-    const lksi_progress *progress = &group->progress;
+const lksi_identity *lksi_identity_of(const lks_group *group, int rank) {
+    return group->identities != NULL ? &group->identities[rank] : &group->control->seats[group->seat_of[rank]].identity;
+}
+
+void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
+    const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &group->progress : &group->user_progress;
     snprintf(text, text_nbytes, "%s, call %llu, %zu bytes done", progress->name, (unsigned long long)progress->sequence,
              progress->done_nbytes);
 }
 
 /* "rank 1 (host a, pid 7)", or several. */
-static void describe_awaited(const lks_group *group, const lksi_condition *conditions, int n_conditions, char *text,
-                             size_t text_nbytes) {
+static void describe_awaited(const lks_group *group, const int *ranks, int n_ranks, char *text, size_t text_nbytes) {
     size_t used = 0;
-    for (int i = 0; i < n_conditions && used < text_nbytes; i++) {
-        if (i > 0 && conditions[i].rank == conditions[0].rank) continue;
-        const lksi_identity *identity = &group->control->seats[conditions[i].rank].identity;
+    if (n_ranks == 0) snprintf(text, text_nbytes, "any rank");
+    for (int i = 0; i < n_ranks && used < text_nbytes; i++) {
+        if (i > 0 && ranks[i] == ranks[0]) continue;
+        const lksi_identity *identity = lksi_identity_of(group, ranks[i]);
         used += (size_t)snprintf(text + used, text_nbytes - used, "%srank %d (host %s, pid %d)", i > 0 ? " or " : "",
-                                 conditions[i].rank, identity->host, (int)identity->pid);
+                                 ranks[i], identity->host, (int)identity->pid);
     }
 }
 
-static void report_stall(lks_group *group, const lksi_condition *conditions, int n_conditions, int64_t waited_ns) {
+static void report_stall(const lks_group *group, lksi_context context, const int *ranks, int n_ranks,
+                         int64_t waited_ns) {
     char doing[160], awaited[256];
-    group->progress.is_stall_reported = true;
-    lksi_progress_describe(group, doing, sizeof doing);
-    describe_awaited(group, conditions, n_conditions, awaited, sizeof awaited);
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
     lksi_log(LKS_LOG_WARNING, "rank %d has waited %lld s for %s; %s", group->rank, (long long)(waited_ns / 1000000000),
              awaited, doing);
 }
 
-static lks_status timed_out(const lks_group *group, const lksi_condition *conditions, int n_conditions) {
-    char doing[160], awaited[256];
-    lksi_progress_describe(group, doing, sizeof doing);
-    describe_awaited(group, conditions, n_conditions, awaited, sizeof awaited);
-    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", group->rank,
-                      (long long)group->progress.timeout_ms, awaited, doing);
-}
-
-/* A rank that left cannot come any more: it has said goodbye, so this is a bug of the program and not a crash. */
-static lks_status check_presence(const lks_group *group, const lksi_condition *conditions, int n_conditions) {
-    for (int i = 0; i < n_conditions; i++) {
-        const lksi_seat *seat = &group->control->seats[conditions[i].rank];
-        if (atomic_load(&seat->presence.value) != LKSI_LEFT) continue;
+/* A rank that left cannot come any more: it has said goodbye, so this is a bug of the program and not a crash. Ranks of
+ * other hosts have no seat; of them the end of the stream tells. */
+static lks_status check_presence(const lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
+    for (int i = 0; i < n_ranks; i++) {
+        int seat = group->seat_of[ranks[i]];
+        if (seat < 0 || atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT) continue;
         char doing[160];
-        lksi_progress_describe(group, doing, sizeof doing);
-        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) has left the group and is waited for; %s",
-                          conditions[i].rank, seat->identity.host, (int)seat->identity.pid, doing);
+        lksi_progress_describe(group, context, doing, sizeof doing);
+        const lksi_identity *identity = lksi_identity_of(group, ranks[i]);
+        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) has left the group and is waited for; %s", ranks[i],
+                          identity->host, (int)identity->pid, doing);
     }
     return LKS_OK;
 }
 
-/* Everything that ends a wait early. Whoever published and then aborted or left has published: conditions go first. */
-static lks_status look(lks_group *group, const lksi_condition *conditions, int n_conditions, int64_t *left_ns) {
-    lks_status status = LKS_OK;
-    if (lksi_control_is_aborted(group->control)) {
-        if (holds(conditions, n_conditions)) return LKS_OK;
-        char doing[160];
-        lksi_progress_describe(group, doing, sizeof doing);
-        return lksi_control_abort_error(group->control, doing);
+/* Who is waited for may itself wait for another: the last in that chain is named, too. */
+static lks_status timed_out(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
+    char doing[160], awaited[256], blamed[256] = "";
+    const char *why = NULL;
+    int rank = n_ranks > 0 ? lksi_blame(group, ranks[0], &why) : -1;
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
+    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
+    if (n_ranks > 0 && rank != ranks[0]) {
+        describe_awaited(group, &rank, 1, doing, sizeof doing);
+        snprintf(blamed, sizeof blamed, ", which waits for %s", doing);
+        lksi_progress_describe(group, context, doing, sizeof doing);
     }
-    status = check_presence(group, conditions, n_conditions);
-    if (status != LKS_OK) return holds(conditions, n_conditions) ? LKS_OK : status;
-    lksi_progress *progress = &group->progress;
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s%s%s%s; %s", group->rank,
+                      (long long)lksi_progress_in(group, context)->timeout_ms, awaited, blamed,
+                      why != NULL ? ", which " : "", why != NULL ? why : "", doing);
+}
+
+static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,
+                                 int64_t *left_ns) {
+    lksi_progress *progress = lksi_progress_in(group, context);
     int64_t now_ns = lksi_now_ns();
     if (progress->started_ns == 0) progress->started_ns = now_ns;
     int64_t waited_ns = now_ns - progress->started_ns;
-    if (waited_ns > stall_report_ns && !progress->is_stall_reported)
-        report_stall(group, conditions, n_conditions, waited_ns);
+    if (waited_ns > stall_report_ns && !progress->is_stall_reported) {
+        report_stall(group, context, ranks, n_ranks, waited_ns);
+        progress->is_stall_reported = true;
+    }
     *left_ns = progress->timeout_ms * 1000000 - waited_ns;
-    return *left_ns > 0 ? LKS_OK : timed_out(group, conditions, n_conditions);
+    return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 
-lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions) {
-    if (group->may_spin ? spin(group, conditions, n_conditions) : yield(conditions, n_conditions)) return LKS_OK;
-    while (!holds(conditions, n_conditions)) {
-        int64_t left_ns = 0;
-        LKS_TRY(look(group, conditions, n_conditions, &left_ns));
-        if (left_ns > 0) sleep_until_rung(group, conditions, n_conditions, left_ns);
+lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns) {
+    lksi_activity_await(group, context, n_ranks > 0 ? ranks[0] : -1);
+    if (lksi_control_is_aborted(group->control)) {
+        char doing[160];
+        lksi_progress_describe(group, context, doing, sizeof doing);
+        return lksi_control_abort_error(group->control, doing);
     }
+    LKS_TRY(check_presence(group, context, ranks, n_ranks));
+    return check_deadline(group, context, ranks, n_ranks, left_ns);
+}
+
+static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
+    do {
+        int64_t left_ns = 0;
+        lks_status status = lksi_look(group, await->context, await->ranks, await->n_ranks, &left_ns);
+        if (status != LKS_OK) return holds(await) ? LKS_OK : status;
+        bool is_poking = await->context == LKSI_CONTEXT_COLLECTIVE && lksi_poke(group);
+        sleep_until_rung(group, await, is_poking && left_ns > LKSI_POKE_NS ? LKSI_POKE_NS : left_ns);
+    } while (!holds(await) && !await->is_sliced);
     return LKS_OK;
 }
 
-void lksi_wait_configure(lks_group *group) {
+lks_status lksi_wait_for(lks_group *group, const lksi_await *await) {
+    if (may_spin(group, await->context) ? spin(group, await) : yield(await)) return LKS_OK;
+    lks_status status = wait_asleep(group, await);
+    lksi_activity_await(group, await->context, LKSI_AWAKE);
+    return status;
+}
+
+lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions) {
+    enum { MOST = 16 }; /* of the ranks, those that can be named */
+    int ranks[MOST], n_ranks = n_conditions < MOST ? n_conditions : MOST;
+    for (int i = 0; i < n_ranks; i++) ranks[i] = conditions[i].rank;
+    return lksi_wait_for(group, &(lksi_await){.context = LKSI_CONTEXT_COLLECTIVE,
+                                              .conditions = conditions,
+                                              .n_conditions = n_conditions,
+                                              .ranks = ranks,
+                                              .n_ranks = n_ranks});
+}
+
+lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progress *progress) {
+    lksi_progress *current = lksi_progress_in(group, context);
+    *current = *progress;
+    if (current->timeout_ms <= 0) current->timeout_ms = group->timeout_ms;
+    LKS_TRY(lksi_group_refuse_dead(group));
+    if (context == LKSI_CONTEXT_COLLECTIVE) lksi_activity_begin(group, context);
+    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
+    char doing[160];
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    return lksi_group_fail(group, lksi_control_abort_error(group->control, doing));
+}
+
+/* CPUs that the ranks of this host may use together. */
+static int shared_cpu_count(const lks_group *group) {
     cpu_set_t mine;
     CPU_ZERO(&mine);
     int n_cpus = lksi_cpu_count(); /* cut by the cgroup's quota, which the masks do not know */
-    if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) <= n_cpus) {
-        uint64_t united[LKSI_AFFINITY_WORDS] = {0};
-        for (int rank = 0; rank < group->size; rank++)
-            for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) united[i] |= group->control->seats[rank].affinity[i];
-        n_cpus = 0;
-        for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) n_cpus += __builtin_popcountll(united[i]);
-    }
-    group->may_spin = group->size <= n_cpus;
+    bool is_quota = sched_getaffinity(0, sizeof mine, &mine) != 0 || CPU_COUNT(&mine) > n_cpus;
+    if (is_quota || group->n_seats < group->n_local) return n_cpus;
+    uint64_t united[LKSI_AFFINITY_WORDS] = {0};
+    for (int seat = 0; seat < group->n_seats; seat++)
+        for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) united[i] |= group->control->seats[seat].affinity[i];
+    n_cpus = 0;
+    for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) n_cpus += __builtin_popcountll(united[i]);
+    return n_cpus;
+}
+
+void lksi_wait_configure(lks_group *group) {
+    int n_cpus = shared_cpu_count(group);
+    group->may_spin = group->n_local <= n_cpus;
+    group->may_worker_spin = 2 * group->n_local <= n_cpus;
 }

@@ -20,13 +20,8 @@ static void memory_release(lks_group *group, void *base, size_t nbytes) {
 
 static void leave(lks_group *group) { munmap(group->control, lksi_control_nbytes(1)); }
 
-static const lksi_transport self_transport = {.name = "self",
-                                              .send = lksi_segment_send,
-                                              .receive = lksi_segment_receive,
-                                              .send_receive = lksi_segment_send_receive,
-                                              .memory_make = memory_make,
-                                              .memory_release = memory_release,
-                                              .close = leave};
+static const lksi_transport self_transport = {
+    .name = "self", .memory_make = memory_make, .memory_release = memory_release, .close = leave};
 
 lks_status lksi_self_join(lks_group *group) {
     void *base = NULL;

@@ -6,7 +6,7 @@
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
 #include "comm/comm_internal.h"
-#include "comm/transport/shm/watch.h"
+#include "comm/world.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +14,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Rank 0 has a connection to everyone, the others to rank 0; -1 elsewhere. */
+/* Whose end a control connection tells. */
+typedef struct control_end {
+    lksi_control *control;
+    int mine, other; /* seats */
+} control_end;
+
+/* The first seat has a connection to every other, those to the first; -1 elsewhere. */
 typedef struct shm {
     int *connections;
-    lksi_watch *watch;
+    control_end *ends; /* by seat */
     size_t control_nbytes;
 } shm;
 
@@ -59,8 +65,8 @@ static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
     int descriptor;
     LKS_TRY(create_segment(nbytes, &descriptor));
     lks_status status = map(descriptor, nbytes, base);
-    for (int rank = 1; rank < group->size && status == LKS_OK; rank++)
-        status = lksi_hand_over(s->connections[rank], &record, sizeof record, descriptor);
+    for (int seat = 1; seat < group->n_seats && status == LKS_OK; seat++)
+        status = lksi_hand_over(s->connections[seat], &record, sizeof record, descriptor);
     close(descriptor);
     return status;
 }
@@ -87,110 +93,149 @@ static void memory_release(lks_group *group, void *base, size_t nbytes) {
 
 /* --- joining and leaving --- */
 
-static void close_all(shm *s, int n_ranks, lksi_control *control) {
-    lksi_watch_destroy(s->watch);
-    for (int rank = 0; rank < n_ranks && s->connections != NULL; rank++)
-        if (s->connections[rank] >= 0) close(s->connections[rank]);
+/* What comes over it is for the rank itself; only the end is of interest here. */
+static bool notice_end(void *opaque, int descriptor) {
+    const control_end *end = opaque;
+    (void)descriptor;
+    lksi_control_disconnected(end->control, end->mine, end->other);
+    return false;
+}
+
+static void close_all(shm *s, const lks_group *group, lksi_control *control) {
+    for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) {
+        if (s->connections[seat] < 0) continue;
+        lksi_watch_remove(group->world->watch, s->connections[seat]);
+        close(s->connections[seat]);
+    }
     if (control != NULL) munmap(control, s->control_nbytes);
+    lksi_free(s->ends);
     lksi_free(s->connections);
     lksi_free(s);
 }
 
-static void leave(lks_group *group) { close_all(group->backing, group->size, group->control); }
+static void leave(lks_group *group) { close_all(group->backing, group, group->control); }
+
+static lks_status watch_ends(const shm *s, const lks_group *group, lksi_control *control) {
+    for (int seat = 0; seat < group->n_seats; seat++) {
+        if (s->connections[seat] < 0) continue;
+        s->ends[seat] = (control_end){control, group->seat, seat};
+        LKS_TRY(lksi_watch_add(group->world->watch, s->connections[seat], LKSI_WATCH_END, notice_end, &s->ends[seat]));
+    }
+    return LKS_OK;
+}
 
 static const lksi_transport shm_transport = {.name = "shm",
-                                             .send = lksi_segment_send,
-                                             .receive = lksi_segment_receive,
-                                             .send_receive = lksi_segment_send_receive,
                                              .memory_make = memory_make,
                                              .memory_attach = memory_attach,
                                              .memory_release = memory_release,
                                              .close = leave};
 
-static lks_status create_control(shm *s, const lksi_identity *identities, int n_ranks, int *descriptor,
+static lks_status create_control(shm *s, const lks_group *group, const lksi_identity *identities, int *descriptor,
                                  lksi_control **control) {
     void *base = NULL;
-    s->control_nbytes = lksi_control_nbytes(n_ranks);
+    s->control_nbytes = lksi_control_nbytes(group->n_seats);
     LKS_TRY(create_segment(s->control_nbytes, descriptor));
     LKS_TRY(map(*descriptor, s->control_nbytes, &base));
     *control = base;
-    lksi_control_create(*control, n_ranks);
-    for (int rank = 1; rank < n_ranks; rank++) (*control)->seats[rank].identity = identities[rank];
+    lksi_control_create(*control, group->n_seats);
+    (*control)->group_id = group->id;
+    for (int seat = 0; seat < group->n_seats; seat++) {
+        lksi_identity *identity = &(*control)->seats[seat].identity;
+        if (seat > 0) *identity = identities[seat];
+        identity->rank = group->rank_of[seat];
+    }
     return LKS_OK;
 }
 
-static lks_status welcome_one(const shm *s, int rank, const lksi_welcome *welcome, int descriptor) {
-    if (s->connections[rank] < 0) return LKS_OK;
-    lks_status status = lksi_hand_over(s->connections[rank], welcome, sizeof *welcome, descriptor);
-    return status == LKS_OK ? LKS_OK
-                            : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s", rank, lks_error_text());
+static lks_status welcome_one(const shm *s, const lks_group *group, int seat, const lksi_welcome *welcome,
+                              int descriptor) {
+    if (s->connections[seat] < 0) return LKS_OK;
+    lks_status status = lksi_hand_over(s->connections[seat], welcome, sizeof *welcome, descriptor);
+    return status == LKS_OK
+               ? LKS_OK
+               : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s", group->rank_of[seat], lks_error_text());
 }
 
 /* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. */
-static lks_status welcome_all(const shm *s, int n_ranks, lks_status outcome, int descriptor) {
+static lks_status welcome_all(const shm *s, const lks_group *group, lks_status outcome, int descriptor) {
     lksi_welcome welcome = {.magic = LKSI_HELLO_MAGIC, .control_nbytes = s->control_nbytes, .status = (int32_t)outcome};
     snprintf(welcome.text, sizeof welcome.text, "%s", outcome == LKS_OK ? "" : lks_error_text());
-    for (int rank = 1; rank < n_ranks; rank++) {
-        lks_status status = welcome_one(s, rank, &welcome, descriptor);
+    for (int seat = 1; seat < group->n_seats; seat++) {
+        lks_status status = welcome_one(s, group, seat, &welcome, descriptor);
         if (outcome == LKS_OK && status != LKS_OK) return status; /* the rest sees our connections end */
     }
     return outcome == LKS_OK ? LKS_OK : lksi_error(outcome, "%s", welcome.text);
 }
 
-static lks_status lead(shm *s, const lksi_environment *environment, int64_t deadline_ns, lksi_control **control) {
-    lksi_identity *identities = lksi_alloc_array((size_t)environment->size, sizeof *identities);
+static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
+                       lksi_control **control) {
+    lksi_identity *identities = lksi_alloc_array((size_t)group->n_seats, sizeof *identities);
     if (identities == NULL) return LKS_ERR_MEMORY;
     int descriptor = -1;
-    lks_status status = lksi_leader_meet(environment, deadline_ns, s->connections, identities);
-    if (status == LKS_OK) status = create_control(s, identities, environment->size, &descriptor, control);
-    status = welcome_all(s, environment->size, status, descriptor);
+    lks_status status = lksi_leader_meet(&group->world->environment, meeting, deadline_ns, s->connections, identities);
+    if (status == LKS_OK) status = create_control(s, group, identities, &descriptor, control);
+    status = welcome_all(s, group, status, descriptor);
     if (descriptor >= 0) close(descriptor);
     lksi_free(identities);
     return status;
 }
 
+static lks_status enter(shm *s, const lksi_welcome *welcome, int descriptor, lksi_control **control) {
+    void *base = NULL;
+    if (welcome->status != LKS_OK) return lksi_error((lks_status)welcome->status, "%s", welcome->text);
+    if (descriptor < 0) return lksi_error(LKS_ERR_FORMAT, "lks_init: the first rank handed no segment over");
+    s->control_nbytes = (size_t)welcome->control_nbytes;
+    LKS_TRY(map(descriptor, s->control_nbytes, &base));
+    *control = base;
+    return LKS_OK;
+}
+
 /* The leader's verdict comes at its deadline, which may be a little after ours. */
-static lks_status follow(shm *s, const lksi_environment *environment, int64_t deadline_ns, lksi_control **control) {
+static lks_status follow(shm *s, const lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
+                         lksi_control **control) {
     static const int64_t grace_ns = INT64_C(2) * 1000 * 1000 * 1000;
     lksi_welcome welcome;
     int descriptor;
-    void *base = NULL;
-    LKS_TRY(lksi_follower_meet(environment, deadline_ns, &s->connections[0]));
+    LKS_TRY(lksi_follower_meet(&group->world->environment, meeting, deadline_ns, &s->connections[0]));
     lks_status status =
         lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
-    if (status != LKS_OK) return lksi_error(status, "rank 0 was lost; lks_init: %s", lks_error_text());
+    if (status != LKS_OK)
+        return lksi_error(status, "rank %d was lost; lks_init: %s", group->rank_of[0], lks_error_text());
     welcome.text[sizeof welcome.text - 1] = '\0';
-    if (welcome.status != LKS_OK)
-        status = lksi_error((lks_status)welcome.status, "%s", welcome.text);
-    else if (descriptor < 0)
-        status = lksi_error(LKS_ERR_FORMAT, "lks_init: rank 0 handed no segment over");
-    if (status == LKS_OK) {
-        s->control_nbytes = (size_t)welcome.control_nbytes;
-        status = map(descriptor, s->control_nbytes, &base);
-        if (status == LKS_OK) *control = base;
-    }
+    status = enter(s, &welcome, descriptor, control);
     if (descriptor >= 0) close(descriptor);
     return status;
 }
 
-lks_status lksi_shm_join(lks_group *group, const lksi_environment *environment) {
+static lks_status meet(shm *s, const lks_group *group, lksi_control **control) {
     int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
+    lksi_meeting part = {.purpose = "lks_group_split",
+                         .id = group->id,
+                         .rank = group->seat,
+                         .size = group->n_seats,
+                         .names = group->rank_of};
+    const lksi_meeting *meeting = group->is_world && group->n_seats == group->size ? NULL : &part;
+    return group->seat == 0 ? lead(s, group, meeting, deadline_ns, control)
+                            : follow(s, group, meeting, deadline_ns, control);
+}
+
+lks_status lksi_shm_join(lks_group *group) {
     lksi_control *control = NULL;
     shm *s = lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
-    s->connections = lksi_alloc_array((size_t)group->size, sizeof *s->connections);
-    lks_status status = s->connections == NULL ? LKS_ERR_MEMORY : LKS_OK;
-    for (int rank = 0; rank < group->size && status == LKS_OK; rank++) s->connections[rank] = -1;
-    if (status == LKS_OK)
-        status = group->rank == 0 ? lead(s, environment, deadline_ns, &control)
-                                  : follow(s, environment, deadline_ns, &control);
-    if (status == LKS_OK) status = lksi_watch_create(&s->watch, control, s->connections);
+    s->connections = lksi_alloc_array((size_t)group->n_seats, sizeof *s->connections);
+    s->ends = lksi_alloc_array((size_t)group->n_seats, sizeof *s->ends);
+    lks_status status = s->connections == NULL || s->ends == NULL ? LKS_ERR_MEMORY : LKS_OK;
+    for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) s->connections[seat] = -1;
+    if (status == LKS_OK) status = meet(s, group, &control);
+    if (status == LKS_OK) status = watch_ends(s, group, control);
     if (status != LKS_OK) {
-        close_all(s, group->size, control);
+        close_all(s, group, control);
         return status;
     }
     group->transport = &shm_transport;
     group->backing = s;
     group->control = control;
+    group->id = control->group_id; /* a rank whose lks_init failed before has counted on alone */
     return LKS_OK;
 }

@@ -2,6 +2,7 @@
  */
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
+#include "comm/world.h"
 
 static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
     return lksi_thread_block_create(group->backing, nbytes, base);
@@ -22,17 +23,20 @@ static void memory_release(lks_group *group, void *base, size_t nbytes) {
 static void leave(lks_group *group) { lksi_thread_block_release(group->backing, group->control); }
 
 static const lksi_transport thread_transport = {.name = "thread",
-                                                .send = lksi_segment_send,
-                                                .receive = lksi_segment_receive,
-                                                .send_receive = lksi_segment_send_receive,
                                                 .memory_make = memory_make,
                                                 .memory_attach = memory_attach,
                                                 .memory_release = memory_release,
                                                 .close = leave};
 
-lks_status lksi_thread_transport_join(lks_group *group, lksi_thread_world *world) {
-    LKS_TRY(lksi_thread_world_join(world, group->rank, &group->control));
+lks_status lksi_thread_transport_join(lks_group *group) {
+    int *ranks = lksi_alloc_array((size_t)group->n_seats, sizeof *ranks);
+    if (ranks == NULL) return LKS_ERR_MEMORY;
+    for (int seat = 0; seat < group->n_seats; seat++) ranks[seat] = group->members[group->rank_of[seat]].identity.rank;
+    lks_status status =
+        lksi_thread_world_join(group->world->threads, group->id, ranks, group->n_seats, &group->control);
+    lksi_free(ranks);
+    if (status != LKS_OK) return status;
     group->transport = &thread_transport;
-    group->backing = world;
+    group->backing = group->world->threads;
     return LKS_OK;
 }

@@ -1,0 +1,27 @@
+/* What the kernel says of another process. */
+#include "base/base.h"
+
+#include <string.h>
+
+enum { PF_EXITING = 4 }; /* include/linux/sched.h; in the ninth field of /proc/PID/stat */
+
+bool lksi_process_read_stat(int pid, lksi_process_stat *stat) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return false;
+    size_t nbytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[nbytes] = '\0';
+    /* "PID (NAME) STATE PARENT GROUP SESSION TTY TTY_GROUP FLAGS ..."; the name may hold anything. */
+    const char *after_name = strrchr(text, ')');
+    unsigned flags;
+    int parent;
+    char state;
+    if (after_name == NULL || sscanf(after_name + 1, " %c %d %*d %*d %*d %*d %u", &state, &parent, &flags) != 3)
+        return false;
+    *stat = (lksi_process_stat){.parent = parent,
+                                .is_exiting = (flags & PF_EXITING) != 0 || state == 'Z' || state == 'X',
+                                .is_stopped = state == 'T' || state == 't'};
+    return true;
+}

@@ -1,0 +1,71 @@
+/* Who is to blame for a deadline: the awaited rank may itself be waiting for another, and so on; the one at the end of
+ * that chain is the one that people must look at.
+ *
+ *     rank 0 waits for rank 1, which waits for rank 2, which is stopped        => rank 2
+ *
+ * A rank that is stopped or does not answer comes first. Then the first in the chain that does not wait. Where all wait
+ * in a circle, whoever is furthest behind: it was stopped before it could say so, or has left a call out.
+ */
+#include "comm/comm_internal.h"
+#include "comm/transport/tcp/tcp.h"
+
+#include <unistd.h>
+
+enum { ROLL_CALL_MS = 400 };
+
+lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
+    const lksi_activity *activities = group->control->seats[seat].activities;
+    lksi_doing doing = {.is_known = true, .awaited = -1};
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
+        int32_t awaited = atomic_load_explicit(&activities[context].awaited, memory_order_relaxed);
+        if (awaited > 0) doing.awaited = awaited - 1;
+    }
+    doing.sequence = atomic_load_explicit(&activities[LKSI_CONTEXT_COLLECTIVE].sequence, memory_order_relaxed);
+    return doing;
+}
+
+/* Ranks that are threads stop together. */
+static bool is_stopped(const lksi_identity *identity) {
+    lksi_process_stat stat;
+    return identity->pid != (int32_t)getpid() && lksi_process_read_stat(identity->pid, &stat) && stat.is_stopped;
+}
+
+static void ask_everyone(lks_group *group, lksi_doing *doing) {
+    if (group->remote != NULL) lksi_tcp_roll_call(group, ROLL_CALL_MS, doing);
+    for (int seat = 0; seat < group->n_seats; seat++) {
+        lksi_doing *each = &doing[group->rank_of[seat]];
+        *each = lksi_doing_of_seat(group, seat);
+        each->is_known = seat == group->seat || !is_stopped(&group->control->seats[seat].identity);
+    }
+}
+
+static int furthest_behind(const lks_group *group, const lksi_doing *doing, int awaited) {
+    int last = awaited;
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank && doing[rank].sequence < doing[last].sequence) last = rank;
+    return last;
+}
+
+static int follow(const lks_group *group, const lksi_doing *doing, int awaited, const char **why) {
+    for (int rank = 0; rank < group->size; rank++) {
+        if (doing[rank].is_known || rank == group->rank) continue;
+        *why = group->seat_of[rank] >= 0 ? "is stopped" : "does not answer";
+        return rank; /* the first rank before all others: without it nobody's answer comes through */
+    }
+    int end = awaited, n_hops = 0;
+    while (doing[end].awaited >= 0 && doing[end].awaited < group->size && n_hops++ < group->size)
+        end = doing[end].awaited;
+    bool is_circle = n_hops > group->size || end == group->rank;
+    *why = is_circle ? "is furthest behind" : "waits for nobody";
+    return is_circle ? furthest_behind(group, doing, awaited) : end;
+}
+
+int lksi_blame(lks_group *group, int awaited, const char **why) {
+    *why = NULL;
+    lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
+    if (doing == NULL) return awaited;
+    ask_everyone(group, doing);
+    int blamed = follow(group, doing, awaited, why);
+    lksi_free(doing);
+    return blamed;
+}

@@ -1,0 +1,244 @@
+#define _GNU_SOURCE /* accept4 */
+#include "comm/bootstrap/acceptor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum {
+    N_PLACES = 64,
+    N_ACCEPTED_PER_STEP = 16, /* then those that are there get their turn */
+    TICK_MS = 250,
+    N_LINES_PER_SECOND = 5,
+};
+#define HANDSHAKE_LIMIT_NS (INT64_C(10) * 1000 * 1000 * 1000)
+#define SECOND_NS (INT64_C(1000) * 1000 * 1000)
+
+/* What an event of the epoll is about: a place's index, or one of these. */
+enum { ABOUT_LISTENER = N_PLACES, ABOUT_CLOCK };
+
+typedef struct place {
+    bool is_taken, is_writing;
+    int64_t since_ns;
+    uint64_t number; /* of the connection: the order of arrival */
+    lksi_address peer;
+    lksi_auth auth;
+} place;
+
+struct lksi_acceptor {
+    int listener, epoll, clock;
+    unsigned char key[LKSI_KEY_NBYTES];
+    size_t hello_nbytes;
+    lksi_accepted accepted;
+    void *argument;
+    bool is_listener_paused; /* the process was out of descriptors: the next tick tries again */
+    int n_taken;
+    uint64_t n_accepted;
+    int64_t second_ns; /* the lines of this second are counted, and what was left out */
+    int n_lines, n_unsaid;
+    char last_said[160]; /* who was dropped, without the port, and why: not said twice in a row */
+    place places[N_PLACES];
+};
+
+static void watch(lksi_acceptor *acceptor, int operation, int descriptor, uint32_t events, uint32_t about) {
+    struct epoll_event event = {.events = events, .data.u32 = about};
+    (void)epoll_ctl(acceptor->epoll, operation, descriptor, &event);
+}
+
+/* Ticks only while something can grow old: an acceptor that nobody knocks at wakes nobody. */
+static void set_clock(lksi_acceptor *acceptor) {
+    bool must_tick = acceptor->n_taken > 0 || acceptor->is_listener_paused || acceptor->n_unsaid > 0;
+    long tick_ns = must_tick ? TICK_MS * 1000000L : 0;
+    struct itimerspec times = {.it_value.tv_nsec = tick_ns, .it_interval.tv_nsec = tick_ns}, old;
+    if (timerfd_gettime(acceptor->clock, &old) == 0 && (old.it_interval.tv_nsec != 0) == must_tick) return;
+    (void)timerfd_settime(acceptor->clock, 0, &times, NULL);
+}
+
+/* --- strangers --- */
+
+static void begin_second(lksi_acceptor *acceptor) {
+    int64_t now = lksi_now_ns();
+    if (now - acceptor->second_ns < SECOND_NS) return;
+    if (acceptor->n_unsaid > 0)
+        lksi_log(LKS_LOG_WARNING, "%d more connections were dropped before they were let in", acceptor->n_unsaid);
+    acceptor->second_ns = now;
+    acceptor->n_lines = acceptor->n_unsaid = 0;
+}
+
+static void say_dropped(lksi_acceptor *acceptor, lksi_address peer, const char *why) {
+    char address[LKSI_ADDRESS_TEXT_NBYTES], host[LKSI_ADDRESS_TEXT_NBYTES], said[sizeof acceptor->last_said];
+    begin_second(acceptor);
+    lksi_address_text(&peer, address);
+    lksi_address_set_port(&peer, 0);
+    lksi_address_text(&peer, host);
+    snprintf(said, sizeof said, "%s %s", host, why);
+    if (acceptor->n_lines == N_LINES_PER_SECOND || strcmp(said, acceptor->last_said) == 0) {
+        acceptor->n_unsaid++;
+        return;
+    }
+    acceptor->n_lines++;
+    memcpy(acceptor->last_said, said, sizeof said);
+    lksi_log(LKS_LOG_WARNING, "a connection from %s was dropped: it %s", address, why);
+}
+
+/* Closing alone would not do: a copy of the descriptor in a forked child would keep it in the epoll. */
+static void vacate(lksi_acceptor *acceptor, place *left) {
+    watch(acceptor, EPOLL_CTL_DEL, left->auth.descriptor, 0, 0);
+    left->is_taken = false;
+    acceptor->n_taken--;
+}
+
+static void drop(lksi_acceptor *acceptor, place *dropped, const char *why) {
+    say_dropped(acceptor, dropped->peer, why);
+    vacate(acceptor, dropped);
+    close(dropped->auth.descriptor);
+}
+
+/* --- handshakes --- */
+
+static void serve(lksi_acceptor *acceptor, place *served) {
+    char why[96];
+    lksi_auth_result result = lksi_auth_step(&served->auth);
+    int connection = served->auth.descriptor;
+    if (result == LKSI_AUTH_FAILED) {
+        lksi_auth_describe_failure(&served->auth, why, sizeof why);
+        drop(acceptor, served, why);
+    } else if (result == LKSI_AUTH_DONE) {
+        vacate(acceptor, served);
+        acceptor->accepted(acceptor->argument, connection, served->auth.hello);
+    } else if (served->is_writing != (result == LKSI_AUTH_WANTS_WRITE)) {
+        served->is_writing = !served->is_writing;
+        watch(acceptor, EPOLL_CTL_MOD, connection, served->is_writing ? EPOLLOUT : EPOLLIN,
+              (uint32_t)(served - acceptor->places));
+    }
+}
+
+static bool goes_before(const place *a, const place *b) {
+    bool a_is_silent = a->auth.stage == LKSI_AUTH_STAGE_GREETING,
+         b_is_silent = b->auth.stage == LKSI_AUTH_STAGE_GREETING;
+    return a_is_silent != b_is_silent ? a_is_silent : a->number < b->number;
+}
+
+/* Where all are taken: that of the oldest silent one, else of the oldest. */
+static place *make_room(lksi_acceptor *acceptor) {
+    place *oldest = &acceptor->places[0];
+    for (int i = 0; i < N_PLACES; i++) {
+        place *each = &acceptor->places[i];
+        if (!each->is_taken) return each;
+        if (goes_before(each, oldest)) oldest = each;
+    }
+    drop(acceptor, oldest, "made room for the next before it had said who it is");
+    return oldest;
+}
+
+static void admit(lksi_acceptor *acceptor, int connection, const lksi_address *peer) {
+    int one = 1;
+    (void)setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    place *taken = make_room(acceptor);
+    lks_status status = lksi_auth_begin(&taken->auth, connection, false, acceptor->key, NULL, acceptor->hello_nbytes);
+    if (status != LKS_OK) {
+        close(connection);
+        return;
+    }
+    taken->is_taken = true, taken->is_writing = false;
+    taken->since_ns = lksi_now_ns();
+    taken->number = acceptor->n_accepted++;
+    taken->peer = *peer;
+    acceptor->n_taken++;
+    watch(acceptor, EPOLL_CTL_ADD, connection, EPOLLIN, (uint32_t)(taken - acceptor->places));
+    serve(acceptor, taken);
+}
+
+static void pause_listener(lksi_acceptor *acceptor, bool is_paused) {
+    if (acceptor->is_listener_paused == is_paused) return;
+    acceptor->is_listener_paused = is_paused;
+    watch(acceptor, EPOLL_CTL_MOD, acceptor->listener, is_paused ? 0 : EPOLLIN, ABOUT_LISTENER);
+}
+
+/* A connection that ended while it waited is no error of ours. Without descriptors the queue stays as it is, and the
+ * listener would be readable for ever: it is left alone until the next tick. */
+static void accept_some(lksi_acceptor *acceptor) {
+    for (int i = 0; i < N_ACCEPTED_PER_STEP; i++) {
+        lksi_address peer = {.nbytes = sizeof peer.storage};
+        int connection =
+            accept4(acceptor->listener, (struct sockaddr *)&peer.storage, &peer.nbytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (connection >= 0) {
+            admit(acceptor, connection, &peer);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            lksi_log(LKS_LOG_WARNING, "a connection waits to be let in: %s", strerror(errno));
+            pause_listener(acceptor, true);
+        }
+        if (errno != ECONNABORTED && errno != EINTR) return;
+    }
+}
+
+static void tick(lksi_acceptor *acceptor) {
+    uint64_t n_ticks;
+    if (read(acceptor->clock, &n_ticks, sizeof n_ticks) != sizeof n_ticks) return;
+    int64_t now = lksi_now_ns();
+    for (int i = 0; i < N_PLACES; i++) {
+        place *each = &acceptor->places[i];
+        if (each->is_taken && now - each->since_ns > HANDSHAKE_LIMIT_NS)
+            drop(acceptor, each, "had not said who it is after 10 seconds");
+    }
+    begin_second(acceptor);
+    pause_listener(acceptor, false);
+}
+
+/* A place may have changed hands since its event came: then there is nothing to read yet, and nothing happens. */
+void lksi_acceptor_step(lksi_acceptor *acceptor) {
+    struct epoll_event events[N_PLACES + 2];
+    int n_events = epoll_wait(acceptor->epoll, events, N_PLACES + 2, 0);
+    for (int i = 0; i < n_events; i++) {
+        uint32_t about = events[i].data.u32;
+        if (about == ABOUT_CLOCK)
+            tick(acceptor);
+        else if (about == ABOUT_LISTENER)
+            accept_some(acceptor);
+        else if (acceptor->places[about].is_taken)
+            serve(acceptor, &acceptor->places[about]);
+    }
+    set_clock(acceptor);
+}
+
+int lksi_acceptor_descriptor(const lksi_acceptor *acceptor) { return acceptor->epoll; }
+
+lks_status lksi_acceptor_create(lksi_acceptor **acceptor, int listener, const unsigned char key[LKSI_KEY_NBYTES],
+                                size_t hello_nbytes, lksi_accepted accepted, void *argument) {
+    lksi_acceptor *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->listener = listener;
+    created->hello_nbytes = hello_nbytes;
+    created->accepted = accepted, created->argument = argument;
+    memcpy(created->key, key, sizeof created->key);
+    created->epoll = epoll_create1(EPOLL_CLOEXEC);
+    created->clock = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = ABOUT_LISTENER};
+    int flags = fcntl(listener, F_GETFL);
+    if (created->epoll < 0 || created->clock < 0 || flags < 0 || fcntl(listener, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        epoll_ctl(created->epoll, EPOLL_CTL_ADD, listener, &event) != 0) {
+        lks_status status = lksi_error_errno("cannot serve a listening socket");
+        lksi_acceptor_destroy(created);
+        return status;
+    }
+    watch(created, EPOLL_CTL_ADD, created->clock, EPOLLIN, ABOUT_CLOCK);
+    *acceptor = created;
+    return LKS_OK;
+}
+
+void lksi_acceptor_destroy(lksi_acceptor *acceptor) {
+    if (acceptor == NULL) return;
+    for (int i = 0; i < N_PLACES; i++)
+        if (acceptor->places[i].is_taken) close(acceptor->places[i].auth.descriptor);
+    if (acceptor->epoll >= 0) watch(acceptor, EPOLL_CTL_DEL, acceptor->listener, 0, 0);
+    if (acceptor->clock >= 0) close(acceptor->clock);
+    if (acceptor->epoll >= 0) close(acceptor->epoll);
+    lksi_free(acceptor);
+}

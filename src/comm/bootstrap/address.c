@@ -1,0 +1,139 @@
+#include "comm/bootstrap/address.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <unistd.h>
+
+static void take_best(const struct addrinfo *found, lksi_address *address) {
+    const struct addrinfo *best = found;
+    for (const struct addrinfo *each = found->ai_next; each != NULL && best->ai_family != AF_INET; each = each->ai_next)
+        if (each->ai_family == AF_INET) best = each;
+    *address = (lksi_address){.nbytes = best->ai_addrlen};
+    memcpy(&address->storage, best->ai_addr, best->ai_addrlen);
+}
+
+lks_status lksi_address_resolve(const char *host, int port, lksi_address *address) {
+    char bare[256];
+    size_t length = strlen(host);
+    bool is_bracketed = length > 2 && host[0] == '[' && host[length - 1] == ']';
+    if (is_bracketed) host++, length -= 2;
+    if (length == 0 || length >= sizeof bare)
+        return lksi_error(LKS_ERR_ARGUMENT, "a host name of %zu characters is none", length);
+    memcpy(bare, host, length);
+    bare[length] = '\0';
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    int failed = getaddrinfo(bare, NULL, &hints, &found);
+    if (failed != 0)
+        return lksi_error(failed == EAI_NONAME ? LKS_ERR_ARGUMENT : LKS_ERR_SYSTEM, "cannot find the host '%s': %s",
+                          bare, gai_strerror(failed));
+    take_best(found, address);
+    freeaddrinfo(found);
+    lksi_address_set_port(address, port);
+    return LKS_OK;
+}
+
+lks_status lksi_address_parse(const char *name, const char *text, lksi_address *address) {
+    char host[256];
+    int64_t port;
+    const char *colon = strrchr(text, ':');
+    size_t length = colon != NULL ? (size_t)(colon - text) : 0;
+    /* Without brackets nobody can tell where an IPv6 address ends. */
+    bool is_clear = length > 0 && length < sizeof host && (text[0] == '[' || memchr(text, ':', length) == NULL);
+    if (!is_clear || !lksi_parse_i64(colon + 1, 1, 65535, &port))
+        return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s': host:port or [address]:port was expected", name, text);
+    memcpy(host, text, length);
+    host[length] = '\0';
+    return lksi_address_resolve(host, (int)port, address);
+}
+
+/* Fields of the two families, copied out: storage may be read as either only through its own type. */
+static struct sockaddr_in as_ipv4(const lksi_address *address) {
+    struct sockaddr_in ipv4;
+    memcpy(&ipv4, &address->storage, sizeof ipv4);
+    return ipv4;
+}
+
+static struct sockaddr_in6 as_ipv6(const lksi_address *address) {
+    struct sockaddr_in6 ipv6;
+    memcpy(&ipv6, &address->storage, sizeof ipv6);
+    return ipv6;
+}
+
+void lksi_address_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_NBYTES]) {
+    char host[LKSI_ADDRESS_TEXT_NBYTES - 10];
+    const struct sockaddr *generic = (const struct sockaddr *)&address->storage;
+    bool is_ipv6 = address->storage.ss_family == AF_INET6;
+    if (getnameinfo(generic, address->nbytes, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0) strcpy(host, "?");
+    snprintf(text, LKSI_ADDRESS_TEXT_NBYTES, is_ipv6 ? "[%s]:%d" : "%s:%d", host, lksi_address_port(address));
+}
+
+bool lksi_address_is_loopback(const lksi_address *address) {
+    if (address->storage.ss_family == AF_INET) return ntohl(as_ipv4(address).sin_addr.s_addr) >> 24 == 127;
+    if (address->storage.ss_family != AF_INET6) return false;
+    struct in6_addr host = as_ipv6(address).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&host) || (IN6_IS_ADDR_V4MAPPED(&host) && host.s6_addr[12] == 127);
+}
+
+bool lksi_address_is_valid(const lksi_address *address) {
+    socklen_t expected = address->storage.ss_family == AF_INET    ? sizeof(struct sockaddr_in)
+                         : address->storage.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                                                  : 0;
+    return expected != 0 && address->nbytes == expected && lksi_address_port(address) > 0;
+}
+
+int lksi_address_port(const lksi_address *address) {
+    if (address->storage.ss_family == AF_INET) return ntohs(as_ipv4(address).sin_port);
+    return address->storage.ss_family == AF_INET6 ? ntohs(as_ipv6(address).sin6_port) : 0;
+}
+
+void lksi_address_set_port(lksi_address *address, int port) {
+    if (address->storage.ss_family == AF_INET) {
+        struct sockaddr_in ipv4 = as_ipv4(address);
+        ipv4.sin_port = htons((uint16_t)port);
+        memcpy(&address->storage, &ipv4, sizeof ipv4);
+    } else if (address->storage.ss_family == AF_INET6) {
+        struct sockaddr_in6 ipv6 = as_ipv6(address);
+        ipv6.sin6_port = htons((uint16_t)port);
+        memcpy(&address->storage, &ipv6, sizeof ipv6);
+    }
+}
+
+lks_status lksi_address_of_socket(int descriptor, lksi_address *address) {
+    lksi_address found = {.nbytes = sizeof found.storage};
+    if (getsockname(descriptor, (struct sockaddr *)&found.storage, &found.nbytes) != 0)
+        return lksi_error_errno("cannot tell where a socket is");
+    *address = found;
+    return LKS_OK;
+}
+
+/* A port that was asked for may be taken again while connections of its last owner fade away; never one that somebody
+ * listens on. An IPv6 address is that address alone, not IPv4 besides. */
+static bool bind_and_listen(int listener, const lksi_address *wanted) {
+    int one = 1;
+    if (lksi_address_port(wanted) != 0) (void)setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (wanted->storage.ss_family == AF_INET6) (void)setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+    return bind(listener, (const struct sockaddr *)&wanted->storage, wanted->nbytes) == 0 &&
+           listen(listener, LKSI_BACKLOG) == 0;
+}
+
+lks_status lksi_listen(const lksi_address *wanted, int *listener, lksi_address *bound) {
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    lks_status status = LKS_OK;
+    lksi_address_text(wanted, text);
+    int created = socket(wanted->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (created < 0) return lksi_error_errno("cannot make a socket for %s", text);
+    if (!bind_and_listen(created, wanted))
+        status = lksi_error_errno("cannot listen on %s", text);
+    else if (bound != NULL)
+        status = lksi_address_of_socket(created, bound);
+    if (status != LKS_OK) {
+        int saved = errno;
+        close(created);
+        errno = saved;
+        return status;
+    }
+    *listener = created;
+    return LKS_OK;
+}

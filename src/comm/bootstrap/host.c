@@ -1,0 +1,29 @@
+#include "comm/bootstrap/host.h"
+
+#include "comm/transport/segment/control.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uint64_t add_text(uint64_t hash, const char *text) { return lksi_hash64(hash, text, strlen(text) + 1); }
+
+/* The boot's id; the host's name where /proc does not show one. */
+static void read_boot_id(char text[LKSI_HOST_NBYTES]) {
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    bool is_read = file != NULL && fgets(text, LKSI_HOST_NBYTES, file) != NULL;
+    if (file != NULL) fclose(file);
+    if (!is_read) lksi_host_name(text);
+}
+
+uint64_t lksi_host_id(void) {
+    const char *given = getenv("LOCKSTEP_HOST_ID");
+    if (given != NULL && given[0] != '\0') return add_text(LKSI_HASH_START, given);
+    char boot_id[LKSI_HOST_NBYTES];
+    struct stat network = {.st_ino = 0};
+    read_boot_id(boot_id);
+    (void)stat("/proc/self/ns/net", &network); /* without /proc all are in one */
+    uint64_t numbers[] = {(uint64_t)network.st_ino, (uint64_t)getuid()};
+    return lksi_hash64(add_text(LKSI_HASH_START, boot_id), numbers, sizeof numbers);
+}

@@ -1,0 +1,94 @@
+#include "comm/bootstrap/job.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_KEY_NBYTES = 4096 };
+
+/* The listener stays this process's: a second lks_init uses it again. */
+static pthread_mutex_t kept_mutex = PTHREAD_MUTEX_INITIALIZER;
+static int kept_listener = -1;
+
+static const char *value_of(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL ? value : "";
+}
+
+static void hash_texts(const char *const *texts, size_t n_texts, unsigned char key[LKSI_KEY_NBYTES]) {
+    crypto_hash_sha256_state state;
+    crypto_hash_sha256_init(&state);
+    for (size_t i = 0; i < n_texts; i++) /* with its NUL, so that ("a", "b") is not ("ab", "") */
+        crypto_hash_sha256_update(&state, (const unsigned char *)texts[i], strlen(texts[i]) + 1);
+    crypto_hash_sha256_final(&state, key);
+}
+
+static lks_status make_key(const lksi_environment *environment, lksi_job_secret *job) {
+    const char *secret = value_of("LOCKSTEP_JOB_KEY"), *generation = value_of("LOCKSTEP_GENERATION");
+    char numbers[64];
+    if (strlen(secret) > MAX_KEY_NBYTES)
+        return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_JOB_KEY has %zu bytes; up to %d are possible", strlen(secret),
+                          MAX_KEY_NBYTES);
+    job->has_key = secret[0] != '\0';
+    snprintf(numbers, sizeof numbers, "%lu %d", (unsigned long)getuid(), environment->master_port);
+    if (job->has_key)
+        hash_texts((const char *const[]){"lockstep job", secret, generation}, 3, job->key);
+    else
+        hash_texts((const char *const[]){"lockstep no key", numbers, generation}, 3, job->key);
+    return LKS_OK;
+}
+
+/* A stream socket on that port, connected to nobody. */
+static bool is_on_port(int descriptor, int port) {
+    int type = 0;
+    socklen_t nbytes = sizeof type;
+    lksi_address mine;
+    struct sockaddr_storage peer;
+    socklen_t peer_nbytes = sizeof peer;
+    return getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &nbytes) == 0 && type == SOCK_STREAM &&
+           lksi_address_of_socket(descriptor, &mine) == LKS_OK && lksi_address_port(&mine) == port &&
+           getpeername(descriptor, (struct sockaddr *)&peer, &peer_nbytes) != 0;
+}
+
+/* With the mutex held. */
+static void take_from_environment(int port) {
+    const char *text = value_of("LOCKSTEP_LISTENER_FD");
+    int64_t descriptor;
+    if (text[0] == '\0') return;
+    if (!lksi_parse_i64(text, 0, INT32_MAX, &descriptor) || !is_on_port((int)descriptor, port)) {
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is '%s', which is no socket on MASTER_PORT %d; it is not used",
+                 text, port);
+    } else {
+        (void)fcntl((int)descriptor, F_SETFD, FD_CLOEXEC);
+        if (kept_listener >= 0 && kept_listener != (int)descriptor) close(kept_listener);
+        kept_listener = (int)descriptor;
+    }
+    unsetenv("LOCKSTEP_LISTENER_FD"); /* the number means nothing to the programs that this process starts */
+}
+
+static int listener_for(int port) {
+    pthread_mutex_lock(&kept_mutex);
+    take_from_environment(port);
+    int listener = kept_listener >= 0 && is_on_port(kept_listener, port) ? kept_listener : -1;
+    pthread_mutex_unlock(&kept_mutex);
+    return listener;
+}
+
+lks_status lksi_job_secret_read(const lksi_environment *environment, lksi_job_secret *job) {
+    lksi_job_secret read = {.listener = -1};
+    LKS_TRY(make_key(environment, &read));
+    if (environment->rank == 0 && environment->size > 1) read.listener = listener_for(environment->master_port);
+    *job = read;
+    return LKS_OK;
+}
+
+lks_status lksi_job_secret_allows(const lksi_job_secret *job, const char *name, const lksi_address *address) {
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    if (job->has_key || lksi_address_is_loopback(address)) return LKS_OK;
+    lksi_address_text(address, text);
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "a job across hosts needs LOCKSTEP_JOB_KEY, the same secret on all ranks (%s is %s)", name, text);
+}

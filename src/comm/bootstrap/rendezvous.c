@@ -1,0 +1,171 @@
+#include "comm/bootstrap/rendezvous.h"
+
+#include "comm/bootstrap/dial.h"
+#include "comm/bootstrap/handshake.h"
+#include "comm/bootstrap/host.h"
+#include "comm/bootstrap/store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void lksi_member_fill(lksi_member *member, const lksi_environment *environment) {
+    *member = (lksi_member){.host_id = lksi_host_id(),
+                            .size = environment->size,
+                            .local_rank = environment->local_rank,
+                            .local_size = environment->local_size};
+    lksi_identity_fill(&member->identity, environment->rank);
+}
+
+/* Makes this rank's data listener at `local`, or where LOCKSTEP_LISTEN says, and says where it is; or where
+ * LOCKSTEP_ADVERTISE says. */
+static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
+                                     int *data_listener) {
+    const char *advertised = getenv("LOCKSTEP_ADVERTISE"), *wanted = getenv("LOCKSTEP_LISTEN");
+    lksi_address_set_port(&local, 0);
+    if (wanted != NULL && wanted[0] != '\0') {
+        LKS_TRY(lksi_address_parse("LOCKSTEP_LISTEN", wanted, &local));
+        LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_LISTEN", &local));
+    }
+    if (advertised != NULL && advertised[0] != '\0') {
+        lksi_address elsewhere;
+        LKS_TRY(lksi_address_parse("LOCKSTEP_ADVERTISE", advertised, &elsewhere));
+        LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_ADVERTISE", &elsewhere));
+        LKS_TRY(lksi_listen(&local, data_listener, NULL));
+        *published = elsewhere;
+        return LKS_OK;
+    }
+    return lksi_listen(&local, data_listener, published);
+}
+
+/* --- rank 0 --- */
+
+/* Whether the launcher's socket is where MASTER_ADDR says; somebody in between may have set that to something else. */
+static bool is_at(int listener, const lksi_address *master) {
+    char wanted[LKSI_ADDRESS_TEXT_NBYTES], found[LKSI_ADDRESS_TEXT_NBYTES];
+    lksi_address bound;
+    if (listener < 0 || lksi_address_of_socket(listener, &bound) != LKS_OK) return false;
+    lksi_address_text(master, wanted);
+    lksi_address_text(&bound, found);
+    bool is_same = strcmp(wanted, found) == 0;
+    if (!is_same)
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is bound to %s and not to MASTER_ADDR's %s; it is not used",
+                 found, wanted);
+    return is_same;
+}
+
+/* The launcher's socket is shut between two rendezvous without being let go: nobody waits in a queue that nobody
+ * serves. A port that somebody else listens on may be that of this job's last generation, on its way out. */
+static lks_status open_store(int kept, const lksi_address *master, int64_t deadline_ns, int *listener) {
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    lksi_address_text(master, text);
+    for (;;) {
+        lks_status status = LKS_OK;
+        *listener = kept;
+        if (kept < 0)
+            status = lksi_listen(master, listener, NULL);
+        else if (listen(kept, LKSI_BACKLOG) != 0)
+            status = lksi_error_errno("cannot listen on %s", text);
+        if (status != LKS_ERR_SYSTEM || errno != EADDRINUSE) return status;
+        if (lksi_now_ns() >= deadline_ns)
+            return lksi_error(LKS_ERR_TIMEOUT,
+                              "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT): another program does",
+                              text);
+        lksi_sleep_ns(10 * 1000 * 1000);
+    }
+}
+
+/* Many systems give their own name the address 127.0.1.1, at which no other host finds it. */
+static void warn_of_loopback(const lksi_environment *environment, const lksi_address *master) {
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    const char *name = environment->master_address;
+    bool is_meant = strncmp(name, "127.", 4) == 0 || strcmp(name, "localhost") == 0 || strstr(name, "::1") != NULL;
+    if (environment->local_size == environment->size || is_meant || !lksi_address_is_loopback(master)) return;
+    lksi_address_text(master, text);
+    lksi_log(LKS_LOG_WARNING, "MASTER_ADDR %s is %s on this host, which other hosts cannot reach", name, text);
+}
+
+static lks_status serve(const lksi_environment *environment, const lksi_job_secret *job, const lksi_address *master,
+                        int64_t deadline_ns, lksi_member *members, int *connections, int *data_listener) {
+    int listener, data = -1, kept = is_at(job->listener, master) ? job->listener : -1;
+    warn_of_loopback(environment, master);
+    LKS_TRY(open_store(kept, master, deadline_ns, &listener));
+    lks_status status = open_data_listener(job, *master, &members[0].address, &data);
+    if (status == LKS_OK) status = lksi_store_serve(listener, environment, job->key, deadline_ns, members, connections);
+    if (listener == kept)
+        (void)shutdown(listener, SHUT_RDWR);
+    else
+        close(listener);
+    if (status != LKS_OK && data >= 0) close(data);
+    if (status == LKS_OK) *data_listener = data;
+    return status;
+}
+
+/* --- the others --- */
+
+static lks_status reach_store(const lksi_environment *environment, const lksi_job_secret *job,
+                              const lksi_address *master, int64_t deadline_ns, int *connection) {
+    lksi_arrival arrival = {.magic = LKSI_ARRIVAL_MAGIC,
+                            .version = LKSI_ARRIVAL_VERSION,
+                            .rank = environment->rank,
+                            .size = environment->size};
+    lks_status status =
+        lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, NULL, NULL, connection);
+    if (status == LKS_OK) return LKS_OK;
+    return lksi_error(status, "lks_init: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d): %s",
+                      environment->rank, environment->size, environment->master_address, environment->master_port,
+                      lks_error_text());
+}
+
+static lks_status hear_verdict(int connection, int rank, int size, int64_t deadline_ns, lksi_member *members) {
+    lksi_verdict verdict;
+    lks_status status = lksi_take_over(connection, &verdict, sizeof verdict, NULL, deadline_ns);
+    if (status == LKS_OK && verdict.status != LKS_OK) {
+        bool is_known = verdict.status > LKS_OK && verdict.status <= LKS_ERR_NUMERIC;
+        verdict.text[sizeof verdict.text - 1] = '\0';
+        return lksi_error(is_known ? (lks_status)verdict.status : LKS_ERR_FORMAT, "%s", verdict.text);
+    }
+    if (status == LKS_OK)
+        status = lksi_take_over(connection, members, (size_t)size * sizeof *members, NULL, deadline_ns);
+    if (status == LKS_ERR_TIMEOUT)
+        return lksi_error(status,
+                          "lks_init: rank 0 is there, but did not say in time that all are (rank %d of %d): it still "
+                          "waits for others, or was stopped or cut off",
+                          rank, size);
+    return status == LKS_OK ? LKS_OK : lksi_error(status, "rank 0 was lost; lks_init: %s", lks_error_text());
+}
+
+static lks_status visit(const lksi_environment *environment, const lksi_job_secret *job, const lksi_address *master,
+                        int64_t deadline_ns, lksi_member *members, int *connections, int *data_listener) {
+    int connection, data = -1;
+    lksi_address local;
+    lksi_member *mine = &members[environment->rank];
+    LKS_TRY(reach_store(environment, job, master, deadline_ns, &connection));
+    lks_status status = lksi_address_of_socket(connection, &local);
+    if (status == LKS_OK) status = open_data_listener(job, local, &mine->address, &data);
+    if (status == LKS_OK) {
+        /* Where rank 0 has refused us already, sending fails, but why can still be read. */
+        (void)lksi_hand_over(connection, mine, sizeof *mine, -1);
+        status = hear_verdict(connection, environment->rank, environment->size, deadline_ns + LKSI_VERDICT_GRACE_NS,
+                              members);
+    }
+    if (status != LKS_OK) {
+        close(connection);
+        if (data >= 0) close(data);
+        return status;
+    }
+    connections[0] = connection;
+    *data_listener = data;
+    return LKS_OK;
+}
+
+lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
+                           lksi_member *members, int *connections, int *data_listener) {
+    lksi_address master;
+    for (int rank = 0; rank < environment->size; rank++) connections[rank] = -1;
+    LKS_TRY(lksi_address_resolve(environment->master_address, environment->master_port, &master));
+    LKS_TRY(lksi_job_secret_allows(job, "MASTER_ADDR", &master));
+    return (environment->rank == 0 ? serve : visit)(environment, job, &master, deadline_ns, members, connections,
+                                                    data_listener);
+}

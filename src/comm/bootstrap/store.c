@@ -1,0 +1,265 @@
+/* The rendezvous as rank 0 serves it: one thread, one poll, and no wait for any single rank.
+ *
+ * A rank's place is empty until its handshake is done, then it owes its member record, then it has arrived and says
+ * nothing more: anything to be read from it, its end above all, ends the rendezvous for all, by its name.
+ */
+#include "comm/bootstrap/store.h"
+
+#include "comm/bootstrap/acceptor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { POLL_MS = 100, FAREWELL_MS = 1000, N_REFUSED = 16 };
+
+typedef struct store {
+    const lksi_environment *environment;
+    lksi_acceptor *acceptor;
+    lksi_member *members;
+    int *connections;
+    size_t *n_read; /* bytes of each rank's member record */
+    int n_arrived;  /* whose record is whole; rank 0 among them */
+    int n_refused;
+    int refused[N_REFUSED]; /* connections of ranks that cannot come in, until they have heard why */
+    lks_status status;
+    char text[LKSI_ABORT_TEXT_NBYTES];
+    struct pollfd *polls;
+    unsigned char *answer; /* the verdict, then the members */
+    size_t answer_nbytes;
+    size_t *n_sent;
+} store;
+
+/* The first failure is that of the whole rendezvous. */
+static void fail(store *s, lks_status status) {
+    if (s->status != LKS_OK) return;
+    s->status = status;
+    snprintf(s->text, sizeof s->text, "%s", lks_error_text());
+}
+
+/* --- arriving --- */
+
+static lks_status check_arrival(const store *s, const lksi_arrival *arrival) {
+    int size = s->environment->size;
+    if (arrival->magic != LKSI_ARRIVAL_MAGIC || arrival->version != LKSI_ARRIVAL_VERSION)
+        return lksi_error(LKS_ERR_MISMATCH, "a rank speaks another version of the rendezvous than rank 0");
+    if (arrival->size != size)
+        return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d, rank 0 has %d", arrival->rank, arrival->size,
+                          size);
+    if (arrival->rank < 0 || arrival->rank >= size)
+        return lksi_error(LKS_ERR_MISMATCH, "there is no rank %d of %d", arrival->rank, size);
+    if (arrival->rank == 0 || s->connections[arrival->rank] >= 0)
+        return lksi_error(LKS_ERR_MISMATCH, "two processes say that they are rank %d of %d", arrival->rank, size);
+    return LKS_OK;
+}
+
+static void arrive(void *argument, int connection, const void *hello) {
+    store *s = argument;
+    lksi_arrival arrival;
+    memcpy(&arrival, hello, sizeof arrival);
+    lks_status status = s->status == LKS_OK ? check_arrival(s, &arrival) : s->status;
+    if (status == LKS_OK) {
+        s->connections[arrival.rank] = connection;
+        return;
+    }
+    fail(s, status);
+    if (s->n_refused < N_REFUSED)
+        s->refused[s->n_refused++] = connection;
+    else
+        close(connection);
+}
+
+static lks_status lost(const store *s, int rank) {
+    char address[LKSI_ADDRESS_TEXT_NBYTES] = "?";
+    lksi_address peer = {.nbytes = sizeof peer.storage};
+    const lksi_identity *identity = &s->members[rank].identity;
+    if (s->n_read[rank] == sizeof(lksi_member))
+        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; lks_init", rank, identity->host,
+                          (int)identity->pid);
+    if (getpeername(s->connections[rank], (struct sockaddr *)&peer.storage, &peer.nbytes) == 0)
+        lksi_address_text(&peer, address);
+    return lksi_error(LKS_ERR_PEER, "rank %d (%s) was lost before it had said who it is; lks_init", rank, address);
+}
+
+static lks_status check_member(lksi_member *member, int rank, int size) {
+    member->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
+    if (member->identity.rank == rank && member->size == size && lksi_address_is_valid(&member->address)) return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT, "the record of rank %d makes no sense", rank);
+}
+
+/* What has come from a rank: a part of its record, nothing, or its end. */
+static lks_status hear(store *s, int rank) {
+    lksi_member *member = &s->members[rank];
+    size_t missing = sizeof *member - s->n_read[rank];
+    char beyond;
+    ssize_t n = recv(s->connections[rank], missing > 0 ? (char *)member + s->n_read[rank] : &beyond,
+                     missing > 0 ? missing : 1, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return LKS_OK;
+    if (n <= 0 || missing == 0) return lost(s, rank);
+    s->n_read[rank] += (size_t)n;
+    if (s->n_read[rank] < sizeof *member) return LKS_OK;
+    LKS_TRY(check_member(member, rank, s->environment->size));
+    s->n_arrived++;
+    return LKS_OK;
+}
+
+/* --- waiting --- */
+
+/* Until something comes: a connection, or bytes of a rank. Poll passes over -1. */
+static void wait_for_arrivals(store *s) {
+    int size = s->environment->size;
+    s->polls[0] = (struct pollfd){.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
+    for (int rank = 1; rank < size; rank++)
+        s->polls[rank] = (struct pollfd){.fd = s->connections[rank], .events = POLLIN};
+    (void)poll(s->polls, (nfds_t)size, POLL_MS);
+}
+
+static lks_status name_missing(const store *s) {
+    char missing[256] = "";
+    size_t used = 0;
+    for (int rank = 1; rank < s->environment->size && used < sizeof missing - 16; rank++)
+        if (s->n_read[rank] < sizeof(lksi_member))
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", rank);
+    return lksi_error(LKS_ERR_TIMEOUT, "lks_init: rank(s) %s of %d did not arrive", missing, s->environment->size);
+}
+
+static void gather(store *s, int64_t deadline_ns) {
+    while (s->status == LKS_OK && s->n_arrived < s->environment->size) {
+        if (lksi_now_ns() >= deadline_ns) {
+            fail(s, name_missing(s));
+            return;
+        }
+        wait_for_arrivals(s);
+        lksi_acceptor_step(s->acceptor);
+        for (int rank = 1; rank < s->environment->size && s->status == LKS_OK; rank++) {
+            lks_status status = s->connections[rank] >= 0 ? hear(s, rank) : LKS_OK;
+            if (status != LKS_OK) fail(s, status);
+        }
+    }
+}
+
+/* --- answering --- */
+
+static void write_answer(store *s) {
+    lksi_verdict verdict = {.status = (int32_t)s->status};
+    memcpy(verdict.text, s->text, sizeof verdict.text);
+    memcpy(s->answer, &verdict, sizeof verdict);
+    s->answer_nbytes = sizeof verdict;
+    if (s->status != LKS_OK) return;
+    size_t members_nbytes = (size_t)s->environment->size * sizeof *s->members;
+    memcpy(s->answer + sizeof verdict, s->members, members_nbytes);
+    s->answer_nbytes += members_nbytes;
+}
+
+/* Sends as much as goes. False where the rank is gone. */
+static bool send_some(const store *s, int connection, size_t *n_sent) {
+    while (*n_sent < s->answer_nbytes) {
+        ssize_t n = send(connection, s->answer + *n_sent, s->answer_nbytes - *n_sent, MSG_NOSIGNAL);
+        if (n > 0)
+            *n_sent += (size_t)n;
+        else if (errno == EAGAIN)
+            return true;
+        else if (errno != EINTR)
+            return false;
+    }
+    return true;
+}
+
+/* How many ranks still wait for a part of the answer. One that is gone fails the rendezvous, or has lost interest. */
+static int send_to_all(store *s) {
+    int n_waiting = 0;
+    for (int rank = 1; rank < s->environment->size; rank++) {
+        if (s->connections[rank] < 0 || s->n_sent[rank] == s->answer_nbytes) continue;
+        if (!send_some(s, s->connections[rank], &s->n_sent[rank])) {
+            fail(s, lost(s, rank));
+            s->n_sent[rank] = s->answer_nbytes;
+        }
+        n_waiting += s->n_sent[rank] < s->answer_nbytes;
+    }
+    return n_waiting;
+}
+
+static void wait_for_takers(store *s) {
+    int size = s->environment->size;
+    for (int rank = 0; rank < size; rank++) {
+        bool is_waiting = rank > 0 && s->n_sent[rank] < s->answer_nbytes;
+        s->polls[rank] = (struct pollfd){.fd = is_waiting ? s->connections[rank] : -1, .events = POLLOUT};
+    }
+    (void)poll(s->polls, (nfds_t)size, POLL_MS);
+}
+
+/* Those that had all of a good answer when another was lost learn of it as of any loss later: their connection ends. */
+static void answer(store *s, int64_t deadline_ns) {
+    bool was_good = s->status == LKS_OK;
+    size_t n_sent = 0;
+    write_answer(s);
+    for (int i = 0; i < s->n_refused; i++, n_sent = 0) (void)send_some(s, s->refused[i], &n_sent);
+    while (send_to_all(s) > 0 && was_good == (s->status == LKS_OK)) {
+        if (lksi_now_ns() >= deadline_ns) {
+            fail(s, lksi_error(LKS_ERR_TIMEOUT, "lks_init: a rank did not take the list of all ranks in time"));
+            return;
+        }
+        wait_for_takers(s);
+    }
+}
+
+/* Closing a connection with something unread in it takes the verdict away from the other side. So: says that nothing
+ * more comes, and waits a moment until the others have closed. */
+static void say_farewell(struct pollfd *polls, int n_polls) {
+    int n_open = 0;
+    int64_t limit_ns = lksi_now_ns() + FAREWELL_MS * INT64_C(1000000);
+    for (int i = 0; i < n_polls; i++) n_open += polls[i].fd >= 0;
+    for (int i = 0; i < n_polls; i++)
+        if (polls[i].fd >= 0) (void)shutdown(polls[i].fd, SHUT_WR);
+    while (n_open > 0 && lksi_now_ns() < limit_ns && (poll(polls, (nfds_t)n_polls, POLL_MS) >= 0 || errno == EINTR))
+        for (int i = 0; i < n_polls; i++) {
+            char rest[512];
+            ssize_t n = polls[i].fd >= 0 ? recv(polls[i].fd, rest, sizeof rest, MSG_DONTWAIT) : 1;
+            if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) continue;
+            polls[i].fd = -1;
+            n_open--;
+        }
+}
+
+static void close_all(store *s) {
+    int size = s->environment->size, n = 0;
+    for (int i = 0; i < s->n_refused; i++) s->polls[n++] = (struct pollfd){.fd = s->refused[i], .events = POLLIN};
+    for (int rank = 1; rank < size; rank++)
+        s->polls[n++] = (struct pollfd){.fd = s->connections[rank], .events = POLLIN};
+    say_farewell(s->polls, n);
+    for (int i = 0; i < s->n_refused; i++) close(s->refused[i]);
+    for (int rank = 1; rank < size; rank++) {
+        if (s->connections[rank] >= 0) close(s->connections[rank]);
+        s->connections[rank] = -1;
+    }
+}
+
+static lks_status allocate(store *s) {
+    size_t size = (size_t)s->environment->size;
+    s->n_read = lksi_alloc_array(size, sizeof *s->n_read);
+    s->n_sent = lksi_alloc_array(size, sizeof *s->n_sent);
+    s->polls = lksi_alloc_array(size + N_REFUSED, sizeof *s->polls);
+    s->answer = lksi_alloc(sizeof(lksi_verdict) + size * sizeof(lksi_member));
+    bool is_whole = s->n_read != NULL && s->n_sent != NULL && s->polls != NULL && s->answer != NULL;
+    return is_whole ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
+                            int64_t deadline_ns, lksi_member *members, int *connections) {
+    store s = {.environment = environment, .members = members, .connections = connections, .n_arrived = 1};
+    lks_status status = allocate(&s);
+    if (status == LKS_OK) status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_arrival), arrive, &s);
+    if (status == LKS_OK) {
+        gather(&s, deadline_ns);
+        answer(&s, deadline_ns + LKSI_VERDICT_GRACE_NS);
+        if (s.status != LKS_OK) close_all(&s);
+        if (s.status != LKS_OK) status = lksi_error(s.status, "%s", s.text);
+    }
+    lksi_acceptor_destroy(s.acceptor);
+    lksi_free(s.n_read);
+    lksi_free(s.n_sent);
+    lksi_free(s.polls);
+    lksi_free(s.answer);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* Rank 0's side of the rendezvous, and what both sides say. */
+#ifndef LKSI_STORE_H
+#define LKSI_STORE_H
+
+#include "comm/bootstrap/rendezvous.h"
+
+/* Proven by the handshake: who comes. */
+typedef struct lksi_arrival {
+    uint64_t magic;
+    uint32_t version;
+    int32_t rank, size;
+    uint32_t unused;
+} lksi_arrival;
+#define LKSI_ARRIVAL_MAGIC UINT64_C(0x4c4f434b52454e44) /* "LOCKREND" */
+enum { LKSI_ARRIVAL_VERSION = 1 };
+
+/* How it ended; where it is LKS_OK, the members follow. */
+typedef struct lksi_verdict {
+    int32_t status;
+    char text[LKSI_ABORT_TEXT_NBYTES];
+} lksi_verdict;
+
+/* A rank's verdict comes at rank 0's deadline, which may be a little after its own. */
+#define LKSI_VERDICT_GRACE_NS (INT64_C(900) * 1000 * 1000)
+
+/* Serves `listener` until all ranks have come and were answered; then their connections are in `connections` and their
+ * records in `members`. On failure those who had come have heard why, and all connections are closed. */
+lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
+                            int64_t deadline_ns, lksi_member *members, int *connections);
+
+#endif

@@ -1,0 +1,149 @@
+/* Forming a group: from a list of members to seats, streams and the groups of its two levels.
+ *
+ *     members ─> hosts ─> the ranks of this host share a control segment (a seat each)
+ *                    └──> where there are other hosts: streams to their ranks (tcp), and
+ *                         inner: the ranks of this host;  outer: the first rank of every host
+ */
+#define _GNU_SOURCE /* affinity */
+#include "comm/comm_internal.h"
+#include "comm/transport/tcp/tcp.h"
+#include "comm/world.h"
+
+#include <sched.h>
+#include <string.h>
+
+lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order) {
+    size_t n = (size_t)size;
+    lks_group *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    *created = (lks_group){.rank = rank, .size = size, .timeout_ms = timeout_ms, .order = order};
+    void **tables[] = {(void **)&created->error_text, (void **)&created->members, (void **)&created->identities,
+                       (void **)&created->seat_of,    (void **)&created->rank_of, (void **)&created->host_of,
+                       (void **)&created->inputs,     (void **)&created->outputs, (void **)&created->scales};
+    const size_t nbytes[] = {
+        LKSI_ABORT_TEXT_NBYTES,       n * sizeof *created->members, n * sizeof *created->identities,
+        n * sizeof *created->seat_of, n * sizeof *created->rank_of, n * sizeof *created->host_of,
+        n * sizeof *created->inputs,  n * sizeof *created->outputs, n * sizeof *created->scales};
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        *tables[i] = lksi_alloc(nbytes[i]);
+        if (*tables[i] != NULL) continue;
+        lks_group_destroy(created);
+        return LKS_ERR_MEMORY;
+    }
+    *group = created;
+    return LKS_OK;
+}
+
+/* Hosts are counted in the order of their first ranks, so that all ranks count alike. */
+static void find_hosts(lks_group *group) {
+    for (int rank = 0; rank < group->size; rank++) {
+        int first = group->world->is_apart ? rank : 0;
+        while (group->members[first].host_id != group->members[rank].host_id) first++;
+        group->host_of[rank] = first < rank ? group->host_of[first] : group->n_hosts++;
+        if (group->members[rank].host_id != group->members[group->rank].host_id) continue;
+        if (rank == group->rank) group->local_rank = group->n_local;
+        group->n_local++;
+    }
+    for (int rank = 0; rank < group->size; rank++) {
+        group->seat_of[rank] = -1;
+        if (group->host_of[rank] != group->host_of[group->rank]) continue;
+        group->rank_of[group->n_seats] = rank;
+        group->seat_of[rank] = group->n_seats++;
+    }
+    group->seat = group->seat_of[group->rank];
+}
+
+static lks_status join_seats(lks_group *group) {
+    if (group->world->threads != NULL) return lksi_thread_transport_join(group);
+    return group->n_seats == 1 ? lksi_self_join(group) : lksi_shm_join(group);
+}
+
+/* Who sits here is known to the segment, who does not to the list. */
+static void learn_identities(lks_group *group) {
+    for (int rank = 0; rank < group->size; rank++) {
+        int seat = group->seat_of[rank];
+        group->identities[rank] = group->members[rank].identity;
+        if (seat >= 0 && group->n_seats > 1) group->identities[rank] = group->control->seats[seat].identity;
+        if (seat >= 0) { /* the number by which the job knows it stays what it was */
+            int rank_in_job = group->members[rank].identity.rank;
+            group->members[rank].identity = group->identities[rank];
+            group->members[rank].identity.rank = rank_in_job;
+        }
+        group->identities[rank].rank = rank;
+    }
+}
+
+static void write_affinity(lksi_seat *seat) {
+    cpu_set_t mine;
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0) return;
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && cpu < 64 * LKSI_AFFINITY_WORDS; cpu++)
+        if (CPU_ISSET(cpu, &mine)) seat->affinity[cpu / 64] |= UINT64_C(1) << (cpu % 64);
+}
+
+static lks_status name_missing(const lks_group *group) {
+    char missing[256] = "";
+    size_t used = 0;
+    for (int seat = 0; seat < group->n_seats && used < sizeof missing - 16; seat++) {
+        if (atomic_load(&group->control->seats[seat].presence.value) != LKSI_ABSENT) continue;
+        used +=
+            (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", group->rank_of[seat]);
+    }
+    return lksi_error(LKS_ERR_TIMEOUT, "lks_init waited %lld ms; rank(s) %s of %d did not arrive",
+                      (long long)group->timeout_ms, missing, group->size);
+}
+
+/* Takes this rank's seat and waits until all of this host are taken. */
+static lks_status sit_down(lks_group *group) {
+    lksi_seat *seats = group->control->seats;
+    write_affinity(&seats[group->seat]);
+    lksi_publish(group->control, &seats[group->seat].presence.value, LKSI_JOINED, group->seat);
+    group->progress = (lksi_progress){.name = "lks_init", .timeout_ms = group->timeout_ms};
+    for (int seat = 0; seat < group->n_seats; seat++) {
+        lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, seat);
+        if (status == LKS_ERR_TIMEOUT) return name_missing(group);
+        LKS_TRY(status);
+    }
+    lksi_wait_configure(group);
+    return LKS_OK;
+}
+
+/* --- two levels --- */
+
+/* The group of some ranks of `group`, this one among them: no exchange is needed, all know who they are. */
+static lks_status form_part(lks_group *group, const int *ranks, int n_ranks, const char *purpose, lks_group **part) {
+    int mine = 0;
+    while (ranks[mine] != group->rank) mine++;
+    lks_group *made;
+    LKS_TRY(lksi_group_create(&made, mine, n_ranks, group->timeout_ms, group->order));
+    for (int i = 0; i < n_ranks; i++) made->members[i] = group->members[ranks[i]];
+    made->id = lksi_mix(lksi_hash64(group->id, purpose, strlen(purpose)), (uint64_t)ranks[0]);
+    made->world = group->world;
+    made->parent = group;
+    lksi_world_hold(made->world);
+    lks_status status = lksi_group_form(made, NULL);
+    if (status == LKS_OK)
+        *part = made;
+    else
+        lks_group_destroy(made);
+    return status;
+}
+
+static lks_status form_levels(lks_group *group) {
+    int *firsts = lksi_alloc_array((size_t)group->n_hosts, sizeof *firsts);
+    if (firsts == NULL) return LKS_ERR_MEMORY;
+    for (int rank = group->size - 1; rank >= 0; rank--) firsts[group->host_of[rank]] = rank;
+    lks_status status = form_part(group, group->rank_of, group->n_seats, "inner", &group->inner);
+    if (status == LKS_OK && group->seat == 0) status = form_part(group, firsts, group->n_hosts, "outer", &group->outer);
+    lksi_free(firsts);
+    return status;
+}
+
+lks_status lksi_group_form(lks_group *group, int *connections) {
+    find_hosts(group);
+    LKS_TRY(join_seats(group));
+    learn_identities(group);
+    if (group->n_hosts > 1) LKS_TRY(lksi_tcp_join(group, connections));
+    LKS_TRY(sit_down(group));
+    return group->n_hosts > 1 && group->n_hosts < group->size ? form_levels(group) : LKS_OK;
+}

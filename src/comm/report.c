@@ -1,0 +1,119 @@
+/* What the ranks are doing, for people: every rank keeps a few words in its seat up to date, and whoever wants to know
+ * reads them, whatever state the group is in. */
+#include "comm/comm_internal.h"
+
+#include <string.h>
+
+static lksi_activity *mine(const lks_group *group, lksi_context context) {
+    return &group->control->seats[group->seat].activities[context];
+}
+
+static void set(_Atomic uint64_t *word, uint64_t value) { atomic_store_explicit(word, value, memory_order_relaxed); }
+static uint64_t get(const _Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
+
+void lksi_activity_begin(lks_group *group, lksi_context context) {
+    const lksi_progress *progress = lksi_progress_in(group, context);
+    lksi_activity *activity = mine(group, context);
+    uint64_t name[2] = {0};
+    memcpy(name, progress->name, strnlen(progress->name, sizeof name));
+    set(&activity->name[0], name[0]);
+    set(&activity->name[1], name[1]);
+    set(&activity->sequence, progress->sequence);
+}
+
+void lksi_activity_end(lks_group *group, lksi_context context) {
+    lksi_activity *activity = mine(group, context);
+    set(&activity->completed_name[0], get(&activity->name[0]));
+    set(&activity->completed_name[1], get(&activity->name[1]));
+    set(&activity->completed, get(&activity->sequence));
+}
+
+/* Messages of users are shown only while somebody sleeps over one. */
+void lksi_activity_await(lks_group *group, lksi_context context, int rank) {
+    lksi_activity *activity = mine(group, context);
+    int32_t awaited = rank == LKSI_AWAKE ? 0 : rank < 0 ? LKSI_AWAITS_ANY : rank + 1;
+    if (awaited != 0) {
+        set(&activity->done_nbytes, lksi_progress_in(group, context)->done_nbytes);
+        if (context == LKSI_CONTEXT_USER) lksi_activity_begin(group, context);
+    }
+    atomic_store_explicit(&activity->awaited, awaited, memory_order_relaxed);
+}
+
+/* --- reading --- */
+
+typedef struct lines {
+    char *text;
+    size_t nbytes, used;
+} lines;
+
+static void add(lines *out, const char *format, ...) LKS_PRINTF(2, 3);
+static void add(lines *out, const char *format, ...) {
+    va_list arguments;
+    if (out->used >= out->nbytes) return;
+    va_start(arguments, format);
+    int n = vsnprintf(out->text + out->used, out->nbytes - out->used, format, arguments);
+    va_end(arguments);
+    out->used += n > 0 ? (size_t)n : 0;
+}
+
+static void name_of(const _Atomic uint64_t words[2], char name[17]) {
+    uint64_t copy[2] = {get(&words[0]), get(&words[1])};
+    memcpy(name, copy, sizeof copy);
+    name[16] = '\0';
+}
+
+static void add_awaited(lines *out, const lksi_activity *activity) {
+    int32_t awaited = atomic_load_explicit(&activity->awaited, memory_order_relaxed);
+    if (awaited == 0) return;
+    add(out, ", %llu bytes done, waits for ", (unsigned long long)get(&activity->done_nbytes));
+    if (awaited == LKSI_AWAITS_ANY)
+        add(out, "any rank");
+    else
+        add(out, "rank %d", (int)awaited - 1);
+}
+
+static void add_activities(lines *out, const lksi_seat *seat) {
+    const lksi_activity *collective = &seat->activities[LKSI_CONTEXT_COLLECTIVE];
+    const lksi_activity *user = &seat->activities[LKSI_CONTEXT_USER];
+    uint64_t sequence = get(&collective->sequence), completed = get(&collective->completed);
+    char name[17];
+    name_of(collective->completed_name, name);
+    if (completed > 0)
+        add(out, "completed call %llu (%s)", (unsigned long long)completed, name);
+    else
+        add(out, "completed no call");
+    if (sequence > completed) {
+        name_of(collective->name, name);
+        add(out, "; in call %llu (%s)", (unsigned long long)sequence, name);
+        add_awaited(out, collective);
+    }
+    if (atomic_load_explicit(&user->awaited, memory_order_relaxed) == 0) return;
+    name_of(user->name, name);
+    add(out, "; in message %llu (%s)", (unsigned long long)get(&user->sequence), name);
+    add_awaited(out, user);
+}
+
+void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
+    lines out = {.text = text, .nbytes = text_nbytes};
+    if (text_nbytes > 0) text[0] = '\0';
+    for (int rank = 0; rank < group->size; rank++) {
+        const lksi_identity *identity = lksi_identity_of(group, rank);
+        add(&out, "rank %d (host %s, pid %d): ", rank, identity->host, (int)identity->pid);
+        int seat = group->seat_of[rank];
+        if (seat < 0)
+            add(&out, "on another host");
+        else if (atomic_load(&group->control->seats[seat].presence.value) == LKSI_LEFT)
+            add(&out, "has left the group");
+        else
+            add_activities(&out, &group->control->seats[seat]);
+        add(&out, "\n");
+    }
+}
+
+void lks_group_counters(const lks_group *group, lks_counters *counters) {
+    const lksi_counters *own = &group->counters;
+    *counters = (lks_counters){.n_collectives = own->n_calls,
+                               .n_point_to_point = own->n_point_to_point,
+                               .n_messages = get(&own->n_messages) + own->n_user_messages,
+                               .n_message_nbytes = get(&own->n_message_nbytes) + own->n_user_message_nbytes};
+}

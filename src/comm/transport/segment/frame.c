@@ -1,0 +1,173 @@
+/* What goes over the streams of the user context.
+ *
+ *     small    sender ── EAGER, data ──────────────────> receiver, or its memory until there is a receive
+ *
+ *     large    sender ── ANNOUNCED ────────────────────> receiver            steps: 3
+ *                     <── PERMITTED ── once there is a receive               bytes: N, into the receive's buffer
+ *                     ── DATA ── DATA ── ... (1 MiB each) ──>
+ *
+ * Frames to one rank wait in a queue, each part of the transfer it belongs to, so that nothing is allocated. Large
+ * messages take turns by the frame. What of eager messages has been received goes back with whatever frame goes there
+ * next, or by itself when it is a quarter of the credit; a sender out of credit announces small messages, too.
+ */
+#include "comm/transport/segment/message.h"
+#include "comm/transport/segment/stream.h"
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* --- out --- */
+
+void lksi_frame_queue(lks_group *group, int to, lksi_outgoing *out) {
+    lksi_pair *pair = &group->messages->pairs[to];
+    out->next = NULL;
+    out->n_done = 0;
+    out->nbytes = sizeof out->head;
+    if (out->data != NULL) out->nbytes += (size_t)out->head.nbytes;
+    if (pair->queue == NULL) pair->queue_end = &pair->queue;
+    *pair->queue_end = out;
+    pair->queue_end = &out->next;
+}
+
+static void queue_data(lks_group *group, lksi_transfer *transfer) {
+    transfer->out.head = (lksi_frame){.kind = LKSI_FRAME_DATA,
+                                      .id = transfer->id,
+                                      .nbytes = least(LKSI_DATA_NBYTES, transfer->nbytes - transfer->n_done)};
+    transfer->out.data = transfer->data + transfer->n_done;
+    lksi_frame_queue(group, transfer->peer, &transfer->out);
+}
+
+/* The frame has gone out whole. */
+static void conclude(lks_group *group, lksi_pair *pair, const lksi_outgoing *out) {
+    lksi_transfer *transfer = out->transfer;
+    if (out == &pair->credit) pair->is_credit_queued = false;
+    if (out->head.kind == LKSI_FRAME_EAGER) transfer->n_done = transfer->nbytes;
+    if (out->head.kind == LKSI_FRAME_DATA) {
+        transfer->n_done += (size_t)out->head.nbytes;
+        if (transfer->n_done < transfer->nbytes) queue_data(group, transfer);
+    }
+    bool is_last = out->head.kind == LKSI_FRAME_EAGER || out->head.kind == LKSI_FRAME_DATA;
+    if (is_last && transfer->n_done == transfer->nbytes) lksi_transfer_finish(group, transfer);
+}
+
+static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
+    size_t n_head = sizeof out->head, n;
+    struct iovec parts[2];
+    int n_parts = 0;
+    if (out->n_done < n_head) parts[n_parts++] = (struct iovec){(char *)&out->head + out->n_done, n_head - out->n_done};
+    size_t n_data_done = out->n_done > n_head ? out->n_done - n_head : 0;
+    if (out->nbytes > n_head)
+        parts[n_parts++] =
+            (struct iovec){(void *)(uintptr_t)(out->data + n_data_done), out->nbytes - n_head - n_data_done};
+    LKS_TRY(lksi_stream_write(group, LKSI_CONTEXT_USER, to, parts, n_parts, &n));
+    out->n_done += n;
+    if (n > 0) group->messages->n_moves++;
+    return LKS_OK;
+}
+
+lks_status lksi_frames_flush(lks_group *group, int to) {
+    lksi_pair *pair = &group->messages->pairs[to];
+    while (pair->queue != NULL) {
+        lksi_outgoing *out = pair->queue;
+        if (out->n_done == 0) {
+            out->head.acknowledged += (uint32_t)pair->n_to_acknowledge;
+            pair->n_to_acknowledge = 0;
+        }
+        LKS_TRY(write_frame(group, to, out));
+        if (out->n_done < out->nbytes) return LKS_OK;
+        pair->queue = out->next;
+        conclude(group, pair, out);
+    }
+    return LKS_OK;
+}
+
+void lksi_frames_acknowledge(lks_group *group, int from, size_t nbytes) {
+    lksi_pair *pair = &group->messages->pairs[from];
+    pair->n_to_acknowledge += lksi_eager_cost(nbytes);
+    if (pair->n_to_acknowledge < group->messages->credit_nbytes / 4 || pair->is_credit_queued) return;
+    pair->credit = (lksi_outgoing){.head = {.kind = LKSI_FRAME_CREDIT}};
+    pair->is_credit_queued = true;
+    lksi_frame_queue(group, from, &pair->credit);
+}
+
+lks_status lksi_frames_permit(lks_group *group, lksi_transfer *transfer) {
+    transfer->out = (lksi_outgoing){.head = {.kind = LKSI_FRAME_PERMITTED, .id = transfer->id}, .transfer = transfer};
+    lksi_frame_queue(group, transfer->peer, &transfer->out);
+    return lksi_frames_flush(group, transfer->peer);
+}
+
+/* --- in --- */
+
+static lks_status nonsense(const lks_group *group, int from, const lksi_frame *head) {
+    return lksi_error(LKS_ERR_FORMAT,
+                      "rank %d got a frame that makes no sense from rank %d: kind %d, id %llu, %llu bytes", group->rank,
+                      from, head->kind, (unsigned long long)head->id, (unsigned long long)head->nbytes);
+}
+
+static lksi_transfer *find(lks_group *group, lksi_transfer_state state, int peer, uint64_t id) {
+    lksi_transfer *each = group->messages->first;
+    while (each != NULL && (each->state != state || each->peer != peer || each->id != id)) each = each->after;
+    return id == 0 ? NULL : each;
+}
+
+static lks_status begin_data(lks_group *group, int from, lksi_pair *pair) {
+    lksi_transfer *transfer = find(group, LKSI_TRANSFER_MATCHED, from, pair->head.id);
+    if (transfer == NULL || pair->head.nbytes > transfer->nbytes - transfer->n_done)
+        return nonsense(group, from, &pair->head);
+    pair->transfer = transfer;
+    pair->target = transfer->data + transfer->n_done;
+    pair->n_left = (size_t)pair->head.nbytes;
+    return LKS_OK;
+}
+
+static lks_status begin_frame(lks_group *group, int from, lksi_pair *pair) {
+    const lksi_frame *head = &pair->head;
+    bool is_message = head->kind == LKSI_FRAME_EAGER || head->kind == LKSI_FRAME_ANNOUNCED;
+    if (head->acknowledged > pair->n_unacknowledged) return nonsense(group, from, head);
+    pair->n_unacknowledged -= head->acknowledged;
+    if (is_message && (lks_type_nbytes((lks_type)head->type) == 0 || head->tag < 0)) return nonsense(group, from, head);
+    if (head->kind == LKSI_FRAME_EAGER && head->nbytes <= LKSI_EAGER_NBYTES) return lksi_match_eager(group, from);
+    if (head->kind == LKSI_FRAME_ANNOUNCED && head->id != 0) return lksi_match_announced(group, from);
+    if (head->kind == LKSI_FRAME_DATA) return begin_data(group, from, pair);
+    if (head->kind == LKSI_FRAME_CREDIT) return LKS_OK;
+    lksi_transfer *permitted = find(group, LKSI_TRANSFER_SENDING, from, head->id);
+    if (head->kind != LKSI_FRAME_PERMITTED || permitted == NULL || permitted->n_done > 0)
+        return nonsense(group, from, head);
+    queue_data(group, permitted);
+    return lksi_frames_flush(group, from);
+}
+
+static void end_frame(lks_group *group, int from, lksi_pair *pair) {
+    lksi_stream_acknowledge(group, LKSI_CONTEXT_USER, from);
+    lksi_transfer *transfer = pair->transfer;
+    if (pair->head.kind == LKSI_FRAME_EAGER)
+        lksi_match_whole(group, pair);
+    else if (transfer != NULL && transfer->n_done == transfer->nbytes)
+        lksi_transfer_finish(group, transfer);
+    pair->n_head = 0;
+    pair->transfer = NULL, pair->arrival = NULL;
+}
+
+static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
+    size_t n;
+    LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_USER, from, (char *)&pair->head + pair->n_head,
+                             sizeof pair->head - pair->n_head, &n));
+    pair->n_head += n;
+    return n > 0 && pair->n_head == sizeof pair->head ? begin_frame(group, from, pair) : LKS_OK;
+}
+
+lks_status lksi_frames_take(lks_group *group, int from) {
+    lksi_pair *pair = &group->messages->pairs[from];
+    for (;;) {
+        if (pair->n_head < sizeof pair->head) LKS_TRY(read_head(group, from, pair));
+        if (pair->n_head < sizeof pair->head) return LKS_OK;
+        group->messages->n_moves++;
+        while (pair->n_left > 0) {
+            size_t n;
+            LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_USER, from, pair->target, pair->n_left, &n));
+            if (n == 0) return LKS_OK;
+            pair->target += n, pair->n_left -= n;
+            if (pair->transfer != NULL) pair->transfer->n_done += n;
+        }
+        end_frame(group, from, pair);
+    }
+}

@@ -1,0 +1,196 @@
+/* Which receive takes which message: the oldest that suits, in both directions, per source and tag.
+ *
+ *     message comes   first receive that was posted for its source (or any) and tag, else it stays
+ *     receive comes   first message of its source (or any) and tag, else it stays
+ *
+ * A message is matched when its first frame is here, so that their order is that of the sends, whatever their size.
+ */
+#include "comm/copy.h"
+#include "comm/transport/segment/message.h"
+
+static lks_status check(const lks_group *group, const lksi_transfer *receive, int from, const lksi_frame *head) {
+    if (head->type == (uint8_t)receive->type && head->nbytes <= receive->nbytes) return LKS_OK;
+    size_t each = lks_type_nbytes((lks_type)head->type);
+    return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %zu %s with tag %d, rank %d receives up to %zu %s", from,
+                      (size_t)head->nbytes / each, lks_type_name((lks_type)head->type), head->tag, group->rank,
+                      receive->nbytes / lks_type_nbytes(receive->type), lks_type_name(receive->type));
+}
+
+/* From now on the receive is for this message. */
+static lks_status bind(const lks_group *group, lksi_transfer *receive, int from, const lksi_frame *head) {
+    LKS_TRY(check(group, receive, from, head));
+    receive->state = LKSI_TRANSFER_MATCHED;
+    receive->peer = from;
+    receive->nbytes = (size_t)head->nbytes;
+    receive->id = head->id;
+    return LKS_OK;
+}
+
+/* --- a message comes --- */
+
+static lksi_transfer *find_posted(const lks_group *group, int from, int tag) {
+    lksi_transfer *each = group->messages->first;
+    for (; each != NULL; each = each->after)
+        if (each->state == LKSI_TRANSFER_POSTED && each->tag == tag &&
+            (each->peer == from || each->peer == LKS_ANY_SOURCE))
+            return each;
+    return NULL;
+}
+
+/* With `nbytes` of room behind it. */
+static lks_status add_arrival(lks_group *group, int from, const lksi_frame *head, size_t nbytes,
+                              lksi_arrival **arrival) {
+    lksi_messages *messages = group->messages;
+    lksi_arrival *added = lksi_alloc(sizeof *added + nbytes);
+    if (added == NULL) return LKS_ERR_MEMORY;
+    *added = (lksi_arrival){.from = from, .head = *head};
+    if (messages->arrivals == NULL) messages->arrivals_end = &messages->arrivals;
+    *messages->arrivals_end = added;
+    messages->arrivals_end = &added->next;
+    *arrival = added;
+    return LKS_OK;
+}
+
+lks_status lksi_match_eager(lks_group *group, int from) {
+    lksi_pair *pair = &group->messages->pairs[from];
+    lksi_transfer *receive = find_posted(group, from, pair->head.tag);
+    if (receive != NULL) {
+        LKS_TRY(bind(group, receive, from, &pair->head));
+        pair->transfer = receive;
+        pair->target = receive->data;
+    } else {
+        LKS_TRY(add_arrival(group, from, &pair->head, (size_t)pair->head.nbytes, &pair->arrival));
+        pair->target = pair->arrival->data = (unsigned char *)(pair->arrival + 1);
+    }
+    pair->n_left = (size_t)pair->head.nbytes;
+    return LKS_OK;
+}
+
+lks_status lksi_match_announced(lks_group *group, int from) {
+    const lksi_frame *head = &group->messages->pairs[from].head;
+    lksi_transfer *receive = find_posted(group, from, head->tag);
+    lksi_arrival *announced;
+    if (receive == NULL) return add_arrival(group, from, head, 0, &announced);
+    LKS_TRY(bind(group, receive, from, head));
+    return lksi_frames_permit(group, receive);
+}
+
+static void deliver(lks_group *group, lksi_transfer *receive, const unsigned char *data) {
+    lksi_copy(receive->data, data, receive->nbytes);
+    receive->n_done = receive->nbytes;
+    lksi_transfer_finish(group, receive);
+}
+
+void lksi_match_whole(lks_group *group, lksi_pair *pair) {
+    lksi_arrival *arrival = pair->arrival;
+    int from = (int)(pair - group->messages->pairs);
+    if (arrival == NULL) {
+        lksi_transfer_finish(group, pair->transfer);
+        lksi_frames_acknowledge(group, from, (size_t)pair->head.nbytes);
+        return;
+    }
+    arrival->is_whole = true;
+    if (arrival->taker == NULL) return;
+    deliver(group, arrival->taker, arrival->data);
+    lksi_frames_acknowledge(group, from, (size_t)pair->head.nbytes);
+    lksi_free(arrival);
+}
+
+/* --- a receive comes --- */
+
+static lksi_arrival *take_arrival(lksi_messages *messages, const lksi_transfer *receive) {
+    lksi_arrival **link = &messages->arrivals;
+    while (*link != NULL &&
+           ((*link)->head.tag != receive->tag || ((*link)->from != receive->peer && receive->peer != LKS_ANY_SOURCE)))
+        link = &(*link)->next;
+    lksi_arrival *taken = *link;
+    if (taken == NULL) return NULL;
+    *link = taken->next;
+    if (taken->next == NULL) messages->arrivals_end = link;
+    return taken;
+}
+
+/* Of a message to oneself the data is kept, or still with its send. */
+static void take_own(lks_group *group, lksi_transfer *receive, const lksi_arrival *arrival) {
+    lksi_transfer *send = arrival->own;
+    if (send == NULL) {
+        group->messages->n_own_kept_nbytes -= (size_t)arrival->head.nbytes;
+        deliver(group, receive, arrival->data);
+        return;
+    }
+    deliver(group, receive, send->data);
+    send->n_done = send->nbytes;
+    lksi_transfer_finish(group, send);
+}
+
+lks_status lksi_match_receive(lks_group *group, lksi_transfer *receive) {
+    lksi_arrival *arrival = take_arrival(group->messages, receive);
+    if (arrival == NULL) return LKS_OK;
+    lks_status status = bind(group, receive, arrival->from, &arrival->head);
+    if (status == LKS_OK && arrival->from == group->rank) {
+        take_own(group, receive, arrival);
+    } else if (status == LKS_OK && arrival->data == NULL) {
+        status = lksi_frames_permit(group, receive);
+    } else if (status == LKS_OK && !arrival->is_whole) {
+        arrival->taker = receive;
+        return LKS_OK;
+    } else if (status == LKS_OK) {
+        deliver(group, receive, arrival->data);
+        lksi_frames_acknowledge(group, arrival->from, (size_t)arrival->head.nbytes);
+        status = lksi_frames_flush(group, arrival->from);
+    }
+    lksi_free(arrival);
+    return status;
+}
+
+/* --- messages to oneself --- */
+
+/* Small ones are kept where there is room, so that their send is done. */
+lks_status lksi_match_own(lks_group *group, lksi_transfer *send) {
+    lksi_frame head = {.nbytes = send->nbytes, .tag = send->tag, .type = (uint8_t)send->type};
+    lksi_transfer *receive = find_posted(group, group->rank, send->tag);
+    if (receive != NULL) {
+        LKS_TRY(bind(group, receive, group->rank, &head));
+        deliver(group, receive, send->data);
+        send->n_done = send->nbytes;
+        lksi_transfer_finish(group, send);
+        return LKS_OK;
+    }
+    lksi_arrival *arrival;
+    LKS_TRY(add_arrival(group, group->rank, &head, 0, &arrival));
+    arrival->own = send;
+    bool has_room = group->messages->n_own_kept_nbytes + send->nbytes <= LKSI_UNEXPECTED_NBYTES;
+    return send->nbytes <= LKSI_EAGER_NBYTES && has_room ? lksi_keep_own(group, send) : LKS_OK;
+}
+
+lks_status lksi_keep_own(lks_group *group, lksi_transfer *send) {
+    lksi_messages *messages = group->messages;
+    lksi_arrival **link = &messages->arrivals, *kept;
+    while ((*link)->own != send) link = &(*link)->next;
+    if (messages->n_own_kept_nbytes + send->nbytes > LKSI_UNEXPECTED_NBYTES)
+        return lksi_error(LKS_ERR_MEMORY,
+                          "rank %d holds over %d MiB of messages that it has not received, the last from "
+                          "rank %d with tag %d",
+                          group->rank, LKSI_UNEXPECTED_NBYTES >> 20, group->rank, send->tag);
+    kept = lksi_alloc(sizeof *kept + send->nbytes);
+    if (kept == NULL) return LKS_ERR_MEMORY;
+    *kept = **link;
+    kept->own = NULL;
+    kept->data = (unsigned char *)(kept + 1);
+    lksi_copy(kept->data, send->data, send->nbytes);
+    messages->n_own_kept_nbytes += send->nbytes;
+    if (messages->arrivals_end == &(*link)->next) messages->arrivals_end = &kept->next;
+    lksi_free(*link);
+    *link = kept;
+    send->n_done = send->nbytes;
+    lksi_transfer_finish(group, send);
+    return LKS_OK;
+}
+
+void lksi_arrivals_free(lksi_messages *messages) {
+    while (messages->arrivals != NULL) {
+        lksi_arrival *gone = messages->arrivals;
+        messages->arrivals = gone->next;
+        lksi_free(gone);
+    }
+}

@@ -1,0 +1,173 @@
+/* One step of an algorithm: a message out, one in, or both at once.
+ *
+ *     sender ── header: the call, nbytes ── payload, straight from the algorithm's buffer ──> receiver
+ *
+ * Both sides know the length, and payloads are read straight into the algorithm's buffer; the only copies are those of
+ * the ring. A header of another call is the error that names both calls. (See notice.c for ranks that wait for each
+ * other.)
+ */
+#include "comm/transport/segment/step.h"
+#include "comm/transport/segment/stream.h"
+
+static const int64_t long_wait_ns = INT64_C(200) * 1000 * 1000;
+
+void lksi_steps_close(lks_group *group) {
+    if (group->steps == NULL) return;
+    lksi_free(group->steps->pairs);
+    lksi_free(group->steps);
+    group->steps = NULL;
+}
+
+lks_status lksi_steps_open(lks_group *group) {
+    if (group->steps != NULL) return LKS_OK;
+    LKS_TRY(lksi_streams_open(group, LKSI_CONTEXT_COLLECTIVE));
+    lksi_steps *opened = lksi_alloc(sizeof *opened);
+    if (opened == NULL) return LKS_ERR_MEMORY;
+    opened->pairs = lksi_alloc_array((size_t)group->size, sizeof *opened->pairs);
+    if (opened->pairs == NULL) {
+        lksi_free(opened);
+        return LKS_ERR_MEMORY;
+    }
+    group->steps = opened;
+    return LKS_OK;
+}
+
+/* Where a step stands. Nothing to send or to receive is as good as done. */
+typedef struct step {
+    const lksi_call *call;
+    int to, from;
+    lksi_step_header head;
+    const unsigned char *sent;
+    unsigned char *received;
+    size_t n_out, n_out_done; /* header and payload */
+    size_t n_in, n_in_done;   /* payload */
+    bool is_sent, is_received, has_moved;
+    int turn;
+    int64_t waits_since_ns;
+} step;
+
+static lks_status push(lks_group *group, step *s) {
+    bool is_through;
+    size_t n, n_head = sizeof s->head;
+    LKS_TRY(lksi_step_finish_notice(group, s->to, &is_through));
+    if (!is_through) return LKS_OK;
+    struct iovec parts[2] = {{&s->head, n_head}, {(void *)(uintptr_t)s->sent, s->n_out - n_head}};
+    if (s->n_out_done < n_head) {
+        parts[0] = (struct iovec){(char *)&s->head + s->n_out_done, n_head - s->n_out_done};
+        LKS_TRY(lksi_stream_write(group, LKSI_CONTEXT_COLLECTIVE, s->to, parts, s->n_out > n_head ? 2 : 1, &n));
+    } else {
+        size_t n_payload = s->n_out_done - n_head;
+        parts[1] = (struct iovec){(char *)parts[1].iov_base + n_payload, s->n_out - s->n_out_done};
+        LKS_TRY(lksi_stream_write(group, LKSI_CONTEXT_COLLECTIVE, s->to, &parts[1], 1, &n));
+    }
+    size_t n_payload_before = s->n_out_done > n_head ? s->n_out_done - n_head : 0;
+    s->n_out_done += n;
+    s->has_moved |= n > 0;
+    if (s->n_out_done > n_head) group->progress.done_nbytes += s->n_out_done - n_head - n_payload_before;
+    s->is_sent = s->n_out_done == s->n_out;
+    return LKS_OK;
+}
+
+static lks_status pull(lks_group *group, step *s) {
+    lksi_step_pair *pair = &group->steps->pairs[s->from];
+    if (s->n_in_done == 0) {
+        LKS_TRY(lksi_step_listen(group, s->call, s->from));
+        if (pair->n_head < sizeof pair->head) return LKS_OK;
+        if (pair->head.fingerprint != s->call->fingerprint)
+            return lksi_step_mismatch(group, s->call, s->from, &pair->head);
+        if (pair->head.nbytes != s->n_in)
+            return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %llu bytes in %s, rank %d expected %zu (call %llu)",
+                              s->from, (unsigned long long)pair->head.nbytes, s->call->operation->name, group->rank,
+                              s->n_in, (unsigned long long)s->call->sequence);
+    }
+    while (s->n_in_done < s->n_in) {
+        size_t n;
+        LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_COLLECTIVE, s->from, s->received + s->n_in_done,
+                                 s->n_in - s->n_in_done, &n));
+        if (n == 0) return LKS_OK;
+        s->n_in_done += n;
+        s->has_moved = true;
+        group->progress.done_nbytes += n;
+    }
+    pair->n_head = 0;
+    lksi_stream_acknowledge(group, LKSI_CONTEXT_COLLECTIVE, s->from);
+    s->is_received = s->has_moved = true;
+    return LKS_OK;
+}
+
+static lks_status wait_for_either(lks_group *group, step *s) {
+    lksi_interest interests[2];
+    int ranks[2], n = 0;
+    if (!s->is_received) ranks[n] = s->from, interests[n++] = (lksi_interest){s->from, false};
+    if (!s->is_sent) ranks[n] = s->to, interests[n++] = (lksi_interest){s->to, true};
+    LKS_TRY(lksi_streams_wait(group, LKSI_CONTEXT_COLLECTIVE, interests, n, ranks, n, &s->turn));
+    if (group->remote == NULL || s->is_received) return LKS_OK;
+    int64_t now_ns = lksi_now_ns();
+    if (s->waits_since_ns == 0) s->waits_since_ns = now_ns;
+    if (now_ns - s->waits_since_ns < long_wait_ns) return LKS_OK;
+    bool is_between_messages = s->is_sent || s->to != s->from || s->n_out_done == 0;
+    return lksi_step_compare_notes(group, s->call, s->from, is_between_messages);
+}
+
+static lks_status move(lks_group *group, step *s) {
+    s->has_moved = false;
+    if (!s->is_sent) LKS_TRY(push(group, s));
+    if (!s->is_received) LKS_TRY(pull(group, s));
+    if (s->has_moved) s->turn = 0, s->waits_since_ns = 0;
+    return LKS_OK;
+}
+
+static lks_status run(lks_group *group, step *s) {
+    for (;;) {
+        LKS_TRY(move(group, s));
+        if (s->is_sent && s->is_received) return LKS_OK;
+        lks_status status = wait_for_either(group, s);
+        if (status == LKS_OK) continue;
+        /* Whatever ended the wait, what came before it counts. */
+        char reason[LKSI_ABORT_TEXT_NBYTES];
+        snprintf(reason, sizeof reason, "%s", lks_error_text());
+        if (status == LKS_ERR_MISMATCH || move(group, s) != LKS_OK || !s->has_moved)
+            return lksi_error(status, "%s", reason);
+    }
+}
+
+static void prepare_send(lks_group *group, step *s, int to, const void *data, size_t nbytes) {
+    s->head = *lksi_step_own(group, s->call);
+    s->head.nbytes = nbytes;
+    s->to = to, s->sent = data, s->n_out = sizeof s->head + nbytes;
+    s->is_sent = false;
+    lksi_counters *counters = &group->counters;
+    atomic_store_explicit(&counters->n_messages, atomic_load_explicit(&counters->n_messages, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    atomic_store_explicit(&counters->n_message_nbytes,
+                          atomic_load_explicit(&counters->n_message_nbytes, memory_order_relaxed) + nbytes,
+                          memory_order_relaxed);
+}
+
+static void prepare_receive(step *s, int from, void *data, size_t nbytes) {
+    s->from = from, s->received = data, s->n_in = nbytes;
+    s->is_received = false;
+}
+
+lks_status lksi_step_send(lks_group *group, const lksi_call *call, int to, const void *data, size_t nbytes) {
+    step s = {.call = call, .is_received = true};
+    LKS_TRY(lksi_steps_open(group));
+    prepare_send(group, &s, to, data, nbytes);
+    return run(group, &s);
+}
+
+lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, void *data, size_t nbytes) {
+    step s = {.call = call, .is_sent = true};
+    LKS_TRY(lksi_steps_open(group));
+    prepare_receive(&s, from, data, nbytes);
+    return run(group, &s);
+}
+
+lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, const void *sent, size_t n_sent_nbytes,
+                              int from, void *received, size_t n_received_nbytes) {
+    step s = {.call = call};
+    LKS_TRY(lksi_steps_open(group));
+    prepare_send(group, &s, to, sent, n_sent_nbytes);
+    prepare_receive(&s, from, received, n_received_nbytes);
+    return run(group, &s);
+}

@@ -1,0 +1,46 @@
+/* What the messages of algorithms carry besides their payload, and how ranks that run different calls find out. */
+#ifndef LKSI_STEP_H
+#define LKSI_STEP_H
+
+#include "comm/comm_internal.h"
+
+/* Before every payload. It tells the whole call, so that a receiver in another one can name both. */
+typedef struct lksi_step_header {
+    uint64_t nbytes;
+    uint64_t fingerprint, sequence, count;
+    int32_t root;
+    uint8_t flags, type, op;
+    uint8_t is_notice; /* no message of an algorithm: its sender waits for us, in this call */
+    char operation[16], algorithm[24];
+} lksi_step_header;
+
+/* What comes from one rank, and the notice under way to it. */
+typedef struct lksi_step_pair {
+    lksi_step_header head; /* of the next message; whole where n_head is its size */
+    size_t n_head;
+    lksi_step_header heard; /* the last notice */
+    lksi_step_header told;  /* ours; its last n_untold bytes have not found room yet */
+    size_t n_untold;
+    bool has_ended; /* its stream; of importance only to who waits for it */
+} lksi_step_pair;
+
+struct lksi_steps {
+    lksi_step_header own;  /* of the present call */
+    lksi_step_pair *pairs; /* by rank */
+};
+
+lks_status lksi_steps_open(lks_group *group);
+/* The header of the call's messages; made once, however many there are. */
+const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call);
+
+/* The header of the next message from `from`, as far as it is here; notices on the way to it are heard.
+ * LKS_ERR_MISMATCH where its sender is in another call. */
+lks_status lksi_step_listen(lks_group *group, const lksi_call *call, int from);
+/* What a step does that has waited for `awaited` long: tells it in which call we are, listens to all. */
+lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int awaited, bool may_write);
+/* Writes what is left of a notice; *is_through: nothing is left. */
+lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through);
+/* What `other`, in another call, and this rank have called. */
+lks_status lksi_step_mismatch(const lks_group *group, const lksi_call *call, int other, const lksi_step_header *head);
+
+#endif

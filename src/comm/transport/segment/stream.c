@@ -1,0 +1,104 @@
+#include "comm/transport/segment/stream.h"
+#include "comm/transport/segment/ring.h"
+
+struct lksi_streams {
+    lksi_ring_end *ends;        /* by rank; of those without a seat, unused */
+    lksi_condition *conditions; /* of the present wait */
+    lksi_interest *remote;
+};
+
+static void destroy(lksi_streams *streams) {
+    if (streams == NULL) return;
+    lksi_free(streams->ends);
+    lksi_free(streams->conditions);
+    lksi_free(streams->remote);
+    lksi_free(streams);
+}
+
+void lksi_streams_close(lks_group *group) {
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++) destroy(group->streams[context]);
+}
+
+lks_status lksi_streams_open(lks_group *group, lksi_context context) {
+    if (group->streams[context] != NULL) return LKS_OK;
+    size_t n = (size_t)group->size;
+    lksi_streams *opened = lksi_alloc(sizeof *opened);
+    if (opened == NULL) return LKS_ERR_MEMORY;
+    opened->ends = lksi_alloc_array(n, sizeof *opened->ends);
+    opened->conditions = lksi_alloc_array(2 * n, sizeof *opened->conditions);
+    opened->remote = lksi_alloc_array(2 * n, sizeof *opened->remote);
+    if (opened->ends == NULL || opened->conditions == NULL || opened->remote == NULL) {
+        destroy(opened);
+        return LKS_ERR_MEMORY;
+    }
+    for (int rank = 0; rank < group->size; rank++) {
+        int seat = group->seat_of[rank];
+        opened->ends[rank].seat = seat;
+        if (seat < 0) continue;
+        opened->ends[rank].out = lksi_control_ring(group->control, context, group->seat, seat);
+        opened->ends[rank].in = lksi_control_ring(group->control, context, seat, group->seat);
+    }
+    group->streams[context] = opened;
+    return LKS_OK;
+}
+
+lks_status lksi_stream_write(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
+                             size_t *n_written) {
+    lksi_ring_end *end = &group->streams[context]->ends[to];
+    if (end->seat < 0) return group->remote->write_some(group, context, to, parts, n_parts, n_written);
+    *n_written = lksi_ring_write_some(group, context, end, parts, n_parts);
+    return LKS_OK;
+}
+
+lks_status lksi_stream_read(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
+                            size_t *n_read) {
+    lksi_ring_end *end = &group->streams[context]->ends[from];
+    if (end->seat < 0) return group->remote->read_some(group, context, from, data, nbytes, n_read);
+    *n_read = lksi_ring_read_some(group, context, end, data, nbytes);
+    return LKS_OK;
+}
+
+void lksi_stream_acknowledge(lks_group *group, lksi_context context, int from) {
+    lksi_ring_end *end = &group->streams[context]->ends[from];
+    if (end->seat >= 0) lksi_ring_acknowledge(group, context, end);
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Rings and connections cannot be slept on together: where both are awaited, the sleep is short. */
+static lks_status wait_remote(lks_group *group, lksi_context context, const lksi_await *await, int n_remote,
+                              int *turn) {
+    static const int64_t slice_ns = INT64_C(50) * 1000 * 1000;
+    if (lksi_pause(group, context, (*turn)++)) return LKS_OK;
+    int64_t left_ns = 0;
+    LKS_TRY(lksi_look(group, context, await->ranks, await->n_ranks, &left_ns));
+    bool is_poking = context == LKSI_CONTEXT_COLLECTIVE && lksi_poke(group);
+    bool is_short = await->n_conditions > 0 || is_poking;
+    group->remote->sleep(group, context, group->streams[context]->remote, n_remote,
+                         least(is_short ? LKSI_POKE_NS : slice_ns, left_ns));
+    lksi_activity_await(group, context, LKSI_AWAKE);
+    return LKS_OK;
+}
+
+lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
+                             const int *ranks, int n_ranks, int *turn) {
+    lksi_streams *streams = group->streams[context];
+    int n_conditions = 0, n_remote = 0;
+    for (int i = 0; i < n_interests; i++) {
+        const lksi_interest *each = &interests[i];
+        const lksi_ring_end *end = &streams->ends[each->peer];
+        if (end->seat < 0)
+            streams->remote[n_remote++] = *each;
+        else
+            streams->conditions[n_conditions++] =
+                each->is_write ? lksi_ring_has_room(group, end, each->peer) : lksi_ring_has_more(end, each->peer);
+    }
+    lksi_await await = {.context = context,
+                        .conditions = streams->conditions,
+                        .n_conditions = n_conditions,
+                        .ranks = ranks,
+                        .n_ranks = n_ranks,
+                        /* whether anybody is left to wait for, the caller sees */
+                        .is_sliced = group->remote != NULL || n_ranks == 0};
+    return n_remote > 0 ? wait_remote(group, context, &await, n_remote, turn) : lksi_wait_for(group, &await);
+}

@@ -1,0 +1,74 @@
+/* A roll call over the control connections: who answers, and what is everyone doing?
+ *
+ *     rank 2 ── question ──> rank 0 ── question ──> rank 1, rank 3
+ *     rank 2 <── answers ─── rank 0 <── answers ─── rank 1, rank 3
+ *
+ * The watches answer, so that a rank that computes does answer, and one that is stopped or cut off does not.
+ */
+#include "comm/transport/tcp/tcp.h"
+
+#include <string.h>
+#include <time.h>
+
+/* An answer travels as text: "sequence awaited". */
+static lksi_star_record answer_of(const lks_group *group, int asker) {
+    lksi_doing mine = lksi_doing_of_seat(group, group->seat);
+    lksi_star_record answer = {.kind = LKSI_STAR_ANSWER, .origin = group->rank, .about = asker, .group = group->id};
+    snprintf(answer.text, sizeof answer.text, "%llu %d", (unsigned long long)mine.sequence, mine.awaited);
+    return answer;
+}
+
+static void take_answer(lks_group *group, const lksi_star_record *record) {
+    lksi_star *star = lksi_star_of(group);
+    unsigned long long sequence;
+    lksi_doing heard = {.is_known = true, .awaited = -1};
+    if (record->origin < 0 || record->origin >= group->size) return;
+    if (sscanf(record->text, "%llu %d", &sequence, &heard.awaited) != 2) return;
+    heard.sequence = sequence;
+    pthread_mutex_lock(&star->mutex);
+    star->lines[record->origin].answer = heard;
+    pthread_cond_signal(&star->answered);
+    pthread_mutex_unlock(&star->mutex);
+}
+
+/* Rank 0 passes on what is not for itself. */
+void lksi_roll_call_hear(lks_group *group, const lksi_star_record *record) {
+    if (record->kind == LKSI_STAR_QUESTION) {
+        lksi_star_record answer = answer_of(group, record->origin);
+        if (group->rank != 0) {
+            lksi_star_tell(group, &answer, -1);
+            return;
+        }
+        lksi_star_tell(group, record, record->origin);
+        if (record->origin > 0 && record->origin < group->size)
+            lksi_star_tell_one(&lksi_star_of(group)->lines[record->origin], &answer);
+    } else if (record->kind == LKSI_STAR_ANSWER && record->about == group->rank) {
+        take_answer(group, record);
+    } else if (group->rank == 0 && record->about > 0 && record->about < group->size) {
+        lksi_star_tell_one(&lksi_star_of(group)->lines[record->about], record);
+    }
+}
+
+static bool have_all_answered(const lks_group *group) {
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank && !lksi_star_of(group)->lines[rank].answer.is_known) return false;
+    return true;
+}
+
+void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing) {
+    lksi_star *star = lksi_star_of(group);
+    lksi_star_record question = {.kind = LKSI_STAR_QUESTION, .origin = group->rank, .group = group->id};
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t until_ns = until.tv_nsec + patience_ms * 1000000;
+    until.tv_sec += (time_t)(until_ns / 1000000000), until.tv_nsec = (long)(until_ns % 1000000000);
+    pthread_mutex_lock(&star->mutex);
+    for (int rank = 0; rank < group->size; rank++) star->lines[rank].answer.is_known = false;
+    pthread_mutex_unlock(&star->mutex);
+    lksi_star_tell(group, &question, -1);
+    pthread_mutex_lock(&star->mutex);
+    for (int failed = 0; failed == 0 && !have_all_answered(group) && !lksi_control_is_aborted(group->control);)
+        failed = pthread_cond_timedwait(&star->answered, &star->mutex, &until);
+    for (int rank = 0; rank < group->size; rank++) doing[rank] = star->lines[rank].answer;
+    pthread_mutex_unlock(&star->mutex);
+}

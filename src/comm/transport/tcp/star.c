@@ -1,0 +1,169 @@
+/* The control connections of a group that spans hosts: a star around its first rank.
+ *
+ *     rank 1 ──┐
+ *     rank 2 ──┼── rank 0      a connection that ends without a goodbye is a lost rank; whoever gives up says why; rank
+ * 0 rank 3 ──┘               passes both on to all others
+ *
+ * The world's watch reads them, so that a rank learns of it whatever it is doing; the reason goes into the abort record
+ * of the host's control segment, which every wait looks at.
+ */
+#include "comm/bootstrap/dial.h"
+#include "comm/transport/tcp/tcp.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --- what the watch hears --- */
+
+void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record) {
+    if (to->descriptor < 0 || atomic_load(&to->has_left)) return;
+    (void)lksi_star_send(to->descriptor, record); /* one that cannot be told finds out by itself */
+}
+
+void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int except) {
+    lksi_star *star = lksi_star_of(group);
+    if (star == NULL) return;
+    for (int rank = 0; rank < (group->rank == 0 ? group->size : 1); rank++)
+        if (rank != group->rank && rank != except) lksi_star_tell_one(&star->lines[rank], record);
+}
+
+static void lose(lksi_line *lost) {
+    lks_group *group = lost->group;
+    const lksi_identity *identity = &group->identities[lost->rank];
+    lksi_star_record record = {
+        .kind = LKSI_STAR_ABORT, .status = LKS_ERR_PEER, .origin = lost->rank, .group = group->id};
+    snprintf(record.text, sizeof record.text, "rank %d (host %s, pid %d) was lost", lost->rank, identity->host,
+             (int)identity->pid);
+    lksi_control_abort(group->control, LKS_ERR_PEER, "%s", record.text);
+    if (group->rank == 0) lksi_star_tell(group, &record, lost->rank);
+}
+
+static void hear(lksi_line *from, const lksi_star_record *record) {
+    lks_group *group = from->group;
+    switch (record->kind) {
+    case LKSI_STAR_ABORT:
+        lksi_control_abort(group->control, (lks_status)record->status, "%s", record->text);
+        if (group->rank == 0) lksi_star_tell(group, record, from->rank);
+        break;
+    case LKSI_STAR_GOODBYE:
+        atomic_store(&from->has_left, true);
+        break;
+    default:
+        lksi_roll_call_hear(group, record);
+    }
+}
+
+static bool notice(void *opaque, int descriptor) {
+    lksi_line *from = opaque;
+    for (;;) {
+        lksi_star_record record;
+        switch (lksi_star_reader_feed(&from->reader, descriptor, &record)) {
+        case LKSI_STAR_RECORD:
+            hear(from, &record);
+            continue;
+        case LKSI_STAR_NOTHING:
+            return true;
+        case LKSI_STAR_ENDED:
+            if (!atomic_load(&from->has_left)) lose(from);
+            return false;
+        }
+    }
+}
+
+/* --- making it --- */
+
+static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
+    lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_CONTROL, .from = group->rank};
+    return lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello, deadline_ns, false,
+                     NULL, NULL, &lksi_star_of(group)->lines[0].descriptor);
+}
+
+static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
+    lksi_star *star = lksi_star_of(group);
+    int64_t left_ns = deadline_ns - lksi_now_ns();
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(left_ns / 1000000000 + 1);
+    int failed = 0;
+    pthread_mutex_lock(&star->mutex);
+    while (star->lines[rank].descriptor < 0 && failed == 0 && left_ns > 0)
+        failed = pthread_cond_timedwait(&star->arrived, &star->mutex, &until);
+    bool is_there = star->lines[rank].descriptor >= 0;
+    pthread_mutex_unlock(&star->mutex);
+    if (is_there) return LKS_OK;
+    const lksi_identity *missing = &group->identities[rank];
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d (host %s, pid %d) did not connect to the new group in %lld ms", rank,
+                      missing->host, (int)missing->pid, (long long)group->timeout_ms);
+}
+
+static lks_status watch_lines(lks_group *group) {
+    lksi_star *star = lksi_star_of(group);
+    for (int rank = 0; rank < group->size; rank++)
+        if (star->lines[rank].descriptor >= 0)
+            LKS_TRY(lksi_watch_add(group->world->watch, star->lines[rank].descriptor, LKSI_WATCH_INPUT, notice,
+                                   &star->lines[rank]));
+    return LKS_OK;
+}
+
+lks_status lksi_tcp_star_join(lks_group *group, int *connections) {
+    int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
+    lksi_star *star = lksi_alloc(sizeof *star + (size_t)group->size * sizeof star->lines[0]);
+    if (star == NULL) return LKS_ERR_MEMORY;
+    pthread_mutex_init(&star->mutex, NULL);
+    pthread_cond_init(&star->arrived, NULL);
+    pthread_cond_init(&star->answered, NULL);
+    for (int rank = 0; rank < group->size; rank++) {
+        lksi_line *each = &star->lines[rank];
+        each->group = group, each->rank = rank, each->descriptor = connections == NULL ? -1 : connections[rank];
+        lksi_star_reader_init(&each->reader);
+        if (connections != NULL) connections[rank] = -1;
+    }
+    ((lksi_tcp *)group->remote_state)->star = star;
+    lksi_world_enter(group->world, group);
+    if (connections == NULL && group->rank > 0) LKS_TRY(dial_first(group, deadline_ns));
+    for (int rank = 1; rank < group->size && group->rank == 0; rank++) LKS_TRY(await_one(group, rank, deadline_ns));
+    return watch_lines(group);
+}
+
+void lksi_tcp_star_take(lks_group *group, int from, int descriptor) {
+    lksi_star *star = lksi_star_of(group);
+    pthread_mutex_lock(&star->mutex);
+    bool is_wanted = group->rank == 0 && star->lines[from].descriptor < 0;
+    if (is_wanted) star->lines[from].descriptor = descriptor;
+    pthread_cond_signal(&star->arrived);
+    pthread_mutex_unlock(&star->mutex);
+    if (!is_wanted) close(descriptor);
+}
+
+bool lksi_tcp_star_has_left(const lks_group *group, int rank) {
+    const lksi_star *star = lksi_star_of(group);
+    return star != NULL && atomic_load(&star->lines[rank].has_left);
+}
+
+/* --- telling and leaving --- */
+
+void lksi_tcp_announce(lks_group *group, lks_status status, const char *text) {
+    lksi_star_record record = {
+        .kind = LKSI_STAR_ABORT, .status = (int32_t)status, .origin = group->rank, .group = group->id};
+    snprintf(record.text, sizeof record.text, "%s", text);
+    lksi_star_tell(group, &record, -1);
+}
+
+void lksi_tcp_star_close(lks_group *group) {
+    lksi_tcp *tcp = group->remote_state;
+    lksi_star *star = tcp->star;
+    if (star == NULL) return;
+    lksi_star_record goodbye = {.kind = LKSI_STAR_GOODBYE, .origin = group->rank, .group = group->id};
+    lksi_star_tell(group, &goodbye, -1);
+    for (int rank = 0; rank < group->size; rank++) {
+        if (star->lines[rank].descriptor < 0) continue;
+        lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
+        close(star->lines[rank].descriptor);
+    }
+    pthread_cond_destroy(&star->arrived);
+    pthread_cond_destroy(&star->answered);
+    pthread_mutex_destroy(&star->mutex);
+    lksi_free(star);
+    tcp->star = NULL;
+}

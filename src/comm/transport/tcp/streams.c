@@ -1,0 +1,189 @@
+/* Byte streams between two ranks: a connection per group, context, pair and direction, made by the sender when it first
+ * has something to send.
+ *
+ *     rank 0 ══ collective ══> rank 1        data flows one way only, so that nobody has to agree on who connects, and
+ *     rank 0 <══ collective ══ rank 1        a group's two contexts, used by two threads, share nothing
+ *     rank 0 ══ user ════════> rank 1
+ *
+ * Nothing here waits but the first write, which connects; the door of the other rank is served by its watch, so that
+ * it is opened whatever that rank itself is doing. Payloads are written from and read into the caller's memory; a read
+ * takes up to 16 KiB beyond what was asked for, so that a short message costs one system call and not two.
+ */
+#define _GNU_SOURCE /* epoll_pwait2 */
+#include "comm/bootstrap/dial.h"
+#include "comm/copy.h"
+#include "comm/transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static lksi_tcp *tcp_of(const lks_group *group) { return group->remote_state; }
+
+/* --- ends --- */
+
+/* The reason comes over the control connections, from whoever found it out; the end of a stream may be quicker. */
+static lks_status ended(lks_group *group, lksi_context context, int rank) {
+    enum { PATIENCE_MS = 500 };
+    for (int i = 0; i < PATIENCE_MS && !lksi_control_is_aborted(group->control); i++) lksi_sleep_ns(1000000);
+    char doing[160];
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
+    const lksi_identity *lost = &group->identities[rank];
+    return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) %s; %s", rank, lost->host, (int)lost->pid,
+                      lksi_tcp_star_has_left(group, rank) ? "has left the group and is waited for" : "was lost", doing);
+}
+
+static bool is_again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+/* --- out --- */
+
+static bool is_aborted(void *opaque) { return lksi_control_is_aborted(opaque); }
+
+static lks_status watch_stream(const lks_group *group, lksi_context context, int descriptor, uint32_t events,
+                               int rank) {
+    struct epoll_event wanted = {.events = events | EPOLLET, .data.u32 = (uint32_t)rank};
+    if (epoll_ctl(tcp_of(group)->epoll[context], EPOLL_CTL_ADD, descriptor, &wanted) == 0) return LKS_OK;
+    return lksi_error_errno("cannot watch the connection of rank %d", rank);
+}
+
+static lks_status connect_to(lks_group *group, lksi_context context, int to) {
+    lksi_door_hello hello = {.group_id = group->id, .purpose = (int32_t)context, .from = group->rank};
+    int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
+    int descriptor;
+    lks_status status = lksi_dial(&group->members[to].address, group->world->secret.key, &hello, sizeof hello,
+                                  deadline_ns, false, is_aborted, group->control, &descriptor);
+    if (status == LKS_ERR_PEER || lksi_control_is_aborted(group->control)) return ended(group, context, to);
+    if (status != LKS_OK) return lksi_error(status, "rank %d cannot be reached: %s", to, lks_error_text());
+    status = watch_stream(group, context, descriptor, EPOLLOUT, to);
+    if (status == LKS_OK)
+        tcp_of(group)->out[context][to] = descriptor;
+    else
+        close(descriptor);
+    return status;
+}
+
+static lks_status write_some(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
+                             size_t *n_written) {
+    int *descriptor = &tcp_of(group)->out[context][to];
+    if (*descriptor < 0) LKS_TRY(connect_to(group, context, to));
+    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n_parts};
+    ssize_t n = sendmsg(*descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    *n_written = n > 0 ? (size_t)n : 0;
+    return n >= 0 || is_again(errno) ? LKS_OK : ended(group, context, to);
+}
+
+/* --- in --- */
+
+static size_t take_ahead(lksi_tcp_in *in, void *data, size_t nbytes) {
+    size_t n = in->end - in->begin < nbytes ? in->end - in->begin : nbytes;
+    lksi_copy(data, in->ahead + in->begin, n);
+    in->begin += n;
+    return n;
+}
+
+static lks_status read_some(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
+                            size_t *n_read) {
+    lksi_tcp_in *in = &tcp_of(group)->in[context][from];
+    int descriptor = atomic_load_explicit(&in->descriptor, memory_order_acquire);
+    *n_read = take_ahead(in, data, nbytes);
+    if (*n_read > 0 || nbytes == 0 || descriptor < 0) return LKS_OK;
+    if (in->ahead == NULL) in->ahead = lksi_alloc(LKSI_TCP_READ_AHEAD_NBYTES);
+    if (in->ahead == NULL) return LKS_ERR_MEMORY;
+    struct iovec parts[] = {{data, nbytes}, {in->ahead, LKSI_TCP_READ_AHEAD_NBYTES}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = nbytes < LKSI_TCP_READ_AHEAD_NBYTES ? 2 : 1};
+    ssize_t n = recvmsg(descriptor, &message, MSG_DONTWAIT);
+    if (n < 0 && is_again(errno)) return LKS_OK;
+    if (n <= 0) return ended(group, context, from);
+    *n_read = (size_t)n < nbytes ? (size_t)n : nbytes;
+    in->begin = 0, in->end = (size_t)n - *n_read;
+    return LKS_OK;
+}
+
+/* Edge-triggered: a stream that has more than anyone wants now does not keep waking us. Whoever sleeps has tried its
+ * streams before and found nothing, so that what comes later is an edge. */
+static void sleep_on_streams(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
+                             int64_t limit_ns) {
+    (void)interests, (void)n_interests;
+    struct epoll_event events[16];
+    struct timespec limit = {.tv_sec = (time_t)(limit_ns / 1000000000), .tv_nsec = (long)(limit_ns % 1000000000)};
+    int n = epoll_pwait2(tcp_of(group)->epoll[context], events, 16, &limit, NULL);
+    if (n < 0 && errno == ENOSYS) /* Linux before 5.11 */
+        epoll_wait(tcp_of(group)->epoll[context], events, 16, (int)((limit_ns + 999999) / 1000000));
+}
+
+/* --- the group's life --- */
+
+static void close_one(int descriptor) {
+    if (descriptor >= 0) close(descriptor);
+}
+
+static void tcp_close(lks_group *group) {
+    lksi_tcp *tcp = group->remote_state;
+    lksi_world_leave(group->world, group);
+    lksi_tcp_star_close(group);
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
+        for (int rank = 0; rank < group->size; rank++) {
+            if (tcp->out[context] != NULL) close_one(tcp->out[context][rank]);
+            if (tcp->in[context] == NULL) continue;
+            close_one(atomic_load(&tcp->in[context][rank].descriptor));
+            lksi_free(tcp->in[context][rank].ahead);
+        }
+        close_one(tcp->epoll[context]);
+        lksi_free(tcp->out[context]);
+        lksi_free(tcp->in[context]);
+    }
+    lksi_free(tcp);
+}
+
+static const lksi_remote tcp_remote = {
+    .name = "tcp", .write_some = write_some, .read_some = read_some, .sleep = sleep_on_streams, .close = tcp_close};
+
+static lks_status create_streams(const lks_group *group, lksi_tcp *tcp) {
+    size_t n = (size_t)group->size;
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
+        tcp->out[context] = lksi_alloc_array(n, sizeof(int));
+        tcp->in[context] = lksi_alloc_array(n, sizeof(lksi_tcp_in));
+        if (tcp->out[context] == NULL || tcp->in[context] == NULL) return LKS_ERR_MEMORY;
+        for (size_t rank = 0; rank < n; rank++) {
+            tcp->out[context][rank] = -1;
+            atomic_init(&tcp->in[context][rank].descriptor, -1);
+        }
+        tcp->epoll[context] = epoll_create1(EPOLL_CLOEXEC);
+        if (tcp->epoll[context] < 0) return lksi_error_errno("epoll_create1");
+    }
+    return LKS_OK;
+}
+
+/* A second stream for the same purpose is no rank's of ours: the first stays. */
+void lksi_tcp_take(lks_group *group, const lksi_door_hello *hello, int descriptor) {
+    lksi_tcp *tcp = group->remote_state;
+    bool is_known = hello->from >= 0 && hello->from < group->size && hello->from != group->rank;
+    if (is_known && hello->purpose == LKSI_DOOR_CONTROL) {
+        lksi_tcp_star_take(group, hello->from, descriptor);
+        return;
+    }
+    if (is_known && hello->purpose >= 0 && hello->purpose < LKSI_N_CONTEXTS) {
+        lksi_tcp_in *in = &tcp->in[hello->purpose][hello->from];
+        int none = -1;
+        if (atomic_compare_exchange_strong(&in->descriptor, &none, descriptor)) {
+            (void)watch_stream(group, (lksi_context)hello->purpose, descriptor, EPOLLIN | EPOLLRDHUP, hello->from);
+            return;
+        }
+    }
+    lksi_log(LKS_LOG_WARNING, "a connection that claims to be rank %d was dropped", (int)hello->from);
+    close(descriptor);
+}
+
+lks_status lksi_tcp_join(lks_group *group, int *connections) {
+    lksi_tcp *tcp = lksi_alloc(sizeof *tcp);
+    if (tcp == NULL) return LKS_ERR_MEMORY;
+    tcp->epoll[0] = tcp->epoll[1] = -1;
+    group->remote = &tcp_remote;
+    group->remote_state = tcp;
+    LKS_TRY(create_streams(group, tcp));
+    return lksi_tcp_star_join(group, connections);
+}

@@ -1,0 +1,117 @@
+#define _GNU_SOURCE /* EPOLLRDHUP */
+#include "comm/watch.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+typedef struct entry {
+    struct entry *next;
+    int descriptor;
+    lksi_watch_notice notice;
+    void *argument;
+} entry;
+
+struct lksi_watch {
+    lksi_thread *thread;
+    int epoll;
+    int stop;              /* an eventfd */
+    pthread_mutex_t mutex; /* over the entries, and held while a notice runs */
+    entry *entries;
+};
+
+static entry **find(lksi_watch *watch, int descriptor) {
+    entry **link = &watch->entries;
+    while (*link != NULL && (*link)->descriptor != descriptor) link = &(*link)->next;
+    return link;
+}
+
+static void forget(lksi_watch *watch, entry **link) {
+    entry *gone = *link;
+    if (gone == NULL) return;
+    epoll_ctl(watch->epoll, EPOLL_CTL_DEL, gone->descriptor, NULL);
+    *link = gone->next;
+    lksi_free(gone);
+}
+
+static void tell(lksi_watch *watch, int descriptor) {
+    pthread_mutex_lock(&watch->mutex);
+    entry **link = find(watch, descriptor);
+    if (*link != NULL && !(*link)->notice((*link)->argument, descriptor)) forget(watch, link);
+    pthread_mutex_unlock(&watch->mutex);
+}
+
+static void run(void *opaque) {
+    lksi_watch *watch = opaque;
+    for (;;) {
+        struct epoll_event events[16];
+        int n = epoll_wait(watch->epoll, events, 16, -1);
+        if (n < 0 && errno != EINTR) return;
+        for (int i = 0; i < n; i++) {
+            if (events[i].data.fd == watch->stop) return;
+            tell(watch, events[i].data.fd);
+        }
+    }
+}
+
+static void destroy_unstarted(lksi_watch *watch) {
+    while (watch->entries != NULL) forget(watch, &watch->entries);
+    if (watch->stop >= 0) close(watch->stop);
+    if (watch->epoll >= 0) close(watch->epoll);
+    pthread_mutex_destroy(&watch->mutex);
+    lksi_free(watch);
+}
+
+lks_status lksi_watch_create(lksi_watch **watch) {
+    lksi_watch *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    pthread_mutex_init(&created->mutex, NULL);
+    created->epoll = epoll_create1(EPOLL_CLOEXEC);
+    created->stop = eventfd(0, EFD_CLOEXEC);
+    struct epoll_event stop = {.events = EPOLLIN, .data.fd = created->stop};
+    lks_status status = LKS_OK;
+    if (created->epoll < 0 || created->stop < 0 || epoll_ctl(created->epoll, EPOLL_CTL_ADD, created->stop, &stop) != 0)
+        status = lksi_error_errno("cannot watch connections");
+    if (status == LKS_OK) status = lksi_thread_create(&created->thread, run, created, "lockstep-watch");
+    if (status != LKS_OK) {
+        destroy_unstarted(created);
+        return status;
+    }
+    *watch = created;
+    return LKS_OK;
+}
+
+void lksi_watch_destroy(lksi_watch *watch) {
+    if (watch == NULL) return;
+    uint64_t one = 1;
+    while (write(watch->stop, &one, sizeof one) < 0 && errno == EINTR) continue;
+    lksi_thread_join(watch->thread);
+    destroy_unstarted(watch);
+}
+
+lks_status lksi_watch_add(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
+                          void *argument) {
+    entry *added = lksi_alloc(sizeof *added);
+    if (added == NULL) return LKS_ERR_MEMORY;
+    struct epoll_event wanted = {.events = event == LKSI_WATCH_INPUT ? EPOLLIN | EPOLLRDHUP : EPOLLRDHUP,
+                                 .data.fd = descriptor};
+    pthread_mutex_lock(&watch->mutex);
+    *added = (entry){watch->entries, descriptor, notice, argument};
+    watch->entries = added;
+    lks_status status = LKS_OK;
+    if (epoll_ctl(watch->epoll, EPOLL_CTL_ADD, descriptor, &wanted) != 0) {
+        status = lksi_error_errno("cannot watch a connection");
+        watch->entries = added->next;
+        lksi_free(added);
+    }
+    pthread_mutex_unlock(&watch->mutex);
+    return status;
+}
+
+void lksi_watch_remove(lksi_watch *watch, int descriptor) {
+    pthread_mutex_lock(&watch->mutex);
+    forget(watch, find(watch, descriptor));
+    pthread_mutex_unlock(&watch->mutex);
+}

@@ -1,0 +1,21 @@
+/* A thread that looks at descriptors while the ranks' own threads compute or sleep elsewhere. */
+#ifndef LKSI_WATCH_H
+#define LKSI_WATCH_H
+
+#include "base/base.h"
+
+typedef struct lksi_watch lksi_watch;
+
+/* What to look for: anything to read (or the end), or the end of the connection alone. */
+typedef enum lksi_watch_event { LKSI_WATCH_INPUT, LKSI_WATCH_END } lksi_watch_event;
+/* Called on the watch's thread; false: look at this descriptor no more. Does not add or remove. */
+typedef bool (*lksi_watch_notice)(void *argument, int descriptor);
+
+lks_status lksi_watch_create(lksi_watch **watch);
+void lksi_watch_destroy(lksi_watch *watch); /* accepts NULL */
+lks_status lksi_watch_add(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
+                          void *argument);
+/* When it returns, `notice` is not running and will not be called again. Accepts a descriptor that is not watched. */
+void lksi_watch_remove(lksi_watch *watch, int descriptor);
+
+#endif

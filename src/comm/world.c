@@ -1,0 +1,103 @@
+#include "comm/world.h"
+
+#include "comm/comm_internal.h"
+#include "comm/transport/tcp/tcp.h"
+
+#include <unistd.h>
+
+struct lksi_arrival {
+    lksi_arrival *next;
+    lksi_door_hello hello;
+    int descriptor;
+};
+
+lks_status lksi_world_create(lksi_world **world, lksi_thread_world *threads) {
+    lksi_world *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->n_holding = 1;
+    created->threads = threads;
+    created->door = -1;
+    pthread_mutex_init(&created->mutex, NULL);
+    *world = created;
+    return LKS_OK;
+}
+
+void lksi_world_hold(lksi_world *world) { atomic_fetch_add(&world->n_holding, 1); }
+
+void lksi_world_release(lksi_world *world) {
+    if (world == NULL || atomic_fetch_sub(&world->n_holding, 1) > 1) return;
+    lksi_watch_destroy(world->watch);
+    lksi_acceptor_destroy(world->acceptor);
+    if (world->door >= 0) close(world->door);
+    while (world->arrivals != NULL) {
+        lksi_arrival *gone = world->arrivals;
+        world->arrivals = gone->next;
+        close(gone->descriptor);
+        lksi_free(gone);
+    }
+    pthread_mutex_destroy(&world->mutex);
+    lksi_free(world);
+}
+
+/* --- the door: what comes in goes to its group, or waits until that is made --- */
+
+static void keep(lksi_world *world, const lksi_door_hello *hello, int descriptor) {
+    lksi_arrival *kept = lksi_alloc(sizeof *kept);
+    if (kept == NULL) {
+        close(descriptor); /* the other side sees it end, and says so */
+        return;
+    }
+    *kept = (lksi_arrival){world->arrivals, *hello, descriptor};
+    world->arrivals = kept;
+}
+
+static void arrive(void *opaque, int descriptor, const void *said) {
+    lksi_world *world = opaque;
+    const lksi_door_hello *hello = said;
+    pthread_mutex_lock(&world->mutex);
+    lks_group *group = world->groups;
+    while (group != NULL && group->id != hello->group_id) group = group->next_in_world;
+    if (group != NULL)
+        lksi_tcp_take(group, hello, descriptor);
+    else
+        keep(world, hello, descriptor);
+    pthread_mutex_unlock(&world->mutex);
+}
+
+static bool knock(void *opaque, int descriptor) {
+    (void)descriptor;
+    lksi_acceptor_step(opaque);
+    return true;
+}
+
+lks_status lksi_world_open_door(lksi_world *world, int door) {
+    world->door = door;
+    LKS_TRY(lksi_acceptor_create(&world->acceptor, door, world->secret.key, sizeof(lksi_door_hello), arrive, world));
+    return lksi_watch_add(world->watch, lksi_acceptor_descriptor(world->acceptor), LKSI_WATCH_INPUT, knock,
+                          world->acceptor);
+}
+
+void lksi_world_enter(lksi_world *world, lks_group *group) {
+    pthread_mutex_lock(&world->mutex);
+    group->next_in_world = world->groups;
+    world->groups = group;
+    for (lksi_arrival **link = &world->arrivals; *link != NULL;) {
+        lksi_arrival *each = *link;
+        if (each->hello.group_id != group->id) {
+            link = &each->next;
+            continue;
+        }
+        *link = each->next;
+        lksi_tcp_take(group, &each->hello, each->descriptor);
+        lksi_free(each);
+    }
+    pthread_mutex_unlock(&world->mutex);
+}
+
+void lksi_world_leave(lksi_world *world, lks_group *group) {
+    pthread_mutex_lock(&world->mutex);
+    lks_group **link = &world->groups;
+    while (*link != NULL && *link != group) link = &(*link)->next_in_world;
+    if (*link != NULL) *link = group->next_in_world;
+    pthread_mutex_unlock(&world->mutex);
+}

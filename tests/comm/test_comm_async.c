@@ -1,0 +1,328 @@
+/* comm/: operations under way: their order, their errors, and what becomes of them when their group goes first. */
+#include "test.h"
+
+#include "comm/comm_internal.h"
+#include "ranks.h"
+#include "traffic.h"
+
+enum { N_WORKS = 12, COUNT = 30000 };
+
+static void fill(int32_t *data, size_t count, int rank, int turn) {
+    for (size_t i = 0; i < count; i++) data[i] = rank * 1000 + turn * 7 + (int32_t)i;
+}
+
+static bool is_sum(const int32_t *data, size_t count, int size, int turn) {
+    for (size_t i = 0; i < count; i++)
+        if (data[i] != size * (size - 1) / 2 * 1000 + size * (turn * 7 + (int32_t)i)) return false;
+    return true;
+}
+
+static size_t count_of(int turn) { return turn % 3 == 0 ? 1 : (size_t)(COUNT / (turn + 1)); }
+
+/* Starts all_reduce number `turn` on `data`, by the algorithms in turn. */
+static lks_status start(lks_group *group, int32_t *data, int turn, lks_work **work) {
+    lks_collective_options options = {.algorithm = turn % 2 == 0 ? "direct" : "naive", .work = work};
+    fill(data, count_of(turn), lks_group_rank(group), turn);
+    return lks_all_reduce(group, data, data, count_of(turn), LKS_I32, LKS_SUM, &options);
+}
+
+static int works_are_done(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    lks_work *works[N_WORKS];
+    int32_t *data[N_WORKS], token = rank == 1 ? 5 : 0;
+    MUST_OK(lks_init(&world, NULL));
+    for (int w = 0; w < N_WORKS; w++) data[w] = lksi_alloc_array(COUNT, sizeof(int32_t));
+    for (int w = 0; w < N_WORKS; w++) {
+        MUST_OK(start(world, data[w], w, &works[w]));
+        if (w == 5) { /* after those under way, before those to come */
+            MUST_OK(lks_broadcast(world, &token, 1, LKS_I32, size > 1 ? 1 : 0, NULL));
+            void *symmetric;
+            MUST_OK(lks_symmetric_alloc(world, 100, &symmetric));
+            lks_symmetric_free(world, symmetric);
+        }
+    }
+    MUST(size == 1 || token == 5);
+    for (int is_done = 0; is_done == 0;) MUST_OK(lks_work_test(works[3], &is_done));
+    MUST(is_sum(data[3], count_of(3), size, 3));
+    for (int w = N_WORKS - 1; w >= 0; w--) {
+        MUST_OK(lks_work_wait(works[w]));
+        MUST(is_sum(data[w], count_of(w), size, w));
+        lksi_free(data[w]);
+    }
+    MUST(lks_work_wait(NULL) == LKS_ERR_ARGUMENT);
+    MUST(lks_work_test(NULL, &(int){0}) == LKS_ERR_ARGUMENT);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void works_are_done_in_the_order_of_their_calls(void **state) {
+    (void)state;
+    run_threads(1, works_are_done, NULL);
+    run_threads(3, works_are_done, NULL);
+    run_processes(4, works_are_done, NULL);
+}
+
+/* Blocking, this would wait for ever. */
+static int two_groups_in_opposite_order(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *groups[2];
+    lks_work *works[2][N_WORKS];
+    int32_t *data[2][N_WORKS];
+    MUST_OK(lks_init(&groups[0], NULL));
+    MUST_OK(lks_init(&groups[1], NULL));
+    for (int g = 0; g < 2; g++)
+        for (int w = 0; w < N_WORKS; w++) data[g][w] = lksi_alloc_array(COUNT, sizeof(int32_t));
+    for (int i = 0; i < 2; i++) {
+        int g = (i + rank) % 2;
+        for (int w = 0; w < N_WORKS; w++) MUST_OK(start(groups[g], data[g][w], w, &works[g][w]));
+        if (i == 0) lksi_sleep_ns(20000000);
+    }
+    for (int i = 0; i < 2; i++) {
+        int g = (i + rank) % 2;
+        for (int w = 0; w < N_WORKS; w++) {
+            MUST_OK(lks_work_wait(works[g][w]));
+            MUST(is_sum(data[g][w], count_of(w), size, w));
+            lksi_free(data[g][w]);
+        }
+        lks_group_destroy(groups[g]);
+    }
+    return 0;
+}
+
+static void groups_in_opposite_orders_do_not_wait_for_each_other(void **state) {
+    (void)state;
+    run_threads(2, two_groups_in_opposite_order, NULL);
+    run_processes(3, two_groups_in_opposite_order, NULL);
+}
+
+static int messages_beside_works(int rank, int size, void *argument) {
+    (void)argument;
+    enum { LARGE = 1 << 20 };
+    lks_group *world;
+    lks_work *works[N_WORKS], *last, *send;
+    int32_t *data[N_WORKS], sum = 1;
+    unsigned char *large = lksi_alloc(LARGE);
+    MUST_OK(lks_init(&world, NULL));
+    for (int w = 0; w < N_WORKS; w++) {
+        data[w] = lksi_alloc_array(COUNT, sizeof(int32_t));
+        MUST_OK(start(world, data[w], w, &works[w]));
+    }
+    int line = random_traffic(world, 77);
+    if (line != 0) return line;
+    for (int w = 0; w < N_WORKS; w++) {
+        MUST_OK(lks_work_wait(works[w]));
+        MUST(is_sum(data[w], count_of(w), size, w));
+        lksi_free(data[w]);
+    }
+    /* Rank 1 comes to the collective only after it has the message, which rank 0 sends on while it waits for the work.
+     */
+    if (rank == 0) MUST_OK(lks_isend(world, large, LARGE, LKS_U8, 1, 4, &send));
+    if (rank == 1) MUST_OK(lks_recv(world, large, LARGE, LKS_U8, 0, 4, NULL));
+    MUST_OK(lks_all_reduce(world, &sum, &sum, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &last}));
+    MUST_OK(lks_work_wait(last));
+    if (rank == 0) MUST_OK(lks_work_wait(send));
+    MUST(sum == size);
+    lks_counters counters;
+    lks_group_counters(world, &counters);
+    MUST(counters.n_collectives == N_WORKS + 1);
+    lksi_free(large);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void messages_go_on_beside_works(void **state) {
+    (void)state;
+    run_threads(3, messages_beside_works, NULL);
+    run_processes(2, messages_beside_works, NULL);
+}
+
+static int an_error_is_in_the_work(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    int32_t x[8] = {0}, y[8] = {0};
+    char first[512];
+    lks_group *world;
+    lks_work *works[2], *message;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_irecv(world, y, 1, LKS_I32, 1 - rank, 9, NULL, &message)); /* never sent */
+    for (int w = 0; w < 2; w++)
+        MUST_OK(lks_all_reduce(world, x, x, rank == 1 && w == 0 ? 6 : 5, LKS_I32, LKS_SUM,
+                               &(lks_collective_options){.work = &works[w]}));
+    MUST(lks_work_wait(works[0]) == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 1: rank 0 called all_reduce(count 5, i32, sum");
+    MUST_SAY("rank 1 called all_reduce(count 6, i32, sum");
+    snprintf(first, sizeof first, "%s", lks_error_text());
+    MUST(lks_barrier(world, NULL) == LKS_ERR_MISMATCH);
+    MUST(strcmp(lks_error_text(), first) == 0);
+    MUST(lks_send(world, x, 1, LKS_I32, 1 - rank, 9) == LKS_ERR_MISMATCH);
+    MUST(lks_work_wait(works[1]) == LKS_ERR_MISMATCH);
+    MUST(strcmp(lks_error_text(), first) == 0);
+    int is_done = 0;
+    MUST_OK(lks_work_test(message, &is_done));
+    MUST(is_done == 1);
+    MUST(lks_work_wait(message) == LKS_ERR_MISMATCH);
+    MUST(strcmp(lks_error_text(), first) == 0);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void an_error_is_kept_in_the_work(void **state) {
+    (void)state;
+    run_threads(2, an_error_is_in_the_work, NULL);
+    run_processes(2, an_error_is_in_the_work, NULL);
+}
+
+static int works_outlive_their_group(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    lks_work *works[N_WORKS], *message, *large;
+    int32_t *data[N_WORKS], x;
+    unsigned char *unheard = lksi_alloc(1 << 20);
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_irecv(world, &x, 1, LKS_I32, (rank + 1) % size, 9, NULL, &message));
+    MUST_OK(lks_isend(world, unheard, 1 << 20, LKS_U8, (rank + 1) % size, 8, &large));
+    for (int w = 0; w < N_WORKS; w++) {
+        data[w] = lksi_alloc_array(COUNT, sizeof(int32_t));
+        MUST_OK(start(world, data[w], w, &works[w]));
+    }
+    lks_group_destroy(world);
+    for (int w = 0; w < N_WORKS; w++) {
+        MUST_OK(lks_work_wait(works[w]));
+        MUST(is_sum(data[w], count_of(w), size, w));
+        lksi_free(data[w]);
+    }
+    int is_done = 0;
+    MUST_OK(lks_work_test(message, &is_done));
+    MUST(is_done == 1);
+    MUST(lks_work_wait(message) == LKS_ERR_STATE);
+    MUST_SAY("the group was destroyed before");
+    MUST(lks_work_wait(large) == LKS_ERR_STATE);
+    lksi_free(unheard);
+    return 0;
+}
+
+static void works_outlive_their_group_finished_or_given_up(void **state) {
+    (void)state;
+    run_threads(1, works_outlive_their_group, NULL);
+    run_threads(3, works_outlive_their_group, NULL);
+    run_processes(2, works_outlive_their_group, NULL);
+}
+
+/* The clock of an operation runs from its call, whether or not anybody waits for it. */
+static int deadlines_count_from_the_call(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    int32_t x[4] = {0};
+    lks_group *world;
+    lks_work *works[2], *message;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 400}));
+    if (rank == 0) {
+        MUST_OK(lks_irecv(world, &x[2], 1, LKS_I32, 1, 9, NULL, &message));
+        lksi_sleep_ns(600000000);
+        int is_done = 0;
+        MUST_OK(lks_work_test(message, &is_done)); /* asked only after its deadline */
+        MUST(is_done == 1);
+        MUST(lks_work_wait(message) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 waited 400 ms for rank 1 (host ");
+        MUST_SAY("; irecv, call 1, 0 bytes done");
+    } else {
+        for (int w = 0; w < 2; w++)
+            MUST_OK(lks_all_reduce(world, &x[w], &x[w], 1, LKS_I32, LKS_SUM,
+                                   &(lks_collective_options){.work = &works[w], .timeout_ms = 30000}));
+        MUST(lks_work_wait(works[0]) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 gave up: rank 0 waited 400 ms");
+        MUST(lks_work_wait(works[1]) == LKS_ERR_TIMEOUT);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static int a_work_times_out(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    int32_t x = 0;
+    lks_group *world;
+    lks_work *work;
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 0) {
+        MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_I32, LKS_SUM,
+                               &(lks_collective_options){.work = &work, .timeout_ms = 200}));
+        MUST(lks_work_wait(work) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 waited 200 ms for rank 1 (host ");
+        MUST_SAY("; all_reduce, call 1, 0 bytes done");
+    } else {
+        MUST(lks_recv(world, &x, 1, LKS_I32, 0, 1, NULL) == LKS_ERR_TIMEOUT);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_work_ends_at_its_deadline(void **state) {
+    (void)state;
+    run_threads(2, deadlines_count_from_the_call, NULL);
+    run_processes(2, deadlines_count_from_the_call, NULL);
+    run_threads(2, a_work_times_out, NULL);
+    run_processes(2, a_work_times_out, NULL);
+}
+
+/* A group whose two threads find an error at once keeps one, whole. */
+static int both_threads_fail(int rank, int size, void *argument) {
+    (void)argument;
+    int32_t x = 0, y = 0;
+    lks_group *world;
+    lks_work *work;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 100}));
+    if (rank < size - 1) {
+        MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &work}));
+        MUST(lks_recv(world, &y, 1, LKS_I32, size - 1, 1, NULL) != LKS_OK);
+        MUST(lks_work_wait(work) != LKS_OK);
+        MUST(lksi_group_status(world) != LKS_OK && lks_barrier(world, NULL) == lksi_group_status(world));
+        MUST(strlen(lks_error_text()) > 20);
+    } else {
+        lksi_sleep_ns(150000000);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void two_threads_of_a_group_may_fail_at_once(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; i++) run_threads(3, both_threads_fail, NULL);
+}
+
+/* Whoever cannot run a call that has its number must not leave the others waiting. */
+static int out_of_memory_for_a_work(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    int32_t x = 0;
+    lks_group *world;
+    lks_work *work = NULL;
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 1) lksi_alloc_fail_after(1);
+    lks_status status = lks_all_reduce(world, &x, &x, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &work});
+    if (rank == 1) {
+        MUST(status == LKS_ERR_MEMORY && work == NULL);
+    } else {
+        MUST_OK(status);
+        MUST(lks_work_wait(work) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 gave up: out of memory");
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_work_without_memory_is_an_error_on_all(void **state) {
+    (void)state;
+    run_processes(2, out_of_memory_for_a_work, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(works_are_done_in_the_order_of_their_calls),
+        cmocka_unit_test(groups_in_opposite_orders_do_not_wait_for_each_other),
+        cmocka_unit_test(messages_go_on_beside_works),
+        cmocka_unit_test(an_error_is_kept_in_the_work),
+        cmocka_unit_test(works_outlive_their_group_finished_or_given_up),
+        cmocka_unit_test(a_work_ends_at_its_deadline),
+        cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
+        cmocka_unit_test(a_work_without_memory_is_an_error_on_all),
+    };
+    return run_group(tests);
+}

@@ -1,0 +1,456 @@
+/* comm/: how ranks of several hosts find each other over TCP, and those of one host over local sockets. */
+/* labels: no-tsan */
+#include "test.h"
+
+#include "comm/bootstrap/dial.h"
+#include "comm/bootstrap/handshake.h"
+#include "comm/bootstrap/host.h"
+#include "comm/bootstrap/rendezvous.h"
+#include "comm/bootstrap/star.h"
+#include "ranks.h"
+
+#include <lockstep/launch.h>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SECOND_NS (INT64_C(1000) * 1000 * 1000)
+
+static int64_t soon_ns(void) { return lksi_now_ns() + 20 * SECOND_NS; }
+
+/* --- rendezvous: over TCP --- */
+
+/* Claims a port for MASTER_PORT as the launcher does: bound, so that it is nobody else's, and not listening. */
+static int claim_master_port(void) {
+    int claimed, one = 1;
+    lksi_address at;
+    char text[16];
+    assert_ok(lksi_address_resolve("127.0.0.1", 0, &at));
+    claimed = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(claimed >= 0);
+    assert_int_equal(setsockopt(claimed, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
+    assert_int_equal(bind(claimed, (const struct sockaddr *)&at.storage, at.nbytes), 0);
+    assert_ok(lksi_address_of_socket(claimed, &at));
+    snprintf(text, sizeof text, "%d", lksi_address_port(&at));
+    setenv("MASTER_ADDR", "127.0.0.1", 1), setenv("MASTER_PORT", text, 1);
+    return claimed;
+}
+
+typedef struct visit {
+    lksi_environment environment;
+    lksi_job_secret job;
+    lksi_member *members;
+    int *connections;
+    int data_listener;
+} visit;
+
+static lks_status visit_begin(visit *v, int64_t timeout_ms) {
+    LKS_TRY(lksi_environment_read(&v->environment));
+    LKS_TRY(lksi_job_secret_read(&v->environment, &v->job));
+    v->members = lksi_alloc_array((size_t)v->environment.size, sizeof *v->members);
+    v->connections = lksi_alloc_array((size_t)v->environment.size, sizeof *v->connections);
+    v->data_listener = -1;
+    lksi_member_fill(&v->members[v->environment.rank], &v->environment);
+    return lksi_rendezvous(&v->environment, &v->job, lksi_now_ns() + timeout_ms * 1000000, v->members, v->connections,
+                           &v->data_listener);
+}
+
+static void visit_end(visit *v) {
+    for (int rank = 0; rank < v->environment.size; rank++)
+        if (v->connections[rank] >= 0) close(v->connections[rank]);
+    if (v->data_listener >= 0) close(v->data_listener);
+    lksi_free(v->members);
+    lksi_free(v->connections);
+}
+
+/* Rank 0 tells everyone something and hears something from everyone. */
+static int talk(const visit *v) {
+    int size = v->environment.size, rank = v->environment.rank;
+    for (int other = 0; other < size; other++) {
+        MUST((v->connections[other] >= 0) == (rank == 0 ? other != 0 : other == 0));
+        if (v->connections[other] < 0) continue;
+        lksi_star_record record = {.kind = LKSI_STAR_GOODBYE, .origin = rank, .group = 5}, heard;
+        lksi_star_reader reader;
+        lksi_star_event event;
+        lksi_star_reader_init(&reader);
+        MUST_OK(lksi_star_send(v->connections[other], &record));
+        while ((event = lksi_star_reader_feed(&reader, v->connections[other], &heard)) == LKSI_STAR_NOTHING)
+            lksi_sleep_ns(1000000);
+        MUST(event == LKSI_STAR_RECORD && heard.origin == other && heard.group == 5);
+    }
+    return 0;
+}
+
+static int find_each_other(int rank, int size, void *argument) {
+    (void)argument;
+    visit v = {.data_listener = -1};
+    MUST_OK(visit_begin(&v, 20000));
+    for (int other = 0; other < size; other++) {
+        MUST(v.members[other].identity.rank == other && v.members[other].size == size);
+        MUST(v.members[other].host_id == lksi_host_id());
+        MUST(lksi_address_is_valid(&v.members[other].address) && lksi_address_is_loopback(&v.members[other].address));
+    }
+    lksi_address mine;
+    MUST_OK(lksi_address_of_socket(v.data_listener, &mine));
+    MUST(lksi_address_port(&mine) == lksi_address_port(&v.members[rank].address));
+    int line = talk(&v);
+    visit_end(&v);
+    return line;
+}
+
+static void ranks_find_each_other_among_strangers(void **state) {
+    (void)state;
+    enum { N_RANKS = 8, N_STRANGERS = 300 };
+    static int strangers[N_STRANGERS];
+    pid_t pids[N_RANKS] = {0};
+    lksi_address master;
+    int claimed = claim_master_port(), n = 0;
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    setenv("LOCKSTEP_LOG", "error", 1);
+    assert_ok(lksi_address_of_socket(claimed, &master));
+    for (int rank = 0; rank < N_RANKS - 1; rank++) pids[rank] = start_process(rank, N_RANKS, find_each_other, NULL);
+    while (n < N_STRANGERS) {
+        strangers[n] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(strangers[n], (const struct sockaddr *)&master.storage, master.nbytes) != 0) {
+            close(strangers[n]); /* rank 0 is not there yet */
+            lksi_sleep_ns(1000000);
+            continue;
+        }
+        lksi_greeting greeting = {.magic = LKSI_AUTH_MAGIC, .version = LKSI_AUTH_VERSION, .hello_nbytes = 24};
+        if (n % 4 == 1)
+            (void)send(strangers[n], "\xff\xff\xff\xff garbage garbage garbage garbage garbage garbage", 50,
+                       MSG_NOSIGNAL);
+        if (n % 4 == 2) (void)send(strangers[n], &greeting, sizeof greeting, MSG_NOSIGNAL);
+        n++;
+    }
+    pids[N_RANKS - 1] = start_process(N_RANKS - 1, N_RANKS, find_each_other, NULL);
+    await_processes(pids, N_RANKS, -1);
+    for (int i = 0; i < N_STRANGERS; i++) close(strangers[i]);
+    close(claimed);
+}
+
+typedef struct expectation {
+    lks_status status;
+    int64_t timeout_ms;
+    const char *says[2];
+} expectation;
+
+static int fails_as_expected(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    const expectation *expected = argument;
+    visit v = {.data_listener = -1};
+    lks_status status = visit_begin(&v, expected->timeout_ms);
+    MUST(status == expected->status);
+    for (int i = 0; i < 2 && expected->says[i] != NULL; i++) MUST_SAY(expected->says[i]);
+    MUST(v.data_listener < 0);
+    for (int other = 0; other < size; other++) MUST(v.connections[other] < 0);
+    visit_end(&v);
+    return 0;
+}
+
+static void ranks_missing_at_the_rendezvous_are_named(void **state) {
+    (void)state;
+    pid_t pids[4] = {0};
+    expectation others = {LKS_ERR_TIMEOUT, 400, {"lks_init: rank(s) 2, 3 of 4 did not arrive"}};
+    expectation first = {
+        LKS_ERR_TIMEOUT, 300, {"rank 0 did not arrive (rank 1 of 2, MASTER_ADDR 127.0.0.1", "refused"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 4, fails_as_expected, &others);
+    pids[1] = start_process(1, 4, fails_as_expected, &others);
+    await_processes(pids, 4, -1);
+    pids[0] = 0;
+    pids[1] = start_process(1, 2, fails_as_expected, &first);
+    await_processes(pids, 2, -1);
+    close(claimed);
+}
+
+static void a_rank_that_waits_for_less_long_says_so(void **state) {
+    (void)state;
+    pid_t pids[3] = {0};
+    expectation patient = {LKS_ERR_PEER, 20000, {"rank 1 (", "was lost"}};
+    expectation impatient = {LKS_ERR_TIMEOUT, 300, {"rank 0 is there, but did not say in time that all are"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 3, fails_as_expected, &patient);
+    pids[1] = start_process(1, 3, fails_as_expected, &impatient);
+    await_processes(pids, 3, -1);
+    close(claimed);
+}
+
+static void two_ranks_with_one_number_are_told(void **state) {
+    (void)state;
+    pid_t pids[3];
+    expectation all = {LKS_ERR_MISMATCH, 20000, {"two processes say that they are rank 1 of 3"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 3, fails_as_expected, &all);
+    pids[1] = start_process(1, 3, fails_as_expected, &all);
+    pids[2] = start_process(1, 3, fails_as_expected, &all);
+    await_processes(pids, 3, -1);
+    close(claimed);
+}
+
+static void ranks_of_another_size_are_told(void **state) {
+    (void)state;
+    pid_t pids[3];
+    expectation all = {LKS_ERR_MISMATCH, 20000, {"rank 1 has WORLD_SIZE 3, rank 0 has 2"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 2, fails_as_expected, &all);
+    pids[1] = start_process(1, 3, fails_as_expected, &all);
+    await_processes(pids, 2, -1);
+    close(claimed);
+}
+
+static int has_another_key(int rank, int size, void *argument) {
+    setenv("LOCKSTEP_JOB_KEY", "mistyped", 1);
+    return fails_as_expected(rank, size, argument);
+}
+
+static void a_rank_with_another_key_is_told(void **state) {
+    (void)state;
+    pid_t pids[2];
+    expectation told = {
+        LKS_ERR_MISMATCH, 20000, {"rank 0 did not arrive", "the other side knows another LOCKSTEP_JOB_KEY"}};
+    int claimed = claim_master_port(), ended;
+    pids[0] = start_process(0, 2, find_each_other, NULL);
+    pids[1] = start_process(1, 2, has_another_key, &told);
+    assert_int_equal(waitpid(pids[1], &ended, 0), pids[1]);
+    assert_int_equal(ended, 0);
+    kill(pids[0], SIGKILL); /* it goes on waiting for the right one */
+    pids[1] = 0;
+    await_processes(pids, 2, 0);
+    close(claimed);
+}
+
+static void a_rank_lost_at_the_rendezvous_is_named(void **state) {
+    (void)state;
+    pid_t pids[4] = {0};
+    expectation survivor = {LKS_ERR_PEER, 20000, {"rank 1 (", "was lost"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 4, fails_as_expected, &survivor);
+    pids[1] = start_process(1, 4, fails_as_expected, &survivor);
+    pids[2] = start_process(2, 4, fails_as_expected, &survivor);
+    lksi_sleep_ns(200000000); /* both have very likely arrived */
+    kill(pids[1], SIGKILL);
+    await_processes(pids, 4, 1);
+    expectation leaderless = {LKS_ERR_PEER, 20000, {"rank 0 was lost"}};
+    memset(pids, 0, sizeof pids);
+    pids[0] = start_process(0, 3, find_each_other, NULL);
+    pids[1] = start_process(1, 3, fails_as_expected, &leaderless);
+    lksi_sleep_ns(300000000);
+    kill(pids[0], SIGKILL);
+    await_processes(pids, 3, 0);
+    close(claimed);
+}
+
+static void hosts_need_a_key(void **state) {
+    (void)state;
+    lksi_environment environment = {.size = 2, .rank = 1, .master_address = "192.0.2.1", .master_port = 4};
+    lksi_job_secret job, next;
+    lksi_member members[2];
+    int connections[2], data;
+    unsetenv("LOCKSTEP_JOB_KEY");
+    assert_ok(lksi_job_secret_read(&environment, &job));
+    assert_false(job.has_key);
+    assert_int_equal(lksi_rendezvous(&environment, &job, soon_ns(), members, connections, &data), LKS_ERR_ARGUMENT);
+    assert_non_null(
+        strstr(lks_error_text(), "a job across hosts needs LOCKSTEP_JOB_KEY, the same secret on all ranks"));
+    environment.master_port = 5; /* at least jobs are kept apart */
+    assert_ok(lksi_job_secret_read(&environment, &next));
+    assert_memory_not_equal(job.key, next.key, sizeof job.key);
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    assert_ok(lksi_job_secret_read(&environment, &job));
+    assert_true(job.has_key);
+    setenv("LOCKSTEP_GENERATION", "1", 1);
+    assert_ok(lksi_job_secret_read(&environment, &next));
+    assert_memory_not_equal(job.key, next.key, sizeof job.key);
+    unsetenv("LOCKSTEP_GENERATION");
+    static char long_key[5000];
+    memset(long_key, 'x', sizeof long_key - 1);
+    setenv("LOCKSTEP_JOB_KEY", long_key, 1);
+    assert_int_equal(lksi_job_secret_read(&environment, &next), LKS_ERR_ARGUMENT);
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+}
+
+static int find_each_other_twice(void *argument) {
+    int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE"));
+    const char *handed_over = getenv("LOCKSTEP_LISTENER_FD");
+    int listener = handed_over != NULL ? atoi(handed_over) : -1;
+    MUST((listener >= 0) == (rank == 0));
+    for (int round = 0; round < 2; round++) {
+        int line = find_each_other(rank, size, argument);
+        if (line != 0) return line;
+        if (rank != 0) continue;
+        MUST(getenv("LOCKSTEP_LISTENER_FD") == NULL);
+        MUST(fcntl(listener, F_GETFD) == FD_CLOEXEC);
+        int connection = -1; /* between two of them nobody is left waiting in a queue */
+        lksi_address master;
+        MUST_OK(lksi_address_of_socket(listener, &master));
+        MUST(lksi_dial(&master, (const unsigned char[LKSI_KEY_NBYTES]){0}, "hello", 6, soon_ns(), false, NULL, NULL,
+                       &connection) == LKS_ERR_PEER);
+        MUST_SAY("refused");
+    }
+    return 0;
+}
+
+static void the_launchers_socket_serves_every_rendezvous(void **state) {
+    (void)state;
+    assert_ok(lks_spawn(3, LKS_PROCESSES, find_each_other_twice, NULL));
+}
+
+static void a_descriptor_that_is_no_such_socket_is_not_taken(void **state) {
+    (void)state;
+    lksi_environment environment = {.size = 2, .master_address = "127.0.0.1", .master_port = 4};
+    lksi_job_secret job;
+    char text[16];
+    lksi_address at;
+    int listener; /* of another port */
+    assert_ok(lksi_address_resolve("127.0.0.1", 0, &at));
+    assert_ok(lksi_listen(&at, &listener, NULL));
+    int file = open("/dev/null", O_RDONLY);
+    snprintf(text, sizeof text, "%d", listener);
+    char file_text[16];
+    snprintf(file_text, sizeof file_text, "%d", file);
+    const char *const values[] = {text, file_text, "9999", "-1", "three", "4294967299"};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        setenv("LOCKSTEP_LISTENER_FD", values[i], 1);
+        assert_ok(lksi_job_secret_read(&environment, &job));
+        assert_int_equal(job.listener, -1);
+        assert_null(getenv("LOCKSTEP_LISTENER_FD"));
+    }
+    assert_int_equal(fcntl(file, F_GETFD), 0); /* it is still there, and as it was */
+    close(file);
+    close(listener);
+}
+
+static int advertises(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    visit v = {.data_listener = -1};
+    if (rank == 1) setenv("LOCKSTEP_ADVERTISE", "127.0.0.9:1234", 1);
+    MUST_OK(visit_begin(&v, 20000));
+    char text[LKSI_ADDRESS_TEXT_NBYTES];
+    lksi_address_text(&v.members[1].address, text);
+    MUST(strcmp(text, "127.0.0.9:1234") == 0);
+    lksi_address bound;
+    MUST_OK(lksi_address_of_socket(v.data_listener, &bound));
+    lksi_address_text(&bound, text);
+    MUST(strncmp(text, "127.0.0.1:", 10) == 0);
+    visit_end(&v);
+    return 0;
+}
+
+static void an_advertised_address_is_what_others_see(void **state) {
+    (void)state;
+    pid_t pids[2];
+    int claimed = claim_master_port();
+    for (int rank = 0; rank < 2; rank++) pids[rank] = start_process(rank, 2, advertises, NULL);
+    await_processes(pids, 2, -1);
+    close(claimed);
+}
+
+static int meet_elsewhere(void *argument) {
+    setenv("MASTER_ADDR", "127.0.0.2", 1); /* as a script between launcher and program may */
+    return find_each_other(atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")), argument);
+}
+
+static void a_socket_at_another_address_is_not_used(void **state) {
+    (void)state;
+    assert_ok(lks_spawn(2, LKS_PROCESSES, meet_elsewhere, NULL));
+}
+
+static void a_port_in_use_is_named(void **state) {
+    (void)state;
+    pid_t pids[1];
+    expectation named = {LKS_ERR_TIMEOUT, 200, {"rank 0 cannot listen on 127.0.0.1:", "another program does"}};
+    int claimed = claim_master_port();
+    assert_int_equal(listen(claimed, 1), 0);
+    pids[0] = start_process(0, 2, fails_as_expected, &named);
+    await_processes(pids, 1, -1);
+    close(claimed);
+}
+
+/* --- meetings of some of the ranks of one host --- */
+
+typedef struct gathering {
+    lksi_meeting meeting;
+    int64_t timeout_ms;
+    lks_status status;
+    const char *says;
+} gathering;
+
+static int gather(int rank, int size, void *argument) {
+    gathering g = *(const gathering *)argument;
+    lksi_environment environment;
+    int connections[MAX_TEST_RANKS];
+    lksi_identity identities[MAX_TEST_RANKS] = {{0}};
+    (void)size;
+    for (int i = 0; i < MAX_TEST_RANKS; i++) connections[i] = -1;
+    MUST_OK(lksi_environment_read(&environment));
+    g.meeting.rank = rank;
+    int64_t deadline_ns = lksi_now_ns() + g.timeout_ms * 1000000;
+    lks_status status = rank == 0 ? lksi_leader_meet(&environment, &g.meeting, deadline_ns, connections, identities)
+                                  : lksi_follower_meet(&environment, &g.meeting, deadline_ns, &connections[0]);
+    MUST(status == g.status);
+    if (g.says != NULL) MUST_SAY(g.says);
+    for (int i = 1; rank == 0 && status == LKS_OK && i < g.meeting.size; i++) {
+        MUST(identities[i].rank == g.meeting.names[i]);
+        MUST_OK(lksi_hand_over(connections[i], "welcome", 8, -1));
+    }
+    /* A rank that goes before all have met would be lost to the leader. */
+    char welcome[8];
+    if (rank != 0 && status == LKS_OK)
+        MUST_OK(lksi_take_over(connections[0], welcome, sizeof welcome, NULL, deadline_ns));
+    return 0;
+}
+
+static void any_ranks_of_a_host_can_meet(void **state) {
+    (void)state;
+    static const int names[] = {4, 7, 9}, other_names[] = {1, 2, 3};
+    pid_t pids[6] = {0};
+    gathering one = {.meeting = {"lks_group_split", 1, 0, 3, names}, .timeout_ms = 20000};
+    gathering other = {.meeting = {"lks_group_split", 2, 0, 3, other_names}, .timeout_ms = 20000};
+    set_master_environment();
+    for (int i = 0; i < 3; i++) {
+        pids[i] = start_process(i, 10, gather, &one);
+        pids[3 + i] = start_process(i, 10, gather, &other);
+    }
+    await_processes(pids, 6, -1);
+}
+
+static void ranks_missing_at_a_meeting_are_named(void **state) {
+    (void)state;
+    static const int names[] = {4, 7, 9};
+    pid_t pids[3] = {0};
+    gathering led = {.meeting = {"lks_group_split", 1, 0, 3, names},
+                     .timeout_ms = 300,
+                     .status = LKS_ERR_TIMEOUT,
+                     .says = "lks_group_split: rank(s) 7, 9 of 3 did not arrive"};
+    gathering followed = led;
+    followed.says = "lks_group_split: rank 4 did not arrive (rank 9 of 3, MASTER_ADDR 127.0.0.1";
+    set_master_environment();
+    pids[0] = start_process(0, 10, gather, &led);
+    await_processes(pids, 3, -1);
+    pids[0] = 0;
+    pids[2] = start_process(2, 10, gather, &followed);
+    await_processes(pids, 3, -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_find_each_other_among_strangers),
+        cmocka_unit_test(ranks_missing_at_the_rendezvous_are_named),
+        cmocka_unit_test(a_rank_that_waits_for_less_long_says_so),
+        cmocka_unit_test(two_ranks_with_one_number_are_told),
+        cmocka_unit_test(ranks_of_another_size_are_told),
+        cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),
+        cmocka_unit_test(a_rank_with_another_key_is_told),
+        cmocka_unit_test(hosts_need_a_key),
+        cmocka_unit_test(the_launchers_socket_serves_every_rendezvous),
+        cmocka_unit_test(a_descriptor_that_is_no_such_socket_is_not_taken),
+        cmocka_unit_test(a_socket_at_another_address_is_not_used),
+        cmocka_unit_test(a_port_in_use_is_named),
+        cmocka_unit_test(an_advertised_address_is_what_others_see),
+        cmocka_unit_test(any_ranks_of_a_host_can_meet),
+        cmocka_unit_test(ranks_missing_at_a_meeting_are_named),
+    };
+    return run_group(tests);
+}

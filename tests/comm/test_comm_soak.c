@@ -1,0 +1,180 @@
+/* comm/: ranks are killed, stopped and cut off at random moments of random collectives, over shared memory and TCP.
+ * Every survivor must return an error that names the lost rank, within a second of a death and of the deadline of a
+ * stop. LOCKSTEP_SOAK=n: how often (20); LOCKSTEP_SOAK_SEED=s: from which random number on. */
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#include "test.h"
+
+#include "ranks.h"
+
+#include <stdatomic.h>
+
+#include <dirent.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+enum { MOST_RANKS = 5, DEADLINE_MS = 1500, MOST_COUNT = 200000, HANG_MS = 20000 };
+
+typedef enum fault { KILL, STOP, CUT, N_FAULTS } fault;
+
+typedef struct outcome {
+    _Atomic uint64_t n_calls;
+    _Atomic int64_t ended_ns;
+    int status;
+    char text[700];
+} outcome;
+
+typedef struct run {
+    uint64_t seed;
+    const char *transport;
+    outcome *outcomes;
+} run;
+
+/* --- a rank: calls until something goes wrong --- */
+
+/* What a pulled plug does to a process: every connection it has is gone. */
+static void cut_off(int signal_number) {
+    (void)signal_number;
+    for (int descriptor = 3; descriptor < 256; descriptor++) shutdown(descriptor, SHUT_RDWR);
+}
+
+static lks_status call_something(lks_group *world, uint64_t seed, uint64_t call, float *in, float *out) {
+    int size = lks_group_size(world), root = (int)lksi_random_below(seed, 1, call, (uint64_t)size);
+    size_t count = (size_t)1 << lksi_random_below(seed, 2, call, 17);
+    size_t each = count / (size_t)size;
+    switch (lksi_random_below(seed, 3, call, 8)) {
+    case 0:
+        return lks_barrier(world, NULL);
+    case 1:
+        return lks_broadcast(world, in, count, LKS_F32, root, NULL);
+    case 2:
+        return lks_reduce(world, in, out, count, LKS_F32, LKS_SUM, root, NULL);
+    case 3:
+        return lks_all_gather(world, in, out, each, LKS_F32, NULL);
+    case 4:
+        return lks_reduce_scatter(world, in, out, each, LKS_F32, LKS_MAX, NULL);
+    case 5:
+        return lks_all_to_all(world, in, out, each, LKS_F32, NULL);
+    case 6: {
+        lks_work *work;
+        lks_status status =
+            lks_all_reduce(world, in, out, count, LKS_F32, LKS_SUM, &(lks_collective_options){.work = &work});
+        return status == LKS_OK ? lks_work_wait(work) : status;
+    }
+    default:
+        return lks_all_reduce(world, in, out, count, LKS_F32, LKS_SUM, NULL);
+    }
+}
+
+static int call_until_the_end(int rank, int size, void *argument) {
+    (void)size;
+    const run *r = argument;
+    outcome *mine = &r->outcomes[rank];
+    lks_group *world;
+    signal(SIGUSR1, cut_off);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = DEADLINE_MS, .transport = r->transport}));
+    float *in = lksi_alloc_array(MOST_COUNT, sizeof *in), *out = lksi_alloc_array(MOST_COUNT, sizeof *out);
+    MUST(in != NULL && out != NULL);
+    lks_status status = LKS_OK;
+    for (uint64_t call = 0; status == LKS_OK; call++) {
+        status = call_something(world, r->seed, call, in, out);
+        atomic_fetch_add(&mine->n_calls, status == LKS_OK);
+    }
+    mine->status = (int)status;
+    snprintf(mine->text, sizeof mine->text, "%s", lks_error_text());
+    atomic_store(&mine->ended_ns, lksi_now_ns());
+    lksi_free(in);
+    lksi_free(out);
+    lks_group_destroy(world);
+    return 0;
+}
+
+/* --- the test --- */
+
+static int count_entries(const char *path) {
+    int n = 0;
+    DIR *directory = opendir(path);
+    if (directory == NULL) return 0;
+    while (readdir(directory) != NULL) n++;
+    closedir(directory);
+    return n;
+}
+
+static void await_calls(const outcome *outcomes, int size) {
+    for (int rank = 0; rank < size; rank++)
+        for (int i = 0; atomic_load(&outcomes[rank].n_calls) == 0 && i < 10000; i++) lksi_sleep_ns(1000000);
+}
+
+static void await_end(const outcome *outcomes, int size, int victim) {
+    for (int rank = 0; rank < size; rank++)
+        for (int i = 0; rank != victim && atomic_load(&outcomes[rank].ended_ns) == 0 && i < HANG_MS; i++)
+            lksi_sleep_ns(1000000);
+}
+
+/* Whether all survivors reported in time, naming the victim; prints what they said where not. */
+static bool did_well(const outcome *outcomes, int size, int victim, pid_t pid, fault what, int64_t began_ns) {
+    char name[64];
+    bool is_well = true;
+    snprintf(name, sizeof name, "rank %d (host ", victim);
+    int64_t limit_ms = what == STOP ? DEADLINE_MS + 1000 : 1000;
+    for (int rank = 0; rank < size; rank++) {
+        if (rank == victim) continue;
+        const outcome *o = &outcomes[rank];
+        int64_t took_ms = (atomic_load(&o->ended_ns) - began_ns) / 1000000;
+        bool names_it = strstr(o->text, name) != NULL;
+        if (atomic_load(&o->ended_ns) != 0 && took_ms <= limit_ms && names_it) continue;
+        fprintf(stderr, "rank %d, %lld ms after rank %d (pid %d): %s\n", rank, (long long)took_ms, victim, (int)pid,
+                o->text);
+        is_well = false;
+    }
+    return is_well;
+}
+
+static bool lose_a_rank(uint64_t seed, const char *transport) {
+    static const char *const names[] = {"killed", "stopped", "cut off"};
+    static const int signals[] = {SIGKILL, SIGSTOP, SIGUSR1};
+    pid_t pids[MOST_RANKS] = {0};
+    int size = 2 + (int)lksi_random_below(seed, 4, 0, MOST_RANKS - 1);
+    int victim = (int)lksi_random_below(seed, 4, 1, (uint64_t)size);
+    fault what = (fault)lksi_random_below(seed, 4, 2, N_FAULTS);
+    outcome *outcomes =
+        mmap(NULL, MOST_RANKS * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(outcomes, MAP_FAILED);
+    run r = {seed, transport, outcomes};
+    set_master_environment();
+    for (int rank = 0; rank < size; rank++) pids[rank] = start_process(rank, size, call_until_the_end, &r);
+    await_calls(outcomes, size);
+    lksi_sleep_ns((int64_t)lksi_random_below(seed, 4, 3, 30000000));
+    int64_t began_ns = lksi_now_ns();
+    kill(pids[victim], signals[what]);
+    await_end(outcomes, size, victim);
+    bool is_well = did_well(outcomes, size, victim, pids[victim], what, began_ns);
+    for (int rank = 0; rank < size; rank++) {
+        if (rank == victim || !is_well) kill(pids[rank], SIGKILL);
+        waitpid(pids[rank], NULL, 0);
+    }
+    if (!is_well)
+        fprintf(stderr, "seed %llu: %s, %d ranks, rank %d was %s\n", (unsigned long long)seed, transport, size, victim,
+                names[what]);
+    munmap(outcomes, MOST_RANKS * sizeof *outcomes);
+    return is_well;
+}
+
+static uint64_t number_of(const char *name, uint64_t missing) {
+    const char *text = getenv(name);
+    return text != NULL ? strtoull(text, NULL, 10) : missing;
+}
+
+static void a_lost_rank_is_named_by_all_others_in_time(void **state) {
+    (void)state;
+    uint64_t n_runs = number_of("LOCKSTEP_SOAK", 20), first = number_of("LOCKSTEP_SOAK_SEED", 1);
+    int n_bad = 0, n_segments = count_entries("/dev/shm");
+    lks_log_set_level(LKS_LOG_ERROR);
+    for (uint64_t i = 0; i < n_runs; i++) n_bad += !lose_a_rank(first + i, i % 2 == 0 ? "shm" : "tcp");
+    assert_int_equal(n_bad, 0);
+    assert_int_equal(count_entries("/dev/shm"), n_segments);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_lost_rank_is_named_by_all_others_in_time)};
+    return run_group(tests);
+}

@@ -1,0 +1,25 @@
+/* libFuzzer target: any bytes, in any pieces, as what a stranger says to the acceptor's side of the handshake. Nobody
+ * gets in without the key, and nothing is awaited that is longer than the longest message. */
+#include "comm/bootstrap/auth.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
+
+/* The first byte says in which pieces the rest comes. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
+    static const unsigned char key[LKSI_KEY_NBYTES] = {1, 2, 3};
+    lksi_auth auth;
+    if (nbytes == 0) return 0;
+    size_t piece_nbytes = 1 + data[0] % 64;
+    if (lksi_auth_begin(&auth, -1, false, key, NULL, 24) != LKS_OK) abort();
+    for (size_t i = 1; i < nbytes;) {
+        size_t left = nbytes - i, n = lksi_auth_take(&auth, data + i, left < piece_nbytes ? left : piece_nbytes);
+        if (n == 0 && auth.stage != LKSI_AUTH_STAGE_FAILED) abort();
+        if (n == 0) break;
+        i += n;
+        if (auth.stage == LKSI_AUTH_STAGE_DONE || auth.n_wanted > sizeof auth.in || auth.n_out > sizeof auth.out)
+            abort();
+    }
+    return 0;
+}

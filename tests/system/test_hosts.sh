@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Ranks on several hosts: two network namespaces, joined by a veth link that tc tbf holds to 200 Mbit/s, with two ranks
+# each. Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
+# Usage: test_hosts.sh BUILD_DIR. Needs root and iproute2; without them it says that it was skipped.
+set -u
+build=$1
+id=$$
+work=$(mktemp -d)
+hosts=(lks-$id-a lks-$id-b)
+n_failed=0
+
+clean_up() {
+  for host in "${hosts[@]}"; do
+    ip netns pids "$host" 2>/dev/null | xargs -r kill -9 2>/dev/null
+    ip netns del "$host" 2>/dev/null
+  done
+  rm -rf "$work"
+}
+trap clean_up EXIT
+
+command -v ip >/dev/null && command -v tc >/dev/null || {
+  echo "skipped: network namespaces need iproute2 (ip, tc)"
+  exit 77
+}
+for host in "${hosts[@]}"; do
+  ip netns add "$host" 2>"$work/err" || {
+    echo "skipped: cannot make a network namespace: $(cat "$work/err")"
+    exit 77
+  }
+  ip -n "$host" link set lo up
+done
+ip link add "v$id" netns "${hosts[0]}" type veth peer name "w$id" netns "${hosts[1]}" || {
+  echo "skipped: cannot make a veth link"
+  exit 77
+}
+ip -n "${hosts[0]}" addr add 10.77.0.1/24 dev "v$id"
+ip -n "${hosts[1]}" addr add 10.77.0.2/24 dev "w$id"
+ip -n "${hosts[0]}" link set "v$id" up
+ip -n "${hosts[1]}" link set "w$id" up
+for end in "0 v$id" "1 w$id"; do
+  read -r index device <<<"$end"
+  ip netns exec "${hosts[index]}" tc qdisc add dev "$device" root tbf rate 200mbit burst 64kb latency 50ms 2>/dev/null ||
+    echo "note: no tc tbf here, the link is as fast as it is"
+done
+
+check() { # NAME COMMAND...
+  local name=$1
+  shift
+  if "$@"; then echo "ok   $name"; else
+    echo "FAIL $name"
+    tail -n 5 "$work"/rank.* 2>/dev/null | sed 's/^/     | /'
+    n_failed=$((n_failed + 1))
+  fi
+}
+
+# on_hosts SIZE PER_HOST COMMAND...: rank r runs on host r / PER_HOST; output in $work/rank.R, exit statuses added up in $status
+on_hosts() {
+  local size=$1 per_host=$2 pids=() rank
+  shift 2
+  rm -f "$work"/rank.*
+  for ((rank = 0; rank < size; rank++)); do
+    RANK=$rank WORLD_SIZE=$size LOCAL_RANK=$((rank % per_host)) LOCAL_WORLD_SIZE=$per_host MASTER_ADDR=10.77.0.1 \
+      MASTER_PORT=29511 OMP_NUM_THREADS=1 \
+      timeout 120 ip netns exec "${hosts[rank / per_host]}" "$@" >"$work/rank.$rank" 2>&1 &
+    pids+=($!)
+  done
+  status=0
+  for pid in "${pids[@]}"; do
+    wait "$pid" || status=$((status + 1))
+  done
+}
+all_ok() { [ "$status" = 0 ]; }
+rank_says() { grep -qE -- "$2" "$work/rank.$1"; }
+summary() { grep -oE "\"$2\":[^,}]*" "$work/$1.json"; }
+
+on_hosts 4 2 "$build/examples/hello"
+check "without a job key a job across hosts is refused" eval '[ $status = 4 ] && rank_says 3 LOCKSTEP_JOB_KEY'
+
+export LOCKSTEP_JOB_KEY=the-secret-of-this-test
+on_hosts 4 2 "$build/examples/hello"
+check "four ranks on two hosts find each other" eval 'all_ok && rank_says 0 "rank 0 of 4.*local rank 0 of 2, transport tcp"'
+check "local ranks are counted per host" rank_says 3 "rank 3 of 4.*local rank 1 of 2"
+
+for operation in all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter; do
+  on_hosts 4 2 "$build/lockstep" bench $operation --algorithm all --sizes 4:64K --repetitions 9 --json "$work/$operation.json"
+  check "$operation: every algorithm is right across hosts" all_ok
+done
+
+on_hosts 4 2 "$build/examples/collectives_by_hand"
+check "the collectives by hand work across hosts" all_ok
+
+train() { "$build/lockstep" run -n 4 "$build/examples/mlp" --device reference --steps 20 --quiet --summary "$work/one.json"; }
+check "a model trains on one host" eval 'train >"$work/rank.0" 2>&1'
+on_hosts 4 2 "$build/examples/mlp" --device reference --steps 20 --quiet --summary "$work/two.json"
+check "the same model trains on two hosts" all_ok
+check "to the same bits" eval '[ -n "$(summary one params_sha256)" ] && [ "$(summary one params_sha256)" = "$(summary two params_sha256)" ]'
+
+[ $n_failed = 0 ]
