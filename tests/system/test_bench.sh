@@ -95,12 +95,16 @@ run bench all_reduce --ranks 3 --threads --type f16 --operator avg --sizes 200
 check "avg of f16" succeeded 1
 run bench all_reduce --ranks 2 --transport thread --sizes 4 --json "$work/json"
 check "--transport thread makes threads of the ranks" json 'row["transport"] == "thread"'
+run bench all_reduce --ranks 2 --transport tcp --sizes 4,64K --json "$work/json"
+check "--transport tcp" eval 'succeeded 2 && json "row[\"transport\"] == \"tcp\""'
 run bench all_gather --ranks 3 --sizes 4,8,12,16 --json "$work/json"
 check "sizes that hold the same whole elements are one" eval 'rows 1 && json "row[\"bytes\"] == 12"'
 
 # --- tuning ---
 run bench --tune --transport shm --ranks 2
 check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; LOCKSTEP_TUNING=$work/cache/" && [ -s "$work/cache/lockstep/tuning.json" ]'
+run bench --tune "$work/tcp.json" --ranks 2
+check "--tune measures tcp unless another transport is named" grep -q '^{"tcp":{"latency_us":' "$work/tcp.json"
 run bench send_recv --tune "$work/tuning.json" --threads --transport thread --ranks 2
 check "--tune FILE" python3 -c 'import json, sys
 entry = json.load(open(sys.argv[1]))["thread"]
