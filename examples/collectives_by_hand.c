@@ -362,7 +362,7 @@ static int compare(const void *a, const void *b) {
 /* From the moment when all ranks are there until the slowest is done; the median of some calls. (Calls back to back
  * would flatter a root that only sends: small messages leave it before anyone has taken them.) */
 static lks_status measure(lks_status (*run)(const task *t), const task *t, double *call_us) {
-    enum { N_CALLS = 25 };
+    enum { N_CALLS = 9 };
     double times_us[N_CALLS];
     TRY(run(t));
     for (int i = 0; i < N_CALLS; i++) {

@@ -60,7 +60,9 @@ typedef struct lks_init_options {
  * did not arrive), LKS_ERR_PEER, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
-/* Leaves the group and frees it; the other ranks do not take this for a death. Does not wait. Accepts NULL. */
+/* Leaves the group and frees it; the other ranks do not take this for a death. Waits for nothing but asynchronous
+ * collectives under way, which end at their deadline at the latest; messages under way are given up (LKS_ERR_STATE).
+ * Their works must still be given to lks_work_wait. Accepts NULL. */
 LKS_API void lks_group_destroy(lks_group *group);
 
 LKS_API int lks_group_rank(const lks_group *group);

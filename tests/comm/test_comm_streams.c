@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include "test.h"
 
-#include "comm/comm_internal.h"
+#include "comm/transport/segment/message.h"
 #include "ranks.h"
 #include "traffic.h"
 
@@ -24,6 +24,7 @@ typedef struct wires {
 typedef struct host {
     const wires *wires;
     int seat_of[N], *true_seat_of;
+    int n_sleeps[LKSI_N_CONTEXTS];
 } host;
 
 static lks_status outcome(ssize_t n, size_t *n_moved, int peer) {
@@ -50,13 +51,14 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
 
 static void sleep_on(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
                      int64_t limit_ns) {
-    const host *h = group->remote_state;
+    host *h = group->remote_state;
     struct pollfd polls[2 * N];
     for (int i = 0; i < n_interests; i++) {
         int peer = interests[i].peer;
         polls[i] = interests[i].is_write ? (struct pollfd){h->wires->ends[context][group->rank][peer][0], POLLOUT, 0}
                                          : (struct pollfd){h->wires->ends[context][peer][group->rank][1], POLLIN, 0};
     }
+    h->n_sleeps[context]++;
     ppoll(polls, (nfds_t)n_interests, &(struct timespec){.tv_nsec = (long)limit_ns}, NULL);
 }
 
@@ -309,6 +311,44 @@ static void the_end_of_a_stream_is_an_error(void **state) {
     run_hosts(everybody_leaves);
 }
 
+/* Half a message is there, the other half is long in coming: its receiver sleeps meanwhile. */
+static int half_a_message(int rank, int size, void *argument) {
+    (void)size;
+    const wires *w = argument;
+    lks_group *world;
+    host h = {0};
+    int line;
+    struct {
+        lksi_frame head;
+        unsigned char data[100];
+    } message = {.head = {.kind = LKSI_FRAME_EAGER, .nbytes = 100, .type = LKS_U8, .tag = 1}};
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    if ((line = move_apart(world, &h, argument)) != 0) return line;
+    if (rank == 3) {
+        int end = w->ends[LKSI_CONTEXT_USER][rank][0][0];
+        size_t n_first = sizeof message.head + 50;
+        memset(message.data, 9, sizeof message.data);
+        MUST(write(end, &message, n_first) == (ssize_t)n_first);
+        lksi_sleep_ns(200000000);
+        MUST(write(end, (char *)&message + n_first, 50) == 50);
+    }
+    if (rank == 0) {
+        unsigned char data[100] = {0};
+        MUST_OK(lks_recv(world, data, 100, LKS_U8, 3, 1, NULL));
+        MUST(data[0] == 9 && data[99] == 9);
+        MUST(h.n_sleeps[LKSI_CONTEXT_USER] > 0);
+    }
+    MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"}));
+    move_together(world, &h);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_receiver_sleeps_while_half_a_message_is_there(void **state) {
+    (void)state;
+    run_hosts(half_a_message);
+}
+
 /* --- frames that no rank of ours would send --- */
 
 static int nonsense_arrives(int rank, int size, void *argument) {
@@ -346,6 +386,7 @@ int main(void) {
         cmocka_unit_test(ranks_of_two_hosts_that_disagree_are_told_both_calls),
         cmocka_unit_test(a_late_rank_is_no_disagreement),
         cmocka_unit_test(the_end_of_a_stream_is_an_error),
+        cmocka_unit_test(a_receiver_sleeps_while_half_a_message_is_there),
         cmocka_unit_test(a_frame_that_makes_no_sense_is_an_error),
     };
     return run_group(tests);

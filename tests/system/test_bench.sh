@@ -95,12 +95,16 @@ run bench all_reduce --ranks 3 --threads --type f16 --operator avg --sizes 200
 check "avg of f16" succeeded 1
 run bench all_reduce --ranks 2 --transport thread --sizes 4 --json "$work/json"
 check "--transport thread makes threads of the ranks" json 'row["transport"] == "thread"'
+run bench all_reduce --ranks 2 --transport tcp --sizes 4,64K --json "$work/json"
+check "--transport tcp" eval 'succeeded 2 && json "row[\"transport\"] == \"tcp\""'
 run bench all_gather --ranks 3 --sizes 4,8,12,16 --json "$work/json"
 check "sizes that hold the same whole elements are one" eval 'rows 1 && json "row[\"bytes\"] == 12"'
 
 # --- tuning ---
 run bench --tune --transport shm --ranks 2
 check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; LOCKSTEP_TUNING=$work/cache/" && [ -s "$work/cache/lockstep/tuning.json" ]'
+run bench --tune "$work/tcp.json" --ranks 2
+check "--tune measures tcp unless another transport is named" grep -q '^{"tcp":{"latency_us":' "$work/tcp.json"
 run bench send_recv --tune "$work/tuning.json" --threads --transport thread --ranks 2
 check "--tune FILE" python3 -c 'import json, sys
 entry = json.load(open(sys.argv[1]))["thread"]
@@ -184,6 +188,19 @@ run bench all_reduce --ranks 2 --sizes 4 --json /proc/nowhere/json
 check "a file that cannot be written is named" eval 'status_is 1 && err_has "^lockstep: /proc/nowhere/json: No such file or directory"'
 run bench all_reduce --ranks 2 --sizes 4 --plot /proc/nowhere/plot
 check "a plot that cannot be written is named" eval 'status_is 1 && err_has "/proc/nowhere/plot"'
+
+# --- the comparison with other libraries, as far as it needs none of them ---
+python=$(python3 -c 'import sys; print(sys.executable)') # the program itself: what PATH finds may be a shim
+"$python" bench/comm.py --build "$build" --contenders ordinary,symmetric --operations all_reduce,all_gather --ranks 2,3 \
+  --sizes 4,1K --repetitions 2 --json "$work/comm.json" >"$work/out" 2>"$work/err"
+status=$?
+check "bench/comm.py prints a table per operation and number of ranks" eval 'status_is 0 && [ "$(grep -c "^all_.* ranks: microseconds" "$work/out")" = 4 ]'
+check "and writes what it measured" python3 -c 'import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+sys.exit(len(rows) != 2 * 2 * (2 * 2 + 2 * 2) or {row["contender"] for row in rows} != {"ordinary", "symmetric"})' "$work/comm.json"
+PATH=/nonexistent "$python" bench/comm.py --build "$work" --contenders openmpi,mpich >"$work/out" 2>"$work/err"
+status=$?
+check "contenders that are not there are named and left out" eval 'status_is 0 && out_has "^skipped: openmpi: mpicc.openmpi is not installed" && out_has "^skipped: mpich: "'
 
 # Other tests may run at the same time: what they have there is gone soon.
 nothing_new_in_shm() {

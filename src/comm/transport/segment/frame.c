@@ -152,6 +152,7 @@ static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
     LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_USER, from, (char *)&pair->head + pair->n_head,
                              sizeof pair->head - pair->n_head, &n));
     pair->n_head += n;
+    if (n > 0) group->messages->n_moves++;
     return n > 0 && pair->n_head == sizeof pair->head ? begin_frame(group, from, pair) : LKS_OK;
 }
 
@@ -160,11 +161,11 @@ lks_status lksi_frames_take(lks_group *group, int from) {
     for (;;) {
         if (pair->n_head < sizeof pair->head) LKS_TRY(read_head(group, from, pair));
         if (pair->n_head < sizeof pair->head) return LKS_OK;
-        group->messages->n_moves++;
         while (pair->n_left > 0) {
             size_t n;
             LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_USER, from, pair->target, pair->n_left, &n));
             if (n == 0) return LKS_OK;
+            group->messages->n_moves++;
             pair->target += n, pair->n_left -= n;
             if (pair->transfer != NULL) pair->transfer->n_done += n;
         }
