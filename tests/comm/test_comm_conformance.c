@@ -209,7 +209,8 @@ static int payloads_are_exchanged(int rank, int size, void *argument) {
 static void on_every_transport(rank_function function) {
     static const int thread_sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16}, tcp_sizes[] = {2, 3, 4, 7};
     for (size_t i = 0; i < sizeof thread_sizes / sizeof thread_sizes[0]; i++)
-        if (!IS_SLOW_BUILD || thread_sizes[i] <= 5 || thread_sizes[i] == 8) run_threads(thread_sizes[i], function, NULL);
+        if (!IS_SLOW_BUILD || thread_sizes[i] <= 5 || thread_sizes[i] == 8)
+            run_threads(thread_sizes[i], function, NULL);
     if (IS_SLOW_BUILD) return;
     assert_int_equal(function(0, 1, NULL), 0); /* self */
     for (int size = 2; size <= 5; size++) run_processes(size, function, NULL);
