@@ -154,14 +154,22 @@ static void a_stopped_rank_is_named_at_the_deadline(void **state) {
         run_fate(&(fate){.doomed = doomed, .timeout_ms = 500, .expected = LKS_ERR_TIMEOUT}, 3);
 }
 
+/* Shared: the moments are counted from when all ranks work, however long the machine takes to start them. */
+typedef struct victim {
+    int rank;
+    _Atomic int n_working;
+} victim;
+
 /* Whatever the others are doing when it dies: at no moment may a lock or a half-written line hold them up. */
 static int work_until_error(int rank, int size, void *argument) {
+    victim *v = argument;
     lks_group *world;
     lks_status status = LKS_OK;
     int32_t data[3000] = {0};
     void *symmetric = NULL;
     char name[32];
     MUST_OK(lks_init(&world, NULL));
+    v->n_working++;
     for (int i = 0; status == LKS_OK; i++) {
         size_t count = lksi_random_below(7, 1, (uint64_t)i, 3000);
         lks_collective_options options = {.algorithm = i % 2 == 0 ? "direct" : "naive"};
@@ -185,7 +193,7 @@ static int work_until_error(int rank, int size, void *argument) {
         }
     }
     MUST(status == LKS_ERR_PEER);
-    snprintf(name, sizeof name, "rank %d (host ", *(int *)argument);
+    snprintf(name, sizeof name, "rank %d (host ", v->rank);
     MUST_SAY(name);
     (void)rank;
     lks_group_destroy(world);
@@ -195,17 +203,21 @@ static int work_until_error(int rank, int size, void *argument) {
 static void a_kill_at_any_moment_is_survived(void **state) {
     (void)state;
     enum { SIZE = 3, N_KILLS = 20 };
+    victim *v = mmap(NULL, sizeof *v, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int i = 0; i < N_KILLS; i++) {
         pid_t pids[SIZE];
-        int doomed = i % SIZE;
+        int doomed = v->rank = i % SIZE;
+        v->n_working = 0;
         set_master_environment();
-        for (int rank = 0; rank < SIZE; rank++) pids[rank] = start_process(rank, SIZE, work_until_error, &doomed);
-        lksi_sleep_ns(20000000 + (int64_t)lksi_random_below((uint64_t)getpid(), 3, (uint64_t)i, 40000000));
+        for (int rank = 0; rank < SIZE; rank++) pids[rank] = start_process(rank, SIZE, work_until_error, v);
+        while (v->n_working < SIZE) lksi_sleep_ns(1000000);
+        lksi_sleep_ns((int64_t)lksi_random_below((uint64_t)getpid(), 3, (uint64_t)i, 40000000));
         kill(pids[doomed], SIGKILL);
         int64_t killed_ns = lksi_now_ns();
         await_processes(pids, SIZE, doomed);
         assert_true(lksi_now_ns() - killed_ns < INT64_C(1000000000));
     }
+    munmap(v, sizeof *v);
 }
 
 static int one_exits_without_leaving(int rank, int size, void *argument) {
