@@ -47,7 +47,9 @@ static void hear(lksi_line *from, const lksi_star_record *record) {
         if (group->rank == 0) lksi_star_tell(group, record, from->rank);
         break;
     case LKSI_STAR_GOODBYE:
-        atomic_store(&from->has_left, true);
+        if (record->origin >= group->size) break;
+        atomic_store(&lksi_star_of(group)->lines[record->origin].has_left, true);
+        if (group->rank == 0) lksi_star_tell(group, record, from->rank);
         break;
     default:
         lksi_roll_call_hear(group, record);

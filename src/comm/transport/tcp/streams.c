@@ -28,7 +28,10 @@ static lksi_tcp *tcp_of(const lks_group *group) { return group->remote_state; }
 /* The reason comes over the control connections, from whoever found it out; the end of a stream may be quicker. */
 static lks_status ended(lks_group *group, lksi_context context, int rank) {
     enum { PATIENCE_MS = 500 };
-    for (int i = 0; i < PATIENCE_MS && !lksi_control_is_aborted(group->control); i++) lksi_sleep_ns(1000000);
+    for (int i = 0; i < PATIENCE_MS; i++) {
+        if (lksi_control_is_aborted(group->control) || lksi_tcp_star_has_left(group, rank)) break;
+        lksi_sleep_ns(1000000);
+    }
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
