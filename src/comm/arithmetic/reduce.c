@@ -3,6 +3,8 @@
  * A block of 4 KiB goes up the whole tree before the next one begins: each input is read once, partial results stay in
  * L1 (one block per level of the tree, on the stack), and the result is written to all outputs while it is there.
  * It is written only when the block of every input has been read, so an output may be one of the inputs.
+ * What is larger than the caches together is written past them: its lines are then not read before they are written
+ * (16 MiB on two ranks: 2.1 ms, and 1.65 ms so).
  */
 #include "comm/arithmetic/arithmetic.h"
 #include "comm/arithmetic/kernels.h"
@@ -10,7 +12,44 @@
 
 #include <string.h>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 enum { BLOCK_NBYTES = 4096 };
+
+/* --- writing a result, which is in L1, to where it belongs --- */
+
+#if defined(__SSE2__)
+/* By vectors: gcc's `rep movs` for the copies of copy.h is slower into lines that another core has (47 against 41 us
+ * for 1 MiB on two ranks). */
+#define WRITE(name, move)                                                                                              \
+    static void name(void *to, const void *from, size_t nbytes) {                                                      \
+        unsigned char *out = to;                                                                                       \
+        const unsigned char *in = from;                                                                                \
+        size_t done = (size_t)(-(uintptr_t)out & 15) < nbytes ? (size_t)(-(uintptr_t)out & 15) : nbytes;               \
+        memcpy(out, in, done);                                                                                         \
+        for (; done + 16 <= nbytes; done += 16)                                                                        \
+            move((__m128i *)(void *)(out + done), _mm_loadu_si128((const __m128i *)(const void *)(in + done)));        \
+        memcpy(out + done, in + done, nbytes - done);                                                                  \
+    }
+WRITE(write_cached, _mm_store_si128)
+WRITE(write_past_caches, _mm_stream_si128)
+#else
+static void write_cached(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
+static void write_past_caches(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
+#endif
+
+/* Reductions of buffers that were all there before do not read the lines that they write. */
+static bool is_past_caches(const lksi_reduction *reduction, size_t count) {
+    enum { CACHE_NBYTES = 32 << 20 };
+    size_t n_buffers = (size_t)reduction->n_inputs + (size_t)reduction->n_outputs;
+    if (count * lks_type_nbytes(reduction->type) < CACHE_NBYTES / n_buffers) return false;
+    for (int i = 0; i < reduction->n_inputs; i++)
+        for (int k = 0; k < reduction->n_outputs; k++)
+            if (reduction->inputs[i] == reduction->outputs[k]) return false;
+    return true;
+}
 
 typedef union block {
     unsigned char bytes[BLOCK_NBYTES];
@@ -71,6 +110,7 @@ void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t cou
     const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
     size_t each = lks_type_nbytes(reduction->type);
     size_t step = BLOCK_NBYTES / lks_type_nbytes(lksi_accumulator_type(reduction->type));
+    bool is_streamed = is_past_caches(reduction, count);
     for (size_t end = first + count; first < end; first += step) {
         tree t = {loops, reduction, first, end - first < step ? end - first : step};
         block acc, rounded;
@@ -81,8 +121,12 @@ void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t cou
             result = rounded.bytes;
         }
         for (int k = 0; k < reduction->n_outputs; k++)
-            lksi_copy((unsigned char *)reduction->outputs[k] + first * each, result, t.count * each);
+            (is_streamed ? write_past_caches : write_cached)((unsigned char *)reduction->outputs[k] + first * each,
+                                                             result, t.count * each);
     }
+#if defined(__SSE2__)
+    if (is_streamed) _mm_sfence(); /* such writes are ordered by nothing else */
+#endif
 }
 
 void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,
