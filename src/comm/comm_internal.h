@@ -178,6 +178,10 @@ struct lks_group {
     uint64_t n_exchanges, n_meets, n_stagings;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
+    const char
+        *published_names[LKSI_N_CONTEXTS]; /* what the seat's activity shows; by pointer, it saves a copy a call */
+    const char *hashed_name;               /* the last operation's, and its hash */
+    uint64_t name_hash;
     lksi_counters counters;
     lksi_selection selection;
 

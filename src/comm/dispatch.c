@@ -33,10 +33,17 @@ void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
         append(text, text_nbytes, "fingerprint %016llx)", (unsigned long long)call->fingerprint);
 }
 
-/* Operations are told apart by their names: FNV over a few letters costs less than reading one line of a peer. */
-static uint64_t fingerprint(const lks_group *group, const lksi_call *call) {
-    uint64_t hash = lksi_hash64(LKSI_HASH_START, call->operation->name, strlen(call->operation->name));
-    hash = lksi_mix(hash, group->counters.n_calls);
+/* Operations are told apart by their names, which are literals and so the same pointer every time. */
+static uint64_t name_hash(lks_group *group, const char *name) {
+    if (group->hashed_name != name) {
+        group->hashed_name = name;
+        group->name_hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
+    }
+    return group->name_hash;
+}
+
+static uint64_t fingerprint(lks_group *group, const lksi_call *call) {
+    uint64_t hash = lksi_mix(name_hash(group, call->operation->name), group->counters.n_calls);
     hash = lksi_mix(hash, call->count);
     for (int rank = 0; call->counts != NULL && rank < group->size; rank++) hash = lksi_mix(hash, call->counts[rank]);
     hash = lksi_mix(hash, (uint64_t)call->type << 32 | (uint64_t)call->op);
@@ -120,7 +127,7 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
     const lksi_operation described = {
         .name = operation,
         .algorithms = {{.run = exchange_lines, .is_segment = true, .run_remote = exchange_messages}}};
-    uint64_t hash = lksi_hash64(LKSI_HASH_START, operation, strlen(operation)), sequence = ++group->counters.n_calls;
+    uint64_t hash = name_hash(group, operation), sequence = ++group->counters.n_calls;
     hash = lksi_mix(lksi_mix(hash, sequence), nbytes);
     lksi_call call = {.operation = &described,
                       .algorithm = described.algorithms,

@@ -14,11 +14,13 @@ static uint64_t get(const _Atomic uint64_t *word) { return atomic_load_explicit(
 void lksi_activity_begin(lks_group *group, lksi_context context) {
     const lksi_progress *progress = lksi_progress_in(group, context);
     lksi_activity *activity = mine(group, context);
+    set(&activity->sequence, progress->sequence);
+    if (group->published_names[context] == progress->name) return;
     uint64_t name[2] = {0};
     memcpy(name, progress->name, strnlen(progress->name, sizeof name));
     set(&activity->name[0], name[0]);
     set(&activity->name[1], name[1]);
-    set(&activity->sequence, progress->sequence);
+    group->published_names[context] = progress->name;
 }
 
 void lksi_activity_end(lks_group *group, lksi_context context) {

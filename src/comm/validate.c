@@ -4,8 +4,9 @@
 #include "comm/arithmetic/arithmetic.h"
 
 static lks_status check_count(const lksi_call *call, size_t count, size_t n_blocks) {
-    size_t each = lks_type_nbytes(call->type);
-    if (count <= SIZE_MAX / 2 / each / n_blocks) return LKS_OK;
+    size_t nbytes;
+    bool is_too_large = __builtin_mul_overflow(count, lks_type_nbytes(call->type) * n_blocks, &nbytes);
+    if (!is_too_large && nbytes <= SIZE_MAX / 2) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "%s: a count of %zu is more than memory can hold", call->operation->name,
                       count);
 }
