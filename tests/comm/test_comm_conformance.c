@@ -46,8 +46,8 @@ static size_t small_count(stepper *s, int size) {
 }
 
 static size_t large_count(stepper *s, int size, lks_type type, bool is_blocked) {
-    static const size_t points[] = {40,        8 << 10,   16 << 10,  32 << 10, 64 << 10,
-                                    128 << 10, 256 << 10, 512 << 10, 1 << 20};
+    static const size_t points[] = {40,       1 << 10,   8 << 10,   16 << 10,  32 << 10,
+                                    64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20};
     size_t nbytes = points[step(s, sizeof points / sizeof points[0])];
     if (is_blocked && step(s, 2) == 0) nbytes /= (size_t)size;
     if (is_blocked && nbytes * (size_t)size > MOST_NBYTES) nbytes = MOST_NBYTES / (size_t)size;

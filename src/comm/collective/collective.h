@@ -181,7 +181,7 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
 
 /* --- through memory (direct.c, move.c) --- */
 
-enum { LKSI_STAGED_NBYTES = 8 * 1024 /* up to here a copy costs less than the closing barrier of symmetric buffers */ };
+enum { LKSI_STAGED_NBYTES = 1024 /* up to here a copy costs less than the closing barrier of symmetric buffers */ };
 
 /* This chunk's staging area of `rank`. Areas are used in turn by two: one is written again two chunks later, and by
  * then all have met since they read it. */

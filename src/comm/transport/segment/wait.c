@@ -16,6 +16,7 @@
 
 enum {
     SPIN_NS = 50 * 1000,
+    YIELD_AFTER_NS = 5 * 1000,
     SPINS_PER_LOOK = 32, /* at the clock and the abort word: about a microsecond */
     N_PAUSES = 100,      /* each followed by a system call of the stream: about as long as SPIN_NS */
     N_YIELDS = 8,
@@ -50,6 +51,8 @@ static bool spin(const lks_group *group, const lksi_await *await) {
         int64_t now_ns = lksi_now_ns();
         if (start_ns == 0) start_ns = now_ns;
         if (now_ns - start_ns > SPIN_NS || lksi_control_is_aborted(group->control)) return false;
+        /* The kernel may have put the awaited rank on our CPU for the moment, though there are enough. */
+        if (now_ns - start_ns > YIELD_AFTER_NS) sched_yield();
     }
 }
 
