@@ -2,13 +2,13 @@
  *
  *     up to 40 bytes of accumulators: the lines of the first exchange carry them          steps: 1
  *
- *     small, or two ranks                          staging areas        steps: 1 per chunk of S = 64 KiB
+ *     up to 16 KiB                                 staging areas        steps: 1
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
  *       rank 1 ─ copy ─> [1] ─┴─ reduce all ─> rank 1
  *
- *     larger, ordinary buffers                                          steps: 2 per chunk
- *       copy ─> [r], reduce slice r of all areas into slice r of [r],   bytes per rank: N (1 + 1/n) written,
- *       copy slice j from [j], all j                                                    2 N read
+ *     larger, ordinary buffers                                          steps: 2 per chunk of S = 64 KiB
+ *       copy all but slice r ─> [r], reduce slice r of all              bytes per rank: N (1 + 1/n) written,
+ *       into slice r of [r], copy slice j from [j], all j                               (2 - 1/n) N read
  *
  *     larger, symmetric buffers on all ranks: no staging                steps: 2
  *       slice r of every `in` ─ reduce on rank r ─> slice r of every `out`     bytes per rank: N read, N written
@@ -59,32 +59,50 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 
 /* --- staged --- */
 
+/* Whether every rank reduces everything, or its slice for all. */
+static bool is_sliced(const lksi_call *call) { return call->nbytes > REDUCE_ALL_NBYTES; }
+
+static bool is_usable(const void *data, lks_type type) { return (uintptr_t)data % lks_type_nbytes(type) == 0; }
+
+/* What the others will read: a rank reads its own slice where it lies, if the loops can. */
 static void stage(const lks_group *group, const lksi_call *call, size_t first, size_t count) {
-    size_t each = lks_type_nbytes(call->type);
-    lksi_copy(lksi_area(group, group->rank), (const unsigned char *)call->in + first * each, count * each);
+    size_t each = lks_type_nbytes(call->type), begin = count, n = 0;
+    const unsigned char *in = (const unsigned char *)call->in + first * each;
+    unsigned char *area = lksi_area(group, group->rank);
+    if (is_sliced(call) && is_usable(call->in, call->type)) slice(group, count, each, group->rank, &begin, &n);
+    lksi_copy(area, in, begin * each);
+    lksi_copy(area + (begin + n) * each, in + (begin + n) * each, (count - begin - n) * each);
+}
+
+/* Others read only their own slices of an area, so that a result may stand in its owner's. */
+static lks_status reduce_slice(lks_group *group, const lksi_call *call, const lksi_reduction *sum, size_t count,
+                               unsigned char *out) {
+    size_t each = lks_type_nbytes(call->type), begin, n;
+    slice(group, count, each, group->rank, &begin, &n);
+    lksi_reduce_range(sum, begin, n);
+    LKS_TRY(lksi_meet(group));
+    for (int rank = 0; rank < group->size; rank++) {
+        if (rank == group->rank && sum->n_outputs > 1) continue;
+        slice(group, count, each, rank, &begin, &n);
+        lksi_copy(out + begin * each, lksi_area(group, rank) + begin * each, n * each);
+    }
+    return LKS_OK;
 }
 
 /* All areas hold their chunk. */
 static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t first, size_t count) {
     size_t each = lks_type_nbytes(call->type);
     unsigned char *out = (unsigned char *)call->out + first * each;
-    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, 1);
     for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
-    if (group->size == 2 || call->nbytes <= REDUCE_ALL_NBYTES) {
-        group->outputs[0] = out;
+    group->outputs[0] = is_sliced(call) ? lksi_area(group, group->rank) : out;
+    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, 1);
+    if (!is_sliced(call)) {
         lksi_reduce_range(&sum, 0, count);
         return LKS_OK;
     }
-    size_t begin, n;
-    group->outputs[0] = lksi_area(group, group->rank); /* others read only their own slices of it */
-    slice(group, count, each, group->rank, &begin, &n);
-    lksi_reduce_range(&sum, begin, n);
-    LKS_TRY(lksi_meet(group));
-    for (int rank = 0; rank < group->size; rank++) {
-        slice(group, count, each, rank, &begin, &n);
-        lksi_copy(out + begin * each, lksi_area(group, rank) + begin * each, n * each);
-    }
-    return LKS_OK;
+    if (is_usable(call->in, call->type)) group->inputs[group->rank] = (const unsigned char *)call->in + first * each;
+    if (is_usable(out, call->type)) group->outputs[sum.n_outputs++] = out;
+    return reduce_slice(group, call, &sum, count, out);
 }
 
 /* The first chunk is staged already. An area is written again two chunks later; by then all have met since. */

@@ -19,7 +19,7 @@ enum {
     YIELD_AFTER_NS = 5 * 1000,
     SPINS_PER_LOOK = 32, /* at the clock and the abort word: about a microsecond */
     N_PAUSES = 100,      /* each followed by a system call of the stream: about as long as SPIN_NS */
-    N_YIELDS = 8,
+    N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
 };
 static const int64_t stall_report_ns = INT64_C(10) * 1000 * 1000 * 1000;
