@@ -1,8 +1,8 @@
 /* What a message between hosts costs: read from a file, or measured once per group, and agreed.
  *
- *     rank 0 ──> all                        the figures of the file, or its error, or that there is none; then, if
- * none: first rank of host 2i <─> of 2i+1     a ping-pong of 20 small messages, then one of 4 large ones all ──> rank 0
- * ──> all                the largest of both figures
+ *     rank 0 ──> all                            the figures of the file, or its error, or that there is none
+ *     first rank of host 2i <─> that of 2i+1    where there is none: 20 small messages to and fro, then 4 large ones
+ *     all ──> rank 0 ──> all                    the largest of both figures
  *
  * File: {"tcp": {"latency_us": 25.0, "gbytes_per_s": 1.2}}, by the name of the transport between hosts.
  */
