@@ -6,7 +6,7 @@ set -u
 build=$1
 id=$$
 work=$(mktemp -d)
-hosts=(lks-$id-a lks-$id-b)
+hosts=("lks-$id-a" "lks-$id-b")
 n_failed=0
 
 clean_up() {

@@ -96,15 +96,20 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
              progress->done_nbytes);
 }
 
-/* "rank 1 (host a, pid 7)", or several. */
+/* "rank 1 (host a, pid 7)" */
+static size_t describe_rank(const lks_group *group, int rank, char *text, size_t text_nbytes) {
+    const lksi_identity *identity = lksi_identity_of(group, rank);
+    return (size_t)snprintf(text, text_nbytes, "rank %d (host %s, pid %d)", rank, identity->host, (int)identity->pid);
+}
+
+/* One rank, or several. */
 static void describe_awaited(const lks_group *group, const int *ranks, int n_ranks, char *text, size_t text_nbytes) {
     size_t used = 0;
     if (n_ranks == 0) snprintf(text, text_nbytes, "any rank");
     for (int i = 0; i < n_ranks && used < text_nbytes; i++) {
         if (i > 0 && ranks[i] == ranks[0]) continue;
-        const lksi_identity *identity = lksi_identity_of(group, ranks[i]);
-        used += (size_t)snprintf(text + used, text_nbytes - used, "%srank %d (host %s, pid %d)", i > 0 ? " or " : "",
-                                 ranks[i], identity->host, (int)identity->pid);
+        if (i > 0) used += (size_t)snprintf(text + used, text_nbytes - used, " or ");
+        if (used < text_nbytes) used += describe_rank(group, ranks[i], text + used, text_nbytes - used);
     }
 }
 
@@ -141,9 +146,8 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
     describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
     if (n_ranks > 0 && rank != ranks[0]) {
-        describe_awaited(group, &rank, 1, doing, sizeof doing);
-        snprintf(blamed, sizeof blamed, ", which waits for %s", doing);
-        lksi_progress_describe(group, context, doing, sizeof doing);
+        size_t used = (size_t)snprintf(blamed, sizeof blamed, ", which waits for ");
+        (void)describe_rank(group, rank, blamed + used, sizeof blamed - used);
     }
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s%s%s%s; %s", group->rank,
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, blamed,

@@ -180,18 +180,19 @@ static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeti
     return status;
 }
 
-static lks_status enter(shm *s, const lksi_welcome *welcome, int descriptor, lksi_control **control) {
+static lks_status enter(shm *s, lks_group *group, const lksi_welcome *welcome, int descriptor, lksi_control **control) {
     void *base = NULL;
     if (welcome->status != LKS_OK) return lksi_error((lks_status)welcome->status, "%s", welcome->text);
     if (descriptor < 0) return lksi_error(LKS_ERR_FORMAT, "lks_init: the first rank handed no segment over");
     s->control_nbytes = (size_t)welcome->control_nbytes;
     LKS_TRY(map(descriptor, s->control_nbytes, &base));
     *control = base;
+    group->id = (*control)->group_id; /* a rank whose lks_init failed before has counted on alone */
     return LKS_OK;
 }
 
 /* The leader's verdict comes at its deadline, which may be a little after ours. */
-static lks_status follow(shm *s, const lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
+static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
                          lksi_control **control) {
     static const int64_t grace_ns = INT64_C(2) * 1000 * 1000 * 1000;
     lksi_welcome welcome;
@@ -202,12 +203,12 @@ static lks_status follow(shm *s, const lks_group *group, const lksi_meeting *mee
     if (status != LKS_OK)
         return lksi_error(status, "rank %d was lost; lks_init: %s", group->rank_of[0], lks_error_text());
     welcome.text[sizeof welcome.text - 1] = '\0';
-    status = enter(s, &welcome, descriptor, control);
+    status = enter(s, group, &welcome, descriptor, control);
     if (descriptor >= 0) close(descriptor);
     return status;
 }
 
-static lks_status meet(shm *s, const lks_group *group, lksi_control **control) {
+static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
     int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
     lksi_meeting part = {.purpose = "lks_group_split",
                          .id = group->id,
@@ -236,6 +237,5 @@ lks_status lksi_shm_join(lks_group *group) {
     group->transport = &shm_transport;
     group->backing = s;
     group->control = control;
-    group->id = control->group_id; /* a rank whose lks_init failed before has counted on alone */
     return LKS_OK;
 }
