@@ -204,19 +204,20 @@ static int payloads_are_exchanged(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Ranks as threads of every size; as processes over shared memory and over tcp, where the operations take their other
- * forms, of some. */
+/* Ranks as threads; as processes over shared memory, and over tcp, where the operations take their other forms. */
 static void on_every_transport(rank_function function) {
-    static const int thread_sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16}, tcp_sizes[] = {2, 3, 4, 7};
-    for (size_t i = 0; i < sizeof thread_sizes / sizeof thread_sizes[0]; i++)
-        if (!IS_SLOW_BUILD || thread_sizes[i] <= 5 || thread_sizes[i] == 8)
-            run_threads(thread_sizes[i], function, NULL);
-    if (IS_SLOW_BUILD) return;
+    static const int sizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
     assert_int_equal(function(0, 1, NULL), 0); /* self */
-    for (int size = 2; size <= 5; size++) run_processes(size, function, NULL);
-    setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
-    for (size_t i = 0; i < sizeof tcp_sizes / sizeof tcp_sizes[0]; i++) run_processes(tcp_sizes[i], function, NULL);
-    unsetenv("LOCKSTEP_TRANSPORT");
+    run_threads(1, function, NULL);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (IS_SLOW_BUILD && sizes[i] > 5 && sizes[i] != 8) continue;
+        run_threads(sizes[i], function, NULL);
+        if (IS_SLOW_BUILD) continue;
+        run_processes(sizes[i], function, NULL);
+        setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
+        run_processes(sizes[i], function, NULL);
+        unsetenv("LOCKSTEP_TRANSPORT");
+    }
 }
 
 #define ON_EVERY_TRANSPORT(function)                                                                                   \

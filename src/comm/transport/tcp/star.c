@@ -10,7 +10,10 @@
 #include "comm/bootstrap/dial.h"
 #include "comm/transport/tcp/tcp.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,8 +36,11 @@ static void lose(lksi_line *lost) {
     const lksi_identity *identity = &group->identities[lost->rank];
     lksi_star_record record = {
         .kind = LKSI_STAR_ABORT, .status = LKS_ERR_PEER, .origin = lost->rank, .group = group->id};
-    snprintf(record.text, sizeof record.text, "rank %d (host %s, pid %d) was lost", lost->rank, identity->host,
-             (int)identity->pid);
+    /* Both ends are named: where the network was cut, the one that tells may be the one that is cut off. */
+    const lksi_identity *mine = &group->identities[group->rank];
+    snprintf(record.text, sizeof record.text,
+             "rank %d (host %s, pid %d) was lost: its connection to rank %d (host %s, pid %d) ended", lost->rank,
+             identity->host, (int)identity->pid, group->rank, mine->host, (int)mine->pid);
     lksi_control_abort(group->control, LKS_ERR_PEER, "%s", record.text);
     if (group->rank == 0) lksi_star_tell(group, &record, lost->rank);
 }
@@ -49,7 +55,9 @@ static void hear(lksi_line *from, const lksi_star_record *record) {
     case LKSI_STAR_GOODBYE:
         if (record->origin >= group->size) break;
         atomic_store(&lksi_star_of(group)->lines[record->origin].has_left, true);
-        if (group->rank == 0) lksi_star_tell(group, record, from->rank);
+        if (group->rank != 0) break;
+        lksi_star_tell(group, record, from->rank);
+        (void)shutdown(from->descriptor, SHUT_RDWR); /* it waits for this */
         break;
     default:
         lksi_roll_call_hear(group, record);
@@ -152,6 +160,26 @@ void lksi_tcp_announce(lks_group *group, lks_status status, const char *text) {
     lksi_star_tell(group, &record, -1);
 }
 
+/* Whoever closes a connection while something is on its way to it may so destroy what it has sent: rank 0 ends it when
+ * it has heard the goodbye. */
+static void await_end(int descriptor) {
+    enum { PATIENCE_MS = 500 };
+    int64_t deadline_ns = lksi_now_ns() + INT64_C(1000000) * PATIENCE_MS;
+    for (int64_t left_ns; (left_ns = deadline_ns - lksi_now_ns()) > 0;) {
+        char unread[1024];
+        struct pollfd ready = {.fd = descriptor, .events = POLLIN};
+        if (poll(&ready, 1, (int)(left_ns / 1000000) + 1) <= 0) continue;
+        ssize_t n = recv(descriptor, unread, sizeof unread, MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
+    }
+}
+
+/* So that rank 0's own goodbyes are not destroyed either. */
+static void drain(int descriptor) {
+    char unread[1024];
+    while (recv(descriptor, unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
+}
+
 void lksi_tcp_star_close(lks_group *group) {
     lksi_tcp *tcp = group->remote_state;
     lksi_star *star = tcp->star;
@@ -161,6 +189,7 @@ void lksi_tcp_star_close(lks_group *group) {
     for (int rank = 0; rank < group->size; rank++) {
         if (star->lines[rank].descriptor < 0) continue;
         lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
+        group->rank == 0 ? drain(star->lines[rank].descriptor) : await_end(star->lines[rank].descriptor);
         close(star->lines[rank].descriptor);
     }
     pthread_cond_destroy(&star->arrived);
