@@ -80,7 +80,7 @@ LKS_API const char *lks_group_transport(const lks_group *group);
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 
 /* What every rank of the group completed last and what it waits for, a line per rank, into `text` (cut to fit). Not
- * collective, works on a dead group; ranks of other hosts are shown as last heard of. */
+ * collective, works on a dead group; of ranks of other hosts only who they are. */
 LKS_API void lks_group_report(const lks_group *group, char *text, size_t text_nbytes);
 
 typedef struct lks_counters {
@@ -128,7 +128,7 @@ LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lk
 LKS_API lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
                             lks_received *received);
 
-/* Both at once, so that a circle of ranks that all send first does not wait for itself. */
+/* Both at once, so that a circle of ranks that all send first does not wait for itself. The buffers do not overlap. */
 LKS_API lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, int to, int sent_tag, void *data,
                                 size_t count, int from, int tag, lks_type type, lks_received *received);
 

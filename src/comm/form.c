@@ -7,6 +7,7 @@
 #define _GNU_SOURCE /* affinity */
 #include "comm/comm_internal.h"
 #include "comm/transport/tcp/tcp.h"
+#include "comm/tune.h"
 #include "comm/world.h"
 
 #include <sched.h>
@@ -100,7 +101,7 @@ static lks_status sit_down(lks_group *group) {
     lksi_publish(group->control, &seats[group->seat].presence.value, LKSI_JOINED, group->seat);
     group->progress = (lksi_progress){.name = "lks_init", .timeout_ms = group->timeout_ms};
     for (int seat = 0; seat < group->n_seats; seat++) {
-        lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, seat);
+        lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, group->rank_of[seat]);
         if (status == LKS_ERR_TIMEOUT) return name_missing(group);
         LKS_TRY(status);
     }
@@ -145,5 +146,7 @@ lks_status lksi_group_form(lks_group *group, int *connections) {
     learn_identities(group);
     if (group->n_hosts > 1) LKS_TRY(lksi_tcp_join(group, connections));
     LKS_TRY(sit_down(group));
-    return group->n_hosts > 1 && group->n_hosts < group->size ? form_levels(group) : LKS_OK;
+    if (group->remote == NULL) return LKS_OK;
+    LKS_TRY(lksi_tune(group));
+    return group->n_hosts < group->size ? form_levels(group) : LKS_OK;
 }

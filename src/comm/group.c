@@ -133,6 +133,8 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
 
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
+    char text[LKSI_ABORT_TEXT_NBYTES]; /* of the error for which it may be destroyed */
+    snprintf(text, sizeof text, "%s", lks_error_text());
     lksi_work_stop(group);
     lks_group_destroy(group->outer);
     lks_group_destroy(group->inner);
@@ -150,6 +152,7 @@ void lks_group_destroy(lks_group *group) {
                       group->scales,     group->allocations, group->scratch};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) lksi_free(tables[i]);
     lksi_free(group);
+    (void)lksi_error(LKS_OK, "%s", text);
 }
 
 int lks_group_rank(const lks_group *group) { return group->rank; }

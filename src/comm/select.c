@@ -113,7 +113,6 @@ static lks_status choose_across_hosts(lks_group *group, lksi_call *call) {
         call->algorithm = find(call->operation, "two_level");
         if (call->algorithm != NULL) return LKS_OK;
     }
-    if (!group->selection.is_measured) LKS_TRY(lksi_tune(group));
     call->algorithm = cheapest(group, call);
     return LKS_OK;
 }

@@ -26,8 +26,12 @@ static lks_status form(lks_group *group, const choice *members, int n_members, i
     for (int i = 0; i < n_members; i++) made->members[i] = group->members[members[i].rank];
     made->id = lksi_mix(lksi_mix(group->id, group->n_splits), (uint64_t)members[0].color);
     made->world = group->world;
+    made->parent = group; /* a rank that is lost meanwhile is known there */
     lksi_world_hold(made->world);
     lks_status status = lksi_group_form(made, NULL);
+    made->parent = NULL;
+    if (status != LKS_OK && lksi_control_is_aborted(group->control))
+        status = lksi_control_abort_error(group->control, "group_split");
     if (status == LKS_OK) {
         *new_group = made;
         return LKS_OK;

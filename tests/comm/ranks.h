@@ -77,11 +77,12 @@ static inline void set_rank_environment(int rank, int size) {
     setenv("WORLD_SIZE", text, 1), setenv("LOCAL_WORLD_SIZE", text, 1);
 }
 
-/* A port of its own for every world, so that one that ends badly cannot disturb the next. */
+/* A port of its own for every world, so that one that ends badly cannot disturb the next; below those that the system
+ * gives out by itself. */
 static inline void set_master_environment(void) {
     static int n_worlds;
     char text[16];
-    snprintf(text, sizeof text, "%d", 10000 + (int)(getpid() % 5000) * 10 + n_worlds++ % 10);
+    snprintf(text, sizeof text, "%d", 10000 + (int)(getpid() % 2200) * 10 + n_worlds++ % 10);
     setenv("MASTER_ADDR", "127.0.0.1", 1), setenv("MASTER_PORT", text, 1);
 }
 

@@ -29,6 +29,7 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
             return LKS_OK;
         }
         if (attempt >= 0) close(attempt);
+        if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.purpose);
         if (lksi_now_ns() + retry_ns >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT,
                               "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)", met.purpose,

@@ -30,6 +30,8 @@ typedef struct lksi_meeting {
     uint64_t id;         /* secrets it makes the socket's name, so that no two meetings of a job meet each other */
     int rank, size;      /* of the meeting; rank 0 leads */
     const int *names;    /* the ranks' numbers in the world, as texts name them; NULL: the same */
+    bool (*is_given_up)(void *argument); /* asked now and then; NULL: the deadline alone ends it */
+    void *argument;
 } lksi_meeting;
 
 /* The socket's name: whoever does not know the job's key cannot tell it. Abstract, so that nothing is left behind. */
@@ -38,6 +40,9 @@ lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meet
                             char name[LKSI_SOCKET_NAME_NBYTES]);
 /* `meeting`, or where it is NULL that of the world. */
 lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting);
+static inline bool lksi_meeting_is_given_up(const lksi_meeting *meeting) {
+    return meeting->is_given_up != NULL && meeting->is_given_up(meeting->argument);
+}
 /* The number by which texts name rank `rank` of the meeting. */
 static inline int lksi_meeting_name(const lksi_meeting *meeting, int rank) {
     return meeting->names != NULL ? meeting->names[rank] : rank;

@@ -40,7 +40,7 @@ static void drop(meeting *m, int index) {
     memmove(&m->pending[index], &m->pending[index + 1], (size_t)(m->n_pending - index) * sizeof(pending));
 }
 
-static void accept_all(meeting *m) {
+static lks_status accept_all(meeting *m) {
     int connection;
     while ((connection = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
         if (!lksi_is_ours(connection)) {
@@ -51,6 +51,8 @@ static void accept_all(meeting *m) {
         if (m->n_pending == N_PENDING) drop(m, 0);
         m->pending[m->n_pending++] = (pending){.connection = connection};
     }
+    bool is_out = errno == EMFILE || errno == ENFILE; /* and would stay so: poll tells of the same connection again */
+    return is_out ? lksi_error_errno("%s: cannot take a connection", m->met.purpose) : LKS_OK;
 }
 
 /* A whole hello of this job, or one that must be dropped. */
@@ -158,8 +160,9 @@ static lks_status name_missing(const meeting *m) {
 static lks_status hold(meeting *m, int64_t deadline_ns) {
     while (m->n_arrived < m->met.size - 1) {
         if (lksi_now_ns() >= deadline_ns) return name_missing(m);
+        if (lksi_meeting_is_given_up(&m->met)) return lksi_error(LKS_ERR_PEER, "%s: given up", m->met.purpose);
         wait_for_news(m);
-        accept_all(m);
+        LKS_TRY(accept_all(m));
         LKS_TRY(listen_to_pending(m));
         LKS_TRY(check_arrived(m));
     }

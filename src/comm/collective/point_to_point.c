@@ -52,6 +52,9 @@ lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, i
     lksi_transfer send = {0}, receive = {.received = received};
     LKS_TRY(check_message(group, "sendrecv", sent, sent_count, type, to, sent_tag, true));
     LKS_TRY(check_message(group, "sendrecv", data, count, type, from, tag, false));
+    uintptr_t out = (uintptr_t)sent, in = (uintptr_t)data, each = lks_type_nbytes(type);
+    if (sent_count > 0 && count > 0 && out < in + count * each && in < out + sent_count * each)
+        return lksi_error(LKS_ERR_ARGUMENT, "sendrecv: `sent` and `data` overlap");
     fill_in(group, &receive, "sendrecv", data, count, type, from, tag);
     fill_in(group, &send, "sendrecv", sent, sent_count, type, to, sent_tag);
     send.sequence = receive.sequence;

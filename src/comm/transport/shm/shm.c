@@ -208,13 +208,17 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
     return status;
 }
 
+static bool is_parent_aborted(void *parent) { return lksi_control_is_aborted(((const lks_group *)parent)->control); }
+
 static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
     int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
     lksi_meeting part = {.purpose = "lks_group_split",
-                         .id = group->id,
+                         .id = lksi_mix(group->id, (uint64_t)group->rank_of[0]), /* several hosts may be one */
                          .rank = group->seat,
                          .size = group->n_seats,
-                         .names = group->rank_of};
+                         .names = group->rank_of,
+                         .is_given_up = group->parent != NULL ? is_parent_aborted : NULL,
+                         .argument = group->parent};
     const lksi_meeting *meeting = group->is_world && group->n_seats == group->size ? NULL : &part;
     return group->seat == 0 ? lead(s, group, meeting, deadline_ns, control)
                             : follow(s, group, meeting, deadline_ns, control);

@@ -83,24 +83,32 @@ static bool notice(void *opaque, int descriptor) {
 
 /* --- making it --- */
 
+/* A group that is made out of another gives up with it. */
+static bool is_parent_aborted(void *opaque) {
+    const lks_group *group = opaque;
+    return group->parent != NULL && lksi_control_is_aborted(group->parent->control);
+}
+
 static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_CONTROL, .from = group->rank};
     return lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello, deadline_ns, false,
-                     NULL, NULL, &lksi_star_of(group)->lines[0].descriptor);
+                     is_parent_aborted, group, &lksi_star_of(group)->lines[0].descriptor);
 }
 
 static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
+    enum { SLICE_NS = 20 * 1000 * 1000 };
     lksi_star *star = lksi_star_of(group);
-    int64_t left_ns = deadline_ns - lksi_now_ns();
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)(left_ns / 1000000000 + 1);
-    int failed = 0;
-    pthread_mutex_lock(&star->mutex);
-    while (star->lines[rank].descriptor < 0 && failed == 0 && left_ns > 0)
-        failed = pthread_cond_timedwait(&star->arrived, &star->mutex, &until);
-    bool is_there = star->lines[rank].descriptor >= 0;
-    pthread_mutex_unlock(&star->mutex);
+    bool is_there = false;
+    while (!is_there && lksi_now_ns() < deadline_ns && !is_parent_aborted(group)) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += SLICE_NS;
+        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        pthread_mutex_lock(&star->mutex);
+        if (star->lines[rank].descriptor < 0) pthread_cond_timedwait(&star->arrived, &star->mutex, &until);
+        is_there = star->lines[rank].descriptor >= 0;
+        pthread_mutex_unlock(&star->mutex);
+    }
     if (is_there) return LKS_OK;
     const lksi_identity *missing = &group->identities[rank];
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d (host %s, pid %d) did not connect to the new group in %lld ms", rank,

@@ -53,20 +53,31 @@ static lks_status watch_stream(const lks_group *group, lksi_context context, int
     return lksi_error_errno("cannot watch the connection of rank %d", rank);
 }
 
+static int64_t deadline_of(lks_group *group, lksi_context context) {
+    const lksi_progress *progress = lksi_progress_in(group, context);
+    int64_t timeout_ms = progress->timeout_ms > 0 ? progress->timeout_ms : group->timeout_ms;
+    return (progress->started_ns > 0 ? progress->started_ns : lksi_now_ns()) + timeout_ms * 1000000;
+}
+
 static lks_status connect_to(lks_group *group, lksi_context context, int to) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = (int32_t)context, .from = group->rank};
-    int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
-    int descriptor;
+    int descriptor = -1;
     lks_status status = lksi_dial(&group->members[to].address, group->world->secret.key, &hello, sizeof hello,
-                                  deadline_ns, false, is_aborted, group->control, &descriptor);
-    if (status == LKS_ERR_PEER || lksi_control_is_aborted(group->control)) return ended(group, context, to);
-    if (status != LKS_OK) return lksi_error(status, "rank %d cannot be reached: %s", to, lks_error_text());
-    status = watch_stream(group, context, descriptor, EPOLLOUT, to);
-    if (status == LKS_OK)
+                                  deadline_of(group, context), false, is_aborted, group->control, &descriptor);
+    bool is_over = status == LKS_ERR_PEER || lksi_control_is_aborted(group->control);
+    if (status == LKS_OK && !is_over) status = watch_stream(group, context, descriptor, EPOLLOUT, to);
+    if (status == LKS_OK && !is_over) {
         tcp_of(group)->out[context][to] = descriptor;
-    else
-        close(descriptor);
-    return status;
+        return LKS_OK;
+    }
+    if (descriptor >= 0) close(descriptor);
+    if (is_over) return ended(group, context, to);
+    char doing[160], why[256];
+    snprintf(why, sizeof why, "%s", lks_error_text());
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    const lksi_identity *unreached = &group->identities[to];
+    return lksi_error(status, "rank %d (host %s, pid %d) cannot be reached: %s; %s", to, unreached->host,
+                      (int)unreached->pid, why, doing);
 }
 
 static lks_status write_some(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
