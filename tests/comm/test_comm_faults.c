@@ -345,6 +345,34 @@ static void memory_that_one_rank_lacks_is_an_error_on_all(void **state) {
     run_processes(3, out_of_memory_everywhere, NULL);
 }
 
+/* Rank 0 leaves in peace; then rank 1 dies, to whom rank 2 has no connection. */
+static int leader_leaves(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    float x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 30000}));
+    if (rank == 1) {
+        lksi_sleep_ns(300000000);
+        raise(SIGKILL);
+    }
+    if (rank == 2) {
+        int64_t begin_ns = lksi_now_ns();
+        MUST(lks_recv(world, &x, 1, LKS_F32, 1, 0, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+        MUST(lksi_now_ns() - begin_ns < INT64_C(10000000000));
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_death_is_noticed_after_the_first_rank_has_left(void **state) {
+    (void)state;
+    pid_t pids[3];
+    set_master_environment();
+    for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, leader_leaves, NULL);
+    await_processes(pids, 3, 1);
+}
+
 static int init_survives_every_failed_allocation(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
@@ -395,6 +423,7 @@ int main(void) {
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
+        cmocka_unit_test(a_death_is_noticed_after_the_first_rank_has_left),
         cmocka_unit_test(init_gives_back_what_it_had_when_memory_runs_out),
         cmocka_unit_test(nothing_is_left_in_dev_shm),
     };

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Whose end a control connection tells. */
@@ -23,6 +24,7 @@ typedef struct control_end {
 /* The first seat has a connection to every other, those to the first; -1 elsewhere. */
 typedef struct shm {
     int *connections;
+    int *processes;    /* by seat: a pidfd of those we have no connection to; -1 elsewhere */
     control_end *ends; /* by seat */
     size_t control_nbytes;
 } shm;
@@ -101,24 +103,49 @@ static bool notice_end(void *opaque, int descriptor) {
     return false;
 }
 
+static void close_one(const lks_group *group, const int *descriptors, int seat) {
+    if (descriptors == NULL || descriptors[seat] < 0) return;
+    lksi_watch_remove(group->world->watch, descriptors[seat]);
+    close(descriptors[seat]);
+}
+
 static void close_all(shm *s, const lks_group *group, lksi_control *control) {
-    for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) {
-        if (s->connections[seat] < 0) continue;
-        lksi_watch_remove(group->world->watch, s->connections[seat]);
-        close(s->connections[seat]);
+    for (int seat = 0; seat < group->n_seats; seat++) {
+        close_one(group, s->connections, seat);
+        close_one(group, s->processes, seat);
     }
     if (control != NULL) munmap(control, s->control_nbytes);
     lksi_free(s->ends);
+    lksi_free(s->processes);
     lksi_free(s->connections);
     lksi_free(s);
 }
 
 static void leave(lks_group *group) { close_all(group->backing, group, group->control); }
 
+static bool notice_exit(void *opaque, int descriptor) {
+    const control_end *end = opaque;
+    (void)descriptor;
+    lksi_control_lost(end->control, end->other, "");
+    return false;
+}
+
+/* The first seat may leave before the others: they then have no connection to anybody, but still see a process end.
+ * Where the kernel cannot tell (Linux before 5.3, another pid namespace), the deadline does. */
+static lks_status watch_process(const shm *s, const lks_group *group, int seat) {
+    if (seat == group->seat) return LKS_OK;
+    s->processes[seat] = (int)syscall(SYS_pidfd_open, s->ends[seat].control->seats[seat].identity.pid, 0);
+    if (s->processes[seat] < 0) return LKS_OK;
+    return lksi_watch_add(group->world->watch, s->processes[seat], LKSI_WATCH_INPUT, notice_exit, &s->ends[seat]);
+}
+
 static lks_status watch_ends(const shm *s, const lks_group *group, lksi_control *control) {
     for (int seat = 0; seat < group->n_seats; seat++) {
-        if (s->connections[seat] < 0) continue;
         s->ends[seat] = (control_end){control, group->seat, seat};
+        if (s->connections[seat] < 0) {
+            LKS_TRY(watch_process(s, group, seat));
+            continue;
+        }
         LKS_TRY(lksi_watch_add(group->world->watch, s->connections[seat], LKSI_WATCH_END, notice_end, &s->ends[seat]));
     }
     return LKS_OK;
@@ -229,9 +256,12 @@ lks_status lksi_shm_join(lks_group *group) {
     shm *s = lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
     s->connections = lksi_alloc_array((size_t)group->n_seats, sizeof *s->connections);
+    s->processes = lksi_alloc_array((size_t)group->n_seats, sizeof *s->processes);
     s->ends = lksi_alloc_array((size_t)group->n_seats, sizeof *s->ends);
-    lks_status status = s->connections == NULL || s->ends == NULL ? LKS_ERR_MEMORY : LKS_OK;
+    bool is_whole = s->connections != NULL && s->processes != NULL && s->ends != NULL;
     for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) s->connections[seat] = -1;
+    for (int seat = 0; seat < group->n_seats && s->processes != NULL; seat++) s->processes[seat] = -1;
+    lks_status status = is_whole ? LKS_OK : LKS_ERR_MEMORY;
     if (status == LKS_OK) status = meet(s, group, &control);
     if (status == LKS_OK) status = watch_ends(s, group, control);
     if (status != LKS_OK) {
