@@ -3,6 +3,7 @@
 #include "comm/comm_internal.h"
 #include "comm/transport/tcp/tcp.h"
 
+#include <string.h>
 #include <unistd.h>
 
 struct lksi_arrival {
@@ -53,14 +54,15 @@ static void keep(lksi_world *world, const lksi_door_hello *hello, int descriptor
 
 static void arrive(void *opaque, int descriptor, const void *said) {
     lksi_world *world = opaque;
-    const lksi_door_hello *hello = said;
+    lksi_door_hello hello; /* what was said stands anywhere in a message */
+    memcpy(&hello, said, sizeof hello);
     pthread_mutex_lock(&world->mutex);
     lks_group *group = world->groups;
-    while (group != NULL && group->id != hello->group_id) group = group->next_in_world;
+    while (group != NULL && group->id != hello.group_id) group = group->next_in_world;
     if (group != NULL)
-        lksi_tcp_take(group, hello, descriptor);
+        lksi_tcp_take(group, &hello, descriptor);
     else
-        keep(world, hello, descriptor);
+        keep(world, &hello, descriptor);
     pthread_mutex_unlock(&world->mutex);
 }
 
