@@ -129,7 +129,7 @@ void lksi_work_discard(lks_work *work) {
 }
 
 static lks_status create_collective(lks_group *group, const lksi_call *call, lks_work **work) {
-    lks_work *created;
+    lks_work *created = NULL;
     LKS_TRY(work_create(group, &created));
     created->is_collective = true;
     created->call = *call;
@@ -150,7 +150,7 @@ static lks_status create_collective(lks_group *group, const lksi_call *call, lks
 
 /* The call has its number already, so a rank that cannot run it leaves the others alone with it. */
 lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **work) {
-    lks_work *created;
+    lks_work *created = NULL;
     lks_status status = create_collective(group, call, &created);
     if (status != LKS_OK) return lksi_group_fail(group, status);
     lksi_worker *worker = group->worker;

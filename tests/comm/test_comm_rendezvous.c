@@ -406,8 +406,10 @@ static void any_ranks_of_a_host_can_meet(void **state) {
     (void)state;
     static const int names[] = {4, 7, 9}, other_names[] = {1, 2, 3};
     pid_t pids[6] = {0};
-    gathering one = {.meeting = {"lks_group_split", 1, 0, 3, names}, .timeout_ms = 20000};
-    gathering other = {.meeting = {"lks_group_split", 2, 0, 3, other_names}, .timeout_ms = 20000};
+    gathering one = {.meeting = {.purpose = "lks_group_split", .id = 1, .rank = 0, .size = 3, .names = names},
+                     .timeout_ms = 20000};
+    gathering other = {.meeting = {.purpose = "lks_group_split", .id = 2, .rank = 0, .size = 3, .names = other_names},
+                       .timeout_ms = 20000};
     set_master_environment();
     for (int i = 0; i < 3; i++) {
         pids[i] = start_process(i, 10, gather, &one);
@@ -420,7 +422,7 @@ static void ranks_missing_at_a_meeting_are_named(void **state) {
     (void)state;
     static const int names[] = {4, 7, 9};
     pid_t pids[3] = {0};
-    gathering led = {.meeting = {"lks_group_split", 1, 0, 3, names},
+    gathering led = {.meeting = {.purpose = "lks_group_split", .id = 1, .rank = 0, .size = 3, .names = names},
                      .timeout_ms = 300,
                      .status = LKS_ERR_TIMEOUT,
                      .says = "lks_group_split: rank(s) 7, 9 of 3 did not arrive"};

@@ -263,7 +263,7 @@ lks_status lksi_shm_join(lks_group *group) {
     for (int seat = 0; seat < group->n_seats && s->processes != NULL; seat++) s->processes[seat] = -1;
     lks_status status = is_whole ? LKS_OK : LKS_ERR_MEMORY;
     if (status == LKS_OK) status = meet(s, group, &control);
-    if (status == LKS_OK) status = watch_ends(s, group, control);
+    if (status == LKS_OK && control != NULL) status = watch_ends(s, group, control);
     if (status != LKS_OK) {
         close_all(s, group, control);
         return status;
