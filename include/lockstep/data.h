@@ -85,13 +85,15 @@ typedef struct lks_loader_options {
 
 /* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
 typedef struct lks_batch {
-    const float *features;  /* (count, F) */
-    const int32_t *labels;  /* (count) */
-    const int64_t *indices; /* (count): which samples of the data set */
-    int64_t count;          /* samples on this rank; may be 0 in the last batch */
-    int64_t global_count;   /* samples on all ranks in this step */
-    int64_t global_offset;  /* position of this rank's first sample within the global batch */
-    int64_t epoch, step;    /* step counts within the epoch */
+    const void *features;    /* (count, F) f32; of a text: (count, T) i32 */
+    const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none */
+    const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */
+    int64_t count;           /* samples on this rank; may be 0 in the last batch */
+    int64_t global_count;    /* samples on all ranks in this step */
+    int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over */
+    int64_t global_n_labels; /* on all ranks */
+    int64_t global_offset;   /* position of this rank's first sample within the global batch */
+    int64_t epoch, step;     /* step counts within the epoch */
 } lks_batch;
 
 typedef struct lks_loader lks_loader;

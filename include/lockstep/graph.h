@@ -32,19 +32,29 @@ LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after 
 LKS_API lks_node *lks_input(lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims);
 
 /* How a parameter begins. Draws are keyed by (seed, name, element): the same whatever else the model holds. */
-typedef enum lks_initial { LKS_INITIAL_ZERO, LKS_INITIAL_UNIFORM, LKS_INITIAL_NORMAL } lks_initial;
+typedef enum lks_initial {
+    LKS_INITIAL_ZERO,
+    LKS_INITIAL_UNIFORM,
+    LKS_INITIAL_NORMAL,
+    LKS_INITIAL_CONSTANT
+} lks_initial;
 typedef struct lks_initializer {
     lks_initial kind;
-    double scale; /* uniform in [-scale, scale), or standard deviation */
+    double scale; /* uniform in [-scale, scale), standard deviation, or the constant */
 } lks_initializer;
 
 /* A trained tensor. Names are unique in a graph. */
 LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, const int64_t *dims,
                                 lks_initializer initial);
 
-/* --- operators --- */
+/* What a model keeps beside its parameters: a running average of a statistic. Every training step moves it by
+ * value += momentum * (statistic of the global batch - value). Saved and hashed with the parameters. */
+LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
+                             double momentum);
 
-/* x (N,K), weight (M,K), bias (M) or NULL -> x weight^T + bias (N,M) */
+/* --- operators; the others are in operators.h --- */
+
+/* x (...,K), weight (M,K), bias (M) or NULL -> x weight^T + bias (...,M) */
 LKS_API lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias);
 LKS_API lks_node *lks_add(lks_node *a, lks_node *b); /* same shapes */
 LKS_API lks_node *lks_relu(lks_node *x);
@@ -52,9 +62,10 @@ LKS_API lks_node *lks_tanh(lks_node *x);
 LKS_API lks_node *lks_sigmoid(lks_node *x);
 /* The same elements under other dimensions. */
 LKS_API lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims);
-/* logits (N,C), labels i32 (N) in 0..C-1 -> scalar: mean over N of -log softmax(logits)[label] */
+/* logits (...,C), labels i32 (...) in 0..C-1 -> scalar: mean over all labels of -log softmax(logits)[label] */
 LKS_API lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels);
-/* logits (N,C), labels i32 (N) -> scalar: how many rows have their largest element at the label. Has no gradient. */
+/* logits (...,C), labels i32 (...) -> scalar: how many rows have their largest element at the label. Has no gradient.
+ */
 LKS_API lks_node *lks_count_correct(lks_node *logits, lks_node *labels);
 
 LKS_API lks_graph *lks_node_graph(lks_node *node);
@@ -80,16 +91,22 @@ typedef struct lks_parameter_view {
     const int64_t *dims;
     int64_t count;
     lks_type type;
-    void *value;    /* count elements, row-major */
-    void *gradient; /* likewise */
+    int is_buffer;
 } lks_parameter_view;
 
-LKS_API int lks_store_n_parameters(const lks_store *store);
-LKS_API int64_t lks_store_count(const lks_store *store); /* elements of all parameters */
+LKS_API int lks_store_n_parameters(const lks_store *store); /* those that are trained: index 0.. */
+LKS_API int lks_store_n_tensors(const lks_store *store);    /* buffers, which follow, included */
+LKS_API int64_t lks_store_count(const lks_store *store);    /* elements of all parameters */
 LKS_API lks_parameter_view lks_store_parameter(const lks_store *store, int index);
-/* Index of the parameter with that name, -1 if there is none. */
+/* Copies a tensor's `count` elements, row-major; how the store keeps them is the device's choice.
+ * Errors: LKS_ERR_ARGUMENT: index; LKS_ERR_TORN: a shared replica whose update did not finish. */
+LKS_API lks_status lks_store_read(const lks_store *store, int index, void *values);
+LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient);
+/* Likewise inwards. A shared replica has one copy of the values: one rank writes it, between barriers. */
+LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
+/* Index of the parameter or buffer with that name, -1 if there is none. */
 LKS_API int lks_store_find(const lks_store *store, const char *name);
-/* SHA-256 over all parameters' values: name order, row-major, little-endian; 64 digits and a NUL. */
+/* SHA-256 over all parameters' and buffers' values: name order, row-major, little-endian; 64 digits and a NUL. */
 LKS_API lks_status lks_store_sha256(const lks_store *store, char hex[65]);
 
 /* --- programs: a graph compiled for one batch size --- */
@@ -98,10 +115,12 @@ typedef struct lks_program lks_program;
 
 typedef struct lks_program_options {
     int64_t batch;   /* N; required */
-    int is_training; /* 1: with backward; `loss` is then required */
+    int is_training; /* 1: with backward; `loss` is then required. 0: as in evaluation: no dropout, running statistics
+                      */
     lks_node *loss;
     lks_node *const *outputs; /* what can be read after forward, besides the loss */
     int n_outputs;
+    int is_timed; /* 1: lks_program_describe shows each kernel's mean time */
 } lks_program_options;
 
 /* Compiles. Programs of one store share its parameters; running allocates nothing.
@@ -111,6 +130,9 @@ LKS_API void lks_program_destroy(lks_program *program);
 
 /* Gives the input `node` its data for the next runs; the program reads it in place until they are over. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
+/* What dropout's draws of the next runs depend on: the training's seed and step, and the index of this rank's first
+ * sample within the global batch, so that they do not depend on how it is divided. */
+LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, int64_t first_sample);
 /* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named); LKS_ERR_ARGUMENT: a label outside C.
  */
 LKS_API lks_status lks_program_forward(lks_program *program);
@@ -122,7 +144,7 @@ LKS_API const void *lks_program_output(const lks_program *program, const lks_nod
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
 /* Bytes of activations and scratch, planned by liveness. */
 LKS_API size_t lks_program_nbytes(const lks_program *program);
-/* The kernels in order, one per line, into `text` (cut at nbytes). */
+/* The kernels in order, one per line: shape, layout, bytes written, time; into `text` (cut at nbytes). */
 LKS_API void lks_program_describe(const lks_program *program, char *text, size_t nbytes);
 
 #ifdef __cplusplus

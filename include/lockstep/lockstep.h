@@ -9,6 +9,7 @@
 #include <lockstep/graph.h>
 #include <lockstep/launch.h>
 #include <lockstep/nn.h>
+#include <lockstep/operators.h>
 #include <lockstep/optim.h>
 #include <lockstep/parallel.h>
 #include <lockstep/train.h>

@@ -88,6 +88,8 @@ static void fill(lks_loader *loader, slot *s, place at) {
         .indices = s->indices,
         .count = share.count,
         .global_count = share.global_count,
+        .n_labels = share.count,
+        .global_n_labels = share.global_count,
         .global_offset = share.global_offset,
         .epoch = at.epoch,
         .step = at.step,

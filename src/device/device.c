@@ -53,4 +53,17 @@ void lks_device_destroy(lks_device *device) {
 
 const char *lks_device_name(const lks_device *device) { return device->ops->name; }
 
+void lksi_lowering_make_row_major(lksi_lowering *lowering) {
+    for (int i = 0; i < lowering->n_inputs; i++) lowering->input_layouts[i] = (lksi_layout){0};
+    for (int i = 0; i < lowering->n_outputs; i++) lowering->output_layouts[i] = (lksi_layout){0};
+}
+
+size_t lksi_layout_nbytes(const lksi_layout *layout, const lksi_tensor *tensor) {
+    return layout->id == 0 ? lksi_tensor_nbytes(tensor) : layout->nbytes;
+}
+
+const char *lksi_layout_name(const lks_device *device, uint64_t id) {
+    return id == 0 || device->ops->layout_name == NULL ? "row-major" : device->ops->layout_name(id);
+}
+
 void lksi_device_enter(const lks_device *device) { lksi_openmp_set_threads(device->num_threads); }

@@ -1,17 +1,27 @@
 /* From the intermediate form to a program: drop what nothing needs, offer epilogues, lower, place in memory. */
 #include "graph/program_internal.h"
 
+/* One value's elements in another layout. */
+typedef struct layout_copy {
+    lksi_value of;
+    uint64_t layout_id;
+    lksi_value copy;
+} layout_copy;
+
 typedef struct compiler {
     lksi_ir ir;
     int *n_users; /* per value (root): nodes that read it, one more for what the user reads */
     lksi_interval *intervals;
     lks_program *program;
+    size_t step_capacity;
+    layout_copy *copies;
+    size_t n_copies, copy_capacity;
 } compiler;
 
 static lksi_value root_of(const lksi_ir *ir, lksi_value value) { return ir->values[value].root; }
 
 static void count_users(compiler *c) {
-    for (int i = 0; i < c->program->n_outputs; i++) c->n_users[c->program->outputs[i].value]++;
+    for (int i = 0; i < c->program->n_outputs; i++) c->n_users[root_of(&c->ir, c->program->outputs[i].value)]++;
     for (size_t i = 0; i < c->ir.n_nodes; i++) {
         const lksi_ir_node *node = &c->ir.nodes[i];
         if (node->op == LKSI_OP_RESHAPE) continue; /* an alias reads nothing */
@@ -47,10 +57,104 @@ static lksi_ir_node *find_epilogue(compiler *c, lksi_value value, size_t after) 
     return NULL;
 }
 
+/* An alias is seen as row-major: what it stands for is reordered into that if need be. */
+static lksi_layout layout_of(const compiler *c, lksi_value value) {
+    return root_of(&c->ir, value) == value ? c->ir.values[value].layout : (lksi_layout){0};
+}
+
 static void lowering_of(const compiler *c, const lksi_ir_node *node, lksi_lowering *lowering) {
-    *lowering = (lksi_lowering){.op = node->op, .n_inputs = node->n_inputs, .n_outputs = node->n_outputs};
-    for (int i = 0; i < node->n_inputs; i++) lowering->inputs[i] = c->ir.values[node->inputs[i]].tensor;
-    for (int i = 0; i < node->n_outputs; i++) lowering->outputs[i] = c->ir.values[node->outputs[i]].tensor;
+    *lowering = (lksi_lowering){
+        .op = node->op, .attributes = node->attributes, .n_inputs = node->n_inputs, .n_outputs = node->n_outputs};
+    for (int i = 0; i < node->n_inputs; i++) {
+        lowering->inputs[i] = c->ir.values[node->inputs[i]].tensor;
+        lowering->input_layouts[i] = layout_of(c, node->inputs[i]);
+    }
+    for (int i = 0; i < node->n_outputs; i++) {
+        const lksi_ir_value *value = &c->ir.values[node->outputs[i]];
+        lowering->outputs[i] = value->tensor;
+        lowering->is_output_fixed[i] = value->role == LKSI_GRADIENT;
+        if (value->role == LKSI_GRADIENT) lowering->output_layouts[i] = value->layout;
+    }
+}
+
+static lks_status append_step(compiler *c, const lksi_step *step) {
+    lks_program *program = c->program;
+    lks_status status = lksi_grow((void **)&program->steps, &c->step_capacity, program->n_steps + 1, sizeof *step);
+    if (status == LKS_OK) program->steps[program->n_steps++] = *step;
+    return status;
+}
+
+/* --- layouts --- */
+
+static lks_status append_reorder(compiler *c, const lksi_tensor *tensor, lksi_value from, lksi_layout from_layout,
+                                 lksi_value to, lksi_layout to_layout) {
+    const lks_device *device = c->ir.graph->device;
+    lksi_lowering lowering = {.op = LKSI_OP_REORDER, .n_inputs = 1, .n_outputs = 1, .is_output_fixed = {true}};
+    lowering.inputs[0] = lowering.outputs[0] = *tensor;
+    lowering.input_layouts[0] = from_layout;
+    lowering.output_layouts[0] = to_layout;
+    lksi_step step = {.inputs = {from}, .outputs = {to}};
+    LKS_TRY(device->ops->lower(device, &lowering, &step.kernel));
+    lks_status status = append_step(c, &step);
+    if (status != LKS_OK && step.kernel.release != NULL) step.kernel.release(&step.kernel);
+    return status;
+}
+
+static lks_status add_placed_value(compiler *c, const lksi_tensor *tensor, lksi_layout layout, lksi_value *value) {
+    *value = lksi_ir_add_value(&c->ir, *tensor, LKSI_TEMPORARY, 0);
+    if (*value == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
+    c->ir.values[*value].layout = layout;
+    return LKS_OK;
+}
+
+/* A value that holds `value`'s elements in `layout`: itself, or a copy that is made once. */
+static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, lksi_value *result) {
+    if (layout_of(c, value).id == layout.id && root_of(&c->ir, value) == value) {
+        *result = value;
+        return LKS_OK;
+    }
+    for (size_t i = 0; i < c->n_copies; i++)
+        if (c->copies[i].of == value && c->copies[i].layout_id == layout.id) {
+            *result = c->copies[i].copy;
+            return LKS_OK;
+        }
+    lksi_tensor tensor = c->ir.values[value].tensor; /* a copy: the array may move */
+    lksi_value from = value;
+    if (root_of(&c->ir, value) != value) LKS_TRY(in_layout(c, root_of(&c->ir, value), (lksi_layout){0}, &from));
+    *result = from;
+    if (layout_of(c, value).id != layout.id) {
+        LKS_TRY(add_placed_value(c, &tensor, layout, result));
+        LKS_TRY(append_reorder(c, &tensor, from, layout_of(c, value), *result, layout));
+    }
+    LKS_TRY(lksi_grow((void **)&c->copies, &c->copy_capacity, c->n_copies + 1, sizeof *c->copies));
+    c->copies[c->n_copies++] = (layout_copy){value, layout.id, *result};
+    return LKS_OK;
+}
+
+/* Reorders before the kernel where it reads other layouts than there are; the step owns the kernel afterwards. */
+static lks_status append_kernel(compiler *c, const lksi_ir_node *node, lksi_step *step) {
+    const lksi_lowering *answer = &step->kernel.lowering;
+    for (int i = 0; i < node->n_inputs; i++)
+        LKS_TRY(in_layout(c, node->inputs[i], answer->input_layouts[i], &step->inputs[i]));
+    for (int i = 0; i < node->n_outputs; i++) {
+        step->outputs[i] = node->outputs[i];
+        lksi_ir_value *value = &c->ir.values[node->outputs[i]];
+        if (value->role != LKSI_GRADIENT)
+            value->layout = answer->output_layouts[i];
+        else if (value->layout.id != answer->output_layouts[i].id)
+            LKS_TRY(add_placed_value(c, &answer->outputs[i], answer->output_layouts[i], &step->outputs[i]));
+    }
+    return append_step(c, step);
+}
+
+/* And after it, where a parameter's gradient is kept in another layout than the kernel writes. */
+static lks_status append_final_reorders(compiler *c, const lksi_ir_node *node, const lksi_step *step) {
+    for (int i = 0; i < node->n_outputs; i++)
+        if (step->outputs[i] != node->outputs[i])
+            LKS_TRY(append_reorder(c, &step->kernel.lowering.outputs[i], step->outputs[i],
+                                   c->ir.values[step->outputs[i]].layout, node->outputs[i],
+                                   c->ir.values[node->outputs[i]].layout));
+    return LKS_OK;
 }
 
 /* Offers the chain of element-wise nodes behind `node` to the device and lets those it takes write in its place. */
@@ -70,27 +174,39 @@ static lks_status lower_node(compiler *c, size_t index) {
     lowering.epilogues = offered;
     lowering.n_epilogues = n_offered;
     const lks_device *device = c->ir.graph->device;
-    lksi_step *step = &c->program->steps[c->program->n_steps];
-    LKS_TRY(device->ops->lower(device, &lowering, &step->kernel));
-    c->program->n_steps++;
-    for (int i = 0; i < step->kernel.n_epilogues && i < n_offered; i++) {
+    lksi_step step = {0};
+    LKS_TRY(device->ops->lower(device, &lowering, &step.kernel));
+    for (int i = 0; i < step.kernel.n_epilogues && i < n_offered; i++) {
         chain[i]->is_removed = true;
         c->n_users[node->outputs[0]]--;
         node->outputs[0] = chain[i]->outputs[0];
     }
-    for (int i = 0; i < node->n_inputs; i++) step->inputs[i] = root_of(&c->ir, node->inputs[i]);
-    for (int i = 0; i < node->n_outputs; i++) step->outputs[i] = node->outputs[i];
+    lks_status status = append_kernel(c, node, &step);
+    if (status != LKS_OK) {
+        if (step.kernel.release != NULL) step.kernel.release(&step.kernel);
+        return status;
+    }
+    return append_final_reorders(c, node, &step);
+}
+
+/* What the user reads is row-major; it is made so before the backward pass, while it is still in the caches. */
+static lks_status finish_forward(compiler *c) {
+    lks_program *program = c->program;
+    for (int i = 0; i < program->n_outputs; i++)
+        LKS_TRY(in_layout(c, program->outputs[i].value, (lksi_layout){0}, &program->outputs[i].value));
+    program->n_forward = program->n_steps;
     return LKS_OK;
 }
 
 static lks_status lower_all(compiler *c) {
     for (size_t i = 0; i < c->ir.n_nodes; i++) {
-        if (i == c->ir.n_forward) c->program->n_forward = c->program->n_steps;
+        if (i == c->ir.n_forward) LKS_TRY(finish_forward(c));
         if (!c->ir.nodes[i].is_removed) LKS_TRY(lower_node(c, i));
     }
-    if (c->ir.n_forward == c->ir.n_nodes) c->program->n_forward = c->program->n_steps;
-    return LKS_OK;
+    return c->ir.n_forward == c->ir.n_nodes ? finish_forward(c) : LKS_OK;
 }
+
+/* --- memory --- */
 
 static void touch(lksi_interval *interval, int step) {
     if (interval->first > step) interval->first = step;
@@ -110,11 +226,14 @@ static void find_lifetimes(compiler *c) {
         touch(&c->intervals[program->outputs[i].value], (int)program->n_steps);
     for (size_t v = 0; v < c->ir.n_values; v++)
         if (c->ir.values[v].role == LKSI_TEMPORARY && c->intervals[v].last >= 0)
-            c->intervals[v].nbytes = lksi_tensor_nbytes(&c->ir.values[v].tensor);
+            c->intervals[v].nbytes = lksi_layout_nbytes(&c->ir.values[v].layout, &c->ir.values[v].tensor);
 }
 
 static lks_status place(compiler *c) {
     lks_program *program = c->program;
+    c->intervals = lksi_alloc_array(c->ir.n_values, sizeof *c->intervals);
+    program->memory = lksi_alloc_array(c->ir.n_values, sizeof *program->memory);
+    if (c->intervals == NULL || program->memory == NULL) return LKS_ERR_MEMORY;
     find_lifetimes(c);
     LKS_TRY(lksi_plan_memory(c->intervals, c->ir.n_values, &program->scratch_offset));
     program->scratch_offset = (program->scratch_offset + 63) / 64 * 64;
@@ -127,26 +246,40 @@ static lks_status place(compiler *c) {
     return program->arena != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-static lks_status find_parameter(const lks_store *store, const lks_node *node, lks_parameter_view *view) {
-    int index = lks_store_find(store, node->name);
-    if (index < 0) return lksi_error(LKS_ERR_STATE, "parameter '%s' is not in the store", node->name);
-    *view = lks_store_parameter(store, index);
+/* Where parameters and their gradients are kept, and how. */
+static lks_status find_storage(compiler *c) {
+    const lks_store *store = c->program->store;
+    for (size_t v = 0; v < c->ir.n_values; v++) {
+        lksi_ir_value *value = &c->ir.values[v];
+        if (value->role != LKSI_PARAMETER && value->role != LKSI_GRADIENT) continue;
+        const char *name = c->ir.graph->nodes[value->index]->name;
+        int index = lks_store_find(store, name);
+        if (index < 0) return lksi_error(LKS_ERR_STATE, "parameter '%s' is not in the store", name);
+        value->layout = store->slots[index].layout;
+    }
     return LKS_OK;
 }
 
-static lks_status bind_memory(compiler *c) {
+static void *stored_at(const lks_store *store, const lksi_ir_value *value) {
+    const lksi_slot *slot = &store->slots[lks_store_find(store, store->graph->nodes[value->index]->name)];
+    char *flat = value->role == LKSI_PARAMETER ? store->values : store->gradients;
+    return flat + slot->offset * lks_type_nbytes(value->tensor.type);
+}
+
+static void bind_memory(compiler *c) {
     lks_program *program = c->program;
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
-        lks_parameter_view view;
         switch (value->role) {
         case LKSI_PARAMETER:
         case LKSI_GRADIENT:
-            LKS_TRY(find_parameter(program->store, c->ir.graph->nodes[value->index], &view));
-            program->memory[v] = value->role == LKSI_PARAMETER ? view.value : view.gradient;
+            program->memory[v] = stored_at(program->store, value);
             break;
         case LKSI_SEED:
             program->memory[v] = &program->seed;
+            break;
+        case LKSI_RANDOM:
+            program->memory[v] = program->random;
             break;
         case LKSI_TEMPORARY:
             program->memory[v] = program->arena + c->intervals[v].offset;
@@ -156,37 +289,33 @@ static lks_status bind_memory(compiler *c) {
             break;
         }
     }
-    return LKS_OK;
 }
 
 static lks_status build_ir(compiler *c, const lks_program_options *options, lks_node *const *outputs, int n_outputs) {
     lks_program *program = c->program;
-    LKS_TRY(lksi_ir_create(&c->ir, program->store->graph, options->batch, outputs, n_outputs));
+    LKS_TRY(
+        lksi_ir_create(&c->ir, program->store->graph, options->batch, options->is_training != 0, outputs, n_outputs));
     if (options->is_training) LKS_TRY(lksi_ir_differentiate(&c->ir, options->loss));
     if (options->is_training && c->ir.n_final == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
     c->n_users = lksi_alloc_array(c->ir.n_values, sizeof *c->n_users);
-    c->intervals = lksi_alloc_array(c->ir.n_values, sizeof *c->intervals);
-    program->steps = lksi_alloc_array(c->ir.n_nodes, sizeof *program->steps);
-    program->memory = lksi_alloc_array(c->ir.n_values, sizeof *program->memory);
     program->inputs = lksi_alloc_array(c->ir.graph->n_nodes, sizeof *program->inputs);
     program->outputs = lksi_alloc_array((size_t)n_outputs, sizeof *program->outputs);
-    if (c->n_users == NULL || c->intervals == NULL || program->steps == NULL || program->memory == NULL ||
-        program->inputs == NULL || program->outputs == NULL)
-        return LKS_ERR_MEMORY;
+    if (c->n_users == NULL || program->inputs == NULL || program->outputs == NULL) return LKS_ERR_MEMORY;
     for (int i = 0; i < n_outputs; i++)
-        program->outputs[program->n_outputs++] =
-            (lksi_binding){outputs[i], root_of(&c->ir, c->ir.node_values[outputs[i]->id])};
+        program->outputs[program->n_outputs++] = (lksi_binding){outputs[i], c->ir.node_values[outputs[i]->id]};
     return LKS_OK;
 }
 
 static lks_status compile(compiler *c, const lks_program_options *options, lks_node *const *outputs, int n_outputs) {
     LKS_TRY(build_ir(c, options, outputs, n_outputs));
+    LKS_TRY(find_storage(c));
     count_users(c);
     remove_unused(c);
     LKS_TRY(lower_all(c));
     LKS_TRY(place(c));
-    return bind_memory(c);
+    bind_memory(c);
+    return LKS_OK;
 }
 
 static lks_status check_options(const lks_store *store, const lks_program_options *options) {
@@ -220,6 +349,7 @@ lks_status lks_program_create(lks_program **program, lks_store *store, const lks
     for (int i = 0; i < options->n_outputs; i++) outputs[n_outputs++] = options->outputs[i];
     c.program->store = store;
     c.program->batch = options->batch;
+    c.program->is_timed = options->is_timed != 0;
     status = compile(&c, options, outputs, n_outputs);
 free_compiler:
     if (status == LKS_OK)
@@ -229,6 +359,7 @@ free_compiler:
     lksi_free(outputs);
     lksi_free(c.n_users);
     lksi_free(c.intervals);
+    lksi_free(c.copies);
     lksi_ir_destroy(&c.ir);
     return status;
 }

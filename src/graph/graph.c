@@ -54,6 +54,8 @@ uint64_t lksi_graph_fingerprint(const lks_graph *graph) {
     for (size_t i = 0; i < graph->n_nodes; i++) {
         const lks_node *node = graph->nodes[i];
         hash = lksi_hash64(hash, &node->op, sizeof node->op);
+        hash = lksi_hash64(hash, &node->attributes, sizeof node->attributes);
+        hash = lksi_hash64(hash, &node->momentum, sizeof node->momentum);
         for (int j = 0; j < node->n_inputs; j++) hash = lksi_hash64(hash, &node->inputs[j]->id, sizeof(int));
         hash = lksi_hash64(hash, &node->outputs[0].type, sizeof(lks_type));
         hash = lksi_hash64(hash, node->outputs[0].dims, (size_t)node->outputs[0].n_dims * sizeof(int64_t));
@@ -95,13 +97,14 @@ static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, con
 }
 
 static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type type, int n_dims, const int64_t *dims,
-                      lks_initializer initial) {
+                      lks_initializer initial, double momentum) {
     if (graph == NULL) return &no_graph;
     lks_status status = check_leaf(graph, name, n_dims, dims, op == LKSI_OP_INPUT);
     if (status != LKS_OK) return lksi_graph_poison(graph, status);
     lks_node node = {.op = op, .n_outputs = 1, .initial = initial};
     node.outputs[0] = (lksi_tensor){.type = type, .n_dims = n_dims};
     for (int i = 0; i < n_dims; i++) node.outputs[0].dims[i] = dims[i];
+    node.momentum = momentum;
     node.name = lksi_strdup(name);
     if (node.name == NULL) return lksi_graph_poison(graph, LKS_ERR_MEMORY);
     lks_node *made = append(graph, &node);
@@ -111,18 +114,33 @@ static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type t
 
 lks_node *lks_input(lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims) {
     if (graph != NULL && (type == LKS_F32 || type == LKS_F64)) type = graph->device->float_type;
-    return leaf(graph, LKSI_OP_INPUT, name, type, n_dims, dims, (lks_initializer){LKS_INITIAL_ZERO, 0});
+    return leaf(graph, LKSI_OP_INPUT, name, type, n_dims, dims, (lks_initializer){LKS_INITIAL_ZERO, 0}, 0);
 }
 
 lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, lks_initializer initial) {
     lks_type type = graph != NULL ? graph->device->float_type : LKS_F32;
-    return leaf(graph, LKSI_OP_PARAMETER, name, type, n_dims, dims, initial);
+    return leaf(graph, LKSI_OP_PARAMETER, name, type, n_dims, dims, initial, 0);
 }
 
-/* An operator node; `result` is set for RESHAPE only. */
-static lks_node *operate(lksi_op op, lks_node *const *inputs, int n_inputs, const lksi_tensor *result) {
+lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
+                     double momentum) {
+    lks_type type = graph != NULL ? graph->device->float_type : LKS_F32;
+    return leaf(graph, LKSI_OP_BUFFER, name, type, n_dims, dims, (lks_initializer){LKS_INITIAL_CONSTANT, initial},
+                momentum);
+}
+
+lks_node *lksi_graph_random(lks_graph *graph) {
+    if (graph == NULL) return &no_graph;
+    for (size_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i]->op == LKSI_OP_RANDOM) return graph->nodes[i];
+    return append(graph, &(lks_node){.op = LKSI_OP_RANDOM, .n_outputs = 1, .outputs[0] = {LKS_I64, 1, {3}}});
+}
+
+lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_node *const *inputs, int n_inputs,
+                             const lksi_tensor *result) {
     lks_graph *graph = inputs[0]->graph;
-    lks_node node = {.op = op, .n_inputs = n_inputs};
+    lks_node node = {.op = op, .n_inputs = n_inputs, .n_outputs = lksi_op_n_outputs(op)};
+    if (attributes != NULL) node.attributes = *attributes;
     lksi_tensor shapes[LKSI_MAX_INPUTS];
     for (int i = 0; i < n_inputs; i++) {
         if (lksi_node_is_poison(inputs[i])) return inputs[i]; /* poison spreads */
@@ -137,19 +155,21 @@ static lks_node *operate(lksi_op op, lks_node *const *inputs, int n_inputs, cons
         node.outputs[0] = *result;
         status = lksi_tensor_check(result, 1, lksi_op_name(op));
     }
-    if (status == LKS_OK) status = lksi_op_infer(op, shapes, n_inputs, node.outputs, &node.n_outputs);
+    if (status == LKS_OK) status = lksi_op_infer(op, attributes, shapes, n_inputs, node.outputs);
     if (status == LKS_OK) status = lksi_tensor_check(&node.outputs[0], 1, lksi_op_name(op));
     return status == LKS_OK ? append(graph, &node) : lksi_graph_poison(graph, status);
 }
 
 lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias) {
-    return operate(LKSI_OP_LINEAR, (lks_node *[]){x, weight, bias}, bias != NULL ? 3 : 2, NULL);
+    return lksi_graph_operate(LKSI_OP_LINEAR, NULL, (lks_node *[]){x, weight, bias}, bias != NULL ? 3 : 2, NULL);
 }
 
-lks_node *lks_add(lks_node *a, lks_node *b) { return operate(LKSI_OP_ADD, (lks_node *[]){a, b}, 2, NULL); }
-lks_node *lks_relu(lks_node *x) { return operate(LKSI_OP_RELU, &x, 1, NULL); }
-lks_node *lks_tanh(lks_node *x) { return operate(LKSI_OP_TANH, &x, 1, NULL); }
-lks_node *lks_sigmoid(lks_node *x) { return operate(LKSI_OP_SIGMOID, &x, 1, NULL); }
+lks_node *lks_add(lks_node *a, lks_node *b) {
+    return lksi_graph_operate(LKSI_OP_ADD, NULL, (lks_node *[]){a, b}, 2, NULL);
+}
+lks_node *lks_relu(lks_node *x) { return lksi_graph_operate(LKSI_OP_RELU, NULL, &x, 1, NULL); }
+lks_node *lks_tanh(lks_node *x) { return lksi_graph_operate(LKSI_OP_TANH, NULL, &x, 1, NULL); }
+lks_node *lks_sigmoid(lks_node *x) { return lksi_graph_operate(LKSI_OP_SIGMOID, NULL, &x, 1, NULL); }
 
 lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
     lksi_tensor result = {.type = x->outputs[0].type, .n_dims = n_dims};
@@ -157,13 +177,13 @@ lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
         return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible",
                                                       n_dims, LKSI_MAX_DIMS));
     for (int i = 0; i < n_dims; i++) result.dims[i] = dims[i];
-    return operate(LKSI_OP_RESHAPE, &x, 1, &result);
+    return lksi_graph_operate(LKSI_OP_RESHAPE, NULL, &x, 1, &result);
 }
 
 lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels) {
-    return operate(LKSI_OP_CROSS_ENTROPY, (lks_node *[]){logits, labels}, 2, NULL);
+    return lksi_graph_operate(LKSI_OP_CROSS_ENTROPY, NULL, (lks_node *[]){logits, labels}, 2, NULL);
 }
 
 lks_node *lks_count_correct(lks_node *logits, lks_node *labels) {
-    return operate(LKSI_OP_COUNT_CORRECT, (lks_node *[]){logits, labels}, 2, NULL);
+    return lksi_graph_operate(LKSI_OP_COUNT_CORRECT, NULL, (lks_node *[]){logits, labels}, 2, NULL);
 }

@@ -26,9 +26,13 @@ typedef struct lksi_store_memory {
 /* Without initial values: the caller decides which rank writes them. The context is released with the store. */
 lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_store_memory *memory);
 /* Writes the initial values; a parameter's draws depend on (seed, name, element) alone. */
-void lksi_store_initialize(lks_store *store, uint64_t seed);
+lks_status lksi_store_initialize(lks_store *store, uint64_t seed);
 
-/* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. */
+/* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. Those from buffer_begin
+ * on are buffers, whose "gradients" are statistics. */
+size_t lksi_store_buffer_begin(const lks_store *store);
+/* The momentum of the buffer that element `offset` (>= buffer_begin) belongs to; *end: where that buffer ends. */
+double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t *end);
 size_t lksi_store_padded_count(const lks_store *store);
 void *lksi_store_values(const lks_store *store);
 void *lksi_store_gradients(const lks_store *store);

@@ -10,12 +10,14 @@ struct lks_node {
     lks_graph *graph;
     int id; /* position in the graph: inputs come before their users */
     lksi_op op;
-    char *name; /* inputs and parameters */
+    lksi_attributes attributes;
+    char *name; /* inputs, parameters and buffers */
     int n_inputs;
     lks_node *inputs[LKSI_MAX_INPUTS];
     lksi_tensor outputs[LKSI_MAX_OUTPUTS];
     int n_outputs;
     lks_initializer initial;
+    double momentum; /* buffers */
 };
 
 struct lks_graph {
@@ -27,33 +29,43 @@ struct lks_graph {
     char *error;
 };
 
+/* An operator node. `attributes` NULL: all 0; `result`: its shape where the catalogue says "given". Poison in, poison
+ * out. */
+lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_node *const *inputs, int n_inputs,
+                             const lksi_tensor *result);
+
+/* The graph's leaf that tells dropout where in training it is; made when first asked for. */
+lks_node *lksi_graph_random(lks_graph *graph);
+
 /* The graph's first error again, if it had one. */
 lks_status lksi_graph_check(lks_graph *graph);
 
 /* --- the intermediate form that is differentiated and lowered --- */
 
-typedef enum lksi_role { LKSI_TEMPORARY, LKSI_INPUT, LKSI_PARAMETER, LKSI_GRADIENT, LKSI_SEED } lksi_role;
+/* Buffers are parameters here: what a gradient rule gives for one is the statistic of this batch. */
+typedef enum lksi_role { LKSI_TEMPORARY, LKSI_INPUT, LKSI_PARAMETER, LKSI_GRADIENT, LKSI_SEED, LKSI_RANDOM } lksi_role;
 
 typedef struct lksi_ir_value {
     lksi_tensor tensor;
     lksi_role role;
-    int index;       /* of the graph node (input, parameter), or of the parameter's node (gradient) */
-    lksi_value root; /* the value whose memory it is: itself, or what was reshaped */
+    int index;          /* of the graph node (input, parameter), or of the parameter's node (gradient) */
+    lksi_value root;    /* the value whose memory it is: itself, or what was reshaped; an alias is row-major */
+    lksi_layout layout; /* of a root: how it lies in memory */
     bool needs_gradient;
 } lksi_ir_value;
 
 typedef struct lksi_ir_node {
     lksi_op op;
+    lksi_attributes attributes;
     int n_inputs, n_outputs;
     lksi_value inputs[LKSI_MAX_INPUTS], outputs[LKSI_MAX_OUTPUTS];
-    lksi_op epilogues[4];
-    int n_epilogues;
     bool is_removed; /* swallowed as an epilogue, or a reshape, or unused */
 } lksi_ir_node;
 
 typedef struct lksi_ir {
     lks_graph *graph;
     int64_t batch;
+    bool is_training;
     lksi_ir_value *values;
     size_t n_values, value_capacity;
     lksi_ir_node *nodes;
@@ -64,15 +76,16 @@ typedef struct lksi_ir {
     int n_final;
 } lksi_ir;
 
-/* Forward: what `outputs` depend on, at `batch` samples. */
-lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, lks_node *const *outputs, int n_outputs);
+/* Forward: what `outputs` depend on, at `batch` samples, as it is in training or in evaluation (where dropout passes
+ * everything and batch norm goes by its running statistics). */
+lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, bool is_training, lks_node *const *outputs,
+                          int n_outputs);
 void lksi_ir_destroy(lksi_ir *ir);
 /* Appends the backward pass of `loss`. */
 lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss);
 
-/* Appends; LKSI_NO_VALUE or an error when memory is out. */
+/* Appends; LKSI_NO_VALUE when memory is out. */
 lksi_value lksi_ir_add_value(lksi_ir *ir, lksi_tensor tensor, lksi_role role, int index);
-lksi_ir_node *lksi_ir_add_node(lksi_ir *ir, lksi_op op, const lksi_value *inputs, int n_inputs);
 
 /* --- memory plan --- */
 
@@ -89,16 +102,17 @@ lks_status lksi_plan_memory(lksi_interval *intervals, size_t n_intervals, size_t
 
 typedef struct lksi_slot {
     lks_node *node;
-    size_t offset; /* elements, in the flat arrays */
-    int64_t count;
+    size_t offset;      /* elements, in the flat arrays */
+    int64_t count;      /* logical elements */
+    lksi_layout layout; /* how they lie there */
 } lksi_slot;
 
 struct lks_store {
     lks_graph *graph;
     lksi_store_memory memory;
-    lksi_slot *slots; /* gradient-ready order */
-    int n_slots;
-    size_t padded_count;
+    lksi_slot *slots; /* parameters in gradient-ready order, then buffers */
+    int n_slots, n_parameters;
+    size_t padded_count, buffer_begin; /* elements; buffers lie from buffer_begin on */
     void *values, *gradients;
 };
 

@@ -11,7 +11,7 @@ lksi_value lksi_ir_add_value(lksi_ir *ir, lksi_tensor tensor, lksi_role role, in
     return value;
 }
 
-lksi_ir_node *lksi_ir_add_node(lksi_ir *ir, lksi_op op, const lksi_value *inputs, int n_inputs) {
+static lksi_ir_node *add_node(lksi_ir *ir, lksi_op op, const lksi_value *inputs, int n_inputs) {
     if (lksi_grow((void **)&ir->nodes, &ir->node_capacity, ir->n_nodes + 1, sizeof *ir->nodes) != LKS_OK) return NULL;
     lksi_ir_node *node = &ir->nodes[ir->n_nodes++];
     *node = (lksi_ir_node){.op = op, .n_inputs = n_inputs};
@@ -19,25 +19,28 @@ lksi_ir_node *lksi_ir_add_node(lksi_ir *ir, lksi_op op, const lksi_value *inputs
     return node;
 }
 
-/* Adds an operator with its output values, at known shapes; NULL after an error. */
-static lksi_ir_node *add_operator(lksi_ir *ir, lksi_op op, const lksi_value *inputs, int n_inputs,
-                                  const lksi_tensor *result) {
+/* Adds an operator with its output values, at known shapes; gives the first output, the others are the numbers after
+ * it. LKSI_NO_VALUE after an error. */
+static lksi_value add_operator(lksi_ir *ir, const lksi_emission *e) {
     lksi_tensor shapes[LKSI_MAX_INPUTS], outputs[LKSI_MAX_OUTPUTS];
-    int n_outputs;
-    for (int i = 0; i < n_inputs; i++) shapes[i] = ir->values[inputs[i]].tensor;
-    if (result != NULL) outputs[0] = *result;
-    if (lksi_op_infer(op, shapes, n_inputs, outputs, &n_outputs) != LKS_OK) return NULL;
-    lksi_ir_node *node = lksi_ir_add_node(ir, op, inputs, n_inputs);
-    if (node == NULL) return NULL;
-    node->n_outputs = n_outputs;
-    for (int i = 0; i < n_outputs; i++) {
-        node->outputs[i] = lksi_ir_add_value(ir, outputs[i], LKSI_TEMPORARY, 0);
-        if (node->outputs[i] == LKSI_NO_VALUE) return NULL;
-        for (int j = 0; j < n_inputs; j++)
-            if (ir->values[inputs[j]].needs_gradient) ir->values[node->outputs[i]].needs_gradient = true;
+    bool needs_gradient = false;
+    for (int i = 0; i < e->n_inputs; i++) {
+        shapes[i] = ir->values[e->inputs[i]].tensor;
+        if (ir->values[e->inputs[i]].needs_gradient) needs_gradient = true;
     }
-    if (op == LKSI_OP_RESHAPE) ir->values[node->outputs[0]].root = ir->values[inputs[0]].root;
-    return node;
+    if (e->result != NULL) outputs[0] = *e->result;
+    if (lksi_op_infer(e->op, e->attributes, shapes, e->n_inputs, outputs) != LKS_OK) return LKSI_NO_VALUE;
+    lksi_ir_node *node = add_node(ir, e->op, e->inputs, e->n_inputs);
+    if (node == NULL) return LKSI_NO_VALUE;
+    if (e->attributes != NULL) node->attributes = *e->attributes;
+    node->n_outputs = lksi_op_n_outputs(e->op);
+    for (int i = 0; i < node->n_outputs; i++) {
+        node->outputs[i] = lksi_ir_add_value(ir, outputs[i], LKSI_TEMPORARY, 0);
+        if (node->outputs[i] == LKSI_NO_VALUE) return LKSI_NO_VALUE;
+        ir->values[node->outputs[i]].needs_gradient = needs_gradient;
+    }
+    if (e->op == LKSI_OP_RESHAPE) ir->values[node->outputs[0]].root = ir->values[e->inputs[0]].root;
+    return node->outputs[0];
 }
 
 static lksi_tensor at_batch(const lksi_tensor *tensor, int64_t batch) {
@@ -47,23 +50,31 @@ static lksi_tensor at_batch(const lksi_tensor *tensor, int64_t batch) {
     return fixed;
 }
 
+static lksi_value add_leaf(lksi_ir *ir, const lks_node *node, const lksi_tensor *result) {
+    static const lksi_role roles[] = {[LKSI_OP_INPUT] = LKSI_INPUT,
+                                      [LKSI_OP_PARAMETER] = LKSI_PARAMETER,
+                                      [LKSI_OP_BUFFER] = LKSI_PARAMETER,
+                                      [LKSI_OP_RANDOM] = LKSI_RANDOM};
+    lksi_value value = lksi_ir_add_value(ir, *result, roles[node->op], node->id);
+    if (value != LKSI_NO_VALUE) ir->values[value].needs_gradient = roles[node->op] == LKSI_PARAMETER;
+    return value;
+}
+
+static lksi_value add_inner(lksi_ir *ir, const lks_node *node, const lksi_tensor *result) {
+    lksi_emission e = {.op = node->op, .attributes = &node->attributes, .n_inputs = node->n_inputs, .result = result};
+    for (int i = 0; i < node->n_inputs; i++) e.inputs[i] = ir->node_values[node->inputs[i]->id];
+    if (node->op == LKSI_OP_RESULT) return e.inputs[0] + (lksi_value)node->attributes.axis;
+    if (!ir->is_training && node->op == LKSI_OP_DROPOUT) return e.inputs[0];
+    if (!ir->is_training && node->op == LKSI_OP_BATCH_NORM) e.op = LKSI_OP_BATCH_NORM_INFERENCE;
+    return add_operator(ir, &e);
+}
+
 static lks_status add_graph_node(lksi_ir *ir, const lks_node *node) {
     LKS_TRY(lksi_tensor_check(&node->outputs[0], ir->batch, node->name != NULL ? node->name : lksi_op_name(node->op)));
     lksi_tensor result = at_batch(&node->outputs[0], ir->batch);
-    if (node->op == LKSI_OP_INPUT || node->op == LKSI_OP_PARAMETER) {
-        lksi_role role = node->op == LKSI_OP_INPUT ? LKSI_INPUT : LKSI_PARAMETER;
-        lksi_value value = lksi_ir_add_value(ir, result, role, node->id);
-        if (value == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
-        ir->values[value].needs_gradient = node->op == LKSI_OP_PARAMETER;
-        ir->node_values[node->id] = value;
-        return LKS_OK;
-    }
-    lksi_value inputs[LKSI_MAX_INPUTS];
-    for (int i = 0; i < node->n_inputs; i++) inputs[i] = ir->node_values[node->inputs[i]->id];
-    const lksi_ir_node *added = add_operator(ir, node->op, inputs, node->n_inputs, &result);
-    if (added == NULL) return LKS_ERR_MEMORY; /* shapes were checked when the node was made */
-    ir->node_values[node->id] = added->outputs[0];
-    return LKS_OK;
+    lksi_value value = node->n_inputs == 0 ? add_leaf(ir, node, &result) : add_inner(ir, node, &result);
+    ir->node_values[node->id] = value;
+    return value != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY; /* shapes were checked when the node was made */
 }
 
 static void mark_needed(const lks_node *node, bool *is_needed) {
@@ -72,8 +83,9 @@ static void mark_needed(const lks_node *node, bool *is_needed) {
     for (int i = 0; i < node->n_inputs; i++) mark_needed(node->inputs[i], is_needed);
 }
 
-lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, lks_node *const *outputs, int n_outputs) {
-    *ir = (lksi_ir){.graph = graph, .batch = batch};
+lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, bool is_training, lks_node *const *outputs,
+                          int n_outputs) {
+    *ir = (lksi_ir){.graph = graph, .batch = batch, .is_training = is_training};
     lks_status status = LKS_ERR_MEMORY;
     bool *is_needed = lksi_alloc_array(graph->n_nodes, sizeof *is_needed);
     ir->node_values = lksi_alloc_array(graph->n_nodes, sizeof *ir->node_values);
@@ -108,37 +120,48 @@ typedef struct builder {
     lksi_ir *ir;
 } builder;
 
-static lksi_value emit(lksi_op_builder *base, lksi_op op, const lksi_value *inputs, int n_inputs) {
-    for (int i = 0; i < n_inputs; i++)
-        if (inputs[i] == LKSI_NO_VALUE) return LKSI_NO_VALUE;
-    const lksi_ir_node *node = add_operator(((builder *)base)->ir, op, inputs, n_inputs, NULL);
-    return node != NULL ? node->outputs[0] : LKSI_NO_VALUE;
+static lksi_value emit(lksi_op_builder *base, const lksi_emission *emission) {
+    for (int i = 0; i < emission->n_inputs; i++)
+        if (emission->inputs[i] == LKSI_NO_VALUE) return LKSI_NO_VALUE;
+    return add_operator(((builder *)base)->ir, emission);
 }
 
-static lksi_value emit_reshape(lksi_op_builder *base, lksi_value value, const lksi_tensor *result) {
-    if (value == LKSI_NO_VALUE) return LKSI_NO_VALUE;
-    const lksi_ir_node *node = add_operator(((builder *)base)->ir, LKSI_OP_RESHAPE, &value, 1, result);
-    return node != NULL ? node->outputs[0] : LKSI_NO_VALUE;
+static lksi_value emit_plain(builder *b, lksi_op op, const lksi_value *inputs, int n_inputs) {
+    lksi_emission e = {.op = op, .n_inputs = n_inputs};
+    memcpy(e.inputs, inputs, (size_t)n_inputs * sizeof *inputs);
+    return emit(&b->base, &e);
 }
 
 /* Adds one more contribution to the gradient of `value`. */
 static lks_status contribute(builder *b, lksi_value *gradients, lksi_value value, lksi_value contribution) {
     if (gradients[value] != LKSI_NO_VALUE)
-        contribution = emit(&b->base, LKSI_OP_ADD, (lksi_value[]){gradients[value], contribution}, 2);
+        contribution = emit_plain(b, LKSI_OP_ADD, (lksi_value[]){gradients[value], contribution}, 2);
     gradients[value] = contribution;
     return contribution != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY;
 }
 
+/* Whether the loss depends on any of the node's outputs. */
+static bool has_gradient(const lksi_ir *ir, const lksi_ir_node *node, const lksi_value *gradients) {
+    if (!ir->values[node->outputs[0]].needs_gradient) return false;
+    for (int i = 0; i < node->n_outputs; i++)
+        if (gradients[node->outputs[i]] != LKSI_NO_VALUE) return true;
+    return false;
+}
+
 static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_value *gradients) {
-    lksi_op_instance instance = {.op = node->op, .n_inputs = node->n_inputs};
+    lksi_op_instance instance = {.op = node->op, .attributes = &node->attributes, .n_inputs = node->n_inputs};
     for (int i = 0; i < node->n_inputs; i++) {
         instance.inputs[i] = node->inputs[i];
         instance.input_tensors[i] = b->ir->values[node->inputs[i]].tensor;
         instance.needs_gradient[i] = b->ir->values[node->inputs[i]].needs_gradient;
     }
-    memcpy(instance.outputs, node->outputs, sizeof instance.outputs);
+    for (int i = 0; i < node->n_outputs; i++) {
+        instance.outputs[i] = node->outputs[i];
+        instance.output_tensors[i] = b->ir->values[node->outputs[i]].tensor;
+        instance.output_gradients[i] = gradients[node->outputs[i]];
+    }
     lksi_value input_gradients[LKSI_MAX_INPUTS];
-    LKS_TRY(lksi_op_differentiate(&instance, gradients[node->outputs[0]], &b->base, input_gradients));
+    LKS_TRY(lksi_op_differentiate(&instance, &b->base, input_gradients));
     for (int i = 0; i < instance.n_inputs; i++)
         if (instance.needs_gradient[i]) LKS_TRY(contribute(b, gradients, instance.inputs[i], input_gradients[i]));
     return LKS_OK;
@@ -153,28 +176,32 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
         bool is_taken = b->ir->values[gradient].root != gradient || b->ir->values[gradient].role != LKSI_TEMPORARY;
         for (size_t w = 0; w < v; w++)
             if (b->ir->values[w].role == LKSI_PARAMETER && gradients[w] == gradient) is_taken = true;
-        if (is_taken) gradients[v] = emit(&b->base, LKSI_OP_COPY, &gradient, 1);
+        if (is_taken) gradients[v] = emit_plain(b, LKSI_OP_COPY, &gradient, 1);
         if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
     }
     return LKS_OK;
 }
 
+static void finish_parameter(lksi_ir *ir, lksi_value parameter, lksi_value gradient) {
+    ir->values[gradient].role = LKSI_GRADIENT;
+    ir->values[gradient].index = ir->values[parameter].index;
+    ir->final_order[ir->n_final++] = ir->values[parameter].index;
+}
+
 /* Marks the values that are parameters' gradients, in the order in which they become final. */
 static void finish_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n_values) {
     for (size_t i = ir->n_forward; i < ir->n_nodes; i++)
-        for (size_t v = 0; v < n_values; v++) {
-            if (ir->values[v].role != LKSI_PARAMETER || gradients[v] != ir->nodes[i].outputs[0]) continue;
-            ir->values[gradients[v]].role = LKSI_GRADIENT;
-            ir->values[gradients[v]].index = ir->values[v].index;
-            ir->final_order[ir->n_final++] = ir->values[v].index;
-        }
+        for (int k = 0; k < ir->nodes[i].n_outputs; k++)
+            for (size_t v = 0; v < n_values; v++)
+                if (ir->values[v].role == LKSI_PARAMETER && gradients[v] == ir->nodes[i].outputs[k])
+                    finish_parameter(ir, (lksi_value)v, gradients[v]);
 }
 
 lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
-    builder b = {.base = {.emit = emit, .reshape = emit_reshape}, .ir = ir};
     lksi_value loss_value = ir->node_values[loss->id];
     lksi_value seed = lksi_ir_add_value(ir, ir->values[loss_value].tensor, LKSI_SEED, 0);
     if (seed == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
+    builder b = {.base = {.emit = emit, .seed = seed}, .ir = ir};
     size_t n_forward_values = ir->n_values;
     lksi_value *gradients = lksi_alloc_array(n_forward_values, sizeof *gradients);
     if (gradients == NULL) return LKS_ERR_MEMORY;
@@ -183,8 +210,7 @@ lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
     lks_status status = LKS_OK;
     for (size_t i = ir->n_forward; i-- > 0 && status == LKS_OK;) {
         lksi_ir_node node = ir->nodes[i]; /* a copy: the array may move while the backward pass grows */
-        if (gradients[node.outputs[0]] == LKSI_NO_VALUE || !ir->values[node.outputs[0]].needs_gradient) continue;
-        status = differentiate_node(&b, &node, gradients);
+        if (has_gradient(ir, &node, gradients)) status = differentiate_node(&b, &node, gradients);
     }
     if (status == LKS_OK) status = separate_parameters(&b, gradients, n_forward_values);
     if (status == LKS_OK) finish_parameters(ir, gradients, n_forward_values);

@@ -25,15 +25,26 @@ lks_status lks_program_set_input(lks_program *program, lks_node *node, const voi
     return node->op == LKSI_OP_INPUT ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
 }
 
+void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, int64_t first_sample) {
+    program->random[0] = (int64_t)seed;
+    program->random[1] = step;
+    program->random[2] = first_sample;
+}
+
 static lks_status run(lks_program *program, size_t begin, size_t end) {
     lksi_device_enter(program->store->graph->device);
     void *scratch = program->arena + program->scratch_offset;
     for (size_t s = begin; s < end; s++) {
-        const lksi_step *step = &program->steps[s];
+        lksi_step *step = &program->steps[s];
         void *inputs[LKSI_MAX_INPUTS], *outputs[LKSI_MAX_OUTPUTS];
         for (int i = 0; i < step->kernel.lowering.n_inputs; i++) inputs[i] = program->memory[step->inputs[i]];
         for (int i = 0; i < step->kernel.lowering.n_outputs; i++) outputs[i] = program->memory[step->outputs[i]];
+        int64_t began_ns = program->is_timed ? lksi_now_ns() : 0;
         LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
+        if (program->is_timed) {
+            step->elapsed_ns += lksi_now_ns() - began_ns;
+            step->n_runs++;
+        }
     }
     return LKS_OK;
 }
@@ -73,19 +84,36 @@ double lks_program_scalar(const lks_program *program, const lks_node *node) {
 
 size_t lks_program_nbytes(const lks_program *program) { return program->arena_nbytes; }
 
+/* snprintf at the end of a text of `nbytes`, of which `used` are taken; what does not fit is cut. */
+static void append(char *text, size_t nbytes, size_t *used, const char *format, ...) LKS_PRINTF(4, 5);
+static void append(char *text, size_t nbytes, size_t *used, const char *format, ...) {
+    if (*used >= nbytes) return;
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(text + *used, nbytes - *used, format, arguments);
+    va_end(arguments);
+    if (n > 0) *used += (size_t)n;
+}
+
 void lks_program_describe(const lks_program *program, char *text, size_t nbytes) {
     size_t used = 0;
     if (nbytes > 0) text[0] = '\0';
-    for (size_t s = 0; s < program->n_steps && used < nbytes; s++) {
-        const lksi_kernel *kernel = &program->steps[s].kernel;
+    const lks_device *device = program->store->graph->device;
+    for (size_t s = 0; s < program->n_steps; s++) {
+        const lksi_step *step = &program->steps[s];
+        const lksi_lowering *lowering = &step->kernel.lowering;
         char shape[128];
-        lksi_tensor_format(&kernel->lowering.outputs[0], shape, sizeof shape);
-        int n = snprintf(text + used, nbytes - used, "%s %s", kernel->name, shape);
-        used += n > 0 ? (size_t)n : 0;
-        for (int i = 0; i < kernel->n_epilogues && used < nbytes; i++) {
-            n = snprintf(text + used, nbytes - used, " + %s", lksi_op_name(kernel->epilogues[i]));
-            used += n > 0 ? (size_t)n : 0;
-        }
-        if (used < nbytes) used += (size_t)snprintf(text + used, nbytes - used, "\n");
+        lksi_tensor_format(&lowering->outputs[0], shape, sizeof shape);
+        append(text, nbytes, &used, "%s %s", step->kernel.name, shape);
+        for (int i = 0; i < step->kernel.n_epilogues; i++)
+            append(text, nbytes, &used, " + %s", lksi_op_name(step->kernel.epilogues[i]));
+        size_t written = 0;
+        for (int i = 0; i < lowering->n_outputs; i++)
+            written += lksi_layout_nbytes(&lowering->output_layouts[i], &lowering->outputs[i]);
+        append(text, nbytes, &used, " | %s | %zu bytes", lksi_layout_name(device, lowering->output_layouts[0].id),
+               written);
+        if (step->n_runs > 0)
+            append(text, nbytes, &used, " | %.1f us", (double)step->elapsed_ns / (double)step->n_runs / 1e3);
+        append(text, nbytes, &used, "\n");
     }
 }

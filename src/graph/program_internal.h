@@ -6,13 +6,14 @@
 
 typedef struct lksi_step {
     lksi_kernel kernel;
-    lksi_value inputs[LKSI_MAX_INPUTS], outputs[LKSI_MAX_OUTPUTS]; /* roots */
+    lksi_value inputs[LKSI_MAX_INPUTS], outputs[LKSI_MAX_OUTPUTS]; /* never aliases */
+    int64_t elapsed_ns, n_runs;                                    /* of a timed program */
 } lksi_step;
 
 /* What the user may read or must give, by graph node. */
 typedef struct lksi_binding {
     const lks_node *node;
-    lksi_value value; /* root */
+    lksi_value value; /* never an alias, once compiled */
 } lksi_binding;
 
 struct lks_program {
@@ -28,8 +29,9 @@ struct lks_program {
     union {
         float f32;
         double f64;
-    } seed; /* the gradient of the loss with respect to itself */
-    bool has_run_forward;
+    } seed;            /* the gradient of the loss with respect to itself */
+    int64_t random[3]; /* training seed, step, index of the batch's first sample: what draws depend on */
+    bool has_run_forward, is_timed;
 };
 
 #endif

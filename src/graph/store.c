@@ -20,27 +20,63 @@ static void private_release(void *context, void *values, void *gradients) {
     lksi_free(gradients);
 }
 
-static lks_status lay_out(lks_store *store, const lksi_ir *ir) {
+/* How a parameter is best kept: as its first reader in the forward pass likes it. */
+static lks_status choose_storage(const lksi_ir *ir, int node_id, lksi_layout *layout) {
+    const lks_device *device = ir->graph->device;
+    *layout = (lksi_layout){0};
+    if (device->ops->choose_storage == NULL) return LKS_OK;
+    for (size_t i = 0; i < ir->n_forward; i++)
+        for (int k = 0; k < ir->nodes[i].n_inputs; k++) {
+            if (ir->nodes[i].inputs[k] != ir->node_values[node_id]) continue;
+            lksi_lowering user = {.op = ir->nodes[i].op,
+                                  .attributes = ir->nodes[i].attributes,
+                                  .n_inputs = ir->nodes[i].n_inputs,
+                                  .n_outputs = ir->nodes[i].n_outputs};
+            for (int j = 0; j < user.n_inputs; j++) user.inputs[j] = ir->values[ir->nodes[i].inputs[j]].tensor;
+            for (int j = 0; j < user.n_outputs; j++) user.outputs[j] = ir->values[ir->nodes[i].outputs[j]].tensor;
+            return device->ops->choose_storage(device, &user, k, layout);
+        }
+    return LKS_OK;
+}
+
+static lks_status add_slot(lks_store *store, const lksi_ir *ir, int node_id, size_t *offset) {
     size_t element_nbytes = lks_type_nbytes(store->graph->device->float_type);
-    size_t line = ALIGNMENT_NBYTES / element_nbytes, offset = 0;
+    size_t line = ALIGNMENT_NBYTES / element_nbytes;
+    lks_node *node = store->graph->nodes[node_id];
+    lksi_slot slot = {.node = node, .offset = *offset, .count = lksi_tensor_count(&node->outputs[0], 0)};
+    LKS_TRY(choose_storage(ir, node_id, &slot.layout));
+    store->slots[store->n_slots++] = slot;
+    size_t count = lksi_layout_nbytes(&slot.layout, &node->outputs[0]) / element_nbytes;
+    *offset = (*offset + count + line - 1) / line * line;
+    return LKS_OK;
+}
+
+static lks_status lay_out(lks_store *store, const lksi_ir *ir) {
+    size_t offset = 0;
     store->slots = lksi_alloc_array((size_t)ir->n_final, sizeof *store->slots);
     if (store->slots == NULL) return LKS_ERR_MEMORY;
-    for (int i = 0; i < ir->n_final; i++) {
-        lks_node *node = store->graph->nodes[ir->final_order[i]];
-        int64_t count = lksi_tensor_count(&node->outputs[0], 0);
-        store->slots[store->n_slots++] = (lksi_slot){.node = node, .offset = offset, .count = count};
-        offset = (offset + (size_t)count + line - 1) / line * line;
+    for (int buffers = 0; buffers < 2; buffers++) {
+        for (int i = 0; i < ir->n_final; i++)
+            if ((store->graph->nodes[ir->final_order[i]]->op == LKSI_OP_BUFFER) == (buffers == 1))
+                LKS_TRY(add_slot(store, ir, ir->final_order[i], &offset));
+        if (buffers == 0) {
+            store->n_parameters = store->n_slots;
+            store->buffer_begin = offset;
+        }
     }
     store->padded_count = offset;
     return LKS_OK;
 }
 
+/* Nothing that is chosen here may depend on the batch, which is not known yet; this one is as good as any. */
+enum { NOMINAL_BATCH = 32 };
+
 static lks_status make_slots(lks_store *store, lks_node *loss) {
     lksi_ir ir;
-    LKS_TRY(lksi_ir_create(&ir, store->graph, 1, &loss, 1));
+    LKS_TRY(lksi_ir_create(&ir, store->graph, NOMINAL_BATCH, true, &loss, 1));
     lks_status status = lksi_ir_differentiate(&ir, loss);
     if (status == LKS_OK) status = lay_out(store, &ir);
-    if (status == LKS_OK && store->n_slots == 0)
+    if (status == LKS_OK && store->n_parameters == 0)
         status = lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
     lksi_ir_destroy(&ir);
     return status;
@@ -74,9 +110,14 @@ free_store:
 }
 
 lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_options *options) {
-    LKS_TRY(lksi_store_create_in(store, loss, NULL));
-    lksi_store_initialize(*store, options != NULL ? options->seed : 0);
-    return LKS_OK;
+    lks_store *created;
+    LKS_TRY(lksi_store_create_in(&created, loss, NULL));
+    lks_status status = lksi_store_initialize(created, options != NULL ? options->seed : 0);
+    if (status == LKS_OK)
+        *store = created;
+    else
+        lks_store_destroy(created);
+    return status;
 }
 
 void lks_store_destroy(lks_store *store) {
@@ -94,47 +135,112 @@ static double initial_value(const lks_initializer *initial, uint64_t seed, uint6
         return initial->scale * (2.0 * (double)lksi_random_uniform(seed, stream, index) - 1.0);
     case LKS_INITIAL_NORMAL:
         return initial->scale * lksi_random_normal(seed, stream, index);
+    case LKS_INITIAL_CONSTANT:
+        return initial->scale;
     case LKS_INITIAL_ZERO:
         break;
     }
     return 0;
 }
 
-void lksi_store_initialize(lks_store *store, uint64_t seed) {
-    for (int i = 0; i < store->n_slots; i++) {
-        const lksi_slot *slot = &store->slots[i];
-        uint64_t stream = lksi_hash64(LKSI_HASH_START, slot->node->name, strlen(slot->node->name));
-        for (int64_t j = 0; j < slot->count; j++) {
-            double value = initial_value(&slot->node->initial, seed, stream, (uint64_t)j);
-            if (slot->node->outputs[0].type == LKS_F64)
-                ((double *)store->values)[slot->offset + (size_t)j] = value;
-            else
-                ((float *)store->values)[slot->offset + (size_t)j] = (float)value;
-        }
+static lks_status initialize(lks_store *store, int index, uint64_t seed, void *values) {
+    const lksi_slot *slot = &store->slots[index];
+    uint64_t stream = lksi_hash64(LKSI_HASH_START, slot->node->name, strlen(slot->node->name));
+    for (int64_t j = 0; j < slot->count; j++) {
+        double value = initial_value(&slot->node->initial, seed, stream, (uint64_t)j);
+        if (slot->node->outputs[0].type == LKS_F64)
+            ((double *)values)[j] = value;
+        else
+            ((float *)values)[j] = (float)value;
     }
+    return lks_store_write(store, index, values);
+}
+
+lks_status lksi_store_initialize(lks_store *store, uint64_t seed) {
+    int64_t largest = 0;
+    for (int i = 0; i < store->n_slots; i++)
+        if (store->slots[i].count > largest) largest = store->slots[i].count;
+    void *values = lksi_alloc_array((size_t)largest, sizeof(double));
+    if (values == NULL) return LKS_ERR_MEMORY;
+    lks_status status = LKS_OK;
+    for (int i = 0; i < store->n_slots && status == LKS_OK; i++) status = initialize(store, i, seed, values);
+    lksi_free(values);
+    return status;
+}
+
+/* --- reading and writing in row-major order --- */
+
+static char *stored(void *flat, const lksi_slot *slot) {
+    return (char *)flat + slot->offset * lks_type_nbytes(slot->node->outputs[0].type);
+}
+
+static lks_status reorder(const lks_store *store, const lksi_slot *slot, const void *from, lksi_layout from_layout,
+                          void *to, lksi_layout to_layout) {
+    const lksi_tensor *tensor = &slot->node->outputs[0];
+    if (from_layout.id == to_layout.id) {
+        memcpy(to, from, lksi_layout_nbytes(&from_layout, tensor));
+        return LKS_OK;
+    }
+    const lks_device *device = store->graph->device;
+    lksi_lowering lowering = {.op = LKSI_OP_REORDER, .n_inputs = 1, .n_outputs = 1, .is_output_fixed = {true}};
+    lowering.inputs[0] = lowering.outputs[0] = *tensor;
+    lowering.input_layouts[0] = from_layout;
+    lowering.output_layouts[0] = to_layout;
+    lksi_kernel kernel;
+    LKS_TRY(device->ops->lower(device, &lowering, &kernel));
+    lksi_device_enter(device);
+    void *scratch = lksi_alloc(kernel.scratch_nbytes), *in = (void *)(uintptr_t)from; /* only read */
+    lks_status status = scratch != NULL ? kernel.run(&kernel, &in, &to, scratch) : LKS_ERR_MEMORY;
+    lksi_free(scratch);
+    if (kernel.release != NULL) kernel.release(&kernel);
+    return status;
+}
+
+static lks_status check_index(const lks_store *store, int index) {
+    if (index >= 0 && index < store->n_slots) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "parameter %d of a store of %d", index, store->n_slots);
+}
+
+lks_status lks_store_read(const lks_store *store, int index, void *values) {
+    LKS_TRY(check_index(store, index));
+    const lksi_slot *slot = &store->slots[index];
+    LKS_TRY(reorder(store, slot, stored(store->values, slot), slot->layout, values, (lksi_layout){0}));
+    /* Asked last: an update that began meanwhile is seen too. */
+    return store->memory.check_readable != NULL ? store->memory.check_readable(store->memory.context) : LKS_OK;
+}
+
+lks_status lks_store_write(lks_store *store, int index, const void *values) {
+    LKS_TRY(check_index(store, index));
+    const lksi_slot *slot = &store->slots[index];
+    return reorder(store, slot, values, (lksi_layout){0}, stored(store->values, slot), slot->layout);
+}
+
+lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient) {
+    LKS_TRY(check_index(store, index));
+    const lksi_slot *slot = &store->slots[index];
+    return reorder(store, slot, stored(store->gradients, slot), slot->layout, gradient, (lksi_layout){0});
 }
 
 /* --- views --- */
 
-int lks_store_n_parameters(const lks_store *store) { return store->n_slots; }
+int lks_store_n_parameters(const lks_store *store) { return store->n_parameters; }
+int lks_store_n_tensors(const lks_store *store) { return store->n_slots; }
 
 int64_t lks_store_count(const lks_store *store) {
     int64_t count = 0;
-    for (int i = 0; i < store->n_slots; i++) count += store->slots[i].count;
+    for (int i = 0; i < store->n_parameters; i++) count += store->slots[i].count;
     return count;
 }
 
 lks_parameter_view lks_store_parameter(const lks_store *store, int index) {
     const lksi_slot *slot = &store->slots[index];
     const lksi_tensor *tensor = &slot->node->outputs[0];
-    size_t offset_nbytes = slot->offset * lks_type_nbytes(tensor->type);
     return (lks_parameter_view){.name = slot->node->name,
                                 .n_dims = tensor->n_dims,
                                 .dims = tensor->dims,
                                 .count = slot->count,
                                 .type = tensor->type,
-                                .value = (char *)store->values + offset_nbytes,
-                                .gradient = (char *)store->gradients + offset_nbytes};
+                                .is_buffer = index >= store->n_parameters};
 }
 
 int lks_store_find(const lks_store *store, const char *name) {
@@ -143,28 +249,57 @@ int lks_store_find(const lks_store *store, const char *name) {
     return -1;
 }
 
+typedef struct named_slot {
+    const char *name;
+    int index;
+} named_slot;
+
 static int by_name(const void *a, const void *b) {
-    return strcmp(((const lks_parameter_view *)a)->name, ((const lks_parameter_view *)b)->name);
+    return strcmp(((const named_slot *)a)->name, ((const named_slot *)b)->name);
+}
+
+static lks_status hash_all(const lks_store *store, const named_slot *order, void *values, lksi_sha256 *hash) {
+    for (int i = 0; i < store->n_slots; i++) {
+        LKS_TRY(lks_store_read(store, order[i].index, values));
+        lks_parameter_view view = lks_store_parameter(store, order[i].index);
+        lksi_sha256_update(hash, values, (size_t)view.count * lks_type_nbytes(view.type));
+    }
+    return LKS_OK;
 }
 
 lks_status lks_store_sha256(const lks_store *store, char hex[65]) {
-    lks_parameter_view *views = lksi_alloc_array((size_t)store->n_slots, sizeof *views);
-    if (views == NULL) return LKS_ERR_MEMORY;
-    for (int i = 0; i < store->n_slots; i++) views[i] = lks_store_parameter(store, i);
-    qsort(views, (size_t)store->n_slots, sizeof *views, by_name);
+    int64_t largest = 0;
+    named_slot *order = lksi_alloc_array((size_t)store->n_slots, sizeof *order);
+    if (order == NULL) return LKS_ERR_MEMORY;
+    for (int i = 0; i < store->n_slots; i++) {
+        order[i] = (named_slot){store->slots[i].node->name, i};
+        if (store->slots[i].count > largest) largest = store->slots[i].count;
+    }
+    qsort(order, (size_t)store->n_slots, sizeof *order, by_name);
     lksi_sha256 *hash = NULL;
-    lks_status status;
-    LKS_TRY_GOTO(lksi_sha256_create(&hash), free_views);
-    for (int i = 0; i < store->n_slots; i++)
-        lksi_sha256_update(hash, views[i].value, (size_t)views[i].count * lks_type_nbytes(views[i].type));
     char digits[65];
+    lks_status status = LKS_ERR_MEMORY;
+    void *values = lksi_alloc_array((size_t)largest, sizeof(double));
+    if (values == NULL) goto free_order;
+    LKS_TRY_GOTO(lksi_sha256_create(&hash), free_values);
+    status = hash_all(store, order, values, hash);
     lksi_sha256_finish(hash, digits);
-    /* Asked last: an update that began meanwhile is seen too. */
-    if (store->memory.check_readable != NULL) status = store->memory.check_readable(store->memory.context);
     if (status == LKS_OK) memcpy(hex, digits, sizeof digits);
-free_views:
-    lksi_free(views);
+free_values:
+    lksi_free(values);
+free_order:
+    lksi_free(order);
     return status;
+}
+
+size_t lksi_store_buffer_begin(const lks_store *store) { return store->buffer_begin; }
+
+double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t *end) {
+    for (int i = store->n_parameters; i < store->n_slots; i++) {
+        *end = i + 1 < store->n_slots ? store->slots[i + 1].offset : store->padded_count;
+        if (offset < *end) return store->slots[i].node->momentum;
+    }
+    return 0;
 }
 
 size_t lksi_store_padded_count(const lks_store *store) { return store->padded_count; }

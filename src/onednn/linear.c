@@ -23,7 +23,8 @@ static int64_t padded_row(int64_t row_length) {
 
 /* Floats of scratch that pad_rows needs. */
 static int64_t padding_count(const lksi_tensor *x) {
-    return padded_row(x->dims[1]) != x->dims[1] ? x->dims[0] * padded_row(x->dims[1]) : 0;
+    int64_t k = lksi_tensor_columns(x);
+    return padded_row(k) != k ? lksi_tensor_rows(x) * padded_row(k) : 0;
 }
 
 /* x (n,k) with rows of padded_row(k): x itself, or a copy at *scratch, which moves on past it. */
@@ -62,7 +63,7 @@ static void transpose(const float *yt, const float *bias, int64_t n, int64_t m, 
 }
 
 static lks_status product_transposed(const lksi_lowering *l, void *const *in, float *y, float *scratch) {
-    int64_t n = l->inputs[0].dims[0], k = l->inputs[0].dims[1], m = l->inputs[1].dims[0];
+    int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
     const float *x = pad_rows(in[0], n, k, &scratch);
     LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, padded_row(k), 0.0f, scratch, n));
     transpose(scratch, l->n_inputs == 3 ? in[2] : NULL, n, m, y);
@@ -70,7 +71,7 @@ static lks_status product_transposed(const lksi_lowering *l, void *const *in, fl
 }
 
 static lks_status product_plain(const lksi_lowering *l, void *const *in, float *y) {
-    int64_t n = l->inputs[0].dims[0], k = l->inputs[0].dims[1], m = l->inputs[1].dims[0];
+    int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
     bool has_bias = l->n_inputs == 3;
     for (int64_t i = 0; has_bias && i < n; i++) memcpy(y + i * m, in[2], (size_t)m * sizeof *y);
     return lksi_dnnl_gemm('N', 'T', n, m, k, in[0], k, in[1], k, has_bias ? 1.0f : 0.0f, y, m);
@@ -115,7 +116,7 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
     linear_state *state = lksi_alloc(sizeof *state);
     if (state == NULL) return LKS_ERR_MEMORY;
     const lksi_tensor *x = &lowering->inputs[0], *y = &lowering->outputs[0];
-    state->is_transposed = y->dims[0] % VECTOR == 0 || y->dims[1] % VECTOR != 0;
+    state->is_transposed = lksi_tensor_rows(y) % VECTOR == 0 || lksi_tensor_columns(y) % VECTOR != 0;
     *kernel = (lksi_kernel){.name = state->is_transposed ? "onednn:linear^T" : "onednn:linear",
                             .run = linear,
                             .release = release_linear,
@@ -133,8 +134,9 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
 
 static lks_status linear_grad_input(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    int64_t n = kernel->lowering.inputs[0].dims[0], m = kernel->lowering.inputs[0].dims[1];
-    int64_t k = kernel->lowering.inputs[1].dims[1];
+    const lksi_tensor *dy = &kernel->lowering.inputs[0];
+    int64_t n = lksi_tensor_rows(dy), m = lksi_tensor_columns(dy);
+    int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]);
     return lksi_dnnl_gemm('N', 'N', n, k, m, in[0], m, in[1], k, 0.0f, out[0], k);
 }
 
@@ -145,8 +147,9 @@ lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lk
 }
 
 static lks_status linear_grad_weight(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    int64_t n = kernel->lowering.inputs[0].dims[0], m = kernel->lowering.inputs[0].dims[1];
-    int64_t k = kernel->lowering.inputs[1].dims[1];
+    const lksi_tensor *rows = &kernel->lowering.inputs[0];
+    int64_t n = lksi_tensor_rows(rows), m = lksi_tensor_columns(rows);
+    int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]);
     float *left = scratch;
     const float *dy = pad_rows(in[0], n, m, &left);
     const float *x = pad_rows(in[1], n, k, &left);

@@ -30,7 +30,10 @@ static lks_status lower_eltwise(const lksi_lowering *lowering, const char *name,
     return LKS_OK;
 }
 
-static lks_status lower(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel) {
+static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    lksi_lowering row_major = *question;
+    lksi_lowering_make_row_major(&row_major);
+    const lksi_lowering *lowering = &row_major;
     switch (lowering->op) {
     case LKSI_OP_LINEAR:
         return lksi_onednn_lower_linear(lowering, kernel);

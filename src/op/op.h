@@ -1,13 +1,11 @@
-/* The catalogue of operators: what each computes, its shape rule and its gradient rule. What, never how.
- *
- * Letters: N rows (samples), K input features, M output features, C classes.
- */
+/* Operators: what each computes (catalogue.h), its shape rule and its gradient rule. What, never how. */
 #ifndef LKSI_OP_H
 #define LKSI_OP_H
 
 #include "base/base.h"
+#include "op/catalogue.h"
 
-enum { LKSI_MAX_DIMS = 8, LKSI_MAX_INPUTS = 4, LKSI_MAX_OUTPUTS = 2 };
+enum { LKSI_MAX_DIMS = 8, LKSI_MAX_INPUTS = 10, LKSI_MAX_OUTPUTS = 6 };
 
 /* A dimension that is not known before compilation: the number of samples. */
 #define LKSI_BATCH ((int64_t)-1)
@@ -21,6 +19,9 @@ typedef struct lksi_tensor {
 
 /* Elements; a symbolic batch counts as `batch`. */
 int64_t lksi_tensor_count(const lksi_tensor *tensor, int64_t batch);
+/* A tensor (...,K), K known, as rows of K columns. */
+int64_t lksi_tensor_rows(const lksi_tensor *tensor);
+int64_t lksi_tensor_columns(const lksi_tensor *tensor);
 size_t lksi_tensor_nbytes(const lksi_tensor *tensor); /* all dimensions known */
 /* Whether its bytes can be counted at all, with `batch` samples. LKS_ERR_SHAPE, naming `what`. */
 lks_status lksi_tensor_check(const lksi_tensor *tensor, int64_t batch, const char *what);
@@ -28,29 +29,8 @@ bool lksi_tensor_equal(const lksi_tensor *a, const lksi_tensor *b);
 /* "f32 (64, 784)"; a symbolic batch prints as N. */
 void lksi_tensor_format(const lksi_tensor *tensor, char *text, size_t nbytes);
 
-/* X(name, text, n_inputs, n_outputs): the formula stands beside each. An optional last input is counted. */
-#define LKSI_OP_TABLE(X)                                                                                               \
-    X(INPUT, "input", 0, 1)                           /* given by the user before each run */                          \
-    X(PARAMETER, "parameter", 0, 1)                   /* a view into the parameter store */                            \
-    X(LINEAR, "linear", 3, 1)                         /* y (N,M) = x (N,K) W(M,K)^T [+ b (M)] */                       \
-    X(LINEAR_GRAD_INPUT, "linear_grad_input", 2, 1)   /* dx (N,K) = dy (N,M) W (M,K) */                                \
-    X(LINEAR_GRAD_WEIGHT, "linear_grad_weight", 2, 1) /* dW (M,K) = dy (N,M)^T x (N,K) */                              \
-    X(SUM_ROWS, "sum_rows", 1, 1)                     /* db (M) = sum over N of dy (N,M) */                            \
-    X(COPY, "copy", 1, 1)                             /* y = x, in memory of its own */                                \
-    X(ADD, "add", 2, 1)                               /* y = a + b, same shapes */                                     \
-    X(RELU, "relu", 1, 1)                             /* y = max(x, 0), NaN stays NaN */                               \
-    X(RELU_GRAD, "relu_grad", 2, 1)                   /* dx = y > 0 ? dy : 0 */                                        \
-    X(TANH, "tanh", 1, 1)                             /* y = tanh x */                                                 \
-    X(TANH_GRAD, "tanh_grad", 2, 1)                   /* dx = dy (1 - y^2) */                                          \
-    X(SIGMOID, "sigmoid", 1, 1)                       /* y = 1 / (1 + exp -x) */                                       \
-    X(SIGMOID_GRAD, "sigmoid_grad", 2, 1)             /* dx = dy y (1 - y) */                                          \
-    X(RESHAPE, "reshape", 1, 1)                       /* the same elements under other dimensions; moves nothing */    \
-    X(CROSS_ENTROPY, "cross_entropy", 2, 2) /* x (N,C), label (N): p = softmax x; loss = mean -log p[label] */         \
-    X(CROSS_ENTROPY_GRAD, "cross_entropy_grad", 3, 1) /* dx = (p - onehot(label)) dloss / N */                         \
-    X(COUNT_CORRECT, "count_correct", 2, 1)           /* x (N,C), label (N): rows whose first largest x is label */
-
 typedef enum lksi_op {
-#define LKSI_OP_ENUM(name, text, n_inputs, n_outputs) LKSI_OP_##name,
+#define LKSI_OP_ENUM(name, text, least_inputs, most_inputs, n_outputs, family) LKSI_OP_##name,
     LKSI_OP_TABLE(LKSI_OP_ENUM)
 #undef LKSI_OP_ENUM
         LKSI_OP_COUNT
@@ -58,9 +38,25 @@ typedef enum lksi_op {
 
 const char *lksi_op_name(lksi_op op);
 
-/* Shape rule: given the inputs' shapes, writes the outputs' and their number. RESHAPE takes its result from
- * outputs[0], INPUT and PARAMETER have none. Errors: LKS_ERR_SHAPE with the shapes. */
-lks_status lksi_op_infer(lksi_op op, const lksi_tensor *inputs, int n_inputs, lksi_tensor *outputs, int *n_outputs);
+/* What an operator is told besides its inputs; the catalogue says which fields each one uses, the others are 0. Fields
+ * of 8 bytes only, so that equal attributes are equal bytes. */
+typedef struct lksi_attributes {
+    int64_t stride[2], padding[2], dilation[2], window[2], groups; /* height, width */
+    int64_t axis, begin, end;
+    int64_t order[LKSI_MAX_DIMS];
+    int64_t axes, keep_dims; /* bit i of `axes` is axis i */
+    int64_t transpose_a, transpose_b, is_causal, is_relu;
+    int64_t has_ignored, ignored;
+    uint64_t stream;
+    double slope, factor, epsilon, probability, smoothing;
+} lksi_attributes;
+
+/* Shape rule: given the inputs' shapes, writes the outputs'. Where the catalogue says "given", the result's shape is
+ * in outputs[0] before the call and is only checked. Errors: LKS_ERR_SHAPE with the shapes; LKS_ERR_ARGUMENT for an
+ * attribute that cannot be meant. */
+lks_status lksi_op_infer(lksi_op op, const lksi_attributes *attributes, const lksi_tensor *inputs, int n_inputs,
+                         lksi_tensor *outputs);
+int lksi_op_n_outputs(lksi_op op);
 
 /* Whether the operator maps each element by itself, so that it can run as an epilogue of the one before it. */
 bool lksi_op_is_epilogue(lksi_op op);
@@ -70,37 +66,51 @@ bool lksi_op_is_epilogue(lksi_op op);
 typedef int lksi_value; /* a value under construction, by number; LKSI_NO_VALUE where there is none */
 #define LKSI_NO_VALUE (-1)
 
+/* An operator to be written down. `attributes` NULL: all 0. `result`: its shape where the catalogue says "given". */
+typedef struct lksi_emission {
+    lksi_op op;
+    const lksi_attributes *attributes;
+    int n_inputs;
+    lksi_value inputs[LKSI_MAX_INPUTS];
+    const lksi_tensor *result;
+} lksi_emission;
+
 /* How a gradient rule writes down its operators; graph/ gives it. */
 typedef struct lksi_op_builder lksi_op_builder;
 struct lksi_op_builder {
-    /* Adds an operator and gives its first output; LKSI_NO_VALUE after an error. */
-    lksi_value (*emit)(lksi_op_builder *builder, lksi_op op, const lksi_value *inputs, int n_inputs);
-    lksi_value (*reshape)(lksi_op_builder *builder, lksi_value value, const lksi_tensor *result);
+    /* Adds an operator and gives its first output, the others are the numbers after it. LKSI_NO_VALUE after an error
+     * or where an input is LKSI_NO_VALUE, so that emissions nest. */
+    lksi_value (*emit)(lksi_op_builder *builder, const lksi_emission *emission);
+    lksi_value seed; /* the gradient of the loss with respect to itself, a scalar */
 };
 
-/* One forward operator whose output gradient is known. */
+/* One forward operator, and the gradients of its outputs: LKSI_NO_VALUE where the loss does not depend on one; at least
+ * one is known. */
 typedef struct lksi_op_instance {
     lksi_op op;
+    const lksi_attributes *attributes;
     int n_inputs;
     lksi_value inputs[LKSI_MAX_INPUTS];
     lksi_tensor input_tensors[LKSI_MAX_INPUTS];
     bool needs_gradient[LKSI_MAX_INPUTS];
     lksi_value outputs[LKSI_MAX_OUTPUTS];
+    lksi_tensor output_tensors[LKSI_MAX_OUTPUTS];
+    lksi_value output_gradients[LKSI_MAX_OUTPUTS];
 } lksi_op_instance;
 
 /* Writes the gradient with respect to each input that needs one into `gradients`, LKSI_NO_VALUE for the others.
  * Errors: LKS_ERR_UNSUPPORTED where the operator has no gradient. */
-lks_status lksi_op_differentiate(const lksi_op_instance *instance, lksi_value output_gradient, lksi_op_builder *builder,
-                                 lksi_value *gradients);
+lks_status lksi_op_differentiate(const lksi_op_instance *instance, lksi_op_builder *builder, lksi_value *gradients);
 
 /* --- update rules --- */
 
-typedef enum lksi_update_rule { LKSI_UPDATE_SGD, LKSI_UPDATE_ADAM } lksi_update_rule;
+typedef enum lksi_update_rule { LKSI_UPDATE_SGD, LKSI_UPDATE_ADAM, LKSI_UPDATE_RUNNING } lksi_update_rule;
 
 /* One step's numbers, worked out in double on the host. g = gradient_scale * gradient + weight_decay * p, then
  *   SGD:  p -= lr * u, where u = g, or with momentum m = momentum * m + g (m = g on the first step), u = m;
  *   Adam: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
- *         p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + epsilon), correction_i = 1 - beta_i^step.
+ *         p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + epsilon), correction_i = 1 - beta_i^step;
+ *   RUNNING (for buffers; no decay): p = (1 - momentum) p + momentum * gradient_scale * gradient.
  * Source: Kingma, Ba, "Adam", 2015, with weight decay as L2 as in torch.optim.Adam. */
 typedef struct lksi_update {
     lksi_update_rule rule;

@@ -9,6 +9,11 @@ int64_t lksi_tensor_count(const lksi_tensor *tensor, int64_t batch) {
     return count;
 }
 
+int64_t lksi_tensor_columns(const lksi_tensor *tensor) { return tensor->dims[tensor->n_dims - 1]; }
+int64_t lksi_tensor_rows(const lksi_tensor *tensor) {
+    return lksi_tensor_count(tensor, 0) / lksi_tensor_columns(tensor);
+}
+
 size_t lksi_tensor_nbytes(const lksi_tensor *tensor) {
     return (size_t)lksi_tensor_count(tensor, 0) * lks_type_nbytes(tensor->type);
 }

@@ -11,6 +11,6 @@ lks_status lksi_step_all_reduce(lks_distributed_optimizer *optimizer, const lks_
     LKS_TRY(lksi_add_sums(optimizer, all));
     LKS_TRY(lks_all_reduce(optimizer->group, gradients, gradients, count, device->float_type, LKS_SUM, NULL));
     lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, 1.0 / all->n_samples);
-    device->ops->update(device, &update, count, lksi_store_values(optimizer->store), gradients, optimizer->state);
+    lksi_update_range(optimizer, &update, 0, count, gradients);
     return LKS_OK;
 }

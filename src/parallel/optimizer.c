@@ -94,6 +94,44 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer);
 }
 
+static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin,
+                              size_t count, const void *gradient) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    size_t nbytes_each = lks_type_nbytes(device->float_type);
+    void *state[2] = {0};
+    for (int i = 0; i < 2; i++)
+        if (optimizer->state[i] != NULL)
+            state[i] = (char *)optimizer->state[i] + (begin - optimizer->begin) * nbytes_each;
+    device->ops->update(device, update, count, (char *)lksi_store_values(optimizer->store) + begin * nbytes_each,
+                        gradient, state);
+}
+
+static void update_buffers(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
+                           const void *gradient) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    size_t nbytes_each = lks_type_nbytes(device->float_type), end = begin + count, buffer_end = begin;
+    for (size_t at = begin; at < end; at = buffer_end) {
+        lksi_update running = {.rule = LKSI_UPDATE_RUNNING,
+                               .gradient_scale = update->gradient_scale,
+                               .momentum = lksi_store_buffer_momentum(optimizer->store, at, &buffer_end)};
+        if (buffer_end > end) buffer_end = end;
+        device->ops->update(device, &running, buffer_end - at,
+                            (char *)lksi_store_values(optimizer->store) + at * nbytes_each,
+                            (const char *)gradient + (at - begin) * nbytes_each, NULL);
+    }
+}
+
+void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
+                       const void *gradient) {
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    size_t buffer_begin = lksi_store_buffer_begin(optimizer->store), end = begin + count;
+    size_t middle = buffer_begin < begin ? begin : buffer_begin < end ? buffer_begin : end;
+    if (middle > begin) update_parameters(optimizer, update, begin, middle - begin, gradient);
+    if (end > middle)
+        update_buffers(optimizer, update, middle, end - middle,
+                       (const char *)gradient + (middle - begin) * nbytes_each);
+}
+
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     *all = (lks_step_sums){0};
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) {

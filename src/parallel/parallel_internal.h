@@ -40,6 +40,10 @@ struct lks_distributed_optimizer {
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all);
 lks_status lksi_step_all_reduce(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
+/* Updates elements [begin, begin + count) of the flat arrays, all of them within [optimizer->begin, optimizer->end), by
+ * `gradient`, the sum over all ranks of just these: parameters by the rule, buffers by their momentum. */
+void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
+                       const void *gradient);
 /* Adds the ranks' sums in rank order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 

@@ -75,8 +75,11 @@ static lks_status create_shared(lks_store **store, lks_group *group, lks_node *l
         destroy_replica(replica);
         return lksi_group_fail(group, status);
     }
-    if (lks_group_rank(group) == 0) lksi_store_initialize(*store, seed);
-    status = lks_barrier(group, NULL);
+    if (lks_group_rank(group) == 0) status = lksi_store_initialize(*store, seed);
+    if (status != LKS_OK)
+        (void)lksi_group_fail(group, status);
+    else
+        status = lks_barrier(group, NULL);
     if (status != LKS_OK) lks_store_destroy(*store);
     return status;
 }

@@ -26,12 +26,7 @@ static void update_block(lks_distributed_optimizer *optimizer, const lksi_update
         lksi_reduce_many(summed, inputs, NULL, size, count, device->float_type, LKS_SUM);
         gradient = summed;
     }
-    void *state[2] = {0};
-    for (int i = 0; i < 2; i++)
-        if (optimizer->state[i] != NULL)
-            state[i] = (char *)optimizer->state[i] + (begin - optimizer->begin) * nbytes_each;
-    device->ops->update(device, update, count, (char *)lksi_store_values(optimizer->store) + begin * nbytes_each,
-                        gradient, state);
+    lksi_update_range(optimizer, update, begin, count, gradient);
 }
 
 static void update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {

@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-static int64_t rows(const lksi_tensor *t) { return t->dims[0]; }
-static int64_t columns(const lksi_tensor *t) { return t->dims[1]; }
 static int64_t count(const lksi_tensor *t) { return lksi_tensor_count(t, 0); }
+static int64_t rows(const lksi_tensor *t) { return lksi_tensor_rows(t); }
+static int64_t columns(const lksi_tensor *t) { return lksi_tensor_columns(t); }
 
 static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;

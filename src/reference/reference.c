@@ -2,7 +2,7 @@
 #include "reference/reference_internal.h"
 
 static const char *const kernel_names[] = {
-#define KERNEL_NAME(name, text, n_inputs, n_outputs) "reference:" text,
+#define KERNEL_NAME(name, text, least, most, n_outputs, family) "reference:" text,
     LKSI_OP_TABLE(KERNEL_NAME)
 #undef KERNEL_NAME
 };
@@ -16,6 +16,7 @@ lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *l
                             .run = kernels[lowering->op],
                             .lowering = *lowering,
                             .is_deterministic = true};
+    lksi_lowering_make_row_major(&kernel->lowering);
     return LKS_OK;
 }
 

@@ -41,9 +41,23 @@ static void update_f64(const lksi_update *update, size_t count, void *parameters
     }
 }
 
+static void update_running(lks_type type, const lksi_update *update, size_t count, void *buffers,
+                           const void *statistics) {
+    double keep = 1 - update->momentum, take = update->momentum * update->gradient_scale;
+    for (size_t i = 0; i < count; i++) {
+        if (type == LKS_F64)
+            ((double *)buffers)[i] = keep * ((double *)buffers)[i] + take * ((const double *)statistics)[i];
+        else
+            ((float *)buffers)[i] =
+                (float)(keep * (double)((float *)buffers)[i] + take * (double)((const float *)statistics)[i]);
+    }
+}
+
 void lksi_reference_update(const lks_device *device, const lksi_update *update, size_t count, void *parameters,
                            const void *gradient, void *const *state) {
-    if (device->float_type == LKS_F64)
+    if (update->rule == LKSI_UPDATE_RUNNING)
+        update_running(device->float_type, update, count, parameters, gradient);
+    else if (device->float_type == LKS_F64)
         update_f64(update, count, parameters, gradient, state);
     else
         update_f32(update, count, parameters, gradient, state);

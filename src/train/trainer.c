@@ -73,8 +73,9 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
+    lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
     LKS_TRY(lks_program_forward(program));
-    double n = (double)batch->count, loss = lks_program_scalar(program, trainer->loss);
+    double n = (double)batch->n_labels, loss = lks_program_scalar(program, trainer->loss);
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
@@ -90,14 +91,14 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     }
     LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
     trainer->n_steps++;
-    if ((int64_t)all.n_samples != batch->global_count)
+    if ((int64_t)all.n_samples != batch->global_n_labels)
         return lksi_group_fail(
             trainer->options.group,
             lksi_error(LKS_ERR_MISMATCH,
-                       "step %lld: the ranks brought %lld samples together, rank %d expects %lld: their "
+                       "step %lld: the ranks brought %lld labels together, rank %d expects %lld: their "
                        "loaders differ",
                        (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
-                       (long long)batch->global_count));
+                       (long long)batch->global_n_labels));
     if (metrics != NULL)
         *metrics = (lks_metrics){all.loss / all.n_samples, all.n_correct / all.n_samples, (int64_t)all.n_samples};
     return LKS_OK;

@@ -25,10 +25,11 @@ static lks_loader *make_loader(lks_dataset *dataset, lks_loader_options options)
 }
 
 static void assert_rows_are_the_samples(const lks_batch *batch) {
+    const float *features = batch->features;
     for (int64_t i = 0; i < batch->count; i++) {
         assert_int_equal(batch->labels[i], batch->indices[i]);
         for (int j = 0; j < N_FEATURES; j++)
-            assert_true(batch->features[i * N_FEATURES + j] == (float)batch->indices[i] + 0.25f * (float)j);
+            assert_true(features[i * N_FEATURES + j] == (float)batch->indices[i] + 0.25f * (float)j);
     }
 }
 

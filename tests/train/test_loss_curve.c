@@ -57,15 +57,19 @@ static void put(void *array, lks_type type, int64_t index, double value) {
 
 static void set_weights(lks_store *store, const curve *c) {
     for (uint64_t p = 0; p < 4 && c->parameters[p] != NULL; p++) {
-        lks_parameter_view view = lks_store_parameter(store, lks_store_find(store, c->parameters[p]));
+        int index = lks_store_find(store, c->parameters[p]);
+        lks_parameter_view view = lks_store_parameter(store, index);
         bool is_mlp = strcmp(c->name, "mlp") == 0;
         /* A bias is bounded by its layer's fan-in: that of the weight before it. */
         lks_parameter_view weight =
             view.n_dims == 2 ? view : lks_store_parameter(store, lks_store_find(store, c->parameters[p - 1]));
         double bound = sqrt((is_mlp ? 6.0 : 1.0) / (double)weight.dims[1]);
+        void *values = lksi_alloc_array((size_t)view.count, sizeof(double));
         for (int64_t i = 0; i < view.count; i++)
-            put(view.value, view.type, i,
+            put(values, view.type, i,
                 (double)(float)((2.0 * (double)lksi_random_uniform(WEIGHT_SEED, p, (uint64_t)i) - 1.0) * bound));
+        assert_ok(lks_store_write(store, index, values));
+        lksi_free(values);
     }
 }
 

@@ -140,8 +140,9 @@ static int step_with_different_loaders(void *argument) {
     RANK_CHECK(create(&s) == 0);
     static const float features[2 * 16];
     static const int32_t labels[2];
-    lks_batch batch = {.features = features, .labels = labels, .count = 2, .global_count = 4};
-    if (lks_group_rank(s.group) == 1) batch.count = 1, batch.global_count = 2;
+    lks_batch batch = {
+        .features = features, .labels = labels, .count = 2, .global_count = 4, .n_labels = 2, .global_n_labels = 4};
+    if (lks_group_rank(s.group) == 1) batch.count = batch.n_labels = 1, batch.global_n_labels = 2;
     RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
     destroy(&s);
     return 0;
@@ -158,7 +159,8 @@ static int step_on_bad_data(void *argument) {
     RANK_CHECK(create(&s) == 0);
     float features[16] = {NAN};
     int32_t label = 0;
-    lks_batch batch = {.features = features, .labels = &label, .count = 1, .global_count = 1};
+    lks_batch batch = {
+        .features = features, .labels = &label, .count = 1, .global_count = 1, .n_labels = 1, .global_n_labels = 1};
     RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_NUMERIC);
     RANK_CHECK(strstr(lks_error_text(), "loss of rank 0 in step 1 is") != NULL);
     destroy(&s);

@@ -1,0 +1,11 @@
+/* Convolutions. */
+#include "op/op_internal.h"
+
+lks_status lksi_infer_convolution(const lksi_inference *q) {
+    return lksi_error(LKS_ERR_UNSUPPORTED, "%s is not built yet", lksi_op_name(q->op));
+}
+
+lks_status lksi_differentiate_convolution(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    (void)builder, (void)gradients;
+    return lksi_no_gradient(at);
+}

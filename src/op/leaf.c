@@ -1,0 +1,12 @@
+/* Leaves: their shapes are given, and nothing lies before them. */
+#include "op/op_internal.h"
+
+lks_status lksi_infer_leaf(const lksi_inference *q) {
+    (void)q;
+    return LKS_OK;
+}
+
+lks_status lksi_differentiate_leaf(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    (void)builder, (void)gradients;
+    return lksi_no_gradient(at);
+}

@@ -1,0 +1,68 @@
+/* From an operator to its family's rules. */
+#include "op/op_internal.h"
+
+typedef struct catalogue_row {
+    const char *name;
+    int least_inputs, most_inputs, n_outputs;
+    lks_status (*infer)(const lksi_inference *q);
+    lks_status (*differentiate)(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients);
+} catalogue_row;
+
+static const catalogue_row catalogue[] = {
+#define CATALOGUE_ROW(name, text, least, most, n_outputs, family)                                                      \
+    {text, least, most, n_outputs, lksi_infer_##family, lksi_differentiate_##family},
+    LKSI_OP_TABLE(CATALOGUE_ROW)
+#undef CATALOGUE_ROW
+};
+
+const char *lksi_op_name(lksi_op op) { return catalogue[op].name; }
+int lksi_op_n_outputs(lksi_op op) { return catalogue[op].n_outputs; }
+
+lks_status lksi_op_infer(lksi_op op, const lksi_attributes *attributes, const lksi_tensor *inputs, int n_inputs,
+                         lksi_tensor *outputs) {
+    static const lksi_attributes none;
+    lksi_inference q = {op, attributes != NULL ? attributes : &none, inputs, n_inputs, outputs};
+    if (n_inputs < catalogue[op].least_inputs || n_inputs > catalogue[op].most_inputs)
+        return lksi_misfit(&q, "another number of inputs");
+    return catalogue[op].infer(&q);
+}
+
+lks_status lksi_op_differentiate(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    for (int i = 0; i < at->n_inputs; i++) gradients[i] = LKSI_NO_VALUE;
+    return catalogue[at->op].differentiate(at, builder, gradients);
+}
+
+/* --- what the families share --- */
+
+bool lksi_type_is_float(lks_type type) { return type == LKS_F32 || type == LKS_F64; }
+
+lks_status lksi_misfit(const lksi_inference *q, const char *rule) {
+    char text[1024] = "";
+    int used = 0;
+    for (int i = 0; i < q->n_inputs && (size_t)used < sizeof text; i++) {
+        char shape[128];
+        lksi_tensor_format(&q->inputs[i], shape, sizeof shape);
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%s", i == 0 ? "" : ", ", shape);
+    }
+    return lksi_error(LKS_ERR_SHAPE, "%s takes %s, not %s", lksi_op_name(q->op), rule, text);
+}
+
+lks_status lksi_no_gradient(const lksi_op_instance *at) {
+    return lksi_error(LKS_ERR_UNSUPPORTED, "%s has no gradient", lksi_op_name(at->op));
+}
+
+lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, lksi_value a) {
+    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 1, .inputs = {a}});
+}
+
+lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b) {
+    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 2, .inputs = {a, b}});
+}
+
+lksi_value lksi_emit3(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b, lksi_value c) {
+    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 3, .inputs = {a, b, c}});
+}
+
+lksi_value lksi_emit_as(lksi_op_builder *builder, lksi_op op, lksi_value a, const lksi_tensor *result) {
+    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 1, .inputs = {a}, .result = result});
+}

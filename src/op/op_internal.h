@@ -1,0 +1,40 @@
+/* What the families share. */
+#ifndef LKSI_OP_INTERNAL_H
+#define LKSI_OP_INTERNAL_H
+
+#include "op/op.h"
+
+/* One operator whose shapes are asked for; the fields are lksi_op_infer's arguments. */
+typedef struct lksi_inference {
+    lksi_op op;
+    const lksi_attributes *attributes;
+    const lksi_tensor *inputs;
+    int n_inputs;
+    lksi_tensor *outputs;
+} lksi_inference;
+
+/* Each family's rules; the number of inputs has been checked. */
+#define LKSI_OP_FAMILIES(X)                                                                                            \
+    X(leaf)                                                                                                            \
+    X(arrange) X(linear) X(elementwise) X(binary) X(reduce) X(softmax) X(convolution) X(pool) X(normalize) X(dropout)  \
+        X(embedding) X(recurrent) X(loss)
+#define LKSI_FAMILY_DECLARE(family)                                                                                    \
+    lks_status lksi_infer_##family(const lksi_inference *q);                                                           \
+    lks_status lksi_differentiate_##family(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients);
+LKSI_OP_FAMILIES(LKSI_FAMILY_DECLARE)
+#undef LKSI_FAMILY_DECLARE
+
+bool lksi_type_is_float(lks_type type);
+/* LKS_ERR_SHAPE: "<operator> takes <rule>, not <every input's shape>". */
+lks_status lksi_misfit(const lksi_inference *q, const char *rule);
+/* "<operator> has no gradient" */
+lks_status lksi_no_gradient(const lksi_op_instance *at);
+
+/* Emissions without attributes. */
+lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, lksi_value a);
+lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b);
+lksi_value lksi_emit3(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b, lksi_value c);
+/* One whose result is given. */
+lksi_value lksi_emit_as(lksi_op_builder *builder, lksi_op op, lksi_value a, const lksi_tensor *result);
+
+#endif
