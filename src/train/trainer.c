@@ -79,7 +79,8 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
-    *mine = (lks_step_sums){n, loss * n, lks_program_scalar(program, trainer->n_correct)};
+    *mine =
+        (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lks_program_scalar(program, trainer->n_correct)};
     return lks_program_backward(program, n);
 }
 
