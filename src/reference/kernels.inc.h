@@ -183,6 +183,8 @@ static lks_status count_correct(const lksi_kernel *kernel, void *const *in, void
     return LKS_OK;
 }
 
+#include "reference/recurrent.inc.h"
+
 const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_LINEAR] = linear,
     [LKSI_OP_LINEAR_GRAD_INPUT] = linear_grad_input,
@@ -196,6 +198,10 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_TANH_GRAD] = tanh_grad,
     [LKSI_OP_SIGMOID] = sigmoid,
     [LKSI_OP_SIGMOID_GRAD] = sigmoid_grad,
+    [LKSI_OP_LSTM] = lstm,
+    [LKSI_OP_LSTM_GRAD] = lstm_grad,
+    [LKSI_OP_RNN] = rnn,
+    [LKSI_OP_RNN_GRAD] = rnn_grad,
     [LKSI_OP_CROSS_ENTROPY] = cross_entropy,
     [LKSI_OP_CROSS_ENTROPY_GRAD] = cross_entropy_grad,
     [LKSI_OP_COUNT_CORRECT] = count_correct,
