@@ -3,6 +3,7 @@
 
 #include "onednn/api.h"
 #include "onednn/linear.h"
+#include "onednn/recurrent.h"
 #include "reference/reference.h"
 
 static lks_status activation(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -41,6 +42,12 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
         return lksi_onednn_lower_linear_grad_input(lowering, kernel);
     case LKSI_OP_LINEAR_GRAD_WEIGHT:
         return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
+    case LKSI_OP_LSTM:
+    case LKSI_OP_RNN:
+        return lksi_onednn_lower_recurrent(lowering, kernel);
+    case LKSI_OP_LSTM_GRAD:
+    case LKSI_OP_RNN_GRAD:
+        return lksi_onednn_lower_recurrent_grad(lowering, kernel);
     case LKSI_OP_TANH:
         return lower_eltwise(lowering, "onednn:tanh", false, kernel);
     case LKSI_OP_TANH_GRAD:

@@ -10,8 +10,8 @@ typedef struct positions {
 
 static positions positions_of(lksi_op op) {
     if (op == LKSI_OP_LSTM || op == LKSI_OP_LSTM_GRAD)
-        return (positions){
-            3, 4, "x (N,T,K), h0 and c0 (N,M), W_ih (4M,K), W_hh (4M,M), b_ih and b_hh (4M), all floating"};
+        return (positions){3, 4,
+                           "x (N,T,K), h0 and c0 (N,M), W_ih (4M,K), W_hh (4M,M), b_ih and b_hh (4M), all floating"};
     return (positions){2, 1, "x (N,T,K), h0 (N,M), W_ih (M,K), W_hh (M,M), b_ih and b_hh (M), all floating"};
 }
 
