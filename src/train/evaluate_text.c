@@ -92,6 +92,6 @@ lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens
         total.n_correct += sums[chunk].n_correct;
     }
     double n = (double)(count - 1);
-    *metrics = (lks_metrics){total.loss / n, total.n_correct / n, count - 1};
+    *metrics = (lks_metrics){.loss = total.loss / n, .accuracy = total.n_correct / n, .n_samples = count - 1};
     return LKS_OK;
 }

@@ -115,6 +115,10 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
                        (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
                        (long long)batch->global_n_labels));
     if (metrics != NULL)
-        *metrics = (lks_metrics){all.loss / all.n_samples, all.n_correct / all.n_samples, (int64_t)all.n_samples};
+        *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
+                                 .accuracy = all.n_correct / all.n_samples,
+                                 .n_samples = (int64_t)all.n_samples,
+                                 .lr = trainer->options.optimizer.lr *
+                                       lks_schedule_factor(&trainer->options.optimizer.schedule, trainer->n_steps - 1)};
     return LKS_OK;
 }
