@@ -92,7 +92,7 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
-    *mine = (lks_step_sums){n, loss * n, lksi_trainer_n_correct(trainer, program)};
+    *mine = (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lksi_trainer_n_correct(trainer, program)};
     LKS_TRY(lks_program_backward(program, n));
     lksi_states_advance(trainer, &trainer->states, 0, batch->count, program);
     return LKS_OK;
