@@ -71,9 +71,10 @@ static lks_status evaluate_mine(lks_trainer *trainer, const text_cut *cut, chunk
 
 static lks_status check_text(const lks_trainer *trainer, int64_t count) {
     const lks_node *x = trainer->options.features;
-    if (lks_node_n_dims(x) != 2)
-        return lksi_error(LKS_ERR_SHAPE, "a text is evaluated in windows (N,T), the model's input has %d dimensions",
-                          lks_node_n_dims(x));
+    if (lks_node_n_dims(x) != 2 || lks_node_type(x) != LKS_I32)
+        return lksi_error(LKS_ERR_SHAPE,
+                          "a text is evaluated in i32 windows (N,T), the model's input is %s of %d dimensions",
+                          lks_type_name(lks_node_type(x)), lks_node_n_dims(x));
     if (count < 2)
         return lksi_error(LKS_ERR_ARGUMENT, "a text of %lld tokens has nothing to predict", (long long)count);
     return LKS_OK;
