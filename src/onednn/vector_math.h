@@ -43,27 +43,27 @@ static inline float lksi_exp(float x) {
 
 static inline float lksi_sigmoid(float x) { return 1.0f / (1.0f + lksi_exp(-x)); }
 
-/* The normal distribution function at x, to 3 units in the last place; `decay` is e^(-x^2/2), which callers may need
+/* The normal distribution function at x, to 6 units in the last place; `decay` is e^(-x^2/2), which callers may need
  * too. In the middle an odd polynomial in x; outside, P(-a) = e^(-a^2/2) times a polynomial in t = 1 / (1 + a/2), the
  * form of Hastings, "Approximations for digital computers", 1955. Coefficients: fitted by iteratively weighted least
- * squares; relative errors below 1e-8 and 1.4e-8. */
+ * squares; relative errors below 1e-9 and 5e-8. */
 static inline float lksi_normal_below(float x, float decay) {
-    float square = x * x, middle = -6.80949188e-06f;
-    middle = middle * square + 0.000111041125f;
-    middle = middle * square - 0.00118383719f;
-    middle = middle * square + 0.00997228269f;
-    middle = middle * square - 0.0664902106f;
-    middle = 0.5f + x * (middle * square + 0.398942262f);
-    float magnitude = x < 0 ? -x : x, t = 1.0f / (1.0f + 0.5f * magnitude), tail = -0.139831334f;
-    tail = tail * t + 0.404877275f;
-    tail = tail * t - 0.37346068f;
-    tail = tail * t + 0.0238200109f;
-    tail = tail * t + 0.0328605287f;
-    tail = tail * t + 0.15158923f;
-    tail = tail * t + 0.199345678f;
-    tail = (tail * t + 0.199474409f) * t * decay;
+    float square = x * x, middle = -7.65420828e-06f;
+    middle = middle * square + 0.000113486371f;
+    middle = middle * square - 0.00118632999f;
+    middle = middle * square + 0.00997332297f;
+    middle = middle * square - 0.0664903596f;
+    middle = 0.5f + x * (middle * square + 0.398942292f);
+    float magnitude = x < 0 ? -x : x, t = 1.0f / (1.0f + 0.5f * magnitude), tail = -0.127559885f;
+    tail = tail * t + 0.373605132f;
+    tail = tail * t - 0.340606451f;
+    tail = tail * t + 0.00545076048f;
+    tail = tail * t + 0.0387385525f;
+    tail = tail * t + 0.150517046f;
+    tail = tail * t + 0.199448571f;
+    tail = (tail * t + 0.199470416f) * t * decay;
     float outside = x < 0 ? tail : 1.0f - tail;
-    return magnitude < 1.25f ? middle : outside;
+    return magnitude < 1.0f ? middle : outside;
 }
 
 #endif
