@@ -38,12 +38,22 @@ static lks_status expand(const lksi_kernel *kernel, void *const *in, void *const
     return LKS_OK;
 }
 
-/* y = sum of x over the axes that y has not, or has as 1. */
-static void sum_over(const lksi_tensor *x, const REAL *from, const lksi_tensor *kept, REAL *y) {
+/* y = sum of x over the axes that y has not, or has as 1; in double, as it may be over a whole batch. */
+static void sum_over(const lksi_tensor *x, const REAL *from, const lksi_tensor *y, REAL *to) {
     int64_t strides[LKSI_MAX_DIMS];
-    broadcast_strides(kept, x, strides);
-    memset(y, 0, (size_t)count(kept) * sizeof *y);
-    for (int64_t i = 0, n = count(x); i < n; i++) y[strided(x, strides, i)] += from[i];
+    lksi_tensor kept = *x, summed = *x; /* the axes of x, those that stay and those that go */
+    for (int i = 0; i < x->n_dims; i++) {
+        int in_y = i - (x->n_dims - y->n_dims);
+        bool is_summed = in_y < 0 || y->dims[in_y] == 1;
+        *(is_summed ? &kept.dims[i] : &summed.dims[i]) = 1;
+    }
+    row_major_strides(x, strides);
+    for (int64_t i = 0, n = count(&kept), n_each = count(&summed); i < n; i++) {
+        const REAL *first = from + strided(&kept, strides, i);
+        double sum = 0;
+        for (int64_t j = 0; j < n_each; j++) sum += (double)first[strided(&summed, strides, j)];
+        to[i] = (REAL)sum;
+    }
 }
 
 static lks_status sum_to(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
