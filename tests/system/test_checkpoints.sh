@@ -40,7 +40,7 @@ refused() {
 }
 
 # --- a run that a death ends: what it saved last is gone on with ---
-die_after_a_save() { # ARGS...: rank 0 is killed as soon as there is a checkpoint
+die_after_a_save() { # ARGS...: a rank is killed as soon as there is a checkpoint
   rm -f "$work/checkpoint"
   "$lockstep" run -n 2 "$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 --samples 1540 "$@" \
     --save "$work/checkpoint" >"$work/out" 2>"$work/err" &
@@ -49,7 +49,7 @@ die_after_a_save() { # ARGS...: rank 0 is killed as soon as there is a checkpoin
     [ -e "$work/checkpoint" ] && break
     sleep 0.01
   done
-  kill -9 "$(pgrep -P $launcher | head -n 1)" 2>/dev/null
+  kill -9 "$(pgrep -P $launcher -f examples/mlp | tail -n 1)" 2>/dev/null
   wait $launcher
 }
 train 2 --steps 4000
