@@ -143,7 +143,7 @@ static int run(trainer_progress *p) {
         lks_group_abort(p->job->group, "rank 0 cannot write its metrics");
         return 1;
     }
-    p->began_s = trainer_now_s();
+    p->began_s = p->shown_s = trainer_now_s();
     status = train(p);
     int exit_code = trainer_all_ok(p->job->group, status) ? finish(p) : 1;
     return trainer_outputs_close(p) ? exit_code : 1;
