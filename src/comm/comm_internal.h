@@ -94,8 +94,9 @@ lks_status lksi_open(lks_group *group, const lksi_call *call);
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
 /* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
-/* The same in either context, for a call whose clock may have started before (0: it starts with its first wait). */
-lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progress *progress);
+/* The same in either context, for a call that has filled in lksi_progress_in: its clock may have started before (0: it
+ * starts with its first wait). Filled in there and not copied: a copy by vectors waits for the stores that it reads. */
+lks_status lksi_start(lks_group *group, lksi_context context);
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -235,10 +236,11 @@ typedef struct lksi_await {
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
 /* In the collective context, until one of the conditions holds. */
 lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
+lks_status lksi_wait_one(lks_group *group, const lksi_condition *condition);
 
 static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
     if (atomic_load_explicit(counter, memory_order_acquire) >= target) return LKS_OK;
-    return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+    return lksi_wait_one(group, &(lksi_condition){counter, target, rank});
 }
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */

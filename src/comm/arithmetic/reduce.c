@@ -49,7 +49,7 @@ static void write_past_caches(void *to, const void *from, size_t nbytes) { memcp
 static bool is_past_caches(const lksi_reduction *reduction, size_t count) {
     enum { CACHE_NBYTES = 32 << 20 };
     size_t n_buffers = (size_t)reduction->n_inputs + (size_t)reduction->n_outputs;
-    if (count * lks_type_nbytes(reduction->type) < CACHE_NBYTES / n_buffers) return false;
+    if (count * lks_type_nbytes(reduction->type) * n_buffers < CACHE_NBYTES) return false;
     for (int i = 0; i < reduction->n_inputs; i++)
         for (int k = 0; k < reduction->n_outputs; k++)
             if (reduction->inputs[i] == reduction->outputs[k]) return false;
