@@ -139,6 +139,13 @@ typedef struct lksi_selection {
     const char *last;                                  /* algorithm of the last call */
 } lksi_selection;
 
+/* The last call in which this rank needed nothing of the others (exchange.c). */
+typedef struct lksi_row {
+    const lksi_operation *operation;
+    int root;
+    uint64_t exchange;
+} lksi_row;
+
 struct lks_group {
     int rank, size;
     lksi_world *world;
@@ -177,6 +184,8 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
+    uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
+    lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
     const char
@@ -281,14 +290,17 @@ int lksi_blame(lks_group *group, int awaited, const char **why);
 
 /* The line that this rank shows in the coming exchange: fill payload, then lksi_post_and_collect. */
 static inline lksi_post *lksi_post_next(lks_group *group) {
-    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) & 1];
+    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) % LKSI_N_POSTS];
 }
 /* The line that `rank` showed in the last exchange; valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
-    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges & 1];
+    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges % LKSI_N_POSTS];
 }
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
+/* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it
+ * does not wait for them, and compares later. For operations of the table. */
+lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);
 /* Returns when all ranks have called it; everything written before is then visible to all. */
 lks_status lksi_meet(lks_group *group);
 

@@ -218,7 +218,7 @@ bool lksi_are_all_symmetric(const lks_group *group);
 /* The reduction of group->inputs with the scales that were shown, to n_outputs outputs. */
 lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs);
 
-/* Up to 40 bytes of accumulators in the lines of the first exchange: all ranks show `total` elements, and elements
+/* Up to 80 bytes of accumulators in the lines of the first exchange: all ranks show `total` elements, and elements
  * [first, first + count) come combined to `out`. */
 lks_status lksi_reduce_in_line(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
                                void *out);
