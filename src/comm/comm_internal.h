@@ -245,11 +245,10 @@ typedef struct lksi_await {
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
 /* In the collective context, until one of the conditions holds. */
 lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
-lks_status lksi_wait_one(lks_group *group, const lksi_condition *condition);
 
 static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
     if (atomic_load_explicit(counter, memory_order_acquire) >= target) return LKS_OK;
-    return lksi_wait_one(group, &(lksi_condition){counter, target, rank});
+    return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
 }
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */

@@ -21,7 +21,7 @@ enum {
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
     LKSI_AFFINITY_WORDS = 16,
-    LKSI_N_POSTS = 16,                      /* a power of two */
+    LKSI_N_POSTS = 8,                       /* a power of two */
     LKSI_MOST_AHEAD = LKSI_N_POSTS / 2 - 1, /* exchange.c says why */
 };
 
@@ -44,12 +44,12 @@ typedef struct lksi_bell {
 typedef struct lksi_ahead {
     uint64_t sequence, count;
     int32_t root;
-    uint8_t operation; /* its index plus 1; 0: this rank waited */
-    uint8_t algorithm, type, op;
+    uint8_t operation, algorithm, type, op; /* the first two by index */
 } lksi_ahead;
 
-/* What a rank shows to all in an exchange: one line, of which 40 bytes of payload come in the first half. `place` says
- * where its buffer lies in symmetric memory. */
+/* What a rank shows to all in an exchange: one line, of which a small call touches the first half only. `place` says
+ * where its buffer lies in symmetric memory, or that it ran ahead; only then `ahead` means something. */
+#define LKSI_PLACE_AHEAD UINT64_MAX
 typedef struct lksi_post {
     _Alignas(LKSI_LINE_NBYTES) _Atomic uint64_t counter;
     uint64_t fingerprint;

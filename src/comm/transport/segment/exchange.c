@@ -26,7 +26,7 @@ static lksi_post *post_of_exchange(const lks_group *group, int rank, uint64_t ex
 
 /* What a rank that ran ahead called. */
 static void describe_ahead(const lksi_ahead *ahead, char *text) {
-    const lksi_operation *operation = lksi_operation_at(ahead->operation - 1);
+    const lksi_operation *operation = lksi_operation_at(ahead->operation);
     lksi_call call = {.operation = operation,
                       .algorithm = &operation->algorithms[ahead->algorithm],
                       .count = (size_t)ahead->count,
@@ -38,9 +38,9 @@ static void describe_ahead(const lksi_ahead *ahead, char *text) {
 
 static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, char *text) {
     lksi_seat *seat = &group->control->seats[rank];
-    const lksi_ahead *ahead = &post_of_exchange(group, rank, exchange)->ahead;
-    if (ahead->operation != 0) {
-        describe_ahead(ahead, text);
+    const lksi_post *post = post_of_exchange(group, rank, exchange);
+    if (post->place == LKSI_PLACE_AHEAD) {
+        describe_ahead(&post->ahead, text);
         return LKS_OK;
     }
     LKS_TRY(lksi_wait(group, &seat->explained.value, exchange, rank));
@@ -52,10 +52,11 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
  * name the same two. */
 static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint64_t exchange) {
     lksi_seat *mine = &group->control->seats[group->seat];
-    const lksi_ahead *ahead = &post_of_exchange(group, group->rank, exchange)->ahead;
-    uint64_t sequence = ahead->operation != 0 ? ahead->sequence : group->progress.sequence;
+    const lksi_post *post = post_of_exchange(group, group->rank, exchange);
+    bool has_run_ahead = post->place == LKSI_PLACE_AHEAD;
+    uint64_t sequence = has_run_ahead ? post->ahead.sequence : group->progress.sequence;
     char first[LKSI_CALL_TEXT_NBYTES], second[LKSI_CALL_TEXT_NBYTES];
-    if (ahead->operation == 0) {
+    if (!has_run_ahead) {
         lksi_call_describe(call, mine->call_text, sizeof mine->call_text);
         lksi_publish(group->control, &mine->explained.value, exchange, group->seat);
     }
@@ -90,11 +91,8 @@ static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, 
     if (exchange > LKSI_MOST_AHEAD) LKS_TRY(check_up_to(group, call, exchange - LKSI_MOST_AHEAD));
     group->n_exchanges = exchange;
     mine->fingerprint = call->fingerprint;
-    mine->place = place;
-    if (ahead != NULL)
-        mine->ahead = *ahead;
-    else
-        mine->ahead.operation = 0;
+    mine->place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
+    if (ahead != NULL) mine->ahead = *ahead;
     lksi_publish(group->control, &mine->counter, exchange, group->seat);
     return LKS_OK;
 }
@@ -112,7 +110,7 @@ lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
     lksi_ahead ahead = {.sequence = call->sequence,
                         .count = call->count,
                         .root = call->root,
-                        .operation = (uint8_t)(call->operation - lksi_operation_at(0) + 1),
+                        .operation = (uint8_t)(call->operation - lksi_operation_at(0)),
                         .algorithm = (uint8_t)(call->algorithm - call->operation->algorithms),
                         .type = (uint8_t)call->type,
                         .op = (uint8_t)call->op};

@@ -208,15 +208,6 @@ lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int
                                               .n_ranks = n_ranks});
 }
 
-/* Most waits end within a microsecond: for those without any preparation. */
-lks_status lksi_wait_one(lks_group *group, const lksi_condition *condition) {
-    for (int i = 0; i < SPINS_PER_LOOK && group->may_spin; i++) {
-        relax();
-        if (atomic_load_explicit(condition->counter, memory_order_acquire) >= condition->target) return LKS_OK;
-    }
-    return lksi_wait_any(group, condition, 1);
-}
-
 lks_status lksi_start(lks_group *group, lksi_context context) {
     lksi_progress *current = lksi_progress_in(group, context);
     if (current->timeout_ms <= 0) current->timeout_ms = group->timeout_ms;
