@@ -4,6 +4,7 @@
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
  *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
  *
+ * Whoever only gives what fits into a line runs ahead of the others (exchange.c).
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
  * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
  */
