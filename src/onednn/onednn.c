@@ -1,31 +1,44 @@
-/* The CPU device: products, tanh and sigmoid by oneDNN; what is too small to matter by the reference device. */
+/* The CPU device: products by oneDNN, what it has no faster form of by loops of our own (kernels.h), what is too small
+ * to matter by the reference device. */
 #include "onednn/onednn.h"
 
 #include "onednn/api.h"
+#include "onednn/kernels.h"
 #include "onednn/linear.h"
+#include "onednn/tanh.h"
 #include "reference/reference.h"
 
-static lks_status activation(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+#include <string.h>
+
+/* --- tanh, where it follows no product --- */
+
+static lks_status tanh_by_onednn(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     return lksi_dnnl_eltwise_run(kernel->state, in[0], NULL, out[0]);
 }
 
-static lks_status activation_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+static lks_status tanh_by_loop(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    return lksi_dnnl_eltwise_run(kernel->state, in[0], in[1], out[0]);
+    size_t count = lksi_stored_count(kernel);
+    memcpy(out[0], in[0], count * sizeof(float));
+    LKSI_ISA_PICK(lksi_tanh_loops)->run(out[0], count);
+    return LKS_OK;
 }
 
 static void release_eltwise(lksi_kernel *kernel) { lksi_dnnl_eltwise_destroy(kernel->state); }
 
-static lks_status lower_eltwise(const lksi_lowering *lowering, const char *name, bool is_gradient,
-                                lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){.name = name,
-                            .run = is_gradient ? activation_grad : activation,
-                            .release = release_eltwise,
-                            .lowering = *lowering,
-                            .is_deterministic = true};
+static lks_status lower_tanh(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    *kernel = (lksi_kernel){.name = "cpu:tanh", .run = tanh_by_loop, .lowering = *lowering, .is_deterministic = true};
+    if (LKSI_ISA_PICK(lksi_tanh_loops)->run != NULL) {
+        kernel->lowering.output_layouts[0] = lowering->input_layouts[0]; /* tanh 0 = 0: padding stays what it is */
+        return LKS_OK;
+    }
     lksi_dnnl_eltwise *eltwise;
-    LKS_TRY(lksi_dnnl_eltwise_create(&eltwise, lowering->op, lksi_tensor_count(&lowering->outputs[0], 0)));
+    LKS_TRY(lksi_dnnl_eltwise_create(&eltwise, LKSI_OP_TANH, lksi_tensor_count(&lowering->outputs[0], 0)));
+    lksi_lowering_make_row_major(&kernel->lowering);
+    kernel->name = "onednn:tanh";
+    kernel->run = tanh_by_onednn;
+    kernel->release = release_eltwise;
     kernel->state = eltwise;
     return LKS_OK;
 }
@@ -42,14 +55,9 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
     case LKSI_OP_LINEAR_GRAD_WEIGHT:
         return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
     case LKSI_OP_TANH:
-        return lower_eltwise(lowering, "onednn:tanh", false, kernel);
-    case LKSI_OP_TANH_GRAD:
-        return lower_eltwise(lowering, "onednn:tanh_grad", true, kernel);
-    case LKSI_OP_SIGMOID:
-        return lower_eltwise(lowering, "onednn:sigmoid", false, kernel);
-    case LKSI_OP_SIGMOID_GRAD:
-        return lower_eltwise(lowering, "onednn:sigmoid_grad", true, kernel);
+        return lower_tanh(question, kernel);
     default:
+        if (lksi_onednn_lower_loop(question, kernel)) return LKS_OK;
         return lksi_reference_lower(device, lowering, kernel);
     }
 }
