@@ -14,6 +14,7 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     case LKSI_OP_RELU_GRAD:
     case LKSI_OP_TANH_GRAD:
     case LKSI_OP_SIGMOID_GRAD:
+    case LKSI_OP_SCALE:
         q->outputs[0] = q->inputs[0];
         return LKS_OK;
     default:

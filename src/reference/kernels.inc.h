@@ -126,6 +126,14 @@ static lks_status sigmoid_grad(const lksi_kernel *kernel, void *const *in, void 
     return LKS_OK;
 }
 
+static lks_status scale(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    const REAL *x = in[0], *s = kernel->lowering.n_inputs == 2 ? in[1] : NULL;
+    REAL *y = out[0], factor = (REAL)kernel->lowering.attributes.factor * (s != NULL ? *s : 1);
+    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) y[i] = factor * x[i];
+    return LKS_OK;
+}
+
 /* p = softmax(x) by the shifted exponentials; returns -log p[label]. */
 static REAL row_cross_entropy(const REAL *x, int64_t n_classes, int32_t label, REAL *p) {
     REAL largest = x[0];
@@ -183,6 +191,10 @@ static lks_status count_correct(const lksi_kernel *kernel, void *const *in, void
     return LKS_OK;
 }
 
+#include "reference/batch_norm.inc.h"
+#include "reference/convolution.inc.h"
+#include "reference/pool.inc.h"
+
 const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_LINEAR] = linear,
     [LKSI_OP_LINEAR_GRAD_INPUT] = linear_grad_input,
@@ -196,6 +208,17 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_TANH_GRAD] = tanh_grad,
     [LKSI_OP_SIGMOID] = sigmoid,
     [LKSI_OP_SIGMOID_GRAD] = sigmoid_grad,
+    [LKSI_OP_SCALE] = scale,
+    [LKSI_OP_CONV2D] = conv2d,
+    [LKSI_OP_CONV2D_GRAD_INPUT] = conv2d_grad_input,
+    [LKSI_OP_CONV2D_GRAD_WEIGHT] = conv2d_grad_weight,
+    [LKSI_OP_MAX_POOL2D] = max_pool2d,
+    [LKSI_OP_MAX_POOL2D_GRAD] = max_pool2d_grad,
+    [LKSI_OP_AVG_POOL2D] = avg_pool2d,
+    [LKSI_OP_AVG_POOL2D_GRAD] = avg_pool2d_grad,
+    [LKSI_OP_BATCH_NORM] = batch_norm,
+    [LKSI_OP_BATCH_NORM_INFERENCE] = batch_norm_inference,
+    [LKSI_OP_BATCH_NORM_GRAD] = batch_norm_grad,
     [LKSI_OP_CROSS_ENTROPY] = cross_entropy,
     [LKSI_OP_CROSS_ENTROPY_GRAD] = cross_entropy_grad,
     [LKSI_OP_COUNT_CORRECT] = count_correct,

@@ -4,6 +4,7 @@
 #define REAL double
 #define EXP exp
 #define LOG log
+#define SQRT sqrt
 #define TANH tanh
 #define KERNELS lksi_reference_kernels_f64
 #include "reference/kernels.inc.h"
