@@ -7,6 +7,7 @@
 /* X(OPERATOR, name, whether every element is treated alike and 0 gives 0, so that tensors of one layout, padding
  * included, are as good as rows) */
 #define LKSI_LOOP_KERNELS(X)                                                                                           \
+    X(COPY, copy, true)                                                                                                \
     X(RELU, relu, true)                                                                                                \
     X(RELU_GRAD, relu_grad, true)                                                                                      \
     X(LEAKY_RELU, leaky_relu, true)                                                                                    \
@@ -51,5 +52,8 @@ bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel);
 
 /* Elements of the kernel's first result as they are stored, padding included. */
 size_t lksi_stored_count(const lksi_kernel *kernel);
+
+/* relu over a tensor as it is stored. */
+void lksi_relu_in_place(float *y, const lksi_tensor *tensor, const lksi_layout *layout);
 
 #endif
