@@ -25,6 +25,7 @@ typedef struct lks_trainer_options {
 typedef struct lks_metrics {
     double loss, accuracy;
     int64_t n_samples;
+    double lr, grad_norm; /* of a step; grad_norm: before clipping, 0 where the optimizer does not clip */
 } lks_metrics;
 
 /* Makes the store (parameters, gradients) of `loss` and what updates it. The graph and the group must outlive it.

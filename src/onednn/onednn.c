@@ -55,5 +55,8 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
 }
 
 extern const lksi_device_ops lksi_onednn_device;
-const lksi_device_ops lksi_onednn_device = {
-    .name = "cpu", .has_f64 = false, .lower = lower, .update = lksi_reference_update};
+const lksi_device_ops lksi_onednn_device = {.name = "cpu",
+                                            .has_f64 = false,
+                                            .lower = lower,
+                                            .update = lksi_reference_update,
+                                            .sum_squares = lksi_reference_sum_squares};

@@ -79,7 +79,8 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
-    *mine = (lks_step_sums){n, loss * n, lks_program_scalar(program, trainer->n_correct)};
+    *mine =
+        (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lks_program_scalar(program, trainer->n_correct)};
     return lks_program_backward(program, n);
 }
 
@@ -100,6 +101,10 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
                        (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
                        (long long)batch->global_n_labels));
     if (metrics != NULL)
-        *metrics = (lks_metrics){all.loss / all.n_samples, all.n_correct / all.n_samples, (int64_t)all.n_samples};
+        *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
+                                 .accuracy = all.n_correct / all.n_samples,
+                                 .n_samples = (int64_t)all.n_samples,
+                                 .lr = trainer->options.optimizer.lr *
+                                       lks_schedule_factor(&trainer->options.optimizer.schedule, trainer->n_steps - 1)};
     return LKS_OK;
 }

@@ -4,6 +4,8 @@
 
 #include "comm/comm.h"
 #include "graph/graph.h"
+#include "optim/optim.h"
+#include "parallel/parallel.h"
 
 #include <lockstep/train.h>
 
