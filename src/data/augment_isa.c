@@ -1,53 +1,66 @@
 /* Crops and mirror images, once per instruction set: mirroring a row is a shuffle of bytes there. Elements are bytes or
- * floats, so of 1 or 4 bytes. */
+ * floats, so of 1 or 4 bytes.
+ *
+ * A plane is moved as one run of elements, which carries some of them from one end of a row to the other end of the
+ * next; what came in from outside the image or from another row is made zero then.
+ */
 #include "data/data_internal.h"
 
 #include <string.h>
 
-/* The part of a row or column of `size` pixels that is inside the image once it has been moved by `offset`. */
-typedef struct span {
-    int64_t begin, end;
-} span;
-
-static inline span inside(int64_t size, int64_t offset) {
-    span s = {offset < 0 ? -offset : 0, offset > 0 ? size - offset : size};
-    return s;
+static inline void mirror_bytes(uint8_t *restrict out, const uint8_t *restrict in, int64_t n_rows, int64_t width) {
+    for (int64_t y = 0; y < n_rows; y++)
+        for (int64_t x = 0; x < width; x++) out[y * width + x] = in[y * width + width - 1 - x];
 }
 
-static void mirror_bytes(uint8_t *restrict out, const uint8_t *restrict in, int64_t count) {
-    for (int64_t i = 0; i < count; i++) out[i] = in[count - 1 - i];
+static inline void mirror_floats(float *restrict out, const float *restrict in, int64_t n_rows, int64_t width) {
+    for (int64_t y = 0; y < n_rows; y++)
+        for (int64_t x = 0; x < width; x++) out[y * width + x] = in[y * width + width - 1 - x];
 }
 
-static void mirror_floats(float *restrict out, const float *restrict in, int64_t count) {
-    for (int64_t i = 0; i < count; i++) out[i] = in[count - 1 - i];
-}
-
-static void crop_row(char *out, const char *in, size_t nbytes_each, int64_t width, const lksi_crop *crop) {
-    span columns = inside(width, crop->right);
-    int64_t count = columns.end - columns.begin, begin = crop->is_flipped ? width - columns.end : columns.begin;
-    char *to = out + (size_t)begin * nbytes_each;
-    const char *from = in + (size_t)(columns.begin + crop->right) * nbytes_each;
-    if (!crop->is_flipped)
-        memcpy(to, from, (size_t)count * nbytes_each);
-    else if (nbytes_each == 1)
-        mirror_bytes((uint8_t *)to, (const uint8_t *)from, count);
+/* Bytes in rows of 32 are what CIFAR is made of: a row is one or two registers, if the compiler knows. */
+static void mirror(void *out, const void *in, size_t nbytes_each, int64_t n_rows, int64_t width) {
+    if (nbytes_each != 1)
+        mirror_floats(out, in, n_rows, width);
+    else if (width == 32)
+        mirror_bytes(out, in, n_rows, 32);
     else
-        mirror_floats((float *)(void *)to, (const float *)(const void *)from, count);
-    memset(out, 0, (size_t)begin * nbytes_each);
-    memset(to + (size_t)count * nbytes_each, 0, (size_t)(width - begin - count) * nbytes_each);
+        mirror_bytes(out, in, n_rows, width);
+}
+
+/* out[y][x] = in[y + down][x + right] but for what is outside; `in` may be `out`. */
+static void move_plane(char *out, const char *in, size_t nbytes_each, const lksi_image *image, int64_t down,
+                       int64_t right) {
+    int64_t shift = down * image->width + right, count = image->height * image->width;
+    int64_t n_moved = count - (shift < 0 ? -shift : shift);
+    if (n_moved <= 0) return;
+    size_t nbytes = (size_t)n_moved * nbytes_each;
+    if (shift < 0)
+        memmove(out + (size_t)-shift * nbytes_each, in, nbytes);
+    else
+        memmove(out, in + (size_t)shift * nbytes_each, nbytes);
+}
+
+static void clear_outside(char *out, size_t nbytes_each, const lksi_image *image, int64_t down, int64_t right) {
+    size_t row_nbytes = (size_t)image->width * nbytes_each;
+    int64_t n_rows = down < 0 ? -down : down, n_columns = right < 0 ? -right : right;
+    memset(down < 0 ? out : out + (size_t)(image->height - n_rows) * row_nbytes, 0, (size_t)n_rows * row_nbytes);
+    size_t nbytes = (size_t)n_columns * nbytes_each;
+    if (right > 0) out += row_nbytes - nbytes;
+    for (int64_t y = 0; y < image->height && nbytes > 0; y++, out += row_nbytes)
+        for (size_t i = 0; i < nbytes; i++) out[i] = 0;
 }
 
 static void crop_image(void *out, const void *in, size_t nbytes_each, const lksi_image *image, const lksi_crop *crop) {
-    span rows = inside(image->height, crop->down);
-    size_t row_nbytes = (size_t)image->width * nbytes_each;
-    const char *plane = in;
-    char *to = out;
-    for (int64_t c = 0; c < image->n_channels; c++, plane += (size_t)image->height * row_nbytes)
-        for (int64_t y = 0; y < image->height; y++, to += row_nbytes)
-            if (y < rows.begin || y >= rows.end)
-                memset(to, 0, row_nbytes);
-            else
-                crop_row(to, plane + (size_t)(y + crop->down) * row_nbytes, nbytes_each, image->width, crop);
+    size_t plane_nbytes = (size_t)(image->height * image->width) * nbytes_each;
+    int64_t right = crop->is_flipped ? -crop->right : crop->right; /* the mirror image is moved the other way */
+    for (int64_t c = 0; c < image->n_channels; c++) {
+        char *to = (char *)out + (size_t)c * plane_nbytes;
+        const char *from = (const char *)in + (size_t)c * plane_nbytes;
+        if (crop->is_flipped) mirror(to, from, nbytes_each, image->height, image->width);
+        move_plane(to, crop->is_flipped ? to : from, nbytes_each, image, crop->down, right);
+        clear_outside(to, nbytes_each, image, crop->down, right);
+    }
 }
 
 const lksi_augment_kernels LKSI_ISA_NAME(lksi_augment) = {crop_image};
