@@ -2,7 +2,13 @@
 #include "onednn/onednn.h"
 
 #include "onednn/api.h"
+#include "onednn/batch_norm.h"
+#include "onednn/convolution.h"
+#include "onednn/elementwise.h"
+#include "onednn/layout.h"
 #include "onednn/linear.h"
+#include "onednn/pool.h"
+#include "onednn/reorder.h"
 #include "reference/reference.h"
 
 static lks_status activation(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -30,7 +36,36 @@ static lks_status lower_eltwise(const lksi_lowering *lowering, const char *name,
     return LKS_OK;
 }
 
+/* Operators that have layouts to choose. */
+static lks_status lower_in_layouts(const lksi_lowering *question, lksi_kernel *kernel, bool *is_taken) {
+    *is_taken = true;
+    switch (question->op) {
+    case LKSI_OP_REORDER:
+        return lksi_onednn_lower_reorder(question, kernel);
+    case LKSI_OP_CONV2D:
+    case LKSI_OP_CONV2D_GRAD_INPUT:
+    case LKSI_OP_CONV2D_GRAD_WEIGHT:
+        return lksi_onednn_lower_convolution(question, kernel);
+    case LKSI_OP_MAX_POOL2D:
+    case LKSI_OP_MAX_POOL2D_GRAD:
+    case LKSI_OP_AVG_POOL2D:
+    case LKSI_OP_AVG_POOL2D_GRAD:
+        return lksi_onednn_lower_pool(question, kernel);
+    case LKSI_OP_BATCH_NORM:
+    case LKSI_OP_BATCH_NORM_INFERENCE:
+    case LKSI_OP_BATCH_NORM_GRAD:
+        return lksi_onednn_lower_batch_norm(question, kernel);
+    default:
+        *is_taken = lksi_onednn_is_elementwise(question);
+        return *is_taken ? lksi_onednn_lower_elementwise(question, kernel) : LKS_OK;
+    }
+}
+
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    bool is_taken;
+    lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
+    LKS_TRY(lower_in_layouts(question, kernel, &is_taken));
+    if (is_taken) return LKS_OK;
     lksi_lowering row_major = *question;
     lksi_lowering_make_row_major(&row_major);
     const lksi_lowering *lowering = &row_major;
@@ -54,9 +89,18 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
     }
 }
 
+static lks_status choose_storage(const lks_device *device, const lksi_lowering *user, int input, lksi_layout *storage) {
+    *storage = (lksi_layout){0};
+    lksi_device_enter(device);
+    bool is_kernel = user->op == LKSI_OP_CONV2D && input == 1;
+    return is_kernel ? lksi_onednn_choose_convolution_storage(user, storage) : LKS_OK;
+}
+
 extern const lksi_device_ops lksi_onednn_device;
 const lksi_device_ops lksi_onednn_device = {.name = "cpu",
                                             .has_f64 = false,
                                             .lower = lower,
+                                            .choose_storage = choose_storage,
                                             .update = lksi_reference_update,
-                                            .sum_squares = lksi_reference_sum_squares};
+                                            .sum_squares = lksi_reference_sum_squares,
+                                            .layout_name = lksi_layout_text};

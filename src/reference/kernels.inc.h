@@ -48,6 +48,10 @@ static int64_t strided(const lksi_tensor *t, const int64_t *strides, int64_t i) 
 #include "reference/reduce.inc.h"
 #include "reference/softmax.inc.h"
 
+#include "reference/batch_norm.inc.h"
+#include "reference/convolution.inc.h"
+#include "reference/pool.inc.h"
+
 const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_COPY] = copy,
     [LKSI_OP_TRANSPOSE] = transpose,
@@ -97,6 +101,16 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_EMBEDDING] = embedding,
     [LKSI_OP_EMBEDDING_GRAD] = embedding_grad,
 
+    [LKSI_OP_CONV2D] = conv2d,
+    [LKSI_OP_CONV2D_GRAD_INPUT] = conv2d_grad_input,
+    [LKSI_OP_CONV2D_GRAD_WEIGHT] = conv2d_grad_weight,
+    [LKSI_OP_MAX_POOL2D] = max_pool2d,
+    [LKSI_OP_MAX_POOL2D_GRAD] = max_pool2d_grad,
+    [LKSI_OP_AVG_POOL2D] = avg_pool2d,
+    [LKSI_OP_AVG_POOL2D_GRAD] = avg_pool2d_grad,
+    [LKSI_OP_BATCH_NORM] = batch_norm,
+    [LKSI_OP_BATCH_NORM_INFERENCE] = batch_norm_inference,
+    [LKSI_OP_BATCH_NORM_GRAD] = batch_norm_grad,
     [LKSI_OP_CROSS_ENTROPY] = cross_entropy,
     [LKSI_OP_CROSS_ENTROPY_GRAD] = cross_entropy_grad,
     [LKSI_OP_MSE] = mse,
