@@ -81,49 +81,70 @@ static void meet_peer(lks_group *group, peer *p) {
     group->remote_state = p;
 }
 
-static void start(lks_group *group, lksi_transfer *transfers, int which, lks_received *received) {
-    for (int i = 0; i < N_TRANSFERS; i++) {
-        if ((which >> i & 1) == 0 || transfers[i].name != NULL || lksi_group_status(group) != LKS_OK) continue;
-        transfers[i] = (lksi_transfer){.name = kinds[i].is_send ? "send" : "recv",
-                                       .peer = kinds[i].peer,
-                                       .tag = kinds[i].tag,
-                                       .type = kinds[i].type,
-                                       .nbytes = kinds[i].nbytes,
-                                       .received = kinds[i].is_send ? NULL : &received[i]};
-        transfers[i].data = malloc(kinds[i].nbytes); /* as large as it says, so that a byte too far is seen */
-        if (transfers[i].data == NULL) abort();
-        memset(transfers[i].data, 0, kinds[i].nbytes);
-        (void)lksi_transfer_start(group, &transfers[i], kinds[i].is_send);
-    }
-}
-
-/* Those that are done well are done whole, and a dead group has none under way. */
-static void check(const lks_group *group, const lksi_transfer *transfers, const lks_received *received) {
-    for (int i = 0; i < N_TRANSFERS; i++) {
-        const lksi_transfer *t = &transfers[i];
-        if (t->name == NULL) continue;
-        if (t->state != LKSI_TRANSFER_DONE && lksi_group_status(group) != LKS_OK) abort();
-        if (t->state != LKSI_TRANSFER_DONE || t->status != LKS_OK) continue;
-        if (t->n_done != t->nbytes || t->nbytes > kinds[i].nbytes) abort();
-        if (!kinds[i].is_send && (received[i].from != 1 || received[i].tag != kinds[i].tag)) abort();
-    }
-}
-
-static void run(lks_group *group, peer *p, const uint8_t *masks) {
-    lksi_transfer transfers[N_TRANSFERS] = {{0}};
+/* Transfers under way, and which there have been. Those that are done are gone, as for a caller who has his answer. */
+typedef struct traffic {
+    lksi_transfer *transfers[N_TRANSFERS];
     lks_received received[N_TRANSFERS];
-    const uint8_t *half = p->next + (p->end - p->next) / 2;
-    int64_t n_turns_left = 4 * (p->end - p->next) + 2000000 / (int64_t)p->piece_nbytes + 100;
-    start(group, transfers, masks[0], received);
-    while (lksi_group_status(group) == LKS_OK && p->next < half && n_turns_left-- > 0) lksi_messages_progress(group);
-    start(group, transfers, masks[1], received);
-    while (group->messages != NULL && lksi_group_status(group) == LKS_OK && !group->messages->pairs[1].has_ended &&
-           n_turns_left-- > 0)
+    int started;
+} traffic;
+
+/* What is done well is done whole, and a dead group has nothing under way. */
+static void retire(const lks_group *group, traffic *t) {
+    for (int i = 0; i < N_TRANSFERS; i++) {
+        lksi_transfer *each = t->transfers[i];
+        if (each == NULL) continue;
+        if (each->state != LKSI_TRANSFER_DONE && lksi_group_status(group) != LKS_OK) abort();
+        if (each->state != LKSI_TRANSFER_DONE) continue;
+        bool is_good = each->status == LKS_OK;
+        if (is_good && (each->n_done != each->nbytes || each->nbytes > kinds[i].nbytes)) abort();
+        if (is_good && !kinds[i].is_send && (t->received[i].from != 1 || t->received[i].tag != kinds[i].tag)) abort();
+        free(each->data);
+        free(each);
+        t->transfers[i] = NULL;
+    }
+}
+
+static void start(lks_group *group, traffic *t, int which) {
+    for (int i = 0; i < N_TRANSFERS && lksi_group_status(group) == LKS_OK; i++) {
+        if ((which & ~t->started & 1 << i) == 0) continue;
+        lksi_transfer *each = t->transfers[i] = malloc(sizeof *each);
+        unsigned char *data = calloc(kinds[i].nbytes > 0 ? kinds[i].nbytes : 1, 1);
+        if (each == NULL || data == NULL) abort();
+        *each = (lksi_transfer){.name = kinds[i].is_send ? "send" : "recv",
+                                .peer = kinds[i].peer,
+                                .tag = kinds[i].tag,
+                                .type = kinds[i].type,
+                                .data = data,
+                                .nbytes = kinds[i].nbytes,
+                                .received = kinds[i].is_send ? NULL : &t->received[i]};
+        t->started |= 1 << i;
+        (void)lksi_transfer_start(group, each, kinds[i].is_send);
+        retire(group, t);
+    }
+}
+
+/* Until the input has been read up to `until`, its end or an error. */
+static void move_on(lks_group *group, const peer *p, traffic *t, const uint8_t *until) {
+    int64_t n_turns_left = 4 * (until - p->next) + 100000;
+    while (lksi_group_status(group) == LKS_OK && p->next < until) {
+        if (n_turns_left-- == 0) abort();
         lksi_messages_progress(group);
-    if (n_turns_left <= 0) abort();
-    check(group, transfers, received);
+        retire(group, t);
+    }
+}
+
+static void run(lks_group *group, const peer *p, const uint8_t *masks) {
+    traffic t = {.started = 0};
+    start(group, &t, masks[0]);
+    move_on(group, p, &t, p->next + (p->end - p->next) / 2);
+    start(group, &t, masks[1]);
+    move_on(group, p, &t, p->end);
+    lksi_messages_progress(group); /* meets the stream's end */
     lks_group_destroy(group);
-    for (int i = 0; i < N_TRANSFERS; i++) free(transfers[i].data);
+    for (int i = 0; i < N_TRANSFERS; i++) {
+        if (t.transfers[i] != NULL) free(t.transfers[i]->data);
+        free(t.transfers[i]);
+    }
 }
 
 /* The first three bytes say in which pieces the rest comes, and which transfers there are. */
