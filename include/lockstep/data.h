@@ -1,6 +1,6 @@
-/* Lockstep, room data/: data sets, who gets which sample, and batches.
+/* Lockstep, room data/: data sets, texts, who gets which sample, and batches.
  *
- * Letters: N samples, F features of a sample (its elements, row-major).
+ * Letters: N samples, F features of a sample (its elements, row-major), T steps of a sequence, V words of a vocabulary.
  */
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
@@ -60,6 +60,34 @@ LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);
 /* Writes sample `index` (F floats) and its label. Errors: LKS_ERR_ARGUMENT for an index outside 0..N-1. */
 LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label);
 
+/* --- texts: a vocabulary, and three splits as tokens in it --- */
+
+typedef struct lks_text lks_text;
+
+typedef enum lks_text_level { LKS_TEXT_WORDS, LKS_TEXT_CHARACTERS } lks_text_level;
+typedef enum lks_text_split { LKS_SPLIT_TRAIN, LKS_SPLIT_VALID, LKS_SPLIT_TEST } lks_text_split;
+
+typedef struct lks_text_options {
+    lks_text_level level;
+} lks_text_options;
+
+/* Reads ptb.{train,valid,test}.txt from `directory`, or {train,valid,test}.txt. Words are what blanks (space, tab, \r,
+ * \v, \f) and line ends part, and every line ends with the word "<eos>", the last one also where its newline is
+ * missing. Characters are those of UTF-8, blanks too, and every line ends with "\n". The vocabulary numbers words in
+ * the order in which they first appear in train, then valid, then test. `options` may be NULL.
+ * Errors: LKS_ERR_FILE (missing directory or file), LKS_ERR_FORMAT (an empty file; with the line: a NUL byte, a word of
+ * more than 4096 bytes, what is not UTF-8 where characters are asked for; more than 2^31-1 tokens): each names the
+ * file. */
+LKS_API lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_options *options);
+LKS_API void lks_text_destroy(lks_text *text);
+/* The tokens of `split`, each in 0..V-1; they live as long as the text. Writes their number to *count. */
+LKS_API const int32_t *lks_text_tokens(const lks_text *text, lks_text_split split, int64_t *count);
+LKS_API int64_t lks_text_n_words(const lks_text *text); /* V */
+/* The word (or character) of `token`; NULL outside 0..V-1. Lives as long as the text. */
+LKS_API const char *lks_text_word(const lks_text *text, int64_t token);
+/* A fingerprint of vocabulary and tokens: ranks that read the same text have the same one. */
+LKS_API uint64_t lks_text_hash(const lks_text *text);
+
 /* --- partitions and samplers: who gets which sample --- */
 
 /* Cuts 0..count-1, shuffled by `seed`, into n_parts lists whose lengths are fractions[i] * count rounded down (as a
@@ -115,6 +143,38 @@ LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch);
  * one more on the first batch mod size ranks). Not collective. Errors: as lks_loader_create. */
 LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t batch, uint64_t seed,
                                          lks_loader **loader, int64_t *local_batch);
+
+/* --- windows: batches of a text --- */
+
+typedef struct lks_windows_options {
+    int64_t batch;     /* columns of all ranks; required */
+    int64_t n_steps;   /* T; required */
+    int rank, n_ranks; /* this rank's share; n_ranks 0: all of it */
+} lks_windows_options;
+
+typedef struct lks_windows lks_windows;
+
+/* For truncated backpropagation through time. Token i is the input for which token i + 1 is the label. The labels are
+ * cut into `batch` columns, contiguous stretches of the text of equal length (the last one shorter where they do not
+ * come out even), and a step shows the next T of every column, so that each continues where it stopped in the step
+ * before. Each of the count - 1 labels comes exactly once an epoch; what is missing in the last window and the last
+ * column has label -1, input 0. Rank r gets a contiguous block of columns, as with LKS_SHARD_BLOCKS. `tokens` must
+ * outlive the windows.
+ * Errors: LKS_ERR_ARGUMENT: n_steps < 1, a batch of fewer columns than 1 or than n_ranks, or of more than there are
+ * labels, rank outside the world, each named; LKS_ERR_MEMORY. */
+LKS_API lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int64_t count,
+                                      const lks_windows_options *options);
+LKS_API void lks_windows_destroy(lks_windows *windows);
+/* The next window: features (n,T) i32, labels (n,T), `count` n columns, `global_offset` the first of them. It belongs
+ * to `windows` and is valid until the next call. 0 at the end of the epoch, after which the next call begins the next
+ * epoch. */
+LKS_API int lks_windows_next(lks_windows *windows, lks_batch *batch);
+/* Steps of one epoch; the same on all ranks. */
+LKS_API int64_t lks_windows_steps(const lks_windows *windows);
+/* Goes to step `step` of `epoch` (the first is 0); the end of the epoch where it has no such step. */
+LKS_API void lks_windows_seek(lks_windows *windows, int64_t epoch, int64_t step);
+/* Goes to where the windows stood when they were made: the beginning of epoch 0. */
+LKS_API void lks_windows_rewind(lks_windows *windows);
 
 #ifdef __cplusplus
 }

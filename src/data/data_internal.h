@@ -30,6 +30,8 @@ struct lks_dataset {
 /* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */
 lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
                                int64_t n_classes);
+/* As lksi_hash64, eight bytes at a time: for what is large. */
+uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes);
 /* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count). */
 void lksi_dataset_gather(const lks_dataset *dataset, const int64_t *indices, int64_t count, float *features,
                          int32_t *labels);
@@ -44,6 +46,18 @@ typedef struct lksi_convert_kernels {
 } lksi_convert_kernels;
 LKSI_ISA_DECLARE(lksi_convert_kernels, lksi_convert);
 
+/* --- files (directory.c) --- */
+
+/* A file in memory. */
+typedef struct lksi_file {
+    const char *path;
+    const void *data;
+    size_t nbytes;
+} lksi_file;
+
+/* LKS_ERR_FILE where `directory` is none; LKS_ERR_ARGUMENT, naming the `set` that is wanted, where it is NULL. */
+lks_status lksi_check_directory(const char *directory, const char *set);
+
 /* --- IDX (idx.c, mnist.c) --- */
 
 typedef struct lksi_idx {
@@ -55,14 +69,39 @@ typedef struct lksi_idx {
 /* Reads the header of an IDX file of unsigned bytes and checks it against the file's length. `path` is for messages. */
 lks_status lksi_idx_parse(const char *path, const void *data, size_t nbytes, int n_dimensions, lksi_idx *idx);
 
-/* A file in memory. */
-typedef struct lksi_file {
-    const char *path;
-    const void *data;
-    size_t nbytes;
-} lksi_file;
-
 lks_status lksi_mnist_parse(lks_dataset **dataset, const lksi_file *images, const lksi_file *labels);
+
+/* --- texts (vocabulary.c, text.c) --- */
+
+/* Distinct words, numbered in the order in which they were added. */
+typedef struct lksi_vocabulary {
+    char *letters; /* all words, each with a NUL at its end */
+    size_t n_letters, letters_capacity;
+    size_t *offsets; /* (count): where word i begins */
+    size_t count, offsets_capacity;
+    int32_t *slots; /* open addressing: a word's number + 1, 0 where empty; at most half of them are taken */
+    size_t n_slots; /* a power of two */
+} lksi_vocabulary;
+
+/* The number of the word, which is added where it is new. The count stays under 2^31. */
+lks_status lksi_vocabulary_add(lksi_vocabulary *vocabulary, const char *word, size_t nbytes, int32_t *number);
+void lksi_vocabulary_destroy(lksi_vocabulary *vocabulary);
+
+enum { LKSI_N_SPLITS = 3 };
+
+typedef struct lksi_tokens {
+    int32_t *items;
+    size_t count, capacity;
+} lksi_tokens;
+
+struct lks_text {
+    lks_text_level level;
+    lksi_vocabulary vocabulary;
+    lksi_tokens splits[LKSI_N_SPLITS];
+};
+
+/* Appends the tokens of a file to `split`, which may come to hold `max_tokens`. */
+lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file *file, size_t max_tokens);
 
 /* --- random numbers (random.c) --- */
 

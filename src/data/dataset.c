@@ -72,7 +72,7 @@ int64_t lks_dataset_n_features(const lks_dataset *dataset) { return dataset->n_f
 int64_t lks_dataset_n_classes(const lks_dataset *dataset) { return dataset->n_classes; }
 
 /* Eight bytes at a time: FNV byte by byte would take longer than reading the files. The tail is hashed by itself. */
-static uint64_t hash_words(uint64_t hash, const void *data, size_t nbytes) {
+uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes) {
     const unsigned char *bytes = data;
     size_t n_words = nbytes / sizeof(uint64_t);
     for (size_t i = 0; i < n_words; i++) {
@@ -88,11 +88,11 @@ uint64_t lks_dataset_hash(const lks_dataset *dataset) {
     size_t first = (size_t)dataset->begin * (size_t)dataset->n_features;
     size_t n_elements = (size_t)dataset->count * (size_t)dataset->n_features;
     const lksi_samples *samples = dataset->samples;
-    uint64_t hash = samples->bytes != NULL
-                        ? hash_words(LKSI_HASH_START, samples->bytes + first, n_elements)
-                        : hash_words(LKSI_HASH_START, samples->values + first, n_elements * sizeof *samples->values);
-    hash = hash_words(hash, samples->labels + dataset->begin, (size_t)dataset->count * sizeof *samples->labels);
-    return hash_words(hash, &dataset->n_features, sizeof dataset->n_features);
+    uint64_t hash = samples->bytes != NULL ? lksi_hash_words(LKSI_HASH_START, samples->bytes + first, n_elements)
+                                           : lksi_hash_words(LKSI_HASH_START, samples->values + first,
+                                                             n_elements * sizeof *samples->values);
+    hash = lksi_hash_words(hash, samples->labels + dataset->begin, (size_t)dataset->count * sizeof *samples->labels);
+    return lksi_hash_words(hash, &dataset->n_features, sizeof dataset->n_features);
 }
 
 lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation) {

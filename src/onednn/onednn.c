@@ -5,6 +5,7 @@
 #include "onednn/api.h"
 #include "onednn/kernels.h"
 #include "onednn/linear.h"
+#include "onednn/recurrent.h"
 #include "onednn/tanh.h"
 #include "reference/reference.h"
 
@@ -54,6 +55,12 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
         return lksi_onednn_lower_linear_grad_input(lowering, kernel);
     case LKSI_OP_LINEAR_GRAD_WEIGHT:
         return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
+    case LKSI_OP_LSTM:
+    case LKSI_OP_RNN:
+        return lksi_onednn_lower_recurrent(lowering, kernel);
+    case LKSI_OP_LSTM_GRAD:
+    case LKSI_OP_RNN_GRAD:
+        return lksi_onednn_lower_recurrent_grad(lowering, kernel);
     case LKSI_OP_TANH:
         return lower_tanh(question, kernel);
     default:
@@ -63,5 +70,8 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
 }
 
 extern const lksi_device_ops lksi_onednn_device;
-const lksi_device_ops lksi_onednn_device = {
-    .name = "cpu", .has_f64 = false, .lower = lower, .update = lksi_reference_update};
+const lksi_device_ops lksi_onednn_device = {.name = "cpu",
+                                            .has_f64 = false,
+                                            .lower = lower,
+                                            .update = lksi_reference_update,
+                                            .sum_squares = lksi_reference_sum_squares};

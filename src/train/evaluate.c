@@ -24,8 +24,8 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, s->labels));
     LKS_TRY(lks_program_forward(program));
-    s->sums[chunk] = (chunk_sums){lks_program_scalar(program, trainer->loss) * (double)n,
-                                  lks_program_scalar(program, trainer->n_correct)};
+    s->sums[chunk] =
+        (chunk_sums){lks_program_scalar(program, trainer->loss) * (double)n, lksi_trainer_n_correct(trainer, program)};
     return LKS_OK;
 }
 
@@ -56,7 +56,8 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
             total.loss += s.sums[chunk].loss;
             total.n_correct += s.sums[chunk].n_correct;
         }
-        *metrics = (lks_metrics){total.loss / (double)count, total.n_correct / (double)count, count};
+        *metrics = (lks_metrics){
+            .loss = total.loss / (double)count, .accuracy = total.n_correct / (double)count, .n_samples = count};
     }
     lksi_free(s.features);
     lksi_free(s.labels);

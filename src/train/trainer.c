@@ -4,8 +4,8 @@
 #include <math.h>
 
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
-    if (options->group == NULL || options->logits == NULL || options->features == NULL || options->labels == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, logits, features and labels");
+    if (options->group == NULL || options->features == NULL || options->labels == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, features and labels");
     lks_graph *graph = lks_node_graph(loss);
     if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
@@ -14,8 +14,12 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
-    created->n_correct = lks_count_correct(options->logits, options->labels);
-    lks_status status;
+    if (options->logits != NULL) created->n_correct = lks_count_correct(options->logits, options->labels);
+    lks_status status = lksi_trainer_prepare_states(created);
+    if (status != LKS_OK) {
+        (void)lksi_group_fail(options->group, status);
+        goto destroy_trainer;
+    }
     LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
                                               &(lks_store_options){.seed = options->seed}),
                  destroy_trainer);
@@ -35,6 +39,9 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     lksi_free(trainer->compiled);
     lks_distributed_optimizer_destroy(trainer->optimizer);
     lks_store_destroy(trainer->store);
+    lksi_states_free(trainer, &trainer->states);
+    lksi_free((void *)(uintptr_t)trainer->options.states);
+    lksi_free(trainer->outputs);
     lksi_free(trainer);
 }
 
@@ -61,10 +68,14 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                &(lks_program_options){.batch = batch,
                                                       .is_training = is_training,
                                                       .loss = trainer->loss,
-                                                      .outputs = &trainer->n_correct,
-                                                      .n_outputs = 1}));
+                                                      .outputs = trainer->outputs,
+                                                      .n_outputs = trainer->n_outputs}));
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
     return LKS_OK;
+}
+
+double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {
+    return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
 }
 
 /* Forward and backward on this rank's samples; leaves the sum of their gradients in the store. */
@@ -73,14 +84,18 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
+    LKS_TRY(lksi_states_bind(trainer, &trainer->states, 0, program));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
     LKS_TRY(lks_program_forward(program));
     double n = (double)batch->n_labels, loss = lks_program_scalar(program, trainer->loss);
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
-    *mine = (lks_step_sums){n, loss * n, lks_program_scalar(program, trainer->n_correct)};
-    return lks_program_backward(program, n);
+    *mine = (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lksi_trainer_n_correct(trainer, program)};
+    LKS_TRY(lks_program_backward(program, n));
+    lksi_states_advance(trainer, &trainer->states, 0, batch->count, program);
+    return LKS_OK;
 }
 
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
@@ -100,6 +115,10 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
                        (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
                        (long long)batch->global_n_labels));
     if (metrics != NULL)
-        *metrics = (lks_metrics){all.loss / all.n_samples, all.n_correct / all.n_samples, (int64_t)all.n_samples};
+        *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
+                                 .accuracy = all.n_correct / all.n_samples,
+                                 .n_samples = (int64_t)all.n_samples,
+                                 .lr = trainer->options.optimizer.lr *
+                                       lks_schedule_factor(&trainer->options.optimizer.schedule, trainer->n_steps - 1)};
     return LKS_OK;
 }
