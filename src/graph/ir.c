@@ -132,10 +132,44 @@ static lksi_value emit_plain(builder *b, lksi_op op, const lksi_value *inputs, i
     return emit(&b->base, &e);
 }
 
+static const lksi_ir_node *find_slice_grad(const lksi_ir *ir, lksi_value value) {
+    for (size_t i = ir->n_nodes; i-- > ir->n_forward;)
+        if (ir->nodes[i].op == LKSI_OP_SLICE_GRAD && ir->nodes[i].outputs[0] == value) return &ir->nodes[i];
+    return NULL;
+}
+
+/* Two gradients that are 0 but for neighbouring slices, as one pass instead of two and a sum: what is split gets its
+ * gradient back in one piece. LKSI_NO_VALUE where they are anything else. */
+static lksi_value join_slices(builder *b, lksi_value some, lksi_value other) {
+    const lksi_ir_node *first = find_slice_grad(b->ir, some), *second = find_slice_grad(b->ir, other);
+    if (first == NULL || second == NULL || first->attributes.axis != second->attributes.axis) return LKSI_NO_VALUE;
+    if (first->attributes.begin > second->attributes.begin) {
+        const lksi_ir_node *later = first;
+        first = second;
+        second = later;
+    }
+    if (first->attributes.end != second->attributes.begin || first->n_inputs + second->n_inputs > 8)
+        return LKSI_NO_VALUE;
+    lksi_attributes attributes = first->attributes;
+    attributes.end = second->attributes.end;
+    lksi_tensor result = b->ir->values[some].tensor;
+    lksi_emission joined = {.op = LKSI_OP_SLICE_GRAD,
+                            .attributes = &attributes,
+                            .n_inputs = first->n_inputs + second->n_inputs,
+                            .result = &result};
+    memcpy(joined.inputs, first->inputs, (size_t)first->n_inputs * sizeof *joined.inputs);
+    memcpy(joined.inputs + first->n_inputs, second->inputs, (size_t)second->n_inputs * sizeof *joined.inputs);
+    return emit(&b->base, &joined);
+}
+
 /* Adds one more contribution to the gradient of `value`. */
 static lks_status contribute(builder *b, lksi_value *gradients, lksi_value value, lksi_value contribution) {
-    if (gradients[value] != LKSI_NO_VALUE)
-        contribution = emit_plain(b, LKSI_OP_ADD, (lksi_value[]){gradients[value], contribution}, 2);
+    if (gradients[value] != LKSI_NO_VALUE && contribution != LKSI_NO_VALUE) {
+        lksi_value joined = join_slices(b, gradients[value], contribution);
+        if (joined == LKSI_NO_VALUE)
+            joined = emit_plain(b, LKSI_OP_ADD, (lksi_value[]){gradients[value], contribution}, 2);
+        contribution = joined;
+    }
     gradients[value] = contribution;
     return contribution != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY;
 }

@@ -24,7 +24,8 @@
     X(TRANSPOSE, "transpose", 1, 1, 1, arrange)   /* y's axis i is x's axis [order i] */                               \
     X(CONCAT, "concat", 1, 8, 1, arrange)         /* one after the other along [axis] */                               \
     X(SLICE, "slice", 1, 1, 1, arrange)           /* x's [begin] to [end] along [axis] */                              \
-    X(SLICE_GRAD, "slice_grad", 1, 1, 1, arrange) /* given; dx = dy at [begin] along [axis], 0 elsewhere */
+    X(SLICE_GRAD, "slice_grad", 1, 8, 1, arrange) /* given; the dy one after the other from [begin] along [axis], 0    \
+                                                   * elsewhere */
 
 #define LKSI_OP_LINEARS(X)                                                                                             \
     X(LINEAR, "linear", 2, 3, 1, linear)                         /* y (...,M) = x (...,K) W (M,K)^T [+ b (M)] */       \
@@ -92,8 +93,8 @@
                                                                * is given, dy counts as 0 unless z > 0: it includes    \
                                                                * RELU_GRAD (z, dy) */                                  \
     X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                               \
-      normalize) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                          \
-    X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, normalize) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */
+      layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                         \
+    X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, layer_norm) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */
 
 /* Draws depend on (seed, step, sample) and [stream], never on the rank; dims[0] of x is the samples. */
 #define LKSI_OP_DROPOUTS(X)                                                                                            \

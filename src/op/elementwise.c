@@ -1,25 +1,35 @@
 /* Operators that map each element by itself. */
 #include "op/op_internal.h"
 
+#include <math.h>
+
 bool lksi_op_is_epilogue(lksi_op op) { return op == LKSI_OP_RELU || op == LKSI_OP_TANH || op == LKSI_OP_SIGMOID; }
 
 lks_status lksi_infer_elementwise(const lksi_inference *q) {
-    switch (q->op) {
-    case LKSI_OP_RELU:
-    case LKSI_OP_TANH:
-    case LKSI_OP_SIGMOID:
-        if (!lksi_type_is_float(q->inputs[0].type)) return lksi_misfit(q, "a floating tensor");
-        q->outputs[0] = q->inputs[0];
-        return LKS_OK;
-    case LKSI_OP_RELU_GRAD:
-    case LKSI_OP_TANH_GRAD:
-    case LKSI_OP_SIGMOID_GRAD:
-    case LKSI_OP_SCALE:
-        q->outputs[0] = q->inputs[0];
-        return LKS_OK;
-    default:
-        return lksi_error(LKS_ERR_UNSUPPORTED, "%s is not built yet", lksi_op_name(q->op));
-    }
+    const lksi_attributes *a = q->attributes;
+    if (!lksi_type_is_float(q->inputs[0].type)) return lksi_misfit(q, "a floating tensor");
+    if (q->op == LKSI_OP_LEAKY_RELU && !(a->slope > 0 && isfinite(a->slope)))
+        return lksi_error(LKS_ERR_ARGUMENT, "leaky_relu: its slope must be above 0, not %g", a->slope);
+    if (q->op == LKSI_OP_SCALE && !isfinite(a->factor))
+        return lksi_error(LKS_ERR_ARGUMENT, "scale: its factor is %g", a->factor);
+    if (q->op == LKSI_OP_SCALE && q->n_inputs == 2 && q->inputs[1].n_dims != 0)
+        return lksi_misfit(q, "a tensor and a scalar");
+    q->outputs[0] = q->inputs[0];
+    return LKS_OK;
+}
+
+static lksi_value leaky_relu_grad(const lksi_op_instance *at, lksi_op_builder *builder) {
+    return builder->emit(builder, &(lksi_emission){.op = LKSI_OP_LEAKY_RELU_GRAD,
+                                                   .attributes = at->attributes,
+                                                   .n_inputs = 2,
+                                                   .inputs = {at->outputs[0], at->output_gradients[0]}});
+}
+
+/* With respect to x; the scalar second input comes from gradient rules alone, which are not differentiated. */
+static lks_status differentiate_scale(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    if (at->n_inputs == 2) return lksi_no_gradient(at);
+    gradients[0] = lksi_emit_scaled(builder, at->output_gradients[0], at->attributes->factor);
+    return LKS_OK;
 }
 
 lks_status lksi_differentiate_elementwise(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
@@ -28,12 +38,20 @@ lks_status lksi_differentiate_elementwise(const lksi_op_instance *at, lksi_op_bu
     case LKSI_OP_RELU:
         gradients[0] = lksi_emit2(builder, LKSI_OP_RELU_GRAD, y, dy);
         return LKS_OK;
+    case LKSI_OP_LEAKY_RELU:
+        gradients[0] = leaky_relu_grad(at, builder);
+        return LKS_OK;
+    case LKSI_OP_GELU:
+        gradients[0] = lksi_emit2(builder, LKSI_OP_GELU_GRAD, at->inputs[0], dy);
+        return LKS_OK;
     case LKSI_OP_TANH:
         gradients[0] = lksi_emit2(builder, LKSI_OP_TANH_GRAD, y, dy);
         return LKS_OK;
     case LKSI_OP_SIGMOID:
         gradients[0] = lksi_emit2(builder, LKSI_OP_SIGMOID_GRAD, y, dy);
         return LKS_OK;
+    case LKSI_OP_SCALE:
+        return differentiate_scale(at, builder, gradients);
     default:
         return lksi_no_gradient(at);
     }

@@ -2,10 +2,23 @@
 #include "op/op_internal.h"
 
 lks_status lksi_infer_embedding(const lksi_inference *q) {
-    return lksi_error(LKS_ERR_UNSUPPORTED, "%s is not built yet", lksi_op_name(q->op));
+    const lksi_tensor *index = &q->inputs[0], *w = &q->inputs[1];
+    if (q->op == LKSI_OP_EMBEDDING_GRAD) return LKS_OK; /* its result is the table, whose shape is given */
+    if (index->type != LKS_I32 || index->n_dims >= LKSI_MAX_DIMS || w->n_dims != 2 || w->dims[0] == LKSI_BATCH ||
+        !lksi_type_is_float(w->type))
+        return lksi_misfit(q, "i32 indices (...) and W (V,K)");
+    q->outputs[0] = *index;
+    q->outputs[0].type = w->type;
+    q->outputs[0].dims[q->outputs[0].n_dims++] = w->dims[1];
+    return LKS_OK;
 }
 
 lks_status lksi_differentiate_embedding(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    (void)builder, (void)gradients;
-    return lksi_no_gradient(at);
+    if (at->op != LKSI_OP_EMBEDDING) return lksi_no_gradient(at);
+    if (at->needs_gradient[1])
+        gradients[1] = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_EMBEDDING_GRAD,
+                                                               .n_inputs = 2,
+                                                               .inputs = {at->output_gradients[0], at->inputs[0]},
+                                                               .result = &at->input_tensors[1]});
+    return LKS_OK;
 }

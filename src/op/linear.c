@@ -18,6 +18,26 @@ static lks_status infer_forward(const lksi_inference *q) {
     return LKS_OK;
 }
 
+/* a (...,M,K) b (...,K,N), each perhaps with its last two axes the other way round. The batch may be among "..." and M,
+ * and may be summed over as K, but cannot be N: it has to stay the first axis. */
+static lks_status infer_matmul(const lksi_inference *q) {
+    const lksi_tensor *a = &q->inputs[0], *b = &q->inputs[1];
+    int n = a->n_dims, ta = q->attributes->transpose_a != 0, tb = q->attributes->transpose_b != 0;
+    bool fits = n >= 2 && b->n_dims == n && lksi_type_is_float(a->type) && b->type == a->type;
+    for (int i = 0; fits && i < n - 2; i++) fits = a->dims[i] == b->dims[i];
+    fits = fits && a->dims[n - 1 - ta] == b->dims[n - 2 + tb] && b->dims[n - 1 - tb] != LKSI_BATCH;
+    if (!fits) {
+        char rule[96];
+        snprintf(rule, sizeof rule, "a (...,%s) and b (...,%s), N not the batch, \"...\" equal", ta ? "K,M" : "M,K",
+                 tb ? "N,K" : "K,N");
+        return lksi_misfit(q, rule);
+    }
+    q->outputs[0] = *a;
+    q->outputs[0].dims[n - 2] = a->dims[n - 2 + ta];
+    q->outputs[0].dims[n - 1] = b->dims[n - 1 - tb];
+    return LKS_OK;
+}
+
 lks_status lksi_infer_linear(const lksi_inference *q) {
     const lksi_tensor *in = q->inputs;
     switch (q->op) {
@@ -32,8 +52,8 @@ lks_status lksi_infer_linear(const lksi_inference *q) {
     case LKSI_OP_SUM_ROWS:
         q->outputs[0] = (lksi_tensor){in[0].type, 1, {in[0].dims[in[0].n_dims - 1]}};
         return LKS_OK;
-    default:
-        return lksi_error(LKS_ERR_UNSUPPORTED, "%s is not built yet", lksi_op_name(q->op));
+    default: /* MATMUL */
+        return infer_matmul(q);
     }
 }
 
@@ -45,8 +65,29 @@ static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *b
     if (at->needs_gradient[0]) gradients[0] = lksi_emit2(builder, LKSI_OP_LINEAR_GRAD_INPUT, dy, at->inputs[1]);
 }
 
+static lksi_value product(lksi_op_builder *builder, lksi_value a, bool transpose_a, lksi_value b, bool transpose_b) {
+    lksi_attributes attributes = {.transpose_a = transpose_a, .transpose_b = transpose_b};
+    return builder->emit(
+        builder, &(lksi_emission){.op = LKSI_OP_MATMUL, .attributes = &attributes, .n_inputs = 2, .inputs = {a, b}});
+}
+
+/* With A = a or a^T and B = b or b^T: dA = dy B^T and dB = A^T dy; where an input lies the other way round, so does its
+ * gradient: (dy B^T)^T = B dy^T. */
+static void differentiate_matmul(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    lksi_value a = at->inputs[0], b = at->inputs[1], dy = at->output_gradients[0];
+    bool ta = at->attributes->transpose_a != 0, tb = at->attributes->transpose_b != 0;
+    if (at->needs_gradient[1])
+        gradients[1] = tb ? product(builder, dy, true, a, ta) : product(builder, a, !ta, dy, false);
+    if (at->needs_gradient[0])
+        gradients[0] = ta ? product(builder, b, tb, dy, true) : product(builder, dy, false, b, !tb);
+}
+
 lks_status lksi_differentiate_linear(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    if (at->op != LKSI_OP_LINEAR) return lksi_no_gradient(at);
-    differentiate_forward(at, builder, gradients);
+    if (at->op == LKSI_OP_MATMUL)
+        differentiate_matmul(at, builder, gradients);
+    else if (at->op == LKSI_OP_LINEAR)
+        differentiate_forward(at, builder, gradients);
+    else
+        return lksi_no_gradient(at);
     return LKS_OK;
 }

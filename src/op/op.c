@@ -47,6 +47,16 @@ lks_status lksi_misfit(const lksi_inference *q, const char *rule) {
     return lksi_error(LKS_ERR_SHAPE, "%s takes %s, not %s", lksi_op_name(q->op), rule, text);
 }
 
+lks_status lksi_check_axis(const lksi_inference *q, const lksi_tensor *x) {
+    int64_t axis = q->attributes->axis;
+    if (axis < 0 || axis >= x->n_dims)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: axis %lld is not one of the %d that there are", lksi_op_name(q->op),
+                          (long long)axis, x->n_dims);
+    if (x->dims[axis] == LKSI_BATCH)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: axis %lld is the batch", lksi_op_name(q->op), (long long)axis);
+    return LKS_OK;
+}
+
 lks_status lksi_no_gradient(const lksi_op_instance *at) {
     return lksi_error(LKS_ERR_UNSUPPORTED, "%s has no gradient", lksi_op_name(at->op));
 }
@@ -61,6 +71,14 @@ lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_v
 
 lksi_value lksi_emit3(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b, lksi_value c) {
     return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 3, .inputs = {a, b, c}});
+}
+
+lksi_value lksi_emit_with(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a) {
+    return builder->emit(builder, &(lksi_emission){.op = op, .attributes = attributes, .n_inputs = 1, .inputs = {a}});
+}
+
+lksi_value lksi_emit_scaled(lksi_op_builder *builder, lksi_value a, double factor) {
+    return lksi_emit_with(builder, LKSI_OP_SCALE, &(lksi_attributes){.factor = factor}, a);
 }
 
 lksi_value lksi_emit_as(lksi_op_builder *builder, lksi_op op, lksi_value a, const lksi_tensor *result) {

@@ -17,8 +17,8 @@ typedef struct lksi_inference {
 #define LKSI_OP_FAMILIES(X)                                                                                            \
     X(leaf)                                                                                                            \
     X(arrange)                                                                                                         \
-    X(linear) X(elementwise) X(binary) X(reduce) X(softmax) X(convolution) X(pool) X(normalize) X(dropout)             \
-        X(embedding) X(recurrent) X(loss)
+    X(linear) X(elementwise) X(binary) X(reduce) X(softmax) X(convolution) X(pool) X(normalize) X(layer_norm)          \
+        X(dropout) X(embedding) X(recurrent) X(loss)
 #define LKSI_FAMILY_DECLARE(family)                                                                                    \
     lks_status lksi_infer_##family(const lksi_inference *q);                                                           \
     lks_status lksi_differentiate_##family(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients);
@@ -28,6 +28,8 @@ LKSI_OP_FAMILIES(LKSI_FAMILY_DECLARE)
 bool lksi_type_is_float(lks_type type);
 /* LKS_ERR_SHAPE: "<operator> takes <rule>, not <every input's shape>". */
 lks_status lksi_misfit(const lksi_inference *q, const char *rule);
+/* Axis [axis] must be one of x's, and not the batch. LKS_ERR_ARGUMENT. */
+lks_status lksi_check_axis(const lksi_inference *q, const lksi_tensor *x);
 /* "<operator> has no gradient" */
 lks_status lksi_no_gradient(const lksi_op_instance *at);
 
@@ -43,6 +45,10 @@ lks_status lksi_infer_windows(const lksi_inference *q, const int64_t *window);
 lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, lksi_value a);
 lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b);
 lksi_value lksi_emit3(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b, lksi_value c);
+/* One input and attributes. */
+lksi_value lksi_emit_with(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a);
+/* factor a */
+lksi_value lksi_emit_scaled(lksi_op_builder *builder, lksi_value a, double factor);
 /* One whose result is given. */
 lksi_value lksi_emit_as(lksi_op_builder *builder, lksi_op op, lksi_value a, const lksi_tensor *result);
 

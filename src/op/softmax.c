@@ -2,10 +2,21 @@
 #include "op/op_internal.h"
 
 lks_status lksi_infer_softmax(const lksi_inference *q) {
-    return lksi_error(LKS_ERR_UNSUPPORTED, "%s is not built yet", lksi_op_name(q->op));
+    const lksi_tensor *x = &q->inputs[0];
+    int least = q->attributes->is_causal != 0 ? 2 : 1; /* axes that one softmax, or one triangle, lies in */
+    if (!lksi_type_is_float(x->type) || x->n_dims < least || x->dims[x->n_dims - least] == LKSI_BATCH)
+        return lksi_misfit(q, least == 2 ? "a floating tensor (...,T,S), T and S not the batch"
+                                         : "a floating tensor (...,K), K not the batch");
+    q->outputs[0] = *x;
+    return LKS_OK;
 }
 
 lks_status lksi_differentiate_softmax(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    (void)builder, (void)gradients;
-    return lksi_no_gradient(at);
+    if (at->op != LKSI_OP_SOFTMAX && at->op != LKSI_OP_LOG_SOFTMAX) return lksi_no_gradient(at);
+    lksi_op gradient_op = at->op == LKSI_OP_SOFTMAX ? LKSI_OP_SOFTMAX_GRAD : LKSI_OP_LOG_SOFTMAX_GRAD;
+    gradients[0] = builder->emit(builder, &(lksi_emission){.op = gradient_op,
+                                                           .attributes = at->attributes,
+                                                           .n_inputs = 2,
+                                                           .inputs = {at->outputs[0], at->output_gradients[0]}});
+    return LKS_OK;
 }

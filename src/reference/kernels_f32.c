@@ -4,7 +4,9 @@
 #define REAL float
 #define EXP expf
 #define LOG logf
-#define SQRT sqrtf
+#define LOG1P log1pf
 #define TANH tanhf
+#define ERFC erfcf
+#define SQRT sqrtf
 #define KERNELS lksi_reference_kernels_f32
 #include "reference/kernels.inc.h"

@@ -4,7 +4,9 @@
 #define REAL double
 #define EXP exp
 #define LOG log
-#define SQRT sqrt
+#define LOG1P log1p
 #define TANH tanh
+#define ERFC erfc
+#define SQRT sqrt
 #define KERNELS lksi_reference_kernels_f64
 #include "reference/kernels.inc.h"

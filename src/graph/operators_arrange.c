@@ -1,0 +1,31 @@
+/* Constructors of the operators that move elements. */
+#include "graph/graph_internal.h"
+
+#include <lockstep/operators.h>
+
+lks_node *lks_transpose(lks_node *x, const int *order) {
+    lksi_attributes attributes = {0};
+    for (int i = 0; i < lks_node_n_dims(x); i++) attributes.order[i] = order[i];
+    return lksi_graph_operate(LKSI_OP_TRANSPOSE, &attributes, &x, 1, NULL);
+}
+
+lks_node *lks_concat(lks_node *const *x, int n, int axis) {
+    if (n < 1 || n > 8)
+        return lksi_graph_poison(n < 1 ? NULL : lks_node_graph(x[0]),
+                                 lksi_error(LKS_ERR_ARGUMENT, "concat takes 1 to 8 tensors, not %d", n));
+    return lksi_graph_operate(LKSI_OP_CONCAT, &(lksi_attributes){.axis = axis}, x, n, NULL);
+}
+
+lks_node *lks_slice(lks_node *x, int axis, int64_t begin, int64_t end) {
+    return lksi_graph_operate(LKSI_OP_SLICE, &(lksi_attributes){.axis = axis, .begin = begin, .end = end}, &x, 1, NULL);
+}
+
+void lks_split(lks_node *x, int axis, int n, lks_node **parts) {
+    int64_t dim = lks_node_dim(x, axis);
+    if (!lksi_node_is_poison(x) && dim > 0 && n > 0 && dim % n != 0)
+        x = lksi_graph_poison(lks_node_graph(x),
+                              lksi_error(LKS_ERR_SHAPE, "split: axis %d with %lld elements is not %d equal parts", axis,
+                                         (long long)dim, n));
+    int64_t count = n > 0 ? dim / n : 0;
+    for (int i = 0; i < n; i++) parts[i] = lks_slice(x, axis, i * count, (i + 1) * count);
+}

@@ -1,0 +1,26 @@
+/* Constructor of dropout. */
+#include "graph/graph_internal.h"
+
+#include <lockstep/operators.h>
+
+/* Each dropout of a graph draws from a stream of its own. */
+static uint64_t next_stream(const lks_graph *graph) {
+    uint64_t n_before = 0;
+    for (size_t i = 0; i < graph->n_nodes; i++) n_before += graph->nodes[i]->op == LKSI_OP_DROPOUT;
+    return n_before;
+}
+
+lks_node *lks_dropout(lks_node *x, double probability) {
+    lks_graph *graph = lks_node_graph(x);
+    if (lksi_node_is_poison(x)) return x;
+    if (lks_node_dim(x, 0) != LKS_BATCH) {
+        char shape[128];
+        lksi_tensor_format(&x->outputs[0], shape, sizeof shape);
+        return lksi_graph_poison(
+            graph,
+            lksi_error(LKS_ERR_SHAPE,
+                       "dropout takes a tensor (N,...), N the batch, not %s: what it draws goes by sample", shape));
+    }
+    lksi_attributes attributes = {.probability = probability, .stream = next_stream(graph)};
+    return lksi_graph_operate(LKSI_OP_DROPOUT, &attributes, (lks_node *[]){x, lksi_graph_random(graph)}, 2, NULL);
+}

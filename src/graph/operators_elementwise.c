@@ -1,0 +1,22 @@
+/* Constructors of the operators that map each element by itself, and of those on two tensors. */
+#include "graph/graph_internal.h"
+
+#include <lockstep/operators.h>
+
+lks_node *lks_sub(lks_node *a, lks_node *b) {
+    return lksi_graph_operate(LKSI_OP_SUB, NULL, (lks_node *[]){a, b}, 2, NULL);
+}
+lks_node *lks_mul(lks_node *a, lks_node *b) {
+    return lksi_graph_operate(LKSI_OP_MUL, NULL, (lks_node *[]){a, b}, 2, NULL);
+}
+lks_node *lks_div(lks_node *a, lks_node *b) {
+    return lksi_graph_operate(LKSI_OP_DIV, NULL, (lks_node *[]){a, b}, 2, NULL);
+}
+
+lks_node *lks_scale(lks_node *x, double factor) {
+    return lksi_graph_operate(LKSI_OP_SCALE, &(lksi_attributes){.factor = factor}, &x, 1, NULL);
+}
+lks_node *lks_leaky_relu(lks_node *x, double slope) {
+    return lksi_graph_operate(LKSI_OP_LEAKY_RELU, &(lksi_attributes){.slope = slope}, &x, 1, NULL);
+}
+lks_node *lks_gelu(lks_node *x) { return lksi_graph_operate(LKSI_OP_GELU, NULL, &x, 1, NULL); }

@@ -1,0 +1,63 @@
+/* Operators on two tensors, with broadcasting. */
+
+/* Where an operand has the elements that go with element i of y. */
+typedef struct operand {
+    const REAL *data;
+    int64_t strides[LKSI_MAX_DIMS];
+} operand;
+
+static operand repeated(const lksi_tensor *x, const void *data, const lksi_tensor *y) {
+    operand o = {.data = data};
+    broadcast_strides(x, y, o.strides);
+    return o;
+}
+
+#define BINARY(name, expression)                                                                                       \
+    static lks_status name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {              \
+        (void)scratch;                                                                                                 \
+        const lksi_lowering *l = &kernel->lowering;                                                                    \
+        const lksi_tensor *y = &l->outputs[0];                                                                         \
+        operand left = repeated(&l->inputs[0], in[0], y), right = repeated(&l->inputs[1], in[1], y);                   \
+        for (int64_t i = 0, n = count(y); i < n; i++) {                                                                \
+            REAL a = left.data[strided(y, left.strides, i)], b = right.data[strided(y, right.strides, i)];             \
+            ((REAL *)out[0])[i] = expression;                                                                          \
+        }                                                                                                              \
+        return LKS_OK;                                                                                                 \
+    }
+BINARY(add, a + b)
+BINARY(sub, a - b)
+BINARY(mul, a *b)
+BINARY(divide, a / b)
+#undef BINARY
+
+static lks_status expand(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    const lksi_tensor *y = &kernel->lowering.outputs[0];
+    operand x = repeated(&kernel->lowering.inputs[0], in[0], y);
+    for (int64_t i = 0, n = count(y); i < n; i++) ((REAL *)out[0])[i] = x.data[strided(y, x.strides, i)];
+    return LKS_OK;
+}
+
+/* y = sum of x over the axes that y has not, or has as 1; in double, as it may be over a whole batch. */
+static void sum_over(const lksi_tensor *x, const REAL *from, const lksi_tensor *y, REAL *to) {
+    int64_t strides[LKSI_MAX_DIMS];
+    lksi_tensor kept = *x, summed = *x; /* the axes of x, those that stay and those that go */
+    for (int i = 0; i < x->n_dims; i++) {
+        int in_y = i - (x->n_dims - y->n_dims);
+        bool is_summed = in_y < 0 || y->dims[in_y] == 1;
+        *(is_summed ? &kept.dims[i] : &summed.dims[i]) = 1;
+    }
+    row_major_strides(x, strides);
+    for (int64_t i = 0, n = count(&kept), n_each = count(&summed); i < n; i++) {
+        const REAL *first = from + strided(&kept, strides, i);
+        double sum = 0;
+        for (int64_t j = 0; j < n_each; j++) sum += (double)first[strided(&summed, strides, j)];
+        to[i] = (REAL)sum;
+    }
+}
+
+static lks_status sum_to(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    sum_over(&kernel->lowering.inputs[0], in[0], &kernel->lowering.outputs[0], out[0]);
+    return LKS_OK;
+}

@@ -1,0 +1,27 @@
+/* Whether the labels of a cross entropy are classes, and how many of them count. */
+#include "reference/reference.h"
+
+#include <inttypes.h>
+
+static lks_status refuse(const lksi_lowering *l, const int32_t *label, int64_t i) {
+    int64_t n_classes = lksi_tensor_columns(&l->inputs[0]);
+    int64_t n_each = lksi_tensor_count(&l->inputs[1], 0) / l->inputs[1].dims[0];
+    if (n_each == 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "label %" PRId32 " of sample %" PRId64 " in the batch is not 0 to %" PRId64,
+                          label[i], i, n_classes - 1);
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "label %" PRId32 " of sample %" PRId64 " in the batch, position %" PRId64
+                      ", is not 0 to %" PRId64,
+                      label[i], i / n_each, i % n_each, n_classes - 1);
+}
+
+lks_status lksi_reference_check_labels(const lksi_lowering *l, const int32_t *label, int64_t *n_counted) {
+    int64_t n_classes = lksi_tensor_columns(&l->inputs[0]), n = lksi_tensor_count(&l->inputs[1], 0), n_found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (l->attributes.has_ignored != 0 && label[i] == l->attributes.ignored) continue;
+        if (label[i] < 0 || label[i] >= n_classes) return refuse(l, label, i);
+        n_found++;
+    }
+    *n_counted = n_found;
+    return LKS_OK;
+}

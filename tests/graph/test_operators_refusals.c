@@ -1,0 +1,211 @@
+/* What the operators refuse, and how they say so. */
+#include "test.h"
+
+#include <lockstep/operators.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct leaves {
+    lks_graph *graph;
+    lks_node *x;       /* f32 (N,4) */
+    lks_node *wide;    /* f32 (N,3,6) */
+    lks_node *index;   /* i32 (N) */
+    lks_node *w;       /* f32 (5,4), a parameter */
+    lks_node *numbers; /* f32 (N) */
+} leaves;
+
+typedef struct refusal {
+    lks_node *(*build)(const leaves *l);
+    lks_status status;
+    const char *text; /* part of the message */
+} refusal;
+
+static lks_node *parameter(const leaves *l, const char *name, int n_dims, const int64_t *dims) {
+    return lks_parameter(l->graph, name, n_dims, dims, (lks_initializer){LKS_INITIAL_NORMAL, 1});
+}
+
+static lks_node *leaky_flat(const leaves *l) { return lks_leaky_relu(l->x, 0); }
+static lks_node *leaky_nan(const leaves *l) { return lks_leaky_relu(l->x, (double)NAN); }
+static lks_node *scale_infinite(const leaves *l) { return lks_scale(l->x, (double)INFINITY); }
+static lks_node *gelu_of_integers(const leaves *l) { return lks_gelu(l->index); }
+static lks_node *add_misfit(const leaves *l) { return lks_add(l->x, parameter(l, "b", 1, (int64_t[]){3})); }
+static lks_node *add_number_to_batch(const leaves *l) { /* would fit at batch size 5 alone */
+    return lks_add(l->x, l->w);
+}
+static lks_node *add_batch_elsewhere(const leaves *l) {
+    return lks_add(l->x, parameter(l, "b", 3, (int64_t[]){2, 1, 4}));
+}
+static lks_node *mul_integers(const leaves *l) { return lks_mul(l->index, l->index); }
+static lks_node *sum_axis(const leaves *l) { return lks_sum(l->x, 1, (int[]){2}, 0); }
+static lks_node *mean_axis_twice(const leaves *l) { return lks_mean(l->x, 2, (int[]){1, 1}, 0); }
+static lks_node *softmax_over_batch(const leaves *l) { return lks_softmax(l->numbers); }
+static lks_node *causal_over_batch(const leaves *l) { return lks_causal_softmax(l->x); }
+static lks_node *transpose_batch(const leaves *l) { return lks_transpose(l->x, (int[]){1, 0}); }
+static lks_node *transpose_twice(const leaves *l) { return lks_transpose(l->wide, (int[]){0, 1, 1}); }
+static lks_node *transpose_beyond(const leaves *l) { return lks_transpose(l->wide, (int[]){0, 1, 3}); }
+static lks_node *concat_batch(const leaves *l) { return lks_concat((lks_node *[]){l->x, l->x}, 2, 0); }
+static lks_node *concat_beyond(const leaves *l) { return lks_concat((lks_node *[]){l->x, l->x}, 2, -1); }
+static lks_node *concat_misfit(const leaves *l) { return lks_concat((lks_node *[]){l->x, l->wide}, 2, 1); }
+static lks_node *concat_many(const leaves *l) {
+    return lks_concat((lks_node *[]){l->x, l->x, l->x, l->x, l->x, l->x, l->x, l->x, l->x}, 9, 1);
+}
+static lks_node *slice_batch(const leaves *l) { return lks_slice(l->x, 0, 0, 1); }
+static lks_node *slice_beyond(const leaves *l) { return lks_slice(l->x, 1, 2, 5); }
+static lks_node *slice_empty(const leaves *l) { return lks_slice(l->x, 1, 2, 2); }
+static lks_node *split_unequal(const leaves *l) {
+    lks_node *parts[4];
+    lks_split(l->wide, 2, 4, parts);
+    return parts[3];
+}
+static lks_node *matmul_misfit(const leaves *l) { return lks_matmul(l->x, l->w, 0, 0); }
+static lks_node *matmul_batch_last(const leaves *l) { return lks_matmul(l->w, l->x, 0, 1); }
+static lks_node *matmul_leading(const leaves *l) {
+    return lks_matmul(l->wide, parameter(l, "b", 3, (int64_t[]){2, 6, 3}), 0, 0);
+}
+static lks_node *matmul_batch_as_features(const leaves *l) { return lks_matmul(l->w, l->x, 1, 0); }
+static lks_node *layer_norm_misfit(const leaves *l) {
+    return lks_layer_norm_function(l->x, parameter(l, "a", 1, (int64_t[]){3}), parameter(l, "b", 1, (int64_t[]){4}),
+                                   1e-5);
+}
+static lks_node *layer_norm_epsilon(const leaves *l) {
+    return lks_layer_norm_function(l->x, parameter(l, "a", 1, (int64_t[]){4}), parameter(l, "b", 1, (int64_t[]){4}), 0);
+}
+static lks_node *dropout_all(const leaves *l) { return lks_dropout(l->x, 1); }
+static lks_node *dropout_negative(const leaves *l) { return lks_dropout(l->x, -0.5); }
+static lks_node *dropout_of_weights(const leaves *l) { return lks_dropout(l->w, 0.5); }
+static lks_node *embedding_by_floats(const leaves *l) { return lks_embedding_function(l->x, l->w); }
+static lks_node *smoothing_beyond(const leaves *l) {
+    return lks_cross_entropy_with(l->x, l->index, &(lks_cross_entropy_options){.label_smoothing = 1.5});
+}
+static lks_node *mse_misfit(const leaves *l) { return lks_mse(l->x, l->w); }
+static lks_node *bce_misfit(const leaves *l) { return lks_bce_with_logits(l->x, l->numbers); }
+
+static const refusal refusals[] = {
+    {leaky_flat, LKS_ERR_ARGUMENT, "slope must be above 0, not 0"},
+    {leaky_nan, LKS_ERR_ARGUMENT, "slope must be above 0, not "},
+    {scale_infinite, LKS_ERR_ARGUMENT, "its factor is inf"},
+    {gelu_of_integers, LKS_ERR_SHAPE, "gelu takes a floating tensor, not i32 (N)"},
+    {add_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (3)"},
+    {add_number_to_batch, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
+    {add_batch_elsewhere, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (2, 1, 4)"},
+    {mul_integers, LKS_ERR_SHAPE, "mul takes two floating tensors"},
+    {sum_axis, LKS_ERR_ARGUMENT, "sum: axis 2"},
+    {mean_axis_twice, LKS_ERR_ARGUMENT, "mean: axis 1"},
+    {softmax_over_batch, LKS_ERR_SHAPE, "K not the batch, not f32 (N)"},
+    {causal_over_batch, LKS_ERR_SHAPE, "T and S not the batch, not f32 (N, 4)"},
+    {transpose_batch, LKS_ERR_ARGUMENT, "the batch has to stay the first axis"},
+    {transpose_twice, LKS_ERR_ARGUMENT, "axis 1, number 2 of the order, is there twice"},
+    {transpose_beyond, LKS_ERR_ARGUMENT, "axis 3, number 2 of the order, is not one of the tensor's"},
+    {concat_batch, LKS_ERR_ARGUMENT, "concat: axis 0 is the batch"},
+    {concat_beyond, LKS_ERR_ARGUMENT, "concat: axis -1 is not one of the 2"},
+    {concat_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (N, 3, 6)"},
+    {concat_many, LKS_ERR_ARGUMENT, "1 to 8 tensors, not 9"},
+    {slice_batch, LKS_ERR_ARGUMENT, "slice: axis 0 is the batch"},
+    {slice_beyond, LKS_ERR_ARGUMENT, "slice: 2 to 5 is not a part of axis 1 with 4 elements"},
+    {slice_empty, LKS_ERR_ARGUMENT, "slice: 2 to 2 is not a part of axis 1"},
+    {split_unequal, LKS_ERR_SHAPE, "axis 2 with 6 elements is not 4 equal parts"},
+    {matmul_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
+    {matmul_batch_last, LKS_ERR_SHAPE, "a (...,M,K) and b (...,N,K), N not the batch"},
+    {matmul_leading, LKS_ERR_SHAPE, "not f32 (N, 3, 6), f32 (2, 6, 3)"},
+    {matmul_batch_as_features, LKS_ERR_SHAPE, "a (...,K,M) and b (...,K,N)"},
+    {layer_norm_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (3), f32 (4)"},
+    {layer_norm_epsilon, LKS_ERR_ARGUMENT, "epsilon must be above 0, not 0"},
+    {dropout_all, LKS_ERR_ARGUMENT, "at least 0 and below 1, not 1"},
+    {dropout_negative, LKS_ERR_ARGUMENT, "at least 0 and below 1, not -0.5"},
+    {dropout_of_weights, LKS_ERR_SHAPE, "N the batch, not f32 (5, 4)"},
+    {embedding_by_floats, LKS_ERR_SHAPE, "i32 indices (...) and W (V,K), not f32 (N, 4)"},
+    {smoothing_beyond, LKS_ERR_ARGUMENT, "label smoothing must be 0 to 1, not 1.5"},
+    {mse_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
+    {bce_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (N)"},
+};
+
+static void what_cannot_be_meant_is_refused_with_its_reason(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        leaves l = {.graph = lks_graph_create(lks_device_default(NULL))};
+        l.x = lks_input(l.graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+        l.wide = lks_input(l.graph, "wide", LKS_F32, 3, (int64_t[]){LKS_BATCH, 3, 6});
+        l.index = lks_input(l.graph, "index", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+        l.numbers = lks_input(l.graph, "numbers", LKS_F32, 1, (int64_t[]){LKS_BATCH});
+        l.w = parameter(&l, "w", 2, (int64_t[]){5, 4});
+        lks_node *y = refusals[i].build(&l);
+        lks_store *store;
+        lks_status status = lks_store_create(&store, lks_tanh(y), NULL); /* poison spreads through further nodes */
+        if (status != refusals[i].status || strstr(lks_error_text(), refusals[i].text) == NULL)
+            fail_msg("case %zu: %s: %s; expected '%s'", i, lks_status_text(status), lks_error_text(), refusals[i].text);
+        lks_graph_destroy(l.graph);
+    }
+}
+
+/* --- what only the data shows --- */
+
+typedef struct lookup {
+    lks_graph *graph;
+    lks_node *index, *y;
+    lks_store *store;
+    lks_program *program;
+} lookup;
+
+static void make_lookup(lookup *k, int64_t n_each) {
+    k->graph = lks_graph_create(lks_device_default(NULL));
+    k->index = lks_input(k->graph, "index", LKS_I32, 2, (int64_t[]){LKS_BATCH, n_each});
+    lks_node *w = lks_parameter(k->graph, "w", 2, (int64_t[]){3, 4}, (lks_initializer){LKS_INITIAL_NORMAL, 1});
+    k->y = lks_embedding_function(k->index, w);
+    lks_node *loss = lks_cross_entropy(k->y, k->index);
+    assert_ok(lks_store_create(&k->store, loss, NULL));
+    assert_ok(
+        lks_program_create(&k->program, k->store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = loss}));
+}
+
+static void free_lookup(lookup *k) {
+    lks_program_destroy(k->program);
+    lks_store_destroy(k->store);
+    lks_graph_destroy(k->graph);
+}
+
+static void an_index_beyond_the_table_is_named_with_its_position(void **state) {
+    (void)state;
+    static const int32_t cases[][4] = {{0, 1, 3, 2}, {0, -1, 0, 0}};
+    static const char *const texts[] = {"index 3 at position 2 of the batch is not 0 to 2", "index -1 at position 1"};
+    for (int i = 0; i < 2; i++) {
+        lookup k;
+        make_lookup(&k, 2);
+        assert_ok(lks_program_set_input(k.program, k.index, cases[i]));
+        assert_int_equal(lks_program_forward(k.program), LKS_ERR_ARGUMENT);
+        if (strstr(lks_error_text(), texts[i]) == NULL) fail_msg("%s", lks_error_text());
+        free_lookup(&k);
+    }
+}
+
+static void a_label_beyond_the_classes_is_named_with_its_sample(void **state) {
+    (void)state;
+    lks_graph *graph = lks_graph_create(lks_device_default(NULL));
+    lks_node *label = lks_input(graph, "label", LKS_I32, 2, (int64_t[]){LKS_BATCH, 3});
+    lks_node *x = lks_input(graph, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, 3, 2});
+    lks_node *w = lks_parameter(graph, "w", 1, (int64_t[]){2}, (lks_initializer){LKS_INITIAL_ZERO, 0});
+    lks_node *loss =
+        lks_cross_entropy_with(lks_add(x, w), label, &(lks_cross_entropy_options){.has_ignored = 1, .ignored = -100});
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, loss, NULL));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = loss}));
+    static const float features[12] = {0};
+    static const int32_t labels[6] = {0, -100, 1, -100, 2, 0};
+    assert_ok(lks_program_set_input(program, x, features));
+    assert_ok(lks_program_set_input(program, label, labels));
+    assert_int_equal(lks_program_forward(program), LKS_ERR_ARGUMENT);
+    if (strstr(lks_error_text(), "label 2 of sample 1 in the batch, position 1, is not 0 to 1") == NULL)
+        fail_msg("%s", lks_error_text());
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(graph);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_cannot_be_meant_is_refused_with_its_reason),
+        cmocka_unit_test(an_index_beyond_the_table_is_named_with_its_position),
+        cmocka_unit_test(a_label_beyond_the_classes_is_named_with_its_sample),
+    };
+    return run_group(tests);
+}
