@@ -14,6 +14,9 @@ typedef struct place {
     int n_channels;  /* without the padding */
 } place;
 
+/* The widest group of `left` channels at most. */
+static int lanes_of(int64_t left) { return left >= 16 && lksi_isa_level() == 2 ? 16 : left >= 8 ? 8 : 1; }
+
 /* Walks over the groups; zeros: before the first. */
 static bool next_place(const lksi_image *image, place *at) {
     int64_t channel = at->channel + at->group.lanes; /* with the padding: block * image->block + lane */
@@ -23,9 +26,7 @@ static bool next_place(const lksi_image *image, place *at) {
                                   .positions = image->positions,
                                   .sample_stride = image->blocks * image->positions * image->block,
                                   .position_stride = image->block,
-                                  .lanes = left >= 16  ? 16
-                                           : left >= 8 ? 8
-                                                       : 1};
+                                  .lanes = lanes_of(left)};
     at->channel = channel;
     at->offset = block * image->positions * image->block + lane;
     int64_t real = image->channels - channel;

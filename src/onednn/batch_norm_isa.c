@@ -4,26 +4,40 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { CHUNK = 64 }; /* positions: few enough for sums in f32 and for the L1 cache */
+enum { CHUNK = 64 /* rows: few enough for sums in f32 and for the L1 cache */, UNROLLED = 4 };
 
-/* Some samples, or some positions of one sample. Zeros: before the first. */
+/* Some samples, or some positions of one sample: runs of evenly spaced rows. */
 typedef struct chunk {
-    int64_t i, i_end, p, p_end;
+    int64_t i, p; /* the sample and position it begins with */
+    int64_t offset, n_runs, n_rows, run_stride, row_stride;
 } chunk;
 
-static inline bool next_chunk(const lksi_norm_group *g, chunk *c) {
-    int64_t n_samples = g->positions < CHUNK ? CHUNK / g->positions : 1;
-    if (c->p_end < g->positions && c->i_end > 0) {
-        c->p = c->p_end;
-    } else {
-        c->p = 0;
-        c->i = c->i_end;
-        c->i_end = g->n - c->i < n_samples ? g->n : c->i + n_samples;
+/* n_runs is 0 past the end. */
+static inline chunk chunk_at(const lksi_norm_group *g, int64_t i, int64_t p) {
+    int64_t most = g->positions < CHUNK ? CHUNK / g->positions : 1, left = g->n - i;
+    int64_t n_samples = left < most ? left : most;
+    chunk c = {.i = i, .p = p, .offset = i * g->sample_stride + p * g->position_stride};
+    if (g->positions == 1) { /* samples are rows then */
+        c.n_runs = n_samples > 0;
+        c.n_rows = n_samples;
+        c.row_stride = g->sample_stride;
+        return c;
     }
-    c->p_end = g->positions - c->p < CHUNK ? g->positions : c->p + CHUNK;
-    return c->i < g->n;
+    c.n_runs = n_samples;
+    c.n_rows = g->positions - p < CHUNK ? g->positions - p : CHUNK;
+    c.run_stride = g->sample_stride;
+    c.row_stride = g->position_stride;
+    return c;
 }
 
+static inline chunk first_chunk(const lksi_norm_group *g) { return chunk_at(g, 0, 0); }
+
+static inline chunk next_chunk(const lksi_norm_group *g, const chunk *c) {
+    if (g->positions > 1 && c->p + c->n_rows < g->positions) return chunk_at(g, c->i, c->p + c->n_rows);
+    return chunk_at(g, c->i + (g->positions == 1 ? c->n_rows : c->n_runs), 0);
+}
+
+#ifdef __AVX512F__ /* elsewhere compilers take vectors of this length to pieces */
 #define LANES 16
 typedef float vector16 __attribute__((vector_size(64)));
 typedef int32_t mask16 __attribute__((vector_size(64)));
@@ -32,6 +46,13 @@ typedef int32_t mask16 __attribute__((vector_size(64)));
     { 0 }
 #define KEEP(value, condition) ((vector16)((mask16)(value) & (mask16)(condition)))
 #include "onednn/batch_norm_lanes.inc.h"
+#define WIDE(function, ...)                                                                                            \
+    if (g->lanes == 16)                                                                                                \
+        function##_16(g, __VA_ARGS__);                                                                                 \
+    else
+#else
+#define WIDE(function, ...)
+#endif
 
 #define LANES 8
 typedef float vector8 __attribute__((vector_size(32)));
@@ -50,9 +71,8 @@ typedef int32_t mask8 __attribute__((vector_size(32)));
 
 #define BY_LANES(function, ...)                                                                                        \
     do {                                                                                                               \
-        if (g->lanes == 16)                                                                                            \
-            function##_16(g, __VA_ARGS__);                                                                             \
-        else if (g->lanes == 8)                                                                                        \
+        WIDE(function, __VA_ARGS__)                                                                                    \
+        if (g->lanes == 8)                                                                                             \
             function##_8(g, __VA_ARGS__);                                                                              \
         else                                                                                                           \
             function##_1(g, __VA_ARGS__);                                                                              \

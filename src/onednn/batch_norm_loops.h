@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LKSI_NORM_LANES = 16 }; /* most channels of a group */
+enum { LKSI_NORM_LANES = 16 }; /* most channels of a group: 1, 8, or with AVX-512 16 */
 
 /* Where the elements of a group lie: n samples `sample_stride` floats apart, in each `positions` positions
  * `position_stride` apart, in each `lanes` adjacent channels. */

@@ -3,6 +3,7 @@
 
 #include "onednn/api.h"
 #include "onednn/elementwise.h"
+#include "onednn/whole_window.h"
 
 /* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
 typedef struct conv_places {
@@ -50,6 +51,7 @@ static lks_status create(const lksi_lowering *l, lksi_dnnl_primitive **primitive
 }
 
 lks_status lksi_onednn_lower_convolution(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    if (lksi_onednn_is_whole_window(lowering)) return lksi_onednn_lower_whole_window(lowering, kernel);
     static const char *const names[] = {"onednn:conv2d", "onednn:conv2d_grad_input", "onednn:conv2d_grad_weight"};
     lksi_dnnl_primitive *primitive;
     lksi_dnnl_convolution c;
@@ -72,6 +74,10 @@ lks_status lksi_onednn_lower_convolution(const lksi_lowering *lowering, lksi_ker
 }
 
 lks_status lksi_onednn_choose_convolution_storage(const lksi_lowering *user, lksi_layout *storage) {
+    if (lksi_onednn_is_whole_window(user)) {
+        *storage = lksi_onednn_whole_window_storage(&user->inputs[1]);
+        return LKS_OK;
+    }
     lksi_dnnl_primitive *primitive;
     lksi_dnnl_convolution c;
     LKS_TRY(create(user, &primitive, &c));

@@ -100,7 +100,7 @@ static inline void layer_check_differences(const layer *l) {
 /* The longest sums have some thousand terms: `tolerance` of the largest element covers another order of adding. */
 static void layer_check_close(const char *layer_name, const char *name, const float *got, const float *expected,
                               int64_t count, float tolerance) {
-    float scale = 1e-4f; /* what should be 0 may be as small as this */
+    float scale = 1e-3f; /* what should be 0 may be as small as this */
     for (int64_t i = 0; i < count; i++) scale = fabsf(expected[i]) > scale ? fabsf(expected[i]) : scale;
     for (int64_t i = 0; i < count; i++)
         if (!(fabsf(got[i] - expected[i]) <= tolerance * scale))
