@@ -75,14 +75,14 @@ static int mlp(int argc, char **argv) {
                        .n_classes = 32,
                        .n_samples = 10000};
     const trainer_flag own[] = {
-        {"--layers", "linear layers (4)", &flags.n_layers, 1, 1000, NULL},
-        {"--features", "features of a sample (1024)", &flags.n_features, 2, 1000000, NULL},
-        {"--hidden", "width of the hidden layers (256)", &flags.n_hidden, 1, 1000000, NULL},
-        {"--classes", "classes (32)", &flags.n_classes, 2, 100000, NULL},
-        {"--samples", "samples, of which a tenth is held out (10000)", &flags.n_samples, 10, 100000000, NULL},
+        {"--layers", "linear layers (4)", &flags.n_layers, 1, 1000, NULL, NULL},
+        {"--features", "features of a sample (1024)", &flags.n_features, 2, 1000000, NULL, NULL},
+        {"--hidden", "width of the hidden layers (256)", &flags.n_hidden, 1, 1000000, NULL, NULL},
+        {"--classes", "classes (32)", &flags.n_classes, 2, 100000, NULL, NULL},
+        {"--samples", "samples, of which a tenth is held out (10000)", &flags.n_samples, 10, 100000000, NULL, NULL},
         {"--shard", "blocks: every rank gets a part of each batch; batches: rank i mod n gets batch i", &flags.shard, 0,
-         0, "blocks|batches"},
-        {NULL, NULL, NULL, 0, 0, NULL}};
+         0, "blocks|batches", NULL},
+        {.name = NULL}};
     trainer_flags_parse(&flags.shared, own, argc, argv);
     if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.steps = 1000;
     lks_group *group;
@@ -91,8 +91,7 @@ static int mlp(int argc, char **argv) {
 
     lks_dataset *all = NULL;
     lks_device *device = NULL;
-    lks_status status = lks_device_create(
-        &device, &(lks_device_options){.name = flags.shared.device, .num_threads = (int)flags.shared.num_threads});
+    lks_status status = trainer_device_create(&device, &flags.shared);
     if (status == LKS_OK)
         status = lks_dataset_classification(&all, &(lks_classification_options){.n_samples = flags.n_samples,
                                                                                 .n_features = flags.n_features,

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-static const trainer_flag no_flags[] = {{NULL, NULL, NULL, 0, 0, NULL}};
+static const trainer_flag no_flags[] = {{.name = NULL}};
 
 static int train(const trainer_flags *flags, lks_group *group, lks_device *device, lks_dataset *train_set,
                  lks_dataset *test_set) {
@@ -52,8 +52,7 @@ static int mnist(int argc, char **argv) {
     trainer_data_directory(&flags, "mnist", directory, sizeof directory);
     lks_dataset *train_set = NULL, *test_set = NULL;
     lks_device *device = NULL;
-    lks_status status =
-        lks_device_create(&device, &(lks_device_options){.name = flags.device, .num_threads = (int)flags.num_threads});
+    lks_status status = trainer_device_create(&device, &flags);
     if (status == LKS_OK) status = lks_dataset_mnist(&train_set, directory, 1);
     if (status == LKS_OK) status = lks_dataset_mnist(&test_set, directory, 0);
     if (status == LKS_OK) status = normalize(train_set, test_set);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* Named in the design, built later: refused by name rather than unknown. */
-static const char *const not_built_yet[] = {"--grains", "--run", "--resume", "--save", "--init", "--strategy"};
+static const char *const not_built_yet[] = {"--grains", "--strategy"};
 
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
@@ -38,35 +38,42 @@ static void refuse(trainer_flags *flags, const char *format, const char *flag, c
     if (flags->error[0] == '\0') snprintf(flags->error, sizeof flags->error, format, flag, value);
 }
 
+static int parse_real(const char *text, double min, double max, double *value) {
+    char *end;
+    double parsed = strtod(text, &end);
+    if (end == text || *end != '\0' || !(parsed >= min && parsed <= max)) return 0;
+    *value = parsed;
+    return 1;
+}
+
 /* Stores one "--flag value"; 0 where the flag is unknown. */
 static int store(trainer_flags *flags, const trainer_flag *table, const char *flag, const char *value) {
     for (; table->name != NULL; table++) {
         if (strcmp(flag, table->name) != 0) continue;
-        int is_good = table->choices != NULL ? parse_choice(value, table->choices, table->value)
-                                             : parse_integer(value, table->min, table->max, table->value);
+        int is_good = table->real != NULL      ? parse_real(value, (double)table->min, (double)table->max, table->real)
+                      : table->choices != NULL ? parse_choice(value, table->choices, table->value)
+                                               : parse_integer(value, table->min, table->max, table->value);
         if (!is_good) refuse(flags, "%s cannot be '%s'", flag, value);
         return 1;
     }
     return 0;
 }
 
+/* Those that name something, and the learning rate, which may not be 0. */
 static int store_text(trainer_flags *flags, const char *flag, const char *value) {
-    if (strcmp(flag, "--data") == 0) return flags->data = value, 1;
-    if (strcmp(flag, "--device") == 0) return flags->device = value, 1;
-    if (strcmp(flag, "--transport") == 0) return flags->transport = value, 1;
-    if (strcmp(flag, "--summary") == 0) return flags->summary = value, 1;
-    if (strcmp(flag, "--precision") == 0) {
-        if (strcmp(value, "f32") != 0) refuse(flags, "%s %s is not built yet", flag, value);
-        return 1;
-    }
-    if (strcmp(flag, "--lr") == 0) {
-        char *end;
-        flags->lr = strtod(value, &end);
-        if (end == value || *end != '\0' || !(flags->lr > 0 && flags->lr < 1e6))
-            refuse(flags, "%s cannot be '%s'", flag, value);
-        return 1;
-    }
-    return 0;
+    const struct {
+        const char *name, **value;
+    } texts[] = {{"--data", &flags->data},       {"--device", &flags->device}, {"--transport", &flags->transport},
+                 {"--summary", &flags->summary}, {"--save", &flags->save},     {"--init", &flags->init},
+                 {"--resume", &flags->resume},   {"--run", &flags->run}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (strcmp(flag, texts[i].name) == 0) {
+            *texts[i].value = value;
+            return 1;
+        }
+    if (strcmp(flag, "--lr") != 0) return 0;
+    if (!parse_real(value, 0, 1e6, &flags->lr) || flags->lr == 0) refuse(flags, "%s cannot be '%s'", flag, value);
+    return 1;
 }
 
 static void parse_one(trainer_flags *flags, const trainer_flag *shared, const trainer_flag *own, const char *flag,
@@ -87,25 +94,38 @@ static void parse_one(trainer_flags *flags, const trainer_flag *shared, const tr
     }
 }
 
+/* Flags without a value; 0 where the flag is none of them. */
+static int store_switch(trainer_flags *flags, const char *flag) {
+    const struct {
+        const char *name;
+        int *value;
+    } switches[] = {
+        {"--help", &flags->wants_help}, {"--quiet", &flags->is_quiet}, {"--print-program", &flags->prints_program}};
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
+        if (strcmp(flag, switches[i].name) == 0) return *switches[i].value = 1;
+    return 0;
+}
+
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
-    const trainer_flag shared[] = {{"--epochs", NULL, &flags->epochs, 1, 1000000, NULL},
-                                   {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL},
-                                   {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL},
-                                   {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL},
-                                   {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL},
-                                   {NULL, NULL, NULL, 0, 0, NULL}};
+    const trainer_flag shared[] = {{"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
+                                   {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
+                                   {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL, NULL},
+                                   {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
+                                   {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
+                                   {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
+                                   {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
+                                   {.name = NULL}};
     for (int i = 1; i < argc && flags->error[0] == '\0'; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            flags->wants_help = 1;
-        } else if (strcmp(argv[i], "--quiet") == 0) {
-            flags->is_quiet = 1;
-        } else if (strncmp(argv[i], "--", 2) != 0) {
+        if (store_switch(flags, argv[i])) continue;
+        if (strncmp(argv[i], "--", 2) != 0) {
             refuse(flags, "unexpected argument '%s'%s", argv[i], "");
         } else {
             parse_one(flags, shared, own, argv[i], i + 1 < argc ? argv[i + 1] : NULL);
             i++;
         }
     }
+    if (flags->init != NULL && flags->resume != NULL)
+        refuse(flags, "%s and %s exclude each other", "--init", "--resume");
 }
 
 void trainer_flags_help(const char *program, const trainer_flag *own) {
@@ -115,12 +135,19 @@ void trainer_flags_help(const char *program, const trainer_flag *own) {
            "  --epochs N         passes over the training data\n"
            "  --steps N          stop after so many steps\n"
            "  --batch N          samples in one step, over all ranks\n"
+           "  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
            "  --lr X             learning rate\n"
            "  --seed N           of the initial weights and the order of samples\n"
            "  --device NAME      cpu, reference\n"
+           "  --precision NAME   f32, bf16\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
            "  --transport NAME   auto, thread, shm, tcp\n"
+           "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
+           "  --init FILE        begin with the weights in a safetensors file\n"
+           "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
+           "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
            "  --summary FILE     write the results as one JSON object\n"
+           "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
            "  --quiet            only the last line\n",
            base != NULL ? base + 1 : program);
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);

@@ -9,19 +9,29 @@ typedef struct trainer_flags {
     const char *device; /* cpu, reference */
     const char *transport;
     const char *summary;                             /* where to write the summary, or NULL */
+    const char *save;                                /* where to write checkpoints, or NULL */
+    const char *init;                                /* weights to begin with, or NULL */
+    const char *resume;                              /* checkpoint to go on from, or NULL */
+    const char *run;                                 /* directory of the run's metrics, or NULL */
     int64_t epochs, steps, batch, seed, num_threads; /* epochs or steps: whichever ends first; 0: not given */
+    int64_t accumulate;                              /* micro-batches of a step; 0: 1 */
+    int64_t precision;                               /* TRAINER_F32, TRAINER_BF16 */
     double lr;
-    int is_quiet;
+    int is_quiet, prints_program;
     char error[512]; /* what is wrong with the command line; empty where nothing is */
     int wants_help;
 } trainer_flags;
 
-/* One flag of an example's own: an integer in min..max, or one of `choices` ("a|b"), whose position is stored. */
+enum { TRAINER_F32, TRAINER_BF16 };
+
+/* One flag of an example's own: an integer in min..max, or one of `choices` ("a|b"), whose position is stored; or,
+ * where `real` is set in place of `value`, a number in min..max. */
 typedef struct trainer_flag {
     const char *name, *help;
     int64_t *value;
     int64_t min, max;
     const char *choices;
+    double *real;
 } trainer_flag;
 
 /* Overwrites what the command line names; the rest keeps the defaults that the caller put in. Errors stay in

@@ -1,8 +1,28 @@
-/* The loop that the trainers among the examples share: steps, progress, evaluation, summary. */
+/* The loop that the trainers among the examples share: steps, progress, evaluation, checkpoints, summary. */
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 
 #include "trainer_flags.h"
+
+/* Which part of the data to measure the model on. */
+typedef enum trainer_split { TRAINER_TRAIN, TRAINER_VALIDATION, TRAINER_TEST } trainer_split;
+
+/* Where batches come from and what the model is measured on. Data sets have one (trainer_source.h); who trains on
+ * something else, a text say, fills one in. `context` is handed to each function; collective are those that take a
+ * trainer, and they return the same on all ranks or make the group fail. */
+typedef struct trainer_source {
+    void *context;
+    int64_t steps_per_epoch; /* the same on all ranks */
+    uint64_t hash;           /* of all data: ranks that read the same have the same */
+    /* Goes to the first batch of `epoch` (from 0). */
+    lks_status (*begin_epoch)(void *context, lks_trainer *trainer, int64_t epoch);
+    /* This rank's part of the next global batch; 0 at the end of the epoch. */
+    int (*next)(void *context, lks_batch *batch);
+    lks_status (*evaluate)(void *context, lks_trainer *trainer, trainer_split split, lks_metrics *metrics);
+    /* After the last step of `epoch`, with what it measured on TRAINER_VALIDATION (NULL without has_validation). May be
+     * NULL. */
+    lks_status (*end_epoch)(void *context, lks_trainer *trainer, int64_t epoch, const lks_metrics *validation);
+} trainer_source;
 
 /* What an example hands over once its model and its data stand. */
 typedef struct trainer_job {
@@ -11,14 +31,23 @@ typedef struct trainer_job {
     lks_device *device;
     lks_node *loss, *logits, *features, *labels;
     lks_optimizer optimizer;
-    lks_shard_mode shard;
-    lks_dataset *train_set, *test_set;
     int64_t report_every; /* steps between lines with train and test loss; 0: a line per epoch */
+    /* Either data sets, and how their batches are made (batch, seed and ranks are filled in) ... */
+    lks_dataset *train_set, *test_set;
+    lks_shard_mode shard;
+    lks_loader_options loader;
+    /* ... or anything else; NULL: data sets. */
+    const trainer_source *source;
+    int has_validation;   /* 1: measure TRAINER_VALIDATION after every epoch */
+    int shows_perplexity; /* 1: losses are also shown as exp(loss) */
 } trainer_job;
 
 /* Joins the world and settles the command line: one rank speaks for all. Returns 0 to go on; else the exit code is in
  * *exit_code (0 after --help) and `group` is NULL. */
 int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group **group, int *exit_code);
+
+/* The device that the command line asks for. */
+lks_status trainer_device_create(lks_device **device, const trainer_flags *flags);
 
 /* Whether `status` is LKS_OK on all ranks. Where it is not, the lowest rank that failed prints its error. Collective.
  */

@@ -1,6 +1,6 @@
-/* Lockstep, room data/: data sets, who gets which sample, and batches.
+/* Lockstep, room data/: data sets, texts, who gets which sample, and batches.
  *
- * Letters: N samples, F features of a sample (its elements, row-major).
+ * Letters: N samples, F features of a sample (its elements, row-major), T steps of a sequence, V words of a vocabulary.
  */
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
@@ -21,6 +21,14 @@ typedef struct lks_dataset lks_dataset;
  * labels that differ in number, a label over 9 with its index): each names the file.
  * Source: the IDX format as described with LeCun, Cortes, Burges, "The MNIST database of handwritten digits", 1998. */
 LKS_API lks_status lks_dataset_mnist(lks_dataset **dataset, const char *directory, int is_train);
+
+/* Reads CIFAR-10 from `directory`: {data_batch_{1,2,3,4,5},test_batch}.bin of the binary version, or the same names
+ * without .bin of the python version (read by a reader of just those pickles, which runs nothing). Samples are images
+ * (3,32,32), f32 in [0, 1] (byte / 255), F = 3072; labels are 0 to 9.
+ * Errors: LKS_ERR_FILE (missing directory or file), LKS_ERR_FORMAT (a file that is not 10000 records long; a label over
+ * 9; a pickle with another opcode, or of something else): each names the file, and the record or the opcode.
+ * Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009. */
+LKS_API lks_status lks_dataset_cifar10(lks_dataset **dataset, const char *directory, int is_train);
 
 typedef struct lks_classification_options {
     int64_t n_samples;          /* 0: 10000 */
@@ -52,13 +60,45 @@ LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean,
 /* From now on a feature x of this set, and of slices made after, reads as (x - mean) / deviation.
  * Errors: LKS_ERR_ARGUMENT where deviation is not positive or either is not finite. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
+/* The same for each channel of images (n_channels values in each array). */
+LKS_API lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means, double *deviations);
+LKS_API lks_status lks_dataset_normalize_channels(lks_dataset *dataset, const double *means, const double *deviations);
 
 LKS_API void lks_dataset_destroy(lks_dataset *dataset);
 LKS_API int64_t lks_dataset_count(const lks_dataset *dataset);      /* N */
 LKS_API int64_t lks_dataset_n_features(const lks_dataset *dataset); /* F */
+LKS_API int64_t lks_dataset_n_channels(const lks_dataset *dataset); /* of images; 1 where samples are none */
 LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);
 /* Writes sample `index` (F floats) and its label. Errors: LKS_ERR_ARGUMENT for an index outside 0..N-1. */
 LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label);
+
+/* --- texts: a vocabulary, and three splits as tokens in it --- */
+
+typedef struct lks_text lks_text;
+
+typedef enum lks_text_level { LKS_TEXT_WORDS, LKS_TEXT_CHARACTERS } lks_text_level;
+typedef enum lks_text_split { LKS_SPLIT_TRAIN, LKS_SPLIT_VALID, LKS_SPLIT_TEST } lks_text_split;
+
+typedef struct lks_text_options {
+    lks_text_level level;
+} lks_text_options;
+
+/* Reads ptb.{train,valid,test}.txt from `directory`, or {train,valid,test}.txt. Words are what blanks (space, tab, \r,
+ * \v, \f) and line ends part, and every line ends with the word "<eos>", the last one also where its newline is
+ * missing. Characters are those of UTF-8, blanks too, and every line ends with "\n". The vocabulary numbers words in
+ * the order in which they first appear in train, then valid, then test. `options` may be NULL.
+ * Errors: LKS_ERR_FILE (missing directory or file), LKS_ERR_FORMAT (an empty file; with the line: a NUL byte, a word of
+ * more than 4096 bytes, what is not UTF-8 where characters are asked for; more than 2^31-1 tokens): each names the
+ * file. */
+LKS_API lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_options *options);
+LKS_API void lks_text_destroy(lks_text *text);
+/* The tokens of `split`, each in 0..V-1; they live as long as the text. Writes their number to *count. */
+LKS_API const int32_t *lks_text_tokens(const lks_text *text, lks_text_split split, int64_t *count);
+LKS_API int64_t lks_text_n_words(const lks_text *text); /* V */
+/* The word (or character) of `token`; NULL outside 0..V-1. Lives as long as the text. */
+LKS_API const char *lks_text_word(const lks_text *text, int64_t token);
+/* A fingerprint of vocabulary and tokens: ranks that read the same text have the same one. */
+LKS_API uint64_t lks_text_hash(const lks_text *text);
 
 /* --- partitions and samplers: who gets which sample --- */
 
@@ -72,6 +112,13 @@ LKS_API lks_status lks_partition(int64_t count, const double *fractions, int n_p
  * LKS_SHARD_BATCHES: the global batch i goes whole to rank i mod n; a step is then n batches of batch / n samples. */
 typedef enum lks_shard_mode { LKS_SHARD_BLOCKS, LKS_SHARD_BATCHES } lks_shard_mode;
 
+/* Images changed at random, each time they are read; what happens to a sample depends on (seed, epoch, its index in the
+ * data set) only. Zeros: nothing. */
+typedef struct lks_augment_options {
+    int64_t crop_padding; /* cut to its own size out of the image with so many black pixels added on every side */
+    int flip;             /* 1: mirrored left-right, every other time */
+} lks_augment_options;
+
 typedef struct lks_loader_options {
     int64_t batch;  /* global batch: samples of all ranks in one step; required */
     uint64_t seed;  /* order of samples depends on (seed, epoch) only */
@@ -81,6 +128,7 @@ typedef struct lks_loader_options {
     int n_workers;          /* prefetch threads: 0: chosen by the free CPUs; -1: none, batches are made in the call */
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
+    lks_augment_options augment; /* before normalisation, so black is 0 there */
 } lks_loader_options;
 
 /* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
@@ -101,7 +149,8 @@ typedef struct lks_loader lks_loader;
 /* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short. Allocates
  * all that it will ever need. A loader may be used by one thread at a time.
  * Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks, rank outside the world, an index outside the data
- * set, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ * set, augmentation of what is no image or by a padding of more than its size, each named; LKS_ERR_MEMORY,
+ * LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch. */
@@ -115,6 +164,38 @@ LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch);
  * one more on the first batch mod size ranks). Not collective. Errors: as lks_loader_create. */
 LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t batch, uint64_t seed,
                                          lks_loader **loader, int64_t *local_batch);
+
+/* --- windows: batches of a text --- */
+
+typedef struct lks_windows_options {
+    int64_t batch;     /* columns of all ranks; required */
+    int64_t n_steps;   /* T; required */
+    int rank, n_ranks; /* this rank's share; n_ranks 0: all of it */
+} lks_windows_options;
+
+typedef struct lks_windows lks_windows;
+
+/* For truncated backpropagation through time. Token i is the input for which token i + 1 is the label. The labels are
+ * cut into `batch` columns, contiguous stretches of the text of equal length (the last one shorter where they do not
+ * come out even), and a step shows the next T of every column, so that each continues where it stopped in the step
+ * before. Each of the count - 1 labels comes exactly once an epoch; what is missing in the last window and the last
+ * column has label -1, input 0. Rank r gets a contiguous block of columns, as with LKS_SHARD_BLOCKS. `tokens` must
+ * outlive the windows.
+ * Errors: LKS_ERR_ARGUMENT: n_steps < 1, a batch of fewer columns than 1 or than n_ranks, or of more than there are
+ * labels, rank outside the world, each named; LKS_ERR_MEMORY. */
+LKS_API lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int64_t count,
+                                      const lks_windows_options *options);
+LKS_API void lks_windows_destroy(lks_windows *windows);
+/* The next window: features (n,T) i32, labels (n,T), `count` n columns, `global_offset` the first of them. It belongs
+ * to `windows` and is valid until the next call. 0 at the end of the epoch, after which the next call begins the next
+ * epoch. */
+LKS_API int lks_windows_next(lks_windows *windows, lks_batch *batch);
+/* Steps of one epoch; the same on all ranks. */
+LKS_API int64_t lks_windows_steps(const lks_windows *windows);
+/* Goes to step `step` of `epoch` (the first is 0); the end of the epoch where it has no such step. */
+LKS_API void lks_windows_seek(lks_windows *windows, int64_t epoch, int64_t step);
+/* Goes to where the windows stood when they were made: the beginning of epoch 0. */
+LKS_API void lks_windows_rewind(lks_windows *windows);
 
 #ifdef __cplusplus
 }

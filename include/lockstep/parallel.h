@@ -35,6 +35,7 @@ LKS_API void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimi
 /* Sums over all ranks of one step. */
 typedef struct lks_step_sums {
     double n_samples, loss, n_correct;
+    double grad_norm; /* of the mean gradient, before clipping; 0 where the rule does not clip. Given by no rank */
 } lks_step_sums;
 
 /* Averages the gradients of all ranks and updates the parameters.
@@ -48,6 +49,17 @@ typedef struct lks_step_sums {
  * the parameters of a shared replica are torn: reading them through the library gives LKS_ERR_TORN. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
+
+/* Adds this rank's gradients (as above, the sum over its samples) and `mine` to what the next step takes in: a batch
+ * too large for memory is computed piece by piece. Not collective: ranks may accumulate as often as they like; nothing
+ * is communicated before the step. The first call allocates as much as the gradients take. Numerics: pieces are added
+ * in the order of the calls. Errors: LKS_ERR_MEMORY. */
+LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
+                                                        const lks_step_sums *mine);
+
+/* From the next step on the rule's learning rate is `lr`, times what its schedule says. The same on all ranks, which
+ * the next step checks. Errors: LKS_ERR_ARGUMENT. */
+LKS_API lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr);
 
 /* Compares all ranks' parameters by hash. Collective.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */

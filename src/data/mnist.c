@@ -1,9 +1,7 @@
 /* MNIST and sets in its form (Fashion-MNIST, KMNIST): images and labels in two IDX files, ten classes. */
 #include "data/data_internal.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { N_CLASSES = 10 };
 /* A limit on what a file may unpack to: far above any set of this form, far below what a hostile .gz can claim. */
@@ -32,6 +30,7 @@ lks_status lksi_mnist_parse(lks_dataset **dataset, const lksi_file *images, cons
     LKS_TRY(check_sizes(images, &pixels, labels, &classes));
     lks_dataset *created;
     LKS_TRY(lksi_dataset_create(&created, LKS_U8, classes.count, pixels.sizes[1] * pixels.sizes[2], N_CLASSES));
+    lksi_dataset_set_image(created, 1, pixels.sizes[1], pixels.sizes[2]);
     memcpy(created->samples->bytes, pixels.data, (size_t)pixels.count);
     for (int64_t i = 0; i < classes.count; i++) created->samples->labels[i] = classes.data[i];
     *dataset = created;
@@ -52,21 +51,11 @@ static lks_status read_either(const char *directory, const char *name, char *pat
     return lksi_file_read(path, MAX_FILE_NBYTES, data, nbytes);
 }
 
-static lks_status check_directory(const char *directory) {
-    struct stat info;
-    if (directory == NULL) return lksi_error(LKS_ERR_ARGUMENT, "no directory was given to read MNIST from");
-    if (stat(directory, &info) != 0)
-        return errno == ENOENT ? lksi_error(LKS_ERR_FILE, "%s: no such directory", directory)
-                               : lksi_error(LKS_ERR_FILE, "%s: %s", directory, strerror(errno));
-    if (!S_ISDIR(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", directory);
-    return LKS_OK;
-}
-
 lks_status lks_dataset_mnist(lks_dataset **dataset, const char *directory, int is_train) {
     char images_path[4096], labels_path[4096];
     void *images_data, *labels_data;
     lksi_file images = {.path = images_path}, labels = {.path = labels_path};
-    LKS_TRY(check_directory(directory));
+    LKS_TRY(lksi_check_directory(directory, "MNIST"));
     LKS_TRY(read_either(directory, is_train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", labels_path,
                         sizeof labels_path, &labels_data, &labels.nbytes));
     lks_status status = LKS_OK;

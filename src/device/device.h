@@ -54,6 +54,8 @@ typedef struct lksi_device_ops {
     /* One fused pass of the update rule over `count` parameters; gradient and parameters of the device's precision. */
     void (*update)(const lks_device *device, const lksi_update *update, size_t count, void *parameters,
                    const void *gradient, void *const *state);
+    /* The sum of the squares of `count` elements of the device's precision, in double, always in one order. */
+    double (*sum_squares)(const lks_device *device, size_t count, const void *gradient);
     const char *(*layout_name)(uint64_t id); /* for people; NULL: there is row-major only */
 } lksi_device_ops;
 

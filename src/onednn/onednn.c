@@ -98,4 +98,5 @@ const lksi_device_ops lksi_onednn_device = {.name = "cpu",
                                             .lower = lower,
                                             .choose_storage = choose_storage,
                                             .update = lksi_reference_update,
+                                            .sum_squares = lksi_reference_sum_squares,
                                             .layout_name = lksi_layout_text};

@@ -104,16 +104,25 @@ lks_status lksi_op_differentiate(const lksi_op_instance *instance, lksi_op_build
 
 /* --- update rules --- */
 
-typedef enum lksi_update_rule { LKSI_UPDATE_SGD, LKSI_UPDATE_ADAM, LKSI_UPDATE_RUNNING } lksi_update_rule;
+typedef enum lksi_update_rule {
+    LKSI_UPDATE_SGD,
+    LKSI_UPDATE_ADAM,
+    LKSI_UPDATE_ADAMW,
+    LKSI_UPDATE_RUNNING
+} lksi_update_rule;
 
 /* One step's numbers, worked out in double on the host. g = gradient_scale * gradient + weight_decay * p, then
- *   SGD:  p -= lr * u, where u = g, or with momentum m = momentum * m + g (m = g on the first step), u = m;
- *   Adam: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
- *         p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + epsilon), correction_i = 1 - beta_i^step;
+ *   SGD:   p -= lr * u, where u = g, or with momentum m = momentum * m + g (m = g on the first step), u = m, or
+ *          u = g + momentum * m where is_nesterov;
+ *   ADAM:  m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+ *          p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + epsilon), correction_i = 1 - beta_i^step;
+ *   ADAMW: likewise, but g = gradient_scale * gradient, and p *= 1 - lr * weight_decay first;
  *   RUNNING (for buffers; no decay): p = (1 - momentum) p + momentum * gradient_scale * gradient.
- * Source: Kingma, Ba, "Adam", 2015, with weight decay as L2 as in torch.optim.Adam. */
+ * Source: Kingma, Ba, "Adam", 2015, with weight decay as L2 as in torch.optim.Adam; Loshchilov, Hutter, "Decoupled
+ * weight decay regularization", 2019; Nesterov's momentum as in Sutskever, Martens, Dahl, Hinton, 2013. */
 typedef struct lksi_update {
     lksi_update_rule rule;
+    bool is_nesterov;
     int64_t step; /* from 1 */
     double lr, gradient_scale, weight_decay, momentum, beta1, beta2, epsilon, correction1, correction2;
 } lksi_update;

@@ -1,6 +1,6 @@
 #include "op/op.h"
 
 int lksi_update_state_count(const lksi_update *update) {
-    if (update->rule == LKSI_UPDATE_ADAM) return 2;
+    if (update->rule == LKSI_UPDATE_ADAM || update->rule == LKSI_UPDATE_ADAMW) return 2;
     return update->momentum != 0 ? 1 : 0;
 }

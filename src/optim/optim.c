@@ -1,4 +1,4 @@
-/* Optimizers and schedules: host doubles in, an update rule out. */
+/* Optimizers: host doubles in, an update rule out. */
 #include "optim/optim.h"
 
 #include <math.h>
@@ -9,21 +9,13 @@ static double given(double value, double default_value) {
     return value == LKS_ZERO ? 0 : value;
 }
 
-lks_schedule lks_schedule_linear(double first, double last, int64_t n_steps) {
-    return (lks_schedule){LKS_SCHEDULE_LINEAR, first, last, n_steps};
-}
-
-double lks_schedule_factor(const lks_schedule *schedule, int64_t step) {
-    if (schedule->kind == LKS_SCHEDULE_CONSTANT) return 1;
-    if (step >= schedule->n_steps) return schedule->last;
-    return schedule->first + (schedule->last - schedule->first) * (double)step / (double)schedule->n_steps;
-}
-
 lks_optimizer lks_sgd(const lks_sgd_options *options) {
     return (lks_optimizer){.kind = LKS_OPTIMIZER_SGD,
                            .lr = given(options->lr, 1e-3),
                            .momentum = given(options->momentum, 0),
                            .weight_decay = given(options->weight_decay, 0),
+                           .is_nesterov = options->nesterov != 0,
+                           .clip_norm = options->clip_norm,
                            .schedule = options->schedule};
 }
 
@@ -34,19 +26,22 @@ lks_optimizer lks_adam(const lks_adam_options *options) {
                            .beta1 = given(options->beta1, 0.9),
                            .beta2 = given(options->beta2, 0.999),
                            .epsilon = given(options->epsilon, 1e-8),
+                           .clip_norm = options->clip_norm,
                            .schedule = options->schedule};
 }
 
-lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
-    if (optimizer->kind != LKS_OPTIMIZER_SGD && optimizer->kind != LKS_OPTIMIZER_ADAM)
-        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of optimizer", (int)optimizer->kind);
-    if (!(optimizer->lr > 0) || isinf(optimizer->lr)) /* 0 would be an optimizer that nobody filled in */
-        return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number above 0", optimizer->lr);
-    if (!(optimizer->momentum >= 0 && optimizer->momentum < 1))
-        return lksi_error(LKS_ERR_ARGUMENT, "momentum %g is not in [0, 1)", optimizer->momentum);
-    if (!(optimizer->weight_decay >= 0) || isinf(optimizer->weight_decay))
-        return lksi_error(LKS_ERR_ARGUMENT, "weight decay %g is not a number from 0 on", optimizer->weight_decay);
-    if (optimizer->kind != LKS_OPTIMIZER_ADAM) return LKS_OK;
+lks_optimizer lks_adamw(const lks_adamw_options *options) {
+    return (lks_optimizer){.kind = LKS_OPTIMIZER_ADAMW,
+                           .lr = given(options->lr, 1e-3),
+                           .weight_decay = given(options->weight_decay, 0.01),
+                           .beta1 = given(options->beta1, 0.9),
+                           .beta2 = given(options->beta2, 0.999),
+                           .epsilon = given(options->epsilon, 1e-8),
+                           .clip_norm = options->clip_norm,
+                           .schedule = options->schedule};
+}
+
+static lks_status check_adam(const lks_optimizer *optimizer) {
     if (!(optimizer->beta1 >= 0 && optimizer->beta1 < 1 && optimizer->beta2 >= 0 && optimizer->beta2 < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "Adam's betas %g and %g are not both in [0, 1)", optimizer->beta1,
                           optimizer->beta2);
@@ -55,10 +50,45 @@ lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
     return LKS_OK;
 }
 
+lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
+    if (optimizer->kind < LKS_OPTIMIZER_SGD || optimizer->kind > LKS_OPTIMIZER_ADAMW)
+        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of optimizer", (int)optimizer->kind);
+    if (!(optimizer->lr > 0) || isinf(optimizer->lr)) /* 0 would be an optimizer that nobody filled in */
+        return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number above 0", optimizer->lr);
+    if (!(optimizer->momentum >= 0 && optimizer->momentum < 1))
+        return lksi_error(LKS_ERR_ARGUMENT, "momentum %g is not in [0, 1)", optimizer->momentum);
+    if (optimizer->is_nesterov && optimizer->momentum == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "Nesterov's momentum without momentum");
+    if (!(optimizer->weight_decay >= 0) || isinf(optimizer->weight_decay))
+        return lksi_error(LKS_ERR_ARGUMENT, "weight decay %g is not a number from 0 on", optimizer->weight_decay);
+    if (!(optimizer->clip_norm >= 0) || isinf(optimizer->clip_norm))
+        return lksi_error(LKS_ERR_ARGUMENT, "the norm %g to clip gradients to is not a number from 0 on",
+                          optimizer->clip_norm);
+    LKS_TRY(lksi_schedule_check(&optimizer->schedule));
+    return optimizer->kind != LKS_OPTIMIZER_SGD ? check_adam(optimizer) : LKS_OK;
+}
+
+static lksi_update_rule rule_of(lks_optimizer_kind kind) {
+    switch (kind) {
+    case LKS_OPTIMIZER_SGD:
+        return LKSI_UPDATE_SGD;
+    case LKS_OPTIMIZER_ADAM:
+        return LKSI_UPDATE_ADAM;
+    case LKS_OPTIMIZER_ADAMW:
+        break;
+    }
+    return LKSI_UPDATE_ADAMW;
+}
+
+double lksi_optimizer_lr(const lks_optimizer *optimizer, int64_t step) {
+    return optimizer->lr * lks_schedule_factor(&optimizer->schedule, step - 1);
+}
+
 lksi_update lksi_optimizer_update(const lks_optimizer *optimizer, int64_t step, double gradient_scale) {
-    return (lksi_update){.rule = optimizer->kind == LKS_OPTIMIZER_ADAM ? LKSI_UPDATE_ADAM : LKSI_UPDATE_SGD,
+    return (lksi_update){.rule = rule_of(optimizer->kind),
+                         .is_nesterov = optimizer->is_nesterov != 0,
                          .step = step,
-                         .lr = optimizer->lr * lks_schedule_factor(&optimizer->schedule, step - 1),
+                         .lr = lksi_optimizer_lr(optimizer, step),
                          .gradient_scale = gradient_scale,
                          .weight_decay = optimizer->weight_decay,
                          .momentum = optimizer->momentum,
@@ -67,4 +97,9 @@ lksi_update lksi_optimizer_update(const lks_optimizer *optimizer, int64_t step, 
                          .epsilon = optimizer->epsilon,
                          .correction1 = 1 - pow(optimizer->beta1, (double)step),
                          .correction2 = 1 - pow(optimizer->beta2, (double)step)};
+}
+
+double lksi_optimizer_clip(const lks_optimizer *optimizer, double norm) {
+    double factor = optimizer->clip_norm / (norm + 1e-6);
+    return factor < 1 ? factor : 1;
 }

@@ -3,20 +3,20 @@
 
 #include <string.h>
 
-/* Shard `rank` of `count` elements, cut at cache lines so that no two ranks write one. */
-static size_t shard_begin(size_t count, int rank, int size, size_t line) {
-    size_t n_lines = (count + line - 1) / line;
-    size_t begin = n_lines * (size_t)rank / (size_t)size * line;
+/* Shards are cut at cache lines, so that no two ranks write one, or at blocks of the norm, where there is one. */
+size_t lksi_shard_begin(const lks_distributed_optimizer *optimizer, int rank) {
+    size_t count = lksi_store_padded_count(optimizer->store), size = (size_t)lks_group_size(optimizer->group);
+    size_t unit = 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    if (optimizer->rule.clip_norm > 0) unit = LKSI_NORM_BLOCK;
+    size_t n_units = (count + unit - 1) / unit, begin = n_units * (size_t)rank / size * unit;
     return begin < count ? begin : count;
 }
 
 static void choose_shard(lks_distributed_optimizer *optimizer) {
-    size_t count = lksi_store_padded_count(optimizer->store);
-    size_t line = 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
-    int rank = lks_group_rank(optimizer->group), size = lks_group_size(optimizer->group);
+    int rank = lks_group_rank(optimizer->group);
     bool is_shared = lksi_store_replica(optimizer->store) != NULL;
-    optimizer->begin = is_shared ? shard_begin(count, rank, size, line) : 0;
-    optimizer->end = is_shared ? shard_begin(count, rank + 1, size, line) : count;
+    optimizer->begin = is_shared ? lksi_shard_begin(optimizer, rank) : 0;
+    optimizer->end = is_shared ? lksi_shard_begin(optimizer, rank + 1) : lksi_store_padded_count(optimizer->store);
 }
 
 static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
@@ -36,7 +36,8 @@ static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
     int size = lks_group_size(optimizer->group);
     optimizer->gradients = lksi_alloc_array((size_t)size, sizeof *optimizer->gradients);
     optimizer->inputs = lksi_alloc_array((size_t)size, sizeof *optimizer->inputs);
-    if (optimizer->gradients == NULL || optimizer->inputs == NULL) return LKS_ERR_MEMORY;
+    optimizer->counts = lksi_alloc_array((size_t)size, sizeof *optimizer->counts);
+    if (optimizer->gradients == NULL || optimizer->inputs == NULL || optimizer->counts == NULL) return LKS_ERR_MEMORY;
     for (int rank = 0; rank < size; rank++)
         optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, replica->gradients, rank);
     return LKS_OK;
@@ -49,19 +50,30 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
     return find_gradients(optimizer);
 }
 
+void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]) {
+    const double values[LKSI_RULE_FIELDS] = {(double)rule->kind,
+                                             (double)rule->is_nesterov,
+                                             rule->lr,
+                                             rule->momentum,
+                                             rule->weight_decay,
+                                             rule->beta1,
+                                             rule->beta2,
+                                             rule->epsilon,
+                                             rule->clip_norm,
+                                             (double)rule->schedule.kind,
+                                             rule->schedule.first,
+                                             rule->schedule.last,
+                                             (double)rule->schedule.n_steps,
+                                             rule->schedule.rising,
+                                             (double)rule->schedule.n_warm_up,
+                                             rule->schedule.warm_up_first};
+    memcpy(fields, values, sizeof values);
+}
+
 /* Field by field: the bytes between them are anything. */
 static uint64_t rule_fingerprint(const lks_optimizer *rule) {
-    double fields[] = {(double)rule->kind,
-                       rule->lr,
-                       rule->momentum,
-                       rule->weight_decay,
-                       rule->beta1,
-                       rule->beta2,
-                       rule->epsilon,
-                       (double)rule->schedule.kind,
-                       rule->schedule.first,
-                       rule->schedule.last,
-                       (double)rule->schedule.n_steps};
+    double fields[LKSI_RULE_FIELDS];
+    lksi_rule_fields(rule, fields);
     return lksi_hash64(LKSI_HASH_START, fields, sizeof fields);
 }
 
@@ -77,6 +89,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
         (void)lksi_group_fail(group, status);
     else
         status = lksi_exchange(group, "distributed_optimizer_create (rule)", rule_fingerprint(rule), NULL, 0, NULL);
+    if (status == LKS_OK) status = lksi_clip_prepare(created);
     if (status != LKS_OK) {
         lks_distributed_optimizer_destroy(created);
         return status;
@@ -90,8 +103,19 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     for (int i = 0; i < 2; i++) lksi_free(optimizer->state[i]);
     lksi_free(optimizer->gradients);
     lksi_free(optimizer->inputs);
+    lksi_free(optimizer->counts);
     lksi_free(optimizer->sums);
+    lksi_free(optimizer->pending);
+    lksi_clip_release(optimizer);
     lksi_free(optimizer);
+}
+
+lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr) {
+    lks_optimizer changed = optimizer->rule;
+    changed.lr = lr;
+    LKS_TRY(lksi_optimizer_check(&changed));
+    optimizer->rule = changed;
+    return LKS_OK;
 }
 
 static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin,
@@ -106,13 +130,13 @@ static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_u
                         gradient, state);
 }
 
-static void update_buffers(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
-                           const void *gradient) {
+/* Averages are not clipped: their scale is the plain mean's. */
+static void update_buffers(lks_distributed_optimizer *optimizer, size_t begin, size_t count, const void *gradient) {
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(device->float_type), end = begin + count, buffer_end = begin;
     for (size_t at = begin; at < end; at = buffer_end) {
         lksi_update running = {.rule = LKSI_UPDATE_RUNNING,
-                               .gradient_scale = update->gradient_scale,
+                               .gradient_scale = optimizer->mean_scale,
                                .momentum = lksi_store_buffer_momentum(optimizer->store, at, &buffer_end)};
         if (buffer_end > end) buffer_end = end;
         device->ops->update(device, &running, buffer_end - at,
@@ -128,31 +152,33 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_update *
     size_t middle = buffer_begin < begin ? begin : buffer_begin < end ? buffer_begin : end;
     if (middle > begin) update_parameters(optimizer, update, begin, middle - begin, gradient);
     if (end > middle)
-        update_buffers(optimizer, update, middle, end - middle,
-                       (const char *)gradient + (middle - begin) * nbytes_each);
+        update_buffers(optimizer, middle, end - middle, (const char *)gradient + (middle - begin) * nbytes_each);
 }
 
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     *all = (lks_step_sums){0};
-    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) {
-        all->n_samples += optimizer->sums[rank].n_samples;
-        all->loss += optimizer->sums[rank].loss;
-        all->n_correct += optimizer->sums[rank].n_correct;
-    }
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) lksi_sums_add(all, &optimizer->sums[rank]);
     if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
     optimizer->step++;
+    optimizer->mean_scale = 1.0 / all->n_samples;
     return LKS_OK;
+}
+
+uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer) {
+    uint64_t hash = lksi_hash64(LKSI_HASH_START, &optimizer->step, sizeof optimizer->step);
+    return lksi_hash64(hash, &optimizer->rule.lr, sizeof optimizer->rule.lr);
 }
 
 lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                           lks_step_sums *all) {
-    lks_step_sums sums;
+    lks_step_sums own = *mine, sums;
     if (!(mine->n_samples > 0)) /* nothing ran, and what the last step left must not count again */
         memset(lksi_store_gradients(optimizer->store), 0,
                lksi_store_padded_count(optimizer->store) *
                    lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
-    LKS_TRY(optimizer->gradients != NULL ? lksi_step_shared_replica(optimizer, mine, &sums)
-                                         : lksi_step_all_reduce(optimizer, mine, &sums));
+    lksi_take_pending(optimizer, &own);
+    LKS_TRY(optimizer->gradients != NULL ? lksi_step_shared_replica(optimizer, &own, &sums)
+                                         : lksi_step_all_reduce(optimizer, &own, &sums));
     if (all != NULL) *all = sums;
     return LKS_OK;
 }

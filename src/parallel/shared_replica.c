@@ -7,48 +7,81 @@
  *     parameters        [ shard 0 | shard 1 | ... ]     by block in its L1 cache
  *                                                        barrier B: everybody may read parameters again
  *
+ * Where the rule clips, the norm of the whole gradient comes first: rank r adds shard r in place, into its own
+ * gradients, and writes the sums of squares of its blocks where all ranks read them; another barrier; then the update.
+ *
  * Work and optimizer state are divided by the number of ranks. Barrier A's payload carries samples, loss and hits.
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
 #include "parallel/parallel_internal.h"
 
 enum { BLOCK_NBYTES = 8192 }; /* of the summed gradient; with parameters and state it stays in L1 */
 
-static void update_block(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count) {
-    const lks_device *device = lksi_store_device(optimizer->store);
-    size_t nbytes_each = lks_type_nbytes(device->float_type);
+static size_t block_of(const lks_distributed_optimizer *optimizer) {
+    return BLOCK_NBYTES / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+}
+
+/* Adds all ranks' gradients of one block into `out`, which may be this rank's own. */
+static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t count, void *out) {
+    lks_type type = lksi_store_device(optimizer->store)->float_type;
     int size = lks_group_size(optimizer->group);
-    const void **inputs = optimizer->inputs;
     for (int rank = 0; rank < size; rank++)
-        inputs[rank] = (const char *)optimizer->gradients[rank] + begin * nbytes_each;
+        optimizer->inputs[rank] = (const char *)optimizer->gradients[rank] + begin * lks_type_nbytes(type);
+    lksi_reduce_many(out, optimizer->inputs, NULL, size, count, type, LKS_SUM);
+}
+
+static void sum_and_update_shard(lks_distributed_optimizer *optimizer, const lksi_update *update) {
     _Alignas(64) char summed[BLOCK_NBYTES];
-    const void *gradient = inputs[0];
-    if (size > 1) {
-        lksi_reduce_many(summed, inputs, NULL, size, count, device->float_type, LKS_SUM);
-        gradient = summed;
+    size_t block = block_of(optimizer);
+    for (size_t begin = optimizer->begin; begin < optimizer->end; begin += block) {
+        size_t count = optimizer->end - begin < block ? optimizer->end - begin : block;
+        sum_block(optimizer, begin, count, summed);
+        lksi_update_range(optimizer, update, begin, count, summed);
     }
-    lksi_update_range(optimizer, update, begin, count, gradient);
+}
+
+static char *own_gradients(const lks_distributed_optimizer *optimizer, size_t begin) {
+    return (char *)lksi_store_gradients(optimizer->store) +
+           begin * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+}
+
+static void sum_and_measure_shard(lks_distributed_optimizer *optimizer) {
+    size_t block = block_of(optimizer);
+    if (lks_group_size(optimizer->group) > 1)
+        for (size_t begin = optimizer->begin; begin < optimizer->end; begin += block) {
+            size_t count = optimizer->end - begin < block ? optimizer->end - begin : block;
+            sum_block(optimizer, begin, count, own_gradients(optimizer, begin));
+        }
+    lksi_clip_measure(optimizer, optimizer->begin, optimizer->end, lksi_store_gradients(optimizer->store));
+}
+
+static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, double *factor) {
+    sum_and_measure_shard(optimizer);
+    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_norm", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
+    return lksi_clip_conclude(optimizer, norm, factor);
 }
 
 static void update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
     lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
-    size_t block = BLOCK_NBYTES / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
-    for (size_t begin = optimizer->begin; begin < optimizer->end; begin += block) {
-        size_t count = optimizer->end - begin < block ? optimizer->end - begin : block;
-        update_block(optimizer, &update, begin, count);
-    }
+    if (optimizer->squares == NULL && lks_group_size(optimizer->group) > 1)
+        sum_and_update_shard(optimizer, &update);
+    else /* this rank's own gradients hold the sum */
+        lksi_update_range(optimizer, &update, optimizer->begin, optimizer->end - optimizer->begin,
+                          own_gradients(optimizer, optimizer->begin));
 }
 
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all) {
     const lksi_replica *replica = lksi_store_replica(optimizer->store);
-    uint64_t fingerprint = (uint64_t)optimizer->step;
-    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", fingerprint, mine, sizeof *mine, optimizer->sums));
+    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer), mine, sizeof *mine,
+                          optimizer->sums));
     LKS_TRY(lksi_add_sums(optimizer, all));
+    double clip = 1;
+    if (optimizer->squares != NULL) LKS_TRY(find_norm(optimizer, &all->grad_norm, &clip));
     /* Odd from here until every rank is known to have finished. */
     atomic_uint_least64_t *count = &replica->update_counts[lks_group_rank(optimizer->group)].count;
     atomic_fetch_add_explicit(count, 1, memory_order_acq_rel);
-    update_shard(optimizer, 1.0 / all->n_samples);
-    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", fingerprint, NULL, 0, NULL));
+    update_shard(optimizer, clip * optimizer->mean_scale);
+    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     atomic_fetch_add_explicit(count, 1, memory_order_release);
     return LKS_OK;
 }

@@ -21,5 +21,8 @@ lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *l
 }
 
 extern const lksi_device_ops lksi_reference_device;
-const lksi_device_ops lksi_reference_device = {
-    .name = "reference", .has_f64 = true, .lower = lksi_reference_lower, .update = lksi_reference_update};
+const lksi_device_ops lksi_reference_device = {.name = "reference",
+                                               .has_f64 = true,
+                                               .lower = lksi_reference_lower,
+                                               .update = lksi_reference_update,
+                                               .sum_squares = lksi_reference_sum_squares};

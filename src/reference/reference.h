@@ -11,5 +11,6 @@ lks_status lksi_reference_check_labels(const lksi_lowering *lowering, const int3
 /* f32 with the widest instruction set, f64 in plain loops; the same bits on every instruction set. */
 void lksi_reference_update(const lks_device *device, const lksi_update *update, size_t count, void *parameters,
                            const void *gradient, void *const *state);
+double lksi_reference_sum_squares(const lks_device *device, size_t count, const void *gradient);
 
 #endif

@@ -14,7 +14,9 @@ extern const lksi_reference_run lksi_reference_kernels_f64[LKSI_OP_COUNT];
 typedef struct lksi_update_kernels {
     void (*sgd)(const lksi_update *update, size_t count, float *p, const float *g);
     void (*momentum)(const lksi_update *update, size_t count, float *p, const float *g, float *m);
-    void (*adam)(const lksi_update *update, size_t count, float *p, const float *g, float *m, float *v);
+    void (*nesterov)(const lksi_update *update, size_t count, float *p, const float *g, float *m);
+    void (*adam)(const lksi_update *update, size_t count, float *p, const float *g, float *m, float *v); /* and AdamW */
+    double (*squares)(size_t count, const float *g); /* the sum of g^2 */
 } lksi_update_kernels;
 
 #endif

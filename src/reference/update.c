@@ -9,24 +9,35 @@ LKSI_ISA_DECLARE(lksi_update_kernels, lksi_update_kernels);
 static void update_f32(const lksi_update *update, size_t count, void *parameters, const void *gradient,
                        void *const *state) {
     const lksi_update_kernels *kernels = LKSI_ISA_PICK(lksi_update_kernels);
-    if (update->rule == LKSI_UPDATE_ADAM)
+    if (update->rule != LKSI_UPDATE_SGD)
         kernels->adam(update, count, parameters, gradient, state[0], state[1]);
+    else if (update->momentum != 0 && update->is_nesterov)
+        kernels->nesterov(update, count, parameters, gradient, state[0]);
     else if (update->momentum != 0)
         kernels->momentum(update, count, parameters, gradient, state[0]);
     else
         kernels->sgd(update, count, parameters, gradient);
 }
 
-static double adam_f64(const lksi_update *update, double gradient, double *m, double *v) {
-    *m = update->beta1 * *m + (1 - update->beta1) * gradient;
-    *v = update->beta2 * *v + (1 - update->beta2) * gradient * gradient;
-    return update->lr / update->correction1 * (*m / (sqrt(*v) / sqrt(update->correction2) + update->epsilon));
+static void adam_f64(const lksi_update *update, double gradient, double *p, double *m, double *v) {
+    double g = update->gradient_scale * gradient;
+    if (update->rule == LKSI_UPDATE_ADAMW)
+        *p *= 1 - update->lr * update->weight_decay;
+    else
+        g += update->weight_decay * *p;
+    *m = update->beta1 * *m + (1 - update->beta1) * g;
+    *v = update->beta2 * *v + (1 - update->beta2) * g * g;
+    *p -= update->lr / update->correction1 * (*m / (sqrt(*v) / sqrt(update->correction2) + update->epsilon));
 }
 
-static double sgd_f64(const lksi_update *update, double gradient, double *m) {
-    if (m == NULL) return update->lr * gradient;
-    *m = (update->step == 1 ? 0 : update->momentum * *m) + gradient;
-    return update->lr * *m;
+/* m NULL: without momentum. */
+static void sgd_f64(const lksi_update *update, double gradient, double *p, double *m) {
+    double g = update->gradient_scale * gradient + update->weight_decay * *p, u = g;
+    if (m != NULL) {
+        *m = (update->step == 1 ? 0 : update->momentum * *m) + g;
+        u = update->is_nesterov ? g + update->momentum * *m : *m;
+    }
+    *p -= update->lr * u;
 }
 
 static void update_f64(const lksi_update *update, size_t count, void *parameters, const void *gradient,
@@ -36,8 +47,10 @@ static void update_f64(const lksi_update *update, size_t count, void *parameters
     int n_state = lksi_update_state_count(update);
     double *m = n_state > 0 ? state[0] : NULL, *v = n_state > 1 ? state[1] : NULL;
     for (size_t i = 0; i < count; i++) {
-        double scaled = update->gradient_scale * g[i] + update->weight_decay * p[i];
-        p[i] -= v != NULL ? adam_f64(update, scaled, &m[i], &v[i]) : sgd_f64(update, scaled, m != NULL ? &m[i] : NULL);
+        if (v != NULL)
+            adam_f64(update, g[i], &p[i], &m[i], &v[i]);
+        else
+            sgd_f64(update, g[i], &p[i], m != NULL ? &m[i] : NULL);
     }
 }
 
@@ -61,4 +74,12 @@ void lksi_reference_update(const lks_device *device, const lksi_update *update, 
         update_f64(update, count, parameters, gradient, state);
     else
         update_f32(update, count, parameters, gradient, state);
+}
+
+double lksi_reference_sum_squares(const lks_device *device, size_t count, const void *gradient) {
+    if (device->float_type != LKS_F64) return LKSI_ISA_PICK(lksi_update_kernels)->squares(count, gradient);
+    const double *g = gradient;
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += g[i] * g[i];
+    return sum;
 }

@@ -21,9 +21,23 @@ static void momentum(const lksi_update *update, size_t count, float *restrict p,
     }
 }
 
+static void nesterov(const lksi_update *update, size_t count, float *restrict p, const float *restrict g,
+                     float *restrict m) {
+    const float scale = (float)update->gradient_scale, decay = (float)update->weight_decay, lr = (float)update->lr;
+    const float keep = update->step == 1 ? 0.0f : (float)update->momentum, ahead = (float)update->momentum;
+    for (size_t i = 0; i < count; i++) {
+        float gradient = scale * g[i] + decay * p[i];
+        m[i] = keep * m[i] + gradient;
+        p[i] -= lr * (gradient + ahead * m[i]);
+    }
+}
+
+/* AdamW shrinks the parameter itself, Adam adds its decay to the gradient: the other factor is then 1 or 0. */
 static void adam(const lksi_update *update, size_t count, float *restrict p, const float *restrict g, float *restrict m,
                  float *restrict v) {
-    const float scale = (float)update->gradient_scale, decay = (float)update->weight_decay;
+    const int is_decoupled = update->rule == LKSI_UPDATE_ADAMW;
+    const float scale = (float)update->gradient_scale, decay = is_decoupled ? 0.0f : (float)update->weight_decay;
+    const float shrink = is_decoupled ? (float)(1 - update->lr * update->weight_decay) : 1.0f;
     const float beta1 = (float)update->beta1, rest1 = (float)(1 - update->beta1);
     const float beta2 = (float)update->beta2, rest2 = (float)(1 - update->beta2);
     const float epsilon = (float)update->epsilon, step_size = (float)(update->lr / update->correction1);
@@ -32,9 +46,22 @@ static void adam(const lksi_update *update, size_t count, float *restrict p, con
         float gradient = scale * g[i] + decay * p[i];
         m[i] = beta1 * m[i] + rest1 * gradient;
         v[i] = beta2 * v[i] + rest2 * gradient * gradient;
-        p[i] -= step_size * (m[i] / (sqrtf(v[i]) / root_correction2 + epsilon));
+        p[i] = shrink * p[i] - step_size * (m[i] / (sqrtf(v[i]) / root_correction2 + epsilon));
     }
 }
 
+/* Sixteen sums side by side, added up two by two at the end: one order for every instruction set. Squares of floats are
+ * exact in double. */
+static double squares(size_t count, const float *g) {
+    double sums[16] = {0};
+    size_t whole = count / 16 * 16;
+    for (size_t i = 0; i < whole; i += 16)
+        for (size_t j = 0; j < 16; j++) sums[j] += (double)g[i + j] * (double)g[i + j];
+    for (size_t i = whole; i < count; i++) sums[i - whole] += (double)g[i] * (double)g[i];
+    for (size_t n = 8; n > 0; n /= 2)
+        for (size_t j = 0; j < n; j++) sums[j] += sums[j + n];
+    return sums[0];
+}
+
 extern const lksi_update_kernels LKSI_ISA_NAME(lksi_update_kernels);
-const lksi_update_kernels LKSI_ISA_NAME(lksi_update_kernels) = {sgd, momentum, adam};
+const lksi_update_kernels LKSI_ISA_NAME(lksi_update_kernels) = {sgd, momentum, nesterov, adam, squares};

@@ -56,7 +56,8 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
             total.loss += s.sums[chunk].loss;
             total.n_correct += s.sums[chunk].n_correct;
         }
-        *metrics = (lks_metrics){total.loss / (double)count, total.n_correct / (double)count, count};
+        *metrics = (lks_metrics){
+            .loss = total.loss / (double)count, .accuracy = total.n_correct / (double)count, .n_samples = count};
     }
     lksi_free(s.features);
     lksi_free(s.labels);

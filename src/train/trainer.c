@@ -10,12 +10,16 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
                           lks_type_name(lksi_graph_device(graph)->float_type));
+    if (options->accumulate < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
     lks_trainer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
     created->n_correct = lks_count_correct(options->logits, options->labels);
-    lks_status status;
+    created->verdicts = lksi_alloc_array((size_t)lks_group_size(options->group), sizeof *created->verdicts);
+    lks_status status = created->verdicts != NULL ? LKS_OK : lksi_group_fail(options->group, LKS_ERR_MEMORY);
+    if (status != LKS_OK) goto destroy_trainer;
     LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
                                               &(lks_store_options){.seed = options->seed}),
                  destroy_trainer);
@@ -35,6 +39,7 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     lksi_free(trainer->compiled);
     lks_distributed_optimizer_destroy(trainer->optimizer);
     lks_store_destroy(trainer->store);
+    lksi_free(trainer->verdicts);
     lksi_free(trainer);
 }
 
@@ -62,7 +67,8 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                                       .is_training = is_training,
                                                       .loss = trainer->loss,
                                                       .outputs = &trainer->n_correct,
-                                                      .n_outputs = 1}));
+                                                      .n_outputs = 1,
+                                                      .is_timed = trainer->options.is_timed}));
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
     return LKS_OK;
 }
@@ -79,16 +85,28 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
-    *mine = (lks_step_sums){n, loss * n, lks_program_scalar(program, trainer->n_correct)};
+    *mine =
+        (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lks_program_scalar(program, trainer->n_correct)};
     return lks_program_backward(program, n);
+}
+
+/* All pieces but the last are put aside; the step takes them in. */
+static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
+    int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
+    if (n > batch->count) n = batch->count;
+    for (int64_t i = 0; i < n; i++) {
+        lks_batch piece = lksi_micro_batch(trainer, batch, i, n);
+        *mine = (lks_step_sums){0};
+        if (piece.n_labels > 0) LKS_TRY(compute(trainer, &piece, mine)); /* the mean over no label is not a number */
+        if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
+    }
+    return LKS_OK;
 }
 
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
     lks_step_sums mine = {0}, all;
-    if (batch->count > 0) {
-        lks_status status = compute(trainer, batch, &mine);
-        if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
-    }
+    lks_status status = compute_pieces(trainer, batch, &mine);
+    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
     trainer->n_steps++;
     if ((int64_t)all.n_samples != batch->global_n_labels)
@@ -100,6 +118,23 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
                        (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
                        (long long)batch->global_n_labels));
     if (metrics != NULL)
-        *metrics = (lks_metrics){all.loss / all.n_samples, all.n_correct / all.n_samples, (int64_t)all.n_samples};
+        *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
+                                 .accuracy = all.n_correct / all.n_samples,
+                                 .n_samples = (int64_t)all.n_samples,
+                                 .lr = lksi_optimizer_lr(lksi_state_rule(trainer->optimizer), trainer->n_steps),
+                                 .grad_norm = all.grad_norm};
     return LKS_OK;
+}
+
+lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
+    return lks_distributed_optimizer_set_lr(trainer->optimizer, lr);
+}
+
+void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes) {
+    const lksi_compiled *largest = NULL;
+    for (size_t i = 0; i < trainer->n_compiled; i++)
+        if (trainer->compiled[i].is_training && (largest == NULL || trainer->compiled[i].batch > largest->batch))
+            largest = &trainer->compiled[i];
+    if (nbytes > 0) text[0] = '\0';
+    if (largest != NULL) lks_program_describe(largest->program, text, nbytes);
 }

@@ -2,12 +2,8 @@
 #ifndef LKSI_IDX_FILES_H
 #define LKSI_IDX_FILES_H
 
-#include "test.h"
+#include "files.h"
 
-#include <dirent.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include <zlib.h>
 
 enum { N_IMAGES = 5, N_ROWS = 3, N_COLUMNS = 4, N_PIXELS = N_ROWS * N_COLUMNS };
@@ -17,26 +13,6 @@ typedef struct idx_bytes {
     uint8_t bytes[16 + N_IMAGES * N_PIXELS];
     size_t nbytes;
 } idx_bytes;
-
-static char directory[] = "/tmp/lockstep_idx_XXXXXX";
-
-static inline int make_directory(void **state) {
-    (void)state;
-    strcpy(strrchr(directory, '_'), "_XXXXXX");
-    return mkdtemp(directory) != NULL ? 0 : -1;
-}
-
-static inline int remove_directory(void **state) {
-    (void)state;
-    char path[600];
-    DIR *entries = opendir(directory);
-    for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
-        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        if (entry->d_name[0] != '.') unlink(path);
-    }
-    closedir(entries);
-    return rmdir(directory);
-}
 
 static inline uint8_t pixel_of(int image, int pixel) { return (uint8_t)(image * 50 + pixel); }
 
@@ -54,14 +30,7 @@ static inline idx_bytes label_file(void) {
     return file;
 }
 
-static inline void write_plain(const char *name, idx_bytes file) {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *stream = fopen(path, "wb");
-    assert_non_null(stream);
-    assert_int_equal(fwrite(file.bytes, 1, file.nbytes, stream), file.nbytes);
-    assert_int_equal(fclose(stream), 0);
-}
+static inline void write_plain(const char *name, idx_bytes file) { write_bytes(name, file.bytes, file.nbytes); }
 
 static inline void write_gz(const char *name, idx_bytes file) {
     char path[300];
@@ -70,12 +39,6 @@ static inline void write_gz(const char *name, idx_bytes file) {
     assert_non_null(stream);
     assert_int_equal(gzwrite(stream, file.bytes, (unsigned)file.nbytes), file.nbytes);
     assert_int_equal(gzclose(stream), Z_OK);
-}
-
-static inline void cut_file(const char *name, off_t nbytes_left) {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    assert_int_equal(truncate(path, nbytes_left), 0);
 }
 
 #endif

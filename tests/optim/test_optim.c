@@ -1,4 +1,4 @@
-/* Update rules against their formulas in long form, on every instruction set; schedules. */
+/* Update rules against their formulas in long form, on every instruction set. */
 #include "test.h"
 
 #include "base/isa.h"
@@ -50,18 +50,80 @@ static void sgd_with_momentum_follows_its_formula(void **state) {
     }
 }
 
+/* --- against PyTorch 1.13 in float64: four parameters, 20 steps, g = w (p - c) + ((7 t + 3 i) mod 5 - 2) / 4 --- */
+
+enum { N_TORCH = 4, N_TORCH_STEPS = 20 };
+
+static void torch_gradient(int step, const double *p, double *g) {
+    static const double centers[N_TORCH] = {0.5, 0.25, -1, 0.125}, weights[N_TORCH] = {1, 0.5, 2, 0.25};
+    for (int i = 0; i < N_TORCH; i++) g[i] = weights[i] * (p[i] - centers[i]) + ((step * 7 + i * 3) % 5 - 2) / 4.0;
+}
+
+static double clip_factor(const lks_optimizer *rule, const lks_device *device, const double *g) {
+    return rule->clip_norm > 0 ? lksi_optimizer_clip(rule, sqrt(lksi_reference_sum_squares(device, N_TORCH, g))) : 1;
+}
+
+/* f64 follows to the printed digits, f32 to a few roundings a step of numbers around 1. */
+static void follow_torch(lks_optimizer rule, const double *expected) {
+    lks_device *f64;
+    assert_ok(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
+    double p[N_TORCH] = {1, -0.5, 0.25, 2}, g[N_TORCH], m[N_TORCH] = {0}, v[N_TORCH] = {0};
+    float p32[N_TORCH] = {1, -0.5f, 0.25f, 2}, g32[N_TORCH], m32[N_TORCH] = {0}, v32[N_TORCH] = {0};
+    for (int step = 0; step < N_TORCH_STEPS; step++) {
+        torch_gradient(step, p, g);
+        for (int i = 0; i < N_TORCH; i++) g32[i] = (float)g[i];
+        lksi_update update = lksi_optimizer_update(&rule, step + 1, clip_factor(&rule, f64, g));
+        lksi_reference_update(f64, &update, N_TORCH, p, g, (void *[]){m, v});
+        lksi_reference_update(lks_device_default(NULL), &update, N_TORCH, p32, g32, (void *[]){m32, v32});
+    }
+    for (int i = 0; i < N_TORCH; i++) {
+        assert_true(fabs(p[i] - expected[i]) < 1e-14);
+        assert_true(fabs((double)p32[i] - expected[i]) < 5e-6);
+    }
+    lks_device_destroy(f64);
+}
+
+static void sgd_gives_torch_numbers(void **state) {
+    (void)state;
+    follow_torch(lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                 (double[]){0.5389194449567603, -0.01884716109466151, -1.015816585872705, 1.264968389726447});
+    follow_torch(lks_sgd(&(lks_sgd_options){.lr = 0.1, .weight_decay = 0.05}),
+                 (double[]){0.5109805871816435, -0.007307980032250754, -0.9935660565259747, 1.146508904562957});
+    follow_torch(lks_sgd(&(lks_sgd_options){.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}),
+                 (double[]){0.4048948436489932, 0.5017294479217946, -0.5648210684176116, 0.02326888010308612});
+    follow_torch(lks_sgd(&(lks_sgd_options){.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = 1}),
+                 (double[]){0.4264466421586054, 0.4395034190914557, -0.8603798061389744, 0.06542178215228409});
+    follow_torch(lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .clip_norm = 0.5}),
+                 (double[]){0.2890370154455488, 0.4742148542771635, -0.879923425815456, 0.5413753463597497});
+}
+
+static void adam_and_adamw_give_torch_numbers(void **state) {
+    (void)state;
+    follow_torch(lks_adam(&(lks_adam_options){.lr = 0.05, .weight_decay = 0.1}),
+                 (double[]){0.388143158892636, 0.1138354379526876, -0.6612082180643187, 1.178916130548711});
+    follow_torch(lks_adamw(&(lks_adamw_options){.lr = 0.05, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1}),
+                 (double[]){0.4603266619596472, 0.07681738721122262, -0.622191582408565, 1.140776290284881});
+    follow_torch(lks_adamw(&(lks_adamw_options){.lr = 0.1, .schedule = lks_schedule_one_cycle(21)}),
+                 (double[]){0.4031143057910822, 0.1169567459764225, -0.6803031451183323, 1.232036205250358});
+}
+
 static void run_all(const lksi_update_kernels *kernels, float *p, float *m, float *v) {
     static float g[COUNT];
     fill(g, 2);
     lks_optimizer adam = lks_adam(&(lks_adam_options){.weight_decay = 0.01});
+    lks_optimizer adamw = lks_adamw(&(lks_adamw_options){0});
     lks_optimizer sgd = lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9});
     for (int64_t step = 1; step <= 3; step++) {
         lksi_update update = lksi_optimizer_update(&adam, step, 1.0 / 3);
         kernels->adam(&update, COUNT, p, g, m, v);
         update = lksi_optimizer_update(&sgd, step, 1.0 / 3);
         kernels->momentum(&update, COUNT, p, g, m);
+        kernels->nesterov(&update, COUNT, p, g, m);
         kernels->sgd(&update, COUNT, p, g);
+        update = lksi_optimizer_update(&adamw, step, 1.0 / 3);
+        kernels->adam(&update, COUNT, p, g, m, v);
     }
+    p[0] = (float)kernels->squares(COUNT, g);
 }
 
 static void every_instruction_set_gives_the_same_bits(void **state) {
@@ -73,19 +135,13 @@ static void every_instruction_set_gives_the_same_bits(void **state) {
     assert_memory_equal(base, other, sizeof base);
 }
 
-static void the_linear_schedule_ends_at_its_last_factor(void **state) {
-    (void)state;
-    lks_schedule s = lks_schedule_linear(1.0, 0.3, 1000);
-    assert_true(lks_schedule_factor(&s, 0) == 1.0);
-    assert_true(fabs(lks_schedule_factor(&s, 500) - 0.65) < 1e-12);
-    assert_true(lks_schedule_factor(&s, 1000) == 0.3 && lks_schedule_factor(&s, 5000) == 0.3);
-    assert_true(lks_schedule_factor(&(lks_schedule){0}, 5) == 1.0);
-}
-
 static void zero_is_the_default_and_lks_zero_is_zero(void **state) {
     (void)state;
     lks_optimizer adam = lks_adam(&(lks_adam_options){.beta1 = LKS_ZERO});
     assert_true(adam.beta1 == 0 && adam.beta2 == 0.999 && adam.lr == 1e-3 && adam.epsilon == 1e-8);
+    lks_optimizer decayed = lks_adamw(&(lks_adamw_options){0});
+    lks_optimizer plain = lks_adamw(&(lks_adamw_options){.weight_decay = LKS_ZERO});
+    assert_true(decayed.weight_decay == 0.01 && plain.weight_decay == 0);
 }
 
 static void senseless_hyperparameters_are_named(void **state) {
@@ -97,14 +153,22 @@ static void senseless_hyperparameters_are_named(void **state) {
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
     bad = lks_sgd(&(lks_sgd_options){.lr = (double)NAN});
     assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
+    bad = lks_sgd(&(lks_sgd_options){.nesterov = 1});
+    assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
+    bad = lks_sgd(&(lks_sgd_options){.clip_norm = -1});
+    assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
+    bad = lks_sgd(&(lks_sgd_options){.schedule = lks_schedule_cosine(0, 0)});
+    assert_int_equal(lksi_optimizer_check(&bad), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "a schedule over 0 steps");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adam_follows_its_formula),
         cmocka_unit_test(sgd_with_momentum_follows_its_formula),
+        cmocka_unit_test(sgd_gives_torch_numbers),
+        cmocka_unit_test(adam_and_adamw_give_torch_numbers),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
-        cmocka_unit_test(the_linear_schedule_ends_at_its_last_factor),
         cmocka_unit_test(zero_is_the_default_and_lks_zero_is_zero),
         cmocka_unit_test(senseless_hyperparameters_are_named),
     };

@@ -1,0 +1,127 @@
+/* Before training: joining the world, and errors that one rank tells for all. */
+#include "trainer_run.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The lowest rank for which `is_failed`, the number of ranks where there is none, -1 where they could not agree. */
+static int lowest_failed(lks_group *group, int is_failed) {
+    int32_t lowest = is_failed ? lks_group_rank(group) : lks_group_size(group);
+    if (lks_all_reduce(group, &lowest, &lowest, 1, LKS_I32, LKS_MIN, NULL) != LKS_OK) return -1;
+    return lowest;
+}
+
+int trainer_all_ok(lks_group *group, lks_status status) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", lks_error_text());
+    int lowest = lowest_failed(group, status != LKS_OK);
+    if (lowest == lks_group_size(group)) return 1;
+    if (status != LKS_OK && (lowest == lks_group_rank(group) || lowest < 0)) fprintf(stderr, "lockstep: %s\n", text);
+    if (status == LKS_OK && lowest < 0) fprintf(stderr, "lockstep: %s\n", lks_error_text());
+    return 0;
+}
+
+/* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
+ * wait for each other's steps. Returns 0 where all agree. */
+static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
+    enum { N_SHARED = 12, N_MAX = 40 };
+    const char *names[N_MAX] = {"--epochs",     "--steps",     "--batch", "--seed", "--lr",     "--num-threads",
+                                "--accumulate", "--precision", "--save",  "--init", "--resume", "--print-program"};
+    double values[N_MAX] = {(double)flags->epochs,
+                            (double)flags->steps,
+                            (double)flags->batch,
+                            (double)flags->seed,
+                            flags->lr,
+                            (double)flags->num_threads,
+                            (double)flags->accumulate,
+                            (double)flags->precision,
+                            flags->save != NULL, /* paths may differ between hosts, what is done may not */
+                            flags->init != NULL,
+                            flags->resume != NULL,
+                            flags->prints_program};
+    double least[N_MAX], greatest[N_MAX];
+    size_t count = N_SHARED;
+    for (; own->name != NULL && count < N_MAX; own++) {
+        names[count] = own->name;
+        values[count++] = own->real != NULL ? *own->real : (double)*own->value;
+    }
+    lks_status status = lks_all_reduce(group, values, least, count, LKS_F64, LKS_MIN, NULL);
+    if (status == LKS_OK) status = lks_all_reduce(group, values, greatest, count, LKS_F64, LKS_MAX, NULL);
+    if (status != LKS_OK) return lks_report(status, NULL, 0);
+    for (size_t i = 0; i < count; i++) {
+        if (least[i] == greatest[i]) continue;
+        if (lks_group_rank(group) == 0)
+            fprintf(stderr, "lockstep: ranks were given different %s: from %.17g to %.17g\n", names[i], least[i],
+                    greatest[i]);
+        return 1;
+    }
+    return 0;
+}
+
+static int cannot(const char *path, const char *what, const char *why) {
+    fprintf(stderr, "lockstep: %s: the %s cannot be written: %s\n", path, what, why);
+    return 0;
+}
+
+static int file_is_writable(const char *path, const char *what) {
+    struct stat before;
+    int existed = stat(path, &before) == 0;
+    FILE *file = fopen(path, "a");
+    if (file == NULL) return cannot(path, what, strerror(errno));
+    fclose(file);
+    if (!existed) remove(path);
+    return 1;
+}
+
+/* It will be replaced, which only a file may be. */
+static int checkpoint_is_writable(const char *path) {
+    struct stat before;
+    if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) return cannot(path, "checkpoint", "not a regular file");
+    return file_is_writable(path, "checkpoint");
+}
+
+static int directory_is_there(const char *path) {
+    if (mkdir(path, 0777) == 0 || errno == EEXIST) return 1;
+    fprintf(stderr, "lockstep: %s: the run's directory cannot be made: %s\n", path, strerror(errno));
+    return 0;
+}
+
+/* Found out before the training and not after it. */
+static int outputs_are_writable(const trainer_flags *flags) {
+    return (flags->summary == NULL || file_is_writable(flags->summary, "summary")) &&
+           (flags->save == NULL || checkpoint_is_writable(flags->save)) &&
+           (flags->run == NULL || directory_is_there(flags->run));
+}
+
+/* What the command line asks for instead of training: an exit code, or -1 to go on. */
+static int settle(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group *group) {
+    int lowest = lowest_failed(group, flags->error[0] != '\0'), rank = lks_group_rank(group);
+    if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
+    if (lowest == rank) fprintf(stderr, "%s: %s\n", argv[0], flags->error);
+    if (lowest < lks_group_size(group)) return 2;
+    if (!flags->wants_help) {
+        if (flags_differ(flags, own, group)) return 2;
+        return lowest_failed(group, rank == 0 && !outputs_are_writable(flags)) == lks_group_size(group) ? -1 : 1;
+    }
+    if (rank == 0) trainer_flags_help(argv[0], own);
+    return 0;
+}
+
+int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group **group, int *exit_code) {
+    lks_status status = lks_init(group, &(lks_init_options){.transport = flags->transport});
+    if (status != LKS_OK) return *exit_code = lks_report(status, NULL, 0), 1;
+    *exit_code = settle(flags, own, argv, *group);
+    if (*exit_code < 0) return 0;
+    lks_group_destroy(*group);
+    *group = NULL;
+    return 1;
+}
+
+lks_status trainer_device_create(lks_device **device, const trainer_flags *flags) {
+    return lks_device_create(device,
+                             &(lks_device_options){.name = flags->device,
+                                                   .precision = flags->precision == TRAINER_BF16 ? LKS_BF16 : LKS_F32,
+                                                   .num_threads = (int)flags->num_threads});
+}

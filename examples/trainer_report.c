@@ -1,0 +1,173 @@
+/* What a run tells while it runs: a live line on a terminal, plain lines, and metrics.jsonl. */
+#include "trainer_progress.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const double LIVE_PERIOD_S = 0.2;
+
+double trainer_now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* --- the live line --- */
+
+static void show_live(trainer_progress *p) {
+    double now_s = trainer_now_s();
+    if (!p->is_terminal || now_s - p->shown_s < LIVE_PERIOD_S) return;
+    p->shown_s = now_s;
+    double elapsed_s = now_s - p->began_s, done = (double)(p->step - p->first_step);
+    fprintf(stderr, "\repoch %lld/%lld | step %lld/%lld | %.0f samples/s | %.0f s left \033[K", (long long)p->epoch + 1,
+            (long long)p->n_epochs, (long long)p->step, (long long)p->n_steps, (double)p->n_samples / elapsed_s,
+            elapsed_s / done * (double)(p->n_steps - p->step));
+}
+
+static void clear_live(const trainer_progress *p) {
+    if (p->is_terminal) fprintf(stderr, "\r\033[K");
+}
+
+/* --- counting --- */
+
+void trainer_report_step(trainer_progress *p, const lks_metrics *metrics, double elapsed_us) {
+    p->step_us[p->step - p->first_step] = elapsed_us;
+    p->step++;
+    p->last = *metrics;
+    p->loss_sum += metrics->loss * (double)metrics->n_samples;
+    p->accuracy_sum += metrics->accuracy * (double)metrics->n_samples;
+    p->n_summed += metrics->n_samples;
+    p->n_samples += metrics->n_samples;
+    show_live(p);
+}
+
+lks_metrics trainer_take_train_metrics(trainer_progress *p) {
+    double n = p->n_summed > 0 ? (double)p->n_summed : 1;
+    lks_metrics mean = {.loss = p->loss_sum / n, .accuracy = p->accuracy_sum / n, .n_samples = p->n_summed};
+    p->loss_sum = p->accuracy_sum = 0;
+    p->n_summed = 0;
+    return mean;
+}
+
+static double mean_step_ms(const trainer_progress *p, int64_t n_last) {
+    double sum = 0;
+    int64_t n_run = p->step - p->first_step, first = n_run > n_last ? n_run - n_last : 0;
+    for (int64_t i = first; i < n_run; i++) sum += p->step_us[i];
+    return n_run > first ? sum / (double)(n_run - first) / 1e3 : 0;
+}
+
+/* --- lines --- */
+
+/* The reason counts where it shows first: a later flush has nothing left to fail on. */
+static void flush_lines(trainer_progress *p) {
+    if (fflush(stdout) != 0 && p->output_errno == 0) p->output_errno = errno;
+}
+
+static int is_silent(const trainer_progress *p) { return !p->is_speaker || p->flags->is_quiet; }
+
+void trainer_report_steps_line(trainer_progress *p) {
+    if (is_silent(p)) return;
+    clear_live(p);
+    printf("step %lld | train_loss %.4f | test_loss %.4f | step time %.2fms\n", (long long)p->step, p->train.loss,
+           p->test.loss, mean_step_ms(p, p->job->report_every));
+    flush_lines(p);
+}
+
+void trainer_report_epoch_line(trainer_progress *p) {
+    if (is_silent(p)) return;
+    clear_live(p);
+    printf("epoch %lld/%lld | train_loss %.4f", (long long)p->epoch + 1, (long long)p->n_epochs, p->train.loss);
+    if (p->job->shows_perplexity) printf(" | train_perplexity %.2f", exp(p->train.loss));
+    if (p->job->logits != NULL) printf(" | train_accuracy %.4f", p->train.accuracy);
+    if (p->job->has_validation) printf(" | valid_loss %.4f", p->validation.loss);
+    if (p->job->has_validation && p->job->shows_perplexity) printf(" | valid_perplexity %.2f", exp(p->validation.loss));
+    printf(" | %.2f s\n", p->epoch_s);
+    flush_lines(p);
+}
+
+void trainer_report_end(trainer_progress *p, const char *params_sha256, double wall_s) {
+    if (!p->is_speaker) return;
+    clear_live(p);
+    printf("%s: %d ranks (%s) | %lld steps in %.2f s", p->job->name, lks_group_size(p->job->group),
+           lks_group_transport(p->job->group), (long long)(p->step - p->first_step), wall_s);
+    if (p->job->logits != NULL)
+        printf(" | train_accuracy %.4f | test_accuracy %.4f", p->train.accuracy, p->test.accuracy);
+    if (p->job->shows_perplexity) printf(" | test_perplexity %.2f", exp(p->test.loss));
+    printf(" | params %.16s\n", params_sha256);
+    flush_lines(p);
+}
+
+/* Long models have long programs; one that is longer still is cut. */
+void trainer_report_program(trainer_progress *p) {
+    enum { MAX_NBYTES = 1 << 20 };
+    if (!p->is_speaker || !p->flags->prints_program) return;
+    char *text = malloc(MAX_NBYTES);
+    if (text == NULL) return;
+    lks_trainer_describe(p->trainer, text, MAX_NBYTES);
+    clear_live(p);
+    fputs(text, stdout);
+    flush_lines(p);
+    free(text);
+}
+
+/* --- metrics.jsonl --- */
+
+int trainer_metrics_open(trainer_progress *p) {
+    if (p->flags->run == NULL || !p->is_speaker) return 1;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", p->flags->run);
+    p->metrics = fopen(path, p->first_step > 0 ? "a" : "w");
+    if (p->metrics == NULL) fprintf(stderr, "lockstep: %s: %s\n", path, strerror(errno));
+    return p->metrics != NULL;
+}
+
+static void add_metrics(cJSON *line, const trainer_job *job, const char *split, const lks_metrics *metrics) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_loss", split);
+    cJSON_AddNumberToObject(line, key, metrics->loss);
+    snprintf(key, sizeof key, "%s_accuracy", split);
+    if (job->logits != NULL) cJSON_AddNumberToObject(line, key, metrics->accuracy);
+    snprintf(key, sizeof key, "%s_perplexity", split);
+    if (job->shows_perplexity) cJSON_AddNumberToObject(line, key, exp(metrics->loss));
+}
+
+void trainer_report_metrics(trainer_progress *p, int has) {
+    if (p->metrics == NULL) return;
+    double elapsed_s = trainer_now_s() - p->began_s;
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddNumberToObject(line, "step", (double)p->step);
+    cJSON_AddNumberToObject(line, "epoch", (double)p->step / (double)p->source->steps_per_epoch);
+    if (has & TRAINER_HAS_TRAIN) add_metrics(line, p->job, "train", &p->train);
+    if (has & TRAINER_HAS_VALIDATION) add_metrics(line, p->job, "valid", &p->validation);
+    if (has & TRAINER_HAS_TEST) add_metrics(line, p->job, "test", &p->test);
+    cJSON_AddNumberToObject(line, "lr", p->last.lr);
+    if (p->last.grad_norm > 0) cJSON_AddNumberToObject(line, "grad_norm", p->last.grad_norm);
+    cJSON_AddNumberToObject(line, "elapsed_s", elapsed_s);
+    cJSON_AddNumberToObject(line, "samples_per_s", (double)p->n_samples / elapsed_s);
+    char *text = cJSON_PrintUnformatted(line);
+    cJSON_Delete(line);
+    if (text != NULL) fprintf(p->metrics, "%s\n", text);
+    fflush(p->metrics);
+    cJSON_free(text);
+}
+
+/* Output is buffered: what went wrong may show only now. */
+int trainer_outputs_close(trainer_progress *p) {
+    int is_metrics_good = 1;
+    if (p->metrics != NULL) {
+        is_metrics_good = !ferror(p->metrics);
+        if (fclose(p->metrics) != 0) is_metrics_good = 0;
+        p->metrics = NULL;
+    }
+    if (!is_metrics_good)
+        fprintf(stderr, "lockstep: %s/metrics.jsonl: not all lines could be written\n", p->flags->run);
+    if (!p->is_speaker) return is_metrics_good;
+    flush_lines(p);
+    if (p->output_errno == 0 && !ferror(stdout)) return is_metrics_good;
+    fprintf(stderr, "lockstep: standard output cannot be written: %s\n", strerror(p->output_errno));
+    return 0;
+}

@@ -1,0 +1,54 @@
+/* Data sets as the source of batches. */
+#include "trainer_progress.h"
+
+#include <stdlib.h>
+
+typedef struct data_sets {
+    lks_loader *loader;
+    lks_dataset *train_set, *test_set;
+} data_sets;
+
+static lks_status begin_epoch(void *context, lks_trainer *trainer, int64_t epoch) {
+    (void)trainer;
+    lks_loader_seek(((data_sets *)context)->loader, epoch);
+    return LKS_OK;
+}
+
+static int next(void *context, lks_batch *batch) { return lks_loader_next(((data_sets *)context)->loader, batch); }
+
+static lks_status evaluate(void *context, lks_trainer *trainer, trainer_split split, lks_metrics *metrics) {
+    const data_sets *sets = context;
+    return lks_trainer_evaluate(trainer, split == TRAINER_TRAIN ? sets->train_set : sets->test_set, metrics);
+}
+
+lks_status trainer_source_create(trainer_source *source, const trainer_job *job, const trainer_flags *flags) {
+    data_sets *sets = malloc(sizeof *sets);
+    if (sets == NULL) return LKS_ERR_MEMORY;
+    *sets = (data_sets){.train_set = job->train_set, .test_set = job->test_set};
+    lks_loader_options options = job->loader;
+    options.batch = flags->batch;
+    options.seed = (uint64_t)flags->seed;
+    options.shard = job->shard;
+    options.rank = lks_group_rank(job->group);
+    options.n_ranks = lks_group_size(job->group);
+    lks_status status = lks_loader_create(&sets->loader, job->train_set, &options);
+    if (status != LKS_OK) {
+        free(sets);
+        return status;
+    }
+    uint64_t hash = lks_dataset_hash(job->train_set);
+    hash = (hash << 1 | hash >> 63) ^ lks_dataset_hash(job->test_set); /* turned: equal sets must not cancel out */
+    *source = (trainer_source){.context = sets,
+                               .steps_per_epoch = lks_loader_steps(sets->loader),
+                               .hash = hash,
+                               .begin_epoch = begin_epoch,
+                               .next = next,
+                               .evaluate = evaluate};
+    return LKS_OK;
+}
+
+void trainer_source_destroy(trainer_source *source) {
+    data_sets *sets = source->context;
+    if (sets != NULL) lks_loader_destroy(sets->loader);
+    free(sets);
+}

@@ -1,0 +1,75 @@
+/* The summary: one JSON object on the whole run. */
+#include "trainer_progress.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double percentile(const double *sorted, int64_t count, double fraction) {
+    return sorted[(int64_t)(fraction * (double)(count - 1) + 0.5)];
+}
+
+static void add_measurements(cJSON *s, const trainer_progress *p) {
+    cJSON_AddNumberToObject(s, "train_loss", p->train.loss);
+    if (p->job->logits != NULL) cJSON_AddNumberToObject(s, "train_accuracy", p->train.accuracy);
+    if (p->job->has_validation) cJSON_AddNumberToObject(s, "valid_loss", p->validation.loss);
+    cJSON_AddNumberToObject(s, "test_loss", p->test.loss);
+    if (p->job->logits != NULL) cJSON_AddNumberToObject(s, "test_accuracy", p->test.accuracy);
+    if (p->job->shows_perplexity) cJSON_AddNumberToObject(s, "perplexity", exp(p->test.loss));
+}
+
+/* Sorts the times of the steps that count, which nobody reads in their order any more. */
+static void add_times(cJSON *s, const trainer_progress *p, double wall_s) {
+    int64_t n_run = p->step - p->first_step;
+    int64_t n_counted = n_run > TRAINER_WARM_UP_STEPS ? n_run - TRAINER_WARM_UP_STEPS : 0;
+    double *sorted = p->step_us + (n_run - n_counted);
+    qsort(sorted, (size_t)n_counted, sizeof *sorted, by_value);
+    if (n_counted > 0) {
+        cJSON_AddNumberToObject(s, "step_us_median", percentile(sorted, n_counted, 0.5));
+        cJSON_AddNumberToObject(s, "step_us_p99", percentile(sorted, n_counted, 0.99));
+    }
+    if (p->epoch_s > 0) cJSON_AddNumberToObject(s, "epoch_s", p->epoch_s);
+    cJSON_AddNumberToObject(s, "wall_s", wall_s);
+    cJSON_AddNumberToObject(s, "samples_per_s", (double)p->n_samples / wall_s);
+}
+
+static cJSON *make_summary(const trainer_progress *p, const char *params_sha256, double wall_s) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    cJSON *s = cJSON_CreateObject();
+    cJSON_AddStringToObject(s, "example", p->job->name);
+    cJSON_AddNumberToObject(s, "world_size", lks_group_size(p->job->group));
+    cJSON_AddStringToObject(s, "transport", lks_group_transport(p->job->group));
+    cJSON_AddStringToObject(s, "device", lks_device_name(p->job->device));
+    cJSON_AddStringToObject(s, "precision", p->flags->precision == TRAINER_BF16 ? "bf16" : "f32");
+    cJSON_AddNumberToObject(s, "epochs", (double)(p->step / p->source->steps_per_epoch)); /* whole ones */
+    cJSON_AddNumberToObject(s, "steps", (double)p->step);
+    cJSON_AddNumberToObject(s, "global_batch", (double)p->flags->batch);
+    add_measurements(s, p);
+    add_times(s, p, wall_s);
+    cJSON_AddStringToObject(s, "params_sha256", params_sha256);
+    cJSON_AddNumberToObject(s, "peak_rss_bytes", (double)usage.ru_maxrss * 1024);
+    return s;
+}
+
+int trainer_summary_write(const trainer_progress *p, const char *params_sha256, double wall_s) {
+    if (p->flags->summary == NULL) return 0;
+    cJSON *summary = make_summary(p, params_sha256, wall_s);
+    char *text = cJSON_PrintUnformatted(summary);
+    cJSON_Delete(summary);
+    FILE *file = text != NULL ? fopen(p->flags->summary, "w") : NULL;
+    int is_written = file != NULL && fprintf(file, "%s\n", text) > 0;
+    if (file != NULL && fclose(file) != 0) is_written = 0;
+    cJSON_free(text);
+    if (is_written) return 0;
+    fprintf(stderr, "lockstep: %s: the summary cannot be written: %s\n", p->flags->summary, strerror(errno));
+    return 1;
+}

@@ -1,0 +1,167 @@
+/* Texts: three files cut into tokens over one vocabulary. */
+#include "data/data_internal.h"
+
+#include <string.h>
+
+enum { MAX_WORD_NBYTES = 4096 };
+/* A limit on what a file may unpack to; tokens give out at about the same size. */
+static const size_t MAX_FILE_NBYTES = (size_t)1 << 34;
+
+/* A place in a file that is being cut. */
+typedef struct cutter {
+    lks_text *text;
+    lksi_tokens *tokens;
+    size_t max_tokens;
+    const char *path, *next, *end;
+    int64_t line; /* counts from 1 */
+} cutter;
+
+static lks_status add_token(cutter *c, const char *word, size_t nbytes) {
+    lksi_tokens *tokens = c->tokens;
+    if (tokens->count >= c->max_tokens)
+        return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: more than %zu tokens", c->path, (long long)c->line,
+                          c->max_tokens);
+    LKS_TRY(lksi_grow((void **)&tokens->items, &tokens->capacity, tokens->count + 1, sizeof *tokens->items));
+    LKS_TRY(lksi_vocabulary_add(&c->text->vocabulary, word, nbytes, &tokens->items[tokens->count]));
+    tokens->count++;
+    return LKS_OK;
+}
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
+
+/* The word that begins at c->next and ends where a blank, the line or the file does. */
+static lks_status take_word(cutter *c) {
+    const char *begin = c->next;
+    while (c->next < c->end && *c->next != '\n' && !is_blank(*c->next)) c->next++;
+    if (c->next - begin > MAX_WORD_NBYTES)
+        return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: a word of %lld bytes, longer than %d", c->path,
+                          (long long)c->line, (long long)(c->next - begin), MAX_WORD_NBYTES);
+    return add_token(c, begin, (size_t)(c->next - begin));
+}
+
+/* Length of the UTF-8 sequence that `byte` begins; 0 where it begins none. */
+static int sequence_nbytes(unsigned char byte) {
+    if (byte < 0x80) return 1;
+    if (byte >= 0xc2 && byte < 0xe0) return 2;
+    if (byte >= 0xe0 && byte < 0xf0) return 3;
+    return byte >= 0xf0 && byte < 0xf5 ? 4 : 0;
+}
+
+static lks_status take_character(cutter *c) {
+    int nbytes = sequence_nbytes((unsigned char)*c->next), n_found = 1;
+    while (n_found < nbytes && c->next + n_found < c->end && ((unsigned char)c->next[n_found] & 0xc0) == 0x80)
+        n_found++;
+    if (nbytes == 0 || n_found < nbytes)
+        return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: byte 0x%02x does not belong to UTF-8", c->path,
+                          (long long)c->line, (unsigned char)*c->next);
+    LKS_TRY(add_token(c, c->next, (size_t)nbytes));
+    c->next += nbytes;
+    return LKS_OK;
+}
+
+/* One line, its end included, which a last line need not have. */
+static lks_status take_line(cutter *c) {
+    bool is_words = c->text->level == LKS_TEXT_WORDS;
+    while (c->next < c->end && *c->next != '\n') {
+        if (is_words && is_blank(*c->next))
+            c->next++;
+        else
+            LKS_TRY(is_words ? take_word(c) : take_character(c));
+    }
+    LKS_TRY(is_words ? add_token(c, "<eos>", 5) : add_token(c, "\n", 1));
+    if (c->next < c->end) c->next++;
+    return LKS_OK;
+}
+
+/* Texts hold no NUL; what does is another kind of file. */
+static lks_status check_bytes(const lksi_file *file) {
+    if (file->nbytes == 0) return lksi_error(LKS_ERR_FORMAT, "%s: the file is empty", file->path);
+    const char *data = file->data, *nul = memchr(data, '\0', file->nbytes);
+    if (nul == NULL) return LKS_OK;
+    int64_t line = 1;
+    for (const char *c = data; c < nul; c++) line += *c == '\n';
+    return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: a NUL byte: this is not text", file->path, (long long)line);
+}
+
+lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file *file, size_t max_tokens) {
+    LKS_TRY(check_bytes(file));
+    const char *data = file->data;
+    cutter c = {.text = text,
+                .tokens = &text->splits[split],
+                .max_tokens = max_tokens,
+                .path = file->path,
+                .next = data,
+                .end = data + file->nbytes};
+    for (c.line = 1; c.next < c.end; c.line++) LKS_TRY(take_line(&c));
+    return LKS_OK;
+}
+
+/* DIRECTORY/ptb.NAME.txt, or where that does not exist DIRECTORY/NAME.txt. */
+static lks_status find_file(const char *directory, const char *name, char *path, size_t path_nbytes) {
+    int length = snprintf(path, path_nbytes, "%s/ptb.%s.txt", directory, name);
+    if (length < 0 || (size_t)length >= path_nbytes) return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
+    if (lksi_file_exists(path)) return LKS_OK;
+    snprintf(path, path_nbytes, "%s/%s.txt", directory, name);
+    if (lksi_file_exists(path)) return LKS_OK;
+    return lksi_error(LKS_ERR_FILE, "%s: no such file, nor ptb.%s.txt", path, name);
+}
+
+static lks_status read_split(lks_text *text, lks_text_split split, const char *directory, const char *name) {
+    char path[4096];
+    void *data;
+    lksi_file file = {.path = path};
+    LKS_TRY(find_file(directory, name, path, sizeof path));
+    LKS_TRY(lksi_file_read(path, MAX_FILE_NBYTES, &data, &file.nbytes));
+    file.data = data;
+    lks_status status = lksi_text_parse(text, split, &file, INT32_MAX);
+    lksi_free(data);
+    return status;
+}
+
+lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_options *options) {
+    static const char *const names[LKSI_N_SPLITS] = {"train", "valid", "test"};
+    lks_text_level level = options != NULL ? options->level : LKS_TEXT_WORDS;
+    if (level != LKS_TEXT_WORDS && level != LKS_TEXT_CHARACTERS)
+        return lksi_error(LKS_ERR_ARGUMENT, "text level %d is unknown", (int)level);
+    LKS_TRY(lksi_check_directory(directory, "a text"));
+    lks_text *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->level = level;
+    for (int split = 0; split < LKSI_N_SPLITS; split++) {
+        lks_status status = read_split(created, (lks_text_split)split, directory, names[split]);
+        if (status == LKS_OK) continue;
+        lks_text_destroy(created);
+        return status;
+    }
+    *text = created;
+    return LKS_OK;
+}
+
+void lks_text_destroy(lks_text *text) {
+    if (text == NULL) return;
+    for (int split = 0; split < LKSI_N_SPLITS; split++) lksi_free(text->splits[split].items);
+    lksi_vocabulary_destroy(&text->vocabulary);
+    lksi_free(text);
+}
+
+const int32_t *lks_text_tokens(const lks_text *text, lks_text_split split, int64_t *count) {
+    *count = (int64_t)text->splits[split].count;
+    return text->splits[split].items;
+}
+
+int64_t lks_text_n_words(const lks_text *text) { return (int64_t)text->vocabulary.count; }
+
+const char *lks_text_word(const lks_text *text, int64_t token) {
+    const lksi_vocabulary *v = &text->vocabulary;
+    return token >= 0 && token < (int64_t)v->count ? v->letters + v->offsets[token] : NULL;
+}
+
+uint64_t lks_text_hash(const lks_text *text) {
+    uint64_t hash = lksi_hash_words(LKSI_HASH_START, text->vocabulary.letters, text->vocabulary.n_letters);
+    for (int split = 0; split < LKSI_N_SPLITS; split++) {
+        const lksi_tokens *tokens = &text->splits[split];
+        hash = lksi_hash_words(hash, &tokens->count, sizeof tokens->count);
+        hash = lksi_hash_words(hash, tokens->items, tokens->count * sizeof *tokens->items);
+    }
+    return hash;
+}

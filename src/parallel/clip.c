@@ -1,0 +1,59 @@
+/* Clipping by the global norm.
+ *
+ * The summed gradient is cut into blocks of LKSI_NORM_BLOCK elements of the flat array; a block's sum of squares is
+ * made by one rank, and the blocks' sums are added up the balanced tree over their index. So the norm has the same bits
+ * for any number of ranks that brought the same gradient, and by either strategy. Padding is 0 and buffers are left
+ * out. */
+#include "parallel/parallel_internal.h"
+
+#include <math.h>
+
+static size_t n_blocks_of(const lks_distributed_optimizer *optimizer) {
+    return (lksi_store_buffer_begin(optimizer->store) + LKSI_NORM_BLOCK - 1) / LKSI_NORM_BLOCK;
+}
+
+lks_status lksi_clip_prepare(lks_distributed_optimizer *optimizer) {
+    if (!(optimizer->rule.clip_norm > 0)) return LKS_OK;
+    size_t n_blocks = n_blocks_of(optimizer);
+    if (lksi_store_replica(optimizer->store) != NULL) {
+        void *shared;
+        LKS_TRY(lks_shared_alloc(optimizer->group, n_blocks * sizeof *optimizer->squares, &shared));
+        optimizer->squares = shared;
+        return LKS_OK;
+    }
+    optimizer->squares = lksi_alloc_array(n_blocks, sizeof *optimizer->squares);
+    return optimizer->squares != NULL ? LKS_OK : lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
+}
+
+void lksi_clip_release(lks_distributed_optimizer *optimizer) {
+    if (lksi_store_replica(optimizer->store) != NULL)
+        lks_symmetric_free(optimizer->group, optimizer->squares);
+    else
+        lksi_free(optimizer->squares);
+}
+
+void lksi_clip_measure(lks_distributed_optimizer *optimizer, size_t begin, size_t end, const void *gradients) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    size_t nbytes_each = lks_type_nbytes(device->float_type), last = lksi_store_buffer_begin(optimizer->store);
+    if (end > last) end = last;
+    for (; begin < end; begin += LKSI_NORM_BLOCK) {
+        size_t count = end - begin < LKSI_NORM_BLOCK ? end - begin : LKSI_NORM_BLOCK;
+        optimizer->squares[begin / LKSI_NORM_BLOCK] =
+            device->ops->sum_squares(device, count, (const char *)gradients + begin * nbytes_each);
+    }
+}
+
+static double tree_sum(const double *values, size_t count) {
+    if (count == 1) return values[0];
+    size_t half = 1;
+    while (half * 2 < count) half *= 2;
+    return tree_sum(values, half) + tree_sum(values + half, count - half);
+}
+
+lks_status lksi_clip_conclude(const lks_distributed_optimizer *optimizer, double *norm, double *factor) {
+    *norm = sqrt(tree_sum(optimizer->squares, n_blocks_of(optimizer))) * optimizer->mean_scale;
+    *factor = lksi_optimizer_clip(&optimizer->rule, *norm);
+    if (isfinite(*norm)) return LKS_OK;
+    return lksi_error(LKS_ERR_NUMERIC, "the norm of the gradient in step %lld is %g; nothing was updated",
+                      (long long)optimizer->step, *norm);
+}

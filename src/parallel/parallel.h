@@ -1,0 +1,33 @@
+/* What parallel/ offers to the rooms above it, beyond its public face. */
+#ifndef LKSI_PARALLEL_H
+#define LKSI_PARALLEL_H
+
+#include "base/base.h"
+
+#include <lockstep/parallel.h>
+
+/* --- the optimizer's state, for checkpoints. It may be divided among the ranks; these see it as one array per kind,
+ * laid out as the store's flat arrays --- */
+
+/* How many arrays there are: 0, 1 (m) or 2 (m and v). */
+int lksi_state_count(const lks_distributed_optimizer *optimizer);
+/* Elements [begin, begin + count) of array `index`, collected on rank 0; `out` is not used elsewhere. Collective. */
+lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, void *out);
+/* Whether this rank keeps any of these elements. */
+bool lksi_state_is_mine(const lks_distributed_optimizer *optimizer, size_t begin, size_t count);
+/* The reverse, with the same values on all ranks: each keeps what is its own. Not collective. */
+void lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, const void *values);
+
+/* Whether all ranks share one copy of the parameters, which then one of them writes. */
+bool lksi_store_is_shared(const lks_store *store);
+
+/* Steps taken. */
+int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);
+void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step);
+/* The rule with the learning rate that is set now. */
+const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer);
+/* The fields of a rule, in a fixed order: what ranks compare and checkpoints hold. */
+enum { LKSI_RULE_FIELDS = 16 };
+void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]);
+
+#endif
