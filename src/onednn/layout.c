@@ -11,9 +11,11 @@
     X(aBcd8b)                                                                                                          \
     X(aBcd16b)                                                                                                         \
     X(acdb)                                                                                                            \
-    X(ABcd8b8a) X(ABcd16b16a) X(Acdb8a) X(Acdb16a) X(ABcd8a8b) X(ABcd16a16b) X(aBcd4b) X(ABcd4b4a) X(Acdb4a) X(cdba)   \
-        X(abcde) X(aBCde8c8b) X(aBCde16c16b) X(aBdec8b) X(aBdec16b) X(aBCde8b8c) X(aBCde16b16c) X(Abcde8a) X(Abcde16a) \
-            X(aBCde4c4b) X(aBdec4b) X(Abcde4a) X(decab) X(abc) X(aBc8b) X(aBc16b) X(ab)
+    X(ABcd8b8a)                                                                                                        \
+    X(ABcd16b16a)                                                                                                      \
+    X(Acdb8a) X(Acdb16a) X(ABcd8a8b) X(ABcd16a16b) X(aBcd4b) X(ABcd4b4a) X(Acdb4a) X(cdba) X(abcde) X(aBCde8c8b)       \
+        X(aBCde16c16b) X(aBdec8b) X(aBdec16b) X(aBCde8b8c) X(aBCde16b16c) X(Abcde8a) X(Abcde16a) X(aBCde4c4b)          \
+            X(aBdec4b) X(Abcde4a) X(decab) X(abc) X(aBc8b) X(aBc16b) X(ab)
 
 static const struct {
     int tag;
@@ -167,6 +169,20 @@ lksi_image lksi_image_of(const lksi_tensor *x, const lksi_layout *layout) {
     }
     image.blocks = (image.channels + image.block - 1) / image.block;
     return image;
+}
+
+bool lksi_image_has_lanes(const lksi_tensor *x, const lksi_layout *layout) {
+    switch (layout->id) {
+    case dnnl_aBcd4b:
+    case dnnl_aBcd8b:
+    case dnnl_aBcd16b:
+    case dnnl_aBc8b:
+    case dnnl_aBc16b:
+    case dnnl_acdb:
+        return true;
+    default:
+        return layout->id == 0 && x->n_dims >= 2 && lksi_image_of(x, layout).positions == 1;
+    }
 }
 
 int64_t lksi_image_count(const lksi_image *image) { return image->n * image->blocks * image->positions * image->block; }

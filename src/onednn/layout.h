@@ -32,6 +32,9 @@ typedef struct lksi_image {
 lksi_image lksi_image_of(const lksi_tensor *x, const lksi_layout *layout);
 int64_t lksi_image_count(const lksi_image *image); /* with the padding */
 
+/* Whether lksi_image_of knows the layout, and channels lie side by side in it. */
+bool lksi_image_has_lanes(const lksi_tensor *x, const lksi_layout *layout);
+
 /* The layout in which kernels of ours like x (N,C,...): as it lies, unless channels lie apart. */
 lksi_layout lksi_image_layout(const lksi_tensor *x, const lksi_layout *given);
 

@@ -10,6 +10,7 @@
 #include "onednn/linear.h"
 
 #include "onednn/api.h"
+#include "onednn/relu.h"
 #include "onednn/rows.h"
 #include "onednn/tanh.h"
 
@@ -24,11 +25,6 @@ typedef struct linear_state {
     bool is_transposed;              /* computes y^T */
     lksi_dnnl_eltwise *epilogues[4]; /* NULL where a loop of ours does it */
 } linear_state;
-
-/* Not oneDNN's, which turns NaN into 0 and so hides a run that has gone wrong. */
-static void relu(float *y, int64_t count) {
-    for (int64_t i = 0; i < count; i++) y[i] = y[i] < 0 ? 0 : y[i];
-}
 
 /* y (n,m) = yt (m,n)^T + bias, in tiles that are read and written along cache lines. */
 static void transpose_tile(const float *yt, const float *bias, int64_t n, int64_t m, int64_t i0, int64_t j0, float *y) {
@@ -67,7 +63,7 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
         if (state->epilogues[i] != NULL)
             LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, NULL, y));
         else if (kernel->epilogues[i] == LKSI_OP_RELU)
-            relu(y, count);
+            lksi_relu_in_place(y, count);
         else
             LKSI_ISA_PICK(lksi_tanh_loops)->run(y, (size_t)count);
     }
