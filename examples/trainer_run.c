@@ -133,6 +133,8 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .logits = job->logits,
                                                      .features = job->features,
                                                      .labels = job->labels,
+                                                     .states = job->states,
+                                                     .n_states = job->n_states,
                                                      .optimizer = job->optimizer,
                                                      .seed = (uint64_t)p->flags->seed,
                                                      .accumulate = p->flags->accumulate,

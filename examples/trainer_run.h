@@ -30,6 +30,8 @@ typedef struct trainer_job {
     lks_group *group;
     lks_device *device;
     lks_node *loss, *logits, *features, *labels;
+    const lks_state *states; /* what the model carries from step to step */
+    int n_states;
     lks_optimizer optimizer;
     int64_t report_every; /* steps between lines with train and test loss; 0: a line per epoch */
     /* Either data sets, and how their batches are made (batch, seed and ranks are filled in) ... */

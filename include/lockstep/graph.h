@@ -69,6 +69,7 @@ LKS_API lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels);
 LKS_API lks_node *lks_count_correct(lks_node *logits, lks_node *labels);
 
 LKS_API lks_graph *lks_node_graph(lks_node *node);
+LKS_API lks_type lks_node_type(const lks_node *node);
 LKS_API int lks_node_n_dims(const lks_node *node);
 LKS_API int64_t lks_node_dim(const lks_node *node, int i); /* LKS_BATCH where it is one; 0 outside n_dims */
 

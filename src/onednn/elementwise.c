@@ -1,58 +1,79 @@
-#include "onednn/elementwise.h"
-
-#include "onednn/elementwise_loops.h"
+/* Kernels of the operators that map each element by itself. */
+#include "onednn/kernels.h"
+#include "onednn/loops.h"
 
 #include <string.h>
 
-typedef void (*loop)(const float *a, const float *b, float *y, size_t count);
-
-static loop loop_of(lksi_op op) {
-    const lksi_elementwise_loops *loops = LKSI_ISA_PICK(lksi_elementwise_loops);
-    return op == LKSI_OP_ADD ? loops->add : op == LKSI_OP_RELU ? loops->relu : loops->relu_grad;
-}
-
-static size_t count_of(const lksi_tensor *tensor, const lksi_layout *layout) {
-    return lksi_layout_nbytes(layout, tensor) / sizeof(float);
-}
-
-void lksi_onednn_relu(float *y, const lksi_tensor *tensor, const lksi_layout *layout) {
-    loop_of(LKSI_OP_RELU)(y, NULL, y, count_of(tensor, layout));
-}
-
-static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+lks_status lksi_run_copy(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    const lksi_lowering *l = &kernel->lowering;
-    size_t count = count_of(&l->outputs[0], &l->output_layouts[0]);
-    if (l->op == LKSI_OP_COPY)
-        memcpy(out[0], in[0], count * sizeof(float));
-    else
-        loop_of(l->op)(in[0], l->n_inputs == 2 ? in[1] : NULL, out[0], count);
+    memcpy(out[0], in[0], lksi_layout_nbytes(&kernel->lowering.output_layouts[0], &kernel->lowering.outputs[0]));
     return LKS_OK;
 }
 
-bool lksi_onednn_is_elementwise(const lksi_lowering *lowering) {
-    switch (lowering->op) {
-    case LKSI_OP_COPY:
-    case LKSI_OP_RELU:
-    case LKSI_OP_RELU_GRAD:
-        return lowering->inputs[0].type == LKS_F32;
-    case LKSI_OP_ADD: /* broadcasting is another kernel's */
-        return lksi_tensor_equal(&lowering->inputs[0], &lowering->inputs[1]);
-    default:
-        return false;
-    }
+void lksi_relu_in_place(float *y, const lksi_tensor *tensor, const lksi_layout *layout) {
+    LKSI_ISA_PICK(lksi_elementwise_loops)->relu_in_place(lksi_layout_nbytes(layout, tensor) / sizeof *y, y);
 }
 
-lks_status lksi_onednn_lower_elementwise(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    static const char *const names[] = {[LKSI_OP_COPY] = "cpu:copy",
-                                        [LKSI_OP_ADD] = "cpu:add",
-                                        [LKSI_OP_RELU] = "cpu:relu",
-                                        [LKSI_OP_RELU_GRAD] = "cpu:relu_grad"};
-    *kernel = (lksi_kernel){.name = names[lowering->op], .run = run, .lowering = *lowering, .is_deterministic = true};
-    /* The first input's layout that is not row-major, if there is one, for all. */
-    lksi_layout layout = lowering->input_layouts[0];
-    if (layout.id == 0 && lowering->n_inputs == 2) layout = lowering->input_layouts[1];
-    for (int i = 0; i < lowering->n_inputs; i++) kernel->lowering.input_layouts[i] = layout;
-    kernel->lowering.output_layouts[0] = layout;
+lks_status lksi_run_relu(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->relu(lksi_stored_count(kernel), in[0], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_relu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->relu_grad(lksi_stored_count(kernel), in[0], in[1], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_leaky_relu(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    float slope = (float)kernel->lowering.attributes.slope;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->leaky_relu(lksi_stored_count(kernel), slope, in[0], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_leaky_relu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    float slope = (float)kernel->lowering.attributes.slope;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->leaky_relu_grad(lksi_stored_count(kernel), slope, in[0], in[1], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_gelu(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->gelu(lksi_stored_count(kernel), in[0], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_gelu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->gelu_grad(lksi_stored_count(kernel), in[0], in[1], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_tanh_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->tanh_grad(lksi_stored_count(kernel), in[0], in[1], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_sigmoid(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->sigmoid(lksi_stored_count(kernel), in[0], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_sigmoid_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->sigmoid_grad(lksi_stored_count(kernel), in[0], in[1], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_scale(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    float factor = (float)kernel->lowering.attributes.factor;
+    if (kernel->lowering.n_inputs == 2) factor *= *(const float *)in[1];
+    LKSI_ISA_PICK(lksi_elementwise_loops)->scale(lksi_stored_count(kernel), factor, in[0], out[0]);
     return LKS_OK;
 }

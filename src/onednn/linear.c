@@ -9,33 +9,12 @@
 #include "onednn/linear.h"
 
 #include "onednn/api.h"
+#include "onednn/rows.h"
 #include "onednn/tanh.h"
 
 #include <string.h>
 
-enum { COLLIDING_FLOATS = 256, ROW_PADDING = 16, VECTOR = 8, TILE = 16 };
-
-/* --- operands whose rows would collide --- */
-
-static int64_t padded_row(int64_t row_length) {
-    return row_length % COLLIDING_FLOATS == 0 ? row_length + ROW_PADDING : row_length;
-}
-
-/* Floats of scratch that pad_rows needs. */
-static int64_t padding_count(const lksi_tensor *x) {
-    int64_t k = lksi_tensor_columns(x);
-    return padded_row(k) != k ? lksi_tensor_rows(x) * padded_row(k) : 0;
-}
-
-/* x (n,k) with rows of padded_row(k): x itself, or a copy at *scratch, which moves on past it. */
-static const float *pad_rows(const float *x, int64_t n, int64_t k, float **scratch) {
-    int64_t row = padded_row(k);
-    if (row == k) return x;
-    float *copy = *scratch;
-    for (int64_t i = 0; i < n; i++) memcpy(copy + i * row, x + i * k, (size_t)k * sizeof *x);
-    *scratch += n * row;
-    return copy;
-}
+enum { VECTOR = 8, TILE = 16 };
 
 /* --- forward --- */
 
@@ -64,8 +43,8 @@ static void transpose(const float *yt, const float *bias, int64_t n, int64_t m, 
 
 static lks_status product_transposed(const lksi_lowering *l, void *const *in, float *y, float *scratch) {
     int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
-    const float *x = pad_rows(in[0], n, k, &scratch);
-    LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, padded_row(k), 0.0f, scratch, n));
+    const float *x = lksi_pad_rows(in[0], n, k, &scratch);
+    LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, lksi_padded_row(k), 0.0f, scratch, n));
     transpose(scratch, l->n_inputs == 3 ? in[2] : NULL, n, m, y);
     return LKS_OK;
 }
@@ -124,7 +103,9 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
                             .is_deterministic = true,
                             .state = state};
     if (state->is_transposed)
-        kernel->scratch_nbytes = (size_t)(padding_count(x) + lksi_tensor_count(y, 0)) * sizeof(float);
+        kernel->scratch_nbytes =
+            (size_t)(lksi_padding_count(lksi_tensor_rows(x), lksi_tensor_columns(x)) + lksi_tensor_count(y, 0)) *
+            sizeof(float);
     lks_status status = take_epilogues(lowering, kernel);
     if (status != LKS_OK) release_linear(kernel);
     return status;
@@ -151,13 +132,15 @@ static lks_status linear_grad_weight(const lksi_kernel *kernel, void *const *in,
     int64_t n = lksi_tensor_rows(rows), m = lksi_tensor_columns(rows);
     int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]);
     float *left = scratch;
-    const float *dy = pad_rows(in[0], n, m, &left);
-    const float *x = pad_rows(in[1], n, k, &left);
-    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, padded_row(m), x, padded_row(k), 0.0f, out[0], k);
+    const float *dy = lksi_pad_rows(in[0], n, m, &left);
+    const float *x = lksi_pad_rows(in[1], n, k, &left);
+    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, lksi_padded_row(m), x, lksi_padded_row(k), 0.0f, out[0], k);
 }
 
 lks_status lksi_onednn_lower_linear_grad_weight(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    int64_t n_scratch = padding_count(&lowering->inputs[0]) + padding_count(&lowering->inputs[1]);
+    const lksi_tensor *dy = &lowering->inputs[0], *x = &lowering->inputs[1];
+    int64_t n = lksi_tensor_rows(dy);
+    int64_t n_scratch = lksi_padding_count(n, lksi_tensor_columns(dy)) + lksi_padding_count(n, lksi_tensor_columns(x));
     *kernel = (lksi_kernel){.name = "onednn:linear_grad_weight",
                             .run = linear_grad_weight,
                             .lowering = *lowering,

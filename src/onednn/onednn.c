@@ -1,45 +1,60 @@
-/* The CPU device: products, tanh and sigmoid by oneDNN; what is too small to matter by the reference device. */
+/* The CPU device: products by oneDNN, what it has no faster form of by loops of our own (kernels.h), what is too small
+ * to matter by the reference device. */
 #include "onednn/onednn.h"
 
 #include "onednn/api.h"
 #include "onednn/batch_norm.h"
 #include "onednn/convolution.h"
-#include "onednn/elementwise.h"
+#include "onednn/kernels.h"
 #include "onednn/layout.h"
 #include "onednn/linear.h"
 #include "onednn/pool.h"
+#include "onednn/recurrent.h"
 #include "onednn/reorder.h"
+#include "onednn/tanh.h"
 #include "reference/reference.h"
 
-static lks_status activation(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+#include <string.h>
+
+/* --- tanh, where it follows no product --- */
+
+static lks_status tanh_by_onednn(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     return lksi_dnnl_eltwise_run(kernel->state, in[0], NULL, out[0]);
 }
 
-static lks_status activation_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+static lks_status tanh_by_loop(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    return lksi_dnnl_eltwise_run(kernel->state, in[0], in[1], out[0]);
+    size_t count = lksi_stored_count(kernel);
+    memcpy(out[0], in[0], count * sizeof(float));
+    LKSI_ISA_PICK(lksi_tanh_loops)->run(out[0], count);
+    return LKS_OK;
 }
 
 static void release_eltwise(lksi_kernel *kernel) { lksi_dnnl_eltwise_destroy(kernel->state); }
 
-static lks_status lower_eltwise(const lksi_lowering *lowering, const char *name, bool is_gradient,
-                                lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){.name = name,
-                            .run = is_gradient ? activation_grad : activation,
-                            .release = release_eltwise,
-                            .lowering = *lowering,
-                            .is_deterministic = true};
+static lks_status lower_tanh(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    *kernel = (lksi_kernel){.name = "cpu:tanh", .run = tanh_by_loop, .lowering = *lowering, .is_deterministic = true};
+    if (LKSI_ISA_PICK(lksi_tanh_loops)->run != NULL) {
+        kernel->lowering.output_layouts[0] = lowering->input_layouts[0]; /* tanh 0 = 0: padding stays what it is */
+        return LKS_OK;
+    }
     lksi_dnnl_eltwise *eltwise;
-    LKS_TRY(lksi_dnnl_eltwise_create(&eltwise, lowering->op, lksi_tensor_count(&lowering->outputs[0], 0)));
+    LKS_TRY(lksi_dnnl_eltwise_create(&eltwise, LKSI_OP_TANH, lksi_tensor_count(&lowering->outputs[0], 0)));
+    lksi_lowering_make_row_major(&kernel->lowering);
+    kernel->name = "onednn:tanh";
+    kernel->run = tanh_by_onednn;
+    kernel->release = release_eltwise;
     kernel->state = eltwise;
     return LKS_OK;
 }
 
-/* Operators that have layouts to choose. */
-static lks_status lower_in_layouts(const lksi_lowering *question, lksi_kernel *kernel, bool *is_taken) {
-    *is_taken = true;
-    switch (question->op) {
+static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    lksi_lowering row_major = *question;
+    lksi_lowering_make_row_major(&row_major);
+    const lksi_lowering *lowering = &row_major;
+    lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
+    switch (lowering->op) {
     case LKSI_OP_REORDER:
         return lksi_onednn_lower_reorder(question, kernel);
     case LKSI_OP_CONV2D:
@@ -55,36 +70,22 @@ static lks_status lower_in_layouts(const lksi_lowering *question, lksi_kernel *k
     case LKSI_OP_BATCH_NORM_INFERENCE:
     case LKSI_OP_BATCH_NORM_GRAD:
         return lksi_onednn_lower_batch_norm(question, kernel);
-    default:
-        *is_taken = lksi_onednn_is_elementwise(question);
-        return *is_taken ? lksi_onednn_lower_elementwise(question, kernel) : LKS_OK;
-    }
-}
-
-static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
-    bool is_taken;
-    lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
-    LKS_TRY(lower_in_layouts(question, kernel, &is_taken));
-    if (is_taken) return LKS_OK;
-    lksi_lowering row_major = *question;
-    lksi_lowering_make_row_major(&row_major);
-    const lksi_lowering *lowering = &row_major;
-    switch (lowering->op) {
     case LKSI_OP_LINEAR:
         return lksi_onednn_lower_linear(lowering, kernel);
     case LKSI_OP_LINEAR_GRAD_INPUT:
         return lksi_onednn_lower_linear_grad_input(lowering, kernel);
     case LKSI_OP_LINEAR_GRAD_WEIGHT:
         return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
+    case LKSI_OP_LSTM:
+    case LKSI_OP_RNN:
+        return lksi_onednn_lower_recurrent(lowering, kernel);
+    case LKSI_OP_LSTM_GRAD:
+    case LKSI_OP_RNN_GRAD:
+        return lksi_onednn_lower_recurrent_grad(lowering, kernel);
     case LKSI_OP_TANH:
-        return lower_eltwise(lowering, "onednn:tanh", false, kernel);
-    case LKSI_OP_TANH_GRAD:
-        return lower_eltwise(lowering, "onednn:tanh_grad", true, kernel);
-    case LKSI_OP_SIGMOID:
-        return lower_eltwise(lowering, "onednn:sigmoid", false, kernel);
-    case LKSI_OP_SIGMOID_GRAD:
-        return lower_eltwise(lowering, "onednn:sigmoid_grad", true, kernel);
+        return lower_tanh(question, kernel);
     default:
+        if (lksi_onednn_lower_loop(question, kernel)) return LKS_OK;
         return lksi_reference_lower(device, lowering, kernel);
     }
 }

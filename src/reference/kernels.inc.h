@@ -45,6 +45,7 @@ static int64_t strided(const lksi_tensor *t, const int64_t *strides, int64_t i) 
 #include "reference/layer_norm.inc.h"
 #include "reference/linear.inc.h"
 #include "reference/loss.inc.h"
+#include "reference/recurrent.inc.h"
 #include "reference/reduce.inc.h"
 #include "reference/softmax.inc.h"
 
@@ -111,6 +112,12 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_BATCH_NORM] = batch_norm,
     [LKSI_OP_BATCH_NORM_INFERENCE] = batch_norm_inference,
     [LKSI_OP_BATCH_NORM_GRAD] = batch_norm_grad,
+
+    [LKSI_OP_LSTM] = lstm,
+    [LKSI_OP_LSTM_GRAD] = lstm_grad,
+    [LKSI_OP_RNN] = rnn,
+    [LKSI_OP_RNN_GRAD] = rnn_grad,
+
     [LKSI_OP_CROSS_ENTROPY] = cross_entropy,
     [LKSI_OP_CROSS_ENTROPY_GRAD] = cross_entropy_grad,
     [LKSI_OP_MSE] = mse,

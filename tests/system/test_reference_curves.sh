@@ -8,3 +8,6 @@ fi
 for model in mnist mlp; do
   "$python" tests/reference/make_curves.py --check "tests/reference/${model}_curve.txt"
 done
+for model in lstm transformer; do
+  "$python" tests/reference/make_text_curves.py --check "tests/reference/${model}_curve.txt"
+done

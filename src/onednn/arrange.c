@@ -1,0 +1,50 @@
+/* Kernel of transpositions. */
+#include "onednn/kernels.h"
+#include "onednn/walk.h"
+
+#include <string.h>
+
+enum { TILE = 16 };
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* y[i y_row + j] = x[i + j x_row], in tiles that are read and written along cache lines. */
+static void transpose_plane(int64_t n_i, int64_t n_j, const float *x, int64_t x_row, float *y, int64_t y_row) {
+    for (int64_t i0 = 0; i0 < n_i; i0 += TILE)
+        for (int64_t j0 = 0; j0 < n_j; j0 += TILE) {
+            int64_t i_end = least(i0 + TILE, n_i), j_end = least(j0 + TILE, n_j);
+            for (int64_t i = i0; i < i_end; i++)
+                for (int64_t j = j0; j < j_end; j++) y[i * y_row + j] = x[i + j * x_row];
+        }
+}
+
+static void copy_rows(lksi_walk *w, const float *x, float *y) {
+    size_t nbytes = (size_t)w->dims[w->n_axes - 1] * sizeof *y;
+    do memcpy(y + w->b, x + w->a, nbytes);
+    while (lksi_walk_next(w));
+}
+
+/* The last axis of y and the axis along which x is dense span planes; the walk goes over the others. */
+static void copy_planes(lksi_walk *w, int dense, const float *x, float *y) {
+    int inner = w->n_axes - 1;
+    int64_t n_j = w->dims[inner], x_row = w->a_strides[inner], n_i = w->dims[dense], y_row = w->b_strides[dense];
+    w->dims[dense] = 1;
+    do transpose_plane(n_i, n_j, x + w->a, x_row, y + w->b, y_row);
+    while (lksi_walk_next(w));
+}
+
+lks_status lksi_run_transpose(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    const lksi_lowering *l = &kernel->lowering;
+    int64_t own[LKSI_MAX_DIMS], strides[LKSI_MAX_DIMS] = {0};
+    lksi_row_major_strides(&l->inputs[0], own);
+    for (int i = 0; i < l->outputs[0].n_dims; i++) strides[i] = own[l->attributes.order[i]];
+    lksi_walk w = lksi_walk_strided(&l->outputs[0], strides);
+    int dense = w.n_axes - 1;
+    while (dense > 0 && w.a_strides[dense] != 1) dense--;
+    if (dense == w.n_axes - 1)
+        copy_rows(&w, in[0], out[0]);
+    else
+        copy_planes(&w, dense, in[0], out[0]);
+    return LKS_OK;
+}

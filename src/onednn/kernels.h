@@ -1,0 +1,59 @@
+/* Kernels of the cpu device that are loops of our own: which operators have one. */
+#ifndef LKSI_ONEDNN_KERNELS_H
+#define LKSI_ONEDNN_KERNELS_H
+
+#include "device/device.h"
+
+/* X(OPERATOR, name, whether every element is treated alike and 0 gives 0, so that tensors of one layout, padding
+ * included, are as good as rows) */
+#define LKSI_LOOP_KERNELS(X)                                                                                           \
+    X(COPY, copy, true)                                                                                                \
+    X(RELU, relu, true)                                                                                                \
+    X(RELU_GRAD, relu_grad, true)                                                                                      \
+    X(LEAKY_RELU, leaky_relu, true)                                                                                    \
+    X(LEAKY_RELU_GRAD, leaky_relu_grad, true)                                                                          \
+    X(GELU, gelu, true)                                                                                                \
+    X(GELU_GRAD, gelu_grad, true)                                                                                      \
+    X(TANH_GRAD, tanh_grad, true)                                                                                      \
+    X(SIGMOID, sigmoid, false)                                                                                         \
+    X(SIGMOID_GRAD, sigmoid_grad, true)                                                                                \
+    X(SCALE, scale, true)                                                                                              \
+    X(ADD, binary, true)                                                                                               \
+    X(SUB, binary, true)                                                                                               \
+    X(MUL, binary, true)                                                                                               \
+    X(DIV, binary, false)                                                                                              \
+    X(EXPAND, expand, false)                                                                                           \
+    X(SUM_TO, sum_to, false)                                                                                           \
+    X(SUM, sum, false)                                                                                                 \
+    X(MEAN, mean, false)                                                                                               \
+    X(SUM_ROWS, sum_rows, false)                                                                                       \
+    X(TRANSPOSE, transpose, false)                                                                                     \
+    X(MATMUL, matmul, false)                                                                                           \
+    X(SOFTMAX, softmax, false)                                                                                         \
+    X(SOFTMAX_GRAD, softmax_grad, false)                                                                               \
+    X(LOG_SOFTMAX, log_softmax, false)                                                                                 \
+    X(LOG_SOFTMAX_GRAD, log_softmax_grad, false)                                                                       \
+    X(LAYER_NORM, layer_norm, false)                                                                                   \
+    X(LAYER_NORM_GRAD, layer_norm_grad, false)                                                                         \
+    X(DROPOUT, dropout, false)                                                                                         \
+    X(DROPOUT_GRAD, dropout_grad, false)                                                                               \
+    X(EMBEDDING_GRAD, embedding_grad, false)                                                                           \
+    X(CROSS_ENTROPY, cross_entropy, false)                                                                             \
+    X(CROSS_ENTROPY_GRAD, cross_entropy_grad, false)                                                                   \
+    X(COUNT_CORRECT, count_correct, false)
+
+#define LKSI_LOOP_KERNEL_DECLARE(op, name, keeps_layout)                                                               \
+    lks_status lksi_run_##name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch);
+LKSI_LOOP_KERNELS(LKSI_LOOP_KERNEL_DECLARE)
+#undef LKSI_LOOP_KERNEL_DECLARE
+
+/* Whether there is one; *kernel is then filled. */
+bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel);
+
+/* Elements of the kernel's first result as they are stored, padding included. */
+size_t lksi_stored_count(const lksi_kernel *kernel);
+
+/* relu over a tensor as it is stored. */
+void lksi_relu_in_place(float *y, const lksi_tensor *tensor, const lksi_layout *layout);
+
+#endif

@@ -1,0 +1,65 @@
+/* The cpu device's own loops, one table per *_isa.c file: what oneDNN has no faster form of. f32, rows and flat arrays;
+ * results never overlap operands. */
+#ifndef LKSI_LOOPS_H
+#define LKSI_LOOPS_H
+
+#include "base/isa.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Element by element, over `count` elements. */
+typedef struct lksi_elementwise_loops {
+    void (*relu)(size_t count, const float *x, float *y);
+    void (*relu_in_place)(size_t count, float *y);
+    void (*relu_grad)(size_t count, const float *y, const float *dy, float *dx);
+    void (*leaky_relu)(size_t count, float slope, const float *x, float *y);
+    void (*leaky_relu_grad)(size_t count, float slope, const float *y, const float *dy, float *dx);
+    void (*gelu)(size_t count, const float *x, float *y);
+    void (*gelu_grad)(size_t count, const float *x, const float *dy, float *dx);
+    void (*tanh_grad)(size_t count, const float *y, const float *dy, float *dx);
+    void (*sigmoid)(size_t count, const float *x, float *y);
+    void (*sigmoid_grad)(size_t count, const float *y, const float *dy, float *dx);
+    void (*scale)(size_t count, float factor, const float *x, float *y);
+} lksi_elementwise_loops;
+LKSI_ISA_DECLARE(lksi_elementwise_loops, lksi_elementwise_loops);
+
+/* Two operands; a step is 1, or 0 where the operand repeats its one element, which one of them does at most. */
+typedef void lksi_binary_loop(size_t count, const float *a, int step_a, const float *b, int step_b, float *y);
+typedef struct lksi_binary_loops {
+    lksi_binary_loop *add, *sub, *mul, *div;
+} lksi_binary_loops;
+LKSI_ISA_DECLARE(lksi_binary_loops, lksi_binary_loops);
+
+/* Over one row of `count` > 0 elements. */
+typedef struct lksi_row_loops {
+    double (*sum)(size_t count, const float *x);
+    void (*accumulate)(size_t count, const float *x, float *y); /* y += x */
+    float (*max)(size_t count, const float *x);
+    /* y = e^(x - shift); gives their sum. */
+    float (*exp_shifted)(size_t count, float shift, const float *x, float *y);
+    void (*softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
+    void (*log_softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
+    void (*shift_and_scale)(size_t count, float shift, float factor, const float *x, float *y); /* (x - shift) factor */
+    void (*scale_in_place)(size_t count, float factor, float *y);
+} lksi_row_loops;
+LKSI_ISA_DECLARE(lksi_row_loops, lksi_row_loops);
+
+typedef struct lksi_layer_norm_loops {
+    void (*forward)(size_t count, float epsilon, const float *x, const float *w, const float *b, float *y, float *mean,
+                    float *inverse);
+    /* Adds to dw and db; `normalized` is `count` elements of scratch. */
+    void (*backward)(size_t count, const float *x, const float *dy, const float *w, float mean, float inverse,
+                     float *dx, float *dw, float *db, float *normalized);
+} lksi_layer_norm_loops;
+LKSI_ISA_DECLARE(lksi_layer_norm_loops, lksi_layer_norm_loops);
+
+typedef struct lksi_dropout_loops {
+    /* mask[i] = word i of Philox >= threshold, for the blocks (0, sample, stream), (1, sample, stream), ... of `key` */
+    void (*draw)(size_t count, const uint32_t key[2], uint32_t sample, const uint32_t stream[2], uint32_t threshold,
+                 uint8_t *mask);
+    void (*apply)(size_t count, float factor, const float *x, const uint8_t *mask, float *y); /* mask x factor */
+} lksi_dropout_loops;
+LKSI_ISA_DECLARE(lksi_dropout_loops, lksi_dropout_loops);
+
+#endif

@@ -1,0 +1,64 @@
+/* Loops over one row: sums, maxima and the parts of softmax. */
+#include "onednn/lanes.h"
+#include "onednn/loops.h"
+#include "onednn/vector_math.h"
+
+/* Elements that stay in the L1 cache from one pass to the next; and what one float sum adds up before a double does. */
+enum { BLOCK = 2048 };
+
+static size_t block_count(size_t count, size_t begin) { return count - begin < BLOCK ? count - begin : BLOCK; }
+
+static double sum(size_t count, const float *x) {
+    double total = 0;
+    for (size_t i = 0; i < count; i += BLOCK) total += (double)lksi_row_sum(block_count(count, i), x + i);
+    return total;
+}
+
+static void accumulate(size_t count, const float *restrict x, float *restrict y) {
+    for (size_t i = 0; i < count; i++) y[i] += x[i];
+}
+
+static float max(size_t count, const float *x) { return lksi_row_max(count, x); }
+
+static void exp_block(size_t count, float shift, const float *restrict x, float *restrict y) {
+    for (size_t i = 0; i < count; i++) y[i] = lksi_exp(x[i] - shift);
+}
+
+static float exp_shifted(size_t count, float shift, const float *x, float *y) {
+    float total = 0;
+    for (size_t i = 0; i < count; i += BLOCK) {
+        size_t n = block_count(count, i);
+        exp_block(n, shift, x + i, y + i);
+        total += lksi_row_sum(n, y + i);
+    }
+    return total;
+}
+
+static void softmax_grad(size_t count, const float *restrict y, const float *restrict dy, float *restrict dx) {
+    const float mean = lksi_row_dot(count, y, dy);
+    for (size_t i = 0; i < count; i++) dx[i] = y[i] * (dy[i] - mean);
+}
+
+static void log_softmax_grad(size_t count, const float *restrict y, const float *restrict dy, float *restrict dx) {
+    const float total = lksi_row_sum(count, dy);
+    for (size_t i = 0; i < count; i++) dx[i] = dy[i] - lksi_exp(y[i]) * total;
+}
+
+static void shift_and_scale(size_t count, float shift, float factor, const float *restrict x, float *restrict y) {
+    for (size_t i = 0; i < count; i++) y[i] = (x[i] - shift) * factor;
+}
+
+static void scale_in_place(size_t count, float factor, float *y) {
+    for (size_t i = 0; i < count; i++) y[i] *= factor;
+}
+
+const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
+    .sum = sum,
+    .accumulate = accumulate,
+    .max = max,
+    .exp_shifted = exp_shifted,
+    .softmax_grad = softmax_grad,
+    .log_softmax_grad = log_softmax_grad,
+    .shift_and_scale = shift_and_scale,
+    .scale_in_place = scale_in_place,
+};

@@ -1,0 +1,64 @@
+#include "onednn/walk.h"
+
+void lksi_row_major_strides(const lksi_tensor *tensor, int64_t *strides) {
+    int64_t stride = 1;
+    for (int i = tensor->n_dims; i-- > 0;) {
+        strides[i] = stride;
+        stride *= tensor->dims[i];
+    }
+}
+
+static void broadcast_strides(const lksi_tensor *whole, const lksi_tensor *part, int64_t *strides) {
+    int64_t own[LKSI_MAX_DIMS];
+    int n_missing = whole->n_dims - part->n_dims;
+    lksi_row_major_strides(part, own);
+    for (int i = 0; i < whole->n_dims; i++)
+        strides[i] = i < n_missing || part->dims[i - n_missing] == 1 ? 0 : own[i - n_missing];
+}
+
+/* Leaves out axes of one element, and makes one of two that both tensors go through as one. */
+static void collapse(lksi_walk *w, const lksi_tensor *whole, const int64_t *a_strides, const int64_t *b_strides) {
+    for (int i = 0; i < whole->n_dims; i++) {
+        int64_t dim = whole->dims[i];
+        if (dim == 1) continue;
+        int last = w->n_axes - 1;
+        if (last >= 0 && w->a_strides[last] == a_strides[i] * dim && w->b_strides[last] == b_strides[i] * dim) {
+            w->dims[last] *= dim;
+        } else {
+            last = w->n_axes++;
+            w->dims[last] = dim;
+        }
+        w->a_strides[last] = a_strides[i];
+        w->b_strides[last] = b_strides[i];
+    }
+    if (w->n_axes == 0) w->dims[w->n_axes++] = 1;
+}
+
+lksi_walk lksi_walk_broadcast(const lksi_tensor *whole, const lksi_tensor *a, const lksi_tensor *b) {
+    int64_t a_strides[LKSI_MAX_DIMS], b_strides[LKSI_MAX_DIMS];
+    lksi_walk walk = {0};
+    broadcast_strides(whole, a, a_strides);
+    broadcast_strides(whole, b, b_strides);
+    collapse(&walk, whole, a_strides, b_strides);
+    return walk;
+}
+
+lksi_walk lksi_walk_strided(const lksi_tensor *whole, const int64_t *a_strides) {
+    int64_t own[LKSI_MAX_DIMS];
+    lksi_walk walk = {0};
+    lksi_row_major_strides(whole, own);
+    collapse(&walk, whole, a_strides, own);
+    return walk;
+}
+
+bool lksi_walk_next(lksi_walk *w) {
+    for (int i = w->n_axes - 1; i-- > 0;) {
+        w->a += w->a_strides[i];
+        w->b += w->b_strides[i];
+        if (++w->index[i] < w->dims[i]) return true;
+        w->a -= w->a_strides[i] * w->dims[i];
+        w->b -= w->b_strides[i] * w->dims[i];
+        w->index[i] = 0;
+    }
+    return false;
+}
