@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The text repeats itself, but no word alone tells the next one: only who remembers the one before can know. */
-enum { N_WORDS = 5, PERIOD = 8, COUNT = 603, HIDDEN = 16, BATCH = 6 };
+enum { N_WORDS = 5, PERIOD = 8, COUNT = 3003, HIDDEN = 16, BATCH = 6 };
 static const int32_t period[PERIOD] = {0, 1, 2, 0, 3, 1, 0, 4};
 
 typedef struct job {
