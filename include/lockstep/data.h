@@ -22,6 +22,14 @@ typedef struct lks_dataset lks_dataset;
  * Source: the IDX format as described with LeCun, Cortes, Burges, "The MNIST database of handwritten digits", 1998. */
 LKS_API lks_status lks_dataset_mnist(lks_dataset **dataset, const char *directory, int is_train);
 
+/* Reads CIFAR-10 from `directory`: {data_batch_{1,2,3,4,5},test_batch}.bin of the binary version, or the same names
+ * without .bin of the python version (read by a reader of just those pickles, which runs nothing). Samples are images
+ * (3,32,32), f32 in [0, 1] (byte / 255), F = 3072; labels are 0 to 9.
+ * Errors: LKS_ERR_FILE (missing directory or file), LKS_ERR_FORMAT (a file that is not 10000 records long; a label over
+ * 9; a pickle with another opcode, or of something else): each names the file, and the record or the opcode.
+ * Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009. */
+LKS_API lks_status lks_dataset_cifar10(lks_dataset **dataset, const char *directory, int is_train);
+
 typedef struct lks_classification_options {
     int64_t n_samples;          /* 0: 10000 */
     int64_t n_features;         /* 0: 1024 */
@@ -52,10 +60,14 @@ LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean,
 /* From now on a feature x of this set, and of slices made after, reads as (x - mean) / deviation.
  * Errors: LKS_ERR_ARGUMENT where deviation is not positive or either is not finite. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
+/* The same for each channel of images (n_channels values in each array). */
+LKS_API lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means, double *deviations);
+LKS_API lks_status lks_dataset_normalize_channels(lks_dataset *dataset, const double *means, const double *deviations);
 
 LKS_API void lks_dataset_destroy(lks_dataset *dataset);
 LKS_API int64_t lks_dataset_count(const lks_dataset *dataset);      /* N */
 LKS_API int64_t lks_dataset_n_features(const lks_dataset *dataset); /* F */
+LKS_API int64_t lks_dataset_n_channels(const lks_dataset *dataset); /* of images; 1 where samples are none */
 LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);
 /* Writes sample `index` (F floats) and its label. Errors: LKS_ERR_ARGUMENT for an index outside 0..N-1. */
 LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label);
@@ -100,6 +112,13 @@ LKS_API lks_status lks_partition(int64_t count, const double *fractions, int n_p
  * LKS_SHARD_BATCHES: the global batch i goes whole to rank i mod n; a step is then n batches of batch / n samples. */
 typedef enum lks_shard_mode { LKS_SHARD_BLOCKS, LKS_SHARD_BATCHES } lks_shard_mode;
 
+/* Images changed at random, each time they are read; what happens to a sample depends on (seed, epoch, its index in the
+ * data set) only. Zeros: nothing. */
+typedef struct lks_augment_options {
+    int64_t crop_padding; /* cut to its own size out of the image with so many black pixels added on every side */
+    int flip;             /* 1: mirrored left-right, every other time */
+} lks_augment_options;
+
 typedef struct lks_loader_options {
     int64_t batch;  /* global batch: samples of all ranks in one step; required */
     uint64_t seed;  /* order of samples depends on (seed, epoch) only */
@@ -109,6 +128,7 @@ typedef struct lks_loader_options {
     int n_workers;          /* prefetch threads: 0: chosen by the free CPUs; -1: none, batches are made in the call */
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
+    lks_augment_options augment; /* before normalisation, so black is 0 there */
 } lks_loader_options;
 
 /* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
@@ -129,7 +149,8 @@ typedef struct lks_loader lks_loader;
 /* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short. Allocates
  * all that it will ever need. A loader may be used by one thread at a time.
  * Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks, rank outside the world, an index outside the data
- * set, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ * set, augmentation of what is no image or by a padding of more than its size, each named; LKS_ERR_MEMORY,
+ * LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch. */

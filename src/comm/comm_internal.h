@@ -94,8 +94,9 @@ lks_status lksi_open(lks_group *group, const lksi_call *call);
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
 /* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
-/* The same in either context, for a call whose clock may have started before (0: it starts with its first wait). */
-lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progress *progress);
+/* The same in either context, for a call that has filled in lksi_progress_in: its clock may have started before (0: it
+ * starts with its first wait). Filled in there and not copied: a copy by vectors waits for the stores that it reads. */
+lks_status lksi_start(lks_group *group, lksi_context context);
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -138,6 +139,13 @@ typedef struct lksi_selection {
     const char *last;                                  /* algorithm of the last call */
 } lksi_selection;
 
+/* The last call in which this rank needed nothing of the others (exchange.c). */
+typedef struct lksi_row {
+    const lksi_operation *operation;
+    int root;
+    uint64_t exchange;
+} lksi_row;
+
 struct lks_group {
     int rank, size;
     lksi_world *world;
@@ -176,6 +184,8 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
+    uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
+    lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
     const char
@@ -279,14 +289,17 @@ int lksi_blame(lks_group *group, int awaited, const char **why);
 
 /* The line that this rank shows in the coming exchange: fill payload, then lksi_post_and_collect. */
 static inline lksi_post *lksi_post_next(lks_group *group) {
-    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) & 1];
+    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) % LKSI_N_POSTS];
 }
 /* The line that `rank` showed in the last exchange; valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
-    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges & 1];
+    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges % LKSI_N_POSTS];
 }
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
+/* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it
+ * does not wait for them, and compares later. For operations of the table. */
+lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);
 /* Returns when all ranks have called it; everything written before is then visible to all. */
 lks_status lksi_meet(lks_group *group);
 

@@ -20,21 +20,61 @@ typedef struct lksi_samples {
     int32_t *labels; /* (N) */
 } lksi_samples;
 
+enum { LKSI_MAX_CHANNELS = 4 };
+
+/* How a sample's features lie: n_channels * height * width of them. What is no image has one channel and one row. */
+typedef struct lksi_image {
+    int64_t n_channels, height, width;
+} lksi_image;
+
 struct lks_dataset {
     lksi_samples *samples;
     int64_t begin; /* first sample of this set within `samples` */
     int64_t count, n_features, n_classes;
-    float scale, shift; /* what is read is element * scale + shift */
+    lksi_image image;
+    float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS]; /* what is read of channel c: element * scale + shift */
 };
 
 /* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */
 lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
                                int64_t n_classes);
+/* Says that samples are images, which are not normalised yet. */
+void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width);
 /* As lksi_hash64, eight bytes at a time: for what is large. */
 uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes);
-/* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count). */
-void lksi_dataset_gather(const lks_dataset *dataset, const int64_t *indices, int64_t count, float *features,
-                         int32_t *labels);
+
+/* --- reading samples (gather.c, augment.c, augment_isa.c) --- */
+
+/* Which image is drawn, and where a changed one is put together. */
+typedef struct lksi_augmentation {
+    lks_augment_options options;
+    uint64_t seed;
+    int64_t epoch;
+    void *scratch; /* room for the elements of one sample */
+} lksi_augmentation;
+
+/* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count). `augmentation`: NULL for
+ * the samples as they are. */
+void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
+                         int64_t count, float *features, int32_t *labels);
+
+/* A crop of the image padded with zeros: its pixel (y, x) is pixel (y + down, x + right) of the original. */
+typedef struct lksi_crop {
+    int64_t down, right;
+    bool is_flipped; /* left-right, after the crop */
+} lksi_crop;
+
+/* LKS_ERR_ARGUMENT where `options` do not suit the data set. */
+lks_status lksi_augment_check(const lks_augment_options *options, const lks_dataset *dataset);
+bool lksi_augment_is_on(const lks_augment_options *options);
+/* What happens to sample `index`: a function of it, the seed and the epoch alone. */
+lksi_crop lksi_augment_draw(const lksi_augmentation *augmentation, int64_t index);
+
+typedef struct lksi_augment_kernels {
+    /* Elements of 1 or 4 bytes; `out` and `in` are whole images. */
+    void (*crop)(void *out, const void *in, size_t nbytes_each, const lksi_image *image, const lksi_crop *crop);
+} lksi_augment_kernels;
+LKSI_ISA_DECLARE(lksi_augment_kernels, lksi_augment);
 
 /* --- conversion (convert_isa.c) --- */
 
@@ -103,6 +143,57 @@ struct lks_text {
 /* Appends the tokens of a file to `split`, which may come to hold `max_tokens`. */
 lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file *file, size_t max_tokens);
 
+/* --- CIFAR-10 (cifar10.c, cifar10_binary.c, cifar10_python.c, pickle.c) --- */
+
+enum { LKSI_CIFAR10_N_CLASSES = 10, LKSI_CIFAR10_N_PIXELS = 3 * 32 * 32 };
+
+/* Read a file of `n_records` images into pixels (n_records, 3072) and labels (n_records). */
+lks_status lksi_cifar10_parse_binary(const lksi_file *file, int64_t n_records, uint8_t *pixels, int32_t *labels);
+lks_status lksi_cifar10_parse_python(const lksi_file *file, int64_t n_records, uint8_t *pixels, int32_t *labels);
+
+typedef enum lksi_pickle_kind {
+    LKSI_PICKLE_NONE,
+    LKSI_PICKLE_FALSE,
+    LKSI_PICKLE_INTEGER,
+    LKSI_PICKLE_STRING,
+    LKSI_PICKLE_RECONSTRUCT, /* the names that are known: numpy.core.multiarray._reconstruct, */
+    LKSI_PICKLE_NDARRAY,     /* numpy.ndarray, */
+    LKSI_PICKLE_DTYPE,       /* numpy.dtype */
+    LKSI_PICKLE_TUPLE,
+    LKSI_PICKLE_LIST,
+    LKSI_PICKLE_DICT,   /* items: key, value, key, value, ... */
+    LKSI_PICKLE_OBJECT, /* items: what is called, its arguments (a tuple), and where there is one the state */
+    LKSI_PICKLE_MARK    /* on the reader's stack only */
+} lksi_pickle_kind;
+
+typedef struct lksi_pickle_value {
+    lksi_pickle_kind kind;
+    uint32_t container;  /* from tuple to object: which of the pickle's containers */
+    int64_t integer;     /* the integer; a string's length in bytes */
+    const uint8_t *data; /* a string's bytes, inside the file's */
+} lksi_pickle_value;
+
+typedef struct lksi_pickle_items {
+    lksi_pickle_value *items;
+    size_t count, capacity;
+} lksi_pickle_items;
+
+enum { LKSI_PICKLE_MAX_CONTAINERS = 64 };
+
+typedef struct lksi_pickle {
+    lksi_pickle_value root;
+    lksi_pickle_items containers[LKSI_PICKLE_MAX_CONTAINERS];
+    size_t n_containers;
+} lksi_pickle;
+
+/* Reads a pickle of the kind that CIFAR-10's batches are. It calls and imports nothing: what the file asks to be made
+ * is only written down. The caller destroys it, also after an error. */
+lks_status lksi_pickle_parse(const lksi_file *file, lksi_pickle *pickle);
+void lksi_pickle_destroy(lksi_pickle *pickle);
+/* The items of a value that is a `kind` (tuple to object) of at least `count` items; NULL where it is not. */
+const lksi_pickle_items *lksi_pickle_items_of(const lksi_pickle *pickle, const lksi_pickle_value *value,
+                                              lksi_pickle_kind kind, size_t count);
+
 /* --- random numbers (random.c) --- */
 
 /* What each stream of Philox is for: one seed serves all of them without their draws being related. */
@@ -114,7 +205,9 @@ typedef enum lksi_purpose {
     LKSI_FOR_COLUMNS,
     LKSI_FOR_ROWS,
     LKSI_FOR_FLIPS,
-    LKSI_FOR_FLIPPED_LABELS
+    LKSI_FOR_FLIPPED_LABELS,
+    LKSI_FOR_CROPS,
+    LKSI_FOR_MIRRORS
 } lksi_purpose;
 
 /* The stream for `purpose`; `detail` (an epoch, say) tells apart streams of one purpose. */

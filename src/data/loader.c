@@ -19,6 +19,7 @@ typedef struct slot {
     float *features;  /* (max share, F) */
     int32_t *labels;  /* (max share) */
     int64_t *indices; /* (max share) */
+    void *scratch;    /* (F), where images are changed */
     lks_batch batch;
     bool is_ready;
 } slot;
@@ -38,6 +39,7 @@ typedef struct place {
 struct lks_loader {
     const lks_dataset *dataset;
     lksi_sampler sampler;
+    lks_augment_options augment;
     int64_t *own_indices; /* the copy of options->indices, or NULL */
     int64_t n_steps;
 
@@ -81,7 +83,9 @@ static void build_order(lks_loader *loader, order *o, int64_t epoch) {
 static void fill(lks_loader *loader, slot *s, place at) {
     lksi_share share = lksi_sampler_share(&loader->sampler, at.step);
     memcpy(s->indices, order_of(loader, at.epoch)->indices + share.begin, (size_t)share.count * sizeof *s->indices);
-    lksi_dataset_gather(loader->dataset, s->indices, share.count, s->features, s->labels);
+    const lksi_augmentation augmentation = {loader->augment, loader->sampler.seed, at.epoch, s->scratch};
+    lksi_dataset_gather(loader->dataset, s->scratch != NULL ? &augmentation : NULL, s->indices, share.count,
+                        s->features, s->labels);
     s->batch = (lks_batch){
         .features = s->features,
         .labels = s->labels,
@@ -235,8 +239,13 @@ static lks_status copy_indices(lks_loader *loader) {
     return LKS_OK;
 }
 
-static lks_status create_slot(slot *s, int64_t max_share, int64_t n_features) {
-    s->features = lksi_alloc_array((size_t)max_share, (size_t)n_features * sizeof *s->features);
+static lks_status create_slot(const lks_loader *loader, slot *s, int64_t max_share) {
+    size_t n_features = (size_t)loader->dataset->n_features;
+    if (lksi_augment_is_on(&loader->augment)) {
+        s->scratch = lksi_alloc_array(n_features, sizeof *s->features);
+        if (s->scratch == NULL) return LKS_ERR_MEMORY;
+    }
+    s->features = lksi_alloc_array((size_t)max_share, n_features * sizeof *s->features);
     s->labels = lksi_alloc_array((size_t)max_share, sizeof *s->labels);
     s->indices = lksi_alloc_array((size_t)max_share, sizeof *s->indices);
     return s->features != NULL && s->labels != NULL && s->indices != NULL ? LKS_OK : LKS_ERR_MEMORY;
@@ -250,7 +259,7 @@ static lks_status create_slots(lks_loader *loader, int n_workers) {
     if (loader->slots == NULL) return LKS_ERR_MEMORY;
     loader->n_slots = n_slots;
     int64_t max_share = lksi_sampler_max_share(&loader->sampler);
-    for (int i = 0; i < n_slots; i++) LKS_TRY(create_slot(&loader->slots[i], max_share, loader->dataset->n_features));
+    for (int i = 0; i < n_slots; i++) LKS_TRY(create_slot(loader, &loader->slots[i], max_share));
     for (int i = 0; i < N_ORDERS; i++) {
         loader->orders[i].indices = lksi_alloc_array((size_t)loader->sampler.count, sizeof(int64_t));
         if (loader->orders[i].indices == NULL) return LKS_ERR_MEMORY;
@@ -272,12 +281,14 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->dataset = dataset;
+    created->augment = options->augment;
     pthread_mutex_init(&created->lock, NULL);
     pthread_cond_init(&created->work_came, NULL);
     pthread_cond_init(&created->work_done, NULL);
     int n_workers = 0;
     lks_status status;
     LKS_TRY_GOTO(lksi_sampler_init(&created->sampler, dataset, options), destroy);
+    LKS_TRY_GOTO(lksi_augment_check(&options->augment, dataset), destroy);
     created->n_steps = lksi_sampler_steps(&created->sampler);
     LKS_TRY_GOTO(choose_n_workers(created, options, &n_workers), destroy);
     LKS_TRY_GOTO(copy_indices(created), destroy);
@@ -301,6 +312,7 @@ void lks_loader_destroy(lks_loader *loader) {
         lksi_free(loader->slots[i].features);
         lksi_free(loader->slots[i].labels);
         lksi_free(loader->slots[i].indices);
+        lksi_free(loader->slots[i].scratch);
     }
     for (int i = 0; i < N_ORDERS; i++) lksi_free(loader->orders[i].indices);
     lksi_free(loader->slots);

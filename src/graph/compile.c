@@ -33,10 +33,8 @@ static void count_users(compiler *c) {
 static void remove_unused(compiler *c) {
     for (size_t i = c->ir.n_nodes; i-- > 0;) {
         lksi_ir_node *node = &c->ir.nodes[i];
-        if (node->op == LKSI_OP_RESHAPE) {
-            node->is_removed = true;
-            continue;
-        }
+        if (node->op == LKSI_OP_RESHAPE) node->is_removed = true;
+        if (node->is_removed) continue;
         bool is_used = false;
         for (int j = 0; j < node->n_outputs; j++)
             if (c->n_users[node->outputs[j]] > 0 || c->ir.values[node->outputs[j]].role == LKSI_GRADIENT)
@@ -311,6 +309,7 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(build_ir(c, options, outputs, n_outputs));
     LKS_TRY(find_storage(c));
     count_users(c);
+    lksi_fuse(&c->ir, c->n_users);
     remove_unused(c);
     LKS_TRY(lower_all(c));
     LKS_TRY(place(c));

@@ -34,4 +34,7 @@ struct lks_program {
     bool has_run_forward, is_timed;
 };
 
+/* Merges nodes of the backward pass where one kernel does the work of two. `n_users`: per value, how many read it. */
+void lksi_fuse(lksi_ir *ir, int *n_users);
+
 #endif

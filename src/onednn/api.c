@@ -1,10 +1,9 @@
 /* The C API of oneDNN 2.x and 3.x. Primitives are made at compile time and executed with the memory of the moment. */
-#include "onednn/api.h"
+#include "onednn/api_internal.h"
 
-#include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 
-#define IS_V3 (DNNL_VERSION_MAJOR >= 3)
+#define IS_V3 LKSI_DNNL_IS_V3
 
 static dnnl_engine_t cpu_engine; /* one for the process; oneDNN's engines are thread-safe */
 static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
@@ -13,7 +12,12 @@ static void make_engine(void) {
     if (dnnl_engine_create(&cpu_engine, dnnl_cpu, 0) != dnnl_success) cpu_engine = NULL;
 }
 
-static lks_status check(dnnl_status_t status, const char *what) {
+dnnl_engine_t lksi_dnnl_engine(void) {
+    pthread_once(&engine_once, make_engine);
+    return cpu_engine;
+}
+
+lks_status lksi_dnnl_check(dnnl_status_t status, const char *what) {
     if (status == dnnl_success) return LKS_OK;
     return lksi_error(status == dnnl_out_of_memory ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM,
                       "oneDNN: %s failed with status %d", what, (int)status);
@@ -28,7 +32,7 @@ const char *lksi_dnnl_version_text(void) {
 
 lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
-    return check(dnnl_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc), "sgemm");
+    return lksi_dnnl_check(dnnl_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc), "sgemm");
 }
 
 /* --- element-wise primitives --- */
@@ -115,7 +119,7 @@ lks_status lksi_dnnl_eltwise_create(lksi_dnnl_eltwise **eltwise, lksi_op op, int
     }
     if (status != dnnl_success) {
         lksi_dnnl_eltwise_destroy(created);
-        return check(status, lksi_op_name(op));
+        return lksi_dnnl_check(status, lksi_op_name(op));
     }
     *eltwise = created;
     return LKS_OK;
@@ -145,5 +149,5 @@ lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, con
     if (status == dnnl_success)
         status = dnnl_primitive_execute(eltwise->primitive, eltwise->stream, eltwise->is_gradient ? 3 : 2,
                                         eltwise->is_gradient ? backward : forward);
-    return check(status, "eltwise");
+    return lksi_dnnl_check(status, "eltwise");
 }

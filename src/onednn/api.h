@@ -15,4 +15,29 @@ void lksi_dnnl_eltwise_destroy(lksi_dnnl_eltwise *eltwise); /* accepts NULL */
 /* Forward: y = f(x), `dy` is NULL; x and y may be the same. Gradient: `x` is f's result, y = dy * f'. */
 lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, const float *dy, float *y);
 
+/* --- primitives on tensors in layouts of their own --- */
+
+/* A primitive with its arguments' memory objects; they are pointed at the data of the moment. */
+typedef struct lksi_dnnl_primitive lksi_dnnl_primitive;
+void lksi_dnnl_primitive_destroy(lksi_dnnl_primitive *primitive); /* accepts NULL */
+size_t lksi_dnnl_primitive_scratch_nbytes(const lksi_dnnl_primitive *primitive);
+/* `data`: the arguments in the order that the creating function names. */
+lks_status lksi_dnnl_primitive_run(lksi_dnnl_primitive *primitive, void *const *data, void *scratch);
+
+/* One of the three convolutions. Layouts: what the primitive wants them to be, an answer. */
+typedef struct lksi_dnnl_convolution {
+    lksi_op op; /* CONV2D, CONV2D_GRAD_INPUT or CONV2D_GRAD_WEIGHT */
+    const lksi_attributes *attributes;
+    const lksi_tensor *x, *w, *y; /* or their gradients */
+    bool has_bias;                /* CONV2D; the weight's gradient always comes with the bias's */
+    lksi_layout x_layout, w_layout, y_layout;
+} lksi_dnnl_convolution;
+
+/* Arguments: x, w, y, b (y of CONV2D_GRAD_INPUT is dy, x dx, and so on); b where there is one. */
+lks_status lksi_dnnl_convolution_create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *convolution);
+
+/* Arguments: from, to. */
+lks_status lksi_dnnl_reorder_create(lksi_dnnl_primitive **primitive, const lksi_tensor *tensor, uint64_t from,
+                                    uint64_t to);
+
 #endif

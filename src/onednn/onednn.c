@@ -3,9 +3,14 @@
 #include "onednn/onednn.h"
 
 #include "onednn/api.h"
+#include "onednn/batch_norm.h"
+#include "onednn/convolution.h"
 #include "onednn/kernels.h"
+#include "onednn/layout.h"
 #include "onednn/linear.h"
+#include "onednn/pool.h"
 #include "onednn/recurrent.h"
+#include "onednn/reorder.h"
 #include "onednn/tanh.h"
 #include "reference/reference.h"
 
@@ -44,7 +49,10 @@ static lks_status lower_tanh(const lksi_lowering *lowering, lksi_kernel *kernel)
     return LKS_OK;
 }
 
+/* --- all operators --- */
+
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
     lksi_lowering row_major = *question;
     lksi_lowering_make_row_major(&row_major);
     const lksi_lowering *lowering = &row_major;
@@ -63,15 +71,39 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
         return lksi_onednn_lower_recurrent_grad(lowering, kernel);
     case LKSI_OP_TANH:
         return lower_tanh(question, kernel);
+    case LKSI_OP_REORDER:
+        return lksi_onednn_lower_reorder(question, kernel);
+    case LKSI_OP_CONV2D:
+    case LKSI_OP_CONV2D_GRAD_INPUT:
+    case LKSI_OP_CONV2D_GRAD_WEIGHT:
+        return lksi_onednn_lower_convolution(question, kernel);
+    case LKSI_OP_MAX_POOL2D:
+    case LKSI_OP_MAX_POOL2D_GRAD:
+    case LKSI_OP_AVG_POOL2D:
+    case LKSI_OP_AVG_POOL2D_GRAD:
+        return lksi_onednn_lower_pool(question, kernel);
+    case LKSI_OP_BATCH_NORM:
+    case LKSI_OP_BATCH_NORM_INFERENCE:
+    case LKSI_OP_BATCH_NORM_GRAD:
+        return lksi_onednn_lower_batch_norm(question, kernel);
     default:
         if (lksi_onednn_lower_loop(question, kernel)) return LKS_OK;
         return lksi_reference_lower(device, lowering, kernel);
     }
 }
 
+static lks_status choose_storage(const lks_device *device, const lksi_lowering *user, int input, lksi_layout *storage) {
+    *storage = (lksi_layout){0};
+    lksi_device_enter(device);
+    bool is_convolved = user->op == LKSI_OP_CONV2D && input == 1;
+    return is_convolved ? lksi_onednn_choose_convolution_storage(user, storage) : LKS_OK;
+}
+
 extern const lksi_device_ops lksi_onednn_device;
 const lksi_device_ops lksi_onednn_device = {.name = "cpu",
                                             .has_f64 = false,
                                             .lower = lower,
+                                            .choose_storage = choose_storage,
                                             .update = lksi_reference_update,
-                                            .sum_squares = lksi_reference_sum_squares};
+                                            .sum_squares = lksi_reference_sum_squares,
+                                            .layout_name = lksi_layout_text};

@@ -1,11 +1,55 @@
-/* Batch norm and layer norm. */
+/* Batch norm. */
 #include "op/op_internal.h"
 
+#include <math.h>
+
+static lks_status infer_forward(const lksi_inference *q) {
+    const lksi_tensor *x = &q->inputs[0];
+    bool fits = x->n_dims >= 2 && lksi_type_is_float(x->type);
+    for (int i = 1; fits && i < 5; i++) {
+        const lksi_tensor *v = &q->inputs[i];
+        fits = v->n_dims == 1 && v->dims[0] == x->dims[1] && v->type == x->type;
+    }
+    if (!fits) return lksi_misfit(q, "x (N,C,...), weight, bias, running mean and variance (C)");
+    if (!(q->attributes->epsilon >= 0) || !isfinite(q->attributes->epsilon))
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: its epsilon is %g", lksi_op_name(q->op), q->attributes->epsilon);
+    q->outputs[0] = *x;
+    if (q->op == LKSI_OP_BATCH_NORM) q->outputs[1] = q->outputs[2] = q->inputs[1];
+    return LKS_OK;
+}
+
 lks_status lksi_infer_normalize(const lksi_inference *q) {
-    return lksi_error(LKS_ERR_UNSUPPORTED, "%s is not built yet", lksi_op_name(q->op));
+    if (q->op != LKSI_OP_BATCH_NORM_GRAD) return infer_forward(q);
+    q->outputs[0] = q->inputs[0];
+    q->outputs[1] = q->outputs[2] = q->inputs[2];
+    return LKS_OK;
+}
+
+/* factor * value, times dloss as every gradient is: the sum over ranks, divided by the samples, is then the mean. */
+static lksi_value statistic(lksi_op_builder *builder, double factor, lksi_value value) {
+    return builder->emit(builder, &(lksi_emission){.op = LKSI_OP_SCALE,
+                                                   .attributes = &(lksi_attributes){.factor = factor},
+                                                   .n_inputs = 2,
+                                                   .inputs = {value, builder->seed}});
+}
+
+static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    const lksi_value *in = at->inputs, *out = at->outputs;
+    lksi_value dx =
+        builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD,
+                                                .attributes = at->attributes,
+                                                .n_inputs = 5,
+                                                .inputs = {in[0], at->output_gradients[0], in[1], out[1], out[2]}});
+    for (int i = 0; i < 3; i++)
+        if (at->needs_gradient[i] && dx != LKSI_NO_VALUE) gradients[i] = dx + i;
+    /* n elements give the unbiased variance a factor n / (n - 1); of one element there is none, it stays 0. */
+    double n = (double)lksi_tensor_count(&at->input_tensors[0], 0) / (double)at->input_tensors[0].dims[1];
+    if (at->needs_gradient[3]) gradients[3] = statistic(builder, 1, out[1]);
+    if (at->needs_gradient[4]) gradients[4] = statistic(builder, n > 1 ? n / (n - 1) : 1, out[2]);
 }
 
 lks_status lksi_differentiate_normalize(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    (void)builder, (void)gradients;
-    return lksi_no_gradient(at);
+    if (at->op != LKSI_OP_BATCH_NORM) return lksi_no_gradient(at);
+    differentiate_forward(at, builder, gradients);
+    return LKS_OK;
 }

@@ -1,11 +1,40 @@
 /* Pooling. */
 #include "op/op_internal.h"
 
+/* No window may lie in the padding alone: it would have no largest element. */
+static lks_status infer_forward(const lksi_inference *q) {
+    const lksi_tensor *x = &q->inputs[0];
+    const lksi_attributes *a = q->attributes;
+    if (x->n_dims != 4 || !lksi_type_is_float(x->type)) return lksi_misfit(q, "x (N,C,H,W)");
+    for (int i = 0; i < 2; i++) {
+        LKS_TRY(lksi_check_window_option(q, "stride", a->stride[i], 1));
+        LKS_TRY(lksi_check_window_option(q, "padding", a->padding[i], 0));
+        if (a->padding[i] > a->window[i] / 2)
+            return lksi_error(LKS_ERR_ARGUMENT, "%s: a padding of %lld is more than half of the window of %lld",
+                              lksi_op_name(q->op), (long long)a->padding[i], (long long)a->window[i]);
+    }
+    q->outputs[0] = (lksi_tensor){x->type, 4, {x->dims[0], x->dims[1]}};
+    LKS_TRY(lksi_infer_windows(q, a->window));
+    if (q->op == LKSI_OP_MAX_POOL2D) {
+        q->outputs[1] = q->outputs[0];
+        q->outputs[1].type = LKS_I32;
+    }
+    return LKS_OK;
+}
+
 lks_status lksi_infer_pool(const lksi_inference *q) {
-    return lksi_error(LKS_ERR_UNSUPPORTED, "%s is not built yet", lksi_op_name(q->op));
+    bool is_forward = q->op == LKSI_OP_MAX_POOL2D || q->op == LKSI_OP_AVG_POOL2D;
+    return is_forward ? infer_forward(q) : LKS_OK; /* a gradient's shape is given */
 }
 
 lks_status lksi_differentiate_pool(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    (void)builder, (void)gradients;
-    return lksi_no_gradient(at);
+    bool is_max = at->op == LKSI_OP_MAX_POOL2D;
+    if (!is_max && at->op != LKSI_OP_AVG_POOL2D) return lksi_no_gradient(at);
+    gradients[0] =
+        builder->emit(builder, &(lksi_emission){.op = is_max ? LKSI_OP_MAX_POOL2D_GRAD : LKSI_OP_AVG_POOL2D_GRAD,
+                                                .attributes = at->attributes,
+                                                .n_inputs = is_max ? 2 : 1,
+                                                .inputs = {at->output_gradients[0], at->outputs[is_max]},
+                                                .result = &at->input_tensors[0]});
+    return LKS_OK;
 }

@@ -204,6 +204,38 @@ static int payloads_are_exchanged(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Whoever needs nothing of the others runs ahead of them, so each call has values of its own, and some are late. */
+static int rows_of_small_calls_agree(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    int32_t in[MAX_TEST_RANKS], out[MAX_TEST_RANKS];
+    MUST_OK(lks_init(&world, NULL));
+    for (int root = 0; root < size && root < 3; root++)
+        for (int i = 0; i < 120; i++) {
+            int32_t value = root * 1000 + i, got[4] = {value, value + 1, value + 2, value + 3};
+            if (i % 40 == 7 && rank == (root + 1) % size) lksi_sleep_ns(200000);
+            if (rank != root) memset(got, 0, sizeof got);
+            MUST_OK(lks_broadcast(world, got, 4, LKS_I32, root, NULL));
+            for (int k = 0; k < 4; k++) MUST(got[k] == value + k);
+            if (i < 40) continue;
+            for (int k = 0; k < size; k++) in[k] = value * 100 + k;
+            if (i < 80) {
+                MUST_OK(lks_scatter(world, in, out, 1, LKS_I32, root, NULL));
+                MUST(out[0] == value * 100 + rank);
+            } else {
+                MUST_OK(lks_gather(world, &in[rank], out, 1, LKS_I32, root, NULL));
+                for (int k = 0; k < size && rank == root; k++) MUST(out[k] == value * 100 + k);
+            }
+        }
+    for (int i = 0; i < 100; i++) {
+        int32_t own = i * 100 + rank;
+        MUST_OK(lks_gather(world, &own, out, 1, LKS_I32, size - 1, NULL));
+        for (int k = 0; k < size && rank == size - 1; k++) MUST(out[k] == i * 100 + k);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
 /* Ranks as threads; as processes over shared memory, and over tcp, where the operations take their other forms. */
 static void on_every_transport(rank_function function) {
     static const int sizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
@@ -230,10 +262,12 @@ ON_EVERY_TRANSPORT(mixed_buffers_agree)
 ON_EVERY_TRANSPORT(barriers_hold)
 ON_EVERY_TRANSPORT(symmetric_copies_are_found)
 ON_EVERY_TRANSPORT(payloads_are_exchanged)
+ON_EVERY_TRANSPORT(rows_of_small_calls_agree)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payloads_are_exchanged_on_every_transport),
+        cmocka_unit_test(rows_of_small_calls_agree_on_every_transport),
         cmocka_unit_test(barriers_hold_on_every_transport),
         cmocka_unit_test(symmetric_copies_are_found_on_every_transport),
         cmocka_unit_test(mixed_buffers_agree_on_every_transport),

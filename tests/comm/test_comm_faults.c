@@ -85,6 +85,62 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
     }
 }
 
+/* --- a root that runs ahead of a row of small broadcasts --- */
+
+/* A receiver reads what the root has not waited for; the root learns of it at its next call that waits. */
+static int disagree_in_a_row(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x[2] = {0};
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 0; i < 5; i++) MUST_OK(lks_broadcast(world, x, 1, LKS_I32, 0, NULL));
+    lks_status status = lks_broadcast(world, x, rank == 1 ? 2 : 1, LKS_I32, 0, NULL);
+    if (rank == 0 && status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 6: ");
+    MUST_SAY("rank 0 called broadcast(count 1, i32, root 0, algorithm direct)");
+    MUST_SAY("rank 1 called broadcast(count 2, i32, root 0, algorithm direct)");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) run_threads(3, disagree_in_a_row, NULL);
+    for (int i = 0; i < 20; i++) run_processes(2, disagree_in_a_row, NULL);
+}
+
+/* The other one calls nothing any more: it leaves, or is there and silent past the deadline. */
+static int broadcast_to_nobody(int rank, int size, void *argument) {
+    (void)size;
+    bool is_silent = *(bool *)argument;
+    lks_group *world;
+    int32_t x = 0;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = is_silent ? 300 : 0}));
+    for (int i = 0; i < 3; i++) MUST_OK(lks_broadcast(world, &x, 1, LKS_I32, 0, NULL));
+    if (rank == 0) {
+        lks_status status = LKS_OK;
+        int n_calls = 0;
+        for (; status == LKS_OK; n_calls++) status = lks_broadcast(world, &x, 1, LKS_I32, 0, NULL);
+        MUST(n_calls <= 16);
+        MUST(status == (is_silent ? LKS_ERR_TIMEOUT : LKS_ERR_PEER));
+        MUST_SAY("rank 1 (host ");
+    } else if (is_silent) {
+        lksi_sleep_ns(INT64_C(1000000000));
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_root_runs_ahead_only_so_far(void **state) {
+    (void)state;
+    for (int is_silent = 0; is_silent < 2; is_silent++) {
+        bool argument = is_silent != 0;
+        run_threads(2, broadcast_to_nobody, &argument);
+        run_processes(2, broadcast_to_nobody, &argument);
+    }
+}
+
 /* --- ranks that die or stop --- */
 
 typedef struct fate {
@@ -415,6 +471,8 @@ static void nothing_is_left_in_dev_shm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
+        cmocka_unit_test(a_root_runs_ahead_only_so_far),
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
         cmocka_unit_test(a_kill_at_any_moment_is_survived),
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),

@@ -374,9 +374,63 @@ static int nonsense_arrives(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Half of it is kept when a receive comes that it does not suit. */
+static int half_a_message_does_not_fit(int rank, int size, void *argument) {
+    (void)size;
+    const wires *w = argument;
+    lks_group *world;
+    host h = {0};
+    int line;
+    struct {
+        lksi_frame head;
+        unsigned char data[50];
+    } half = {.head = {.kind = LKSI_FRAME_EAGER, .nbytes = 100, .type = LKS_U8, .tag = 1}};
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    if ((line = move_apart(world, &h, argument)) != 0) return line;
+    MUST_OK(lksi_messages_open(world));
+    if (rank == 3) MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], &half, sizeof half) == sizeof half);
+    MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"}));
+    float x = 0;
+    if (rank == 0) lksi_messages_progress(world);
+    lks_status status = lks_recv(world, &x, 1, LKS_F32, rank == 0 ? 3 : 0, 1, NULL);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 3 sent 100 u8 with tag 1, rank 0 receives up to 1 f32");
+    move_together(world, &h);
+    lks_group_destroy(world);
+    return 0;
+}
+
+/* A large message's data may be asked for once, when it has been announced. */
+static int a_permission_comes_twice(int rank, int size, void *argument) {
+    (void)size;
+    enum { NBYTES = 8 << 20 };
+    static unsigned char data[NBYTES];
+    const wires *w = argument;
+    lks_group *world;
+    host h = {0};
+    int line;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    if ((line = move_apart(world, &h, argument)) != 0) return line;
+    MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"}));
+    if (rank == 3) {
+        const lksi_frame twice[2] = {{.kind = LKSI_FRAME_PERMITTED, .id = 1}, {.kind = LKSI_FRAME_PERMITTED, .id = 1}};
+        lksi_sleep_ns(30000000); /* the announcement is out by then */
+        MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], twice, sizeof twice) == sizeof twice);
+    }
+    lks_status status = rank == 0 ? lks_send(world, data, NBYTES, LKS_U8, 3, 1)
+                                  : lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
+    MUST(status == (rank == 0 ? LKS_ERR_FORMAT : LKS_ERR_PEER));
+    MUST_SAY("rank 0 got a frame that makes no sense from rank 3: kind 3, id 1");
+    move_together(world, &h);
+    lks_group_destroy(world);
+    return 0;
+}
+
 static void a_frame_that_makes_no_sense_is_an_error(void **state) {
     (void)state;
     run_hosts(nonsense_arrives);
+    run_hosts(half_a_message_does_not_fit);
+    run_hosts(a_permission_comes_twice);
 }
 
 int main(void) {

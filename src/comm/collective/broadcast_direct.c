@@ -4,7 +4,7 @@
  *                                                     ──> rank 2
  *                                                     ──> rank 3
  *
- *     up to 40 bytes          the root's line carries them           steps: 1
+ *     up to 80 bytes          the root's line carries them           steps: 1
  *     symmetric at the root   all read the root's, then a barrier    steps: 2          bytes: N read per rank
  *     otherwise               the root stages a chunk, all copy it   steps: ceil(N/S)  bytes: N written by the root,
  *                             while it stages the next                                 N read per rank

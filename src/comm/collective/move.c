@@ -4,6 +4,7 @@
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
  *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
  *
+ * Whoever only gives what fits into a line runs ahead of the others (exchange.c).
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
  * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
  */
@@ -54,6 +55,12 @@ static void keep_own(const mover *m) {
 
 /* --- in the lines --- */
 
+/* Whether this rank reads from another. */
+static bool needs_others(const mover *m) {
+    if (!is_among(m->move->readers, m->call, m->group->rank)) return false;
+    return m->move->sources == LKSI_EVERYONE || m->call->root != m->group->rank;
+}
+
 static lks_status in_line(const mover *m) {
     lks_group *group = m->group;
     int rank = group->rank;
@@ -61,7 +68,7 @@ static lks_status in_line(const mover *m) {
         size_t nbytes = m->move->is_personal ? m->layout.total : block_of(m, rank, rank).nbytes;
         if (nbytes > 0) memcpy(lksi_post_next(group)->payload, m->move->in, nbytes);
     }
-    LKS_TRY(lksi_open(group, m->call));
+    LKS_TRY(needs_others(m) ? lksi_open(group, m->call) : lksi_post_and_run_ahead(group, m->call));
     for (int source = 0; source < group->size && is_among(m->move->readers, m->call, rank); source++) {
         if (source == rank || !is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank);

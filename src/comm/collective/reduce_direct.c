@@ -1,6 +1,6 @@
 /* reduce, direct: the root reads all inputs where they lie and adds them in canonical order.
  *
- *     up to 40 bytes of accumulators: the lines of the first exchange carry them          steps: 1
+ *     up to 80 bytes of accumulators: the lines of the first exchange carry them          steps: 1
  *
  *     ordinary buffers      each rank stages a chunk of S = 64 KiB, the root reduces       steps: 1 per chunk
  *                           all while the next chunk comes

@@ -1,6 +1,6 @@
 /* reduce_scatter, direct: rank r reads block r of all inputs where they lie and adds them in canonical order.
  *
- *     40 bytes of accumulators in all: the lines of the first exchange carry them         steps: 1
+ *     80 bytes of accumulators in all: the lines of the first exchange carry them         steps: 1
  *
  *     symmetric inputs      block r of all inputs ─ reduce on rank r ─> its `out`         steps: 2
  *                                                              bytes per rank: N n read, N written

@@ -40,6 +40,8 @@ static void queue_data(lks_group *group, lksi_transfer *transfer) {
 static void conclude(lks_group *group, lksi_pair *pair, const lksi_outgoing *out) {
     lksi_transfer *transfer = out->transfer;
     if (out == &pair->credit) pair->is_credit_queued = false;
+    if (out->head.kind == LKSI_FRAME_ANNOUNCED || out->head.kind == LKSI_FRAME_PERMITTED)
+        transfer->awaits_answer = true;
     if (out->head.kind == LKSI_FRAME_EAGER) transfer->n_done = transfer->nbytes;
     if (out->head.kind == LKSI_FRAME_DATA) {
         transfer->n_done += (size_t)out->head.nbytes;
@@ -109,9 +111,10 @@ static lksi_transfer *find(lks_group *group, lksi_transfer_state state, int peer
     return id == 0 ? NULL : each;
 }
 
+/* An answer to what has not gone out yet would end or requeue a transfer whose frame is in the queue. */
 static lks_status begin_data(lks_group *group, int from, lksi_pair *pair) {
     lksi_transfer *transfer = find(group, LKSI_TRANSFER_MATCHED, from, pair->head.id);
-    if (transfer == NULL || pair->head.nbytes > transfer->nbytes - transfer->n_done)
+    if (transfer == NULL || !transfer->awaits_answer || pair->head.nbytes > transfer->nbytes - transfer->n_done)
         return nonsense(group, from, &pair->head);
     pair->transfer = transfer;
     pair->target = transfer->data + transfer->n_done;
@@ -130,8 +133,9 @@ static lks_status begin_frame(lks_group *group, int from, lksi_pair *pair) {
     if (head->kind == LKSI_FRAME_DATA) return begin_data(group, from, pair);
     if (head->kind == LKSI_FRAME_CREDIT) return LKS_OK;
     lksi_transfer *permitted = find(group, LKSI_TRANSFER_SENDING, from, head->id);
-    if (head->kind != LKSI_FRAME_PERMITTED || permitted == NULL || permitted->n_done > 0)
+    if (head->kind != LKSI_FRAME_PERMITTED || permitted == NULL || !permitted->awaits_answer)
         return nonsense(group, from, head);
+    permitted->awaits_answer = false;
     queue_data(group, permitted);
     return lksi_frames_flush(group, from);
 }

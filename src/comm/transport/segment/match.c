@@ -98,16 +98,19 @@ void lksi_match_whole(lks_group *group, lksi_pair *pair) {
 
 /* --- a receive comes --- */
 
-static lksi_arrival *take_arrival(lksi_messages *messages, const lksi_transfer *receive) {
+/* The link to the first message that suits, or to the end. */
+static lksi_arrival **find_arrival(lksi_messages *messages, const lksi_transfer *receive) {
     lksi_arrival **link = &messages->arrivals;
     while (*link != NULL &&
            ((*link)->head.tag != receive->tag || ((*link)->from != receive->peer && receive->peer != LKS_ANY_SOURCE)))
         link = &(*link)->next;
-    lksi_arrival *taken = *link;
-    if (taken == NULL) return NULL;
-    *link = taken->next;
-    if (taken->next == NULL) messages->arrivals_end = link;
-    return taken;
+    return link;
+}
+
+static void unlink_arrival(lksi_messages *messages, lksi_arrival **link) {
+    lksi_arrival *next = (*link)->next;
+    if (next == NULL) messages->arrivals_end = link;
+    *link = next;
 }
 
 /* Of a message to oneself the data is kept, or still with its send. */
@@ -123,18 +126,21 @@ static void take_own(lks_group *group, lksi_transfer *receive, const lksi_arriva
     lksi_transfer_finish(group, send);
 }
 
+/* A message that does not fit stays: it may still be coming in, and goes when the error has ended everything. */
 lks_status lksi_match_receive(lks_group *group, lksi_transfer *receive) {
-    lksi_arrival *arrival = take_arrival(group->messages, receive);
+    lksi_arrival **link = find_arrival(group->messages, receive), *arrival = *link;
     if (arrival == NULL) return LKS_OK;
-    lks_status status = bind(group, receive, arrival->from, &arrival->head);
-    if (status == LKS_OK && arrival->from == group->rank) {
+    LKS_TRY(bind(group, receive, arrival->from, &arrival->head));
+    unlink_arrival(group->messages, link);
+    lks_status status = LKS_OK;
+    if (arrival->from == group->rank) {
         take_own(group, receive, arrival);
-    } else if (status == LKS_OK && arrival->data == NULL) {
+    } else if (arrival->data == NULL) {
         status = lksi_frames_permit(group, receive);
-    } else if (status == LKS_OK && !arrival->is_whole) {
+    } else if (!arrival->is_whole) {
         arrival->taker = receive;
         return LKS_OK;
-    } else if (status == LKS_OK) {
+    } else {
         deliver(group, receive, arrival->data);
         lksi_frames_acknowledge(group, arrival->from, (size_t)arrival->head.nbytes);
         status = lksi_frames_flush(group, arrival->from);

@@ -66,6 +66,7 @@ struct lksi_transfer {
     unsigned char *data;
     size_t nbytes, n_done; /* a receive's room, until it is matched */
     uint64_t id;
+    bool awaits_answer; /* its announcement (of a send) or permission (of a receive) has gone out */
     lks_received *received;
     lksi_outgoing out; /* its frame under way: of a receive, the permission */
 };

@@ -208,9 +208,8 @@ lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int
                                               .n_ranks = n_ranks});
 }
 
-lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progress *progress) {
+lks_status lksi_start(lks_group *group, lksi_context context) {
     lksi_progress *current = lksi_progress_in(group, context);
-    *current = *progress;
     if (current->timeout_ms <= 0) current->timeout_ms = group->timeout_ms;
     LKS_TRY(lksi_group_refuse_dead(group));
     if (context == LKSI_CONTEXT_COLLECTIVE) lksi_activity_begin(group, context);

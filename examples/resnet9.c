@@ -1,0 +1,117 @@
+/* CIFAR-10, data-parallel: ResNet9, trained plainly or fast.
+ *
+ *     lockstep run -n 2 build/examples/resnet9 --data DIR --epochs 10
+ *     lockstep run -n 2 build/examples/resnet9 --data DIR --recipe fast
+ *
+ * DIR holds the binary version's files or the python version's.
+ *
+ *                 plain                      fast
+ *     images      in units of each channel's mean and deviation
+ *                 as they are                moved by up to 4 pixels, every other time mirrored
+ *     loss        cross entropy              with smoothed labels
+ *     optimizer   Adam, L2 1e-3              AdamW
+ *     rate        1e-3 all the time          one cycle
+ *     epochs      10                         30
+ */
+#include "resnet9_model.h"
+#include "trainer_run.h"
+
+#include <stdio.h>
+
+enum { PLAIN, FAST };
+
+typedef struct sets {
+    lks_dataset *train, *test;
+} sets;
+
+/* As many samples of an epoch as `rank` gets: its part of every whole batch, and of the last one. */
+static int64_t partition_length(int64_t count, int64_t batch, int rank, int n_ranks) {
+    int64_t last = count % batch;
+    return count / batch * (batch / n_ranks + (rank < batch % n_ranks)) + last / n_ranks + (rank < last % n_ranks);
+}
+
+static void print_partitions(const trainer_flags *flags, const lks_group *group, int64_t count) {
+    if (flags->is_quiet || lks_group_rank(group) != 0) return;
+    printf("partition lengths:");
+    for (int rank = 0; rank < lks_group_size(group); rank++)
+        printf(" %lld", (long long)partition_length(count, flags->batch, rank, lks_group_size(group)));
+    printf("\n");
+}
+
+/* Steps of the whole run: the length of the cycle. */
+static int64_t count_steps(const trainer_flags *flags, int64_t count) {
+    int64_t n_steps = flags->epochs * ((count + flags->batch - 1) / flags->batch);
+    return n_steps == 0 || (flags->steps > 0 && flags->steps < n_steps) ? flags->steps : n_steps;
+}
+
+static void set_recipe(trainer_job *job, int64_t recipe, const trainer_flags *flags) {
+    if (recipe == PLAIN) {
+        job->loss = lks_cross_entropy(job->logits, job->labels);
+        job->optimizer = lks_adam(&(lks_adam_options){.lr = flags->lr, .weight_decay = 1e-3});
+        return;
+    }
+    int64_t n_steps = count_steps(flags, lks_dataset_count(job->train_set));
+    job->loss = lks_cross_entropy_with(job->logits, job->labels, &(lks_cross_entropy_options){.label_smoothing = 0.1});
+    job->optimizer = lks_adamw(
+        &(lks_adamw_options){.lr = flags->lr, .weight_decay = 0.05, .schedule = lks_schedule_one_cycle(n_steps)});
+    job->loader.augment = (lks_augment_options){.crop_padding = 4, .flip = 1};
+}
+
+static int train(const trainer_flags *flags, int64_t recipe, lks_group *group, lks_device *device, const sets *data) {
+    lks_graph *g = lks_graph_create(device);
+    lks_node *x = lks_input(g, "image", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 32, 32});
+    trainer_job job = {.name = "resnet9",
+                       .group = group,
+                       .device = device,
+                       .logits = resnet9(x),
+                       .features = x,
+                       .labels = lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH}),
+                       .train_set = data->train,
+                       .test_set = data->test};
+    set_recipe(&job, recipe, flags);
+    print_partitions(flags, group, lks_dataset_count(data->train));
+    int exit_code = trainer_run(&job, flags);
+    lks_graph_destroy(g);
+    return exit_code;
+}
+
+/* Both sets in units of the training set's own means and deviations. */
+static lks_status read_sets(const char *directory, sets *data) {
+    double means[3], deviations[3];
+    lks_status status = lks_dataset_cifar10(&data->train, directory, 1);
+    if (status == LKS_OK) status = lks_dataset_cifar10(&data->test, directory, 0);
+    if (status == LKS_OK) status = lks_dataset_channel_moments(data->train, means, deviations);
+    if (status == LKS_OK) status = lks_dataset_normalize_channels(data->train, means, deviations);
+    if (status == LKS_OK) status = lks_dataset_normalize_channels(data->test, means, deviations);
+    return status;
+}
+
+static int resnet9_main(int argc, char **argv) {
+    int64_t recipe = PLAIN;
+    const trainer_flag own[] = {
+        {.name = "--recipe", .help = "how to train", .value = &recipe, .choices = "plain|fast"},
+        {.name = NULL},
+    };
+    trainer_flags flags = {.batch = 128, .seed = 1, .num_threads = 1};
+    trainer_flags_parse(&flags, own, argc, argv);
+    if (flags.lr == 0) flags.lr = recipe == PLAIN ? 1e-3 : 1e-2;
+    if (flags.epochs == 0 && flags.steps == 0) flags.epochs = recipe == PLAIN ? 10 : 30;
+    lks_group *group;
+    int exit_code;
+    if (trainer_begin(&flags, own, argv, &group, &exit_code)) return exit_code;
+
+    char directory[4096];
+    trainer_data_directory(&flags, "cifar-10-batches-bin", directory, sizeof directory);
+    sets data = {NULL, NULL};
+    lks_device *device = NULL;
+    lks_status status = trainer_device_create(&device, &flags);
+    if (status == LKS_OK) status = read_sets(directory, &data);
+    exit_code = trainer_all_ok(group, status) ? train(&flags, recipe, group, device, &data) : 1;
+    lks_dataset_destroy(data.test);
+    lks_dataset_destroy(data.train);
+    lks_device_destroy(device);
+    lks_group_destroy(group);
+    return exit_code;
+}
+
+int main(int argc, char **argv) { return lks_main(argc, argv, resnet9_main); }

@@ -1,0 +1,71 @@
+/* Samples as they are asked for: put together from all over the set, changed where that is wanted, made floats and
+ * normalised. It runs inside the training step, or beside it in a loader's threads. */
+#include "data/data_internal.h"
+
+#include <string.h>
+
+/* Rows come in random order, so the hardware does not foresee the next one: it is asked for while this one is read. */
+static void prefetch_row(const void *row, size_t nbytes) {
+    for (size_t offset = 0; offset < nbytes; offset += 64) __builtin_prefetch((const char *)row + offset);
+}
+
+/* The sample as it is drawn this time, in the scratch memory. */
+static const void *change(const lks_dataset *dataset, const lksi_augmentation *augmentation, int64_t index,
+                          const void *row, size_t nbytes_each) {
+    lksi_crop crop = lksi_augment_draw(augmentation, index);
+    LKSI_ISA_PICK(lksi_augment)->crop(augmentation->scratch, row, nbytes_each, &dataset->image, &crop);
+    return augmentation->scratch;
+}
+
+/* A sample's elements as floats, each channel in its own units. */
+static void convert_bytes(const lks_dataset *dataset, const lksi_convert_kernels *kernels, const uint8_t *row,
+                          float *to) {
+    size_t plane = (size_t)(dataset->n_features / dataset->image.n_channels);
+    for (size_t c = 0; c < (size_t)dataset->image.n_channels; c++)
+        kernels->bytes_to_floats(to + c * plane, row + c * plane, plane, dataset->scale[c], dataset->shift[c]);
+}
+
+static void convert_floats(const lks_dataset *dataset, const lksi_convert_kernels *kernels, const float *row,
+                           float *to) {
+    size_t plane = (size_t)(dataset->n_features / dataset->image.n_channels);
+    for (size_t c = 0; c < (size_t)dataset->image.n_channels; c++)
+        if (dataset->scale[c] == 1 && dataset->shift[c] == 0)
+            memcpy(to + c * plane, row + c * plane, plane * sizeof *to);
+        else
+            kernels->normalize(to + c * plane, row + c * plane, plane, dataset->scale[c], dataset->shift[c]);
+}
+
+static void gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
+                         int64_t count, float *features) {
+    const lksi_convert_kernels *kernels = LKSI_ISA_PICK(lksi_convert);
+    size_t n_features = (size_t)dataset->n_features;
+    const uint8_t *bytes = dataset->samples->bytes + (size_t)dataset->begin * n_features;
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *row = bytes + (size_t)indices[i] * n_features;
+        if (i + 1 < count) prefetch_row(bytes + (size_t)indices[i + 1] * n_features, n_features);
+        if (augmentation != NULL) row = change(dataset, augmentation, indices[i], row, sizeof *row);
+        convert_bytes(dataset, kernels, row, features + (size_t)i * n_features);
+    }
+}
+
+static void gather_values(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
+                          int64_t count, float *features) {
+    const lksi_convert_kernels *kernels = LKSI_ISA_PICK(lksi_convert);
+    size_t n_features = (size_t)dataset->n_features;
+    const float *values = dataset->samples->values + (size_t)dataset->begin * n_features;
+    for (int64_t i = 0; i < count; i++) {
+        const float *row = values + (size_t)indices[i] * n_features;
+        if (augmentation != NULL) row = change(dataset, augmentation, indices[i], row, sizeof *row);
+        convert_floats(dataset, kernels, row, features + (size_t)i * n_features);
+    }
+}
+
+void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
+                         int64_t count, float *features, int32_t *labels) {
+    if (dataset->samples->bytes != NULL)
+        gather_bytes(dataset, augmentation, indices, count, features);
+    else
+        gather_values(dataset, augmentation, indices, count, features);
+    const int32_t *all_labels = dataset->samples->labels + dataset->begin;
+    for (int64_t i = 0; i < count; i++) labels[i] = all_labels[indices[i]];
+}

@@ -1,0 +1,10 @@
+/* Batch norm by loops of ours: one pass for the statistics where oneDNN takes two, ReLU and its gradient included. */
+#ifndef LKSI_ONEDNN_BATCH_NORM_H
+#define LKSI_ONEDNN_BATCH_NORM_H
+
+#include "device/device.h"
+
+/* BATCH_NORM, BATCH_NORM_INFERENCE and BATCH_NORM_GRAD. */
+lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kernel *kernel);
+
+#endif

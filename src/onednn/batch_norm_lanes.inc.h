@@ -1,0 +1,139 @@
+/* Batch norm's loops over groups of LANES channels, as VECTORs; included by batch_norm_isa.c once per width. KEEP gives
+ * a value where a comparison holds, else 0. Sums are in f32 over a chunk of rows and in double over chunks. */
+
+#define NAME(function) LKSI_ISA_EXPAND(function, LANES)
+
+/* --- chunks --- */
+
+/* Rows a chunk adds in turn to UNROLLED sums, which do not wait for each other. */
+static inline void NAME(add_up)(const VECTOR sums[UNROLLED], float *sum) {
+    VECTOR total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    memcpy(sum, &total, sizeof total);
+}
+
+static inline void NAME(sum_chunk)(const chunk *c, const float *x, float *sum) {
+    VECTOR sums[UNROLLED] = {ZERO}, value;
+    for (int64_t i = 0; i < c->n_runs; i++)
+        for (int64_t p = 0; p < c->n_rows; p += UNROLLED)
+            for (int u = 0; u < UNROLLED; u++) {
+                if (p + u >= c->n_rows) break;
+                memcpy(&value, x + i * c->run_stride + (p + u) * c->row_stride, sizeof value);
+                sums[u] += value;
+            }
+    NAME(add_up)(sums, sum);
+}
+
+static inline void NAME(sum_squares)(const chunk *c, const float *x, const float *mean, float *sum) {
+    VECTOR sums[UNROLLED] = {ZERO}, value, center;
+    memcpy(&center, mean, sizeof center);
+    for (int64_t i = 0; i < c->n_runs; i++)
+        for (int64_t p = 0; p < c->n_rows; p += UNROLLED)
+            for (int u = 0; u < UNROLLED; u++) {
+                if (p + u >= c->n_rows) break;
+                memcpy(&value, x + i * c->run_stride + (p + u) * c->row_stride, sizeof value);
+                value -= center;
+                sums[u] += value * value;
+            }
+    NAME(add_up)(sums, sum);
+}
+
+/* Chunks are joined as in Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+ * variances", 1979. */
+static void NAME(moments)(const lksi_norm_group *g, const float *x, double *mean, double *squares) {
+    float sum[LANES], chunk_mean[LANES], chunk_squares[LANES];
+    double total = 0;
+    for (int l = 0; l < LANES; l++) mean[l] = squares[l] = 0;
+    for (chunk c = first_chunk(g); c.n_runs > 0; c = next_chunk(g, &c)) {
+        double count = (double)(c.n_runs * c.n_rows), share = count / (total + count);
+        NAME(sum_chunk)(&c, x + c.offset, sum);
+        for (int l = 0; l < LANES; l++) chunk_mean[l] = sum[l] / (float)count;
+        NAME(sum_squares)(&c, x + c.offset, chunk_mean, chunk_squares);
+        for (int l = 0; l < LANES; l++) {
+            double delta = (double)sum[l] / count - mean[l];
+            mean[l] += delta * share;
+            squares[l] += (double)chunk_squares[l] + delta * delta * total * share;
+        }
+        total += count;
+    }
+}
+
+/* dy at `at`, 0 where y is not above 0. (Not returned: vectors are passed in another way on every instruction set.) */
+static inline void NAME(load_gradient)(const float *dy, const float *y, int64_t at, VECTOR *gradient) {
+    VECTOR passed;
+    memcpy(gradient, dy + at, sizeof *gradient);
+    if (y == NULL) return;
+    memcpy(&passed, y + at, sizeof passed);
+    *gradient = KEEP(*gradient, passed > 0);
+}
+
+static inline void NAME(sum_products)(const chunk *c, const float *mean, const float *x, const float *dy,
+                                      const float *y, float *dy_sum, float *product_sum) {
+    VECTOR sums[UNROLLED] = {ZERO}, products[UNROLLED] = {ZERO}, value, gradient, center;
+    memcpy(&center, mean, sizeof center);
+    for (int64_t i = 0; i < c->n_runs; i++)
+        for (int64_t p = 0; p < c->n_rows; p += UNROLLED)
+            for (int u = 0; u < UNROLLED; u++) {
+                if (p + u >= c->n_rows) break;
+                int64_t at = c->offset + i * c->run_stride + (p + u) * c->row_stride;
+                NAME(load_gradient)(dy, y, at, &gradient);
+                memcpy(&value, x + at, sizeof value);
+                sums[u] += gradient;
+                products[u] += gradient * (value - center);
+            }
+    NAME(add_up)(sums, dy_sum);
+    NAME(add_up)(products, product_sum);
+}
+
+static void NAME(products)(const lksi_norm_group *g, const float *mean, const float *x, const float *dy, const float *y,
+                           double *dy_sum, double *product_sum) {
+    float sums[LANES], products[LANES];
+    for (int l = 0; l < LANES; l++) dy_sum[l] = product_sum[l] = 0;
+    for (chunk c = first_chunk(g); c.n_runs > 0; c = next_chunk(g, &c)) {
+        if (y != NULL)
+            NAME(sum_products)(&c, mean, x, dy, y, sums, products);
+        else
+            NAME(sum_products)(&c, mean, x, dy, NULL, sums, products);
+        for (int l = 0; l < LANES; l++) dy_sum[l] += (double)sums[l], product_sum[l] += (double)products[l];
+    }
+}
+
+/* --- element by element --- */
+
+static void NAME(apply)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, float *y) {
+    VECTOR value, mean, scale, shift;
+    memcpy(&mean, affine->mean, sizeof mean);
+    memcpy(&scale, affine->scale, sizeof scale);
+    memcpy(&shift, affine->shift, sizeof shift);
+    const bool is_relu = affine->is_relu;
+    for (int64_t i = 0; i < g->n; i++)
+        for (int64_t p = 0; p < g->positions; p++) {
+            int64_t at = i * g->sample_stride + p * g->position_stride;
+            memcpy(&value, x + at, sizeof value);
+            value = (value - mean) * scale + shift;
+            if (is_relu) value = KEEP(value, (value < 0) == 0); /* NaN stays */
+            memcpy(y + at, &value, sizeof value);
+        }
+}
+
+static void NAME(gradient)(const lksi_norm_group *g, const lksi_norm_gradient *of, const float *x, const float *dy,
+                           const float *y, float *dx) {
+    VECTOR value, gradient, mean, dy_mean, slope, scale;
+    memcpy(&mean, of->mean, sizeof mean);
+    memcpy(&dy_mean, of->dy_mean, sizeof dy_mean);
+    memcpy(&slope, of->slope, sizeof slope);
+    memcpy(&scale, of->scale, sizeof scale);
+    for (int64_t i = 0; i < g->n; i++)
+        for (int64_t p = 0; p < g->positions; p++) {
+            int64_t at = i * g->sample_stride + p * g->position_stride;
+            memcpy(&value, x + at, sizeof value);
+            NAME(load_gradient)(dy, y, at, &gradient);
+            value = (gradient - dy_mean - (value - mean) * slope) * scale;
+            memcpy(dx + at, &value, sizeof value);
+        }
+}
+
+#undef NAME
+#undef LANES
+#undef VECTOR
+#undef ZERO
+#undef KEEP

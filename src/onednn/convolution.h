@@ -1,0 +1,11 @@
+/* Convolutions on oneDNN. */
+#ifndef LKSI_ONEDNN_CONVOLUTION_H
+#define LKSI_ONEDNN_CONVOLUTION_H
+
+#include "device/device.h"
+
+lks_status lksi_onednn_lower_convolution(const lksi_lowering *lowering, lksi_kernel *kernel);
+/* The layout that the forward pass likes its weights in. */
+lks_status lksi_onednn_choose_convolution_storage(const lksi_lowering *user, lksi_layout *storage);
+
+#endif

@@ -1,0 +1,75 @@
+/* Batch norm; included by kernels.inc.h. Sums over the batch are in double: they must not lose what it adds up. */
+
+typedef struct norm_shape {
+    int64_t n, c, spatial;
+    REAL epsilon;
+} norm_shape;
+
+static norm_shape norm_shape_of(const lksi_kernel *kernel) {
+    const lksi_tensor *x = &kernel->lowering.inputs[0];
+    return (norm_shape){.n = x->dims[0],
+                        .c = x->dims[1],
+                        .spatial = count(x) / (x->dims[0] * x->dims[1]),
+                        .epsilon = (REAL)kernel->lowering.attributes.epsilon};
+}
+
+/* Loops over the elements e of channel j. */
+#define NORM_FOR_EACH(s, j, e)                                                                                         \
+    for (int64_t i_ = 0; i_ < (s).n; i_++)                                                                             \
+        for (int64_t e = (i_ * (s).c + (j)) * (s).spatial, end_ = e + (s).spatial; e < end_; e++)
+
+static void batch_statistics(const norm_shape *s, const REAL *x, int64_t j, REAL *mean, REAL *variance) {
+    double sum = 0, squares = 0, n_elements = (double)(s->n * s->spatial);
+    NORM_FOR_EACH(*s, j, e) sum += (double)x[e];
+    double center = sum / n_elements;
+    NORM_FOR_EACH(*s, j, e) squares += ((double)x[e] - center) * ((double)x[e] - center);
+    *mean = (REAL)center;
+    *variance = (REAL)(squares / n_elements);
+}
+
+static void batch_apply(const norm_shape *s, int64_t j, const REAL *const *in, REAL mean, REAL variance, REAL *y) {
+    REAL scale = in[1][j] / SQRT(variance + s->epsilon);
+    NORM_FOR_EACH(*s, j, e) y[e] = (in[0][e] - mean) * scale + in[2][j];
+}
+
+static lks_status batch_norm(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    norm_shape s = norm_shape_of(kernel);
+    const REAL *inputs[] = {in[0], in[1], in[2]};
+    REAL *mean = out[1], *variance = out[2];
+    for (int64_t j = 0; j < s.c; j++) {
+        batch_statistics(&s, inputs[0], j, &mean[j], &variance[j]);
+        batch_apply(&s, j, inputs, mean[j], variance[j], out[0]);
+    }
+    return LKS_OK;
+}
+
+static lks_status batch_norm_inference(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    norm_shape s = norm_shape_of(kernel);
+    const REAL *inputs[] = {in[0], in[1], in[2]}, *mean = in[3], *variance = in[4];
+    for (int64_t j = 0; j < s.c; j++) batch_apply(&s, j, inputs, mean[j], variance[j], out[0]);
+    return LKS_OK;
+}
+
+/* With z = (x - mean) / sqrt(variance + eps) over n elements: db = sum dy, dw = sum dy z,
+ * dx = w / sqrt(variance + eps) (dy - db / n - z dw / n). */
+static lks_status batch_norm_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    norm_shape s = norm_shape_of(kernel);
+    const REAL *x = in[0], *dy = in[1], *w = in[2], *mean = in[3], *variance = in[4];
+    const REAL *z = kernel->lowering.n_inputs == 6 ? in[5] : NULL;
+    REAL *dx = out[0], *dw = out[1], *db = out[2], n_elements = (REAL)(s.n * s.spatial);
+    for (int64_t j = 0; j < s.c; j++) {
+        REAL inverse = 1 / SQRT(variance[j] + s.epsilon);
+        double sum = 0, product = 0;
+        NORM_FOR_EACH(s, j, e) dx[e] = z == NULL || z[e] > 0 ? dy[e] : 0;
+        NORM_FOR_EACH(s, j, e) sum += (double)dx[e];
+        NORM_FOR_EACH(s, j, e) product += (double)(dx[e] * ((x[e] - mean[j]) * inverse));
+        db[j] = (REAL)sum;
+        dw[j] = (REAL)product;
+        NORM_FOR_EACH(s, j, e)
+        dx[e] = w[j] * inverse * (dx[e] - db[j] / n_elements - (x[e] - mean[j]) * inverse * (dw[j] / n_elements));
+    }
+    return LKS_OK;
+}

@@ -1,0 +1,209 @@
+/* labels: no-tsan */
+/* Batch norm: gradients, both devices, running statistics, and what happens to them among ranks. */
+#include "check_layer.h"
+
+#include "ranks.h"
+
+#include <lockstep/parallel.h>
+#include <string.h>
+
+static lks_node *build_norm(lks_node *x, const void *argument) {
+    lks_node *y = lks_batch_norm(x, "bn");
+    return argument != NULL ? lks_relu(y) : y;
+}
+
+/* As in a residual network: blocked layouts, batch norm with relu, a sum. (A bias before batch norm has a gradient of 0,
+ * and rounding errors cannot be compared.) */
+static lks_node *build_block(lks_node *x, const void *argument) {
+    (void)argument;
+    lks_conv2d_options same = {.window = {.padding = {1, 1}}, .no_bias = 1};
+    lks_node *a = lks_relu(lks_batch_norm(lks_conv2d(x, 12, 3, "a", &same), "bn_a"));
+    lks_node *b = lks_relu(lks_batch_norm(lks_conv2d(a, 12, 3, "b", &same), "bn_b"));
+    return lks_conv2d(lks_add(b, a), 3, 1, "c", NULL);
+}
+
+static const int relu = 1;
+static const layer norms[] = {
+    {"features", 2, {6, 5}, build_norm, NULL},
+    {"many features", 2, {4, 43}, build_norm, &relu},
+    {"signals", 3, {3, 9, 5}, build_norm, NULL},
+    {"images, odd channels", 4, {3, 5, 3, 4}, build_norm, NULL},
+    {"images, relu", 4, {3, 16, 4, 4}, build_norm, &relu},
+    {"images, 20 channels", 4, {2, 20, 3, 3}, build_norm, &relu},
+    {"volumes", 5, {2, 3, 2, 2, 3}, build_norm, NULL},
+    {"large images", 4, {2, 8, 11, 13}, build_norm, &relu},
+    {"block", 4, {3, 5, 4, 4}, build_block, NULL},
+};
+enum { N_NORMS = sizeof norms / sizeof norms[0] };
+
+static void batch_norm_has_the_gradients_of_finite_differences(void **state) {
+    (void)state;
+    for (int i = 0; i < N_NORMS; i++) layer_check_differences(&norms[i]);
+}
+
+/* The gradient is a difference of sums that nearly cancel: 1e-4 of its largest element. */
+static void batch_norm_agrees_across_devices(void **state) {
+    (void)state;
+    for (int i = 0; i < N_NORMS; i++) layer_check_devices(&norms[i], 1e-4f);
+}
+
+/* --- running statistics --- */
+
+/* A model whose running statistics can be followed: x (N,2,2) -> batch norm -> linear -> loss. */
+typedef struct model {
+    lks_graph *graph;
+    lks_node *x, *label, *y, *loss;
+} model;
+
+static model make_model(lks_device *device) {
+    model m = {.graph = lks_graph_create(device)};
+    m.x = lks_input(m.graph, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, 2, 2});
+    m.label = lks_input(m.graph, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    m.y = lks_batch_norm(m.x, "bn");
+    m.loss = lks_cross_entropy(lks_linear(lks_reshape(m.y, 2, (int64_t[]){LKS_BATCH, 4}), 3, "fc"), m.label);
+    return m;
+}
+
+static const float samples[4][4] = {{1, 2, -3, 4}, {2, 4, 0, 8}, {0, -1, 5, 6}, {3, 1, 2, 2}};
+static const int32_t labels[4] = {0, 2, 1, 1};
+
+/* What torch.nn.BatchNorm1d(2) has after one step, momentum 0.1. One rank: means 1.5 and 3, unbiased variances 18 / 7
+ * and 86 / 7. Two ranks: the same means, and the mean over the ranks of their own unbiased variances, 2.25 and 81.5
+ * / 6. */
+static const double expected_mean[2] = {0.15, 0.3};
+static const double expected_variance[2][2] = {{0.9 + 1.8 / 7, 0.9 + 8.6 / 7}, {0.9 + 0.225, 0.9 + 8.15 / 6}};
+
+typedef struct training {
+    const char *device;
+    float mean[2], variance[2]; /* rank 0's, at the end */
+    char hex[2][65];
+} training;
+
+static int read_running(const lks_store *store, training *t) {
+    int mean = lks_store_find(store, "bn.running_mean"), variance = lks_store_find(store, "bn.running_var");
+    RANK_CHECK(mean >= lks_store_n_parameters(store) && variance >= lks_store_n_parameters(store));
+    RANK_OK(lks_store_read(store, mean, t->mean));
+    RANK_OK(lks_store_read(store, variance, t->variance));
+    return 0;
+}
+
+static int step_once(lks_group *group, const model *m, lks_store *store) {
+    int count = 4 / lks_group_size(group), begin = count * lks_group_rank(group);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_distributed_optimizer *optimizer;
+    lks_program *program;
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
+    RANK_OK(
+        lks_program_create(&program, store, &(lks_program_options){.batch = count, .is_training = 1, .loss = m->loss}));
+    RANK_OK(lks_program_set_input(program, m->x, samples[begin]));
+    RANK_OK(lks_program_set_input(program, m->label, labels + begin));
+    RANK_OK(lks_program_forward(program));
+    RANK_OK(lks_program_backward(program, count));
+    RANK_OK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){.n_samples = count}, NULL));
+    lks_program_destroy(program);
+    lks_distributed_optimizer_destroy(optimizer);
+    return 0;
+}
+
+static int train(void *argument) {
+    training *t = argument;
+    lks_group *group;
+    lks_device *device;
+    lks_store *store;
+    RANK_OK(lks_init(&group, NULL));
+    RANK_OK(lks_device_create(&device, &(lks_device_options){.name = t->device}));
+    model m = make_model(device);
+    RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_store_options){.seed = 3}));
+    RANK_CHECK(step_once(group, &m, store) == 0);
+    RANK_OK(lks_check_replicas(group, store));
+    RANK_OK(lks_store_sha256(store, t->hex[lks_group_rank(group)]));
+    if (lks_group_rank(group) == 0) RANK_CHECK(read_running(store, t) == 0);
+    RANK_OK(lks_barrier(group, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_device_destroy(device);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void running_statistics_are_those_of_torch_on_one_rank_and_on_two(void **state) {
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 2; n_ranks++)
+        for (int is_reference = 0; is_reference < 2; is_reference++) {
+            training t = {.device = is_reference ? "reference" : "cpu"};
+            run_ranks(n_ranks, train, &t);
+            for (int c = 0; c < 2; c++) {
+                assert_float_equal(t.mean[c], expected_mean[c], 1e-6);
+                assert_float_equal(t.variance[c], expected_variance[n_ranks - 1][c], 1e-6);
+            }
+            if (n_ranks == 2) assert_string_equal(t.hex[0], t.hex[1]);
+        }
+}
+
+/* --- evaluation --- */
+
+static void evaluate(const char *device_name) {
+    lks_device *device;
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_device_create(&device, &(lks_device_options){.name = device_name}));
+    model m = make_model(device);
+    assert_ok(lks_store_create(&store, m.loss, NULL));
+    const float mean[2] = {0.5f, -1}, variance[2] = {4, 0.25f}, weight[2] = {2, 3}, bias[2] = {1, -2};
+    assert_ok(lks_store_write(store, lks_store_find(store, "bn.running_mean"), mean));
+    assert_ok(lks_store_write(store, lks_store_find(store, "bn.running_var"), variance));
+    assert_ok(lks_store_write(store, lks_store_find(store, "bn.weight"), weight));
+    assert_ok(lks_store_write(store, lks_store_find(store, "bn.bias"), bias));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 4, .outputs = &m.y, .n_outputs = 1}));
+    assert_ok(lks_program_set_input(program, m.x, samples));
+    assert_ok(lks_program_forward(program));
+    const float *y = lks_program_output(program, m.y);
+    for (int i = 0; i < 16; i++) {
+        int c = i / 2 % 2;
+        double expected = ((double)samples[i / 4][i % 4] - mean[c]) / sqrt(variance[c] + 1e-5) * weight[c] + bias[c];
+        assert_float_equal(y[i], expected, 1e-5);
+    }
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_device_destroy(device);
+}
+
+static void evaluation_goes_by_the_running_statistics(void **state) {
+    (void)state;
+    evaluate("cpu");
+    evaluate("reference");
+}
+
+/* --- errors --- */
+
+static void a_running_statistic_belongs_to_one_batch_norm(void **state) {
+    (void)state;
+    lks_graph *g = lks_graph_create(lks_device_default(NULL));
+    lks_store *store;
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 3});
+    lks_node *v[4];
+    for (int i = 0; i < 4; i++) {
+        char name[2] = {(char)('a' + i), 0};
+        int64_t c = 3;
+        v[i] = i < 2 ? lks_parameter(g, name, 1, &c, (lks_initializer){LKS_INITIAL_CONSTANT, 1})
+                     : lks_buffer(g, name, 1, &c, 0, 0.1);
+    }
+    lks_node *y = lks_batch_norm_function(x, v[0], v[1], v[2], v[3], 1e-5);
+    y = lks_batch_norm_function(y, v[0], v[1], v[2], v[3], 1e-5);
+    lks_node *loss = lks_cross_entropy(y, lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH}));
+    assert_int_equal(lks_store_create(&store, loss, NULL), LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "another node uses its buffer 'c'"));
+    lks_graph_destroy(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batch_norm_has_the_gradients_of_finite_differences),
+        cmocka_unit_test(batch_norm_agrees_across_devices),
+        cmocka_unit_test(running_statistics_are_those_of_torch_on_one_rank_and_on_two),
+        cmocka_unit_test(evaluation_goes_by_the_running_statistics),
+        cmocka_unit_test(a_running_statistic_belongs_to_one_batch_norm),
+    };
+    return run_group(tests);
+}
