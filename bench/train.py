@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Step times of mnist and mlp, ours against PyTorch's, one after the other in one run (`make bench`).
+"""Step times of the trainers, ours against PyTorch's, one after the other in one run (`make bench`).
 
 Each repetition runs every case once, ours and the peer's in turn, so that whatever else the machine does falls on both.
 A run's figure is the median over its steps of the whole step's wall time, input included; the table gives the median of
 the repetitions with the least and the greatest, and the ratio of the two medians. One thread per rank on both sides, the
 same global batch at every number of ranks; PyTorch's ranks are DDP on Gloo. PyTorch runs in two styles: "tuned" is its
 best on a CPU (tensors in memory, no DataLoader, no loss read back), "tutorial" is what its tutorials write.
+
+language_model is an LSTM of 2 layers of 650 units over 35 steps at batch 20, transformer a GPT of 4 layers of 128 features
+over 128 characters at batch 32, both on Penn Treebank; of its validation and test splits, which no step reads, only the
+first lines are used.
 """
 import argparse
 import json
@@ -37,6 +41,26 @@ def find_data():
     return done.stdout.split(maxsplit=1)[1].strip()
 
 
+def find_cached(name, file, flag):
+    """The directory in which the trainers look for the data set `name`."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for root in (os.environ.get("LOCKSTEP_DATA"), os.path.join(cache, "lockstep", "data")):
+        if root and os.path.exists(os.path.join(root, name, file)):
+            return os.path.join(root, name)
+    sys.exit(f"no {name} here; name its directory with {flag}")
+
+
+def shorten_text(directory, folder):
+    """The whole training split, but only some lines of the others: evaluating on them is not what is timed."""
+    os.symlink(os.path.abspath(os.path.join(directory, "ptb.train.txt")), os.path.join(folder, "ptb.train.txt"))
+    for split in ("valid", "test"):
+        with open(os.path.join(directory, f"ptb.{split}.txt"), encoding="utf-8") as file:
+            lines = [file.readline() for _ in range(40)]
+        with open(os.path.join(folder, f"ptb.{split}.txt"), "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    return folder
+
+
 def find_python():
     done = subprocess.run([os.path.join(ROOT, "tools/torch-python")], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -46,7 +70,14 @@ def find_python():
 
 def work_of(example, arguments):
     """The flags that say how much to do; the same for both sides."""
-    return ["--data", arguments.data, "--epochs", "1"] if example == "mnist" else ["--steps", str(arguments.steps)]
+    text = ["--data", arguments.text, "--steps", str(arguments.text_steps)]
+    return {
+        "mnist": ["--data", arguments.data, "--epochs", "1"],
+        "mlp": ["--steps", str(arguments.steps)],
+        "resnet9": ["--data", arguments.images, "--steps", str(arguments.image_steps)],
+        "language_model": [*text, "--hidden", "650", "--dropout", "0.5"],
+        "transformer": text,
+    }[example]
 
 
 def run_ours(example, ranks, arguments):
@@ -99,9 +130,9 @@ def print_table(rows, arguments):
         return f"{times['median']:.1f} ({times['min']:.1f} to {times['max']:.1f})"
 
     print(f"microseconds per step, median of {arguments.repetitions} alternating runs (least to greatest)")
-    print(f"{'example':<8} {'ranks':>5}  {'Lockstep':>26}" + "".join(f"  {'PyTorch ' + who:>26} {'':>7}" for who in PEERS))
+    print(f"{'example':<14} {'ranks':>5}  {'Lockstep':>26}" + "".join(f"  {'PyTorch ' + who:>26} {'':>7}" for who in PEERS))
     for row in rows:
-        print(f"{row['example']:<8} {row['ranks']:>5}  {figure(row[OURS]):>26}" +
+        print(f"{row['example']:<14} {row['ranks']:>5}  {figure(row[OURS]):>26}" +
               "".join(f"  {figure(row[who]):>26} {row['ratio'][who]:>6.2f}x" for who in PEERS))
     for row in rows:
         alone = [r for r in rows if r["example"] == row["example"] and r["ranks"] == 1]
@@ -113,20 +144,31 @@ def print_table(rows, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--examples", default="mnist,mlp", help="of mnist, mlp")
+    parser.add_argument("--examples", default="mnist,mlp", help="of mnist, mlp, resnet9, language_model, transformer")
     parser.add_argument("--ranks", default="1,2", help="numbers of ranks")
     parser.add_argument("--steps", type=int, default=1000, help="steps of mlp; mnist runs one epoch")
     parser.add_argument("--data", help="directory with MNIST's files; otherwise as tools/find-data finds it")
+    parser.add_argument("--images", help="directory with CIFAR-10's binary files; otherwise where the trainers look for it")
+    parser.add_argument("--image-steps", type=int, default=100, help="steps of resnet9, at batch 128")
+    parser.add_argument("--text", help="directory with Penn Treebank's files; otherwise where the trainers look for it")
+    parser.add_argument("--text-steps", type=int, default=60, help="steps of language_model and transformer")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per run and one per row of the table")
     arguments = parser.parse_args()
-    arguments.data = arguments.data or find_data()
     arguments.python = find_python()
     cases = [(example, int(ranks)) for example in arguments.examples.split(",") for ranks in arguments.ranks.split(",")]
-    runs = measure(cases, arguments)
+    needed = {example for example, _ in cases}
+    if "mnist" in needed:
+        arguments.data = arguments.data or find_data()
+    if "resnet9" in needed:
+        arguments.images = arguments.images or find_cached("cifar-10-batches-bin", "data_batch_1.bin", "--images")
+    with tempfile.TemporaryDirectory() as folder:
+        if needed & {"language_model", "transformer"}:
+            arguments.text = shorten_text(arguments.text or find_cached("ptb", "ptb.train.txt", "--text"), folder)
+        runs = measure(cases, arguments)
     rows = summarise(cases, runs)
     print_table(rows, arguments)
-    print(f"PyTorch {runs[1]['version']} with {runs[1]['blas']}; mnist from {arguments.data}")
+    print(f"PyTorch {runs[1]['version']} with {runs[1]['blas']}" + (f"; mnist from {arguments.data}" if arguments.data else ""))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             for entry in runs + rows:
