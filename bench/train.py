@@ -41,12 +41,13 @@ def find_data():
     return done.stdout.split(maxsplit=1)[1].strip()
 
 
-def find_text():
+def find_cached(name, file, flag):
+    """The directory in which the trainers look for the data set `name`."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for root in (os.environ.get("LOCKSTEP_DATA"), os.path.join(cache, "lockstep", "data")):
-        if root and os.path.exists(os.path.join(root, "ptb", "ptb.train.txt")):
-            return os.path.join(root, "ptb")
-    sys.exit("no Penn Treebank here; name its directory with --text")
+        if root and os.path.exists(os.path.join(root, name, file)):
+            return os.path.join(root, name)
+    sys.exit(f"no {name} here; name its directory with {flag}")
 
 
 def shorten_text(directory, folder):
@@ -73,6 +74,7 @@ def work_of(example, arguments):
     return {
         "mnist": ["--data", arguments.data, "--epochs", "1"],
         "mlp": ["--steps", str(arguments.steps)],
+        "resnet9": ["--data", arguments.images, "--steps", str(arguments.image_steps)],
         "language_model": [*text, "--hidden", "650", "--dropout", "0.5"],
         "transformer": text,
     }[example]
@@ -142,10 +144,12 @@ def print_table(rows, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--examples", default="mnist,mlp", help="of mnist, mlp, language_model, transformer")
+    parser.add_argument("--examples", default="mnist,mlp", help="of mnist, mlp, resnet9, language_model, transformer")
     parser.add_argument("--ranks", default="1,2", help="numbers of ranks")
     parser.add_argument("--steps", type=int, default=1000, help="steps of mlp; mnist runs one epoch")
     parser.add_argument("--data", help="directory with MNIST's files; otherwise as tools/find-data finds it")
+    parser.add_argument("--images", help="directory with CIFAR-10's binary files; otherwise where the trainers look for it")
+    parser.add_argument("--image-steps", type=int, default=100, help="steps of resnet9, at batch 128")
     parser.add_argument("--text", help="directory with Penn Treebank's files; otherwise where the trainers look for it")
     parser.add_argument("--text-steps", type=int, default=60, help="steps of language_model and transformer")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
@@ -156,9 +160,11 @@ def main():
     needed = {example for example, _ in cases}
     if "mnist" in needed:
         arguments.data = arguments.data or find_data()
+    if "resnet9" in needed:
+        arguments.images = arguments.images or find_cached("cifar-10-batches-bin", "data_batch_1.bin", "--images")
     with tempfile.TemporaryDirectory() as folder:
         if needed & {"language_model", "transformer"}:
-            arguments.text = shorten_text(arguments.text or find_text(), folder)
+            arguments.text = shorten_text(arguments.text or find_cached("ptb", "ptb.train.txt", "--text"), folder)
         runs = measure(cases, arguments)
     rows = summarise(cases, runs)
     print_table(rows, arguments)
