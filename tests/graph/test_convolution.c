@@ -56,6 +56,7 @@ static const layer convolutions[] = {
      &(conv_case){16, {7, 7}, {.stride = {4, 4}, .padding = {3, 3}}, 0, 0}},
     {"1x1 kernel, batch 1", 4, {1, 20, 4, 5}, build_conv, &(conv_case){12, {1, 1}, {.groups = 1}, 0, 0}},
     {"image smaller than the kernel", 4, {2, 8, 2, 3}, build_conv, &(conv_case){8, {5, 5}, {.padding = {2, 2}}, 0, 0}},
+    {"stride that stops short", 4, {2, 9, 8, 10}, build_conv, &(conv_case){6, {3, 3}, {.stride = {2, 4}}, 0, 0}},
     {"relu behind", 4, {2, 17, 5, 5}, build_conv, &(conv_case){9, {3, 3}, {.padding = {1, 1}}, 0, 1}},
     {"whole window", 4, {3, 16, 3, 3}, build_conv, &(conv_case){8, {3, 3}, {.groups = 1}, 0, 1}},
 };
