@@ -69,7 +69,8 @@ LKS_API lks_node *lks_global_avg_pool2d(lks_node *x); /* (N,C,H,W) -> (N,C) */
 /* --- normalisation --- */
 
 /* x (N,C,...), the others (C). In training by the statistics of this rank's batch, in evaluation by the running ones,
- * which are buffers (see lks_buffer). Source: Ioffe, Szegedy, "Batch normalization", 2015. */
+ * which are buffers (see lks_buffer) of this batch norm alone: they average the mean and the unbiased variance, which
+ * counts as 0 where a channel has but one element. Source: Ioffe, Szegedy, "Batch normalization", 2015. */
 LKS_API lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias, lks_node *running_mean,
                                           lks_node *running_var, double epsilon);
 /* x (...,K), weight (K), bias (K). Source: Ba, Kiros, Hinton, "Layer normalization", 2016. */

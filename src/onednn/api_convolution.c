@@ -17,7 +17,8 @@ static void set_geometry(conv_request *r, const lksi_dnnl_convolution *c) {
         r->dilates[i] = a->dilation[i] - 1;
         r->padding_left[i] = a->padding[i];
         int64_t reach = (c->y->dims[2 + i] - 1) * a->stride[i] + a->dilation[i] * (c->w->dims[2 + i] - 1) + 1;
-        r->padding_right[i] = reach - c->x->dims[2 + i] - a->padding[i];
+        int64_t beyond = reach - c->x->dims[2 + i] - a->padding[i];
+        r->padding_right[i] = beyond > 0 ? beyond : 0;
     }
 }
 

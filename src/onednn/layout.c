@@ -6,25 +6,19 @@
 #include <string.h>
 
 /* oneDNN's names say how the elements lie: axes from the outermost on, blocks inside them at the end. */
-#define TAGS(X)                                                                                                        \
-    X(abcd)                                                                                                            \
-    X(aBcd8b)                                                                                                          \
-    X(aBcd16b)                                                                                                         \
-    X(acdb)                                                                                                            \
-    X(ABcd8b8a)                                                                                                        \
-    X(ABcd16b16a)                                                                                                      \
-    X(Acdb8a) X(Acdb16a) X(ABcd8a8b) X(ABcd16a16b) X(aBcd4b) X(ABcd4b4a) X(Acdb4a) X(cdba) X(abcde) X(aBCde8c8b)       \
-        X(aBCde16c16b) X(aBdec8b) X(aBdec16b) X(aBCde8b8c) X(aBCde16b16c) X(Abcde8a) X(Abcde16a) X(aBCde4c4b)          \
-            X(aBdec4b) X(Abcde4a) X(decab) X(abc) X(aBc8b) X(aBc16b) X(ab)
-
+#define TAG(name)                                                                                                      \
+    { dnnl_##name, #name }
 static const struct {
     int tag;
     const char *name;
 } tags[] = {
-#define TAG(name) {dnnl_##name, #name},
-    TAGS(TAG)
-#undef TAG
+    TAG(abcd),    TAG(aBcd8b),    TAG(aBcd16b),     TAG(acdb),    TAG(ABcd8b8a), TAG(ABcd16b16a), TAG(Acdb8a),
+    TAG(Acdb16a), TAG(ABcd8a8b),  TAG(ABcd16a16b),  TAG(aBcd4b),  TAG(ABcd4b4a), TAG(Acdb4a),     TAG(cdba),
+    TAG(abcde),   TAG(aBCde8c8b), TAG(aBCde16c16b), TAG(aBdec8b), TAG(aBdec16b), TAG(aBCde8b8c),  TAG(aBCde16b16c),
+    TAG(Abcde8a), TAG(Abcde16a),  TAG(aBCde4c4b),   TAG(aBdec4b), TAG(Abcde4a),  TAG(decab),      TAG(abc),
+    TAG(aBc8b),   TAG(aBc16b),    TAG(ab),
 };
+#undef TAG
 enum { N_TAGS = sizeof tags / sizeof tags[0] };
 
 static const char *name_of(int tag) {

@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include "base/base.h"
+#include "graph/graph.h"
 
 #include <lockstep/nn.h>
 #include <math.h>
@@ -108,6 +109,28 @@ static void layer_check_close(const char *layer_name, const char *name, const fl
                      (double)expected[i]);
 }
 
+static int64_t layer_count_nonzero(const float *values, size_t count) {
+    int64_t nonzero = 0;
+    for (size_t i = 0; i < count; i++) nonzero += values[i] != 0;
+    return nonzero;
+}
+
+/* What blocked layouts add to a tensor stays 0: the flat gradients hold no other elements than the logical ones. */
+static void layer_check_padding(const layer *l, const layer_run *r) {
+    int64_t logical = 0;
+    for (int i = 0; i < lks_store_n_tensors(r->store); i++) {
+        lks_parameter_view p = lks_store_parameter(r->store, i);
+        float *gradient = lksi_alloc((size_t)p.count * sizeof *gradient);
+        assert_ok(lks_store_read_gradient(r->store, i, gradient));
+        logical += layer_count_nonzero(gradient, (size_t)p.count);
+        lksi_free(gradient);
+    }
+    int64_t flat = layer_count_nonzero(lksi_store_gradients(r->store), lksi_store_padded_count(r->store));
+    if (flat != logical)
+        fail_msg("%s: %lld gradients are not 0, but %lld in the flat array", l->name, (long long)logical,
+                 (long long)flat);
+}
+
 static inline void layer_check_devices(const layer *l, float tolerance) {
     layer_run cpu = {0}, reference = {0};
     layer_set_up(&cpu, l, "cpu", LKS_F32);
@@ -128,6 +151,7 @@ static inline void layer_check_devices(const layer *l, float tolerance) {
         lksi_free(got);
         lksi_free(expected);
     }
+    layer_check_padding(l, &cpu);
     layer_tear_down(&reference);
     layer_tear_down(&cpu);
 }

@@ -12,8 +12,8 @@ static lks_node *build_norm(lks_node *x, const void *argument) {
     return argument != NULL ? lks_relu(y) : y;
 }
 
-/* As in a residual network: blocked layouts, batch norm with relu, a sum. (A bias before batch norm has a gradient of 0,
- * and rounding errors cannot be compared.) */
+/* As in a residual network: blocked layouts, batch norm with relu, a sum. (A bias before batch norm has a gradient of
+ * 0, and rounding errors cannot be compared.) */
 static lks_node *build_block(lks_node *x, const void *argument) {
     (void)argument;
     lks_conv2d_options same = {.window = {.padding = {1, 1}}, .no_bias = 1};

@@ -56,6 +56,7 @@ static const layer convolutions[] = {
      &(conv_case){16, {7, 7}, {.stride = {4, 4}, .padding = {3, 3}}, 0, 0}},
     {"1x1 kernel, batch 1", 4, {1, 20, 4, 5}, build_conv, &(conv_case){12, {1, 1}, {.groups = 1}, 0, 0}},
     {"image smaller than the kernel", 4, {2, 8, 2, 3}, build_conv, &(conv_case){8, {5, 5}, {.padding = {2, 2}}, 0, 0}},
+    {"stride that stops short", 4, {2, 9, 8, 10}, build_conv, &(conv_case){6, {3, 3}, {.stride = {2, 4}}, 0, 0}},
     {"relu behind", 4, {2, 17, 5, 5}, build_conv, &(conv_case){9, {3, 3}, {.padding = {1, 1}}, 0, 1}},
     {"whole window", 4, {3, 16, 3, 3}, build_conv, &(conv_case){8, {3, 3}, {.groups = 1}, 0, 1}},
 };
@@ -238,6 +239,45 @@ static void options_that_cannot_be_meant_are_named(void **state) {
     expect_error(LKS_ERR_ARGUMENT, "avg_pool2d has neither dilation nor groups", grouped_pool);
 }
 
+/* --- memory --- */
+
+static lks_status build_and_run(void) {
+    lks_graph *g = lks_graph_create(lks_device_default(NULL));
+    lks_node *x = lks_input(g, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 6, 9, 9});
+    lks_node *label = lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *y = lks_relu(lks_batch_norm(lks_conv2d(x, 8, 3, "a", NULL), "bn"));
+    y = lks_conv2d(lks_max_pool2d(y, 2, 2, NULL), 4, 3, "b", NULL);
+    lks_node *loss = lks_cross_entropy(lks_reshape(y, 2, (int64_t[]){LKS_BATCH, 4}), label);
+    lks_store *store = NULL;
+    lks_program *program = NULL;
+    static const float images[2 * 6 * 9 * 9];
+    static const int32_t labels[2] = {0, 3};
+    lks_status status = lks_store_create(&store, loss, NULL);
+    if (status == LKS_OK)
+        status =
+            lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = loss});
+    if (status == LKS_OK) status = lks_program_set_input(program, x, images);
+    if (status == LKS_OK) status = lks_program_set_input(program, label, labels);
+    if (status == LKS_OK) status = lks_program_forward(program);
+    if (status == LKS_OK) status = lks_program_backward(program, 1);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    return status;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    lks_status status = LKS_ERR_MEMORY;
+    for (int64_t n = 1; status != LKS_OK; n++) {
+        lksi_alloc_fail_after(n);
+        status = build_and_run();
+        lksi_alloc_fail_after(0);
+        assert_true(status == LKS_OK || status == LKS_ERR_MEMORY);
+        assert_int_equal(lks_memory_nbytes(), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions_have_the_gradients_of_finite_differences),
@@ -248,6 +288,7 @@ int main(void) {
         cmocka_unit_test(pools_agree_across_devices),
         cmocka_unit_test(max_pooling_lets_nan_and_infinities_through),
         cmocka_unit_test(options_that_cannot_be_meant_are_named),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return run_group(tests);
 }
