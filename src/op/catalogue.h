@@ -89,9 +89,7 @@
                                                      * batch. The running ones are not read; their "gradients" are the \
                                                      * batch's mean and unbiased variance, times dloss */              \
     X(BATCH_NORM_INFERENCE, "batch_norm_inference", 5, 5, 1, normalize) /* the same inputs, by the running ones */     \
-    X(BATCH_NORM_GRAD, "batch_norm_grad", 5, 6, 3, normalize) /* (x, dy, w, mean, variance[, z]): dx, dw, db; where z  \
-                                                               * is given, dy counts as 0 unless z > 0: it includes    \
-                                                               * RELU_GRAD (z, dy) */                                  \
+    X(BATCH_NORM_GRAD, "batch_norm_grad", 5, 5, 3, normalize)           /* (x, dy, w, mean, variance): dx, dw, db */   \
     X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                               \
       layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                         \
     X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, layer_norm) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */
@@ -139,6 +137,10 @@
     LKSI_OP_SOFTMAXES(X)                                                                                               \
     LKSI_OP_CONVOLUTIONS(X)                                                                                            \
     LKSI_OP_POOLS(X)                                                                                                   \
-    LKSI_OP_NORMALIZATIONS(X) LKSI_OP_DROPOUTS(X) LKSI_OP_EMBEDDINGS(X) LKSI_OP_RECURRENTS(X) LKSI_OP_LOSSES(X)
+    LKSI_OP_NORMALIZATIONS(X)                                                                                          \
+    LKSI_OP_DROPOUTS(X)                                                                                                \
+    LKSI_OP_EMBEDDINGS(X)                                                                                              \
+    LKSI_OP_RECURRENTS(X)                                                                                              \
+    LKSI_OP_LOSSES(X)
 
 #endif
