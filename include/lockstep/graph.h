@@ -121,7 +121,7 @@ typedef struct lks_program_options {
     lks_node *loss;
     lks_node *const *outputs; /* what can be read after forward, besides the loss */
     int n_outputs;
-    int is_timed; /* 1: lks_program_describe shows each kernel's mean time */
+    int is_timed; /* 1: lks_program_describe shows each kernel's mean time, the first run excepted */
 } lks_program_options;
 
 /* Compiles. Programs of one store share its parameters; running allocates nothing.

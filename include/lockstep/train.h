@@ -53,6 +53,11 @@ LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch
  * of ranks. Collective. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
+/* From the next step on the learning rate is `lr`, times what the schedule says; the same on all ranks. */
+LKS_API lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr);
+
+/* The kernels of a training step at the largest batch size seen, as lks_program_describe. */
+LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes);
 /* The same over a text, whose labels are each token's next one: every one counts once. The model's features are (N,T)
  * i32; the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number
  * of ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective. Errors:
@@ -62,12 +67,6 @@ LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t
 
 /* The states are zeros again, as they are at first: before a text begins anew. */
 LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
-
-/* From the next step on the learning rate is `lr`, times what the schedule says; the same on all ranks. */
-LKS_API lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr);
-
-/* The kernels of a training step at the largest batch size seen, as lks_program_describe. */
-LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes);
 
 LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
 

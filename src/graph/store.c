@@ -307,6 +307,15 @@ free_order:
     return status;
 }
 
+uint64_t lksi_store_fingerprint(const lks_store *store) {
+    uint64_t hash = LKSI_HASH_START;
+    for (int i = 0; i < store->n_slots; i++) {
+        hash = lksi_hash64(hash, &store->slots[i].offset, sizeof store->slots[i].offset);
+        hash = lksi_hash64(hash, &store->slots[i].layout.id, sizeof store->slots[i].layout.id);
+    }
+    return hash;
+}
+
 size_t lksi_store_buffer_begin(const lks_store *store) { return store->buffer_begin; }
 
 double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t *end) {

@@ -3,6 +3,7 @@
 
 #include "onednn/api.h"
 #include "onednn/kernels.h"
+#include "onednn/relu.h"
 #include "onednn/whole_window.h"
 
 /* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
@@ -32,8 +33,7 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     for (int i = 0; i < 4; i++)
         data[i] = places[i] == NONE ? NULL : places[i] < FIRST_OUTPUT ? in[places[i]] : out[places[i] - FIRST_OUTPUT];
     LKS_TRY(lksi_dnnl_primitive_run(kernel->state, data, scratch));
-    if (kernel->n_epilogues > 0)
-        lksi_relu_in_place(out[0], &kernel->lowering.outputs[0], &kernel->lowering.output_layouts[0]);
+    if (kernel->n_epilogues > 0) lksi_relu_in_place(out[0], (int64_t)lksi_stored_count(kernel));
     return LKS_OK;
 }
 

@@ -10,10 +10,6 @@ lks_status lksi_run_copy(const lksi_kernel *kernel, void *const *in, void *const
     return LKS_OK;
 }
 
-void lksi_relu_in_place(float *y, const lksi_tensor *tensor, const lksi_layout *layout) {
-    LKSI_ISA_PICK(lksi_elementwise_loops)->relu_in_place(lksi_layout_nbytes(layout, tensor) / sizeof *y, y);
-}
-
 lks_status lksi_run_relu(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     LKSI_ISA_PICK(lksi_elementwise_loops)->relu(lksi_stored_count(kernel), in[0], out[0]);

@@ -6,10 +6,6 @@ static void relu(size_t count, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < count; i++) y[i] = x[i] < 0 ? 0 : x[i];
 }
 
-static void relu_in_place(size_t count, float *y) {
-    for (size_t i = 0; i < count; i++) y[i] = y[i] < 0 ? 0 : y[i];
-}
-
 static void relu_grad(size_t count, const float *restrict y, const float *restrict dy, float *restrict dx) {
     for (size_t i = 0; i < count; i++) {
         float gradient = dy[i]; /* read always: a conditional read would keep the compiler from using vectors */
@@ -56,7 +52,6 @@ static void scale(size_t count, float factor, const float *restrict x, float *re
 
 const lksi_elementwise_loops LKSI_ISA_NAME(lksi_elementwise_loops) = {
     .relu = relu,
-    .relu_in_place = relu_in_place,
     .relu_grad = relu_grad,
     .leaky_relu = leaky_relu,
     .leaky_relu_grad = leaky_relu_grad,

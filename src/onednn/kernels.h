@@ -53,7 +53,4 @@ bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel);
 /* Elements of the kernel's first result as they are stored, padding included. */
 size_t lksi_stored_count(const lksi_kernel *kernel);
 
-/* relu over a tensor as it is stored. */
-void lksi_relu_in_place(float *y, const lksi_tensor *tensor, const lksi_layout *layout);
-
 #endif

@@ -12,9 +12,10 @@
     X(aBcd16b)                                                                                                         \
     X(acdb)                                                                                                            \
     X(ABcd8b8a)                                                                                                        \
-    X(ABcd16b16a) X(Acdb8a) X(Acdb16a) X(ABcd8a8b) X(ABcd16a16b) X(aBcd4b) X(ABcd4b4a) X(Acdb4a) X(cdba) X(abcde)      \
-        X(aBCde8c8b) X(aBCde16c16b) X(aBdec8b) X(aBdec16b) X(aBCde8b8c) X(aBCde16b16c) X(Abcde8a) X(Abcde16a)          \
-            X(aBCde4c4b) X(aBdec4b) X(Abcde4a) X(decab) X(abc) X(aBc8b) X(aBc16b) X(ab)
+    X(ABcd16b16a)                                                                                                      \
+    X(Acdb8a) X(Acdb16a) X(ABcd8a8b) X(ABcd16a16b) X(aBcd4b) X(ABcd4b4a) X(Acdb4a) X(cdba) X(abcde) X(aBCde8c8b)       \
+        X(aBCde16c16b) X(aBdec8b) X(aBdec16b) X(aBCde8b8c) X(aBCde16b16c) X(Abcde8a) X(Abcde16a) X(aBCde4c4b)          \
+            X(aBdec4b) X(Abcde4a) X(decab) X(abc) X(aBc8b) X(aBc16b) X(ab)
 
 static const struct {
     int tag;

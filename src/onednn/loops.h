@@ -11,7 +11,6 @@
 /* Element by element, over `count` elements. */
 typedef struct lksi_elementwise_loops {
     void (*relu)(size_t count, const float *x, float *y);
-    void (*relu_in_place)(size_t count, float *y);
     void (*relu_grad)(size_t count, const float *y, const float *dy, float *dx);
     void (*leaky_relu)(size_t count, float slope, const float *x, float *y);
     void (*leaky_relu_grad)(size_t count, float slope, const float *y, const float *dy, float *dx);

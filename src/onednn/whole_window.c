@@ -7,8 +7,8 @@
 #include "onednn/whole_window.h"
 
 #include "onednn/api.h"
-#include "onednn/kernels.h"
 #include "onednn/layout.h"
+#include "onednn/relu.h"
 
 #include <oneapi/dnnl/dnnl_types.h>
 #include <string.h>
@@ -69,7 +69,7 @@ static lks_status forward(const lksi_kernel *kernel, void *const *in, void *cons
     for (int64_t i = 0; i < r.count; i++)
         LKS_TRY(lksi_dnnl_gemm('N', 'T', r.n, r.m, r.k, x + i * r.x_row, r.x_sample, w + i * r.w_row, r.w_each,
                                has_bias || i > 0 ? 1.0f : 0.0f, y, r.m));
-    if (kernel->n_epilogues > 0) lksi_relu_in_place(y, &l->outputs[0], &l->output_layouts[0]);
+    if (kernel->n_epilogues > 0) lksi_relu_in_place(y, r.n * r.m);
     return LKS_OK;
 }
 

@@ -106,8 +106,14 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     lks_store *created;
     bool is_shared = lks_symmetric_supported(group);
     LKS_TRY(is_shared ? create_shared(&created, group, loss, seed) : create_private(&created, group, loss, options));
-    *store = created;
-    return LKS_OK;
+    /* Layouts follow the CPU: hosts of another make cannot add up flat arrays with this one. */
+    lks_status status = lksi_exchange(group, "distributed_store_create (layouts of the parameters)",
+                                      lksi_store_fingerprint(created), NULL, 0, NULL);
+    if (status == LKS_OK)
+        *store = created;
+    else
+        lks_store_destroy(created);
+    return status;
 }
 
 lks_status lks_broadcast_parameters(lks_group *group, lks_store *store) {

@@ -38,20 +38,19 @@ static int64_t strided(const lksi_tensor *t, const int64_t *strides, int64_t i) 
 }
 
 #include "reference/arrange.inc.h"
+#include "reference/batch_norm.inc.h"
 #include "reference/binary.inc.h"
+#include "reference/convolution.inc.h"
 #include "reference/dropout.inc.h"
 #include "reference/elementwise.inc.h"
 #include "reference/embedding.inc.h"
 #include "reference/layer_norm.inc.h"
 #include "reference/linear.inc.h"
 #include "reference/loss.inc.h"
+#include "reference/pool.inc.h"
 #include "reference/recurrent.inc.h"
 #include "reference/reduce.inc.h"
 #include "reference/softmax.inc.h"
-
-#include "reference/batch_norm.inc.h"
-#include "reference/convolution.inc.h"
-#include "reference/pool.inc.h"
 
 const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_COPY] = copy,
@@ -93,6 +92,19 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_LOG_SOFTMAX] = log_softmax,
     [LKSI_OP_LOG_SOFTMAX_GRAD] = log_softmax_grad,
 
+    [LKSI_OP_CONV2D] = conv2d,
+    [LKSI_OP_CONV2D_GRAD_INPUT] = conv2d_grad_input,
+    [LKSI_OP_CONV2D_GRAD_WEIGHT] = conv2d_grad_weight,
+
+    [LKSI_OP_MAX_POOL2D] = max_pool2d,
+    [LKSI_OP_MAX_POOL2D_GRAD] = max_pool2d_grad,
+    [LKSI_OP_AVG_POOL2D] = avg_pool2d,
+    [LKSI_OP_AVG_POOL2D_GRAD] = avg_pool2d_grad,
+
+    [LKSI_OP_BATCH_NORM] = batch_norm,
+    [LKSI_OP_BATCH_NORM_INFERENCE] = batch_norm_inference,
+    [LKSI_OP_BATCH_NORM_GRAD] = batch_norm_grad,
+
     [LKSI_OP_LAYER_NORM] = layer_norm,
     [LKSI_OP_LAYER_NORM_GRAD] = layer_norm_grad,
 
@@ -101,17 +113,6 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
 
     [LKSI_OP_EMBEDDING] = embedding,
     [LKSI_OP_EMBEDDING_GRAD] = embedding_grad,
-
-    [LKSI_OP_CONV2D] = conv2d,
-    [LKSI_OP_CONV2D_GRAD_INPUT] = conv2d_grad_input,
-    [LKSI_OP_CONV2D_GRAD_WEIGHT] = conv2d_grad_weight,
-    [LKSI_OP_MAX_POOL2D] = max_pool2d,
-    [LKSI_OP_MAX_POOL2D_GRAD] = max_pool2d_grad,
-    [LKSI_OP_AVG_POOL2D] = avg_pool2d,
-    [LKSI_OP_AVG_POOL2D_GRAD] = avg_pool2d_grad,
-    [LKSI_OP_BATCH_NORM] = batch_norm,
-    [LKSI_OP_BATCH_NORM_INFERENCE] = batch_norm_inference,
-    [LKSI_OP_BATCH_NORM_GRAD] = batch_norm_grad,
 
     [LKSI_OP_LSTM] = lstm,
     [LKSI_OP_LSTM_GRAD] = lstm_grad,

@@ -3,6 +3,12 @@
 
 #include <math.h>
 
+static lks_status prepare(lks_trainer *trainer) {
+    trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
+    LKS_TRY(lksi_trainer_prepare_states(trainer)); /* first of all takes over what is not its own */
+    return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
     if (options->group == NULL || options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, features and labels");
@@ -17,8 +23,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     created->options = *options;
     created->loss = loss;
     if (options->logits != NULL) created->n_correct = lks_count_correct(options->logits, options->labels);
-    created->verdicts = lksi_alloc_array((size_t)lks_group_size(options->group), sizeof *created->verdicts);
-    lks_status status = created->verdicts != NULL ? lksi_trainer_prepare_states(created) : LKS_ERR_MEMORY;
+    lks_status status = prepare(created);
     if (status != LKS_OK) {
         (void)lksi_group_fail(options->group, status);
         goto destroy_trainer;
@@ -83,14 +88,13 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
     return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
 }
 
-/* Forward and backward on samples of this rank, whose states begin at row `first_row`; leaves the sum of their
+/* Forward and backward on some of this rank's samples, the first of which is row `first_row`; leaves the sum of their
  * gradients in the store. */
 static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_step_sums *mine) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, first_row + batch->count));
     LKS_TRY(lksi_states_bind(trainer, &trainer->states, first_row, program));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
     LKS_TRY(lks_program_forward(program));
@@ -108,11 +112,12 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
     int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
     if (n > batch->count) n = batch->count;
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_micro_batch(trainer, batch, i, n);
         *mine = (lks_step_sums){0};
-        int64_t first_row = piece.global_offset - batch->global_offset;
-        if (piece.n_labels > 0) LKS_TRY(compute(trainer, &piece, first_row, mine)); /* a mean over none is no number */
+        if (piece.n_labels > 0) /* the mean over no label is not a number */
+            LKS_TRY(compute(trainer, &piece, piece.global_offset - batch->global_offset, mine));
         if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
     }
     return LKS_OK;

@@ -20,6 +20,7 @@ typedef struct lksi_verdict {
     uint64_t hash;
     int64_t is_good;
 } lksi_verdict;
+
 /* One tensor per state of the options, row-major, `n_rows` rows each. A program reads them in place. */
 typedef struct lksi_states {
     char **values;
@@ -43,6 +44,8 @@ struct lks_trainer {
 /* Takes over the options' states and says what programs have to keep. */
 lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 
+/* Bytes of one row (sample) of state `i`. */
+size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
 /* Room for `n_rows` rows of each state; new ones are 0. */
 lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows);
 void lksi_states_clear(const lks_trainer *trainer, lksi_states *states);

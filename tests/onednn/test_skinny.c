@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MAX_N = 13, MAX_M = 67, MAX_K = 515, ROW = 600 };
+enum { MAX_N = 13, MAX_M = 67, MAX_K = 800, ROW = 900 };
 
 /* Small integers: every sum is exact, in whatever order and with fused multiply-adds or without. */
 static float value(int64_t i) { return (float)(i * 7919 % 17 - 8); }
@@ -35,7 +35,7 @@ static void check(const lksi_skinny_kernels *kernels, operands *o, int64_t n, in
 
 static void products_are_exact_at_every_size_and_instruction_set(void **state) {
     (void)state;
-    static const int64_t columns[] = {1, 7, 8, 15, 16, 17, 32, 33, MAX_M}, depths[] = {1, 2, 255, 256, 257, MAX_K};
+    static const int64_t columns[] = {1, 7, 8, 15, 16, 17, 32, 33, MAX_M}, depths[] = {1, 2, 255, 767, 768, 769, MAX_K};
     const lksi_skinny_kernels *levels[] = {
         &lksi_skinny_loops_base,
 #if defined(__x86_64__)

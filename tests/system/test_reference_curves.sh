@@ -11,3 +11,4 @@ done
 for model in lstm transformer; do
   "$python" tests/reference/make_text_curves.py --check "tests/reference/${model}_curve.txt"
 done
+"$python" tests/reference/make_resnet9_curve.py --check tests/reference/resnet9_curve.txt

@@ -297,7 +297,7 @@ static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state)
         {MOMENTUM, 32, 5, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "saved with seed 4, this run has 5"},
         {MOMENTUM, 32, 4, 32, saved_path, false, LKS_ERR_ARGUMENT, "saved with the global batch 64, this run has 32"},
         {SGD, 32, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "momentum 0.9"},
-        {ADAM, 32, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "optimizer's optimizer 0, this run has 2"},
+        {ADAM, 32, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "the optimizer SGD, this run has AdamW"},
         {MOMENTUM, 33, 4, BATCH, saved_path, false, LKS_ERR_FORMAT,
          "entry 'fc1.bias' has the shape (32), the model's has (33)"},
         {MOMENTUM, 33, 4, BATCH, saved_path, true, LKS_ERR_FORMAT, "has the shape"},
