@@ -60,17 +60,26 @@ static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks
     return 0;
 }
 
+static int cannot(const char *path, const char *what, const char *why) {
+    fprintf(stderr, "lockstep: %s: the %s cannot be written: %s\n", path, what, why);
+    return 0;
+}
+
 static int file_is_writable(const char *path, const char *what) {
     struct stat before;
     int existed = stat(path, &before) == 0;
     FILE *file = fopen(path, "a");
-    if (file == NULL) {
-        fprintf(stderr, "lockstep: %s: the %s cannot be written: %s\n", path, what, strerror(errno));
-        return 0;
-    }
+    if (file == NULL) return cannot(path, what, strerror(errno));
     fclose(file);
     if (!existed) remove(path);
     return 1;
+}
+
+/* It will be replaced, which only a file may be. */
+static int checkpoint_is_writable(const char *path) {
+    struct stat before;
+    if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) return cannot(path, "checkpoint", "not a regular file");
+    return file_is_writable(path, "checkpoint");
 }
 
 static int directory_is_there(const char *path) {
@@ -82,7 +91,7 @@ static int directory_is_there(const char *path) {
 /* Found out before the training and not after it. */
 static int outputs_are_writable(const trainer_flags *flags) {
     return (flags->summary == NULL || file_is_writable(flags->summary, "summary")) &&
-           (flags->save == NULL || file_is_writable(flags->save, "checkpoint")) &&
+           (flags->save == NULL || checkpoint_is_writable(flags->save)) &&
            (flags->run == NULL || directory_is_there(flags->run));
 }
 

@@ -49,10 +49,19 @@ void trainer_report_epoch_line(trainer_progress *p);
 void trainer_report_metrics(trainer_progress *p, int has);
 /* The last line. */
 void trainer_report_end(trainer_progress *p, const char *params_sha256, double wall_s);
+/* The kernels of a training step, where the command line asks for them. */
+void trainer_report_program(trainer_progress *p);
 /* Opens metrics.jsonl where the command line asks for it. Returns 0 after an error, which it prints. */
 int trainer_metrics_open(trainer_progress *p);
 /* Closes it. Returns 0 where it or standard output could not take all lines, which it prints. */
 int trainer_outputs_close(trainer_progress *p);
+
+/* --- checkpoints (trainer_checkpoint.c), collective --- */
+
+/* Weights or a whole state to begin with, where the command line names any. */
+lks_status trainer_checkpoint_begin(trainer_progress *p);
+/* Where the command line asks for it. */
+lks_status trainer_checkpoint_save(trainer_progress *p);
 
 /* --- the summary (trainer_summary.c) --- */
 

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -98,6 +99,19 @@ void trainer_report_end(trainer_progress *p, const char *params_sha256, double w
     if (p->job->shows_perplexity) printf(" | test_perplexity %.2f", exp(p->test.loss));
     printf(" | params %.16s\n", params_sha256);
     flush_lines(p);
+}
+
+/* Long models have long programs; one that is longer still is cut. */
+void trainer_report_program(trainer_progress *p) {
+    enum { MAX_NBYTES = 1 << 20 };
+    if (!p->is_speaker || !p->flags->prints_program) return;
+    char *text = malloc(MAX_NBYTES);
+    if (text == NULL) return;
+    lks_trainer_describe(p->trainer, text, MAX_NBYTES);
+    clear_live(p);
+    fputs(text, stdout);
+    flush_lines(p);
+    free(text);
 }
 
 /* --- metrics.jsonl --- */

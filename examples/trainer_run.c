@@ -33,19 +33,11 @@ static int has_report_here(const trainer_progress *p) {
 
 /* --- the loop --- */
 
-/* To the epoch's first batch, or, where a run is resumed within an epoch, to its next one. */
-static lks_status begin_epoch(trainer_progress *p) {
-    lks_batch skipped;
-    TRY(p->source->begin_epoch(p->source->context, p->trainer, p->epoch));
-    for (int64_t i = p->epoch * p->source->steps_per_epoch; i < p->step; i++)
-        (void)p->source->next(p->source->context, &skipped);
-    return LKS_OK;
-}
-
 static lks_status train_epoch(trainer_progress *p) {
     lks_batch batch;
-    int is_whole = p->step % p->source->steps_per_epoch == 0;
-    TRY(begin_epoch(p));
+    int64_t first = p->step % p->source->steps_per_epoch; /* above 0 where a run is resumed within an epoch */
+    p->source->seek(p->source->context, p->epoch, first);
+    if (first == 0) lks_trainer_reset_states(p->trainer);
     double began_s = trainer_now_s(), paused_s = 0;
     for (;;) {
         double before_s = trainer_now_s();
@@ -59,7 +51,7 @@ static lks_status train_epoch(trainer_progress *p) {
             paused_s += trainer_now_s() - after_s;
         }
     }
-    if (is_whole && p->step % p->source->steps_per_epoch == 0) p->epoch_s = trainer_now_s() - began_s - paused_s;
+    if (first == 0 && p->step % p->source->steps_per_epoch == 0) p->epoch_s = trainer_now_s() - began_s - paused_s;
     return LKS_OK;
 }
 
@@ -73,7 +65,7 @@ static lks_status end_epoch(trainer_progress *p) {
     if (p->step % p->source->steps_per_epoch == 0 && p->source->end_epoch != NULL)
         TRY(p->source->end_epoch(p->source->context, p->trainer, p->epoch,
                                  p->job->has_validation ? &p->validation : NULL));
-    return LKS_OK;
+    return trainer_checkpoint_save(p);
 }
 
 static lks_status train(trainer_progress *p) {
@@ -82,7 +74,8 @@ static lks_status train(trainer_progress *p) {
         TRY(train_epoch(p));
         TRY(end_epoch(p));
     }
-    if (p->job->report_every > 0) /* the last figures are those of the last step */
+    if (p->step == p->first_step) TRY(trainer_checkpoint_save(p)); /* there was nothing left to train */
+    if (p->job->report_every > 0)                                  /* the last figures are those of the last step */
         return has_report_here(p) ? LKS_OK : report_steps(p);
     TRY(measure(p, TRAINER_TEST, &p->test));
     trainer_report_metrics(p, TRAINER_HAS_TEST);
@@ -96,6 +89,7 @@ static int finish(trainer_progress *p) {
     char params_sha256[65];
     LKS_CHECK(lks_check_replicas(p->job->group, lks_trainer_store(p->trainer)));
     LKS_CHECK(lks_store_sha256(lks_trainer_store(p->trainer), params_sha256));
+    trainer_report_program(p);
     trainer_report_end(p, params_sha256, wall_s);
     return p->is_speaker ? trainer_summary_write(p, params_sha256, wall_s) : 0;
 }
@@ -118,7 +112,7 @@ static int plan_steps(trainer_progress *p) {
     p->n_steps = flags->epochs > 0 ? flags->epochs * per_epoch : flags->steps;
     if (flags->steps > 0 && flags->steps < p->n_steps) p->n_steps = flags->steps;
     p->n_epochs = (p->n_steps + per_epoch - 1) / per_epoch;
-    p->step_us = calloc((size_t)p->n_steps, sizeof *p->step_us);
+    p->step_us = calloc((size_t)p->n_steps, sizeof *p->step_us); /* as many as a run can have */
     if (p->step_us != NULL) return 1;
     fprintf(stderr, "lockstep: out of memory for the times of %lld steps\n", (long long)p->n_steps);
     return 0;
@@ -134,20 +128,24 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .states = job->states,
                                                      .n_states = job->n_states,
                                                      .optimizer = job->optimizer,
-                                                     .seed = (uint64_t)p->flags->seed});
+                                                     .seed = (uint64_t)p->flags->seed,
+                                                     .accumulate = p->flags->accumulate,
+                                                     .is_timed = p->flags->prints_program});
 }
 
+/* What all ranks know is told by one of them. */
 static int run(trainer_progress *p) {
     if (!data_agree(p) || !plan_steps(p)) return 1;
     lks_status status = create_trainer(p);
-    if (status != LKS_OK) return lks_report(status, NULL, 0);
+    if (status == LKS_OK) status = trainer_checkpoint_begin(p);
+    if (!trainer_all_ok(p->job->group, status)) return 1;
     if (!trainer_metrics_open(p)) {
         lks_group_abort(p->job->group, "rank 0 cannot write its metrics");
         return 1;
     }
-    p->began_s = trainer_now_s();
+    p->began_s = p->shown_s = trainer_now_s();
     status = train(p);
-    int exit_code = status == LKS_OK ? finish(p) : lks_report(status, NULL, 0);
+    int exit_code = trainer_all_ok(p->job->group, status) ? finish(p) : 1;
     return trainer_outputs_close(p) ? exit_code : 1;
 }
 

@@ -1,10 +1,8 @@
 /* Texts as the source of batches. */
 #include "trainer_text.h"
 
-static lks_status begin_epoch(void *context, lks_trainer *trainer, int64_t epoch) {
-    lks_windows_seek(((trainer_text *)context)->windows, epoch, 0);
-    lks_trainer_reset_states(trainer); /* the columns begin anew */
-    return LKS_OK;
+static void seek(void *context, int64_t epoch, int64_t step) {
+    lks_windows_seek(((trainer_text *)context)->windows, epoch, step);
 }
 
 static int next(void *context, lks_batch *batch) { return lks_windows_next(((trainer_text *)context)->windows, batch); }
@@ -36,7 +34,7 @@ lks_status trainer_text_create(trainer_text *text, const char *directory, lks_te
     text->source = (trainer_source){.context = text,
                                     .steps_per_epoch = lks_windows_steps(text->windows),
                                     .hash = lks_text_hash(text->text),
-                                    .begin_epoch = begin_epoch,
+                                    .seek = seek,
                                     .next = next,
                                     .evaluate = evaluate};
     return LKS_OK;

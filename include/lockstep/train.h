@@ -24,8 +24,10 @@ typedef struct lks_trainer_options {
     lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
     lks_node *features;      /* input that takes a batch's features; required */
     lks_node *labels;        /* input that takes a batch's labels; required */
-    lks_optimizer optimizer; /* from lks_sgd or lks_adam */
+    lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
+    int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
+    int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
     const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches */
     int n_states;
 } lks_trainer_options;
@@ -33,7 +35,7 @@ typedef struct lks_trainer_options {
 /* Means over the labels that count, of all ranks. */
 typedef struct lks_metrics {
     double loss, accuracy;
-    int64_t n_samples; /* labels that count */
+    int64_t n_samples;    /* labels that count */
     double lr, grad_norm; /* of a step; grad_norm: before clipping, 0 where the optimizer does not clip */
 } lks_metrics;
 
@@ -51,10 +53,15 @@ LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch
  * of ranks. Collective. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
-/* The same over a text, whose labels are each token's next one: every one counts once. The model's features are (N,T) i32;
- * the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number of
- * ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective.
- * Errors: LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text. */
+/* From the next step on the learning rate is `lr`, times what the schedule says; the same on all ranks. */
+LKS_API lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr);
+
+/* The kernels of a training step at the largest batch size seen, as lks_program_describe. */
+LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes);
+/* The same over a text, whose labels are each token's next one: every one counts once. The model's features are (N,T)
+ * i32; the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number
+ * of ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective. Errors:
+ * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text. */
 LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count,
                                              lks_metrics *metrics);
 
@@ -62,6 +69,37 @@ LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t
 LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
 
 LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
+
+/* --- files: safetensors, row-major, by the names of parameters and buffers. Each is written beside `path` and then put
+ * in its place; its "__metadata__" holds the SHA-256 of its data, which is checked before anything is overwritten.
+ * Errors: LKS_ERR_FILE, LKS_ERR_FORMAT (not such a file, truncated, damaged, other shapes, a name missing or one too
+ * many): file and entry are named. --- */
+
+/* The parameters and buffers of a store. Not collective: of a shared replica, one rank saves or loads it, between
+ * barriers. */
+LKS_API lks_status lks_store_save(const lks_store *store, const char *path);
+/* Files of PyTorch's too: f32, f64, f16 and bf16 become the store's type; "*.num_batches_tracked" and what a checkpoint
+ * holds beside the weights is passed over. */
+LKS_API lks_status lks_store_load(lks_store *store, const char *path);
+/* The same for a trainer's store. Collective; every rank reads the file. */
+LKS_API lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *path);
+
+/* Where in its data a run stands, kept in checkpoints for whoever makes the batches. */
+typedef struct lks_position {
+    int64_t epoch, step;     /* of the next batch; step counts within the epoch */
+    int64_t steps_per_epoch; /* these two say which batches they are steps over */
+    int64_t global_batch;
+} lks_position;
+
+/* Everything that a run needs to go on to the same bits: weights, the optimizer's state ("optimizer.<name>.m", ".v"),
+ * steps, position, seed, rule ("trainer.counters", "trainer.rule"). Does not depend on the number of ranks. Collective;
+ * rank 0 writes. */
+LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
+/* Goes on from there; `position` says which steps_per_epoch and global_batch are expected, and is then where to begin.
+ * Collective; every rank reads its part.
+ * Errors: also LKS_ERR_ARGUMENT where seed, rule, steps_per_epoch or global_batch differ, by name; LKS_ERR_MISMATCH
+ * where ranks read different files. Nothing is overwritten then. */
+LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
 
 #ifdef __cplusplus
 }

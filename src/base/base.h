@@ -82,6 +82,16 @@ lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
 bool lksi_file_exists(const char *path);
 
+/* The same piece by piece. */
+typedef struct lksi_new_file lksi_new_file;
+lks_status lksi_new_file_create(lksi_new_file **file, const char *path);
+lks_status lksi_new_file_write(lksi_new_file *file, const void *data, size_t nbytes);
+/* Over bytes that were written before. */
+lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const void *data, size_t nbytes);
+/* Ends `file` in any case; where it fails, `path` is as it was. */
+lks_status lksi_new_file_commit(lksi_new_file *file);
+void lksi_new_file_discard(lksi_new_file *file); /* accepts NULL */
+
 /* --- JSON (cJSON) --- */
 /* Prints `object` in one line with a newline and writes it atomically. */
 lks_status lksi_json_write(const struct cJSON *object, const char *path);

@@ -1,10 +1,8 @@
 /* Whole files in, whole files out. */
-#define _GNU_SOURCE /* gettid */
 #include "base/base.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -63,36 +61,12 @@ lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size
     return status;
 }
 
-static lks_status write_all(int descriptor, const char *path, const void *data, size_t nbytes) {
-    const char *next = data;
-    while (nbytes > 0) {
-        ssize_t n_written = write(descriptor, next, nbytes);
-        if (n_written < 0 && errno == EINTR) continue;
-        if (n_written < 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
-        next += n_written;
-        nbytes -= (size_t)n_written;
-    }
-    if (fsync(descriptor) != 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
-    return LKS_OK;
-}
-
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes) {
-    char temporary[4096];
-    int length = snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)gettid());
-    if (length < 0 || (size_t)length >= sizeof temporary) return lksi_error(LKS_ERR_FILE, "%s: path is too long", path);
-    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor < 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
-    lks_status status = LKS_OK;
-    LKS_TRY_GOTO(write_all(descriptor, path, data, nbytes), unlink_temporary);
-    if (rename(temporary, path) != 0) {
-        status = lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
-        goto unlink_temporary;
-    }
-    close(descriptor);
-    return LKS_OK;
-unlink_temporary:
-    unlink(temporary);
-    close(descriptor);
+    lksi_new_file *file;
+    LKS_TRY(lksi_new_file_create(&file, path));
+    lks_status status = lksi_new_file_write(file, data, nbytes);
+    if (status == LKS_OK) return lksi_new_file_commit(file);
+    lksi_new_file_discard(file);
     return status;
 }
 

@@ -21,7 +21,7 @@
 #define LKSI_ISA_PICK(name) (&name##_base)
 #endif
 
-/* 0 base, 1 AVX2 with FMA and F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
+/* 0 base, 1 AVX2, FMA, F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
 int lksi_isa_level(void);
 
 #endif

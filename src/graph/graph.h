@@ -36,6 +36,11 @@ double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t 
 size_t lksi_store_padded_count(const lks_store *store);
 void *lksi_store_values(const lks_store *store);
 void *lksi_store_gradients(const lks_store *store);
+/* Where tensor `index` lies in them: elements, the padding of its layout included. */
+void lksi_store_place(const lks_store *store, int index, size_t *offset, size_t *count);
+/* Tensor `index` from the store's layout to row-major order and back, for arrays kept as the flat ones are. */
+lks_status lksi_store_unpack(const lks_store *store, int index, const void *stored, void *values);
+lks_status lksi_store_pack(const lks_store *store, int index, const void *values, void *stored);
 const lks_device *lksi_store_device(const lks_store *store);
 lks_graph *lksi_store_graph(const lks_store *store);
 /* The context of the memory it was created in; NULL for a plain store. */

@@ -221,6 +221,21 @@ lks_status lks_store_read_gradient(const lks_store *store, int index, void *grad
     return reorder(store, slot, stored(store->gradients, slot), slot->layout, gradient, (lksi_layout){0});
 }
 
+void lksi_store_place(const lks_store *store, int index, size_t *offset, size_t *count) {
+    const lksi_slot *slot = &store->slots[index];
+    const lksi_tensor *tensor = &slot->node->outputs[0];
+    *offset = slot->offset;
+    *count = lksi_layout_nbytes(&slot->layout, tensor) / lks_type_nbytes(tensor->type);
+}
+
+lks_status lksi_store_unpack(const lks_store *store, int index, const void *stored_values, void *values) {
+    return reorder(store, &store->slots[index], stored_values, store->slots[index].layout, values, (lksi_layout){0});
+}
+
+lks_status lksi_store_pack(const lks_store *store, int index, const void *values, void *stored_values) {
+    return reorder(store, &store->slots[index], values, (lksi_layout){0}, stored_values, store->slots[index].layout);
+}
+
 /* --- views --- */
 
 int lks_store_n_parameters(const lks_store *store) { return store->n_parameters; }

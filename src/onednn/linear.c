@@ -1,12 +1,14 @@
 /* The linear layer's three products, by oneDNN's sgemm on plain row-major weights: its blocked inner products measured
  * no better for f32. How the operands lie matters more; what was measured (AVX2, one core of 101 GFLOP/s at most):
  *
- * - Rows that are a whole number of KiB apart share few sets of the L1 cache, and sgemm reads a column of rows at a
+ * - Rows that are a multiple of 512 bytes apart share few sets of the L1 cache, and sgemm reads a column of rows at a
  * time to pack them: dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
  * - sgemm works on whole vectors of the result's columns. y^T = W x^T has the batch there, usually a multiple of 8, and
  *   packs the small operand: 32 x 1024 times 256 ran at 70 GFLOP/s as y = x W^T, at 91 as y^T, and 64 x 784 times 50 at
  *   75 and 89. Transposing y, with bias and activation in the same pass, costs 3 to 8 us. From about 100 rows on it
- * only costs: 2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73. */
+ * only costs: 2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
+ * - Thousands of longer rows would be copied through the last cache: dW of 4096 x 512 by 4096 x 128 ran at 63 as it
+ * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one. */
 #include "onednn/linear.h"
 
 #include "onednn/api.h"
@@ -15,7 +17,7 @@
 
 #include <string.h>
 
-enum { VECTOR = 8, TILE = 16, FEW_ROWS = 64 };
+enum { VECTOR = 8, TILE = 16, FEW_ROWS = 64, CHUNK_ROWS = 256 };
 
 /* --- forward --- */
 
@@ -129,20 +131,34 @@ lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lk
     return LKS_OK;
 }
 
+/* dW (m,k) = dy (n,m)^T x (n,k), or added to it. */
+static lks_status add_rows(const float *dy, const float *x, int64_t n, int64_t m, int64_t k, float *scratch, bool adds,
+                           float *dw) {
+    dy = lksi_pad_rows(dy, n, m, &scratch);
+    x = lksi_pad_rows(x, n, k, &scratch);
+    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, lksi_padded_row(m), x, lksi_padded_row(k), adds ? 1.0f : 0.0f, dw, k);
+}
+
+/* Rows of one product: all, unless they have to be copied. */
+static int64_t chunk_rows(int64_t n, int64_t m, int64_t k) {
+    bool is_copied = lksi_padded_row(m) != m || lksi_padded_row(k) != k;
+    return is_copied && n > CHUNK_ROWS ? CHUNK_ROWS : n;
+}
+
 static lks_status linear_grad_weight(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_tensor *rows = &kernel->lowering.inputs[0];
     int64_t n = lksi_tensor_rows(rows), m = lksi_tensor_columns(rows);
-    int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]);
-    float *left = scratch;
-    const float *dy = lksi_pad_rows(in[0], n, m, &left);
-    const float *x = lksi_pad_rows(in[1], n, k, &left);
-    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, lksi_padded_row(m), x, lksi_padded_row(k), 0.0f, out[0], k);
+    int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]), chunk = chunk_rows(n, m, k);
+    const float *dy = in[0], *x = in[1];
+    for (int64_t i = 0; i < n; i += chunk)
+        LKS_TRY(add_rows(dy + i * m, x + i * k, n - i < chunk ? n - i : chunk, m, k, scratch, i > 0, out[0]));
+    return LKS_OK;
 }
 
 lks_status lksi_onednn_lower_linear_grad_weight(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    const lksi_tensor *dy = &lowering->inputs[0], *x = &lowering->inputs[1];
-    int64_t n = lksi_tensor_rows(dy);
-    int64_t n_scratch = lksi_padding_count(n, lksi_tensor_columns(dy)) + lksi_padding_count(n, lksi_tensor_columns(x));
+    int64_t m = lksi_tensor_columns(&lowering->inputs[0]), k = lksi_tensor_columns(&lowering->inputs[1]);
+    int64_t chunk = chunk_rows(lksi_tensor_rows(&lowering->inputs[0]), m, k);
+    int64_t n_scratch = lksi_padding_count(chunk, m) + lksi_padding_count(chunk, k);
     *kernel = (lksi_kernel){.name = "onednn:linear_grad_weight",
                             .run = linear_grad_weight,
                             .lowering = *lowering,

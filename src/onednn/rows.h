@@ -1,13 +1,13 @@
-/* Operands of sgemm whose rows would collide: rows that are a whole number of KiB apart share few sets of the L1 cache,
- * and sgemm reads a column of rows at a time to pack them. Copied to longer rows first they cost less (linear.c has the
- * figures). */
+/* Operands of sgemm whose rows would collide: rows that are a whole number of 512 bytes apart share few sets of the L1
+ * cache, and sgemm reads a column of rows at a time to pack them. Copied to longer rows first they cost less (linear.c
+ * has the figures). */
 #ifndef LKSI_ROWS_H
 #define LKSI_ROWS_H
 
 #include <stdint.h>
 #include <string.h>
 
-enum { LKSI_COLLIDING_FLOATS = 256, LKSI_ROW_PADDING = 16 };
+enum { LKSI_COLLIDING_FLOATS = 128, LKSI_ROW_PADDING = 16 };
 
 static inline int64_t lksi_padded_row(int64_t row_length) {
     return row_length % LKSI_COLLIDING_FLOATS == 0 ? row_length + LKSI_ROW_PADDING : row_length;

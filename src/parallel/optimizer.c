@@ -36,7 +36,8 @@ static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
     int size = lks_group_size(optimizer->group);
     optimizer->gradients = lksi_alloc_array((size_t)size, sizeof *optimizer->gradients);
     optimizer->inputs = lksi_alloc_array((size_t)size, sizeof *optimizer->inputs);
-    if (optimizer->gradients == NULL || optimizer->inputs == NULL) return LKS_ERR_MEMORY;
+    optimizer->counts = lksi_alloc_array((size_t)size, sizeof *optimizer->counts);
+    if (optimizer->gradients == NULL || optimizer->inputs == NULL || optimizer->counts == NULL) return LKS_ERR_MEMORY;
     for (int rank = 0; rank < size; rank++)
         optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, replica->gradients, rank);
     return LKS_OK;
@@ -102,6 +103,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     for (int i = 0; i < 2; i++) lksi_free(optimizer->state[i]);
     lksi_free(optimizer->gradients);
     lksi_free(optimizer->inputs);
+    lksi_free(optimizer->counts);
     lksi_free(optimizer->sums);
     lksi_free(optimizer->pending);
     lksi_clip_release(optimizer);

@@ -13,8 +13,13 @@
 int lksi_state_count(const lks_distributed_optimizer *optimizer);
 /* Elements [begin, begin + count) of array `index`, collected on rank 0; `out` is not used elsewhere. Collective. */
 lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, void *out);
+/* Whether this rank keeps any of these elements. */
+bool lksi_state_is_mine(const lks_distributed_optimizer *optimizer, size_t begin, size_t count);
 /* The reverse, with the same values on all ranks: each keeps what is its own. Not collective. */
 void lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, const void *values);
+
+/* Whether all ranks share one copy of the parameters, which then one of them writes. */
+bool lksi_store_is_shared(const lks_store *store);
 
 /* Steps taken. */
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);

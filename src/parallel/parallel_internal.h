@@ -33,6 +33,7 @@ struct lks_distributed_optimizer {
     void *state[2];         /* end - begin elements each, where the rule has them */
     const void **gradients; /* shared replica: every rank's, NULL otherwise */
     const void **inputs;    /* likewise: where the block at hand begins in each */
+    size_t *counts;         /* likewise: room for a number per rank */
     lks_step_sums *sums;    /* room for every rank's */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */

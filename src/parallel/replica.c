@@ -42,6 +42,7 @@ static lks_status check_readable(void *context) {
 }
 
 lksi_replica *lksi_store_replica(const lks_store *store) { return lksi_store_memory_context(store); }
+bool lksi_store_is_shared(const lks_store *store) { return lksi_store_replica(store) != NULL; }
 
 static lks_status create_replica(lksi_replica **replica, lks_group *group) {
     lksi_replica *created = lksi_alloc(sizeof *created);

@@ -24,16 +24,13 @@ static lks_status gather_shards(lks_distributed_optimizer *optimizer, int index,
                                 void *out) {
     int size = lks_group_size(optimizer->group), mine = lks_group_rank(optimizer->group);
     lks_type type = lksi_store_device(optimizer->store)->float_type;
-    size_t *counts = lksi_alloc_array((size_t)size, sizeof *counts), from;
-    if (counts == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
+    size_t *counts = optimizer->counts, from;
     for (int rank = 0; rank < size; rank++)
         counts[rank] =
             overlap(begin, count, lksi_shard_begin(optimizer, rank), lksi_shard_begin(optimizer, rank + 1), &from);
     (void)overlap(begin, count, optimizer->begin, optimizer->end, &from);
     const void *in = counts[mine] > 0 ? state_at(optimizer, index, from) : (const char *)optimizer->state[index];
-    lks_status status = lks_gatherv(optimizer->group, in, out, counts, type, 0, NULL);
-    lksi_free(counts);
-    return status;
+    return lks_gatherv(optimizer->group, in, out, counts, type, 0, NULL);
 }
 
 lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, void *out) {
@@ -42,6 +39,11 @@ lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, si
         memcpy(out, state_at(optimizer, index, begin),
                count * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
     return LKS_OK;
+}
+
+bool lksi_state_is_mine(const lks_distributed_optimizer *optimizer, size_t begin, size_t count) {
+    size_t from;
+    return overlap(begin, count, optimizer->begin, optimizer->end, &from) > 0;
 }
 
 void lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, const void *values) {

@@ -1,10 +1,10 @@
 /* Evaluation on a text: cut into columns, the columns into chunks, the chunks dealt to the ranks in turn. Columns and
  * chunks are the same for any number of ranks; every chunk's sums are made by one rank and added in chunk order by all,
  * so any number of ranks gets the same figures to the bit. A column's state begins at 0, which costs its first tokens
- * some context: the fewer columns, the less. */
+ * their context: columns are so long that it does not show. */
 #include "train/trainer_internal.h"
 
-enum { N_COLUMNS = 32, N_CHUNKS = 4 };
+enum { MOST_COLUMNS = 32, LEAST_COLUMN = 512, MOST_CHUNKS = 4 };
 
 typedef struct chunk_sums {
     double loss, n_correct;
@@ -17,8 +17,9 @@ typedef struct text_cut {
 } text_cut;
 
 static text_cut cut_text(const int32_t *tokens, int64_t count) {
-    int64_t n_columns = count - 1 < N_COLUMNS ? count - 1 : N_COLUMNS; /* a short text has no more than labels */
-    return (text_cut){tokens, count, n_columns, n_columns < N_CHUNKS ? (int)n_columns : N_CHUNKS};
+    int64_t n_columns = count / LEAST_COLUMN;
+    n_columns = n_columns < 1 ? 1 : n_columns > MOST_COLUMNS ? MOST_COLUMNS : n_columns;
+    return (text_cut){tokens, count, n_columns, n_columns < MOST_CHUNKS ? (int)n_columns : MOST_CHUNKS};
 }
 
 static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, lksi_states *states, chunk_sums *sums) {
@@ -83,11 +84,11 @@ static lks_status check_text(const lks_trainer *trainer, int64_t count) {
 lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count, lks_metrics *metrics) {
     LKS_TRY(check_text(trainer, count));
     text_cut cut = cut_text(tokens, count);
-    chunk_sums sums[N_CHUNKS] = {{0}}, total = {0};
+    chunk_sums sums[MOST_CHUNKS] = {{0}}, total = {0};
     lks_status status = evaluate_mine(trainer, &cut, sums);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     /* Each entry is non-zero on one rank only, so this sum is exact. */
-    LKS_TRY(lks_all_reduce(trainer->options.group, sums, sums, 2 * N_CHUNKS, LKS_F64, LKS_SUM, NULL));
+    LKS_TRY(lks_all_reduce(trainer->options.group, sums, sums, 2 * MOST_CHUNKS, LKS_F64, LKS_SUM, NULL));
     for (int chunk = 0; chunk < cut.n_chunks; chunk++) {
         total.loss += sums[chunk].loss;
         total.n_correct += sums[chunk].n_correct;

@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* Bytes of one row (sample) of state `i`. */
-static size_t row_nbytes(const lks_trainer *trainer, int i) {
+size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i) {
     const lks_node *input = trainer->options.states[i].input;
     int64_t count = 1;
     for (int d = 1; d < lks_node_n_dims(input); d++) count *= lks_node_dim(input, d);
@@ -51,9 +50,10 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
 lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows) {
     if (n_rows <= states->n_rows) return LKS_OK;
     for (int i = 0; i < trainer->options.n_states; i++) {
-        char *grown = lksi_alloc_array((size_t)n_rows, row_nbytes(trainer, i));
+        char *grown = lksi_alloc_array((size_t)n_rows, lksi_states_row_nbytes(trainer, i));
         if (grown == NULL) return LKS_ERR_MEMORY;
-        if (states->n_rows > 0) memcpy(grown, states->values[i], (size_t)states->n_rows * row_nbytes(trainer, i));
+        if (states->n_rows > 0)
+            memcpy(grown, states->values[i], (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i));
         lksi_free(states->values[i]);
         states->values[i] = grown;
     }
@@ -63,7 +63,7 @@ lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, 
 
 void lksi_states_clear(const lks_trainer *trainer, lksi_states *states) {
     for (int i = 0; i < trainer->options.n_states && states->n_rows > 0; i++)
-        memset(states->values[i], 0, (size_t)states->n_rows * row_nbytes(trainer, i));
+        memset(states->values[i], 0, (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i));
 }
 
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states) {
@@ -75,15 +75,16 @@ lks_status lksi_states_bind(const lks_trainer *trainer, const lksi_states *state
                             lks_program *program) {
     for (int i = 0; i < trainer->options.n_states; i++)
         LKS_TRY(lks_program_set_input(program, trainer->options.states[i].input,
-                                      states->values[i] + (size_t)first_row * row_nbytes(trainer, i)));
+                                      states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i)));
     return LKS_OK;
 }
 
 void lksi_states_advance(const lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t n_rows,
                          const lks_program *program) {
     for (int i = 0; i < trainer->options.n_states; i++)
-        memcpy(states->values[i] + (size_t)first_row * row_nbytes(trainer, i),
-               lks_program_output(program, trainer->options.states[i].output), (size_t)n_rows * row_nbytes(trainer, i));
+        memcpy(states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i),
+               lks_program_output(program, trainer->options.states[i].output),
+               (size_t)n_rows * lksi_states_row_nbytes(trainer, i));
 }
 
 void lks_trainer_reset_states(lks_trainer *trainer) { lksi_states_clear(trainer, &trainer->states); }

@@ -3,6 +3,12 @@
 
 #include <math.h>
 
+static lks_status prepare(lks_trainer *trainer) {
+    trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
+    LKS_TRY(lksi_trainer_prepare_states(trainer)); /* first of all takes over what is not its own */
+    return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
     if (options->group == NULL || options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, features and labels");
@@ -10,12 +16,14 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
                           lks_type_name(lksi_graph_device(graph)->float_type));
+    if (options->accumulate < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
     lks_trainer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
     if (options->logits != NULL) created->n_correct = lks_count_correct(options->logits, options->labels);
-    lks_status status = lksi_trainer_prepare_states(created);
+    lks_status status = prepare(created);
     if (status != LKS_OK) {
         (void)lksi_group_fail(options->group, status);
         goto destroy_trainer;
@@ -39,6 +47,7 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     lksi_free(trainer->compiled);
     lks_distributed_optimizer_destroy(trainer->optimizer);
     lks_store_destroy(trainer->store);
+    lksi_free(trainer->verdicts);
     lksi_states_free(trainer, &trainer->states);
     lksi_free((void *)(uintptr_t)trainer->options.states);
     lksi_free(trainer->outputs);
@@ -69,7 +78,8 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                                       .is_training = is_training,
                                                       .loss = trainer->loss,
                                                       .outputs = trainer->outputs,
-                                                      .n_outputs = trainer->n_outputs}));
+                                                      .n_outputs = trainer->n_outputs,
+                                                      .is_timed = trainer->options.is_timed}));
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
     return LKS_OK;
 }
@@ -78,14 +88,14 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
     return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
 }
 
-/* Forward and backward on this rank's samples; leaves the sum of their gradients in the store. */
-static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
+/* Forward and backward on some of this rank's samples, the first of which is row `first_row`; leaves the sum of their
+ * gradients in the store. */
+static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_step_sums *mine) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
-    LKS_TRY(lksi_states_bind(trainer, &trainer->states, 0, program));
+    LKS_TRY(lksi_states_bind(trainer, &trainer->states, first_row, program));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
     LKS_TRY(lks_program_forward(program));
     double n = (double)batch->n_labels, loss = lks_program_scalar(program, trainer->loss);
@@ -94,16 +104,29 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
     *mine = (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lksi_trainer_n_correct(trainer, program)};
     LKS_TRY(lks_program_backward(program, n));
-    lksi_states_advance(trainer, &trainer->states, 0, batch->count, program);
+    lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
+    return LKS_OK;
+}
+
+/* All pieces but the last are put aside; the step takes them in. */
+static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
+    int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
+    if (n > batch->count) n = batch->count;
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
+    for (int64_t i = 0; i < n; i++) {
+        lks_batch piece = lksi_micro_batch(trainer, batch, i, n);
+        *mine = (lks_step_sums){0};
+        if (piece.n_labels > 0) /* the mean over no label is not a number */
+            LKS_TRY(compute(trainer, &piece, piece.global_offset - batch->global_offset, mine));
+        if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
+    }
     return LKS_OK;
 }
 
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
     lks_step_sums mine = {0}, all;
-    if (batch->count > 0) {
-        lks_status status = compute(trainer, batch, &mine);
-        if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
-    }
+    lks_status status = compute_pieces(trainer, batch, &mine);
+    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
     trainer->n_steps++;
     if ((int64_t)all.n_samples != batch->global_n_labels)
@@ -118,7 +141,20 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
         *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
                                  .accuracy = all.n_correct / all.n_samples,
                                  .n_samples = (int64_t)all.n_samples,
-                                 .lr = trainer->options.optimizer.lr *
-                                       lks_schedule_factor(&trainer->options.optimizer.schedule, trainer->n_steps - 1)};
+                                 .lr = lksi_optimizer_lr(lksi_state_rule(trainer->optimizer), trainer->n_steps),
+                                 .grad_norm = all.grad_norm};
     return LKS_OK;
+}
+
+lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
+    return lks_distributed_optimizer_set_lr(trainer->optimizer, lr);
+}
+
+void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes) {
+    const lksi_compiled *largest = NULL;
+    for (size_t i = 0; i < trainer->n_compiled; i++)
+        if (trainer->compiled[i].is_training && (largest == NULL || trainer->compiled[i].batch > largest->batch))
+            largest = &trainer->compiled[i];
+    if (nbytes > 0) text[0] = '\0';
+    if (largest != NULL) lks_program_describe(largest->program, text, nbytes);
 }

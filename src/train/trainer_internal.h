@@ -15,6 +15,12 @@ typedef struct lksi_compiled {
     lks_program *program;
 } lksi_compiled;
 
+/* What one rank makes of a file. */
+typedef struct lksi_verdict {
+    uint64_t hash;
+    int64_t is_good;
+} lksi_verdict;
+
 /* One tensor per state of the options, row-major, `n_rows` rows each. A program reads them in place. */
 typedef struct lksi_states {
     char **values;
@@ -29,7 +35,8 @@ struct lks_trainer {
     lksi_compiled *compiled; /* programs by batch size, each made when first needed */
     size_t n_compiled, capacity;
     int64_t n_steps;
-    lks_node **outputs; /* what programs have to keep: the number of hits, where it is counted, and the states */
+    lksi_verdict *verdicts; /* room for every rank's */
+    lks_node **outputs;     /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;
     lksi_states states;
 };
@@ -37,6 +44,8 @@ struct lks_trainer {
 /* Takes over the options' states and says what programs have to keep. */
 lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 
+/* Bytes of one row (sample) of state `i`. */
+size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
 /* Room for `n_rows` rows of each state; new ones are 0. */
 lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows);
 void lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
@@ -53,6 +62,9 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
 
 /* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
+
+/* Piece `index` of `n`, at most batch->count, of this rank's part of a batch. */
+lks_batch lksi_micro_batch(const lks_trainer *trainer, const lks_batch *batch, int64_t index, int64_t n);
 
 /* The program for `batch` samples. */
 lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program);

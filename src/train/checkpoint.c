@@ -1,0 +1,74 @@
+/* Checkpoints: what they hold, in which order, and how ranks agree on them. */
+#include "train/checkpoint.h"
+
+#include <string.h>
+
+static size_t name_nbytes(const char *name) { return strlen(LKSI_OPTIMIZER_PREFIX) + strlen(name) + sizeof ".m"; }
+
+/* Names of the state: "optimizer.<name>.m" and ".v", for parameters alone; buffers have none. */
+static void add_state(lksi_checkpoint *c, const lks_trainer *trainer, const lksi_named_tensor *order) {
+    char *next = c->names;
+    for (int state = 0; state < lksi_state_count(trainer->optimizer); state++)
+        for (int i = 0; i < lks_store_n_tensors(trainer->store); i++) {
+            if (lks_store_parameter(trainer->store, order[i].index).is_buffer) continue;
+            size_t nbytes = name_nbytes(order[i].name);
+            snprintf(next, nbytes, LKSI_OPTIMIZER_PREFIX "%s.%c", order[i].name, state == 0 ? 'm' : 'v');
+            c->items[c->n_items++] = (lksi_checkpoint_item){next, order[i].index, state};
+            next += nbytes;
+        }
+}
+
+lks_status lksi_checkpoint_create(lksi_checkpoint *c, const lks_trainer *trainer) {
+    size_t n = (size_t)lks_store_n_tensors(trainer->store), names_nbytes = 0;
+    size_t n_state = (size_t)lksi_state_count(trainer->optimizer), largest = lksi_weights_largest(trainer->store);
+    size_t size = (size_t)lks_group_size(trainer->options.group);
+    *c = (lksi_checkpoint){0};
+    LKS_TRY(lksi_weights_check_names(trainer->store));
+    lksi_named_tensor *order = lksi_alloc_array(n, sizeof *order);
+    if (order == NULL) return LKS_ERR_MEMORY;
+    lksi_weights_order(trainer->store, order);
+    for (size_t i = 0; i < n; i++) names_nbytes += n_state * name_nbytes(order[i].name);
+    c->items = lksi_alloc_array(n * (1 + n_state), sizeof *c->items);
+    c->names = lksi_alloc(names_nbytes);
+    c->values = lksi_alloc_array(largest, sizeof(double));
+    c->stored = lksi_alloc_array(largest, sizeof(double));
+    c->rows = lksi_alloc_array(size, sizeof *c->rows);
+    c->counts = lksi_alloc_array(size, sizeof *c->counts);
+    lks_status status = LKS_ERR_MEMORY;
+    if (c->items != NULL && c->names != NULL && c->values != NULL && c->stored != NULL && c->rows != NULL &&
+        c->counts != NULL) {
+        for (size_t i = 0; i < n; i++)
+            c->items[c->n_items++] = (lksi_checkpoint_item){order[i].name, order[i].index, -1};
+        add_state(c, trainer, order);
+        status = LKS_OK;
+    }
+    lksi_free(order);
+    return status;
+}
+
+void lksi_checkpoint_destroy(lksi_checkpoint *c) {
+    lksi_free(c->items);
+    lksi_free(c->names);
+    lksi_free(c->values);
+    lksi_free(c->stored);
+    lksi_free(c->rows);
+    lksi_free(c->counts);
+    lksi_free(c->states);
+}
+
+lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const char *path, lks_status mine,
+                                 uint64_t hash) {
+    lks_group *group = trainer->options.group;
+    int size = lks_group_size(group), rank = lks_group_rank(group);
+    const lksi_verdict own = {hash, mine == LKS_OK}, *all = trainer->verdicts;
+    lks_status status = lksi_exchange(group, what, (uint64_t)trainer->n_steps, &own, sizeof own, trainer->verdicts);
+    if (status != LKS_OK || mine != LKS_OK) return mine != LKS_OK ? mine : status;
+    for (int i = 0; i < size; i++)
+        if (!all[i].is_good)
+            return lksi_error(LKS_ERR_FILE, "%s: rank %d cannot go on with it, so rank %d does not either", path, i,
+                              rank);
+    for (int i = 1; i < size; i++)
+        if (all[i].hash != all[0].hash)
+            return lksi_error(LKS_ERR_MISMATCH, "%s: rank %d reads another file of that name than rank 0", path, i);
+    return LKS_OK;
+}

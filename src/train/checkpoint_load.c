@@ -1,0 +1,188 @@
+/* Loading: every rank reads the file and checks all of it; when all have found it good, each takes its part. */
+#include "train/checkpoint.h"
+
+#include <string.h>
+
+/* --- what must be as it was --- */
+
+static const char *const rule_names[LKSI_RULE_FIELDS] = {
+    "optimizer", "nesterov",    "lr",        "momentum",     "weight_decay", "beta1",
+    "beta2",     "epsilon",     "clip_norm", "schedule",     "first factor", "last factor",
+    "n_steps",   "rising part", "n_warm_up", "warm_up_first"};
+
+static const char *optimizer_name(double kind) {
+    return kind == LKS_OPTIMIZER_SGD     ? "SGD"
+           : kind == LKS_OPTIMIZER_ADAM  ? "Adam"
+           : kind == LKS_OPTIMIZER_ADAMW ? "AdamW"
+                                         : "of an unknown kind";
+}
+
+static lks_status check_rule(const lks_trainer *trainer, const char *path, const double rule[LKSI_N_RULE]) {
+    double mine[LKSI_RULE_FIELDS];
+    lksi_rule_fields(&trainer->options.optimizer, mine);
+    if (rule[0] != mine[0])
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer %s, this run has %s", path,
+                          optimizer_name(rule[0]), optimizer_name(mine[0]));
+    for (int i = 0; i < LKSI_RULE_FIELDS; i++)
+        if (memcmp(&mine[i], &rule[i], sizeof mine[i]) != 0)
+            return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g",
+                              path, rule_names[i], rule[i], mine[i]);
+    lks_optimizer now = trainer->options.optimizer;
+    now.lr = rule[LKSI_RULE_FIELDS];
+    if (lksi_optimizer_check(&now) != LKS_OK)
+        return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is no learning rate", path, LKSI_RULE_NAME, now.lr);
+    return LKS_OK;
+}
+
+static lks_status check_number(const char *path, const char *name, int64_t saved, int64_t mine) {
+    if (saved == mine) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with %s %lld, this run has %lld", path, name,
+                      (long long)saved, (long long)mine);
+}
+
+static lks_status check_counters(const lks_trainer *trainer, const char *path, const lksi_counters *counters,
+                                 const lks_position *expected) {
+    if (counters->version != LKSI_CHECKPOINT_VERSION)
+        return lksi_error(LKS_ERR_FORMAT, "%s: a checkpoint of version %lld, this library reads %d", path,
+                          (long long)counters->version, LKSI_CHECKPOINT_VERSION);
+    LKS_TRY(check_number(path, "seed", counters->seed, (int64_t)trainer->options.seed));
+    LKS_TRY(check_number(path, "the global batch", counters->global_batch, expected->global_batch));
+    LKS_TRY(check_number(path, "steps per epoch", counters->steps_per_epoch, expected->steps_per_epoch));
+    if (counters->step < 0 || counters->epoch < 0 || counters->epoch_step < 0)
+        return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': negative counts", path, LKSI_COUNTERS_NAME);
+    return LKS_OK;
+}
+
+/* --- the file --- */
+
+static lks_status find(const lksi_safetensors *file, const char *name, lks_type type, int n_dims, const int64_t *dims,
+                       const lksi_safetensors_entry **entry) {
+    *entry = lksi_safetensors_find(file, name);
+    if (*entry == NULL) return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'", file->path, name);
+    if (!(*entry)->has_type || (*entry)->type != type)
+        return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of %s", file->path, name, (*entry)->dtype,
+                          lks_type_name(type));
+    return lksi_safetensors_check_shape(file, *entry, n_dims, dims);
+}
+
+/* Every entry that there must be, and no other: all are found, so counting them is enough. */
+static lks_status check_entries(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
+                                int64_t global_batch) {
+    size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states;
+    const lksi_safetensors_entry *entry;
+    LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &entry));
+    LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &entry));
+    for (size_t i = 0; i < c->n_items; i++) {
+        lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
+        LKS_TRY(find(file, c->items[i].name, view.type, view.n_dims, view.dims, &entry));
+    }
+    LKS_TRY(lksi_checkpoint_check_states(trainer, file, global_batch));
+    if (file->n_entries == n_expected) return LKS_OK;
+    LKS_TRY(lksi_weights_check(trainer->store, file)); /* names a weight that the model does not have */
+    return lksi_error(LKS_ERR_FORMAT, "%s: it has %zu entries of optimizer and trainer more than this run", file->path,
+                      file->n_entries - n_expected);
+}
+
+static lks_status read_trainer(const lksi_safetensors *file, lksi_counters *counters, double rule[LKSI_N_RULE]) {
+    LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, LKSI_COUNTERS_NAME), counters));
+    return lksi_safetensors_read(file, lksi_safetensors_find(file, LKSI_RULE_NAME), rule);
+}
+
+/* Everything but the overwriting. */
+static lks_status check_file(lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
+                             const lksi_safetensors *file, lksi_counters *counters, double rule[LKSI_N_RULE]) {
+    if (lksi_safetensors_find(file, LKSI_RULE_NAME) != NULL) { /* another optimizer is better told by its name */
+        const lksi_safetensors_entry *entry;
+        LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &entry));
+        LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &entry));
+        if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
+        LKS_TRY(lksi_safetensors_verify(file));
+        LKS_TRY(read_trainer(file, counters, rule));
+        LKS_TRY(check_counters(trainer, file->path, counters, expected));
+        LKS_TRY(check_rule(trainer, file->path, rule));
+    }
+    return check_entries(trainer, c, file, expected->global_batch);
+}
+
+/* --- overwriting --- */
+
+/* Once all ranks have written what is theirs. Files without a hash are compared only now, by what came of them. */
+static lks_status end_overwriting(lks_trainer *trainer, const char *what, const char *path, lks_status status) {
+    if (status != LKS_OK) /* the file was good a moment ago; the parameters are neither old nor new */
+        return lksi_group_fail(trainer->options.group, status);
+    LKS_TRY(lksi_checkpoint_agree(trainer, what, path, LKS_OK, 0));
+    return lksi_store_is_shared(trainer->store) ? LKS_OK : lks_check_replicas(trainer->options.group, trainer->store);
+}
+
+static lks_status take_item(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_checkpoint_item *item,
+                            const lksi_safetensors *file) {
+    size_t offset, count;
+    lksi_store_place(trainer->store, item->tensor, &offset, &count);
+    bool is_writer = !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;
+    if (item->state < 0 ? !is_writer : !lksi_state_is_mine(trainer->optimizer, offset, count)) return LKS_OK;
+    LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, item->name), c->values));
+    if (item->state < 0) return lks_store_write(trainer->store, item->tensor, c->values);
+    LKS_TRY(lksi_store_pack(trainer->store, item->tensor, c->values, c->stored));
+    lksi_state_put(trainer->optimizer, item->state, offset, count, c->stored);
+    return LKS_OK;
+}
+
+static lks_status take(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
+                       const lksi_counters *counters, double lr) {
+    for (size_t i = 0; i < c->n_items; i++) LKS_TRY(take_item(trainer, c, &c->items[i], file));
+    LKS_TRY(lksi_checkpoint_take_states(trainer, file, counters->global_batch));
+    LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, lr));
+    lksi_state_set_step(trainer->optimizer, counters->step);
+    trainer->n_steps = counters->step;
+    return LKS_OK;
+}
+
+static uint64_t hash_of(const lksi_safetensors *file) {
+    return file != NULL ? lksi_hash64(LKSI_HASH_START, file->sha256, sizeof file->sha256) : 0;
+}
+
+lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
+    lksi_checkpoint c;
+    lksi_safetensors *file = NULL;
+    lksi_counters counters;
+    double rule[LKSI_N_RULE];
+    lks_status status = lksi_checkpoint_create(&c, trainer);
+    if (status == LKS_OK) status = lksi_safetensors_open(&file, path);
+    if (status == LKS_OK) status = check_file(trainer, &c, position, file, &counters, rule);
+    status = lksi_checkpoint_agree(trainer, "trainer_load", path, status, hash_of(file));
+    if (status == LKS_OK) {
+        status = take(trainer, &c, file, &counters, rule[LKSI_RULE_FIELDS]);
+        status = end_overwriting(trainer, "trainer_load (end)", path, status);
+    }
+    if (status == LKS_OK) position->epoch = counters.epoch, position->step = counters.epoch_step;
+    lksi_safetensors_close(file);
+    lksi_checkpoint_destroy(&c);
+    return status;
+}
+
+/* --- weights alone --- */
+
+static lks_status take_weights(lks_trainer *trainer, const lksi_safetensors *file, void *values) {
+    bool is_writer = !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;
+    for (int i = 0; is_writer && i < lks_store_n_tensors(trainer->store); i++) {
+        LKS_TRY(lksi_weights_read(trainer->store, i, file, values));
+        LKS_TRY(lks_store_write(trainer->store, i, values));
+    }
+    return LKS_OK;
+}
+
+lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *path) {
+    lksi_safetensors *file = NULL;
+    void *values = lksi_alloc_array(lksi_weights_largest(trainer->store), sizeof(double));
+    lks_status status = values != NULL ? lksi_safetensors_open(&file, path) : LKS_ERR_MEMORY;
+    if (status == LKS_OK) status = lksi_weights_check(trainer->store, file);
+    if (status == LKS_OK && file->sha256[0] != '\0') status = lksi_safetensors_verify(file);
+    status = lksi_checkpoint_agree(trainer, "trainer_load_weights", path, status, hash_of(file));
+    if (status == LKS_OK) {
+        status = take_weights(trainer, file, values);
+        status = end_overwriting(trainer, "trainer_load_weights (end)", path, status);
+    }
+    lksi_safetensors_close(file);
+    lksi_free(values);
+    return status;
+}

@@ -1,0 +1,446 @@
+/* Checkpoints: a resumed run ends with the bits of one that was never interrupted; a file that is not what it should be
+ * is an error that changes nothing. */
+#include "ranks.h"
+
+#include "base/base.h"
+
+#include <fcntl.h>
+#include <lockstep/train.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BATCH = 64, N_SAMPLES = 1030, STEPS_PER_EPOCH = 17, N_STEPS = 40, SAVED_AT = 22, MAX_FILE = 1 << 16 };
+
+static char directory[] = "/tmp/lockstep_checkpoint_XXXXXX";
+static char saved_path[128], other_path[128];
+
+typedef enum rule_kind { ADAM, SGD, MOMENTUM } rule_kind;
+
+typedef struct set_up {
+    lks_group *group;
+    lks_graph *graph;
+    lks_dataset *data;
+    lks_loader *loader;
+    lks_trainer *trainer;
+    lks_position position;
+} set_up;
+
+static lks_optimizer make_rule(rule_kind kind) {
+    lks_schedule cycle = lks_schedule_one_cycle(N_STEPS);
+    if (kind == ADAM) return lks_adamw(&(lks_adamw_options){.lr = 1e-2, .schedule = cycle, .clip_norm = 0.5});
+    return lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = kind == MOMENTUM ? 0.9 : 0, .schedule = cycle});
+}
+
+static int create(set_up *s, rule_kind kind, int64_t n_hidden, uint64_t seed) {
+    RANK_OK(lks_init(&s->group, NULL));
+    RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = N_SAMPLES,
+                                                                               .n_features = 16,
+                                                                               .n_informative = 16,
+                                                                               .n_classes = 4,
+                                                                               .clusters_per_class = 2,
+                                                                               .seed = 1}));
+    RANK_OK(lks_loader_create(&s->loader, s->data,
+                              &(lks_loader_options){.batch = BATCH,
+                                                    .seed = seed,
+                                                    .n_workers = -1,
+                                                    .rank = lks_group_rank(s->group),
+                                                    .n_ranks = lks_group_size(s->group)}));
+    RANK_CHECK(lks_loader_steps(s->loader) == STEPS_PER_EPOCH);
+    s->graph = lks_graph_create(lks_device_default(s->group));
+    lks_node *x = lks_input(s->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
+    lks_node *y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *logits = lks_linear(lks_relu(lks_linear(x, n_hidden, "fc1")), 4, "fc2");
+    RANK_OK(lks_trainer_create(&s->trainer, lks_cross_entropy(logits, y),
+                               &(lks_trainer_options){.group = s->group,
+                                                      .logits = logits,
+                                                      .features = x,
+                                                      .labels = y,
+                                                      .optimizer = make_rule(kind),
+                                                      .seed = seed}));
+    s->position = (lks_position){.steps_per_epoch = STEPS_PER_EPOCH, .global_batch = BATCH};
+    return 0;
+}
+
+static void destroy(set_up *s) {
+    lks_trainer_destroy(s->trainer);
+    lks_graph_destroy(s->graph);
+    lks_loader_destroy(s->loader);
+    lks_dataset_destroy(s->data);
+    lks_group_destroy(s->group);
+    *s = (set_up){0};
+}
+
+/* From where the position is to `until` steps of the whole run. */
+static int train(set_up *s, int64_t until) {
+    lks_batch batch;
+    lks_loader_seek(s->loader, s->position.epoch);
+    for (int64_t i = 0; i < s->position.step; i++) RANK_CHECK(lks_loader_next(s->loader, &batch));
+    while (s->position.epoch * STEPS_PER_EPOCH + s->position.step < until) {
+        if (!lks_loader_next(s->loader, &batch)) RANK_CHECK(lks_loader_next(s->loader, &batch));
+        RANK_OK(lks_trainer_step(s->trainer, &batch, NULL));
+        if (++s->position.step == STEPS_PER_EPOCH) s->position.epoch++, s->position.step = 0;
+    }
+    return 0;
+}
+
+typedef struct result {
+    rule_kind kind;
+    char hex[65];
+} result;
+
+static int note_hash(const set_up *s, char hex[65]) {
+    char mine[65];
+    RANK_OK(lks_store_sha256(lks_trainer_store(s->trainer), mine));
+    if (lks_group_rank(s->group) == 0) memcpy(hex, mine, sizeof mine);
+    RANK_OK(lks_barrier(s->group, NULL));
+    return 0;
+}
+
+static int train_through(void *argument) {
+    result *r = argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, r->kind, 32, 4) == 0);
+    RANK_CHECK(train(&s, N_STEPS) == 0);
+    RANK_CHECK(note_hash(&s, r->hex) == 0);
+    destroy(&s);
+    return 0;
+}
+
+static int train_and_save(void *argument) {
+    result *r = argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, r->kind, 32, 4) == 0);
+    RANK_CHECK(train(&s, SAVED_AT) == 0);
+    RANK_OK(lks_trainer_save(s.trainer, saved_path, &s.position));
+    RANK_CHECK(note_hash(&s, r->hex) == 0);
+    destroy(&s);
+    return 0;
+}
+
+static int resume(void *argument) {
+    result *r = argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, r->kind, 32, 4) == 0);
+    RANK_OK(lks_trainer_load(s.trainer, saved_path, &s.position));
+    RANK_CHECK(s.position.epoch == SAVED_AT / STEPS_PER_EPOCH && s.position.step == SAVED_AT % STEPS_PER_EPOCH);
+    RANK_CHECK(train(&s, N_STEPS) == 0);
+    RANK_CHECK(note_hash(&s, r->hex) == 0);
+    destroy(&s);
+    return 0;
+}
+
+static void a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(void **state) {
+    (void)state;
+    for (int kind = ADAM; kind <= MOMENTUM; kind++)
+        for (int size = 1; size <= 3; size++) {
+            result through = {.kind = (rule_kind)kind}, saved = through, resumed = through;
+            run_ranks(size, train_through, &through);
+            run_ranks(size, train_and_save, &saved);
+            run_ranks(size, resume, &resumed);
+            assert_string_equal(resumed.hex, through.hex);
+            assert_string_not_equal(saved.hex, through.hex);
+        }
+}
+
+/* --- other numbers of ranks --- */
+
+static int load_and_save_again(void *argument) {
+    result *r = argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, r->kind, 32, 4) == 0);
+    RANK_OK(lks_trainer_load(s.trainer, saved_path, &s.position));
+    RANK_CHECK(note_hash(&s, r->hex) == 0);
+    RANK_OK(lks_trainer_save(s.trainer, other_path, &s.position));
+    destroy(&s);
+    return 0;
+}
+
+static size_t read_file(const char *path, unsigned char bytes[MAX_FILE]) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t nbytes = fread(bytes, 1, MAX_FILE, file);
+    assert_true(nbytes < MAX_FILE);
+    fclose(file);
+    return nbytes;
+}
+
+/* Not truncated first: file systems then write the new contents to the disk at once, and this is done often. */
+static void write_file(const char *path, const unsigned char *bytes, size_t nbytes) {
+    int descriptor = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(descriptor >= 0);
+    assert_int_equal(write(descriptor, bytes, nbytes), nbytes);
+    assert_int_equal(ftruncate(descriptor, (off_t)nbytes), 0);
+    close(descriptor);
+}
+
+/* The state is divided otherwise, so nothing but the whole of it can come out the same. */
+static void any_number_of_ranks_reads_and_writes_the_same_file(void **state) {
+    (void)state;
+    static unsigned char before[MAX_FILE], after[MAX_FILE];
+    for (int from = 1; from <= 3; from++) {
+        result saved = {.kind = ADAM};
+        run_ranks(from, train_and_save, &saved);
+        size_t nbytes = read_file(saved_path, before);
+        for (int to = 1; to <= 5; to++) {
+            result loaded = {.kind = ADAM};
+            run_ranks(to, load_and_save_again, &loaded);
+            assert_string_equal(loaded.hex, saved.hex);
+            assert_int_equal(read_file(other_path, after), nbytes);
+            assert_memory_equal(before, after, nbytes);
+        }
+    }
+}
+
+/* --- weights alone --- */
+
+static int load_weights(void *argument) {
+    result *r = argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, SGD, 32, 9) == 0); /* another rule and seed: none of its business */
+    RANK_OK(lks_trainer_load_weights(s.trainer, saved_path));
+    RANK_CHECK(note_hash(&s, r->hex) == 0);
+    if (lks_group_rank(s.group) == 0) RANK_OK(lks_store_save(lks_trainer_store(s.trainer), other_path));
+    RANK_OK(lks_barrier(s.group, NULL));
+    RANK_OK(lks_trainer_load_weights(s.trainer, other_path));
+    char again[65];
+    RANK_CHECK(note_hash(&s, again) == 0);
+    RANK_CHECK(lks_group_rank(s.group) != 0 || strcmp(again, r->hex) == 0);
+    destroy(&s);
+    return 0;
+}
+
+static void weights_are_taken_from_a_checkpoint_or_a_file_of_weights(void **state) {
+    (void)state;
+    result saved = {.kind = ADAM};
+    run_ranks(2, train_and_save, &saved);
+    for (int size = 1; size <= 3; size++) {
+        result loaded = {0};
+        run_ranks(size, load_weights, &loaded);
+        assert_string_equal(loaded.hex, saved.hex);
+    }
+    /* The data of a file of weights hashes to what lks_store_sha256 gives. */
+    static unsigned char bytes[MAX_FILE];
+    bytes[read_file(other_path, bytes)] = '\0';
+    assert_non_null(strstr((const char *)bytes + 8, saved.hex));
+}
+
+/* A file as PyTorch's tools write it: f64, f16, a batch norm's counter, no hash. */
+static void files_of_others_are_read(void **state) {
+    (void)state;
+    static const char header[] =
+        "{\"w\":{\"dtype\":\"F64\",\"shape\":[2,2],\"data_offsets\":[0,32]},"
+        "\"b\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[32,36]},"
+        "\"bn.num_batches_tracked\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[36,44]}}";
+    unsigned char file[8 + sizeof header - 1 + 44] = {sizeof header - 1};
+    const double w[4] = {1, -2, 0.5, 1e-3};
+    const uint16_t b[2] = {0x3c00, 0xc100}; /* 1 and -2.5 */
+    memcpy(file + 8, header, sizeof header - 1);
+    memcpy(file + 8 + sizeof header - 1, w, sizeof w);
+    memcpy(file + 8 + sizeof header - 1 + sizeof w, b, sizeof b);
+    write_file(other_path, file, sizeof file);
+    lks_graph *g = lks_graph_create(lks_device_default(NULL));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 2});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_initializer zero = {LKS_INITIAL_ZERO, 0};
+    lks_node *weight = lks_parameter(g, "w", 2, (int64_t[]){2, 2}, zero);
+    lks_node *bias = lks_parameter(g, "b", 1, (int64_t[]){2}, zero);
+    lks_store *store;
+    assert_ok(lks_store_create(&store, lks_cross_entropy(lks_linear_function(x, weight, bias), y), NULL));
+    assert_ok(lks_store_load(store, other_path));
+    float values[4];
+    assert_ok(lks_store_read(store, lks_store_find(store, "w"), values));
+    assert_true(values[0] == 1 && values[1] == -2 && values[2] == 0.5f && values[3] == 1e-3f);
+    assert_ok(lks_store_read(store, lks_store_find(store, "b"), values));
+    assert_true(values[0] == 1 && values[1] == -2.5f);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+}
+
+/* --- what is not right --- */
+
+typedef struct bad_load {
+    rule_kind kind;
+    int64_t n_hidden;
+    uint64_t seed;
+    int64_t batch;
+    const char *path;
+    bool weights_only;
+    lks_status status;
+    const char *text;
+} bad_load;
+
+static int load_in_vain(void *argument) {
+    const bad_load *b = argument;
+    set_up s = {0};
+    char before[65], after[65];
+    RANK_CHECK(create(&s, b->kind, b->n_hidden, b->seed) == 0);
+    s.position.global_batch = b->batch;
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), before));
+    lks_status status = b->weights_only ? lks_trainer_load_weights(s.trainer, b->path)
+                                        : lks_trainer_load(s.trainer, b->path, &s.position);
+    RANK_CHECK(status == b->status);
+    RANK_CHECK(strstr(lks_error_text(), b->path) != NULL);
+    RANK_CHECK(strstr(lks_error_text(), b->text) != NULL);
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), after));
+    RANK_CHECK(strcmp(before, after) == 0);
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    destroy(&s);
+    return 0;
+}
+
+static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state) {
+    (void)state;
+    result saved = {.kind = MOMENTUM};
+    run_ranks(2, train_and_save, &saved);
+    bad_load cases[] = {
+        {MOMENTUM, 32, 5, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "saved with seed 4, this run has 5"},
+        {MOMENTUM, 32, 4, 32, saved_path, false, LKS_ERR_ARGUMENT, "saved with the global batch 64, this run has 32"},
+        {SGD, 32, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "momentum 0.9"},
+        {ADAM, 32, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "the optimizer SGD, this run has AdamW"},
+        {MOMENTUM, 33, 4, BATCH, saved_path, false, LKS_ERR_FORMAT,
+         "entry 'fc1.bias' has the shape (32), the model's has (33)"},
+        {MOMENTUM, 33, 4, BATCH, saved_path, true, LKS_ERR_FORMAT, "has the shape"},
+        {MOMENTUM, 32, 4, BATCH, other_path, false, LKS_ERR_FORMAT, "has no entry 'trainer.counters'"},
+        {MOMENTUM, 32, 4, BATCH, "/nowhere/checkpoint", false, LKS_ERR_FILE, "No such file"},
+    };
+    result weights = {0};
+    run_ranks(1, load_weights, &weights); /* leaves a file of weights alone */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_ranks(2, load_in_vain, &cases[i]);
+}
+
+/* One trainer, many files. */
+typedef struct spoiled {
+    unsigned char bytes[MAX_FILE];
+    size_t nbytes;
+    char hex[65]; /* of the weights in the good file */
+} spoiled;
+
+/* 1 where the file was refused, 0 where it was as good as the good one, -1 else. */
+static int try_file(set_up *s, const spoiled *f, size_t nbytes) {
+    char hex[65];
+    lks_position position = s->position;
+    write_file(other_path, f->bytes, nbytes);
+    lks_status status = lks_trainer_load(s->trainer, other_path, &position);
+    if (status != LKS_OK) return strstr(lks_error_text(), other_path) != NULL ? 1 : -1;
+    return lks_store_sha256(lks_trainer_store(s->trainer), hex) == LKS_OK && strcmp(hex, f->hex) == 0 &&
+                   position.epoch == SAVED_AT / STEPS_PER_EPOCH && position.step == SAVED_AT % STEPS_PER_EPOCH
+               ? 0
+               : -1;
+}
+
+static int load_spoiled(void *argument) {
+    spoiled *f = argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, MOMENTUM, 32, 4) == 0);
+    size_t header_end = 8 + (size_t)f->bytes[0] + 256 * (size_t)f->bytes[1];
+    for (size_t n = 0; n < f->nbytes; n += n < header_end ? 7 : 101) RANK_CHECK(try_file(&s, f, n) == 1);
+    for (size_t i = 0; i < f->nbytes; i += i < header_end ? 1 : 61)
+        for (int bit = 0; bit < 8; bit++) {
+            f->bytes[i] ^= (unsigned char)(1 << bit);
+            int answer = try_file(&s, f, f->nbytes);
+            if (answer != 1 && (answer != 0 || i >= header_end)) {
+                fprintf(stderr, "bit %d of byte %zu: %s\n", bit, i, lks_error_text());
+                return 1;
+            }
+            f->bytes[i] ^= (unsigned char)(1 << bit);
+        }
+    RANK_CHECK(try_file(&s, f, f->nbytes) == 0);
+    destroy(&s);
+    return 0;
+}
+
+/* Of the header, only what says nothing may change: the name of the format, a blank. */
+static void cut_files_and_flipped_bits_are_noticed(void **state) {
+    (void)state;
+    static spoiled f;
+    result saved = {.kind = MOMENTUM};
+    run_ranks(1, train_and_save, &saved);
+    f.nbytes = read_file(saved_path, f.bytes);
+    memcpy(f.hex, saved.hex, sizeof f.hex);
+    run_ranks(1, load_spoiled, &f);
+}
+
+/* --- faults while saving and loading --- */
+
+static int run_out_of_memory(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, ADAM, 32, 4) == 0);
+    bool is_first = lks_group_rank(s.group) == 0;
+    for (int is_load = 0; is_load < 2; is_load++) {
+        lks_status status = LKS_ERR_MEMORY;
+        for (int64_t n = 1; status != LKS_OK && n < 500; n++) {
+            RANK_OK(lks_barrier(s.group, NULL));
+            if (is_first) lksi_alloc_fail_after(n);
+            RANK_OK(lks_barrier(s.group, NULL));
+            status = is_load ? lks_trainer_load(s.trainer, saved_path, &s.position)
+                             : lks_trainer_save(s.trainer, saved_path, &s.position);
+            RANK_CHECK(status == LKS_OK || status == LKS_ERR_MEMORY || status == LKS_ERR_FILE);
+            RANK_OK(lks_barrier(s.group, NULL));
+            if (is_first) lksi_alloc_fail_after(0);
+        }
+        RANK_OK(status);
+    }
+    destroy(&s);
+    return 0;
+}
+
+static void a_rank_without_memory_stops_all_of_them_and_nothing_else(void **state) {
+    (void)state;
+    run_ranks(1, run_out_of_memory, NULL);
+    run_ranks(3, run_out_of_memory, NULL);
+}
+
+static int save_where_nothing_can_be_written(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, ADAM, 32, 4) == 0);
+    RANK_CHECK(lks_trainer_save(s.trainer, "/nowhere/checkpoint", &s.position) == LKS_ERR_FILE);
+    const char *told =
+        lks_group_rank(s.group) == 0 ? "/nowhere/checkpoint: No such file" : "/nowhere/checkpoint: rank 0 cannot";
+    RANK_CHECK(strstr(lks_error_text(), told) != NULL);
+    RANK_CHECK(lks_trainer_save(s.trainer, directory, &s.position) == LKS_ERR_FILE);
+    RANK_OK(lks_barrier(s.group, NULL));
+    RANK_OK(lks_trainer_save(s.trainer, saved_path, &s.position));
+    destroy(&s);
+    return 0;
+}
+
+static void a_file_that_cannot_be_written_is_named_on_all_ranks(void **state) {
+    (void)state;
+    run_ranks(3, save_where_nothing_can_be_written, NULL);
+}
+
+static void names_that_checkpoints_need_are_refused(void **state) {
+    (void)state;
+    lks_graph *g = lks_graph_create(lks_device_default(NULL));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 2});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_store *store;
+    assert_ok(lks_store_create(&store, lks_cross_entropy(lks_linear(x, 2, "optimizer.fc"), y), NULL));
+    assert_int_equal(lks_store_save(store, other_path), LKS_ERR_ARGUMENT);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one),
+        cmocka_unit_test(any_number_of_ranks_reads_and_writes_the_same_file),
+        cmocka_unit_test(weights_are_taken_from_a_checkpoint_or_a_file_of_weights),
+        cmocka_unit_test(files_of_others_are_read),
+        cmocka_unit_test(a_checkpoint_of_another_run_is_refused_by_what_differs),
+        cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),
+        cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),
+        cmocka_unit_test(a_file_that_cannot_be_written_is_named_on_all_ranks),
+        cmocka_unit_test(names_that_checkpoints_need_are_refused),
+    };
+    if (mkdtemp(directory) == NULL) return 1;
+    snprintf(saved_path, sizeof saved_path, "%s/saved", directory);
+    snprintf(other_path, sizeof other_path, "%s/other", directory);
+    int n_failed = run_group(tests);
+    unlink(saved_path);
+    unlink(other_path);
+    return rmdir(directory) != 0 ? 1 : n_failed; /* no temporary file is left */
+}
