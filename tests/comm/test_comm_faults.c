@@ -429,16 +429,18 @@ static void a_death_is_noticed_after_the_first_rank_has_left(void **state) {
     await_processes(pids, 3, 1);
 }
 
+/* Rank 1 hears of every failure of rank 0 or waits for its next attempt: no attempt ends by its deadline, which is so
+ * far away that a machine with much else to do keeps it. */
 static int init_survives_every_failed_allocation(int rank, int size, void *argument) {
-    (void)argument;
+    (void)size, (void)argument;
     lks_group *world;
     for (int64_t countdown = 1;; countdown++) {
         int64_t held_nbytes = lks_memory_nbytes();
         lksi_alloc_fail_after(rank == 0 ? countdown : 0);
-        lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = size == 1 ? 0 : 100});
+        lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = 30000});
         lksi_alloc_fail_after(0);
         if (status == LKS_OK) lks_group_destroy(world);
-        MUST(status == LKS_OK || status == LKS_ERR_MEMORY || rank != 0);
+        MUST(status == LKS_OK || status == LKS_ERR_MEMORY || (rank != 0 && status == LKS_ERR_PEER));
         MUST(lks_memory_nbytes() == held_nbytes);
         if (status == LKS_OK) return countdown > 4 || rank != 0 ? 0 : __LINE__;
     }
