@@ -302,6 +302,9 @@ lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64
 lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);
 /* Returns when all ranks have called it; everything written before is then visible to all. */
 lks_status lksi_meet(lks_group *group);
+/* The same for a rank that has read others' buffers. They stay as they are until it meets their owners, or one gives
+ * up: then it is that error here, and not LKS_OK with what the owner put there afterwards. */
+lks_status lksi_meet_having_read(lks_group *group);
 
 /* --- symmetric memory (symmetric.c) --- */
 

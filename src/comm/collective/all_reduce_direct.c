@@ -54,7 +54,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
     slice(group, call->count, lks_type_nbytes(call->type), group->rank, &first, &count);
     lksi_reduce_range(&sum, first, count);
     group->progress.done_nbytes = call->nbytes / (size_t)group->size;
-    return lksi_meet(group);
+    return lksi_meet_having_read(group);
 }
 
 /* --- staged --- */

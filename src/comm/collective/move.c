@@ -103,7 +103,7 @@ static lks_status from_symmetric(const mover *m) {
     }
     keep_own(m);
     group->progress.done_nbytes = m->longest;
-    return lksi_meet(group); /* sources may change their buffers when all have read them */
+    return lksi_meet_having_read(group); /* then sources may change their buffers */
 }
 
 /* --- staged --- */

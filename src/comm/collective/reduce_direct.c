@@ -30,7 +30,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
         lksi_reduce_range(&sum, 0, call->count);
     }
     group->progress.done_nbytes = call->nbytes;
-    return lksi_meet(group);
+    return lksi_meet_having_read(group);
 }
 
 static bool is_aligned(const void *data, size_t each) { return (uintptr_t)data % each == 0; }

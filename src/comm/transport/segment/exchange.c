@@ -126,3 +126,13 @@ lks_status lksi_meet(lks_group *group) {
     for (int rank = 0; rank < group->size; rank++) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
     return LKS_OK;
 }
+
+/* Whoever gives up says so before its user has the buffer again. Before the meeting nobody can have left the call well,
+ * so that an abort seen here is one of this call. */
+lks_status lksi_meet_having_read(lks_group *group) {
+    atomic_thread_fence(memory_order_acquire);
+    if (!lksi_control_is_aborted(group->control)) return lksi_meet(group);
+    char doing[160];
+    lksi_progress_describe(group, LKSI_CONTEXT_COLLECTIVE, doing, sizeof doing);
+    return lksi_control_abort_error(group->control, doing);
+}
