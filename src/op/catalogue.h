@@ -89,7 +89,9 @@
                                                      * batch. The running ones are not read; their "gradients" are the \
                                                      * batch's mean and unbiased variance, times dloss */              \
     X(BATCH_NORM_INFERENCE, "batch_norm_inference", 5, 5, 1, normalize) /* the same inputs, by the running ones */     \
-    X(BATCH_NORM_GRAD, "batch_norm_grad", 5, 5, 3, normalize)           /* (x, dy, w, mean, variance): dx, dw, db */   \
+    X(BATCH_NORM_GRAD, "batch_norm_grad", 5, 6, 3, normalize) /* (x, dy, w, mean, variance[, z]): dx, dw, db; where z  \
+                                                               * is given, dy counts as 0 unless z > 0: it includes    \
+                                                               * RELU_GRAD (z, dy) */                                  \
     X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                               \
       layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                         \
     X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, layer_norm) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */

@@ -44,6 +44,14 @@ lks_status lksi_check_axis(const lksi_inference *q, const lksi_tensor *x);
 /* "<operator> has no gradient" */
 lks_status lksi_no_gradient(const lksi_op_instance *at);
 
+/* --- windows that slide over x (N,C,H,W) --- */
+
+/* LKS_ERR_ARGUMENT, naming it, unless least <= value <= 2^31 - 1. */
+lks_status lksi_check_window_option(const lksi_inference *q, const char *name, int64_t value, int64_t least);
+/* Writes outputs[0]'s height and width for a window (height, width); the attributes have been checked. LKS_ERR_SHAPE
+ * where it does not fit. A dilation of 0 is 1. */
+lks_status lksi_infer_windows(const lksi_inference *q, const int64_t *window);
+
 /* Emissions without attributes. */
 lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, lksi_value a);
 lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b);
