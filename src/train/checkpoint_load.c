@@ -1,8 +1,6 @@
 /* Loading: every rank reads the file and checks all of it; when all have found it good, each takes its part. */
 #include "train/checkpoint.h"
 
-#include <string.h>
-
 /* --- what must be as it was --- */
 
 static const char *const rule_names[LKSI_RULE_FIELDS] = {
@@ -24,7 +22,7 @@ static lks_status check_rule(const lks_trainer *trainer, const char *path, const
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer %s, this run has %s", path,
                           optimizer_name(rule[0]), optimizer_name(mine[0]));
     for (int i = 0; i < LKSI_RULE_FIELDS; i++)
-        if (memcmp(&mine[i], &rule[i], sizeof mine[i]) != 0)
+        if (!(mine[i] == rule[i])) /* nor is what is no number */
             return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g",
                               path, rule_names[i], rule[i], mine[i]);
     lks_optimizer now = trainer->options.optimizer;
@@ -144,8 +142,8 @@ static uint64_t hash_of(const lksi_safetensors *file) {
 lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
     lksi_checkpoint c;
     lksi_safetensors *file = NULL;
-    lksi_counters counters;
-    double rule[LKSI_N_RULE];
+    lksi_counters counters = {0};
+    double rule[LKSI_N_RULE] = {0};
     lks_status status = lksi_checkpoint_create(&c, trainer);
     if (status == LKS_OK) status = lksi_safetensors_open(&file, path);
     if (status == LKS_OK) status = check_file(trainer, &c, position, file, &counters, rule);

@@ -1,8 +1,6 @@
 /* Saving: all ranks bring their part of the optimizer's state, rank 0 writes. */
 #include "train/checkpoint.h"
 
-#include <string.h>
-
 static void fill_counters(const lks_trainer *trainer, const lks_position *position, lksi_counters *counters) {
     *counters = (lksi_counters){.version = LKSI_CHECKPOINT_VERSION,
                                 .step = trainer->n_steps,
