@@ -63,7 +63,7 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
     for (int i = 0; i < kernel->n_epilogues; i++) {
         int64_t count = lksi_tensor_count(&kernel->lowering.outputs[0], 0);
         if (state->epilogues[i] != NULL)
-            LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, NULL, y));
+            LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, y));
         else if (kernel->epilogues[i] == LKSI_OP_RELU)
             lksi_relu_in_place(y, count);
         else

@@ -20,7 +20,7 @@
 
 static lks_status tanh_by_onednn(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    return lksi_dnnl_eltwise_run(kernel->state, in[0], NULL, out[0]);
+    return lksi_dnnl_eltwise_run(kernel->state, in[0], out[0]);
 }
 
 static lks_status tanh_by_loop(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
