@@ -131,8 +131,8 @@
     LKSI_OP_LEAVES(X)                                                                                                  \
     LKSI_OP_ARRANGEMENTS(X)                                                                                            \
     LKSI_OP_LINEARS(X)                                                                                                 \
-    LKSI_OP_ELEMENTWISES(X) LKSI_OP_BINARIES(X) LKSI_OP_REDUCTIONS(X) LKSI_OP_SOFTMAXES(X) LKSI_OP_CONVOLUTIONS(X)     \
-        LKSI_OP_POOLS(X) LKSI_OP_NORMALIZATIONS(X) LKSI_OP_DROPOUTS(X) LKSI_OP_EMBEDDINGS(X) LKSI_OP_RECURRENTS(X)     \
-            LKSI_OP_LOSSES(X)
+    LKSI_OP_ELEMENTWISES(X)                                                                                            \
+    LKSI_OP_BINARIES(X) LKSI_OP_REDUCTIONS(X) LKSI_OP_SOFTMAXES(X) LKSI_OP_CONVOLUTIONS(X) LKSI_OP_POOLS(X)            \
+        LKSI_OP_NORMALIZATIONS(X) LKSI_OP_DROPOUTS(X) LKSI_OP_EMBEDDINGS(X) LKSI_OP_RECURRENTS(X) LKSI_OP_LOSSES(X)
 
 #endif
