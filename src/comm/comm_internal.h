@@ -174,6 +174,8 @@ struct lks_group {
     int *host_of;      /* by rank: which host, counted by first rank */
     int n_hosts;
     bool may_spin, may_worker_spin;
+    bool may_peek;      /* this rank can read the ordinary memory of all others (shm/peek.c) */
+    uint64_t peek_word; /* what they try it on */
     int64_t timeout_ms;
     lks_order order;
 
@@ -250,6 +252,8 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
     if (atomic_load_explicit(counter, memory_order_acquire) >= target) return LKS_OK;
     return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
 }
+/* The error of a group that somebody has declared dead. */
+lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);
@@ -305,6 +309,16 @@ lks_status lksi_meet(lks_group *group);
 /* The same for a rank that has read others' buffers. They stay as they are until it meets their owners, or one gives
  * up: then it is that error here, and not LKS_OK with what the owner put there afterwards. */
 lks_status lksi_meet_having_read(lks_group *group);
+
+/* --- ordinary memory of other processes of the host (transport/shm/peek.c) --- */
+
+/* Shows a word of this rank's memory, before it takes its seat; and after all have taken theirs, tries to read those of
+ * all: sets group->may_peek. */
+void lksi_peek_show(lks_group *group);
+void lksi_peek_probe(lks_group *group);
+/* Reads what `rank` has at `address` of its own memory and keeps there until it hears that it was read. In a collective
+ * call. */
+lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes);
 
 /* --- symmetric memory (symmetric.c) --- */
 

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "conformance.h"
+#include "refuse.h"
 
 /* Bytes of a type's elements that fit: room for every case below, 16 ranks and the uneven counts of the -v forms. */
 enum { AREA_NBYTES = 12 << 20, MOST_NBYTES = 4 << 20, MOST = 65537 };
@@ -108,6 +109,17 @@ static int operations_agree(int rank, int size, void *argument) {
     MUST_OK(lks_barrier(world, NULL));
     lks_group_destroy(world);
     return 0;
+}
+
+/* One rank cannot read the others' memory: all go the other way. */
+static int operations_agree_staged(int rank, int size, void *argument) {
+    if (rank == size - 1) MUST(refuse_reading() == 0);
+    return operations_agree(rank, size, argument);
+}
+
+static void operations_agree_where_the_kernel_refuses_to_read(void **state) {
+    (void)state;
+    for (int size = 2; size <= 4 && !IS_SLOW_BUILD; size++) run_processes(size, operations_agree_staged, NULL);
 }
 
 static int leave(lks_group *world) {
@@ -272,6 +284,7 @@ int main(void) {
         cmocka_unit_test(symmetric_copies_are_found_on_every_transport),
         cmocka_unit_test(mixed_buffers_agree_on_every_transport),
         cmocka_unit_test(operations_agree_on_every_transport),
+        cmocka_unit_test(operations_agree_where_the_kernel_refuses_to_read),
     };
     return run_group(tests);
 }

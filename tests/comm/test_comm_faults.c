@@ -1,7 +1,9 @@
 /* comm/: ranks that die, stop, leave, disagree or run out of memory; what the others are told, and how soon. */
 #include "test.h"
 
+#include "comm/comm_internal.h"
 #include "ranks.h"
+#include "refuse.h"
 
 #include <dirent.h>
 #include <sys/mman.h>
@@ -336,6 +338,62 @@ static void a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after
     munmap(s, sizeof *s);
 }
 
+/* --- memory of others that cannot be read --- */
+
+static int read_at_last(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    int32_t *data = lksi_alloc(READ_COUNT * sizeof *data);
+    for (int i = 0; i < 2; i++) MUST_OK(lks_broadcast(world, data, READ_COUNT, LKS_I32, 0, NULL));
+    bool may_peek = world->may_peek;
+    if (rank == 1) MUST(refuse_reading() == 0);
+    lks_status status = lks_broadcast(world, data, READ_COUNT, LKS_I32, 0, NULL);
+    if (rank == 1 && may_peek) {
+        MUST(status == LKS_ERR_PEER);
+        MUST_SAY("rank 0 (host ");
+        MUST_SAY("its memory cannot be read (Operation not permitted)");
+    }
+    MUST(status == LKS_OK || may_peek);
+    MUST((status == LKS_OK ? lks_barrier(world, NULL) : status) == (may_peek ? LKS_ERR_PEER : LKS_OK));
+    lksi_free(data);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void memory_that_cannot_be_read_any_more_is_an_error_on_all(void **state) {
+    (void)state;
+    run_processes(2, read_at_last, NULL);
+    run_processes(2, read_at_last, NULL);
+}
+
+/* One cannot from the start, and after the first call that would need it all know. */
+static int read_never(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    size_t count = READ_COUNT / 8, n = count * (size_t)size;
+    if (rank == 1) MUST(refuse_reading() == 0);
+    MUST_OK(lks_init(&world, NULL));
+    MUST(rank != 1 || !world->may_peek);
+    int32_t *in = lksi_alloc(n * sizeof *in), *out = lksi_alloc(n * sizeof *out);
+    for (int32_t call = 0; call < 3; call++) {
+        for (size_t i = 0; i < n; i++) in[i] = rank + 10 * call;
+        MUST_OK(lks_all_to_all(world, in, out, count, LKS_I32, NULL));
+        for (size_t i = 0; i < n; i++) MUST(out[i] == (int32_t)(i / count) + 10 * call);
+        MUST(!world->may_peek);
+    }
+    lksi_free(in);
+    lksi_free(out);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void one_rank_that_cannot_read_is_enough_that_none_tries(void **state) {
+    (void)state;
+    run_processes(2, read_never, NULL);
+    run_processes(3, read_never, NULL);
+}
+
 static int one_exits_without_leaving(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -539,6 +597,8 @@ int main(void) {
         cmocka_unit_test(a_kill_at_any_moment_is_survived),
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
+        cmocka_unit_test(memory_that_cannot_be_read_any_more_is_an_error_on_all),
+        cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),

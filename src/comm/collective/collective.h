@@ -183,6 +183,10 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
 
 enum { LKSI_STAGED_NBYTES = 1024 /* up to here a copy costs less than the closing barrier of symmetric buffers */ };
 
+/* From here on one copy by process_vm_readv, with a system call, page tables to walk and a closing barrier, costs less
+ * than two through the staging areas. */
+enum { LKSI_PEEKED_NBYTES = 64 * 1024 };
+
 /* This chunk's staging area of `rank`. Areas are used in turn by two: one is written again two chunks later, and by
  * then all have met since they read it. */
 static inline unsigned char *lksi_area(const lks_group *group, int rank) {

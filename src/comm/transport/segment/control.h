@@ -88,7 +88,8 @@ typedef struct lksi_seat {
     lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */
     char call_text[LKSI_CALL_TEXT_NBYTES];
     uint64_t affinity[LKSI_AFFINITY_WORDS];
-    lksi_identity identity; /* written by whoever made the segment */
+    uint64_t peek_word, peek_address; /* a word of this rank's own memory, and where it lies there */
+    lksi_identity identity;           /* written by whoever made the segment */
 } lksi_seat;
 
 /* Why the group is dead. The first rank to find out takes the state from 0 to writing, then to written. */

@@ -131,8 +131,6 @@ lks_status lksi_meet(lks_group *group) {
  * so that an abort seen here is one of this call. */
 lks_status lksi_meet_having_read(lks_group *group) {
     atomic_thread_fence(memory_order_acquire);
-    if (!lksi_control_is_aborted(group->control)) return lksi_meet(group);
-    char doing[160];
-    lksi_progress_describe(group, LKSI_CONTEXT_COLLECTIVE, doing, sizeof doing);
-    return lksi_control_abort_error(group->control, doing);
+    LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+    return lksi_meet(group);
 }
