@@ -33,19 +33,11 @@ static int has_report_here(const trainer_progress *p) {
 
 /* --- the loop --- */
 
-/* To the epoch's first batch, or, where a run is resumed within an epoch, to its next one. */
-static lks_status begin_epoch(trainer_progress *p) {
-    lks_batch skipped;
-    TRY(p->source->begin_epoch(p->source->context, p->trainer, p->epoch));
-    for (int64_t i = p->epoch * p->source->steps_per_epoch; i < p->step; i++)
-        (void)p->source->next(p->source->context, &skipped);
-    return LKS_OK;
-}
-
 static lks_status train_epoch(trainer_progress *p) {
     lks_batch batch;
-    int is_whole = p->step % p->source->steps_per_epoch == 0;
-    TRY(begin_epoch(p));
+    int64_t first = p->step % p->source->steps_per_epoch; /* above 0 where a run is resumed within an epoch */
+    p->source->seek(p->source->context, p->epoch, first);
+    if (first == 0) lks_trainer_reset_states(p->trainer);
     double began_s = trainer_now_s(), paused_s = 0;
     for (;;) {
         double before_s = trainer_now_s();
@@ -59,7 +51,7 @@ static lks_status train_epoch(trainer_progress *p) {
             paused_s += trainer_now_s() - after_s;
         }
     }
-    if (is_whole && p->step % p->source->steps_per_epoch == 0) p->epoch_s = trainer_now_s() - began_s - paused_s;
+    if (first == 0 && p->step % p->source->steps_per_epoch == 0) p->epoch_s = trainer_now_s() - began_s - paused_s;
     return LKS_OK;
 }
 
@@ -133,6 +125,8 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .logits = job->logits,
                                                      .features = job->features,
                                                      .labels = job->labels,
+                                                     .states = job->states,
+                                                     .n_states = job->n_states,
                                                      .optimizer = job->optimizer,
                                                      .seed = (uint64_t)p->flags->seed,
                                                      .accumulate = p->flags->accumulate,
@@ -149,7 +143,7 @@ static int run(trainer_progress *p) {
         lks_group_abort(p->job->group, "rank 0 cannot write its metrics");
         return 1;
     }
-    p->began_s = trainer_now_s();
+    p->began_s = p->shown_s = trainer_now_s();
     status = train(p);
     int exit_code = trainer_all_ok(p->job->group, status) ? finish(p) : 1;
     return trainer_outputs_close(p) ? exit_code : 1;

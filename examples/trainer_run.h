@@ -14,8 +14,8 @@ typedef struct trainer_source {
     void *context;
     int64_t steps_per_epoch; /* the same on all ranks */
     uint64_t hash;           /* of all data: ranks that read the same have the same */
-    /* Goes to the first batch of `epoch` (from 0). */
-    lks_status (*begin_epoch)(void *context, lks_trainer *trainer, int64_t epoch);
+    /* Goes to batch `step` of `epoch`, both from 0. The states of a model that has any are zeros where step is 0. */
+    void (*seek)(void *context, int64_t epoch, int64_t step);
     /* This rank's part of the next global batch; 0 at the end of the epoch. */
     int (*next)(void *context, lks_batch *batch);
     lks_status (*evaluate)(void *context, lks_trainer *trainer, trainer_split split, lks_metrics *metrics);
@@ -30,6 +30,8 @@ typedef struct trainer_job {
     lks_group *group;
     lks_device *device;
     lks_node *loss, *logits, *features, *labels;
+    const lks_state *states; /* what the model carries from step to step */
+    int n_states;
     lks_optimizer optimizer;
     int64_t report_every; /* steps between lines with train and test loss; 0: a line per epoch */
     /* Either data sets, and how their batches are made (batch, seed and ranks are filled in) ... */

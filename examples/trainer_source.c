@@ -8,10 +8,11 @@ typedef struct data_sets {
     lks_dataset *train_set, *test_set;
 } data_sets;
 
-static lks_status begin_epoch(void *context, lks_trainer *trainer, int64_t epoch) {
-    (void)trainer;
-    lks_loader_seek(((data_sets *)context)->loader, epoch);
-    return LKS_OK;
+static void seek(void *context, int64_t epoch, int64_t step) {
+    lks_loader *loader = ((data_sets *)context)->loader;
+    lks_batch skipped;
+    lks_loader_seek(loader, epoch);
+    for (int64_t i = 0; i < step; i++) (void)lks_loader_next(loader, &skipped);
 }
 
 static int next(void *context, lks_batch *batch) { return lks_loader_next(((data_sets *)context)->loader, batch); }
@@ -41,7 +42,7 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
     *source = (trainer_source){.context = sets,
                                .steps_per_epoch = lks_loader_steps(sets->loader),
                                .hash = hash,
-                               .begin_epoch = begin_epoch,
+                               .seek = seek,
                                .next = next,
                                .evaluate = evaluate};
     return LKS_OK;

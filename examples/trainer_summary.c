@@ -42,6 +42,7 @@ static void add_times(cJSON *s, const trainer_progress *p, double wall_s) {
 }
 
 static cJSON *make_summary(const trainer_progress *p, const char *params_sha256, double wall_s) {
+    int64_t n_epochs = p->step / p->source->steps_per_epoch; /* whole ones */
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     cJSON *s = cJSON_CreateObject();
@@ -50,7 +51,7 @@ static cJSON *make_summary(const trainer_progress *p, const char *params_sha256,
     cJSON_AddStringToObject(s, "transport", lks_group_transport(p->job->group));
     cJSON_AddStringToObject(s, "device", lks_device_name(p->job->device));
     cJSON_AddStringToObject(s, "precision", p->flags->precision == TRAINER_BF16 ? "bf16" : "f32");
-    cJSON_AddNumberToObject(s, "epochs", (double)(p->step / p->source->steps_per_epoch)); /* whole ones */
+    cJSON_AddNumberToObject(s, "epochs", (double)n_epochs);
     cJSON_AddNumberToObject(s, "steps", (double)p->step);
     cJSON_AddNumberToObject(s, "global_batch", (double)p->flags->batch);
     add_measurements(s, p);

@@ -146,7 +146,10 @@ LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_typ
 LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *options);
 
 /* Copies `count` elements from `data` on rank `root` to `data` on every rank. Algorithms: naive, tree, ring,
- * scatter_allgather, direct. */
+ * scatter_allgather, direct.
+ *
+ * Errors: as lks_all_reduce. Who only gives (this root, and likewise in scatter and gather) does not wait for the
+ *         others in a row of small calls: what is wrong with them then shows at a later call of it. */
 LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type type, int root,
                                  const lks_collective_options *options);
 

@@ -69,6 +69,7 @@ LKS_API lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels);
 LKS_API lks_node *lks_count_correct(lks_node *logits, lks_node *labels);
 
 LKS_API lks_graph *lks_node_graph(lks_node *node);
+LKS_API lks_type lks_node_type(const lks_node *node);
 LKS_API int lks_node_n_dims(const lks_node *node);
 LKS_API int64_t lks_node_dim(const lks_node *node, int i); /* LKS_BATCH where it is one; 0 outside n_dims */
 
@@ -120,7 +121,7 @@ typedef struct lks_program_options {
     lks_node *loss;
     lks_node *const *outputs; /* what can be read after forward, besides the loss */
     int n_outputs;
-    int is_timed; /* 1: lks_program_describe shows each kernel's mean time */
+    int is_timed; /* 1: lks_program_describe shows each kernel's mean time, the first run excepted */
 } lks_program_options;
 
 /* Compiles. Programs of one store share its parameters; running allocates nothing.

@@ -89,7 +89,8 @@ LKS_API lks_node *lks_embedding_function(lks_node *index, lks_node *weight);
 typedef struct lks_recurrent {
     lks_node *y; /* (N,T,M): h of every step */
     lks_node *h; /* (N,M): after the last step */
-    lks_node *c; /* likewise; LSTM only. No gradient flows into h and c from their readers: truncated backpropagation */
+    lks_node *c; /* likewise; LSTM only. h and c are for the next stretch of a text (truncated backpropagation): they
+                  * have no gradient, and a loss that depends on them is refused */
 } lks_recurrent;
 
 /* One layer. h0, c0 (N,M); W_ih (4M,K), W_hh (4M,M), biases (4M); gates in the order i f g o, as torch.nn.LSTM.

@@ -12,21 +12,30 @@ extern "C" {
 
 typedef struct lks_trainer lks_trainer;
 
+/* What a model carries from one step to the next, as a recurrent layer does along a text: after each step `output` is
+ * what `input` reads in the next one. */
+typedef struct lks_state {
+    lks_node *input;  /* an lks_input (N,...) of the device's floating type */
+    lks_node *output; /* of the same shape */
+} lks_state;
+
 typedef struct lks_trainer_options {
     lks_group *group;        /* required */
-    lks_node *logits;        /* (N,C); required: what accuracy is counted on */
+    lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
     lks_node *features;      /* input that takes a batch's features; required */
     lks_node *labels;        /* input that takes a batch's labels; required */
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
     int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
     int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
+    const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches */
+    int n_states;
 } lks_trainer_options;
 
-/* Means over the samples of all ranks. */
+/* Means over the labels that count, of all ranks. */
 typedef struct lks_metrics {
     double loss, accuracy;
-    int64_t n_samples;
+    int64_t n_samples;    /* labels that count */
     double lr, grad_norm; /* of a step; grad_norm: before clipping, 0 where the optimizer does not clip */
 } lks_metrics;
 
@@ -49,6 +58,15 @@ LKS_API lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr);
 
 /* The kernels of a training step at the largest batch size seen, as lks_program_describe. */
 LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes);
+/* The same over a text, whose labels are each token's next one: every one counts once. The model's features are (N,T)
+ * i32; the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number
+ * of ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective. Errors:
+ * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text. */
+LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count,
+                                             lks_metrics *metrics);
+
+/* The states are zeros again, as they are at first: before a text begins anew. */
+LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
 
 LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
 

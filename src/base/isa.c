@@ -12,7 +12,8 @@ static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
 static void detect(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) detected_level = 1; /* every CPU with AVX2 has F16C */
+    /* Every CPU with these has F16C. */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) detected_level = 1;
     if (detected_level == 1 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         detected_level = 2;

@@ -3,7 +3,7 @@
  * A file NAME_isa.c is compiled once per instruction set with LKSI_ISA set to base, avx2 or avx512; it names its one
  * exported table LKSI_ISA_NAME(lksi_x_kernels). Whoever uses it picks: LKSI_ISA_PICK(lksi_x_kernels).
  * Contraction of a*b+c is off and every loop is element-wise, so all of them give the same bits (but tanh, which is the
- * C library's).
+ * C library's, and onednn/skinny_isa.c, which asks for fused multiply-adds).
  */
 #ifndef LKSI_ISA_H
 #define LKSI_ISA_H
@@ -21,7 +21,7 @@
 #define LKSI_ISA_PICK(name) (&name##_base)
 #endif
 
-/* 0 base, 1 AVX2 with F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
+/* 0 base, 1 AVX2, FMA, F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
 int lksi_isa_level(void);
 
 #endif

@@ -94,8 +94,9 @@ lks_status lksi_open(lks_group *group, const lksi_call *call);
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
 /* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
-/* The same in either context, for a call whose clock may have started before (0: it starts with its first wait). */
-lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progress *progress);
+/* The same in either context, for a call that has filled in lksi_progress_in: its clock may have started before (0: it
+ * starts with its first wait). Filled in there and not copied: a copy by vectors waits for the stores that it reads. */
+lks_status lksi_start(lks_group *group, lksi_context context);
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -138,6 +139,13 @@ typedef struct lksi_selection {
     const char *last;                                  /* algorithm of the last call */
 } lksi_selection;
 
+/* The last call in which this rank needed nothing of the others (exchange.c). */
+typedef struct lksi_row {
+    const lksi_operation *operation;
+    int root;
+    uint64_t exchange;
+} lksi_row;
+
 struct lks_group {
     int rank, size;
     lksi_world *world;
@@ -166,6 +174,8 @@ struct lks_group {
     int *host_of;      /* by rank: which host, counted by first rank */
     int n_hosts;
     bool may_spin, may_worker_spin;
+    bool may_peek;      /* this rank can read the ordinary memory of all others (shm/peek.c) */
+    uint64_t peek_word; /* what they try it on */
     int64_t timeout_ms;
     lks_order order;
 
@@ -176,6 +186,8 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
+    uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
+    lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
     const char
@@ -240,6 +252,8 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
     if (atomic_load_explicit(counter, memory_order_acquire) >= target) return LKS_OK;
     return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
 }
+/* The error of a group that somebody has declared dead. */
+lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);
@@ -279,16 +293,32 @@ int lksi_blame(lks_group *group, int awaited, const char **why);
 
 /* The line that this rank shows in the coming exchange: fill payload, then lksi_post_and_collect. */
 static inline lksi_post *lksi_post_next(lks_group *group) {
-    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) & 1];
+    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) % LKSI_N_POSTS];
 }
 /* The line that `rank` showed in the last exchange; valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
-    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges & 1];
+    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges % LKSI_N_POSTS];
 }
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
+/* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it
+ * does not wait for them, and compares later. For operations of the table. */
+lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);
 /* Returns when all ranks have called it; everything written before is then visible to all. */
 lks_status lksi_meet(lks_group *group);
+/* The same for a rank that has read others' buffers. They stay as they are until it meets their owners, or one gives
+ * up: then it is that error here, and not LKS_OK with what the owner put there afterwards. */
+lks_status lksi_meet_having_read(lks_group *group);
+
+/* --- ordinary memory of other processes of the host (transport/shm/peek.c) --- */
+
+/* Shows a word of this rank's memory, before it takes its seat; and after all have taken theirs, tries to read those of
+ * all: sets group->may_peek. */
+void lksi_peek_show(lks_group *group);
+void lksi_peek_probe(lks_group *group);
+/* Reads what `rank` has at `address` of its own memory and keeps there until it hears that it was read. In a collective
+ * call. */
+lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes);
 
 /* --- symmetric memory (symmetric.c) --- */
 

@@ -55,8 +55,8 @@ lks_status lksi_group_refuse_dead(const lks_group *group) {
 }
 
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {
-    return lksi_start(group, LKSI_CONTEXT_COLLECTIVE,
-                      &(lksi_progress){.name = name, .sequence = sequence, .timeout_ms = timeout_ms});
+    group->progress = (lksi_progress){.name = name, .sequence = sequence, .timeout_ms = timeout_ms};
+    return lksi_start(group, LKSI_CONTEXT_COLLECTIVE);
 }
 
 lks_status lksi_open(lks_group *group, const lksi_call *call) { return lksi_post_and_collect(group, call, 0); }
@@ -64,11 +64,11 @@ lks_status lksi_open(lks_group *group, const lksi_call *call) { return lksi_post
 lks_status lksi_execute(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
     bool is_on_one_host = lksi_is_on_one_host(group);
-    LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE,
-                       &(lksi_progress){.name = call->operation->name,
-                                        .sequence = call->sequence,
-                                        .timeout_ms = call->timeout_ms,
-                                        .started_ns = call->submitted_ns}));
+    group->progress = (lksi_progress){.name = call->operation->name,
+                                      .sequence = call->sequence,
+                                      .timeout_ms = call->timeout_ms,
+                                      .started_ns = call->submitted_ns};
+    LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE));
     lks_status status = is_on_one_host && !algorithm->is_segment ? lksi_open(group, call) : LKS_OK;
     if (status == LKS_OK) {
         bool is_remote = algorithm->is_segment && !is_on_one_host;

@@ -97,7 +97,9 @@ static lks_status name_missing(const lks_group *group) {
 /* Takes this rank's seat and waits until all of this host are taken. */
 static lks_status sit_down(lks_group *group) {
     lksi_seat *seats = group->control->seats;
+    bool are_processes = group->n_seats > 1 && group->world->threads == NULL;
     write_affinity(&seats[group->seat]);
+    if (are_processes) lksi_peek_show(group);
     lksi_publish(group->control, &seats[group->seat].presence.value, LKSI_JOINED, group->seat);
     group->progress = (lksi_progress){.name = "lks_init", .timeout_ms = group->timeout_ms};
     for (int seat = 0; seat < group->n_seats; seat++) {
@@ -106,6 +108,7 @@ static lks_status sit_down(lks_group *group) {
         LKS_TRY(status);
     }
     lksi_wait_configure(group);
+    if (are_processes) lksi_peek_probe(group);
     return LKS_OK;
 }
 

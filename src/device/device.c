@@ -34,8 +34,8 @@ lks_status lks_device_create(lks_device **device, const lks_device_options *opti
     if (ops == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "no device '%s' in this build; there are: cpu, reference", wanted.name);
     if (wanted.precision != LKS_F32 && !(wanted.precision == LKS_F64 && ops->has_f64))
-        return lksi_error(LKS_ERR_UNSUPPORTED, "device %s does not compute in %s", ops->name,
-                          lks_type_name(wanted.precision));
+        return lksi_error(LKS_ERR_UNSUPPORTED, "device %s does not compute in %s: it has no kernels for that type",
+                          ops->name, lks_type_name(wanted.precision));
     if (wanted.num_threads < 0 || wanted.num_threads > 1024)
         return lksi_error(LKS_ERR_ARGUMENT, "num_threads must be 1 to 1024, not %d", wanted.num_threads);
     lks_device *created = lksi_alloc(sizeof *created);

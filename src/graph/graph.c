@@ -43,6 +43,7 @@ lks_status lksi_graph_check(lks_graph *graph) {
 bool lksi_node_is_poison(const lks_node *node) { return node->id < 0 || node->graph == NULL; }
 lks_device *lksi_graph_device(const lks_graph *graph) { return graph->device; }
 lks_graph *lks_node_graph(lks_node *node) { return node->graph; }
+lks_type lks_node_type(const lks_node *node) { return node->outputs[0].type; }
 int lks_node_n_dims(const lks_node *node) { return node->outputs[0].n_dims; }
 
 int64_t lks_node_dim(const lks_node *node, int i) {

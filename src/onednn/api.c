@@ -40,8 +40,7 @@ lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int6
 struct lksi_dnnl_eltwise {
     dnnl_primitive_t primitive;
     dnnl_stream_t stream;
-    dnnl_memory_t x, dy, y;
-    bool is_gradient;
+    dnnl_memory_t x, y;
 };
 
 #if IS_V3
@@ -57,10 +56,6 @@ static dnnl_status_t make_forward(dnnl_primitive_desc_t *pd, dnnl_alg_kind_t kin
     return dnnl_eltwise_forward_primitive_desc_create(pd, cpu_engine, dnnl_forward_training, kind, *desc, *desc, 0, 0,
                                                       NULL);
 }
-static dnnl_status_t make_backward(dnnl_primitive_desc_t *pd, dnnl_alg_kind_t kind, const vector_desc *desc,
-                                   dnnl_primitive_desc_t forward) {
-    return dnnl_eltwise_backward_primitive_desc_create(pd, cpu_engine, kind, *desc, *desc, *desc, 0, 0, forward, NULL);
-}
 #else
 typedef dnnl_memory_desc_t vector_desc;
 static dnnl_status_t make_vector(vector_desc *desc, int64_t count) {
@@ -75,30 +70,14 @@ static dnnl_status_t make_forward(dnnl_primitive_desc_t *pd, dnnl_alg_kind_t kin
     dnnl_status_t status = dnnl_eltwise_forward_desc_init(&operation, dnnl_forward_training, kind, desc, 0, 0);
     return status != dnnl_success ? status : dnnl_primitive_desc_create(pd, &operation, NULL, cpu_engine, NULL);
 }
-static dnnl_status_t make_backward(dnnl_primitive_desc_t *pd, dnnl_alg_kind_t kind, const vector_desc *desc,
-                                   dnnl_primitive_desc_t forward) {
-    dnnl_eltwise_desc_t operation;
-    dnnl_status_t status = dnnl_eltwise_backward_desc_init(&operation, kind, desc, desc, 0, 0);
-    return status != dnnl_success ? status : dnnl_primitive_desc_create(pd, &operation, NULL, cpu_engine, forward);
-}
 #endif
 
-static bool is_gradient_op(lksi_op op) { return op == LKSI_OP_TANH_GRAD || op == LKSI_OP_SIGMOID_GRAD; }
-
-/* The gradients are taken from the result (use_dst), which training keeps anyway. */
-static dnnl_alg_kind_t kind_of(lksi_op op) {
-    if (op == LKSI_OP_TANH || op == LKSI_OP_TANH_GRAD) return dnnl_eltwise_tanh_use_dst_for_bwd;
-    return dnnl_eltwise_logistic_use_dst_for_bwd;
-}
-
 static dnnl_status_t make_primitive(lksi_dnnl_eltwise *eltwise, lksi_op op, const vector_desc *desc) {
-    dnnl_primitive_desc_t forward = NULL, backward = NULL;
-    dnnl_status_t status = make_forward(&forward, kind_of(op), desc);
-    if (status == dnnl_success && eltwise->is_gradient) status = make_backward(&backward, kind_of(op), desc, forward);
-    if (status == dnnl_success)
-        status = dnnl_primitive_create(&eltwise->primitive, eltwise->is_gradient ? backward : forward);
-    if (backward != NULL) dnnl_primitive_desc_destroy(backward);
-    if (forward != NULL) dnnl_primitive_desc_destroy(forward);
+    dnnl_primitive_desc_t pd;
+    dnnl_status_t status = make_forward(&pd, op == LKSI_OP_TANH ? dnnl_eltwise_tanh : dnnl_eltwise_logistic, desc);
+    if (status != dnnl_success) return status;
+    status = dnnl_primitive_create(&eltwise->primitive, pd);
+    dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
@@ -106,14 +85,12 @@ lks_status lksi_dnnl_eltwise_create(lksi_dnnl_eltwise **eltwise, lksi_op op, int
     pthread_once(&engine_once, make_engine);
     lksi_dnnl_eltwise *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    created->is_gradient = is_gradient_op(op);
     vector_desc desc;
     dnnl_status_t status = make_vector(&desc, count);
     if (status == dnnl_success) {
         status = make_primitive(created, op, &desc);
         if (status == dnnl_success) status = dnnl_stream_create(&created->stream, cpu_engine, dnnl_stream_in_order);
         if (status == dnnl_success) status = make_memory(&created->x, &desc);
-        if (status == dnnl_success) status = make_memory(&created->dy, &desc);
         if (status == dnnl_success) status = make_memory(&created->y, &desc);
         free_vector(&desc);
     }
@@ -128,7 +105,6 @@ lks_status lksi_dnnl_eltwise_create(lksi_dnnl_eltwise **eltwise, lksi_op op, int
 void lksi_dnnl_eltwise_destroy(lksi_dnnl_eltwise *eltwise) {
     if (eltwise == NULL) return;
     if (eltwise->y != NULL) dnnl_memory_destroy(eltwise->y);
-    if (eltwise->dy != NULL) dnnl_memory_destroy(eltwise->dy);
     if (eltwise->x != NULL) dnnl_memory_destroy(eltwise->x);
     if (eltwise->stream != NULL) dnnl_stream_destroy(eltwise->stream);
     if (eltwise->primitive != NULL) dnnl_primitive_destroy(eltwise->primitive);
@@ -139,15 +115,10 @@ static dnnl_status_t point_at(dnnl_memory_t memory, const float *data) {
     return dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data); /* oneDNN has no const handles */
 }
 
-lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, const float *dy, float *y) {
-    dnnl_exec_arg_t forward[] = {{DNNL_ARG_SRC, eltwise->x}, {DNNL_ARG_DST, eltwise->y}};
-    dnnl_exec_arg_t backward[] = {
-        {DNNL_ARG_DST, eltwise->x}, {DNNL_ARG_DIFF_DST, eltwise->dy}, {DNNL_ARG_DIFF_SRC, eltwise->y}};
+lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, float *y) {
+    dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, eltwise->x}, {DNNL_ARG_DST, eltwise->y}};
     dnnl_status_t status = point_at(eltwise->x, x);
     if (status == dnnl_success) status = point_at(eltwise->y, y);
-    if (status == dnnl_success && eltwise->is_gradient) status = point_at(eltwise->dy, dy);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(eltwise->primitive, eltwise->stream, eltwise->is_gradient ? 3 : 2,
-                                        eltwise->is_gradient ? backward : forward);
+    if (status == dnnl_success) status = dnnl_primitive_execute(eltwise->primitive, eltwise->stream, 2, arguments);
     return lksi_dnnl_check(status, "eltwise");
 }

@@ -8,12 +8,12 @@
 lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
-/* An element-wise operator (TANH, SIGMOID or their gradients) over `count` floats. */
+/* TANH or SIGMOID over `count` floats. */
 typedef struct lksi_dnnl_eltwise lksi_dnnl_eltwise;
 lks_status lksi_dnnl_eltwise_create(lksi_dnnl_eltwise **eltwise, lksi_op op, int64_t count);
 void lksi_dnnl_eltwise_destroy(lksi_dnnl_eltwise *eltwise); /* accepts NULL */
-/* Forward: y = f(x), `dy` is NULL; x and y may be the same. Gradient: `x` is f's result, y = dy * f'. */
-lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, const float *dy, float *y);
+/* y = f(x); x and y may be the same. */
+lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, float *y);
 
 /* --- primitives on tensors in layouts of their own --- */
 

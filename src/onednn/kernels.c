@@ -18,12 +18,20 @@ static const char *const kernel_names[] = {
 #undef KERNEL_NAME
 };
 
-/* Whether all tensors have one shape and the inputs one layout. */
+/* Whether all tensors have one shape, so that they can be gone through as they are stored. */
 static bool is_uniform(const lksi_lowering *l) {
     for (int i = 0; i < l->n_inputs; i++)
-        if (l->input_layouts[i].id != l->input_layouts[0].id || !lksi_tensor_equal(&l->inputs[i], &l->outputs[0]))
-            return false;
+        if (!lksi_tensor_equal(&l->inputs[i], &l->outputs[0])) return false;
     return true;
+}
+
+/* The first layout among the inputs that is not row-major, if there is one, for all. */
+static void share_layout(lksi_lowering *l) {
+    lksi_layout layout = {0};
+    for (int i = l->n_inputs; i-- > 0;)
+        if (l->input_layouts[i].id != 0) layout = l->input_layouts[i];
+    for (int i = 0; i < l->n_inputs; i++) l->input_layouts[i] = layout;
+    l->output_layouts[0] = layout;
 }
 
 static size_t scratch_nbytes(const lksi_lowering *l) {
@@ -39,7 +47,7 @@ bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel) 
                             .scratch_nbytes = scratch_nbytes(question),
                             .is_deterministic = true};
     if (loop->keeps_layout && is_uniform(question))
-        kernel->lowering.output_layouts[0] = question->input_layouts[0];
+        share_layout(&kernel->lowering);
     else
         lksi_lowering_make_row_major(&kernel->lowering);
     return true;

@@ -7,6 +7,7 @@
 /* X(OPERATOR, name, whether every element is treated alike and 0 gives 0, so that tensors of one layout, padding
  * included, are as good as rows) */
 #define LKSI_LOOP_KERNELS(X)                                                                                           \
+    X(COPY, copy, true)                                                                                                \
     X(RELU, relu, true)                                                                                                \
     X(RELU_GRAD, relu_grad, true)                                                                                      \
     X(LEAKY_RELU, leaky_relu, true)                                                                                    \

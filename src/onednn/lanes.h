@@ -28,7 +28,9 @@ typedef float lksi_floats __attribute__((vector_size(4 * LKSI_VECTOR), aligned(4
 static inline const lksi_floats *lksi_floats_at(const float *x) { return (const lksi_floats *)x; }
 
 /* Halves fold onto each other: lane i and lane i + 8, then 4, 2, 1. */
-static inline float lksi_lanes_total(float lanes[LKSI_LANES]) {
+static inline float lksi_lanes_total(const lksi_vector sum[LKSI_VECTORS]) {
+    float lanes[LKSI_LANES];
+    memcpy(lanes, sum, sizeof lanes);
     for (int width = LKSI_LANES / 2; width > 0; width /= 2)
         for (int k = 0; k < width; k++) lanes[k] += lanes[k + width];
     return lanes[0];
@@ -36,25 +38,23 @@ static inline float lksi_lanes_total(float lanes[LKSI_LANES]) {
 
 static inline float lksi_row_sum(size_t count, const float *x) {
     lksi_vector sum[LKSI_VECTORS] = {{0}};
-    float lanes[LKSI_LANES];
     size_t i = 0;
     for (; i + LKSI_LANES <= count; i += LKSI_LANES)
         for (int k = 0; k < LKSI_VECTORS; k++) sum[k] += *lksi_floats_at(x + i + k * LKSI_VECTOR);
-    memcpy(lanes, sum, sizeof lanes);
-    for (int k = 0; i < count; i++, k++) lanes[k] += x[i];
-    return lksi_lanes_total(lanes);
+    float total = i > 0 ? lksi_lanes_total(sum) : 0;
+    for (; i < count; i++) total += x[i]; /* into lanes, it would take longer */
+    return total;
 }
 
 static inline float lksi_row_dot(size_t count, const float *x, const float *y) {
     lksi_vector sum[LKSI_VECTORS] = {{0}};
-    float lanes[LKSI_LANES];
     size_t i = 0;
     for (; i + LKSI_LANES <= count; i += LKSI_LANES)
         for (int k = 0; k < LKSI_VECTORS; k++)
             sum[k] += *lksi_floats_at(x + i + k * LKSI_VECTOR) * *lksi_floats_at(y + i + k * LKSI_VECTOR);
-    memcpy(lanes, sum, sizeof lanes);
-    for (int k = 0; i < count; i++, k++) lanes[k] += x[i] * y[i];
-    return lksi_lanes_total(lanes);
+    float total = i > 0 ? lksi_lanes_total(sum) : 0;
+    for (; i < count; i++) total += x[i] * y[i];
+    return total;
 }
 
 /* NaN counts as smaller than anything. */
@@ -70,8 +70,8 @@ static inline float lksi_row_max(size_t count, const float *x) {
             largest[k] = (lksi_vector)((is_larger & (lksi_vector_mask)part) | kept);
         }
     memcpy(lanes, largest, sizeof lanes);
-    for (int k = 0; i < count; i++, k++) lanes[k] = x[i] > lanes[k] ? x[i] : lanes[k];
-    for (int k = 0; k < LKSI_LANES; k++) result = lanes[k] > result ? lanes[k] : result;
+    for (int k = 0; i > 0 && k < LKSI_LANES; k++) result = lanes[k] > result ? lanes[k] : result;
+    for (; i < count; i++) result = x[i] > result ? x[i] : result;
     return result;
 }
 

@@ -1,43 +1,24 @@
 /* The linear layer's three products, by oneDNN's sgemm on plain row-major weights: its blocked inner products measured
  * no better for f32. How the operands lie matters more; what was measured (AVX2, one core of 101 GFLOP/s at most):
  *
- * - Rows that are a whole number of KiB apart share few sets of the L1 cache, and sgemm reads a column of rows at a
+ * - Rows that are a multiple of 512 bytes apart share few sets of the L1 cache, and sgemm reads a column of rows at a
  * time to pack them: dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
  * - sgemm works on whole vectors of the result's columns. y^T = W x^T has the batch there, usually a multiple of 8, and
  *   packs the small operand: 32 x 1024 times 256 ran at 70 GFLOP/s as y = x W^T, at 91 as y^T, and 64 x 784 times 50 at
  *   75 and 89. Transposing y, with bias and activation in the same pass, costs 3 to 8 us. From about 100 rows on it
- * only costs: 2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73. */
+ * only costs: 2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
+ * - Thousands of longer rows would be copied through the last cache: dW of 4096 x 512 by 4096 x 128 ran at 63 as it
+ * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one. */
 #include "onednn/linear.h"
 
 #include "onednn/api.h"
 #include "onednn/relu.h"
+#include "onednn/rows.h"
 #include "onednn/tanh.h"
 
 #include <string.h>
 
-enum { COLLIDING_FLOATS = 256, ROW_PADDING = 16, VECTOR = 8, TILE = 16, FEW_ROWS = 64 };
-
-/* --- operands whose rows would collide --- */
-
-static int64_t padded_row(int64_t row_length) {
-    return row_length % COLLIDING_FLOATS == 0 ? row_length + ROW_PADDING : row_length;
-}
-
-/* Floats of scratch that pad_rows needs. */
-static int64_t padding_count(const lksi_tensor *x) {
-    int64_t k = lksi_tensor_columns(x);
-    return padded_row(k) != k ? lksi_tensor_rows(x) * padded_row(k) : 0;
-}
-
-/* x (n,k) with rows of padded_row(k): x itself, or a copy at *scratch, which moves on past it. */
-static const float *pad_rows(const float *x, int64_t n, int64_t k, float **scratch) {
-    int64_t row = padded_row(k);
-    if (row == k) return x;
-    float *copy = *scratch;
-    for (int64_t i = 0; i < n; i++) memcpy(copy + i * row, x + i * k, (size_t)k * sizeof *x);
-    *scratch += n * row;
-    return copy;
-}
+enum { VECTOR = 8, TILE = 16, FEW_ROWS = 64, CHUNK_ROWS = 256 };
 
 /* --- forward --- */
 
@@ -61,8 +42,8 @@ static void transpose(const float *yt, const float *bias, int64_t n, int64_t m, 
 
 static lks_status product_transposed(const lksi_lowering *l, void *const *in, float *y, float *scratch) {
     int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
-    const float *x = pad_rows(in[0], n, k, &scratch);
-    LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, padded_row(k), 0.0f, scratch, n));
+    const float *x = lksi_pad_rows(in[0], n, k, &scratch);
+    LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, lksi_padded_row(k), 0.0f, scratch, n));
     transpose(scratch, l->n_inputs == 3 ? in[2] : NULL, n, m, y);
     return LKS_OK;
 }
@@ -82,7 +63,7 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
     for (int i = 0; i < kernel->n_epilogues; i++) {
         int64_t count = lksi_tensor_count(&kernel->lowering.outputs[0], 0);
         if (state->epilogues[i] != NULL)
-            LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, NULL, y));
+            LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, y));
         else if (kernel->epilogues[i] == LKSI_OP_RELU)
             lksi_relu_in_place(y, count);
         else
@@ -122,7 +103,9 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
                             .is_deterministic = true,
                             .state = state};
     if (state->is_transposed)
-        kernel->scratch_nbytes = (size_t)(padding_count(x) + lksi_tensor_count(y, 0)) * sizeof(float);
+        kernel->scratch_nbytes =
+            (size_t)(lksi_padding_count(lksi_tensor_rows(x), lksi_tensor_columns(x)) + lksi_tensor_count(y, 0)) *
+            sizeof(float);
     lks_status status = take_epilogues(lowering, kernel);
     if (status != LKS_OK) release_linear(kernel);
     return status;
@@ -144,18 +127,34 @@ lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lk
     return LKS_OK;
 }
 
+/* dW (m,k) = dy (n,m)^T x (n,k), or added to it. */
+static lks_status add_rows(const float *dy, const float *x, int64_t n, int64_t m, int64_t k, float *scratch, bool adds,
+                           float *dw) {
+    dy = lksi_pad_rows(dy, n, m, &scratch);
+    x = lksi_pad_rows(x, n, k, &scratch);
+    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, lksi_padded_row(m), x, lksi_padded_row(k), adds ? 1.0f : 0.0f, dw, k);
+}
+
+/* Rows of one product: all, unless they have to be copied. */
+static int64_t chunk_rows(int64_t n, int64_t m, int64_t k) {
+    bool is_copied = lksi_padded_row(m) != m || lksi_padded_row(k) != k;
+    return is_copied && n > CHUNK_ROWS ? CHUNK_ROWS : n;
+}
+
 static lks_status linear_grad_weight(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_tensor *rows = &kernel->lowering.inputs[0];
     int64_t n = lksi_tensor_rows(rows), m = lksi_tensor_columns(rows);
-    int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]);
-    float *left = scratch;
-    const float *dy = pad_rows(in[0], n, m, &left);
-    const float *x = pad_rows(in[1], n, k, &left);
-    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, padded_row(m), x, padded_row(k), 0.0f, out[0], k);
+    int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[1]), chunk = chunk_rows(n, m, k);
+    const float *dy = in[0], *x = in[1];
+    for (int64_t i = 0; i < n; i += chunk)
+        LKS_TRY(add_rows(dy + i * m, x + i * k, n - i < chunk ? n - i : chunk, m, k, scratch, i > 0, out[0]));
+    return LKS_OK;
 }
 
 lks_status lksi_onednn_lower_linear_grad_weight(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    int64_t n_scratch = padding_count(&lowering->inputs[0]) + padding_count(&lowering->inputs[1]);
+    int64_t m = lksi_tensor_columns(&lowering->inputs[0]), k = lksi_tensor_columns(&lowering->inputs[1]);
+    int64_t chunk = chunk_rows(lksi_tensor_rows(&lowering->inputs[0]), m, k);
+    int64_t n_scratch = lksi_padding_count(chunk, m) + lksi_padding_count(chunk, k);
     *kernel = (lksi_kernel){.name = "onednn:linear_grad_weight",
                             .run = linear_grad_weight,
                             .lowering = *lowering,

@@ -9,6 +9,7 @@
 #include "onednn/layout.h"
 #include "onednn/linear.h"
 #include "onednn/pool.h"
+#include "onednn/recurrent.h"
 #include "onednn/reorder.h"
 #include "onednn/tanh.h"
 #include "reference/reference.h"
@@ -19,7 +20,7 @@
 
 static lks_status tanh_by_onednn(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    return lksi_dnnl_eltwise_run(kernel->state, in[0], NULL, out[0]);
+    return lksi_dnnl_eltwise_run(kernel->state, in[0], out[0]);
 }
 
 static lks_status tanh_by_loop(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -62,6 +63,12 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
         return lksi_onednn_lower_linear_grad_input(lowering, kernel);
     case LKSI_OP_LINEAR_GRAD_WEIGHT:
         return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
+    case LKSI_OP_LSTM:
+    case LKSI_OP_RNN:
+        return lksi_onednn_lower_recurrent(lowering, kernel);
+    case LKSI_OP_LSTM_GRAD:
+    case LKSI_OP_RNN_GRAD:
+        return lksi_onednn_lower_recurrent_grad(lowering, kernel);
     case LKSI_OP_TANH:
         return lower_tanh(question, kernel);
     case LKSI_OP_REORDER:

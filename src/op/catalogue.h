@@ -139,6 +139,10 @@
     LKSI_OP_SOFTMAXES(X)                                                                                               \
     LKSI_OP_CONVOLUTIONS(X)                                                                                            \
     LKSI_OP_POOLS(X)                                                                                                   \
-    LKSI_OP_NORMALIZATIONS(X) LKSI_OP_DROPOUTS(X) LKSI_OP_EMBEDDINGS(X) LKSI_OP_RECURRENTS(X) LKSI_OP_LOSSES(X)
+    LKSI_OP_NORMALIZATIONS(X)                                                                                          \
+    LKSI_OP_DROPOUTS(X)                                                                                                \
+    LKSI_OP_EMBEDDINGS(X)                                                                                              \
+    LKSI_OP_RECURRENTS(X)                                                                                              \
+    LKSI_OP_LOSSES(X)
 
 #endif

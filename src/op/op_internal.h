@@ -20,7 +20,16 @@ typedef struct lksi_inference {
     X(linear)                                                                                                          \
     X(elementwise)                                                                                                     \
     X(binary)                                                                                                          \
-    X(reduce) X(softmax) X(convolution) X(pool) X(normalize) X(layer_norm) X(dropout) X(embedding) X(recurrent) X(loss)
+    X(reduce)                                                                                                          \
+    X(softmax)                                                                                                         \
+    X(convolution)                                                                                                     \
+    X(pool)                                                                                                            \
+    X(normalize)                                                                                                       \
+    X(layer_norm)                                                                                                      \
+    X(dropout)                                                                                                         \
+    X(embedding)                                                                                                       \
+    X(recurrent)                                                                                                       \
+    X(loss)
 #define LKSI_FAMILY_DECLARE(family)                                                                                    \
     lks_status lksi_infer_##family(const lksi_inference *q);                                                           \
     lks_status lksi_differentiate_##family(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients);

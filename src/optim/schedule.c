@@ -41,13 +41,14 @@ static double one_cycle(const lks_schedule *schedule, double step) {
 
 static double factor_after_warm_up(const lks_schedule *schedule, int64_t step) {
     double n = (double)schedule->n_steps, at = (double)step;
+    int64_t n_falls = schedule->n_steps > 0 ? step / schedule->n_steps : 0;
     switch (schedule->kind) {
     case LKS_SCHEDULE_CONSTANT:
         break;
     case LKS_SCHEDULE_LINEAR:
         return at >= n ? schedule->last : schedule->first + (schedule->last - schedule->first) * at / n;
     case LKS_SCHEDULE_STEP:
-        return schedule->n_steps > 0 ? pow(schedule->last, (double)(step / schedule->n_steps)) : 1;
+        return pow(schedule->last, (double)n_falls);
     case LKS_SCHEDULE_COSINE:
         return at >= n ? schedule->last : swing(schedule->first, schedule->last, at / n);
     case LKS_SCHEDULE_ONE_CYCLE:

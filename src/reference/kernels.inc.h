@@ -48,6 +48,7 @@ static int64_t strided(const lksi_tensor *t, const int64_t *strides, int64_t i) 
 #include "reference/linear.inc.h"
 #include "reference/loss.inc.h"
 #include "reference/pool.inc.h"
+#include "reference/recurrent.inc.h"
 #include "reference/reduce.inc.h"
 #include "reference/softmax.inc.h"
 
@@ -112,6 +113,11 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
 
     [LKSI_OP_EMBEDDING] = embedding,
     [LKSI_OP_EMBEDDING_GRAD] = embedding_grad,
+
+    [LKSI_OP_LSTM] = lstm,
+    [LKSI_OP_LSTM_GRAD] = lstm_grad,
+    [LKSI_OP_RNN] = rnn,
+    [LKSI_OP_RNN_GRAD] = rnn_grad,
 
     [LKSI_OP_CROSS_ENTROPY] = cross_entropy,
     [LKSI_OP_CROSS_ENTROPY_GRAD] = cross_entropy_grad,

@@ -7,6 +7,12 @@ static const char *const kernel_names[] = {
 #undef KERNEL_NAME
 };
 
+/* One step's gradient of the gates. */
+static size_t scratch_nbytes(const lksi_lowering *lowering) {
+    if (lowering->op == LKSI_OP_LSTM_GRAD) return lksi_tensor_nbytes(&lowering->outputs[5]);
+    return lowering->op == LKSI_OP_RNN_GRAD ? lksi_tensor_nbytes(&lowering->outputs[4]) : 0;
+}
+
 lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel) {
     const lksi_reference_run *kernels =
         device->float_type == LKS_F64 ? lksi_reference_kernels_f64 : lksi_reference_kernels_f32;
@@ -15,6 +21,7 @@ lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *l
     *kernel = (lksi_kernel){.name = kernel_names[lowering->op],
                             .run = kernels[lowering->op],
                             .lowering = *lowering,
+                            .scratch_nbytes = scratch_nbytes(lowering),
                             .is_deterministic = true};
     lksi_lowering_make_row_major(&kernel->lowering);
     return LKS_OK;

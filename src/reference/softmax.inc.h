@@ -38,9 +38,10 @@ static lks_status log_softmax(const lksi_kernel *kernel, void *const *in, void *
     int64_t k = columns(&kernel->lowering.inputs[0]);
     for (int64_t i = 0, n = rows(&kernel->lowering.inputs[0]); i < n; i++) {
         const REAL *x = (const REAL *)in[0] + i * k;
-        REAL *y = (REAL *)out[0] + i * k, largest = x[0], sum = 0;
+        REAL *y = (REAL *)out[0] + i * k, largest = x[0];
         for (int64_t j = 1; j < k; j++) largest = x[j] > largest ? x[j] : largest;
-        for (int64_t j = 0; j < k; j++) sum += EXP(x[j] - largest);
+        REAL sum = EXP(x[0] - largest);
+        for (int64_t j = 1; j < k; j++) sum += EXP(x[j] - largest);
         REAL shift = largest + LOG(sum);
         for (int64_t j = 0; j < k; j++) y[j] = x[j] - shift;
     }

@@ -21,6 +21,7 @@ static void add_state(lksi_checkpoint *c, const lks_trainer *trainer, const lksi
 lks_status lksi_checkpoint_create(lksi_checkpoint *c, const lks_trainer *trainer) {
     size_t n = (size_t)lks_store_n_tensors(trainer->store), names_nbytes = 0;
     size_t n_state = (size_t)lksi_state_count(trainer->optimizer), largest = lksi_weights_largest(trainer->store);
+    size_t size = (size_t)lks_group_size(trainer->options.group);
     *c = (lksi_checkpoint){0};
     LKS_TRY(lksi_weights_check_names(trainer->store));
     lksi_named_tensor *order = lksi_alloc_array(n, sizeof *order);
@@ -31,8 +32,11 @@ lks_status lksi_checkpoint_create(lksi_checkpoint *c, const lks_trainer *trainer
     c->names = lksi_alloc(names_nbytes);
     c->values = lksi_alloc_array(largest, sizeof(double));
     c->stored = lksi_alloc_array(largest, sizeof(double));
+    c->rows = lksi_alloc_array(size, sizeof *c->rows);
+    c->counts = lksi_alloc_array(size, sizeof *c->counts);
     lks_status status = LKS_ERR_MEMORY;
-    if (c->items != NULL && c->names != NULL && c->values != NULL && c->stored != NULL) {
+    if (c->items != NULL && c->names != NULL && c->values != NULL && c->stored != NULL && c->rows != NULL &&
+        c->counts != NULL) {
         for (size_t i = 0; i < n; i++)
             c->items[c->n_items++] = (lksi_checkpoint_item){order[i].name, order[i].index, -1};
         add_state(c, trainer, order);
@@ -47,6 +51,9 @@ void lksi_checkpoint_destroy(lksi_checkpoint *c) {
     lksi_free(c->names);
     lksi_free(c->values);
     lksi_free(c->stored);
+    lksi_free(c->rows);
+    lksi_free(c->counts);
+    lksi_free(c->states);
 }
 
 lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const char *path, lks_status mine,

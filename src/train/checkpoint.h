@@ -18,6 +18,9 @@ typedef struct lksi_checkpoint {
     size_t n_items;
     char *names;           /* of the state's entries */
     void *values, *stored; /* room for any tensor: row-major, and as the store keeps it */
+    int64_t *rows, n_rows; /* of the model's states: every rank's, and all of them */
+    size_t *counts;        /* room for a number per rank */
+    void *states;          /* rank 0: room for all rows of any state */
 } lksi_checkpoint;
 
 lks_status lksi_checkpoint_create(lksi_checkpoint *checkpoint, const lks_trainer *trainer);
@@ -32,6 +35,21 @@ typedef struct lksi_counters {
 enum { LKSI_N_COUNTERS = 7, LKSI_N_RULE = LKSI_RULE_FIELDS + 1 };
 #define LKSI_COUNTERS_NAME LKSI_TRAINER_PREFIX "counters"
 #define LKSI_RULE_NAME LKSI_TRAINER_PREFIX "rule"
+
+/* --- what the model carries from step to step (checkpoint_states.c): "trainer.state.<i>", the ranks' rows one after
+ * the other, which are the global batch's --- */
+
+/* How many rows there are. Collective where the model has states. */
+lks_status lksi_checkpoint_count_rows(lks_trainer *trainer, lksi_checkpoint *checkpoint);
+/* Rank 0: declares them and makes room. */
+lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, lksi_checkpoint *checkpoint,
+                                          lksi_safetensors_writer *writer);
+/* All ranks bring their rows; `writer` and *status as in write_items. */
+lks_status lksi_checkpoint_write_states(lks_trainer *trainer, lksi_checkpoint *checkpoint,
+                                        lksi_safetensors_writer *writer, lks_status *status);
+/* Are they in the file, and are there none or as many rows as the global batch has? Makes room for this rank's. */
+lks_status lksi_checkpoint_check_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch);
+lks_status lksi_checkpoint_take_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch);
 
 /* Whether the call went well on all ranks: each gives its own status. Where it did not, ranks that went well get
  * LKS_ERR_FILE naming the lowest one that did not; `hash` must be equal where all did, LKS_ERR_MISMATCH. Collective. */

@@ -1,8 +1,6 @@
 /* Loading: every rank reads the file and checks all of it; when all have found it good, each takes its part. */
 #include "train/checkpoint.h"
 
-#include <string.h>
-
 /* --- what must be as it was --- */
 
 static const char *const rule_names[LKSI_RULE_FIELDS] = {
@@ -10,11 +8,21 @@ static const char *const rule_names[LKSI_RULE_FIELDS] = {
     "beta2",     "epsilon",     "clip_norm", "schedule",     "first factor", "last factor",
     "n_steps",   "rising part", "n_warm_up", "warm_up_first"};
 
+static const char *optimizer_name(double kind) {
+    return kind == LKS_OPTIMIZER_SGD     ? "SGD"
+           : kind == LKS_OPTIMIZER_ADAM  ? "Adam"
+           : kind == LKS_OPTIMIZER_ADAMW ? "AdamW"
+                                         : "of an unknown kind";
+}
+
 static lks_status check_rule(const lks_trainer *trainer, const char *path, const double rule[LKSI_N_RULE]) {
     double mine[LKSI_RULE_FIELDS];
     lksi_rule_fields(&trainer->options.optimizer, mine);
+    if (rule[0] != mine[0])
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer %s, this run has %s", path,
+                          optimizer_name(rule[0]), optimizer_name(mine[0]));
     for (int i = 0; i < LKSI_RULE_FIELDS; i++)
-        if (memcmp(&mine[i], &rule[i], sizeof mine[i]) != 0)
+        if (!(mine[i] == rule[i])) /* nor is what is no number */
             return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g",
                               path, rule_names[i], rule[i], mine[i]);
     lks_optimizer now = trainer->options.optimizer;
@@ -56,7 +64,9 @@ static lks_status find(const lksi_safetensors *file, const char *name, lks_type 
 }
 
 /* Every entry that there must be, and no other: all are found, so counting them is enough. */
-static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file) {
+static lks_status check_entries(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
+                                int64_t global_batch) {
+    size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states;
     const lksi_safetensors_entry *entry;
     LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &entry));
     LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &entry));
@@ -64,10 +74,11 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
         LKS_TRY(find(file, c->items[i].name, view.type, view.n_dims, view.dims, &entry));
     }
-    if (file->n_entries == c->n_items + 2) return LKS_OK;
+    LKS_TRY(lksi_checkpoint_check_states(trainer, file, global_batch));
+    if (file->n_entries == n_expected) return LKS_OK;
     LKS_TRY(lksi_weights_check(trainer->store, file)); /* names a weight that the model does not have */
     return lksi_error(LKS_ERR_FORMAT, "%s: it has %zu entries of optimizer and trainer more than this run", file->path,
-                      file->n_entries - c->n_items - 2);
+                      file->n_entries - n_expected);
 }
 
 static lks_status read_trainer(const lksi_safetensors *file, lksi_counters *counters, double rule[LKSI_N_RULE]) {
@@ -76,7 +87,7 @@ static lks_status read_trainer(const lksi_safetensors *file, lksi_counters *coun
 }
 
 /* Everything but the overwriting. */
-static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
+static lks_status check_file(lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
                              const lksi_safetensors *file, lksi_counters *counters, double rule[LKSI_N_RULE]) {
     if (lksi_safetensors_find(file, LKSI_RULE_NAME) != NULL) { /* another optimizer is better told by its name */
         const lksi_safetensors_entry *entry;
@@ -88,7 +99,7 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
         LKS_TRY(check_counters(trainer, file->path, counters, expected));
         LKS_TRY(check_rule(trainer, file->path, rule));
     }
-    return check_entries(trainer, c, file);
+    return check_entries(trainer, c, file, expected->global_batch);
 }
 
 /* --- overwriting --- */
@@ -117,6 +128,7 @@ static lks_status take_item(lks_trainer *trainer, const lksi_checkpoint *c, cons
 static lks_status take(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
                        const lksi_counters *counters, double lr) {
     for (size_t i = 0; i < c->n_items; i++) LKS_TRY(take_item(trainer, c, &c->items[i], file));
+    LKS_TRY(lksi_checkpoint_take_states(trainer, file, counters->global_batch));
     LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, lr));
     lksi_state_set_step(trainer->optimizer, counters->step);
     trainer->n_steps = counters->step;
@@ -130,8 +142,8 @@ static uint64_t hash_of(const lksi_safetensors *file) {
 lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
     lksi_checkpoint c;
     lksi_safetensors *file = NULL;
-    lksi_counters counters;
-    double rule[LKSI_N_RULE];
+    lksi_counters counters = {0};
+    double rule[LKSI_N_RULE] = {0};
     lks_status status = lksi_checkpoint_create(&c, trainer);
     if (status == LKS_OK) status = lksi_safetensors_open(&file, path);
     if (status == LKS_OK) status = check_file(trainer, &c, position, file, &counters, rule);

@@ -1,8 +1,6 @@
 /* Saving: all ranks bring their part of the optimizer's state, rank 0 writes. */
 #include "train/checkpoint.h"
 
-#include <string.h>
-
 static void fill_counters(const lks_trainer *trainer, const lks_position *position, lksi_counters *counters) {
     *counters = (lksi_counters){.version = LKSI_CHECKPOINT_VERSION,
                                 .step = trainer->n_steps,
@@ -13,12 +11,13 @@ static void fill_counters(const lks_trainer *trainer, const lks_position *positi
                                 .seed = (int64_t)trainer->options.seed};
 }
 
-static lks_status begin(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
+static lks_status begin(const lks_trainer *trainer, lksi_checkpoint *c, const char *path,
                         lksi_safetensors_writer *writer) {
     for (size_t i = 0; i < c->n_items; i++) {
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
         LKS_TRY(lksi_safetensors_declare(writer, c->items[i].name, view.type, view.n_dims, view.dims));
     }
+    LKS_TRY(lksi_checkpoint_declare_states(trainer, c, writer));
     LKS_TRY(lksi_safetensors_declare(writer, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}));
     LKS_TRY(lksi_safetensors_declare(writer, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}));
     return lksi_safetensors_begin(writer, path);
@@ -46,42 +45,41 @@ static lks_status finish(const lks_trainer *trainer, const lks_position *positio
 }
 
 /* All ranks go through all items, for the state's sake; `writer` is NULL but on rank 0. What goes wrong in the file is
- * rank 0's own and told at the end; *lost is what goes wrong between ranks. */
-static lks_status write_items(lks_trainer *trainer, const lksi_checkpoint *c, lksi_safetensors_writer *writer,
-                              lks_status *lost) {
-    lks_status status = LKS_OK;
+ * rank 0's own, in *status, and told at the end; what is returned is what goes wrong between ranks. */
+static lks_status write_items(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensors_writer *writer,
+                              lks_status *status) {
     for (size_t i = 0; i < c->n_items; i++) {
         const lksi_checkpoint_item *item = &c->items[i];
         size_t offset, count;
         lksi_store_place(trainer->store, item->tensor, &offset, &count);
-        if (item->state >= 0) {
-            *lost = lksi_state_gather(trainer->optimizer, item->state, offset, count, c->stored);
-            if (*lost != LKS_OK) return *lost;
-        }
-        if (writer != NULL && status == LKS_OK) status = append_item(trainer, c, item, writer);
+        if (item->state >= 0) LKS_TRY(lksi_state_gather(trainer->optimizer, item->state, offset, count, c->stored));
+        if (writer != NULL && *status == LKS_OK) *status = append_item(trainer, c, item, writer);
     }
-    return status;
+    return lksi_checkpoint_write_states(trainer, c, writer, status);
 }
 
-static lks_status prepare(const lks_trainer *trainer, lksi_checkpoint *c, const char *path,
-                          lksi_safetensors_writer **writer) {
-    LKS_TRY(lksi_checkpoint_create(c, trainer));
+static lks_status open_file(const lks_trainer *trainer, lksi_checkpoint *c, const char *path,
+                            lksi_safetensors_writer **writer) {
     if (lks_group_rank(trainer->options.group) != 0) return LKS_OK;
     LKS_TRY(lksi_safetensors_writer_create(writer));
     return begin(trainer, c, path, *writer);
 }
 
+static lks_status save(lks_trainer *trainer, lksi_checkpoint *c, const char *path, const lks_position *position,
+                       lksi_safetensors_writer **writer) {
+    LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_save", path, lksi_checkpoint_create(c, trainer), 0));
+    LKS_TRY(lksi_checkpoint_count_rows(trainer, c));
+    lks_status status = open_file(trainer, c, path, writer);
+    LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_save (file)", path, status, 0));
+    LKS_TRY(write_items(trainer, c, *writer, &status));
+    if (status == LKS_OK && *writer != NULL) status = finish(trainer, position, *writer);
+    return lksi_checkpoint_agree(trainer, "trainer_save (end)", path, status, 0);
+}
+
 lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position) {
     lksi_checkpoint c;
     lksi_safetensors_writer *writer = NULL;
-    lks_status lost = LKS_OK;
-    lks_status status = prepare(trainer, &c, path, &writer);
-    status = lksi_checkpoint_agree(trainer, "trainer_save", path, status, 0);
-    if (status == LKS_OK) {
-        status = write_items(trainer, &c, writer, &lost);
-        if (status == LKS_OK && writer != NULL) status = finish(trainer, position, writer);
-        if (lost == LKS_OK) status = lksi_checkpoint_agree(trainer, "trainer_save (end)", path, status, 0);
-    }
+    lks_status status = save(trainer, &c, path, position, &writer);
     lksi_safetensors_writer_destroy(writer);
     lksi_checkpoint_destroy(&c);
     return status;

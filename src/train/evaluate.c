@@ -24,8 +24,8 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, s->labels));
     LKS_TRY(lks_program_forward(program));
-    s->sums[chunk] = (chunk_sums){lks_program_scalar(program, trainer->loss) * (double)n,
-                                  lks_program_scalar(program, trainer->n_correct)};
+    s->sums[chunk] =
+        (chunk_sums){lks_program_scalar(program, trainer->loss) * (double)n, lksi_trainer_n_correct(trainer, program)};
     return LKS_OK;
 }
 

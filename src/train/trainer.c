@@ -3,9 +3,15 @@
 
 #include <math.h>
 
+static lks_status prepare(lks_trainer *trainer) {
+    trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
+    LKS_TRY(lksi_trainer_prepare_states(trainer)); /* first of all takes over what is not its own */
+    return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
-    if (options->group == NULL || options->logits == NULL || options->features == NULL || options->labels == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, logits, features and labels");
+    if (options->group == NULL || options->features == NULL || options->labels == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, features and labels");
     lks_graph *graph = lks_node_graph(loss);
     if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
@@ -16,10 +22,12 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
-    created->n_correct = lks_count_correct(options->logits, options->labels);
-    created->verdicts = lksi_alloc_array((size_t)lks_group_size(options->group), sizeof *created->verdicts);
-    lks_status status = created->verdicts != NULL ? LKS_OK : lksi_group_fail(options->group, LKS_ERR_MEMORY);
-    if (status != LKS_OK) goto destroy_trainer;
+    if (options->logits != NULL) created->n_correct = lks_count_correct(options->logits, options->labels);
+    lks_status status = prepare(created);
+    if (status != LKS_OK) {
+        (void)lksi_group_fail(options->group, status);
+        goto destroy_trainer;
+    }
     LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
                                               &(lks_store_options){.seed = options->seed}),
                  destroy_trainer);
@@ -40,6 +48,9 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     lks_distributed_optimizer_destroy(trainer->optimizer);
     lks_store_destroy(trainer->store);
     lksi_free(trainer->verdicts);
+    lksi_states_free(trainer, &trainer->states);
+    lksi_free((void *)(uintptr_t)trainer->options.states);
+    lksi_free(trainer->outputs);
     lksi_free(trainer);
 }
 
@@ -66,38 +77,47 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                &(lks_program_options){.batch = batch,
                                                       .is_training = is_training,
                                                       .loss = trainer->loss,
-                                                      .outputs = &trainer->n_correct,
-                                                      .n_outputs = 1,
+                                                      .outputs = trainer->outputs,
+                                                      .n_outputs = trainer->n_outputs,
                                                       .is_timed = trainer->options.is_timed}));
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
     return LKS_OK;
 }
 
-/* Forward and backward on this rank's samples; leaves the sum of their gradients in the store. */
-static lks_status compute(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
+double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {
+    return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
+}
+
+/* Forward and backward on some of this rank's samples, the first of which is row `first_row`; leaves the sum of their
+ * gradients in the store. */
+static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_step_sums *mine) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
+    LKS_TRY(lksi_states_bind(trainer, &trainer->states, first_row, program));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
     LKS_TRY(lks_program_forward(program));
     double n = (double)batch->n_labels, loss = lks_program_scalar(program, trainer->loss);
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
-    *mine =
-        (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lks_program_scalar(program, trainer->n_correct)};
-    return lks_program_backward(program, n);
+    *mine = (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lksi_trainer_n_correct(trainer, program)};
+    LKS_TRY(lks_program_backward(program, n));
+    lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
+    return LKS_OK;
 }
 
 /* All pieces but the last are put aside; the step takes them in. */
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
     int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
     if (n > batch->count) n = batch->count;
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_micro_batch(trainer, batch, i, n);
         *mine = (lks_step_sums){0};
-        if (piece.n_labels > 0) LKS_TRY(compute(trainer, &piece, mine)); /* the mean over no label is not a number */
+        if (piece.n_labels > 0) /* the mean over no label is not a number */
+            LKS_TRY(compute(trainer, &piece, piece.global_offset - batch->global_offset, mine));
         if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
     }
     return LKS_OK;

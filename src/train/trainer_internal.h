@@ -21,6 +21,12 @@ typedef struct lksi_verdict {
     int64_t is_good;
 } lksi_verdict;
 
+/* One tensor per state of the options, row-major, `n_rows` rows each. A program reads them in place. */
+typedef struct lksi_states {
+    char **values;
+    int64_t n_rows;
+} lksi_states;
+
 struct lks_trainer {
     lks_trainer_options options;
     lks_node *loss, *n_correct;
@@ -30,7 +36,29 @@ struct lks_trainer {
     size_t n_compiled, capacity;
     int64_t n_steps;
     lksi_verdict *verdicts; /* room for every rank's */
+    lks_node **outputs;     /* what programs have to keep: the number of hits, where it is counted, and the states */
+    int n_outputs;
+    lksi_states states;
 };
+
+/* Takes over the options' states and says what programs have to keep. */
+lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
+
+/* Bytes of one row (sample) of state `i`. */
+size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
+/* Room for `n_rows` rows of each state; new ones are 0. */
+lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows);
+void lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
+void lksi_states_free(const lks_trainer *trainer, lksi_states *states);
+/* The next run of `program`, whose first sample is row `first_row`, begins with these states. */
+lks_status lksi_states_bind(const lks_trainer *trainer, const lksi_states *states, int64_t first_row,
+                            lks_program *program);
+/* After that run (backward included) they are those it ended with. */
+void lksi_states_advance(const lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t n_rows,
+                         const lks_program *program);
+
+/* How many labels the model hit in the last run; 0 where it is not counted. */
+double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program);
 
 /* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);

@@ -86,6 +86,40 @@ static void the_output_may_be_an_input(void **state) {
     for (int i = 0; i < COUNT; i++) assert_true(c[i] == (float)i + 3);
 }
 
+/* Two ranks that reduce for both write two results, which may stand in the inputs; the ends are not those of a line. */
+static void two_inputs_become_two_outputs_in_place_or_not(void **state) {
+    (void)state;
+    enum { FIRST = 3, LENGTH = COUNT - 10 };
+    static const double scales[] = {0.5, 3};
+    unsigned char *inputs[2], *wanted = lksi_alloc(COUNT * 8), *other = lksi_alloc(COUNT * 8);
+    for (int k = 0; k < 2; k++) inputs[k] = lksi_alloc(COUNT * 8);
+    for (int type = LKS_F32; type <= LKS_I64; type++)
+        for (int op = LKS_SUM; op <= LKS_BXOR; op++)
+            for (int is_in_place = 0; is_in_place < 2; is_in_place++) {
+                if (!oracle_is_defined((lks_type)type, (lks_operator)op)) continue;
+                size_t each = lks_type_nbytes((lks_type)type);
+                for (int k = 0; k < 2; k++) oracle_fill(inputs[k], COUNT, (lks_type)type, k, (uint64_t)op, false);
+                memcpy(wanted, inputs[0], COUNT * each);
+                memcpy(other, inputs[0], COUNT * each);
+                void *outputs[] = {is_in_place ? inputs[0] : other, is_in_place ? inputs[1] : wanted};
+                lksi_reduction sum = {
+                    (const void *const *)inputs, scales, 2, (void *[]){wanted}, 1, (lks_type)type, (lks_operator)op,
+                    op == LKS_AVG ? 2 : 1};
+                lksi_reduce_range(&sum, FIRST, LENGTH);
+                unsigned char *expected = lksi_alloc(COUNT * 8);
+                memcpy(expected, wanted, COUNT * each);
+                sum.outputs = outputs, sum.n_outputs = 2;
+                lksi_reduce_range(&sum, FIRST, LENGTH);
+                for (int k = 0; k < 2; k++)
+                    assert_memory_equal((unsigned char *)outputs[k] + FIRST * each, expected + FIRST * each,
+                                        LENGTH * each);
+                lksi_free(expected);
+            }
+    for (int k = 0; k < 2; k++) lksi_free(inputs[k]);
+    lksi_free(other);
+    lksi_free(wanted);
+}
+
 static void min_and_max_propagate_nan_and_order_zeros(void **state) {
     (void)state;
     static const float pairs[][4] = {/* a, b, min, max */
@@ -152,6 +186,7 @@ int main(void) {
         cmocka_unit_test(f32_rounds_to_the_nearest_half),
         cmocka_unit_test(every_number_of_inputs_is_added_in_canonical_order),
         cmocka_unit_test(the_output_may_be_an_input),
+        cmocka_unit_test(two_inputs_become_two_outputs_in_place_or_not),
         cmocka_unit_test(min_and_max_propagate_nan_and_order_zeros),
     };
     return run_group(tests);

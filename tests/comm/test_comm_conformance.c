@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "conformance.h"
+#include "refuse.h"
 
 /* Bytes of a type's elements that fit: room for every case below, 16 ranks and the uneven counts of the -v forms. */
 enum { AREA_NBYTES = 12 << 20, MOST_NBYTES = 4 << 20, MOST = 65537 };
@@ -110,6 +111,17 @@ static int operations_agree(int rank, int size, void *argument) {
     return 0;
 }
 
+/* One rank cannot read the others' memory: all go the other way. */
+static int operations_agree_staged(int rank, int size, void *argument) {
+    if (rank == size - 1) MUST(refuse_reading() == 0);
+    return operations_agree(rank, size, argument);
+}
+
+static void operations_agree_where_the_kernel_refuses_to_read(void **state) {
+    (void)state;
+    for (int size = 2; size <= 4 && !IS_SLOW_BUILD; size++) run_processes(size, operations_agree_staged, NULL);
+}
+
 static int leave(lks_group *world) {
     MUST_OK(lks_barrier(world, NULL));
     lks_group_destroy(world);
@@ -204,6 +216,38 @@ static int payloads_are_exchanged(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Whoever needs nothing of the others runs ahead of them, so each call has values of its own, and some are late. */
+static int rows_of_small_calls_agree(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    int32_t in[MAX_TEST_RANKS], out[MAX_TEST_RANKS];
+    MUST_OK(lks_init(&world, NULL));
+    for (int root = 0; root < size && root < 3; root++)
+        for (int i = 0; i < 120; i++) {
+            int32_t value = root * 1000 + i, got[4] = {value, value + 1, value + 2, value + 3};
+            if (i % 40 == 7 && rank == (root + 1) % size) lksi_sleep_ns(200000);
+            if (rank != root) memset(got, 0, sizeof got);
+            MUST_OK(lks_broadcast(world, got, 4, LKS_I32, root, NULL));
+            for (int k = 0; k < 4; k++) MUST(got[k] == value + k);
+            if (i < 40) continue;
+            for (int k = 0; k < size; k++) in[k] = value * 100 + k;
+            if (i < 80) {
+                MUST_OK(lks_scatter(world, in, out, 1, LKS_I32, root, NULL));
+                MUST(out[0] == value * 100 + rank);
+            } else {
+                MUST_OK(lks_gather(world, &in[rank], out, 1, LKS_I32, root, NULL));
+                for (int k = 0; k < size && rank == root; k++) MUST(out[k] == value * 100 + k);
+            }
+        }
+    for (int i = 0; i < 100; i++) {
+        int32_t own = i * 100 + rank;
+        MUST_OK(lks_gather(world, &own, out, 1, LKS_I32, size - 1, NULL));
+        for (int k = 0; k < size && rank == size - 1; k++) MUST(out[k] == i * 100 + k);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
 /* Ranks as threads; as processes over shared memory, and over tcp, where the operations take their other forms. */
 static void on_every_transport(rank_function function) {
     static const int sizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
@@ -230,14 +274,17 @@ ON_EVERY_TRANSPORT(mixed_buffers_agree)
 ON_EVERY_TRANSPORT(barriers_hold)
 ON_EVERY_TRANSPORT(symmetric_copies_are_found)
 ON_EVERY_TRANSPORT(payloads_are_exchanged)
+ON_EVERY_TRANSPORT(rows_of_small_calls_agree)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payloads_are_exchanged_on_every_transport),
+        cmocka_unit_test(rows_of_small_calls_agree_on_every_transport),
         cmocka_unit_test(barriers_hold_on_every_transport),
         cmocka_unit_test(symmetric_copies_are_found_on_every_transport),
         cmocka_unit_test(mixed_buffers_agree_on_every_transport),
         cmocka_unit_test(operations_agree_on_every_transport),
+        cmocka_unit_test(operations_agree_where_the_kernel_refuses_to_read),
     };
     return run_group(tests);
 }

@@ -1,7 +1,9 @@
 /* comm/: ranks that die, stop, leave, disagree or run out of memory; what the others are told, and how soon. */
 #include "test.h"
 
+#include "comm/comm_internal.h"
 #include "ranks.h"
+#include "refuse.h"
 
 #include <dirent.h>
 #include <sys/mman.h>
@@ -82,6 +84,62 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
     for (size_t i = 0; i < sizeof disagreements / sizeof disagreements[0]; i++) {
         run_threads(3, all_see_both_calls, &i);
         run_processes(2, all_see_both_calls, &i);
+    }
+}
+
+/* --- a root that runs ahead of a row of small broadcasts --- */
+
+/* A receiver reads what the root has not waited for; the root learns of it at its next call that waits. */
+static int disagree_in_a_row(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x[2] = {0};
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 0; i < 5; i++) MUST_OK(lks_broadcast(world, x, 1, LKS_I32, 0, NULL));
+    lks_status status = lks_broadcast(world, x, rank == 1 ? 2 : 1, LKS_I32, 0, NULL);
+    if (rank == 0 && status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 6: ");
+    MUST_SAY("rank 0 called broadcast(count 1, i32, root 0, algorithm direct)");
+    MUST_SAY("rank 1 called broadcast(count 2, i32, root 0, algorithm direct)");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) run_threads(3, disagree_in_a_row, NULL);
+    for (int i = 0; i < 20; i++) run_processes(2, disagree_in_a_row, NULL);
+}
+
+/* The other one calls nothing any more: it leaves, or is there and silent past the deadline. */
+static int broadcast_to_nobody(int rank, int size, void *argument) {
+    (void)size;
+    bool is_silent = *(bool *)argument;
+    lks_group *world;
+    int32_t x = 0;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = is_silent ? 300 : 0}));
+    for (int i = 0; i < 3; i++) MUST_OK(lks_broadcast(world, &x, 1, LKS_I32, 0, NULL));
+    if (rank == 0) {
+        lks_status status = LKS_OK;
+        int n_calls = 0;
+        for (; status == LKS_OK; n_calls++) status = lks_broadcast(world, &x, 1, LKS_I32, 0, NULL);
+        MUST(n_calls <= 16);
+        MUST(status == (is_silent ? LKS_ERR_TIMEOUT : LKS_ERR_PEER));
+        MUST_SAY("rank 1 (host ");
+    } else if (is_silent) {
+        lksi_sleep_ns(INT64_C(1000000000));
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_root_runs_ahead_only_so_far(void **state) {
+    (void)state;
+    for (int is_silent = 0; is_silent < 2; is_silent++) {
+        bool argument = is_silent != 0;
+        run_threads(2, broadcast_to_nobody, &argument);
+        run_processes(2, broadcast_to_nobody, &argument);
     }
 }
 
@@ -218,6 +276,122 @@ static void a_kill_at_any_moment_is_survived(void **state) {
         assert_true(lksi_now_ns() - killed_ns < INT64_C(1000000000));
     }
     munmap(v, sizeof *v);
+}
+
+/* --- a reader that was stopped, and goes on when the owner has given up and uses its buffer again --- */
+
+enum { READ_COUNT = 1 << 20 };
+
+/* Shared. */
+typedef struct sleeper {
+    _Atomic bool is_working, has_owner_given_up, is_reader_done;
+    bool is_symmetric;
+} sleeper;
+
+static int read_or_fail(int rank, int size, void *argument) {
+    (void)size;
+    sleeper *s = argument;
+    lks_group *world;
+    void *memory = NULL;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = rank == 0 ? 150 : 0}));
+    if (s->is_symmetric)
+        MUST_OK(lks_symmetric_alloc(world, READ_COUNT * sizeof(int32_t), &memory));
+    else
+        memory = lksi_alloc(READ_COUNT * sizeof(int32_t));
+    int32_t *data = memory;
+    bool is_right = true;
+    s->is_working = true;
+    lks_status status = LKS_OK;
+    for (int32_t call = 0; status == LKS_OK; call++) {
+        for (size_t i = 0; rank == 0 && i < READ_COUNT; i++) data[i] = call;
+        status = lks_broadcast(world, data, READ_COUNT, LKS_I32, 0, NULL);
+        for (size_t i = 0; rank == 1 && status == LKS_OK && i < READ_COUNT; i++) is_right &= data[i] == call;
+    }
+    if (rank == 1) s->is_reader_done = true;
+    if (rank == 0) {
+        for (size_t i = 0; i < READ_COUNT; i++) data[i] = -1;
+        s->has_owner_given_up = true;
+        while (!s->is_reader_done) lksi_sleep_ns(1000000);
+    }
+    if (!s->is_symmetric) lksi_free(data);
+    lks_group_destroy(world);
+    MUST(status == LKS_ERR_TIMEOUT && is_right);
+    return 0;
+}
+
+static void a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after(void **state) {
+    (void)state;
+    enum { N_STOPS = 12 };
+    sleeper *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < N_STOPS; i++) {
+        pid_t pids[2];
+        *s = (sleeper){.is_symmetric = i % 2 == 0};
+        set_master_environment();
+        for (int rank = 0; rank < 2; rank++) pids[rank] = start_process(rank, 2, read_or_fail, s);
+        while (!s->is_working) lksi_sleep_ns(1000000);
+        lksi_sleep_ns(20000000 + (int64_t)lksi_random_below((uint64_t)getpid(), 4, (uint64_t)i, 20000000));
+        kill(pids[1], SIGSTOP);
+        while (!s->has_owner_given_up) lksi_sleep_ns(1000000);
+        kill(pids[1], SIGCONT);
+        await_processes(pids, 2, -1);
+    }
+    munmap(s, sizeof *s);
+}
+
+/* --- memory of others that cannot be read --- */
+
+static int read_at_last(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    int32_t *data = lksi_alloc(READ_COUNT * sizeof *data);
+    for (int i = 0; i < 2; i++) MUST_OK(lks_broadcast(world, data, READ_COUNT, LKS_I32, 0, NULL));
+    bool may_peek = world->may_peek;
+    if (rank == 1) MUST(refuse_reading() == 0);
+    lks_status status = lks_broadcast(world, data, READ_COUNT, LKS_I32, 0, NULL);
+    if (rank == 1 && may_peek) {
+        MUST(status == LKS_ERR_PEER);
+        MUST_SAY("rank 0 (host ");
+        MUST_SAY("its memory cannot be read (Operation not permitted)");
+    }
+    MUST(status == LKS_OK || may_peek);
+    MUST((status == LKS_OK ? lks_barrier(world, NULL) : status) == (may_peek ? LKS_ERR_PEER : LKS_OK));
+    lksi_free(data);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void memory_that_cannot_be_read_any_more_is_an_error_on_all(void **state) {
+    (void)state;
+    run_processes(2, read_at_last, NULL);
+    run_processes(2, read_at_last, NULL);
+}
+
+/* One cannot from the start, and after the first call that would need it all know. */
+static int read_never(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    size_t count = READ_COUNT / 8, n = count * (size_t)size;
+    if (rank == 1) MUST(refuse_reading() == 0);
+    MUST_OK(lks_init(&world, NULL));
+    MUST(rank != 1 || !world->may_peek);
+    int32_t *in = lksi_alloc(n * sizeof *in), *out = lksi_alloc(n * sizeof *out);
+    for (int32_t call = 0; call < 3; call++) {
+        for (size_t i = 0; i < n; i++) in[i] = rank + 10 * call;
+        MUST_OK(lks_all_to_all(world, in, out, count, LKS_I32, NULL));
+        for (size_t i = 0; i < n; i++) MUST(out[i] == (int32_t)(i / count) + 10 * call);
+        MUST(!world->may_peek);
+    }
+    lksi_free(in);
+    lksi_free(out);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void one_rank_that_cannot_read_is_enough_that_none_tries(void **state) {
+    (void)state;
+    run_processes(2, read_never, NULL);
+    run_processes(3, read_never, NULL);
 }
 
 static int one_exits_without_leaving(int rank, int size, void *argument) {
@@ -373,16 +547,18 @@ static void a_death_is_noticed_after_the_first_rank_has_left(void **state) {
     await_processes(pids, 3, 1);
 }
 
+/* Rank 1 hears of every failure of rank 0 or waits for its next attempt: no attempt ends by its deadline, which is so
+ * far away that a machine with much else to do keeps it. */
 static int init_survives_every_failed_allocation(int rank, int size, void *argument) {
-    (void)argument;
+    (void)size, (void)argument;
     lks_group *world;
     for (int64_t countdown = 1;; countdown++) {
         int64_t held_nbytes = lks_memory_nbytes();
         lksi_alloc_fail_after(rank == 0 ? countdown : 0);
-        lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = size == 1 ? 0 : 100});
+        lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = 30000});
         lksi_alloc_fail_after(0);
         if (status == LKS_OK) lks_group_destroy(world);
-        MUST(status == LKS_OK || status == LKS_ERR_MEMORY || rank != 0);
+        MUST(status == LKS_OK || status == LKS_ERR_MEMORY || (rank != 0 && status == LKS_ERR_PEER));
         MUST(lks_memory_nbytes() == held_nbytes);
         if (status == LKS_OK) return countdown > 4 || rank != 0 ? 0 : __LINE__;
     }
@@ -415,9 +591,14 @@ static void nothing_is_left_in_dev_shm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
+        cmocka_unit_test(a_root_runs_ahead_only_so_far),
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
         cmocka_unit_test(a_kill_at_any_moment_is_survived),
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
+        cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
+        cmocka_unit_test(memory_that_cannot_be_read_any_more_is_an_error_on_all),
+        cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),

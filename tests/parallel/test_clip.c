@@ -326,6 +326,49 @@ static void learning_rates_that_differ_are_noticed(void **state) {
     run_ranks(2, step_with_different_rates, NULL);
 }
 
+/* A batch norm's averages move as far whether gradients are clipped or not. */
+static int move_buffers(void *argument) {
+    char(*hexes)[65] = argument;
+    lks_group *group;
+    RANK_OK(lks_init(&group, NULL));
+    for (int i = 0; i < 2; i++) {
+        lks_graph *g = lks_graph_create(lks_device_default(group));
+        lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+        lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+        model m = {g, x, y, lks_cross_entropy(lks_linear(lks_batch_norm(x, "bn"), N_CLASSES, "fc"), y)};
+        rank_state s = {.m = &m};
+        lks_step_sums mine, all;
+        lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1, .clip_norm = i == 0 ? 1e-3 : 0});
+        RANK_CHECK(create_store(&s.store, group, &m, true) == 0);
+        RANK_OK(lks_distributed_optimizer_create(&s.optimizer, group, s.store, &rule));
+        fill_batch(0, s.x, s.y);
+        RANK_CHECK(compute(&s, 0, BATCH, &mine) == 0);
+        RANK_OK(lks_distributed_optimizer_step(s.optimizer, &mine, &all));
+        float values[N_FEATURES];
+        lksi_sha256 *hash;
+        RANK_OK(lksi_sha256_create(&hash));
+        RANK_OK(lks_store_read(s.store, lks_store_find(s.store, "bn.running_mean"), values));
+        RANK_CHECK(values[0] != 0);
+        lksi_sha256_update(hash, values, sizeof values);
+        RANK_OK(lks_store_read(s.store, lks_store_find(s.store, "bn.running_var"), values));
+        lksi_sha256_update(hash, values, sizeof values);
+        lksi_sha256_finish(hash, hexes[i]);
+        lks_program_destroy(s.program);
+        lks_distributed_optimizer_destroy(s.optimizer);
+        lks_store_destroy(s.store);
+        lks_graph_destroy(g);
+    }
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void averages_are_not_clipped(void **state) {
+    (void)state;
+    char hexes[2][65];
+    run_ranks(1, move_buffers, hexes);
+    assert_string_equal(hexes[0], hexes[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clipping_gives_the_same_bits_by_both_strategies),
@@ -335,6 +378,7 @@ int main(void) {
         cmocka_unit_test(an_infinite_norm_is_an_error_on_all_ranks_and_updates_nothing),
         cmocka_unit_test(pieces_train_like_the_whole_batch),
         cmocka_unit_test(a_rank_without_samples_still_brings_what_it_accumulated),
+        cmocka_unit_test(averages_are_not_clipped),
         cmocka_unit_test(learning_rates_that_differ_are_noticed),
     };
     return run_group(tests);

@@ -8,4 +8,7 @@ fi
 for model in mnist mlp; do
   "$python" tests/reference/make_curves.py --check "tests/reference/${model}_curve.txt"
 done
+for model in lstm transformer; do
+  "$python" tests/reference/make_text_curves.py --check "tests/reference/${model}_curve.txt"
+done
 "$python" tests/reference/make_resnet9_curve.py --check tests/reference/resnet9_curve.txt

@@ -13,6 +13,9 @@ typedef void (*lksi_contribute_kernel)(void *restrict acc, const void *restrict 
 /* acc = op(scale_a * a, scale_b * b) */
 typedef void (*lksi_pair_kernel)(void *restrict acc, const void *a, double scale_a, const void *b, double scale_b,
                                  size_t count);
+/* The same to two places at once; either may be `a` or `b`. */
+typedef void (*lksi_pair_twice_kernel)(void *out, void *twin, const void *a, double scale_a, const void *b,
+                                       double scale_b, size_t count);
 /* acc = op(acc, b), both of the accumulator type */
 typedef void (*lksi_combine_kernel)(void *restrict acc, const void *restrict b, size_t count);
 /* acc = (s0*a0 + s1*a1) + (s2*a2 + s3*a3): the everyday case of four ranks, in one pass */
@@ -24,6 +27,7 @@ typedef void (*lksi_conclude_kernel)(void *restrict out, const void *restrict ac
 typedef struct lksi_reduce_kernels {
     lksi_contribute_kernel contribute[LKSI_N_TYPES];
     lksi_pair_kernel pair[LKSI_N_TYPES][LKSI_N_OPERATORS];
+    lksi_pair_twice_kernel pair_twice[LKSI_N_TYPES][LKSI_N_OPERATORS]; /* NULL also for f16 and bf16 */
     lksi_combine_kernel combine[LKSI_N_TYPES][LKSI_N_OPERATORS];
     lksi_quad_kernel quad_sum[LKSI_N_TYPES];
     lksi_conclude_kernel conclude[LKSI_N_TYPES];

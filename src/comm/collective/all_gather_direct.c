@@ -4,8 +4,10 @@
  *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
  *     rank 2 ─┘                                           └─> rank 2
  *
- *     up to 40 bytes          the lines carry them             steps: 1
+ *     up to 80 bytes          the lines carry them             steps: 1
  *     symmetric everywhere    all read, then a barrier         steps: 2          bytes: N (n - 1) read per rank
+ *     2 processes, 64 KiB on  each reads the other's buffer,   steps: 2          bytes: N read per rank
+ *                             then a barrier
  *     otherwise               each stages a chunk and copies   steps: ceil(N/S)  bytes: N written, N (n - 1) read per
  *                             those of the others                                rank
  *

@@ -1,6 +1,6 @@
 /* all_reduce, direct: every rank reads all inputs where they lie and adds them in canonical order.
  *
- *     up to 40 bytes of accumulators: the lines of the first exchange carry them          steps: 1
+ *     up to 80 bytes of accumulators: the lines of the first exchange carry them          steps: 1
  *
  *     up to 16 KiB                                 staging areas        steps: 1
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
@@ -54,7 +54,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
     slice(group, call->count, lks_type_nbytes(call->type), group->rank, &first, &count);
     lksi_reduce_range(&sum, first, count);
     group->progress.done_nbytes = call->nbytes / (size_t)group->size;
-    return lksi_meet(group);
+    return lksi_meet_having_read(group);
 }
 
 /* --- staged --- */

@@ -4,8 +4,10 @@
  *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
  *     rank 2 ─┘                                           └─> rank 2
  *
- *     40 bytes in all           the lines carry them           steps: 1
+ *     80 bytes in all           the lines carry them           steps: 1
  *     symmetric, out of place   all read, then a barrier       steps: 2      bytes: N (n - 1) read per rank
+ *     processes, 64 KiB on,     all read the others' buffers,  steps: 2    bytes: N (n - 1) read per rank
+ *     out of place              then a barrier
  *     otherwise                 each stages a piece of every   steps: ceil(N (n - 1) / 64 KiB)
  *                               block, each copies its own     bytes: N (n - 1) written and read per rank
  *

@@ -4,8 +4,10 @@
  *                                                     ──> rank 2
  *                                                     ──> rank 3
  *
- *     up to 40 bytes          the root's line carries them           steps: 1
+ *     up to 80 bytes          the root's line carries them           steps: 1
  *     symmetric at the root   all read the root's, then a barrier    steps: 2          bytes: N read per rank
+ *     2 processes, 64 KiB on  the other reads the root's buffer,     steps: 2          bytes: N read
+ *                             then a barrier
  *     otherwise               the root stages a chunk, all copy it   steps: ceil(N/S)  bytes: N written by the root,
  *                             while it stages the next                                 N read per rank
  *

@@ -183,6 +183,10 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
 
 enum { LKSI_STAGED_NBYTES = 1024 /* up to here a copy costs less than the closing barrier of symmetric buffers */ };
 
+/* From here on one copy by process_vm_readv, with a system call, page tables to walk and a closing barrier, costs less
+ * than two through the staging areas. */
+enum { LKSI_PEEKED_NBYTES = 64 * 1024 };
+
 /* This chunk's staging area of `rank`. Areas are used in turn by two: one is written again two chunks later, and by
  * then all have met since they read it. */
 static inline unsigned char *lksi_area(const lks_group *group, int rank) {
@@ -200,8 +204,16 @@ typedef struct lksi_offer {
     uint64_t held;      /* lksi_held */
     uint64_t out_place; /* where others may write its result; 0: nowhere */
 } lksi_offer;
-/* Shows `mine` and the place of `in`, waits for all. */
-lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine, uint64_t place);
+_Static_assert(sizeof(lksi_offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
+/* Shows `mine` and the place of `in`, waits for all. Field by field: a copy by vectors waits for the stores before. */
+static inline lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine,
+                                            uint64_t place) {
+    unsigned char *payload = lksi_post_next(group)->payload;
+    memcpy(payload + offsetof(lksi_offer, scale), &mine->scale, sizeof mine->scale);
+    memcpy(payload + offsetof(lksi_offer, held), &mine->held, sizeof mine->held);
+    memcpy(payload + offsetof(lksi_offer, out_place), &mine->out_place, sizeof mine->out_place);
+    return lksi_post_and_collect(group, call, place);
+}
 /* What `rank` showed. */
 lksi_offer lksi_offer_of(const lks_group *group, int rank);
 /* After lksi_offer_collect: whether any, and whether every rank's input can be read where it lies. */
@@ -210,7 +222,7 @@ bool lksi_are_all_symmetric(const lks_group *group);
 /* The reduction of group->inputs with the scales that were shown, to n_outputs outputs. */
 lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs);
 
-/* Up to 40 bytes of accumulators in the lines of the first exchange: all ranks show `total` elements, and elements
+/* Up to 80 bytes of accumulators in the lines of the first exchange: all ranks show `total` elements, and elements
  * [first, first + count) come combined to `out`. */
 lks_status lksi_reduce_in_line(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
                                void *out);

@@ -14,11 +14,6 @@ unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int ra
     return found->base + found->stride * (size_t)rank + lksi_place_offset(place);
 }
 
-lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine, uint64_t place) {
-    memcpy(lksi_post_next(group)->payload, mine, sizeof *mine);
-    return lksi_post_and_collect(group, call, place);
-}
-
 lksi_offer lksi_offer_of(const lks_group *group, int rank) {
     lksi_offer heard;
     memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);

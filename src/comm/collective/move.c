@@ -2,8 +2,10 @@
  *
  *     fits into a line       source ─ copy ─> its line ─ copy ─> readers                     steps: 1
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
+ *     large, one reader      source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
  *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
  *
+ * Whoever only gives what fits into a line runs ahead of the others (exchange.c).
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
  * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
  */
@@ -54,6 +56,12 @@ static void keep_own(const mover *m) {
 
 /* --- in the lines --- */
 
+/* Whether this rank reads from another. */
+static bool needs_others(const mover *m) {
+    if (!is_among(m->move->readers, m->call, m->group->rank)) return false;
+    return m->move->sources == LKSI_EVERYONE || m->call->root != m->group->rank;
+}
+
 static lks_status in_line(const mover *m) {
     lks_group *group = m->group;
     int rank = group->rank;
@@ -61,7 +69,7 @@ static lks_status in_line(const mover *m) {
         size_t nbytes = m->move->is_personal ? m->layout.total : block_of(m, rank, rank).nbytes;
         if (nbytes > 0) memcpy(lksi_post_next(group)->payload, m->move->in, nbytes);
     }
-    LKS_TRY(lksi_open(group, m->call));
+    LKS_TRY(needs_others(m) ? lksi_open(group, m->call) : lksi_post_and_run_ahead(group, m->call));
     for (int source = 0; source < group->size && is_among(m->move->readers, m->call, rank); source++) {
         if (source == rank || !is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank);
@@ -72,15 +80,28 @@ static lks_status in_line(const mover *m) {
     return LKS_OK;
 }
 
-/* --- symmetric buffers --- */
+/* --- in place --- */
+
+/* What a rank's line carries besides the place. */
+typedef struct shown {
+    uint64_t held;    /* lksi_held */
+    uint64_t address; /* of `in` in the rank's own memory */
+    bool may_peek;    /* it can read the others' memory */
+    bool is_peekable; /* its `in` stays as it is meanwhile */
+    bool is_staged;   /* its first chunk */
+} shown;
+_Static_assert(sizeof(shown) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
+
+static shown shown_by(const lks_group *group, int rank) {
+    shown heard;
+    memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
+    return heard;
+}
 
 static bool are_symmetric(const mover *m, uint64_t held) {
-    for (int rank = 0; rank < m->group->size; rank++) {
-        const lksi_post *post = lksi_post_of(m->group, rank);
-        uint64_t theirs;
-        memcpy(&theirs, post->payload, sizeof theirs);
-        if (theirs != held || (is_read(m, rank) && post->place == 0)) return false;
-    }
+    for (int rank = 0; rank < m->group->size; rank++)
+        if (shown_by(m->group, rank).held != held || (is_read(m, rank) && lksi_post_of(m->group, rank)->place == 0))
+            return false;
     return true;
 }
 
@@ -96,7 +117,42 @@ static lks_status from_symmetric(const mover *m) {
     }
     keep_own(m);
     group->progress.done_nbytes = m->longest;
-    return lksi_meet(group); /* sources may change their buffers when all have read them */
+    return lksi_meet_having_read(group); /* then sources may change their buffers */
+}
+
+/* --- ordinary buffers of other processes --- */
+
+/* The kernel copies more slowly than we do, so it must save one copy of two. What several ranks read is staged once for
+ * all of them, and comes out of a cache. */
+static bool is_worth_peeking(const mover *m) {
+    return m->longest >= LKSI_PEEKED_NBYTES && (m->move->is_personal || m->group->size == 2);
+}
+
+/* All ranks see the same lines. Where one cannot read the others, none tries again. */
+static bool are_peekable(const mover *m) {
+    bool are_all = true;
+    if (!is_worth_peeking(m)) return false;
+    for (int rank = 0; rank < m->group->size; rank++) {
+        shown theirs = shown_by(m->group, rank);
+        are_all &= theirs.may_peek && theirs.is_peekable;
+        m->group->may_peek &= theirs.may_peek;
+    }
+    return are_all;
+}
+
+static lks_status from_ordinary(const mover *m) {
+    lks_group *group = m->group;
+    int rank = group->rank;
+    for (int distance = 1; distance < group->size && is_among(m->move->readers, m->call, rank); distance++) {
+        int source = lksi_rotate(group, rank, distance);
+        if (!is_read(m, source)) continue;
+        lksi_extent block = block_of(m, source, rank);
+        uint64_t address = shown_by(group, source).address + block.begin;
+        LKS_TRY(lksi_peek(group, source, address, target_of(m, source), block.nbytes));
+    }
+    keep_own(m);
+    group->progress.done_nbytes = m->longest;
+    return lksi_meet_having_read(group);
 }
 
 /* --- staged --- */
@@ -142,26 +198,38 @@ static lks_status staged(const mover *m) {
     return LKS_OK;
 }
 
-/* The place of what others read from this rank; none where it is small, or where this rank overwrites it meanwhile. */
+/* Whether this rank overwrites what others read from it. */
+static bool is_overwritten(const mover *m) {
+    return m->move->is_personal && m->move->is_placed && m->move->in == m->move->out;
+}
+
+/* The place of what others read from this rank; none where it is small, or overwritten meanwhile. */
 static uint64_t place_of(const mover *m) {
     const lksi_move *move = m->move;
-    bool is_overwritten = move->is_personal && move->is_placed && move->in == move->out;
-    if (!is_read(m, m->group->rank) || m->longest <= LKSI_STAGED_NBYTES || is_overwritten) return 0;
+    if (!is_read(m, m->group->rank) || m->longest <= LKSI_STAGED_NBYTES || is_overwritten(m)) return 0;
     return lksi_place_of(m->group, move->in,
                          move->is_personal ? m->layout.total : block_of(m, m->group->rank, m->group->rank).nbytes);
 }
 
+/* The first chunk is staged before the lines are shown, unless it will probably be read in place. */
 static lks_status by_memory(const mover *m) {
     lks_group *group = m->group;
-    uint64_t place = place_of(m), held = lksi_held(group);
-    bool is_some_symmetric = false;
-    if (place == 0) stage(m, 0);
-    memcpy(lksi_post_next(group)->payload, &held, sizeof held);
+    uint64_t place = place_of(m);
+    shown mine = {.held = lksi_held(group),
+                  .address = (uintptr_t)m->move->in,
+                  .may_peek = group->may_peek,
+                  .is_peekable = !is_overwritten(m)};
+    bool will_peek = is_worth_peeking(m) && mine.may_peek && mine.is_peekable;
+    mine.is_staged = place == 0 && !will_peek;
+    if (mine.is_staged) stage(m, 0);
+    memcpy(lksi_post_next(group)->payload, &mine, sizeof mine);
     LKS_TRY(lksi_post_and_collect(group, m->call, place));
-    if (m->longest > LKSI_STAGED_NBYTES && are_symmetric(m, held)) return from_symmetric(m);
-    for (int rank = 0; rank < group->size; rank++) is_some_symmetric |= lksi_post_of(group, rank)->place != 0;
-    if (is_some_symmetric) {
-        if (place != 0) stage(m, 0);
+    if (m->longest > LKSI_STAGED_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
+    if (are_peekable(m)) return from_ordinary(m);
+    bool are_staged = true;
+    for (int rank = 0; rank < group->size; rank++) are_staged &= shown_by(group, rank).is_staged;
+    if (!are_staged) {
+        if (!mine.is_staged) stage(m, 0);
         LKS_TRY(lksi_meet(group));
     }
     return staged(m);

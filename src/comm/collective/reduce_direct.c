@@ -1,6 +1,6 @@
 /* reduce, direct: the root reads all inputs where they lie and adds them in canonical order.
  *
- *     up to 40 bytes of accumulators: the lines of the first exchange carry them          steps: 1
+ *     up to 80 bytes of accumulators: the lines of the first exchange carry them          steps: 1
  *
  *     ordinary buffers      each rank stages a chunk of S = 64 KiB, the root reduces       steps: 1 per chunk
  *                           all while the next chunk comes
@@ -30,7 +30,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
         lksi_reduce_range(&sum, 0, call->count);
     }
     group->progress.done_nbytes = call->nbytes;
-    return lksi_meet(group);
+    return lksi_meet_having_read(group);
 }
 
 static bool is_aligned(const void *data, size_t each) { return (uintptr_t)data % each == 0; }

@@ -1,6 +1,6 @@
 /* reduce_scatter, direct: rank r reads block r of all inputs where they lie and adds them in canonical order.
  *
- *     40 bytes of accumulators in all: the lines of the first exchange carry them         steps: 1
+ *     80 bytes of accumulators in all: the lines of the first exchange carry them         steps: 1
  *
  *     symmetric inputs      block r of all inputs ─ reduce on rank r ─> its `out`         steps: 2
  *                                                              bytes per rank: N n read, N written
@@ -22,7 +22,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
         group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank) + block;
     lksi_reduce_range(&sum, 0, call->count);
     group->progress.done_nbytes = call->nbytes;
-    return lksi_meet(group);
+    return lksi_meet_having_read(group);
 }
 
 static size_t slot_nbytes(const lks_group *group) { return LKSI_STAGING_NBYTES / (size_t)group->size / 64 * 64; }

@@ -3,8 +3,10 @@
  *     root ──> line, staging area or symmetric buffer ──> rank 1      blocks of N bytes
  *                                                     ──> rank 2
  *
- *     40 bytes in all         the root's line carries them         steps: 1
+ *     80 bytes in all         the root's line carries them         steps: 1
  *     symmetric at the root   all read their own, then a barrier   steps: 2    bytes: N read per rank
+ *     processes, 64 KiB on    all read their own of the root's     steps: 2    bytes: N read per rank
+ *                             buffer, then a barrier
  *     otherwise               the root stages a piece of every     steps: ceil(N (n - 1) / 64 KiB)
  *                             block, each rank copies its own      bytes: N (n - 1) written by the root,
  *                                                                         N read per rank

@@ -21,6 +21,8 @@ enum {
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
     LKSI_AFFINITY_WORDS = 16,
+    LKSI_N_POSTS = 8,                       /* a power of two */
+    LKSI_MOST_AHEAD = LKSI_N_POSTS / 2 - 1, /* exchange.c says why */
 };
 
 /* Messages of users and those of the collectives never meet. */
@@ -38,13 +40,24 @@ typedef struct lksi_bell {
     _Atomic int32_t awaited;
 } lksi_bell;
 
-/* What a rank shows to all in an exchange: one cache line. `place` says where its buffer lies in symmetric memory. */
+/* The call of a rank that did not wait for the others, for the error that names it: it may not come again. */
+typedef struct lksi_ahead {
+    uint64_t sequence, count;
+    int32_t root;
+    uint8_t operation, algorithm, type, op; /* the first two by index */
+} lksi_ahead;
+
+/* What a rank shows to all in an exchange: one line, of which a small call touches the first half only. `place` says
+ * where its buffer lies in symmetric memory, or that it ran ahead; only then `ahead` means something. */
+#define LKSI_PLACE_AHEAD UINT64_MAX
 typedef struct lksi_post {
     _Alignas(LKSI_LINE_NBYTES) _Atomic uint64_t counter;
     uint64_t fingerprint;
     uint64_t place;
     unsigned char payload[LKSI_PAYLOAD_NBYTES];
+    lksi_ahead ahead;
 } lksi_post;
+_Static_assert(sizeof(lksi_post) == LKSI_LINE_NBYTES, "a post is a line");
 
 typedef struct lksi_identity {
     int32_t rank;
@@ -69,13 +82,14 @@ typedef struct lksi_activity {
 typedef struct lksi_seat {
     lksi_bell bells[LKSI_N_CONTEXTS]; /* two threads of a rank may sleep at once, one in each context */
     lksi_activity activities[LKSI_N_CONTEXTS];
-    lksi_post posts[2]; /* by parity of the exchange: a rank is never more than one exchange ahead */
-    lksi_counter meets; /* barriers inside a call */
+    lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges, by their number */
+    lksi_counter meets;            /* barriers inside a call */
     lksi_counter presence;
     lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */
     char call_text[LKSI_CALL_TEXT_NBYTES];
     uint64_t affinity[LKSI_AFFINITY_WORDS];
-    lksi_identity identity; /* written by whoever made the segment */
+    uint64_t peek_word, peek_address; /* a word of this rank's own memory, and where it lies there */
+    lksi_identity identity;           /* written by whoever made the segment */
 } lksi_seat;
 
 /* Why the group is dead. The first rank to find out takes the state from 0 to writing, then to written. */

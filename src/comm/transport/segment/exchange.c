@@ -4,41 +4,119 @@
  *     rank 1  post ─┤
  *     rank 2  post ─┘           then each compares the fingerprints: the same lines, so the same verdict everywhere
  *
- * Lines are double-buffered by the parity of the exchange: who writes exchange e+2 has seen everyone's line of e+1, and
- * a rank shows that only after it has finished with e. So no second barrier is needed before a line is used again.
+ * A rank that needs nothing of the others, the root of a broadcast say, may run ahead: it shows its line, goes on, and
+ * reads theirs later. One rule bounds how far it gets, and makes lines safe to use again:
+ *
+ *     Who shows line e has read everyone's line of e - LKSI_MOST_AHEAD.
+ *
+ * A line is filled for exchange e once its rank has shown e - 1, and so has read everyone's of e - 1 - MOST_AHEAD; who
+ * showed that had read all lines up to e - 1 - 2 MOST_AHEAD. What is overwritten is line e - N_POSTS, which is older.
+ *
+ * The first call of a row waits, whoever makes it: ranks that disagree mostly do so where something changes, and then
+ * all of them learn of it in the call itself. Later in the row whoever waits finds out, by the line of who did not,
+ * which has its call in it; and that one at its next call.
  */
 #include "comm/comm_internal.h"
 
 #include <string.h>
 
-/* All ranks saw the same lines, so all come here; each writes down its call, and all name the same two. */
-static lks_status explain_mismatch(lks_group *group, const lksi_call *call) {
-    lksi_seat *seats = group->control->seats, *mine = &seats[group->seat];
-    lksi_call_describe(call, mine->call_text, sizeof mine->call_text);
-    lksi_publish(group->control, &mine->explained.value, group->n_exchanges, group->seat);
-    int other = 0;
-    for (int rank = 0; rank < group->size; rank++) {
-        LKS_TRY(lksi_wait(group, &seats[rank].explained.value, group->n_exchanges, rank));
-        if (other == 0 && lksi_post_of(group, rank)->fingerprint != lksi_post_of(group, 0)->fingerprint) other = rank;
+static lksi_post *post_of_exchange(const lks_group *group, int rank, uint64_t exchange) {
+    return &group->control->seats[rank].posts[exchange % LKSI_N_POSTS];
+}
+
+/* What a rank that ran ahead called. */
+static void describe_ahead(const lksi_ahead *ahead, char *text) {
+    const lksi_operation *operation = lksi_operation_at(ahead->operation);
+    lksi_call call = {.operation = operation,
+                      .algorithm = &operation->algorithms[ahead->algorithm],
+                      .count = (size_t)ahead->count,
+                      .type = (lks_type)ahead->type,
+                      .op = (lks_operator)ahead->op,
+                      .root = ahead->root};
+    lksi_call_describe(&call, text, LKSI_CALL_TEXT_NBYTES);
+}
+
+static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, char *text) {
+    lksi_seat *seat = &group->control->seats[rank];
+    const lksi_post *post = post_of_exchange(group, rank, exchange);
+    if (post->place == LKSI_PLACE_AHEAD) {
+        describe_ahead(&post->ahead, text);
+        return LKS_OK;
     }
+    LKS_TRY(lksi_wait(group, &seat->explained.value, exchange, rank));
+    memcpy(text, seat->call_text, LKSI_CALL_TEXT_NBYTES);
+    return LKS_OK;
+}
+
+/* All ranks see the same lines, so all come here, if they live long enough; who waited writes down its call, and all
+ * name the same two. */
+static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint64_t exchange) {
+    lksi_seat *mine = &group->control->seats[group->seat];
+    const lksi_post *post = post_of_exchange(group, group->rank, exchange);
+    bool has_run_ahead = post->place == LKSI_PLACE_AHEAD;
+    uint64_t sequence = has_run_ahead ? post->ahead.sequence : group->progress.sequence;
+    char first[LKSI_CALL_TEXT_NBYTES], second[LKSI_CALL_TEXT_NBYTES];
+    if (!has_run_ahead) {
+        lksi_call_describe(call, mine->call_text, sizeof mine->call_text);
+        lksi_publish(group->control, &mine->explained.value, exchange, group->seat);
+    }
+    int other = 1;
+    uint64_t fingerprint = post_of_exchange(group, 0, exchange)->fingerprint;
+    while (post_of_exchange(group, other, exchange)->fingerprint == fingerprint) other++;
+    LKS_TRY(describe_rank(group, 0, exchange, first));
+    LKS_TRY(describe_rank(group, other, exchange, second));
     return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu: rank 0 called %s, rank %d called %s",
-                      (unsigned long long)group->progress.sequence, seats[0].call_text, other, seats[other].call_text);
+                      (unsigned long long)sequence, first, other, second);
+}
+
+/* Reads everyone's lines up to exchange `last`. */
+static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t last) {
+    for (; group->n_checked < last; group->n_checked++) {
+        uint64_t exchange = group->n_checked + 1, own = post_of_exchange(group, group->rank, exchange)->fingerprint;
+        bool is_agreed = true;
+        for (int rank = 0; rank < group->size; rank++) {
+            const lksi_post *post = post_of_exchange(group, rank, exchange);
+            LKS_TRY(lksi_wait(group, &post->counter, exchange, rank));
+            is_agreed &= post->fingerprint == own;
+            /* Who ran ahead has probably shown the next line, too: it is here when the next call looks. */
+            if (post->place == LKSI_PLACE_AHEAD) __builtin_prefetch(post_of_exchange(group, rank, exchange + 1));
+        }
+        if (!is_agreed) return explain_mismatch(group, call, exchange);
+    }
+    return LKS_OK;
+}
+
+/* The line is filled in, but for this. */
+static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, const lksi_ahead *ahead) {
+    lksi_post *mine = lksi_post_next(group);
+    uint64_t exchange = group->n_exchanges + 1;
+    if (exchange > LKSI_MOST_AHEAD) LKS_TRY(check_up_to(group, call, exchange - LKSI_MOST_AHEAD));
+    group->n_exchanges = exchange;
+    mine->fingerprint = call->fingerprint;
+    mine->place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
+    if (ahead != NULL) mine->ahead = *ahead;
+    lksi_publish(group->control, &mine->counter, exchange, group->seat);
+    return LKS_OK;
 }
 
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place) {
-    lksi_seat *seats = group->control->seats;
-    lksi_post *mine = lksi_post_next(group);
-    uint64_t exchange = ++group->n_exchanges;
-    mine->fingerprint = call->fingerprint;
-    mine->place = place;
-    lksi_publish(group->control, &mine->counter, exchange, group->seat);
-    bool is_agreed = true;
-    for (int rank = 0; rank < group->size; rank++) {
-        const lksi_post *post = &seats[rank].posts[exchange & 1];
-        LKS_TRY(lksi_wait(group, &post->counter, exchange, rank));
-        is_agreed &= post->fingerprint == call->fingerprint;
-    }
-    return is_agreed ? LKS_OK : explain_mismatch(group, call);
+    LKS_TRY(show(group, call, place, NULL));
+    return check_up_to(group, call, group->n_exchanges);
+}
+
+lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
+    lksi_row *row = &group->row;
+    bool is_next = row->operation == call->operation && row->root == call->root && row->exchange == group->n_exchanges;
+    *row = (lksi_row){call->operation, call->root, group->n_exchanges + 1};
+    if (!is_next) return lksi_post_and_collect(group, call, 0);
+    lksi_ahead ahead = {.sequence = call->sequence,
+                        .count = call->count,
+                        .root = call->root,
+                        .operation = (uint8_t)(call->operation - lksi_operation_at(0)),
+                        .algorithm = (uint8_t)(call->algorithm - call->operation->algorithms),
+                        .type = (uint8_t)call->type,
+                        .op = (uint8_t)call->op};
+    return show(group, call, 0, &ahead);
 }
 
 lks_status lksi_meet(lks_group *group) {
@@ -47,4 +125,12 @@ lks_status lksi_meet(lks_group *group) {
     lksi_publish(group->control, &seats[group->seat].meets.value, meet, group->seat);
     for (int rank = 0; rank < group->size; rank++) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
     return LKS_OK;
+}
+
+/* Whoever gives up says so before its user has the buffer again. Before the meeting nobody can have left the call well,
+ * so that an abort seen here is one of this call. */
+lks_status lksi_meet_having_read(lks_group *group) {
+    atomic_thread_fence(memory_order_acquire);
+    LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+    return lksi_meet(group);
 }

@@ -172,9 +172,9 @@ static lks_status start_receive(lks_group *group, lksi_transfer *transfer) {
 }
 
 static lks_status begin(lks_group *group, const lksi_transfer *transfer) {
-    return lksi_start(
-        group, LKSI_CONTEXT_USER,
-        &(lksi_progress){.name = transfer->name, .sequence = transfer->sequence, .started_ns = transfer->started_ns});
+    group->user_progress =
+        (lksi_progress){.name = transfer->name, .sequence = transfer->sequence, .started_ns = transfer->started_ns};
+    return lksi_start(group, LKSI_CONTEXT_USER);
 }
 
 lks_status lksi_transfer_start(lks_group *group, lksi_transfer *transfer, bool is_send) {

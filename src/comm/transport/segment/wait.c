@@ -168,13 +168,16 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
     return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 
+lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context) {
+    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
+    char doing[160];
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    return lksi_control_abort_error(group->control, doing);
+}
+
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns) {
     lksi_activity_await(group, context, n_ranks > 0 ? ranks[0] : -1);
-    if (lksi_control_is_aborted(group->control)) {
-        char doing[160];
-        lksi_progress_describe(group, context, doing, sizeof doing);
-        return lksi_control_abort_error(group->control, doing);
-    }
+    LKS_TRY(lksi_refuse_aborted(group, context));
     LKS_TRY(check_presence(group, context, ranks, n_ranks));
     return check_deadline(group, context, ranks, n_ranks, left_ns);
 }
@@ -208,16 +211,13 @@ lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int
                                               .n_ranks = n_ranks});
 }
 
-lks_status lksi_start(lks_group *group, lksi_context context, const lksi_progress *progress) {
+lks_status lksi_start(lks_group *group, lksi_context context) {
     lksi_progress *current = lksi_progress_in(group, context);
-    *current = *progress;
     if (current->timeout_ms <= 0) current->timeout_ms = group->timeout_ms;
     LKS_TRY(lksi_group_refuse_dead(group));
     if (context == LKSI_CONTEXT_COLLECTIVE) lksi_activity_begin(group, context);
-    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
-    char doing[160];
-    lksi_progress_describe(group, context, doing, sizeof doing);
-    return lksi_group_fail(group, lksi_control_abort_error(group->control, doing));
+    lks_status status = lksi_refuse_aborted(group, context);
+    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
 }
 
 /* CPUs that the ranks of this host may use together. */

@@ -1,0 +1,68 @@
+"""Texts for the PyTorch scripts here, as src/data/text.c and src/data/windows.c make them, and their timed loop."""
+import json
+import os
+import statistics
+import time
+
+import peer
+import torch
+
+
+def read(directory, level):
+    """The training split as tokens, and the number of words of all three splits."""
+    vocabulary, train = {}, None
+    for split in ("train", "valid", "test"):
+        path = os.path.join(directory, f"ptb.{split}.txt")
+        path = path if os.path.exists(path) else os.path.join(directory, f"{split}.txt")
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        words = [word for line in lines for word in ((line.split() + ["<eos>"]) if level == "word" else line + "\n")]
+        tokens = torch.tensor([vocabulary.setdefault(word, len(vocabulary)) for word in words])
+        train = tokens if train is None else train
+    return train, len(vocabulary)
+
+
+def columns(tokens, batch, rank, size):
+    """Inputs and labels (batch / size, length) of this rank's columns; what does not come out even is left out."""
+    length = (len(tokens) - 1) // batch
+    share = slice(rank * (batch // size), (rank + 1) * (batch // size))
+    inputs = tokens[: length * batch].view(batch, length)[share].contiguous()
+    labels = tokens[1 : length * batch + 1].view(batch, length)[share].contiguous()
+    return inputs, labels
+
+
+def train(model, optimizer, inputs, labels, *, arguments, n_steps, t, clip, rate, carries_state):
+    """Seconds of each step: the window, forward, backward, clipping, update. `rate(step)` sets the learning rate."""
+    times, state = [], None
+    n_windows = inputs.shape[1] // t
+    for step in range(n_steps):
+        begin = step % n_windows * t
+        state = None if begin == 0 else state
+        start = time.perf_counter()
+        x, y = inputs[:, begin : begin + t], labels[:, begin : begin + t]
+        optimizer.param_groups[0]["lr"] = rate(step)
+        optimizer.zero_grad(set_to_none=arguments.style == "tuned")
+        if carries_state:
+            logits, state = model(x, state)
+            state = tuple(part.detach() for part in state)
+        else:
+            logits = model(x)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        if arguments.style == "tutorial":
+            loss.item()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def report(example, times, size, arguments):
+    """Rank 0's last act: one JSON object in one line, its keys as in our own --summary."""
+    steps = sorted(times[peer.WARM_UP_STEPS :])
+    library, is_reference = peer.blas()
+    print(json.dumps({"peer": "pytorch", "version": torch.__version__, "style": arguments.style, "example": example,
+                      "world_size": size, "steps": len(times), "global_batch": arguments.batch,
+                      "step_us_median": statistics.median(steps) * 1e6,
+                      "step_us_p99": steps[int(0.99 * len(steps))] * 1e6,
+                      "blas": library, "blas_is_reference": is_reference}), flush=True)

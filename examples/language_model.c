@@ -1,0 +1,137 @@
+/* A recurrent language model: predicts each word of a text from those before it.
+ *
+ *     lockstep run -n 2 build/examples/language_model --data DIR --epochs 13
+ *
+ * DIR holds Penn Treebank's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or any other text in three such files. The
+ * text lies in columns side by side; each step reads the next --bptt words of every column, begins with the state that
+ * the step before ended with, and sends no gradient back into it (truncated backpropagation through time).
+ * The defaults are a small LSTM's as of Zaremba, Sutskever, Vinyals, "Recurrent neural network regularization", 2014,
+ * with SGD at a rate that falls along half a cosine. Perplexity is exp(loss). */
+#include "trainer_text.h"
+
+#include <stdio.h>
+
+typedef struct model_flags {
+    trainer_flags shared;
+    int64_t cell, level, hidden, layers, bptt, optimizer, decay;
+    double dropout, clip;
+} model_flags;
+
+enum { CELL_LSTM, CELL_RNN };
+enum { OPTIMIZER_SGD, OPTIMIZER_ADAM };
+
+typedef struct model {
+    lks_node *words, *labels, *logits, *loss;
+    lks_state states[2 * LKS_MAX_LAYERS]; /* h of every layer, then c */
+    int n_states;
+} model;
+
+static lks_node *add_state(lks_graph *g, const char *kind, int layer, int64_t hidden) {
+    char name[32];
+    snprintf(name, sizeof name, "%s.%d", kind, layer);
+    return lks_input(g, name, LKS_F32, 2, (int64_t[]){LKS_BATCH, hidden});
+}
+
+static lks_node *recurrent_layers(model *m, lks_node *x, const model_flags *flags) {
+    lks_recurrent_options options = {.kind = flags->cell == CELL_LSTM ? LKS_LSTM : LKS_RNN_TANH,
+                                     .hidden = flags->hidden,
+                                     .n_layers = (int)flags->layers,
+                                     .dropout = flags->dropout};
+    for (int i = 0; i < flags->layers; i++) {
+        options.h0[i] = add_state(lks_node_graph(x), "h", i, flags->hidden);
+        if (flags->cell == CELL_LSTM) options.c0[i] = add_state(lks_node_graph(x), "c", i, flags->hidden);
+    }
+    lks_recurrent_result result = lks_recurrent_layers(x, "rnn", &options);
+    for (int i = 0; i < flags->layers; i++) m->states[m->n_states++] = (lks_state){options.h0[i], result.h[i]};
+    for (int i = 0; i < flags->layers && flags->cell == CELL_LSTM; i++)
+        m->states[m->n_states++] = (lks_state){options.c0[i], result.c[i]};
+    return result.y;
+}
+
+static lks_node *drop(lks_node *x, double dropout) { return dropout > 0 ? lks_dropout(x, dropout) : x; }
+
+static model build(lks_graph *g, int64_t n_words, const model_flags *flags) {
+    static const lks_initializer small = {LKS_INITIAL_UNIFORM, 0.1};
+    model m = {.words = lks_input(g, "words", LKS_I32, 2, (int64_t[]){LKS_BATCH, flags->bptt}),
+               .labels = lks_input(g, "next_words", LKS_I32, 2, (int64_t[]){LKS_BATCH, flags->bptt})};
+    lks_node *x = drop(lks_embedding(m.words, n_words, flags->hidden, "encoder", &small), flags->dropout);
+    x = drop(recurrent_layers(&m, x, flags), flags->dropout);
+    m.logits = lks_linear_with(x, n_words, "decoder", &(lks_linear_options){.weight = &small});
+    m.loss = trainer_text_loss(m.logits, m.labels);
+    return m;
+}
+
+static lks_optimizer choose_optimizer(const model_flags *flags, lks_schedule schedule) {
+    double lr = flags->shared.lr;
+    if (flags->optimizer == OPTIMIZER_ADAM)
+        return lks_adam(&(lks_adam_options){.lr = lr > 0 ? lr : 2e-3, .schedule = schedule, .clip_norm = flags->clip});
+    return lks_sgd(&(lks_sgd_options){.lr = lr > 0 ? lr : 20, .schedule = schedule, .clip_norm = flags->clip});
+}
+
+static int train(const model_flags *flags, lks_group *group, lks_device *device, trainer_text *text) {
+    lks_graph *g = lks_graph_create(device);
+    model m = build(g, lks_text_n_words(text->text), flags);
+    lks_schedule schedule = trainer_text_schedule(text, &flags->shared, flags->decay);
+    trainer_job job = {.name = "language_model",
+                       .group = group,
+                       .device = device,
+                       .loss = m.loss,
+                       .features = m.words,
+                       .labels = m.labels,
+                       .states = m.states,
+                       .n_states = m.n_states,
+                       .optimizer = choose_optimizer(flags, schedule),
+                       .source = &text->source,
+                       .has_validation = 1,
+                       .shows_perplexity = 1};
+    int exit_code = trainer_run(&job, &flags->shared);
+    lks_graph_destroy(g);
+    return exit_code;
+}
+
+static int run(const model_flags *flags, lks_group *group) {
+    char directory[4096];
+    trainer_data_directory(&flags->shared, "ptb", directory, sizeof directory);
+    lks_device *device = NULL;
+    trainer_text text = {0};
+    lks_status status = trainer_device_create(&device, &flags->shared);
+    if (status == LKS_OK)
+        status = trainer_text_create(&text, directory, (lks_text_level)flags->level, flags->shared.batch, flags->bptt,
+                                     group);
+    int exit_code = trainer_all_ok(group, status) ? train(flags, group, device, &text) : 1;
+    trainer_text_destroy(&text);
+    lks_device_destroy(device);
+    return exit_code;
+}
+
+static int language_model(int argc, char **argv) {
+    model_flags flags = {.shared = {.batch = 20, .seed = 1, .num_threads = 1},
+                         .hidden = 200,
+                         .layers = 2,
+                         .bptt = 35,
+                         .decay = TRAINER_DECAY_COSINE,
+                         .dropout = 0.2,
+                         .clip = 0.25};
+    const trainer_flag own[] = {
+        {"--cell", "lstm, rnn (lstm)", &flags.cell, 0, 0, "lstm|rnn", NULL},
+        {"--level", "what a token is: word, character (word)", &flags.level, 0, 0, "word|character", NULL},
+        {"--hidden", "units of a layer, and features of a word (200)", &flags.hidden, 1, 65536, NULL, NULL},
+        {"--layers", "recurrent layers (2)", &flags.layers, 1, LKS_MAX_LAYERS, NULL, NULL},
+        {"--bptt", "words that a step reads, and gradients go back (35)", &flags.bptt, 1, 65536, NULL, NULL},
+        {"--dropout", "part of each layer's input that is dropped (0.2)", NULL, 0, 1, NULL, &flags.dropout},
+        {"--clip", "largest norm of a gradient; 0: any (0.25)", NULL, 0, 1000000, NULL, &flags.clip},
+        {"--optimizer", "sgd (lr 20), adam (lr 0.002)", &flags.optimizer, 0, 0, "sgd|adam", NULL},
+        {"--decay", "of the learning rate over the run: none, linear, cosine (cosine)", &flags.decay, 0, 0,
+         "none|linear|cosine", NULL},
+        {.name = NULL}};
+    trainer_flags_parse(&flags.shared, own, argc, argv);
+    if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.epochs = 13;
+    lks_group *group;
+    int exit_code;
+    if (trainer_begin(&flags.shared, own, argv, &group, &exit_code)) return exit_code;
+    exit_code = run(&flags, group);
+    lks_group_destroy(group);
+    return exit_code;
+}
+
+int main(int argc, char **argv) { return lks_main(argc, argv, language_model); }

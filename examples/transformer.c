@@ -1,0 +1,114 @@
+/* A small GPT: predicts each character (or word) of a text from those before it in the same window.
+ *
+ *     lockstep run -n 2 build/examples/transformer --data DIR --epochs 5
+ *
+ * DIR holds Penn Treebank's ptb.train.txt, ptb.valid.txt and ptb.test.txt, or any other text in three such files.
+ * Embedding plus learned positions, causal transformer blocks, layer norm, linear to the vocabulary; AdamW with a
+ * warm-up. Source: Radford et al., "Language models are unsupervised multitask learners", 2019. */
+#include "trainer_text.h"
+
+#include <stdio.h>
+
+typedef struct model_flags {
+    trainer_flags shared;
+    int64_t level, context, hidden, layers, heads, decay;
+    double dropout, clip;
+} model_flags;
+
+enum { WARM_UP_STEPS = 100 };
+
+typedef struct model {
+    lks_node *tokens, *labels, *logits, *loss;
+} model;
+
+static model build(lks_graph *g, int64_t n_words, const model_flags *flags) {
+    static const lks_initializer small = {LKS_INITIAL_NORMAL, 0.02};
+    int64_t t = flags->context, k = flags->hidden;
+    model m = {.tokens = lks_input(g, "tokens", LKS_I32, 2, (int64_t[]){LKS_BATCH, t}),
+               .labels = lks_input(g, "next_tokens", LKS_I32, 2, (int64_t[]){LKS_BATCH, t})};
+    lks_node *x = lks_embedding(m.tokens, n_words, k, "embedding", &small);
+    x = lks_add(x, lks_parameter(g, "positions.weight", 2, (int64_t[]){t, k}, small));
+    if (flags->dropout > 0) x = lks_dropout(x, flags->dropout);
+    for (int i = 0; i < flags->layers; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "layers.%d", i);
+        x = lks_transformer_block(
+            x, name,
+            &(lks_transformer_options){.n_heads = (int)flags->heads, .dropout = flags->dropout, .is_causal = 1});
+    }
+    m.logits = lks_linear_with(lks_layer_norm(x, "norm"), n_words, "decoder",
+                               &(lks_linear_options){.no_bias = 1, .weight = &small});
+    m.loss = trainer_text_loss(m.logits, m.labels);
+    return m;
+}
+
+static int train(const model_flags *flags, lks_group *group, lks_device *device, trainer_text *text) {
+    lks_graph *g = lks_graph_create(device);
+    model m = build(g, lks_text_n_words(text->text), flags);
+    lks_schedule schedule = trainer_text_schedule(text, &flags->shared, flags->decay);
+    trainer_job job = {
+        .name = "transformer",
+        .group = group,
+        .device = device,
+        .loss = m.loss,
+        .features = m.tokens,
+        .labels = m.labels,
+        .optimizer = lks_adamw(&(lks_adamw_options){.lr = flags->shared.lr,
+                                                    .beta2 = 0.99, /* few steps: a short memory */
+                                                    .schedule = lks_schedule_warm_up(schedule, 0.01, WARM_UP_STEPS),
+                                                    .clip_norm = flags->clip}),
+        .source = &text->source,
+        .has_validation = 1,
+        .shows_perplexity = 1};
+    int exit_code = trainer_run(&job, &flags->shared);
+    lks_graph_destroy(g);
+    return exit_code;
+}
+
+static int run(const model_flags *flags, lks_group *group) {
+    char directory[4096];
+    trainer_data_directory(&flags->shared, "ptb", directory, sizeof directory);
+    lks_device *device = NULL;
+    trainer_text text = {0};
+    lks_status status = trainer_device_create(&device, &flags->shared);
+    if (status == LKS_OK)
+        status = trainer_text_create(&text, directory, (lks_text_level)flags->level, flags->shared.batch,
+                                     flags->context, group);
+    int exit_code = trainer_all_ok(group, status) ? train(flags, group, device, &text) : 1;
+    trainer_text_destroy(&text);
+    lks_device_destroy(device);
+    return exit_code;
+}
+
+static int transformer(int argc, char **argv) {
+    model_flags flags = {.shared = {.batch = 32, .lr = 1e-3, .seed = 1, .num_threads = 1},
+                         .level = LKS_TEXT_CHARACTERS,
+                         .context = 128,
+                         .hidden = 128,
+                         .layers = 4,
+                         .heads = 4,
+                         .decay = TRAINER_DECAY_COSINE,
+                         .dropout = 0.1,
+                         .clip = 1};
+    const trainer_flag own[] = {
+        {"--level", "what a token is: word, character (character)", &flags.level, 0, 0, "word|character", NULL},
+        {"--context", "tokens that a step reads, and attention sees (128)", &flags.context, 1, 65536, NULL, NULL},
+        {"--hidden", "features of a token (128)", &flags.hidden, 1, 65536, NULL, NULL},
+        {"--layers", "transformer blocks (4)", &flags.layers, 1, 1000, NULL, NULL},
+        {"--heads", "attention heads, which divide the features (4)", &flags.heads, 1, 65536, NULL, NULL},
+        {"--dropout", "part of the activations that is dropped (0.1)", NULL, 0, 1, NULL, &flags.dropout},
+        {"--clip", "largest norm of a gradient; 0: any (1)", NULL, 0, 1000000, NULL, &flags.clip},
+        {"--decay", "of the learning rate over the run: none, linear, cosine (cosine)", &flags.decay, 0, 0,
+         "none|linear|cosine", NULL},
+        {.name = NULL}};
+    trainer_flags_parse(&flags.shared, own, argc, argv);
+    if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.epochs = 5;
+    lks_group *group;
+    int exit_code;
+    if (trainer_begin(&flags.shared, own, argv, &group, &exit_code)) return exit_code;
+    exit_code = run(&flags, group);
+    lks_group_destroy(group);
+    return exit_code;
+}
+
+int main(int argc, char **argv) { return lks_main(argc, argv, transformer); }

@@ -1,0 +1,60 @@
+/* Reading the ordinary memory of another process of this host: one copy where staging takes two.
+ *
+ *     owner ── line: address ──> reader ── process_vm_readv ──> its own buffer          the owner waits meanwhile
+ *
+ * The kernel may refuse (Yama, seccomp, containers, another user), so every rank tries it on all others when the group
+ * is formed, and tells the outcome in the lines of the calls that could use it: one rank that cannot, and nobody does.
+ * Nothing is ever written this way, and nothing is asked for: no right to trace, no child process.
+ */
+#define _GNU_SOURCE /* process_vm_readv */
+#include "comm/comm_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* Between two pieces a reader looks whether the group still lives. */
+enum { PIECE_NBYTES = 1 << 20 };
+
+static bool read_some(int pid, void *to, uint64_t address, size_t nbytes) {
+    struct iovec local = {to, nbytes}, remote = {(void *)(uintptr_t)address, nbytes};
+    errno = 0;
+    return process_vm_readv(pid, &local, 1, &remote, 1, 0) == (ssize_t)nbytes;
+}
+
+/* Mostly the rank has died, and we see it before the watch does. */
+static lks_status cannot_read(const lks_group *group, int rank) {
+    char how[160];
+    snprintf(how, sizeof how, ": its memory cannot be read (%s)", errno == 0 ? "too short" : strerror(errno));
+    lksi_control_lost(group->control, group->seat_of[rank], how);
+    LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+    return lksi_error(LKS_ERR_PEER, "rank %d has left%s", rank, how);
+}
+
+lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes) {
+    int pid = lksi_identity_of(group, rank)->pid;
+    for (size_t first = 0; first < nbytes; first += PIECE_NBYTES) {
+        size_t piece_nbytes = nbytes - first < PIECE_NBYTES ? nbytes - first : PIECE_NBYTES;
+        if (!read_some(pid, (char *)to + first, address + first, piece_nbytes)) return cannot_read(group, rank);
+        LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+    }
+    return LKS_OK;
+}
+
+void lksi_peek_show(lks_group *group) {
+    lksi_seat *seat = &group->control->seats[group->seat];
+    group->peek_word = lksi_mix(lksi_mix(group->id, (uint64_t)lksi_now_ns()), (uint64_t)getpid());
+    seat->peek_word = group->peek_word;
+    seat->peek_address = (uint64_t)(uintptr_t)&group->peek_word;
+}
+
+void lksi_peek_probe(lks_group *group) {
+    group->may_peek = true;
+    for (int seat = 0; seat < group->n_seats && group->may_peek; seat++) {
+        const lksi_seat *other = &group->control->seats[seat];
+        uint64_t word = ~other->peek_word;
+        group->may_peek =
+            read_some(other->identity.pid, &word, other->peek_address, sizeof word) && word == other->peek_word;
+    }
+}

@@ -1,0 +1,16 @@
+/* What the files of nn/ share. */
+#ifndef LKSI_NN_INTERNAL_H
+#define LKSI_NN_INTERNAL_H
+
+#include "graph/graph.h"
+
+#include <lockstep/nn.h>
+
+/* The parameter "<name>.<part>". Poison where the name does not fit. */
+lks_node *lksi_named_parameter(lks_graph *graph, const char *name, const char *part, int n_dims, const int64_t *dims,
+                               lks_initializer initial);
+
+/* x's last dimension, 0 where it has none. */
+int64_t lksi_last_dim(const lks_node *x);
+
+#endif

@@ -1,0 +1,68 @@
+/* Recurrent layers, one upon the other. */
+#include "nn/nn_internal.h"
+
+#include <math.h>
+
+/* The parameters of layer `layer`. */
+typedef struct layer_weights {
+    lks_node *w_ih, *w_hh, *b_ih, *b_hh;
+} layer_weights;
+
+static layer_weights make_weights(lks_graph *graph, const char *name, int layer, int64_t n_gates, int64_t k,
+                                  int64_t hidden) {
+    lks_initializer like_torch = {LKS_INITIAL_UNIFORM, 1.0 / sqrt((double)hidden)};
+    const char *const parts[4] = {"weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l"};
+    const int64_t columns[4] = {k, hidden, 0, 0};
+    lks_node *made[4];
+    for (int i = 0; i < 4; i++) {
+        char part[32];
+        snprintf(part, sizeof part, "%s%d", parts[i], layer);
+        made[i] = lksi_named_parameter(graph, name, part, i < 2 ? 2 : 1, (int64_t[]){n_gates * hidden, columns[i]},
+                                       like_torch);
+    }
+    return (layer_weights){made[0], made[1], made[2], made[3]};
+}
+
+static lks_recurrent add_layer(lks_node *x, const char *name, int layer, const lks_recurrent_options *options) {
+    bool is_lstm = options->kind == LKS_LSTM;
+    layer_weights w = make_weights(lks_node_graph(x), name, layer, is_lstm ? 4 : 1, lksi_last_dim(x), options->hidden);
+    lks_node *h0 = options->h0[layer];
+    if (is_lstm) return lks_lstm_function(x, h0, options->c0[layer], w.w_ih, w.w_hh, w.b_ih, w.b_hh);
+    return lks_rnn_function(x, h0, w.w_ih, w.w_hh, w.b_ih, w.b_hh, options->kind == LKS_RNN_RELU);
+}
+
+static lks_status check(const char *name, const lks_recurrent_options *options, int n_layers) {
+    if (n_layers < 1 || n_layers > LKS_MAX_LAYERS)
+        return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %d layers; 1 to %d are possible", name, n_layers,
+                          LKS_MAX_LAYERS);
+    if (options->hidden < 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %lld hidden units", name,
+                          (long long)options->hidden);
+    for (int i = 0; i < n_layers; i++)
+        if (options->h0[i] == NULL || (options->kind == LKS_LSTM && options->c0[i] == NULL))
+            return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': layer %d has no state to begin with", name, i);
+    return LKS_OK;
+}
+
+static lks_recurrent_result poisoned(lks_node *poison) {
+    lks_recurrent_result result = {.y = poison};
+    for (int i = 0; i < LKS_MAX_LAYERS; i++) result.h[i] = result.c[i] = poison;
+    return result;
+}
+
+lks_recurrent_result lks_recurrent_layers(lks_node *x, const char *name, const lks_recurrent_options *options) {
+    int n_layers = options->n_layers == 0 ? 1 : options->n_layers;
+    if (lksi_node_is_poison(x)) return poisoned(x);
+    lks_status status = check(name, options, n_layers);
+    if (status != LKS_OK) return poisoned(lksi_graph_poison(lks_node_graph(x), status));
+    lks_recurrent_result result = {0};
+    for (int i = 0; i < n_layers; i++) {
+        if (i > 0 && options->dropout != 0) x = lks_dropout(x, options->dropout);
+        lks_recurrent layer = add_layer(x, name, i, options);
+        x = layer.y;
+        result.h[i] = layer.h;
+        result.c[i] = layer.c;
+    }
+    result.y = x;
+    return result;
+}

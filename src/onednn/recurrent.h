@@ -1,0 +1,10 @@
+/* The recurrent layers on oneDNN. */
+#ifndef LKSI_ONEDNN_RECURRENT_H
+#define LKSI_ONEDNN_RECURRENT_H
+
+#include "device/device.h"
+
+lks_status lksi_onednn_lower_recurrent(const lksi_lowering *lowering, lksi_kernel *kernel);
+lks_status lksi_onednn_lower_recurrent_grad(const lksi_lowering *lowering, lksi_kernel *kernel);
+
+#endif

@@ -1,0 +1,94 @@
+/* What a model carries from step to step, in checkpoints: whole columns of a text, so that a run may be resumed in the
+ * middle of an epoch. Rows go to ranks as samples do with LKS_SHARD_BLOCKS. */
+#include "train/checkpoint.h"
+
+static void name_state(int i, char name[32]) { snprintf(name, 32, LKSI_TRAINER_PREFIX "state.%d", i); }
+
+/* Shape (n_rows, ...) of state `i`. */
+static int shape_of(const lks_trainer *trainer, int i, int64_t n_rows, int64_t dims[LKSI_MAX_DIMS]) {
+    const lks_node *input = trainer->options.states[i].input;
+    int n_dims = lks_node_n_dims(input);
+    for (int d = 0; d < n_dims; d++) dims[d] = d == 0 ? n_rows : lks_node_dim(input, d);
+    return n_dims;
+}
+
+lks_status lksi_checkpoint_count_rows(lks_trainer *trainer, lksi_checkpoint *c) {
+    if (trainer->options.n_states == 0) return LKS_OK;
+    int64_t mine = trainer->states.n_rows;
+    LKS_TRY(lks_all_gather(trainer->options.group, &mine, c->rows, 1, LKS_I64, NULL));
+    for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++) c->n_rows += c->rows[rank];
+    return LKS_OK;
+}
+
+lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, lksi_checkpoint *c,
+                                          lksi_safetensors_writer *writer) {
+    size_t largest = 0;
+    for (int i = 0; i < trainer->options.n_states; i++) {
+        char name[32];
+        int64_t dims[LKSI_MAX_DIMS];
+        int n_dims = shape_of(trainer, i, c->n_rows, dims);
+        name_state(i, name);
+        LKS_TRY(lksi_safetensors_declare(writer, name, LKS_F32, n_dims, dims));
+        if (lksi_states_row_nbytes(trainer, i) > largest) largest = lksi_states_row_nbytes(trainer, i);
+    }
+    c->states = lksi_alloc_array((size_t)c->n_rows, largest);
+    return c->states != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+lks_status lksi_checkpoint_write_states(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensors_writer *writer,
+                                        lks_status *status) {
+    static const float nothing;
+    for (int i = 0; i < trainer->options.n_states; i++) {
+        size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
+        for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++)
+            c->counts[rank] = (size_t)c->rows[rank] * row_nbytes / sizeof(float);
+        const void *mine = trainer->states.n_rows > 0 ? (const void *)trainer->states.values[i] : &nothing;
+        LKS_TRY(lks_gatherv(trainer->options.group, mine, c->states, c->counts, LKS_F32, 0, NULL));
+        if (writer != NULL && *status == LKS_OK)
+            *status = lksi_safetensors_append(writer, c->states, (size_t)c->n_rows * row_nbytes);
+    }
+    return LKS_OK;
+}
+
+/* This rank's rows of a global batch. */
+static int64_t rows_of(const lks_trainer *trainer, int64_t global_batch, int64_t *begin) {
+    int64_t rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
+    int64_t each = global_batch / size, n_larger = global_batch % size;
+    *begin = rank * each + (rank < n_larger ? rank : n_larger);
+    return each + (rank < n_larger);
+}
+
+/* Whether the states were ever written; the others are zeros. */
+static bool has_rows(const lksi_safetensors_entry *entry) { return entry->n_dims > 0 && entry->dims[0] > 0; }
+
+lks_status lksi_checkpoint_check_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch) {
+    for (int i = 0; i < trainer->options.n_states; i++) {
+        char name[32];
+        int64_t dims[LKSI_MAX_DIMS], begin;
+        name_state(i, name);
+        const lksi_safetensors_entry *entry = lksi_safetensors_find(file, name);
+        if (entry == NULL) return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'", file->path, name);
+        if (!entry->has_type || entry->type != LKS_F32)
+            return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of f32", file->path, name, entry->dtype);
+        int n_dims = shape_of(trainer, i, has_rows(entry) ? global_batch : 0, dims);
+        LKS_TRY(lksi_safetensors_check_shape(file, entry, n_dims, dims));
+        if (has_rows(entry))
+            LKS_TRY(lksi_states_reserve(trainer, &trainer->states, rows_of(trainer, global_batch, &begin)));
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_checkpoint_take_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch) {
+    lks_trainer_reset_states(trainer);
+    for (int i = 0; i < trainer->options.n_states; i++) {
+        char name[32];
+        int64_t begin, n_rows = rows_of(trainer, global_batch, &begin);
+        size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
+        name_state(i, name);
+        const lksi_safetensors_entry *entry = lksi_safetensors_find(file, name);
+        if (has_rows(entry))
+            LKS_TRY(lksi_safetensors_read_part(file, entry, (uint64_t)begin * row_nbytes, (size_t)n_rows * row_nbytes,
+                                               trainer->states.values[i]));
+    }
+    return LKS_OK;
+}

@@ -1,0 +1,99 @@
+/* Evaluation on a text: cut into columns, the columns into chunks, the chunks dealt to the ranks in turn. Columns and
+ * chunks are the same for any number of ranks; every chunk's sums are made by one rank and added in chunk order by all,
+ * so any number of ranks gets the same figures to the bit. A column's state begins at 0, which costs its first tokens
+ * their context: columns are so long that it does not show. */
+#include "train/trainer_internal.h"
+
+enum { MOST_COLUMNS = 32, LEAST_COLUMN = 512, MOST_CHUNKS = 4 };
+
+typedef struct chunk_sums {
+    double loss, n_correct;
+} chunk_sums;
+
+typedef struct text_cut {
+    const int32_t *tokens;
+    int64_t count, n_columns;
+    int n_chunks;
+} text_cut;
+
+static text_cut cut_text(const int32_t *tokens, int64_t count) {
+    int64_t n_columns = count / LEAST_COLUMN;
+    n_columns = n_columns < 1 ? 1 : n_columns > MOST_COLUMNS ? MOST_COLUMNS : n_columns;
+    return (text_cut){tokens, count, n_columns, n_columns < MOST_CHUNKS ? (int)n_columns : MOST_CHUNKS};
+}
+
+static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, lksi_states *states, chunk_sums *sums) {
+    lks_program *program;
+    LKS_TRY(lksi_trainer_program(trainer, batch->count, false, &program));
+    LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
+    LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
+    LKS_TRY(lksi_states_bind(trainer, states, 0, program));
+    LKS_TRY(lks_program_forward(program));
+    lksi_states_advance(trainer, states, 0, batch->count, program);
+    sums->loss += lks_program_scalar(program, trainer->loss) * (double)batch->n_labels;
+    sums->n_correct += lksi_trainer_n_correct(trainer, program);
+    return LKS_OK;
+}
+
+static lks_status evaluate_windows(lks_trainer *trainer, lks_windows *windows, lksi_states *states, chunk_sums *sums) {
+    lks_batch batch;
+    lksi_states_clear(trainer, states);
+    while (lks_windows_next(windows, &batch)) {
+        if (batch.n_labels == 0) continue; /* the last columns may end early */
+        LKS_TRY(lksi_states_reserve(trainer, states, batch.count));
+        LKS_TRY(evaluate_window(trainer, &batch, states, sums));
+    }
+    return LKS_OK;
+}
+
+static lks_status evaluate_chunk(lks_trainer *trainer, const text_cut *cut, int chunk, lksi_states *states,
+                                 chunk_sums *sums) {
+    lks_windows *windows;
+    LKS_TRY(lks_windows_create(&windows, cut->tokens, cut->count,
+                               &(lks_windows_options){.batch = cut->n_columns,
+                                                      .n_steps = lks_node_dim(trainer->options.features, 1),
+                                                      .rank = chunk,
+                                                      .n_ranks = cut->n_chunks}));
+    lks_status status = evaluate_windows(trainer, windows, states, sums);
+    lks_windows_destroy(windows);
+    return status;
+}
+
+static lks_status evaluate_mine(lks_trainer *trainer, const text_cut *cut, chunk_sums *sums) {
+    int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
+    lksi_states states = {.values =
+                              lksi_alloc_array((size_t)trainer->options.n_states, sizeof *trainer->states.values)};
+    lks_status status = states.values != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    for (int chunk = rank; chunk < cut->n_chunks && status == LKS_OK; chunk += size)
+        status = evaluate_chunk(trainer, cut, chunk, &states, &sums[chunk]);
+    lksi_states_free(trainer, &states);
+    return status;
+}
+
+static lks_status check_text(const lks_trainer *trainer, int64_t count) {
+    const lks_node *x = trainer->options.features;
+    if (lks_node_n_dims(x) != 2 || lks_node_type(x) != LKS_I32)
+        return lksi_error(LKS_ERR_SHAPE,
+                          "a text is evaluated in i32 windows (N,T), the model's input is %s of %d dimensions",
+                          lks_type_name(lks_node_type(x)), lks_node_n_dims(x));
+    if (count < 2)
+        return lksi_error(LKS_ERR_ARGUMENT, "a text of %lld tokens has nothing to predict", (long long)count);
+    return LKS_OK;
+}
+
+lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count, lks_metrics *metrics) {
+    LKS_TRY(check_text(trainer, count));
+    text_cut cut = cut_text(tokens, count);
+    chunk_sums sums[MOST_CHUNKS] = {{0}}, total = {0};
+    lks_status status = evaluate_mine(trainer, &cut, sums);
+    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
+    /* Each entry is non-zero on one rank only, so this sum is exact. */
+    LKS_TRY(lks_all_reduce(trainer->options.group, sums, sums, 2 * MOST_CHUNKS, LKS_F64, LKS_SUM, NULL));
+    for (int chunk = 0; chunk < cut.n_chunks; chunk++) {
+        total.loss += sums[chunk].loss;
+        total.n_correct += sums[chunk].n_correct;
+    }
+    double n = (double)(count - 1);
+    *metrics = (lks_metrics){.loss = total.loss / n, .accuracy = total.n_correct / n, .n_samples = count - 1};
+    return LKS_OK;
+}

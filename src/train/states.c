@@ -1,0 +1,90 @@
+/* States: what a model carries from one step to the next. Kept in memory of the trainer's and read in place; a copy
+ * after each run, of a few rows, is all they cost. */
+#include "train/trainer_internal.h"
+
+#include <string.h>
+
+size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i) {
+    const lks_node *input = trainer->options.states[i].input;
+    int64_t count = 1;
+    for (int d = 1; d < lks_node_n_dims(input); d++) count *= lks_node_dim(input, d);
+    return (size_t)count * lks_type_nbytes(lksi_store_device(trainer->store)->float_type);
+}
+
+static lks_status check_state(const lks_state *state, int i) {
+    const lks_node *in = state->input, *out = state->output;
+    if (in == NULL || out == NULL) return lksi_error(LKS_ERR_ARGUMENT, "state %d lacks its input or its output", i);
+    bool fits = lks_node_n_dims(in) >= 1 && lks_node_dim(in, 0) == LKS_BATCH;
+    fits = fits && lks_node_n_dims(in) == lks_node_n_dims(out);
+    for (int d = 0; fits && d < lks_node_n_dims(in); d++) fits = lks_node_dim(in, d) == lks_node_dim(out, d);
+    return fits ? LKS_OK
+                : lksi_error(LKS_ERR_SHAPE, "state %d: its input and its output must have the same shape (N,...)", i);
+}
+
+/* A poisoned graph has shapes that mean nothing; its own error comes from the store. */
+static lks_status check_states(const lks_state *states, int n_states) {
+    for (int i = 0; i < n_states; i++) {
+        bool is_poison = states[i].input != NULL && states[i].output != NULL &&
+                         (lksi_node_is_poison(states[i].input) || lksi_node_is_poison(states[i].output));
+        if (!is_poison) LKS_TRY(check_state(&states[i], i));
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
+    const lks_state *given = trainer->options.states;
+    size_t n_states = (size_t)trainer->options.n_states;
+    trainer->options.states = NULL;
+    LKS_TRY(check_states(given, (int)n_states));
+    lks_state *copy = lksi_alloc_array(n_states, sizeof *copy);
+    trainer->options.states = copy;
+    trainer->states.values = lksi_alloc_array(n_states, sizeof *trainer->states.values);
+    trainer->outputs = lksi_alloc_array(n_states + 1, sizeof *trainer->outputs);
+    if (copy == NULL || trainer->states.values == NULL || trainer->outputs == NULL) return LKS_ERR_MEMORY;
+    if (n_states > 0) memcpy(copy, given, n_states * sizeof *copy);
+    if (trainer->n_correct != NULL) trainer->outputs[trainer->n_outputs++] = trainer->n_correct;
+    for (size_t i = 0; i < n_states; i++) trainer->outputs[trainer->n_outputs++] = copy[i].output;
+    return LKS_OK;
+}
+
+lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows) {
+    if (n_rows <= states->n_rows) return LKS_OK;
+    for (int i = 0; i < trainer->options.n_states; i++) {
+        char *grown = lksi_alloc_array((size_t)n_rows, lksi_states_row_nbytes(trainer, i));
+        if (grown == NULL) return LKS_ERR_MEMORY;
+        if (states->n_rows > 0)
+            memcpy(grown, states->values[i], (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i));
+        lksi_free(states->values[i]);
+        states->values[i] = grown;
+    }
+    states->n_rows = n_rows;
+    return LKS_OK;
+}
+
+void lksi_states_clear(const lks_trainer *trainer, lksi_states *states) {
+    for (int i = 0; i < trainer->options.n_states && states->n_rows > 0; i++)
+        memset(states->values[i], 0, (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i));
+}
+
+void lksi_states_free(const lks_trainer *trainer, lksi_states *states) {
+    for (int i = 0; i < trainer->options.n_states && states->values != NULL; i++) lksi_free(states->values[i]);
+    lksi_free(states->values);
+}
+
+lks_status lksi_states_bind(const lks_trainer *trainer, const lksi_states *states, int64_t first_row,
+                            lks_program *program) {
+    for (int i = 0; i < trainer->options.n_states; i++)
+        LKS_TRY(lks_program_set_input(program, trainer->options.states[i].input,
+                                      states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i)));
+    return LKS_OK;
+}
+
+void lksi_states_advance(const lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t n_rows,
+                         const lks_program *program) {
+    for (int i = 0; i < trainer->options.n_states; i++)
+        memcpy(states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i),
+               lks_program_output(program, trainer->options.states[i].output),
+               (size_t)n_rows * lksi_states_row_nbytes(trainer, i));
+}
+
+void lks_trainer_reset_states(lks_trainer *trainer) { lksi_states_clear(trainer, &trainer->states); }

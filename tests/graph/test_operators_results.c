@@ -1,0 +1,178 @@
+/* labels: no-tsan */
+/* What operators give where a formula leaves a choice, on both devices. */
+#include "test.h"
+
+#include "base/base.h"
+
+#include <lockstep/operators.h>
+#include <math.h>
+#include <string.h>
+
+static const char *const devices[] = {"reference", "cpu"};
+
+/* A graph with x (N,3) and labels (N) on one of the devices, and one program over it. */
+typedef struct fixture {
+    lks_device *device;
+    lks_graph *graph;
+    lks_node *x, *labels, *scaled; /* scaled: x times a parameter that is 1 */
+    lks_store *store;
+    lks_program *program;
+} fixture;
+
+static void begin(fixture *f, const char *device) {
+    *f = (fixture){0};
+    assert_ok(lks_device_create(&f->device, &(lks_device_options){.name = device}));
+    f->graph = lks_graph_create(f->device);
+    f->x = lks_input(f->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 3});
+    f->labels = lks_input(f->graph, "labels", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    f->scaled =
+        lks_mul(f->x, lks_parameter(f->graph, "w", 1, (int64_t[]){3}, (lks_initializer){LKS_INITIAL_CONSTANT, 1}));
+}
+
+static void compile(fixture *f, int64_t batch, lks_node *loss, lks_node *output, const float *x,
+                    const int32_t *labels) {
+    assert_ok(lks_store_create(&f->store, loss, NULL));
+    assert_ok(lks_program_create(
+        &f->program, f->store,
+        &(lks_program_options){
+            .batch = batch, .is_training = 1, .loss = loss, .outputs = &output, .n_outputs = output != NULL}));
+    assert_ok(lks_program_set_input(f->program, f->x, x));
+    assert_ok(lks_program_set_input(f->program, f->labels, labels));
+    assert_ok(lks_program_forward(f->program));
+    assert_ok(lks_program_backward(f->program, 1));
+}
+
+static void end(fixture *f) {
+    lks_program_destroy(f->program);
+    lks_store_destroy(f->store);
+    lks_graph_destroy(f->graph);
+    lks_device_destroy(f->device);
+}
+
+static const float features[4][3] = {{1, 5, 2}, {7, 7, 0}, {0, 1, 2}, {-1, -2, -3}};
+
+static void a_batch_in_which_no_label_counts_has_no_loss(void **state) {
+    (void)state;
+    static const int32_t labels[4] = {-100, -100, -100, -100};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        float gradient[3];
+        begin(&f, devices[i]);
+        lks_node *loss = lks_cross_entropy_with(
+            f.scaled, f.labels,
+            &(lks_cross_entropy_options){.has_ignored = 1, .ignored = -100, .label_smoothing = 0.1});
+        compile(&f, 4, loss, NULL, features[0], labels);
+        assert_true(lks_program_scalar(f.program, loss) == 0);
+        assert_ok(lks_store_read_gradient(f.store, 0, gradient));
+        for (int k = 0; k < 3; k++) assert_true(gradient[k] == 0);
+        end(&f);
+    }
+}
+
+/* Of equal elements the first counts; a label that is no class matches nothing. */
+static void correct_rows_have_their_first_largest_element_at_the_label(void **state) {
+    (void)state;
+    static const int32_t labels[][4] = {{1, 0, 2, 0}, {1, 1, -100, 3}};
+    static const double expected[] = {4, 1};
+    for (int i = 0; i < 4; i++) {
+        fixture f;
+        begin(&f, devices[i % 2]);
+        lks_node *n_correct = lks_count_correct(f.scaled, f.labels);
+        compile(&f, 4, lks_sum(f.scaled, 0, NULL, 0), n_correct, features[0], labels[i / 2]);
+        assert_true(lks_program_scalar(f.program, n_correct) == expected[i / 2]);
+        end(&f);
+    }
+}
+
+/* A run that has gone wrong must show it. */
+static void nan_goes_through_everything(void **state) {
+    (void)state;
+    static lks_node *(*const operators[])(lks_node * x) = {lks_relu, lks_tanh,    lks_sigmoid,
+                                                           lks_gelu, lks_softmax, lks_log_softmax};
+    static const int32_t labels[4] = {0};
+    float poisoned[4][3];
+    memcpy(poisoned, features, sizeof poisoned);
+    poisoned[2][1] = NAN;
+    for (size_t i = 0; i < 2 * sizeof operators / sizeof operators[0]; i++) {
+        fixture f;
+        begin(&f, devices[i % 2]);
+        lks_node *y = operators[i / 2](f.scaled), *loss = lks_cross_entropy(y, f.labels);
+        compile(&f, 4, loss, y, poisoned[0], labels);
+        assert_true(isnan(((const float *)lks_program_output(f.program, y))[7]));
+        assert_true(isnan(lks_program_scalar(f.program, loss)));
+        end(&f);
+    }
+}
+
+/* Masked scores are often the lowest number there is. */
+static void softmax_stands_the_largest_and_the_smallest_numbers(void **state) {
+    (void)state;
+    static const float extreme[2][3] = {{-3e38f, 0, -INFINITY}, {3e38f, 3e38f, -3e38f}};
+    static const float expected[2][3] = {{0, 1, 0}, {0.5f, 0.5f, 0}};
+    static const int32_t labels[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        begin(&f, devices[i]);
+        lks_node *y = lks_softmax(f.x);
+        compile(&f, 2, lks_sum(lks_mul(y, f.scaled), 0, NULL, 0), y, extreme[0], labels);
+        assert_memory_equal(lks_program_output(f.program, y), expected, sizeof expected);
+        end(&f);
+    }
+}
+
+static void what_a_causal_softmax_does_not_see_is_zero(void **state) {
+    (void)state;
+    static const int32_t labels[3] = {0};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        begin(&f, devices[i]);
+        lks_node *scores = lks_reshape(f.scaled, 3, (int64_t[]){LKS_BATCH, 1, 3});
+        lks_node *square = lks_concat((lks_node *[]){scores, scores, scores}, 3, 1);
+        lks_node *y = lks_causal_softmax(square);
+        compile(&f, 3, lks_sum(lks_mul(y, y), 0, NULL, 0), y, features[0], labels);
+        const float *p = lks_program_output(f.program, y);
+        for (int row = 0; row < 9; row++) {
+            float sum = 0;
+            for (int s = 0; s < 3; s++) {
+                assert_true(s <= row % 3 || p[3 * row + s] == 0);
+                sum += p[3 * row + s];
+            }
+            assert_true(fabsf(sum - 1) < 1e-6f);
+        }
+        end(&f);
+    }
+}
+
+static int occurrences(const char *text, const char *part) {
+    int n = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) n++;
+    return n;
+}
+
+/* Not one tensor of zeros per part, and their sum. */
+static void the_gradient_of_a_split_is_one_pass(void **state) {
+    (void)state;
+    static const int32_t labels[4] = {0};
+    fixture f;
+    char text[4096];
+    begin(&f, "cpu");
+    lks_node *parts[3];
+    lks_split(f.scaled, 1, 3, parts);
+    compile(&f, 4, lks_sum(lks_mul(lks_mul(parts[0], parts[1]), parts[2]), 0, NULL, 0), NULL, features[0], labels);
+    lks_program_describe(f.program, text, sizeof text);
+    assert_int_equal(occurrences(text, "slice_grad"), 1);
+    assert_int_equal(occurrences(text, ":add"), 0);
+    end(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_batch_in_which_no_label_counts_has_no_loss),
+        cmocka_unit_test(correct_rows_have_their_first_largest_element_at_the_label),
+        cmocka_unit_test(nan_goes_through_everything),
+        cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
+        cmocka_unit_test(what_a_causal_softmax_does_not_see_is_zero),
+        cmocka_unit_test(the_gradient_of_a_split_is_one_pass),
+    };
+    return run_group(tests);
+}

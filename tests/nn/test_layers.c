@@ -1,0 +1,290 @@
+/* labels: no-tsan */
+/* Layers: names and initial values as PyTorch gives them, results, what is refused. */
+#include "test.h"
+
+#include "base/base.h"
+
+#include <lockstep/nn.h>
+#include <math.h>
+#include <string.h>
+
+enum { N_WORDS = 11, T = 4, K = 8, HIDDEN = 6 };
+
+/* A model of every layer of this file: embedding, recurrent layers, transformer block, linear. */
+typedef struct model {
+    lks_graph *graph;
+    lks_node *words, *labels, *h0[2], *c0[2], *loss;
+    lks_recurrent_result lstm;
+} model;
+
+static lks_node *state_input(lks_graph *g, const char *name) {
+    return lks_input(g, name, LKS_F32, 2, (int64_t[]){LKS_BATCH, HIDDEN});
+}
+
+static model build(lks_device *device, double dropout) {
+    model m = {.graph = lks_graph_create(device)};
+    lks_graph *g = m.graph;
+    m.words = lks_input(g, "words", LKS_I32, 2, (int64_t[]){LKS_BATCH, T});
+    m.labels = lks_input(g, "labels", LKS_I32, 2, (int64_t[]){LKS_BATCH, T});
+    m.h0[0] = state_input(g, "h0"), m.h0[1] = state_input(g, "h1");
+    m.c0[0] = state_input(g, "c0"), m.c0[1] = state_input(g, "c1");
+    lks_node *x = lks_embedding(m.words, N_WORDS, K, "embedding", NULL);
+    x = lks_transformer_block(
+        x, "block", &(lks_transformer_options){.n_heads = 2, .feedforward = 12, .dropout = dropout, .is_causal = 1});
+    m.lstm = lks_recurrent_layers(x, "lstm",
+                                  &(lks_recurrent_options){.kind = LKS_LSTM,
+                                                           .hidden = HIDDEN,
+                                                           .n_layers = 2,
+                                                           .dropout = dropout,
+                                                           .h0 = {m.h0[0], m.h0[1]},
+                                                           .c0 = {m.c0[0], m.c0[1]}});
+    m.loss = lks_cross_entropy(lks_linear(m.lstm.y, N_WORDS, "decoder"), m.labels);
+    return m;
+}
+
+/* --- names and initial values --- */
+
+typedef struct expected_parameter {
+    const char *name;
+    int64_t rows, columns; /* columns 0: one dimension */
+    double bound;          /* of uniform values; 0: all are `value`; -1: standard normal */
+    double value;
+} expected_parameter;
+
+/* torch.nn.Embedding, torch.nn.TransformerEncoderLayer(norm_first=True), torch.nn.LSTM, torch.nn.Linear. The bounds are
+ * 1/sqrt(fan_in), for in_proj_weight sqrt(6 / (K + 3 K)). */
+#define LSTM_BOUND 0.40824829046386302
+static const expected_parameter expected[] = {
+    {"embedding.weight", N_WORDS, K, -1, 0},
+    {"block.norm1.weight", K, 0, 0, 1},
+    {"block.norm1.bias", K, 0, 0, 0},
+    {"block.self_attn.in_proj_weight", 3 * K, K, 0.43301270189221933, 0},
+    {"block.self_attn.in_proj_bias", 3 * K, 0, 0, 0},
+    {"block.self_attn.out_proj.weight", K, K, 0.35355339059327379, 0},
+    {"block.self_attn.out_proj.bias", K, 0, 0, 0},
+    {"block.norm2.weight", K, 0, 0, 1},
+    {"block.norm2.bias", K, 0, 0, 0},
+    {"block.linear1.weight", 12, K, 0.35355339059327379, 0},
+    {"block.linear1.bias", 12, 0, 0.35355339059327379, 0},
+    {"block.linear2.weight", K, 12, 0.28867513459481287, 0},
+    {"block.linear2.bias", K, 0, 0.28867513459481287, 0},
+    {"lstm.weight_ih_l0", 4 * HIDDEN, K, LSTM_BOUND, 0},
+    {"lstm.weight_hh_l0", 4 * HIDDEN, HIDDEN, LSTM_BOUND, 0},
+    {"lstm.bias_ih_l0", 4 * HIDDEN, 0, LSTM_BOUND, 0},
+    {"lstm.bias_hh_l0", 4 * HIDDEN, 0, LSTM_BOUND, 0},
+    {"lstm.weight_ih_l1", 4 * HIDDEN, HIDDEN, LSTM_BOUND, 0},
+    {"lstm.weight_hh_l1", 4 * HIDDEN, HIDDEN, LSTM_BOUND, 0},
+    {"lstm.bias_ih_l1", 4 * HIDDEN, 0, LSTM_BOUND, 0},
+    {"lstm.bias_hh_l1", 4 * HIDDEN, 0, LSTM_BOUND, 0},
+    {"decoder.weight", N_WORDS, HIDDEN, LSTM_BOUND, 0},
+    {"decoder.bias", N_WORDS, 0, LSTM_BOUND, 0},
+};
+enum { N_EXPECTED = sizeof expected / sizeof expected[0] };
+
+static void check_values(const expected_parameter *e, const float *values, int64_t count) {
+    float largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (e->bound == 0) assert_true(values[i] == (float)e->value);
+        if (e->bound > 0 && !(fabsf(values[i]) <= (float)e->bound)) fail_msg("%s: %g", e->name, (double)values[i]);
+        largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
+    }
+    /* A seed is fixed, so this is no game of chance: some of the values come near the bound, or beyond 1 deviation. */
+    if (e->bound > 0) assert_true(largest > 0.6f * (float)e->bound);
+    if (e->bound < 0) assert_true(largest > 1 && largest < 6);
+}
+
+static void names_and_initial_values_are_those_of_torch(void **state) {
+    (void)state;
+    model m = build(lks_device_default(NULL), 0.1);
+    lks_store *store;
+    assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
+    assert_int_equal(lks_store_n_tensors(store), N_EXPECTED);
+    for (int i = 0; i < N_EXPECTED; i++) {
+        int index = lks_store_find(store, expected[i].name);
+        if (index < 0) fail_msg("there is no '%s'", expected[i].name);
+        lks_parameter_view view = lks_store_parameter(store, index);
+        assert_int_equal(view.n_dims, expected[i].columns > 0 ? 2 : 1);
+        assert_int_equal(view.dims[0], expected[i].rows);
+        if (view.n_dims == 2) assert_int_equal(view.dims[1], expected[i].columns);
+        float *values = lksi_alloc((size_t)view.count * sizeof *values);
+        assert_ok(lks_store_read(store, index, values));
+        check_values(&expected[i], values, view.count);
+        lksi_free(values);
+    }
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+}
+
+static void initialisers_are_those_of_he_and_glorot(void **state) {
+    (void)state;
+    lks_initializer made[] = {lks_kaiming_uniform(6), lks_kaiming_normal(8), lks_xavier_uniform(2, 4),
+                              lks_xavier_normal(3, 5)};
+    static const double scales[] = {1, 0.5, 1, 0.5};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(made[i].kind, i % 2 == 0 ? LKS_INITIAL_UNIFORM : LKS_INITIAL_NORMAL);
+        assert_true(fabs(made[i].scale - scales[i]) < 1e-15);
+    }
+}
+
+/* --- results --- */
+
+static const float zero_state[3 * HIDDEN];
+static const int32_t words[3 * T] = {1, 5, 9, 2, 0, 3, 3, 10, 7, 7, 8, 4};
+static const int32_t next_words[3 * T] = {5, 9, 2, 0, 3, 3, 10, 1, 7, 8, 4, 6};
+
+static void set_inputs(const model *m, lks_program *program, const int32_t *word, const int32_t *label,
+                       const void *zeros) {
+    assert_ok(lks_program_set_input(program, m->words, word));
+    assert_ok(lks_program_set_input(program, m->labels, label));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(lks_program_set_input(program, m->h0[i], zeros));
+        assert_ok(lks_program_set_input(program, m->c0[i], zeros));
+    }
+}
+
+/* A transformer's or an LSTM's output at step t does not depend on later words. */
+static void nothing_is_seen_before_its_time(void **state) {
+    (void)state;
+    model m = build(lks_device_default(NULL), 0);
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
+    assert_ok(lks_program_create(
+        &program, store, &(lks_program_options){.batch = 3, .loss = m.loss, .outputs = &m.lstm.y, .n_outputs = 1}));
+    int32_t other[3 * T];
+    float y[3 * T * HIDDEN];
+    memcpy(other, words, sizeof other);
+    other[2] = 6; /* of the first sample, the third word */
+    set_inputs(&m, program, words, next_words, zero_state);
+    assert_ok(lks_program_forward(program));
+    memcpy(y, lks_program_output(program, m.lstm.y), sizeof y);
+    set_inputs(&m, program, other, next_words, zero_state);
+    assert_ok(lks_program_forward(program));
+    const float *changed = lks_program_output(program, m.lstm.y);
+    assert_memory_equal(changed, y, 2 * HIDDEN * sizeof *y);
+    assert_memory_not_equal(changed + 2 * HIDDEN, y + 2 * HIDDEN, HIDDEN * sizeof *y);
+    assert_memory_equal(changed + T * HIDDEN, y + T * HIDDEN, 2 * T * HIDDEN * sizeof *y);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+}
+
+static double loss_of(const model *m, lks_program *program) {
+    assert_ok(lks_program_forward(program));
+    return lks_program_scalar(program, m->loss);
+}
+
+/* Central differences, as in tests/graph/test_gradients.c: error below 1e-7 of gradients of size 1. */
+static void check_parameter(const model *m, lks_store *store, lks_program *program, int index) {
+    lks_parameter_view view = lks_store_parameter(store, index);
+    double *values = lksi_alloc((size_t)view.count * sizeof *values);
+    double *gradient = lksi_alloc((size_t)view.count * sizeof *gradient);
+    assert_ok(lks_store_read(store, index, values));
+    assert_ok(lks_store_read_gradient(store, index, gradient));
+    for (int64_t i = 0; i < view.count; i++) {
+        const double h = 1e-5, kept = values[i];
+        double loss[2];
+        for (int side = 0; side < 2; side++) {
+            values[i] = side == 0 ? kept - h : kept + h;
+            assert_ok(lks_store_write(store, index, values));
+            loss[side] = loss_of(m, program);
+        }
+        values[i] = kept;
+        assert_ok(lks_store_write(store, index, values));
+        double difference = (loss[1] - loss[0]) / (2 * h);
+        if (!(fabs(gradient[i] - difference) <= 1e-7))
+            fail_msg("%s[%lld]: gradient %.12g, finite difference %.12g", view.name, (long long)i, gradient[i],
+                     difference);
+    }
+    lksi_free(values);
+    lksi_free(gradient);
+}
+
+static void a_whole_model_matches_finite_differences(void **state) {
+    (void)state;
+    static const double zeros[3 * HIDDEN];
+    lks_device *device;
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_device_create(&device, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
+    model m = build(device, 0.2); /* its draws are the same in every run of a program */
+    assert_ok(lks_store_create(&store, m.loss, &(lks_store_options){.seed = 2}));
+    assert_ok(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 3, .is_training = 1, .loss = m.loss}));
+    set_inputs(&m, program, words, next_words, zeros);
+    lks_program_set_random(program, 4, 5, 6);
+    (void)loss_of(&m, program);
+    assert_ok(lks_program_backward(program, 1));
+    for (int i = 0; i < lks_store_n_parameters(store); i++) check_parameter(&m, store, program, i);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_device_destroy(device);
+}
+
+/* --- refusals --- */
+
+static lks_node *attention_of_odd_heads(lks_graph *g) {
+    return lks_self_attention(lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K}), 3, 0, 0, "attention");
+}
+static lks_node *attention_of_a_matrix(lks_graph *g) {
+    return lks_self_attention(lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, K}), 2, 0, 0, "attention");
+}
+static lks_node *recurrent(lks_graph *g, const lks_recurrent_options *options) {
+    lks_node *x = lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K});
+    return lks_recurrent_layers(x, "rnn", options).h[3]; /* poison, like all of it */
+}
+static lks_node *without_state(lks_graph *g) {
+    return recurrent(g, &(lks_recurrent_options){.kind = LKS_RNN_TANH, .hidden = 4});
+}
+static lks_node *without_cells(lks_graph *g) {
+    return recurrent(g, &(lks_recurrent_options){.hidden = HIDDEN, .h0 = {state_input(g, "h0")}});
+}
+static lks_node *of_too_many_layers(lks_graph *g) {
+    return recurrent(g, &(lks_recurrent_options){.hidden = 4, .n_layers = LKS_MAX_LAYERS + 1});
+}
+static lks_node *without_units(lks_graph *g) { return recurrent(g, &(lks_recurrent_options){.kind = LKS_LSTM}); }
+static lks_node *long_name(lks_graph *g) {
+    char name[300];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    return lks_linear(lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, K}), 3, name);
+}
+static lks_node *linear_of_a_vector(lks_graph *g) {
+    return lks_linear(lks_input(g, "x", LKS_F32, 1, (int64_t[]){LKS_BATCH}), 3, "fc");
+}
+
+static void layers_that_cannot_be_meant_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        lks_node *(*build)(lks_graph *g);
+        const char *text;
+    } cases[] = {
+        {attention_of_odd_heads, "whose K its heads divide, not 3 dimensions, K 8 and 3 heads"},
+        {attention_of_a_matrix, "not 2 dimensions"},
+        {without_state, "'rnn': layer 0 has no state to begin with"},
+        {without_cells, "'rnn': layer 0 has no state to begin with"},
+        {of_too_many_layers, "17 layers; 1 to 16 are possible"},
+        {without_units, "0 hidden units"},
+        {long_name, "is longer than 255 bytes"},
+        {linear_of_a_vector, "linear 'fc' takes x (...,K), not 1 dimensions"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lks_graph *g = lks_graph_create(lks_device_default(NULL));
+        lks_store *store;
+        assert_int_not_equal(lks_store_create(&store, cases[i].build(g), NULL), LKS_OK);
+        if (strstr(lks_error_text(), cases[i].text) == NULL) fail_msg("%s", lks_error_text());
+        lks_graph_destroy(g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_and_initial_values_are_those_of_torch),
+        cmocka_unit_test(initialisers_are_those_of_he_and_glorot),
+        cmocka_unit_test(nothing_is_seen_before_its_time),
+        cmocka_unit_test(a_whole_model_matches_finite_differences),
+        cmocka_unit_test(layers_that_cannot_be_meant_are_refused),
+    };
+    return run_group(tests);
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# Checkpoints and the trainers' other files as users have them: real processes, files read by another language.
+# Usage: test_checkpoints.sh BUILD_DIR. Prints a line per behaviour; fails if one does. Needs no data.
+set -u
+build=$1
+lockstep=$build/lockstep
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+n_failed=0
+
+check() { # NAME COMMAND...: the behaviour holds if the command succeeds
+  local name=$1
+  shift
+  if "$@"; then echo "ok   $name"; else
+    echo "FAIL $name"
+    tail -n 20 "$work/out" "$work/err" | sed 's/^/     | /'
+    n_failed=$((n_failed + 1))
+  fi
+}
+
+run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
+  "$@" >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+}
+
+# train RANKS ARGS...: the small classifier; 22 steps an epoch
+train() {
+  local ranks=$1
+  shift
+  case " $* " in *" --steps "*) ;; *) set -- --steps 40 "$@" ;; esac
+  run "$lockstep" run -n "$ranks" "$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 \
+    --samples 1540 --summary "$work/summary" "$@"
+}
+hash_of() { sed -E 's/.*"params_sha256":"([0-9a-f]*)".*/\1/' "$work/summary"; }
+err_has() { grep -qE -- "$1" "$work/err"; }
+# refused STATUS TEXT: one line that says what is wrong, beside the launcher's of which rank ended first (and, in a build
+# without oneDNN, the warning that it is slow)
+refused() {
+  [ "$status" = "$1" ] && err_has "$2" && [ "$(grep -cvE '^lockstep run: rank|built without oneDNN' "$work/err")" = 1 ]
+}
+
+# --- a run that a death ends: what it saved last is gone on with ---
+die_after_a_save() { # ARGS...: a rank is killed as soon as there is a checkpoint
+  rm -f "$work/checkpoint"
+  "$lockstep" run -n 2 "$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 --samples 1540 "$@" \
+    --save "$work/checkpoint" >"$work/out" 2>"$work/err" &
+  local launcher=$!
+  for _ in $(seq 500); do
+    [ -e "$work/checkpoint" ] && break
+    sleep 0.01
+  done
+  kill -9 "$(pgrep -P $launcher -f examples/mlp | tail -n 1)" 2>/dev/null
+  wait $launcher
+}
+train 2 --steps 4000
+whole=$(hash_of)
+die_after_a_save --steps 4000
+train 2 --steps 4000 --resume "$work/checkpoint" --save "$work/end"
+check "a run that was killed is resumed to the bits of one that was not" [ "$(hash_of)" = "$whole" ]
+steps=$(sed -nE 's/^mlp: 2 ranks .* ([0-9]+) steps in .*/\1/p' "$work/out")
+check "and had something left to do ($steps steps)" [ "$steps" -gt 0 ]
+for ranks in 1 2 3; do
+  train $ranks
+  whole=$(hash_of)
+  train $ranks --save "$work/end"
+  check "saving does not change a run of $ranks" [ "$(hash_of)" = "$whole" ]
+  train $ranks --resume "$work/end"
+  check "a run of $ranks that is resumed at its end is what it was" [ "$(hash_of)" = "$whole" ]
+done
+
+# --- texts: a state is carried along, dropout draws go on ---
+mkdir "$work/text"
+for split in train valid test; do
+  awk -v seed=$split 'BEGIN { x = length(seed); for (i = 0; i < 400; i++) { line = ""; for (j = 0; j < 3 + i % 5; j++)
+    { x = (x * 37 + i + j) % 41; line = line " w" x }; print line } }' >"$work/text/ptb.$split.txt"
+done
+text() { # RANKS ARGS...
+  local ranks=$1
+  shift
+  run "$lockstep" run -n "$ranks" "$build/examples/language_model" --data "$work/text" --hidden 16 --bptt 8 --batch 12 \
+    --decay none --lr 1 --dropout 0.3 --summary "$work/summary" "$@"
+}
+for ranks in 1 2 3; do
+  text $ranks --steps 50
+  whole=$(hash_of)
+  text $ranks --steps 17 --save "$work/text_checkpoint"
+  text $ranks --steps 50 --resume "$work/text_checkpoint"
+  check "a language model of $ranks goes on in the middle of a text to the same bits" [ "$(hash_of)" = "$whole" ]
+done
+text 2 --steps 50 --transport tcp
+whole=$(hash_of)
+text 2 --steps 17 --save "$work/text_checkpoint"
+text 2 --steps 50 --transport tcp --resume "$work/text_checkpoint"
+check "a checkpoint of ranks that share memory is resumed by ranks that do not, to the same bits" \
+  [ "$(hash_of)" = "$whole" ]
+text 2 --steps 50 --resume "$work/text_checkpoint" --quiet
+check "and by others that do" [ "$(hash_of)" = "$whole" ]
+text 3 --steps 17 --resume "$work/text_checkpoint" --save "$work/again"
+check "three ranks save what two saved" cmp -s "$work/again" "$work/text_checkpoint"
+
+# --- the file as others see it ---
+cat >"$work/read.py" <<'PYTHON'
+"""read.py CHECKPOINT SHA256: by the format's description alone."""
+import hashlib, json, math, struct, sys
+data = open(sys.argv[1], "rb").read()
+(length,) = struct.unpack("<Q", data[:8])
+header, body = json.loads(data[8:8 + length]), data[8 + length:]
+metadata = header.pop("__metadata__")
+assert length % 8 == 0 and metadata["sha256"] == hashlib.sha256(body).hexdigest()
+end = 0
+for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+    assert entry["data_offsets"][0] == end, name
+    end = entry["data_offsets"][1]
+    size = {"F32": 4, "F64": 8, "I64": 8}[entry["dtype"]]
+    assert end - entry["data_offsets"][0] == size * math.prod(entry["shape"]), name
+assert end == len(body)
+weights = hashlib.sha256()
+for name in sorted(header):
+    if not name.startswith(("optimizer.", "trainer.")):
+        weights.update(body[slice(*header[name]["data_offsets"])])
+assert weights.hexdigest() == sys.argv[2], "the weights hash to " + weights.hexdigest()
+counters = struct.unpack("<7q", body[slice(*header["trainer.counters"]["data_offsets"])])
+assert counters[1] == 40, counters
+PYTHON
+train 2 --save "$work/checkpoint"
+check "another program finds the weights that params_sha256 is of" \
+  python3 "$work/read.py" "$work/checkpoint" "$(hash_of)"
+train 1 --init "$work/checkpoint" --steps 1
+check "weights to begin with are another beginning" [ "$status" = 0 ]
+
+# --- mistakes ---
+train 2 --save "$work/checkpoint"
+train 2 --resume "$work/nowhere"
+check "a missing checkpoint is named" refused 1 "$work/nowhere: No such file"
+head -c 5000 "$work/checkpoint" >"$work/cut"
+train 2 --resume "$work/cut"
+check "a truncated checkpoint is named with its entry" refused 1 "$work/cut: truncated: entry '"
+cp "$work/checkpoint" "$work/flipped"
+printf '\377' | dd of="$work/flipped" bs=1 seek=6000 conv=notrunc 2>/dev/null
+train 2 --resume "$work/flipped"
+check "a damaged checkpoint is named" refused 1 "$work/flipped: damaged"
+train 2 --init "$work/flipped"
+check "damaged weights are named" refused 1 "$work/flipped: damaged"
+echo "not a checkpoint" >"$work/text_file"
+train 2 --init "$work/text_file"
+check "a file that is no checkpoint is named" refused 1 "$work/text_file: not a safetensors file"
+train 2 --hidden 33 --resume "$work/checkpoint"
+check "a checkpoint of another model is named with its entry" refused 1 "entry '.*' has the shape"
+train 2 --seed 7 --resume "$work/checkpoint"
+check "a checkpoint of another seed is refused by both numbers" refused 1 'seed 1, this run has 7'
+train 2 --batch 32 --resume "$work/checkpoint"
+check "a checkpoint of another batch is refused by both numbers" refused 1 'global batch 64, this run has 32'
+train 2 --resume "$work/checkpoint" --init "$work/checkpoint"
+check "--init and --resume exclude each other" refused 2 -- '--init and --resume'
+train 2 --save "$work/nowhere/checkpoint"
+check "a checkpoint that cannot be written is named" refused 1 "$work/nowhere/checkpoint"
+train 2 --save "$work"
+check "a directory is not overwritten" refused 1 "$work: the checkpoint cannot be written"
+train 2 --precision bf16
+check "bf16 is refused by name" refused 1 'bf16'
+
+# --- the other flags ---
+train 2 --run "$work/run"
+check "a run's metrics are a line of JSON per report" python3 - "$work/run/metrics.jsonl" <<'PYTHON'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert [line["step"] for line in lines] == [0, 40], lines
+for key in "step epoch train_loss train_accuracy test_loss test_accuracy lr samples_per_s elapsed_s".split():
+    assert key in lines[1], key
+PYTHON
+train 2 --print-program --quiet
+check "--print-program shows kernels with layout, bytes and time" \
+  grep -qE '^[a-z]+:linear.* \| row-major \| [0-9]+ bytes \| [0-9.]+ us$' "$work/out"
+train 2
+whole=$(cat "$work/summary")
+train 2 --accumulate 4
+check "micro-batches train like whole ones" python3 - "$whole" "$(cat "$work/summary")" <<'PYTHON'
+import json, sys
+whole, pieces = (json.loads(text) for text in sys.argv[1:])
+assert abs(whole["test_loss"] - pieces["test_loss"]) < 1e-4 * whole["test_loss"]
+PYTHON
+"$build/examples/mlp" --samples 500 --steps 3 >/dev/full 2>"$work/err"
+status=$?
+check "a full standard output is noticed" refused 1 'standard output cannot be written: No space left'
+
+check "no process is left" eval '! pgrep -f "$work" >/dev/null'
+check "no temporary file is left" eval '! ls "$work" | grep -q tmp'
+[ "$n_failed" = 0 ]

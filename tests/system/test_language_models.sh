@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# The trainers on texts as users run them, on a small text whose entropy is known.
+# Usage: test_language_models.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
+set -u
+build=$1
+lockstep=$build/lockstep
+lstm=$build/examples/language_model
+gpt=$build/examples/transformer
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+n_failed=0
+
+check() { # NAME COMMAND...: the behaviour holds if the command succeeds
+  local name=$1
+  shift
+  if "$@"; then echo "ok   $name"; else
+    echo "FAIL $name"
+    tail -n 20 "$work/out" "$work/err" | sed 's/^/     | /'
+    n_failed=$((n_failed + 1))
+  fi
+}
+
+run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
+  "$@" >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+}
+
+value() { # FILE KEY: of a summary
+  sed -E "s/.*\"$2\":\"?([^\",}]*).*/\1/" "$1"
+}
+below() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
+near() { awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { d = a - b; exit !(d * d <= part * part * b * b) }'; }
+refused() { [ "$status" = "$1" ] && grep -qE -- "$2" "$work/err"; }
+
+# "the <animal> sees the <animal>": who has learned all there is to learn guesses one of 5 animals twice in 6 words, a
+# perplexity of 5^(2/6) = 1.71; who knows only how frequent the words are is at 5.0.
+text=$work/text
+mkdir "$text"
+lines() { # SPLIT COUNT SEED
+  awk -v n="$2" -v seed="$3" 'BEGIN {
+    split("cat dog cow hen fox", animal)
+    for (i = 0; i < n; i++) {
+      seed = (seed * 1103515245 + 12345) % 2147483648; a = int(seed / 65536) % 5 + 1
+      seed = (seed * 1103515245 + 12345) % 2147483648; b = int(seed / 65536) % 5 + 1
+      print " the " animal[a] " sees the " animal[b] " "
+    }
+  }' >"$text/ptb.$1.txt"
+}
+lines train 1500 1
+lines valid 100 2
+lines test 100 3
+
+train() { # FILE RANKS PROGRAM ARGS...
+  local file=$1 ranks=$2
+  shift 2
+  run "$lockstep" run -n "$ranks" "$@" --data "$text" --summary "$work/$file"
+}
+
+small_lstm=(--hidden 24 --bptt 7 --epochs 12 --optimizer adam --lr 0.01)
+small_gpt=(--level word --hidden 24 --heads 4 --layers 2 --context 11 --epochs 8 --batch 20 --lr 0.01)
+for ranks in 1 2 3; do
+  train "lstm$ranks" "$ranks" "$lstm" "${small_lstm[@]}"
+  check "language_model on $ranks ranks learns the text ($(value "$work/lstm$ranks" perplexity))" \
+    below "$(value "$work/lstm$ranks" perplexity)" 1.9
+  train "gpt$ranks" "$ranks" "$gpt" "${small_gpt[@]}"
+  check "transformer on $ranks ranks learns the text ($(value "$work/gpt$ranks" perplexity))" \
+    below "$(value "$work/gpt$ranks" perplexity)" 1.95
+done
+for model in lstm gpt; do
+  check "$model: 2 ranks end near 1" near "$(value "$work/${model}2" perplexity)" "$(value "$work/${model}1" perplexity)" 0.03
+done
+check "a line per epoch with perplexities" [ "$(grep -cE \
+  '^epoch [0-9]+/8 \| train_loss [0-9.]+ \| train_perplexity [0-9.]+ \| valid_loss [0-9.]+ \| valid_perplexity [0-9.]+ \| [0-9.]+ s$' \
+  "$work/out")" = 8 ]
+check "the last line tells the test perplexity" grep -qE '^transformer: 3 ranks .* test_perplexity [0-9.]+ ' "$work/out"
+train again 2 "$lstm" "${small_lstm[@]}"
+check "a second run gives the same bits" [ "$(value "$work/again" params_sha256)" = "$(value "$work/lstm2" params_sha256)" ]
+train threads 2 --threads "$lstm" "${small_lstm[@]}"
+check "ranks that are threads give the same bits as processes" \
+  [ "$(value "$work/threads" params_sha256)" = "$(value "$work/lstm2" params_sha256)" ]
+train rnn 2 "$lstm" --cell rnn "${small_lstm[@]}"
+check "an RNN learns, too ($(value "$work/rnn" perplexity))" below "$(value "$work/rnn" perplexity)" 2
+train sgd 1 "$lstm" --hidden 24 --bptt 7 --epochs 6 --batch 10
+check "SGD with its defaults learns, too ($(value "$work/sgd" perplexity))" below "$(value "$work/sgd" perplexity)" 2.5
+train characters 1 "$gpt" --hidden 16 --heads 2 --layers 1 --context 32 --batch 8 --steps 60
+check "characters are tokens by default ($(value "$work/characters" perplexity))" \
+  below "$(value "$work/characters" perplexity)" 12
+
+run "$lockstep" run -n 2 "$lstm" --data "$work/nowhere"
+check "a missing directory is named" refused 1 "$work/nowhere"
+run "$lockstep" run -n 4 "$lstm" --data "$text" --batch 3
+check "fewer columns than ranks are refused" refused 1 'batch of 3 columns .*4 ranks'
+run "$lockstep" run -n 2 "$lstm" --data "$text" --dropout 1
+check "to drop everything is refused" refused 1 'dropout'
+run "$lockstep" run -n 2 "$gpt" --data "$text" --heads 5
+check "heads that do not divide the features are refused" refused 1 'K 128 and 5 heads'
+run "$lockstep" run -n 2 "$lstm" --data "$text" --cell gru
+check "an unknown cell is named" refused 2 "--cell cannot be 'gru'"
+run "$gpt" --help
+check "--help explains the flags" grep -q -- '--context' "$work/out"
+[ "$n_failed" = 0 ]

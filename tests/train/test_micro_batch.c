@@ -1,0 +1,109 @@
+/* Steps computed in pieces, by the trainer. */
+#include "ranks.h"
+
+#include <lockstep/train.h>
+#include <math.h>
+#include <string.h>
+
+enum { N_FEATURES = 16, N_CLASSES = 4, MAX_RANKS = 3, N_STEPS = 20 };
+
+typedef struct run {
+    int64_t n_pieces;
+    double losses[N_STEPS], accuracy;
+    int64_t step_allocations; /* in the last steps */
+    char text[4096];          /* the program, described */
+} run;
+
+static int step_through(run *r, lks_group *group, lks_trainer *trainer, lks_loader *loader) {
+    lks_batch batch;
+    lks_metrics metrics;
+    for (int step = 0; step < N_STEPS; step++) {
+        if (!lks_loader_next(loader, &batch)) RANK_CHECK(lks_loader_next(loader, &batch));
+        int64_t before = lks_memory_allocation_count();
+        RANK_OK(lks_trainer_step(trainer, &batch, &metrics));
+        if (lks_group_rank(group) == 0) {
+            r->losses[step] = metrics.loss;
+            r->accuracy = metrics.accuracy;
+            if (step >= N_STEPS / 2) r->step_allocations += lks_memory_allocation_count() - before;
+        }
+        RANK_OK(lks_barrier(group, NULL)); /* nobody goes on to allocate while another still counts */
+    }
+    return 0;
+}
+
+/* Batches of 10 and, at an epoch's end, of 6: on three ranks 4 3 3 and 2 2 2, fewer than the pieces asked for. */
+static int train(void *argument) {
+    run *r = argument;
+    lks_group *group;
+    lks_dataset *data;
+    lks_loader *loader;
+    lks_trainer *trainer;
+    RANK_OK(lks_init(&group, NULL));
+    RANK_OK(lks_dataset_classification(&data, &(lks_classification_options){.n_samples = 96,
+                                                                            .n_features = N_FEATURES,
+                                                                            .n_informative = N_FEATURES,
+                                                                            .n_classes = N_CLASSES,
+                                                                            .clusters_per_class = 1}));
+    RANK_OK(lks_loader_create(
+        &loader, data,
+        &(lks_loader_options){
+            .batch = 10, .n_workers = -1, .rank = lks_group_rank(group), .n_ranks = lks_group_size(group)}));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *logits = lks_linear(lks_relu(lks_linear(x, 32, "fc1")), N_CLASSES, "fc2");
+    lks_sgd_options sgd = {.lr = 0.05, .momentum = 0.9, .clip_norm = 1};
+    RANK_OK(lks_trainer_create(&trainer, lks_cross_entropy(logits, y),
+                               &(lks_trainer_options){.group = group,
+                                                      .logits = logits,
+                                                      .features = x,
+                                                      .labels = y,
+                                                      .optimizer = lks_sgd(&sgd),
+                                                      .accumulate = r->n_pieces,
+                                                      .is_timed = 1}));
+    RANK_CHECK(step_through(r, group, trainer, loader) == 0);
+    if (lks_group_rank(group) == 0) lks_trainer_describe(trainer, r->text, sizeof r->text);
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(g);
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(data);
+    lks_group_destroy(group);
+    return 0;
+}
+
+/* Sums of f32 in another order, over 20 steps. */
+static void pieces_follow_the_whole_batch(void **state) {
+    (void)state;
+    for (int size = 1; size <= MAX_RANKS; size++) {
+        run whole = {0};
+        run_ranks(size, train, &whole);
+        for (int64_t n = 2; n <= 5; n++) {
+            run pieces = {.n_pieces = n};
+            run_ranks(size, train, &pieces);
+            for (int step = 0; step < N_STEPS; step++)
+                assert_true(fabs(pieces.losses[step] - whole.losses[step]) < 1e-5 * whole.losses[step]);
+            assert_true(pieces.accuracy == whole.accuracy);
+            assert_int_equal(pieces.step_allocations, 0);
+        }
+    }
+}
+
+/* The largest piece is described, and it is smaller than the batch. */
+static void the_program_is_that_of_a_piece(void **state) {
+    (void)state;
+    run whole = {0}, pieces = {.n_pieces = 2};
+    run_ranks(1, train, &whole);
+    run_ranks(1, train, &pieces);
+    assert_non_null(strstr(whole.text, "f32 (10, 32)"));
+    assert_non_null(strstr(pieces.text, "f32 (5, 32)"));
+    assert_null(strstr(pieces.text, "f32 (10, 32)"));
+    assert_non_null(strstr(pieces.text, " us\n")); /* it is timed */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_follow_the_whole_batch),
+        cmocka_unit_test(the_program_is_that_of_a_piece),
+    };
+    return run_group(tests);
+}
