@@ -19,12 +19,12 @@ lks_node *lks_conv2d(lks_node *x, int64_t out_channels, int64_t kernel, const ch
                 LKS_ERR_SHAPE,
                 "conv2d '%s' takes x (N,C,H,W) with C a multiple of its %lld groups; it got %d dimensions, C %lld",
                 name, (long long)groups, lks_node_n_dims(x), (long long)channels));
-    /* As torch.nn.Conv2d begins: both uniform in +-1/sqrt(fan_in). */
-    double fan_in = (double)(channels / groups) * (double)kernel * (double)kernel;
-    lks_initializer like_torch = {LKS_INITIAL_UNIFORM, 1.0 / sqrt(fan_in)};
+    /* As torch.nn.Conv2d begins: both uniform in +-1/sqrt(fan_in), fan_in = C/groups kernel^2. */
+    int64_t group_channels = channels / groups;
+    lks_initializer like_torch = {LKS_INITIAL_UNIFORM, 1.0 / ((double)kernel * sqrt((double)group_channels))};
     char full_name[256];
     snprintf(full_name, sizeof full_name, "%s.weight", name);
-    lks_node *weight = lks_parameter(graph, full_name, 4, (int64_t[]){out_channels, channels / groups, kernel, kernel},
+    lks_node *weight = lks_parameter(graph, full_name, 4, (int64_t[]){out_channels, group_channels, kernel, kernel},
                                      options->weight != NULL ? *options->weight : like_torch);
     if (options->no_bias) return lks_conv2d_function(x, weight, NULL, &options->window);
     snprintf(full_name, sizeof full_name, "%s.bias", name);

@@ -74,7 +74,7 @@ static int walk_through(const char *name, const lksi_axes *axes, walk *steps) {
     for (const char *at = name + n_order; *at != '\0'; at++, n++) {
         int64_t extent = read_block(&at);
         block[axis_of(*at)] *= extent;
-        steps[n] = (walk){extent, axis_of(*at)};
+        steps[n] = (walk){extent, axis_of(*at)}; /* its axis for now, its stride below */
     }
     for (int i = 0; i < n_order; i++) {
         int axis = axis_of(name[i]);
@@ -92,11 +92,12 @@ static int walk_through(const char *name, const lksi_axes *axes, walk *steps) {
 static bool is_row_major(const char *name, const lksi_axes *axes) {
     walk steps[LKSI_MAX_AXES + 4];
     int64_t in_memory = 1;
-    for (int n = walk_through(name, axes, steps); n != 0; n--) {
-        if (n < 0 || (steps[n - 1].extent > 1 && steps[n - 1].stride != in_memory)) return false;
-        in_memory *= steps[n - 1].extent;
+    int n = walk_through(name, axes, steps);
+    for (int i = n - 1; i >= 0; i--) {
+        if (steps[i].extent > 1 && steps[i].stride != in_memory) return false;
+        in_memory *= steps[i].extent;
     }
-    return true;
+    return n > 0;
 }
 
 /* Elements with the padding. */
