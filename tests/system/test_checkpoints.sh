@@ -97,6 +97,19 @@ text 2 --steps 50 --resume "$work/text_checkpoint" --quiet
 check "and by others that do" [ "$(hash_of)" = "$whole" ]
 text 3 --steps 17 --resume "$work/text_checkpoint" --save "$work/again"
 check "three ranks save what two saved" cmp -s "$work/again" "$work/text_checkpoint"
+nothing_left() { # STEPS
+  [ "$status" = 0 ] && [ "$(grep -c . "$work/out")" = 1 ] && ! grep -qE "(train|valid)_" "$work/out" "$work/summary" &&
+    grep -q "nothing left to train: $work/text_checkpoint ends at step 17, this run at $1 |.* params " "$work/out"
+}
+text 2 --steps 17 --resume "$work/text_checkpoint" --quiet
+check "resuming with nothing left to train says so in one line" nothing_left 17
+text 2 --steps 10 --resume "$work/text_checkpoint" --quiet
+check "and so where the run would end before its checkpoint" nothing_left 10
+shows_time() { grep -qE '^epoch 1/1 .* \| ([1-9][0-9]*\.[0-9]*|0\.0?[1-9][0-9]?) s$' "$work/out"; }
+text 2 --hidden 512 --steps 10 --save "$work/wide"
+check "an epoch that a run ends in shows its time" shows_time
+text 2 --hidden 512 --steps 20 --resume "$work/wide"
+check "and one that a run is resumed in" shows_time
 
 # --- the file as others see it ---
 cat >"$work/read.py" <<'PYTHON'
@@ -181,6 +194,10 @@ train 2 --save "$work"
 check "a directory is not overwritten" refused 1 "$work: the checkpoint cannot be written"
 train 2 --precision bf16
 check "bf16 is refused by name" refused 1 'bf16'
+
+echo "half of what a killed run wrote" >"$work/checkpoint.tmp"
+train 2 --save "$work/checkpoint"
+check "what a death during a save leaves is gone after the next save" [ ! -e "$work/checkpoint.tmp" ]
 
 # --- the other flags ---
 train 2 --run "$work/run"
