@@ -17,7 +17,9 @@ typedef struct trainer_progress {
     int64_t first_step, step, n_steps; /* of the whole training; a resumed run begins at first_step */
     int64_t epoch, n_epochs;
     double *step_us; /* of the steps of this run */
-    double began_s, epoch_s, shown_s;
+    double began_s, shown_s;
+    double epoch_s;                /* of the last whole epoch */
+    double spent_s;                /* in the last epoch by this run, which may have begun or ended within it */
     double loss_sum, accuracy_sum; /* over the steps since the last report */
     int64_t n_summed, n_samples;
     lks_metrics last;                    /* of the last step */

@@ -85,17 +85,21 @@ void trainer_report_epoch_line(trainer_progress *p) {
     if (p->job->logits != NULL) printf(" | train_accuracy %.4f", p->train.accuracy);
     if (p->job->has_validation) printf(" | valid_loss %.4f", p->validation.loss);
     if (p->job->has_validation && p->job->shows_perplexity) printf(" | valid_perplexity %.2f", exp(p->validation.loss));
-    printf(" | %.2f s\n", p->epoch_s);
+    printf(" | %.2f s\n", p->spent_s);
     flush_lines(p);
 }
 
 void trainer_report_end(trainer_progress *p, const char *params_sha256, double wall_s) {
     if (!p->is_speaker) return;
     clear_live(p);
-    printf("%s: %d ranks (%s) | %lld steps in %.2f s", p->job->name, lks_group_size(p->job->group),
-           lks_group_transport(p->job->group), (long long)(p->step - p->first_step), wall_s);
-    if (p->job->logits != NULL)
-        printf(" | train_accuracy %.4f | test_accuracy %.4f", p->train.accuracy, p->test.accuracy);
+    if (p->step > p->first_step)
+        printf("%s: %d ranks (%s) | %lld steps in %.2f s", p->job->name, lks_group_size(p->job->group),
+               lks_group_transport(p->job->group), (long long)(p->step - p->first_step), wall_s);
+    else
+        printf("%s: nothing left to train: %s ends at step %lld, this run at %lld", p->job->name, p->flags->resume,
+               (long long)p->step, (long long)p->n_steps);
+    if (p->job->logits != NULL && p->train.n_samples > 0) printf(" | train_accuracy %.4f", p->train.accuracy);
+    if (p->job->logits != NULL) printf(" | test_accuracy %.4f", p->test.accuracy);
     if (p->job->shows_perplexity) printf(" | test_perplexity %.2f", exp(p->test.loss));
     printf(" | params %.16s\n", params_sha256);
     flush_lines(p);

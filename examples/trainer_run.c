@@ -51,7 +51,8 @@ static lks_status train_epoch(trainer_progress *p) {
             paused_s += trainer_now_s() - after_s;
         }
     }
-    if (first == 0 && p->step % p->source->steps_per_epoch == 0) p->epoch_s = trainer_now_s() - began_s - paused_s;
+    p->spent_s = trainer_now_s() - began_s - paused_s;
+    if (first == 0 && p->step % p->source->steps_per_epoch == 0) p->epoch_s = p->spent_s;
     return LKS_OK;
 }
 

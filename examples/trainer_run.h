@@ -14,6 +14,7 @@ typedef struct trainer_source {
     void *context;
     int64_t steps_per_epoch; /* the same on all ranks */
     uint64_t hash;           /* of all data: ranks that read the same have the same */
+    uint64_t train_hash;     /* of what is trained on: a run is not resumed on something else */
     /* Goes to batch `step` of `epoch`, both from 0. The states of a model that has any are zeros where step is 0. */
     void (*seek)(void *context, int64_t epoch, int64_t step);
     /* This rank's part of the next global batch; 0 at the end of the epoch. */

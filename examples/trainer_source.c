@@ -37,11 +37,13 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
         free(sets);
         return status;
     }
-    uint64_t hash = lks_dataset_hash(job->train_set);
-    hash = (hash << 1 | hash >> 63) ^ lks_dataset_hash(job->test_set); /* turned: equal sets must not cancel out */
+    uint64_t train_hash = lks_dataset_hash(job->train_set);
+    uint64_t hash = (train_hash << 1 | train_hash >> 63) ^
+                    lks_dataset_hash(job->test_set); /* turned: equal sets must not cancel out */
     *source = (trainer_source){.context = sets,
                                .steps_per_epoch = lks_loader_steps(sets->loader),
                                .hash = hash,
+                               .train_hash = train_hash,
                                .seek = seek,
                                .next = next,
                                .evaluate = evaluate};

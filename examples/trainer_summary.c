@@ -18,9 +18,10 @@ static double percentile(const double *sorted, int64_t count, double fraction) {
 }
 
 static void add_measurements(cJSON *s, const trainer_progress *p) {
-    cJSON_AddNumberToObject(s, "train_loss", p->train.loss);
-    if (p->job->logits != NULL) cJSON_AddNumberToObject(s, "train_accuracy", p->train.accuracy);
-    if (p->job->has_validation) cJSON_AddNumberToObject(s, "valid_loss", p->validation.loss);
+    int has_train = p->train.n_samples > 0; /* not where nothing was left to train */
+    if (has_train) cJSON_AddNumberToObject(s, "train_loss", p->train.loss);
+    if (has_train && p->job->logits != NULL) cJSON_AddNumberToObject(s, "train_accuracy", p->train.accuracy);
+    if (p->validation.n_samples > 0) cJSON_AddNumberToObject(s, "valid_loss", p->validation.loss);
     cJSON_AddNumberToObject(s, "test_loss", p->test.loss);
     if (p->job->logits != NULL) cJSON_AddNumberToObject(s, "test_accuracy", p->test.accuracy);
     if (p->job->shows_perplexity) cJSON_AddNumberToObject(s, "perplexity", exp(p->test.loss));

@@ -34,6 +34,7 @@ lks_status trainer_text_create(trainer_text *text, const char *directory, lks_te
     text->source = (trainer_source){.context = text,
                                     .steps_per_epoch = lks_windows_steps(text->windows),
                                     .hash = lks_text_hash(text->text),
+                                    .train_hash = lks_text_hash(text->text),
                                     .seek = seek,
                                     .next = next,
                                     .evaluate = evaluate};

@@ -27,6 +27,9 @@ LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after 
 
 /* --- leaves --- */
 
+/* Names of leaves are unique in a graph; LKS_ERR_ARGUMENT where one is empty, has a control character or is
+ * "__metadata__", which files could not hold. */
+
 /* Data that the user gives before each run. Floating inputs have the device's precision, whichever floating type is
  * named. `name` is copied. */
 LKS_API lks_node *lks_input(lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims);
@@ -43,7 +46,7 @@ typedef struct lks_initializer {
     double scale; /* uniform in [-scale, scale), standard deviation, or the constant */
 } lks_initializer;
 
-/* A trained tensor. Names are unique in a graph. */
+/* A trained tensor. */
 LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, const int64_t *dims,
                                 lks_initializer initial);
 

@@ -89,16 +89,20 @@ typedef struct lks_position {
     int64_t epoch, step;     /* of the next batch; step counts within the epoch */
     int64_t steps_per_epoch; /* these two say which batches they are steps over */
     int64_t global_batch;
+    uint64_t data_hash; /* of what is trained on: lks_dataset_hash, lks_text_hash; 0: not compared */
 } lks_position;
 
 /* Everything that a run needs to go on to the same bits: weights, the optimizer's state ("optimizer.<name>.m", ".v"),
  * steps, position, seed, rule ("trainer.counters", "trainer.rule"). Does not depend on the number of ranks. Collective;
- * rank 0 writes. */
+ * rank 0 writes.
+ * Errors: LKS_ERR_ARGUMENT where step is not in 0..steps_per_epoch, or epoch * steps_per_epoch + step is not the number
+ * of steps that the trainer has made. */
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
-/* Goes on from there; `position` says which steps_per_epoch and global_batch are expected, and is then where to begin.
+/* Goes on from there; `position` says which steps_per_epoch, global_batch and data_hash are expected, and is then where
+ * to begin.
  * Collective; every rank reads its part.
- * Errors: also LKS_ERR_ARGUMENT where seed, rule, steps_per_epoch or global_batch differ, by name; LKS_ERR_MISMATCH
- * where ranks read different files. Nothing is overwritten then. */
+ * Errors: also LKS_ERR_ARGUMENT where seed, rule, steps_per_epoch, global_batch or data_hash differ, by name;
+ * LKS_ERR_MISMATCH where ranks read different files. Nothing is overwritten then. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
 
 #ifdef __cplusplus

@@ -1,11 +1,17 @@
-/* Files that take the place of what was there only once they are complete. */
-#define _GNU_SOURCE /* gettid */
+/* Files that take the place of what was there only once they are complete.
+ *
+ * They are written as PATH.tmp, one name for each target, so that what a writer leaves behind that dies is overwritten
+ * by the next one. Whoever writes it holds a lock on it, which ends with its process; a second writer meanwhile, or one
+ * on a file system without locks, makes a PATH.tmp.<n> that was not there. So nobody writes into another's file, and
+ * the newest that is complete stays. */
+#define _GNU_SOURCE /* flock */
 #include "base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,6 +38,61 @@ static lks_status check_target(const char *path) {
     return LKS_OK;
 }
 
+/* Nothing is truncated yet: the name may be another writer's. Of what is no regular file none is opened for long. */
+static int open_temporary(const char *name) {
+    struct stat info;
+    int descriptor = open(name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (descriptor < 0 || (fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode))) return descriptor;
+    close(descriptor);
+    errno = EEXIST;
+    return -1;
+}
+
+/* Between opening and locking, the one who held the lock may have renamed or removed the file. */
+static bool is_still_named(int descriptor, const char *name) {
+    struct stat held, named;
+    return fstat(descriptor, &held) == 0 && lstat(name, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
+
+/* -1 where the name is another writer's, or cannot be locked. */
+static int open_locked(const char *name) {
+    enum { MAX_TRIES = 16 };
+    for (int i = 0; i < MAX_TRIES; i++) {
+        int descriptor = open_temporary(name);
+        if (descriptor < 0) return -1;
+        bool is_locked = flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+        if (is_locked && is_still_named(descriptor, name)) return descriptor;
+        if (!is_locked && errno != EWOULDBLOCK) unlink(name); /* nobody can lock it, so nobody is writing it */
+        close(descriptor);
+        if (!is_locked) return -1;
+    }
+    return -1;
+}
+
+/* Leaves errno. */
+static int open_own(char *name, size_t name_nbytes, const char *path) {
+    enum { MAX_NAMES = 1000 };
+    int descriptor = -1;
+    errno = EEXIST;
+    for (int i = 1; i <= MAX_NAMES && descriptor < 0 && errno == EEXIST; i++) {
+        snprintf(name, name_nbytes, "%s.tmp.%d", path, i);
+        descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+    return descriptor;
+}
+
+static lks_status open_file(lksi_new_file *file, size_t name_nbytes) {
+    snprintf(file->temporary, name_nbytes, "%s.tmp", file->path);
+    file->descriptor = open_locked(file->temporary);
+    if (file->descriptor < 0) file->descriptor = open_own(file->temporary, name_nbytes, file->path);
+    if (file->descriptor < 0) return fail(file->path);
+    if (ftruncate(file->descriptor, 0) == 0) return LKS_OK;
+    lks_status status = fail(file->path);
+    unlink(file->temporary);
+    return status;
+}
+
 lks_status lksi_new_file_create(lksi_new_file **file, const char *path) {
     LKS_TRY(check_target(path));
     lksi_new_file *created = lksi_alloc(sizeof *created);
@@ -42,12 +103,7 @@ lks_status lksi_new_file_create(lksi_new_file **file, const char *path) {
     created->path = lksi_strdup(path);
     created->temporary = lksi_alloc(nbytes);
     if (created->path == NULL || created->temporary == NULL) goto release_file;
-    snprintf(created->temporary, nbytes, "%s.%d.tmp", path, (int)gettid());
-    created->descriptor = open(created->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (created->descriptor < 0) {
-        status = fail(path);
-        goto release_file;
-    }
+    LKS_TRY_GOTO(open_file(created, nbytes), release_file);
     *file = created;
     return LKS_OK;
 release_file:

@@ -82,8 +82,21 @@ static lks_node *append(lks_graph *graph, const lks_node *filled) {
     return node;
 }
 
-static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, bool may_have_batch) {
+/* Names become keys in files, and no file could be read back that has one of these. */
+static lks_status check_name(const char *name) {
     if (name == NULL || name[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "an input or parameter has no name");
+    if (strcmp(name, "__metadata__") == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "no input or parameter can be named '%s': safetensors files need that name",
+                          name);
+    for (size_t i = 0; name[i] != '\0'; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* and it is not repeated: terminals obey it */
+            return lksi_error(LKS_ERR_ARGUMENT, "the name of an input or parameter has a control character (%d) at %zu",
+                              name[i], i);
+    return LKS_OK;
+}
+
+static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, bool may_have_batch) {
+    LKS_TRY(check_name(name));
     for (size_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i]->name != NULL && strcmp(graph->nodes[i]->name, name) == 0)
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);

@@ -56,6 +56,21 @@ void lksi_checkpoint_destroy(lksi_checkpoint *c) {
     lksi_free(c->states);
 }
 
+bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const char **what) {
+    int64_t per_epoch = position->steps_per_epoch;
+    if (step < 0 || position->epoch < 0 || position->step < 0 || per_epoch < 0)
+        *what = "negative counts";
+    else if (position->step > per_epoch)
+        *what = "a step beyond the epoch's last";
+    else if (per_epoch > 0 && position->epoch > (INT64_MAX - position->step) / per_epoch)
+        *what = "more steps than can be counted";
+    else if (position->epoch * per_epoch + position->step != step)
+        *what = "its epoch and the step in it are not where its steps end";
+    else
+        return true;
+    return false;
+}
+
 lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const char *path, lks_status mine,
                                  uint64_t hash) {
     lks_group *group = trainer->options.group;

@@ -26,13 +26,17 @@ typedef struct lksi_checkpoint {
 lks_status lksi_checkpoint_create(lksi_checkpoint *checkpoint, const lks_trainer *trainer);
 void lksi_checkpoint_destroy(lksi_checkpoint *checkpoint);
 
+/* Whether `step` steps end at `position`, and neither is beyond what numbers hold; *what says what is wrong. Of a
+ * file's counters too: what they say is computed with. */
+bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const char **what);
+
 /* "trainer.counters" (i64) and "trainer.rule" (f64: the fields of the rule that the trainer was made with, then the
  * learning rate that is set now). */
-enum { LKSI_CHECKPOINT_VERSION = 1 };
+enum { LKSI_CHECKPOINT_VERSION = 2 };
 typedef struct lksi_counters {
-    int64_t version, step, epoch, epoch_step, steps_per_epoch, global_batch, seed;
+    int64_t version, step, epoch, epoch_step, steps_per_epoch, global_batch, seed, data_hash;
 } lksi_counters;
-enum { LKSI_N_COUNTERS = 7, LKSI_N_RULE = LKSI_RULE_FIELDS + 1 };
+enum { LKSI_N_COUNTERS = 8, LKSI_N_RULE = LKSI_RULE_FIELDS + 1 };
 #define LKSI_COUNTERS_NAME LKSI_TRAINER_PREFIX "counters"
 #define LKSI_RULE_NAME LKSI_TRAINER_PREFIX "rule"
 

@@ -3,6 +3,7 @@
 
 /* --- what must be as it was --- */
 
+enum { RULE_N_STEPS = 12 }; /* the schedule's: not what users gave, but made from it */
 static const char *const rule_names[LKSI_RULE_FIELDS] = {
     "optimizer", "nesterov",    "lr",        "momentum",     "weight_decay", "beta1",
     "beta2",     "epsilon",     "clip_norm", "schedule",     "first factor", "last factor",
@@ -21,10 +22,16 @@ static lks_status check_rule(const lks_trainer *trainer, const char *path, const
     if (rule[0] != mine[0])
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer %s, this run has %s", path,
                           optimizer_name(rule[0]), optimizer_name(mine[0]));
-    for (int i = 0; i < LKSI_RULE_FIELDS; i++)
-        if (!(mine[i] == rule[i])) /* nor is what is no number */
-            return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g",
-                              path, rule_names[i], rule[i], mine[i]);
+    for (int i = 0; i < LKSI_RULE_FIELDS; i++) {
+        if (mine[i] == rule[i]) continue; /* as nothing does that is no number */
+        if (i == RULE_N_STEPS && trainer->options.optimizer.schedule.kind != LKS_SCHEDULE_STEP)
+            return lksi_error(LKS_ERR_ARGUMENT,
+                              "%s: it was saved with a learning-rate schedule of %.17g steps, this run's has %.17g: "
+                              "its length, which in the trainers follows --epochs or --steps, has to stay",
+                              path, rule[i], mine[i]);
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g", path,
+                          rule_names[i], rule[i], mine[i]);
+    }
     lks_optimizer now = trainer->options.optimizer;
     now.lr = rule[LKSI_RULE_FIELDS];
     if (lksi_optimizer_check(&now) != LKS_OK)
@@ -38,6 +45,14 @@ static lks_status check_number(const char *path, const char *name, int64_t saved
                       (long long)saved, (long long)mine);
 }
 
+static lks_status check_data(const char *path, uint64_t saved, uint64_t mine) {
+    if (saved == 0 || mine == 0 || saved == mine) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "%s: it was saved by a run on other data: its training set has the hash %016llx, this run's "
+                      "%016llx",
+                      path, (unsigned long long)saved, (unsigned long long)mine);
+}
+
 static lks_status check_counters(const lks_trainer *trainer, const char *path, const lksi_counters *counters,
                                  const lks_position *expected) {
     if (counters->version != LKSI_CHECKPOINT_VERSION)
@@ -45,10 +60,15 @@ static lks_status check_counters(const lks_trainer *trainer, const char *path, c
                           (long long)counters->version, LKSI_CHECKPOINT_VERSION);
     LKS_TRY(check_number(path, "seed", counters->seed, (int64_t)trainer->options.seed));
     LKS_TRY(check_number(path, "the global batch", counters->global_batch, expected->global_batch));
+    LKS_TRY(check_data(path, (uint64_t)counters->data_hash, expected->data_hash));
     LKS_TRY(check_number(path, "steps per epoch", counters->steps_per_epoch, expected->steps_per_epoch));
-    if (counters->step < 0 || counters->epoch < 0 || counters->epoch_step < 0)
-        return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': negative counts", path, LKSI_COUNTERS_NAME);
-    return LKS_OK;
+    const char *what;
+    lks_position saved = {
+        .epoch = counters->epoch, .step = counters->epoch_step, .steps_per_epoch = counters->steps_per_epoch};
+    if (lksi_checkpoint_adds_up(&saved, counters->step, &what)) return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %s (epoch %lld, step %lld of %lld, after %lld steps)", path,
+                      LKSI_COUNTERS_NAME, what, (long long)saved.epoch, (long long)saved.step,
+                      (long long)saved.steps_per_epoch, (long long)counters->step);
 }
 
 /* --- the file --- */

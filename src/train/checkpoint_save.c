@@ -8,7 +8,17 @@ static void fill_counters(const lks_trainer *trainer, const lks_position *positi
                                 .epoch_step = position->step,
                                 .steps_per_epoch = position->steps_per_epoch,
                                 .global_batch = position->global_batch,
-                                .seed = (int64_t)trainer->options.seed};
+                                .seed = (int64_t)trainer->options.seed,
+                                .data_hash = (int64_t)position->data_hash};
+}
+
+/* What no trainer would load is not saved either. */
+static lks_status check_position(const lks_trainer *trainer, const char *path, const lks_position *position) {
+    const char *what;
+    if (lksi_checkpoint_adds_up(position, trainer->n_steps, &what)) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: not saved: %s (epoch %lld, step %lld of %lld, after %lld steps)", path,
+                      what, (long long)position->epoch, (long long)position->step, (long long)position->steps_per_epoch,
+                      (long long)trainer->n_steps);
 }
 
 static lks_status begin(const lks_trainer *trainer, lksi_checkpoint *c, const char *path,
@@ -67,9 +77,11 @@ static lks_status open_file(const lks_trainer *trainer, lksi_checkpoint *c, cons
 
 static lks_status save(lks_trainer *trainer, lksi_checkpoint *c, const char *path, const lks_position *position,
                        lksi_safetensors_writer **writer) {
-    LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_save", path, lksi_checkpoint_create(c, trainer), 0));
+    lks_status status = lksi_checkpoint_create(c, trainer);
+    if (status == LKS_OK) status = check_position(trainer, path, position);
+    LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_save", path, status, 0));
     LKS_TRY(lksi_checkpoint_count_rows(trainer, c));
-    lks_status status = open_file(trainer, c, path, writer);
+    status = open_file(trainer, c, path, writer);
     LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_save (file)", path, status, 0));
     LKS_TRY(write_items(trainer, c, *writer, &status));
     if (status == LKS_OK && *writer != NULL) status = finish(trainer, position, *writer);

@@ -105,6 +105,28 @@ static void bad_leaves_and_reshapes_are_named(void **state) {
     }
 }
 
+static void names_that_no_file_could_be_read_back_with_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *expected;
+    } cases[] = {{"__metadata__", "named '__metadata__': safetensors files need that name"},
+                 {"fc\n1", "has a control character (10) at 2"},
+                 {"\033[31mfc", "has a control character (27) at 0"},
+                 {"fc\x7f", "has a control character (127) at 2"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int kind = 0; kind < 3; kind++) {
+            lks_graph *graph = lks_graph_create(lks_device_default(NULL));
+            lks_node *leaf = kind == 0   ? lks_input(graph, cases[i].name, LKS_F32, 0, NULL)
+                             : kind == 1 ? lks_parameter(graph, cases[i].name, 0, NULL, (lks_initializer){0})
+                                         : lks_buffer(graph, cases[i].name, 0, NULL, 0, 0.1);
+            lks_store *store;
+            assert_int_equal(lks_store_create(&store, leaf, NULL), LKS_ERR_ARGUMENT);
+            if (strstr(lks_error_text(), cases[i].expected) == NULL) fail_msg("%s", lks_error_text());
+            assert_null(strchr(lks_error_text(), '\n'));
+            lks_graph_destroy(graph);
+        }
+}
+
 static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
     (void)state;
     fixture f = build(lks_device_default(NULL));
@@ -285,6 +307,7 @@ int main(void) {
         cmocka_unit_test(initial_values_depend_on_seed_and_name_alone),
         cmocka_unit_test(the_first_error_of_a_model_comes_out_of_compile),
         cmocka_unit_test(bad_leaves_and_reshapes_are_named),
+        cmocka_unit_test(names_that_no_file_could_be_read_back_with_are_refused),
         cmocka_unit_test(a_loss_must_be_a_scalar_that_depends_on_parameters),
         cmocka_unit_test(sizes_that_no_memory_holds_are_refused),
         cmocka_unit_test(a_program_trains_on_a_scalar_loss_only),

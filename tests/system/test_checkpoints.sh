@@ -97,6 +97,19 @@ text 2 --steps 50 --resume "$work/text_checkpoint" --quiet
 check "and by others that do" [ "$(hash_of)" = "$whole" ]
 text 3 --steps 17 --resume "$work/text_checkpoint" --save "$work/again"
 check "three ranks save what two saved" cmp -s "$work/again" "$work/text_checkpoint"
+nothing_left() { # STEPS
+  [ "$status" = 0 ] && [ "$(grep -c . "$work/out")" = 1 ] && ! grep -qE "(train|valid)_" "$work/out" "$work/summary" &&
+    grep -q "nothing left to train: $work/text_checkpoint ends at step 17, this run at $1 |.* params " "$work/out"
+}
+text 2 --steps 17 --resume "$work/text_checkpoint" --quiet
+check "resuming with nothing left to train says so in one line" nothing_left 17
+text 2 --steps 10 --resume "$work/text_checkpoint" --quiet
+check "and so where the run would end before its checkpoint" nothing_left 10
+shows_time() { grep -qE '^epoch 1/1 .* \| ([1-9][0-9]*\.[0-9]*|0\.0?[1-9][0-9]?) s$' "$work/out"; }
+text 2 --hidden 512 --steps 10 --save "$work/wide"
+check "an epoch that a run ends in shows its time" shows_time
+text 2 --hidden 512 --steps 20 --resume "$work/wide"
+check "and one that a run is resumed in" shows_time
 
 # --- the file as others see it ---
 cat >"$work/read.py" <<'PYTHON'
@@ -119,7 +132,7 @@ for name in sorted(header):
     if not name.startswith(("optimizer.", "trainer.")):
         weights.update(body[slice(*header[name]["data_offsets"])])
 assert weights.hexdigest() == sys.argv[2], "the weights hash to " + weights.hexdigest()
-counters = struct.unpack("<7q", body[slice(*header["trainer.counters"]["data_offsets"])])
+counters = struct.unpack("<8q", body[slice(*header["trainer.counters"]["data_offsets"])])
 assert counters[1] == 40, counters
 PYTHON
 train 2 --save "$work/checkpoint"
@@ -150,6 +163,29 @@ train 2 --seed 7 --resume "$work/checkpoint"
 check "a checkpoint of another seed is refused by both numbers" refused 1 'seed 1, this run has 7'
 train 2 --batch 32 --resume "$work/checkpoint"
 check "a checkpoint of another batch is refused by both numbers" refused 1 'global batch 64, this run has 32'
+cat >"$work/counters.py" <<'PYTHON'
+"""counters.py CHECKPOINT STEP EPOCH EPOCH_STEP: other counters, and the hash that belongs to them."""
+import hashlib, json, struct, sys
+data = open(sys.argv[1], "rb").read()
+(length,) = struct.unpack("<Q", data[:8])
+header, body = data[8:8 + length], bytearray(data[8 + length:])
+at = json.loads(header)["trainer.counters"]["data_offsets"][0]
+body[at + 8:at + 32] = struct.pack("<3q", *map(int, sys.argv[2:]))
+old = json.loads(header)["__metadata__"]["sha256"].encode()
+open(sys.argv[1], "wb").write(data[:8] + header.replace(old, hashlib.sha256(body).hexdigest().encode()) + body)
+PYTHON
+for counters in "40 $((1 << 54)) 0" "40 $(((1 << 63) - 1)) 22" "5000 0 5000" "0 0 3" "$((1 << 40)) 0 3"; do
+  cp "$work/checkpoint" "$work/counted"
+  python3 "$work/counters.py" "$work/counted" $counters
+  train 2 --resume "$work/counted"
+  check "counters that do not add up ($counters) are refused" refused 1 "$work/counted: entry 'trainer.counters': "
+done
+train 2 --samples 1541 --resume "$work/checkpoint"
+check "a checkpoint of a run on other data is refused" refused 1 "$work/checkpoint: .* other data: .* hash"
+text 2 --decay linear --steps 17 --save "$work/text_checkpoint"
+text 2 --decay linear --steps 50 --resume "$work/text_checkpoint"
+check "a longer run with a schedule over all steps is refused by what was given" \
+  refused 1 'schedule of 17 steps, this run.s has 50: .* --epochs or --steps'
 train 2 --resume "$work/checkpoint" --init "$work/checkpoint"
 check "--init and --resume exclude each other" refused 2 -- '--init and --resume'
 train 2 --save "$work/nowhere/checkpoint"
@@ -158,6 +194,10 @@ train 2 --save "$work"
 check "a directory is not overwritten" refused 1 "$work: the checkpoint cannot be written"
 train 2 --precision bf16
 check "bf16 is refused by name" refused 1 'bf16'
+
+echo "half of what a killed run wrote" >"$work/checkpoint.tmp"
+train 2 --save "$work/checkpoint"
+check "what a death during a save leaves is gone after the next save" [ ! -e "$work/checkpoint.tmp" ]
 
 # --- the other flags ---
 train 2 --run "$work/run"

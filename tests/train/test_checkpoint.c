@@ -3,6 +3,7 @@
 #include "ranks.h"
 
 #include "base/base.h"
+#include "train/checkpoint.h"
 
 #include <fcntl.h>
 #include <lockstep/train.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 enum { BATCH = 64, N_SAMPLES = 1030, STEPS_PER_EPOCH = 17, N_STEPS = 40, SAVED_AT = 22, MAX_FILE = 1 << 16 };
+static const uint64_t DATA_HASH = 0x8123456789abcdef;
 
 static char directory[] = "/tmp/lockstep_checkpoint_XXXXXX";
 static char saved_path[128], other_path[128];
@@ -46,7 +48,7 @@ static lks_node *build(lks_node *x, rule_kind kind, int64_t n_hidden) {
     return lks_linear(h, 4, "fc2");
 }
 
-static int create(set_up *s, rule_kind kind, int64_t n_hidden, uint64_t seed) {
+static int create_with(set_up *s, lks_optimizer rule, rule_kind kind, int64_t n_hidden, uint64_t seed) {
     RANK_OK(lks_init(&s->group, NULL));
     RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = N_SAMPLES,
                                                                                .n_features = 16,
@@ -65,15 +67,16 @@ static int create(set_up *s, rule_kind kind, int64_t n_hidden, uint64_t seed) {
     lks_node *x = lks_input(s->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
     lks_node *y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *logits = build(x, kind, n_hidden);
-    RANK_OK(lks_trainer_create(&s->trainer, lks_cross_entropy(logits, y),
-                               &(lks_trainer_options){.group = s->group,
-                                                      .logits = logits,
-                                                      .features = x,
-                                                      .labels = y,
-                                                      .optimizer = make_rule(kind),
-                                                      .seed = seed}));
+    RANK_OK(lks_trainer_create(
+        &s->trainer, lks_cross_entropy(logits, y),
+        &(lks_trainer_options){
+            .group = s->group, .logits = logits, .features = x, .labels = y, .optimizer = rule, .seed = seed}));
     s->position = (lks_position){.steps_per_epoch = STEPS_PER_EPOCH, .global_batch = BATCH};
     return 0;
+}
+
+static int create(set_up *s, rule_kind kind, int64_t n_hidden, uint64_t seed) {
+    return create_with(s, make_rule(kind), kind, n_hidden, seed);
 }
 
 static void destroy(set_up *s) {
@@ -126,6 +129,7 @@ static int train_and_save(void *argument) {
     set_up s = {0};
     RANK_CHECK(create(&s, r->kind, 20, 4) == 0);
     RANK_CHECK(train(&s, SAVED_AT) == 0);
+    s.position.data_hash = DATA_HASH;
     RANK_OK(lks_trainer_save(s.trainer, saved_path, &s.position));
     RANK_CHECK(note_hash(&s, r->hex) == 0);
     destroy(&s);
@@ -136,6 +140,7 @@ static int resume(void *argument) {
     result *r = argument;
     set_up s = {0};
     RANK_CHECK(create(&s, r->kind, 20, 4) == 0);
+    s.position.data_hash = r->kind == ADAM ? DATA_HASH : 0; /* the same, or nobody asks */
     RANK_OK(lks_trainer_load(s.trainer, saved_path, &s.position));
     RANK_CHECK(s.position.epoch == SAVED_AT / STEPS_PER_EPOCH && s.position.step == SAVED_AT % STEPS_PER_EPOCH);
     RANK_CHECK(train(&s, N_STEPS) == 0);
@@ -163,6 +168,7 @@ static int load_and_save_again(void *argument) {
     result *r = argument;
     set_up s = {0};
     RANK_CHECK(create(&s, r->kind, 20, 4) == 0);
+    s.position.data_hash = DATA_HASH;
     RANK_OK(lks_trainer_load(s.trainer, saved_path, &s.position));
     RANK_CHECK(note_hash(&s, r->hex) == 0);
     RANK_OK(lks_trainer_save(s.trainer, other_path, &s.position));
@@ -287,14 +293,19 @@ typedef struct bad_load {
     bool weights_only;
     lks_status status;
     const char *text;
+    uint64_t data_hash;
+    bool has_long_schedule;
 } bad_load;
 
 static int load_in_vain(void *argument) {
     const bad_load *b = argument;
     set_up s = {0};
     char before[65], after[65];
-    RANK_CHECK(create(&s, b->kind, b->n_hidden, b->seed) == 0);
+    lks_optimizer rule = make_rule(b->kind);
+    if (b->has_long_schedule) rule.schedule = lks_schedule_one_cycle(2 * N_STEPS);
+    RANK_CHECK(create_with(&s, rule, b->kind, b->n_hidden, b->seed) == 0);
     s.position.global_batch = b->batch;
+    s.position.data_hash = b->data_hash;
     RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), before));
     lks_status status = b->weights_only ? lks_trainer_load_weights(s.trainer, b->path)
                                         : lks_trainer_load(s.trainer, b->path, &s.position);
@@ -313,20 +324,105 @@ static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state)
     result saved = {.kind = MOMENTUM};
     run_ranks(2, train_and_save, &saved);
     bad_load cases[] = {
-        {MOMENTUM, 20, 5, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "saved with seed 4, this run has 5"},
-        {MOMENTUM, 20, 4, 32, saved_path, false, LKS_ERR_ARGUMENT, "saved with the global batch 64, this run has 32"},
-        {SGD, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "momentum 0.9"},
-        {ADAM, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "the optimizer SGD, this run has AdamW"},
+        {MOMENTUM, 20, 5, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "saved with seed 4, this run has 5", 0, false},
+        {MOMENTUM, 20, 4, 32, saved_path, false, LKS_ERR_ARGUMENT, "saved with the global batch 64, this run has 32", 0,
+         false},
+        {SGD, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "momentum 0.9", 0, false},
+        {ADAM, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "the optimizer SGD, this run has AdamW", 0, false},
         {MOMENTUM, 33, 4, BATCH, saved_path, false, LKS_ERR_FORMAT,
-         "entry 'bn.bias' has the shape (20), the model's has (33)"},
-        {MOMENTUM, 33, 4, BATCH, saved_path, true, LKS_ERR_FORMAT, "has the shape"},
-        {MOMENTUM, 20, 4, BATCH, other_path, false, LKS_ERR_FORMAT, "has no entry 'trainer.counters'"},
-        {MOMENTUM, 20, 4, BATCH, "/nowhere/checkpoint", false, LKS_ERR_FILE, "No such file"},
+         "entry 'bn.bias' has the shape (20), the model's has (33)", 0, false},
+        {MOMENTUM, 33, 4, BATCH, saved_path, true, LKS_ERR_FORMAT, "has the shape", 0, false},
+        {MOMENTUM, 20, 4, BATCH, other_path, false, LKS_ERR_FORMAT, "has no entry 'trainer.counters'", 0, false},
+        {MOMENTUM, 20, 4, BATCH, "/nowhere/checkpoint", false, LKS_ERR_FILE, "No such file", 0, false},
+        {MOMENTUM, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT,
+         "its training set has the hash 8123456789abcdef, this run's 0000000000000007", 7, false},
+        {MOMENTUM, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT,
+         "a learning-rate schedule of 40 steps, this run's has 80", 0, true},
     };
     result weights = {.kind = MOMENTUM};
     run_ranks(1, load_weights, &weights); /* leaves a file of weights alone */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_ranks(2, load_in_vain, &cases[i]);
 }
+
+/* --- counters that nothing can be computed with, in a file whose hash is good --- */
+
+/* The counters are the last entry but one, the rule is the last. */
+static void write_counters(const unsigned char *good, size_t nbytes, int64_t step, int64_t epoch, int64_t epoch_step) {
+    static unsigned char bytes[MAX_FILE];
+    static const char key[] = "\"sha256\":\"";
+    char hex[65];
+    int64_t counters[LKSI_N_COUNTERS];
+    lksi_sha256 *hash;
+    memcpy(bytes, good, nbytes);
+    size_t begin = 8 + (size_t)bytes[0] + 256 * (size_t)bytes[1];
+    unsigned char *at = bytes + nbytes - LKSI_N_RULE * sizeof(double) - sizeof counters;
+    memcpy(counters, at, sizeof counters);
+    assert_true(counters[1] == SAVED_AT && counters[4] == STEPS_PER_EPOCH);
+    counters[1] = step, counters[2] = epoch, counters[3] = epoch_step;
+    memcpy(at, counters, sizeof counters);
+    assert_ok(lksi_sha256_create(&hash));
+    lksi_sha256_update(hash, bytes + begin, nbytes - begin);
+    lksi_sha256_finish(hash, hex);
+    char *digits = strstr((char *)bytes + 8, key);
+    assert_non_null(digits);
+    memcpy(digits + sizeof key - 1, hex, 64);
+    write_file(other_path, bytes, nbytes);
+}
+
+static void counters_that_do_not_add_up_are_refused_with_their_entry(void **state) {
+    (void)state;
+    static unsigned char good[MAX_FILE];
+    const int64_t per_epoch = STEPS_PER_EPOCH, most = INT64_MAX / STEPS_PER_EPOCH;
+    const struct {
+        int64_t step, epoch, epoch_step;
+        const char *text;
+    } cases[] = {
+        {SAVED_AT, 0, SAVED_AT, "a step beyond the epoch's last (epoch 0, step 22 of 17, after 22 steps)"},
+        {SAVED_AT, (int64_t)1 << 54, 5, "not where its steps end"},
+        {SAVED_AT, most + 1, 0, "more steps than can be counted"},
+        {INT64_MAX, most, INT64_MAX - most * per_epoch + 1, "than can be counted"},
+        {SAVED_AT, INT64_MAX, 5, "more steps than can be counted"},
+        {0, 0, 3, "not where its steps end"},
+        {(int64_t)1 << 40, 0, 3, "not where its steps end"},
+        {SAVED_AT, INT64_MIN, 5, "negative counts"},
+        {SAVED_AT, 1, INT64_MIN, "negative counts"},
+        {-SAVED_AT, 1, 5, "negative counts"},
+    };
+    result saved = {.kind = MOMENTUM};
+    run_ranks(1, train_and_save, &saved);
+    size_t nbytes = read_file(saved_path, good);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        bad_load bad = {MOMENTUM, 20, 4, BATCH, other_path, false, LKS_ERR_FORMAT, cases[i].text, 0, false};
+        write_counters(good, nbytes, cases[i].step, cases[i].epoch, cases[i].epoch_step);
+        run_ranks(2, load_in_vain, &bad);
+        bad.text = "entry 'trainer.counters': ";
+        run_ranks(1, load_in_vain, &bad);
+    }
+}
+
+static int load_the_end_of_an_epoch(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, MOMENTUM, 20, 4) == 0);
+    RANK_OK(lks_trainer_load(s.trainer, other_path, &s.position));
+    RANK_CHECK(s.position.epoch == 1 && s.position.step == STEPS_PER_EPOCH);
+    s.position.step--;
+    RANK_CHECK(lks_trainer_save(s.trainer, saved_path, &s.position) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "not saved: its epoch and the step in it are not where its steps end") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void a_position_that_is_not_the_trainers_is_not_saved(void **state) {
+    (void)state;
+    static unsigned char good[MAX_FILE];
+    result saved = {.kind = MOMENTUM};
+    run_ranks(1, train_and_save, &saved);
+    write_counters(good, read_file(saved_path, good), 2 * STEPS_PER_EPOCH, 1, STEPS_PER_EPOCH);
+    run_ranks(2, load_the_end_of_an_epoch, NULL);
+}
+
+/* --- files that are cut or damaged --- */
 
 /* One trainer, many files. */
 typedef struct spoiled {
@@ -450,6 +546,8 @@ int main(void) {
         cmocka_unit_test(weights_are_taken_from_a_checkpoint_or_a_file_of_weights),
         cmocka_unit_test(files_of_others_are_read),
         cmocka_unit_test(a_checkpoint_of_another_run_is_refused_by_what_differs),
+        cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
+        cmocka_unit_test(a_position_that_is_not_the_trainers_is_not_saved),
         cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),
         cmocka_unit_test(a_file_that_cannot_be_written_is_named_on_all_ranks),

@@ -1,0 +1,126 @@
+/* Files that take a name once they are complete: what a dead writer leaves, and two writers at once. */
+#include "test.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/lockstep_new_file_XXXXXX";
+static char path[64], temporary[80];
+
+static void write_plainly(const char *name, const char *text) {
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void assert_holds(const char *name, const char *text) {
+    char held[64] = "";
+    FILE *file = fopen(name, "r");
+    assert_non_null(file);
+    (void)fread(held, 1, sizeof held - 1, file);
+    fclose(file);
+    assert_string_equal(held, text);
+}
+
+static bool exists(const char *name) {
+    struct stat info;
+    return lstat(name, &info) == 0;
+}
+
+/* Nothing but `path`, which is removed: rmdir fails for a directory that holds something. */
+static void assert_nothing_else_is_left(void) {
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(directory), 0);
+    assert_int_equal(mkdir(directory, 0700), 0);
+}
+
+static void what_a_dead_writer_left_is_taken_over(void **state) {
+    (void)state;
+    write_plainly(path, "old");
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) { /* dies in the middle of its writing */
+        lksi_new_file *file;
+        _exit(lksi_new_file_create(&file, path) == LKS_OK && lksi_new_file_write(file, "half a file", 11) == LKS_OK
+                  ? 0
+                  : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_holds(path, "old");
+    assert_holds(temporary, "half a file");
+    assert_ok(lksi_file_write_atomic(path, "new", 3));
+    assert_holds(path, "new");
+    assert_nothing_else_is_left();
+}
+
+static void two_writers_never_mix_and_the_last_to_end_stays(void **state) {
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        lksi_new_file *files[2];
+        const char *texts[2] = {"one and one", "two and two"};
+        for (int i = 0; i < 2; i++) assert_ok(lksi_new_file_create(&files[i], path));
+        for (int i = 0; i < 2; i++) assert_ok(lksi_new_file_write(files[i], texts[i], 4));
+        for (int i = 0; i < 2; i++) assert_ok(lksi_new_file_write(files[i], texts[i] + 4, 7));
+        assert_ok(lksi_new_file_commit(files[first]));
+        assert_holds(path, texts[first]);
+        lksi_new_file *third; /* the name is free again, or not yet */
+        assert_ok(lksi_new_file_create(&third, path));
+        assert_ok(lksi_new_file_write(third, "three", 5));
+        assert_ok(lksi_new_file_commit(files[1 - first]));
+        assert_holds(path, texts[1 - first]);
+        assert_ok(lksi_new_file_commit(third));
+        assert_holds(path, "three");
+        assert_nothing_else_is_left();
+    }
+}
+
+static void a_discarded_file_leaves_nothing(void **state) {
+    (void)state;
+    lksi_new_file *files[2];
+    write_plainly(path, "old");
+    for (int i = 0; i < 2; i++) assert_ok(lksi_new_file_create(&files[i], path));
+    for (int i = 0; i < 2; i++) lksi_new_file_discard(files[i]);
+    assert_holds(path, "old");
+    assert_nothing_else_is_left();
+}
+
+static void what_bears_the_temporary_name_and_is_no_file_is_left_alone(void **state) {
+    (void)state;
+    char other[80];
+    snprintf(other, sizeof other, "%s/other", directory);
+    for (int kind = 0; kind < 3; kind++) {
+        write_plainly(other, "another's");
+        assert_int_equal(kind == 0   ? symlink(other, temporary)
+                         : kind == 1 ? mkdir(temporary, 0700)
+                                     : mkfifo(temporary, 0600),
+                         0);
+        assert_ok(lksi_file_write_atomic(path, "new", 3));
+        assert_holds(path, "new");
+        assert_holds(other, "another's");
+        assert_true(exists(temporary));
+        assert_int_equal(remove(temporary), 0);
+        assert_int_equal(remove(other), 0);
+        assert_nothing_else_is_left();
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_dead_writer_left_is_taken_over),
+        cmocka_unit_test(two_writers_never_mix_and_the_last_to_end_stays),
+        cmocka_unit_test(a_discarded_file_leaves_nothing),
+        cmocka_unit_test(what_bears_the_temporary_name_and_is_no_file_is_left_alone),
+    };
+    if (mkdtemp(directory) == NULL) return 1;
+    snprintf(path, sizeof path, "%s/file", directory);
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    int n_failed = run_group(tests);
+    return rmdir(directory) != 0 ? 1 : n_failed;
+}
