@@ -64,8 +64,8 @@ static model build(lks_graph *g, int64_t n_words, const model_flags *flags) {
 static lks_optimizer choose_optimizer(const model_flags *flags, lks_schedule schedule) {
     double lr = flags->shared.lr;
     if (flags->optimizer == OPTIMIZER_ADAM)
-        return lks_adam(&(lks_adam_options){.lr = lr > 0 ? lr : 2e-3, .schedule = schedule, .clip_norm = flags->clip});
-    return lks_sgd(&(lks_sgd_options){.lr = lr > 0 ? lr : 20, .schedule = schedule, .clip_norm = flags->clip});
+        return lks_adam(&(lks_adam_options){.lr = lr, .schedule = schedule, .clip_norm = flags->clip});
+    return lks_sgd(&(lks_sgd_options){.lr = lr, .schedule = schedule, .clip_norm = flags->clip});
 }
 
 static int train(const model_flags *flags, lks_group *group, lks_device *device, trainer_text *text) {
@@ -120,12 +120,13 @@ static int language_model(int argc, char **argv) {
         {"--bptt", "words that a step reads, and gradients go back (35)", &flags.bptt, 1, 65536, NULL, NULL},
         {"--dropout", "part of each layer's input that is dropped (0.2)", NULL, 0, 1, NULL, &flags.dropout},
         {"--clip", "largest norm of a gradient; 0: any (0.25)", NULL, 0, 1000000, NULL, &flags.clip},
-        {"--optimizer", "sgd (lr 20), adam (lr 0.002)", &flags.optimizer, 0, 0, "sgd|adam", NULL},
+        {"--optimizer", "sgd (lr 20), adam (lr 0.002) (sgd)", &flags.optimizer, 0, 0, "sgd|adam", NULL},
         {"--decay", "of the learning rate over the run: none, linear, cosine (cosine)", &flags.decay, 0, 0,
          "none|linear|cosine", NULL},
         {.name = NULL}};
     trainer_flags_parse(&flags.shared, own, argc, argv);
     if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.epochs = 13;
+    if (flags.shared.lr == 0) flags.shared.lr = flags.optimizer == OPTIMIZER_ADAM ? 2e-3 : 20;
     lks_group *group;
     int exit_code;
     if (trainer_begin(&flags.shared, own, argv, &group, &exit_code)) return exit_code;

@@ -80,8 +80,8 @@ static int mlp(int argc, char **argv) {
         {"--hidden", "width of the hidden layers (256)", &flags.n_hidden, 1, 1000000, NULL, NULL},
         {"--classes", "classes (32)", &flags.n_classes, 2, 100000, NULL, NULL},
         {"--samples", "samples, of which a tenth is held out (10000)", &flags.n_samples, 10, 100000000, NULL, NULL},
-        {"--shard", "blocks: every rank gets a part of each batch; batches: rank i mod n gets batch i", &flags.shard, 0,
-         0, "blocks|batches", NULL},
+        {"--shard", "blocks: every rank gets a part of each batch; batches: rank i mod n gets batch i (blocks)",
+         &flags.shard, 0, 0, "blocks|batches", NULL},
         {.name = NULL}};
     trainer_flags_parse(&flags.shared, own, argc, argv);
     if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.steps = 1000;

@@ -105,7 +105,7 @@ static int settle(const trainer_flags *flags, const trainer_flag *own, char **ar
         if (flags_differ(flags, own, group)) return 2;
         return lowest_failed(group, rank == 0 && !outputs_are_writable(flags)) == lks_group_size(group) ? -1 : 1;
     }
-    if (rank == 0) trainer_flags_help(argv[0], own);
+    if (rank == 0) trainer_flags_help(argv[0], flags, own);
     return 0;
 }
 

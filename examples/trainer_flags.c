@@ -38,6 +38,33 @@ static void refuse(trainer_flags *flags, const char *format, const char *flag, c
     if (flags->error[0] == '\0') snprintf(flags->error, sizeof flags->error, format, flag, value);
 }
 
+/* "a|b" as "a, b". */
+static void list_choices(const char *choices, char *text, size_t nbytes) {
+    size_t used = 0;
+    for (const char *c = choices; *c != '\0' && used + 3 < nbytes; c++) {
+        text[used++] = *c == '|' ? ',' : *c;
+        if (*c == '|') text[used++] = ' ';
+    }
+    text[used] = '\0';
+}
+
+/* A value that the flag cannot have, and which ones it can. */
+static void refuse_value(trainer_flags *flags, const char *flag, const char *value, const char *possible) {
+    if (flags->error[0] == '\0')
+        snprintf(flags->error, sizeof flags->error, "%.64s cannot be '%.200s'; possible: %s", flag, value, possible);
+}
+
+static void refuse_entry(trainer_flags *flags, const trainer_flag *entry, const char *value) {
+    char possible[160];
+    if (entry->choices != NULL)
+        list_choices(entry->choices, possible, sizeof possible);
+    else if (entry->max == INT64_MAX)
+        snprintf(possible, sizeof possible, "%lld and more", (long long)entry->min);
+    else
+        snprintf(possible, sizeof possible, "%lld to %lld", (long long)entry->min, (long long)entry->max);
+    refuse_value(flags, entry->name, value, possible);
+}
+
 static int parse_real(const char *text, double min, double max, double *value) {
     char *end;
     double parsed = strtod(text, &end);
@@ -53,7 +80,7 @@ static int store(trainer_flags *flags, const trainer_flag *table, const char *fl
         int is_good = table->real != NULL      ? parse_real(value, (double)table->min, (double)table->max, table->real)
                       : table->choices != NULL ? parse_choice(value, table->choices, table->value)
                                                : parse_integer(value, table->min, table->max, table->value);
-        if (!is_good) refuse(flags, "%s cannot be '%s'", flag, value);
+        if (!is_good) refuse_entry(flags, table, value);
         return 1;
     }
     return 0;
@@ -72,7 +99,7 @@ static int store_text(trainer_flags *flags, const char *flag, const char *value)
             return 1;
         }
     if (strcmp(flag, "--lr") != 0) return 0;
-    if (!parse_real(value, 0, 1e6, &flags->lr) || flags->lr == 0) refuse(flags, "%s cannot be '%s'", flag, value);
+    if (!parse_real(value, 0, 1e6, &flags->lr) || flags->lr == 0) refuse_value(flags, flag, value, "above 0, to 1e6");
     return 1;
 }
 
@@ -106,6 +133,15 @@ static int store_switch(trainer_flags *flags, const char *flag) {
     return 0;
 }
 
+/* --help tells the defaults, whatever else the command line says. */
+static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults) {
+    flags->epochs = defaults->epochs;
+    flags->steps = defaults->steps;
+    flags->batch = defaults->batch;
+    flags->lr = defaults->lr;
+    flags->seed = defaults->seed;
+}
+
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
     const trainer_flag shared[] = {{"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
                                    {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
@@ -115,6 +151,7 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
                                    {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
                                    {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
                                    {.name = NULL}};
+    const trainer_flags defaults = *flags;
     for (int i = 1; i < argc && flags->error[0] == '\0'; i++) {
         if (store_switch(flags, argv[i])) continue;
         if (strncmp(argv[i], "--", 2) != 0) {
@@ -126,18 +163,27 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     }
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
-void trainer_flags_help(const char *program, const trainer_flag *own) {
+/* One flag whose default is a number; 0: it has none. */
+static void help_default(const char *flag, const char *help, double value) {
+    printf("  %-18s %s", flag, help);
+    if (value != 0) printf(" (%.9g)", value);
+    printf("\n");
+}
+
+void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own) {
     const char *base = strrchr(program, '/');
     printf("usage: %s [FLAGS]\n"
-           "  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
-           "  --epochs N         passes over the training data\n"
-           "  --steps N          stop after so many steps\n"
-           "  --batch N          samples in one step, over all ranks\n"
-           "  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
-           "  --lr X             learning rate\n"
-           "  --seed N           of the initial weights and the order of samples\n"
+           "  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n",
+           base != NULL ? base + 1 : program);
+    help_default("--epochs N", "passes over the training data", (double)flags->epochs);
+    help_default("--steps N", "stop after so many steps", (double)flags->steps);
+    help_default("--batch N", "samples in one step, over all ranks", (double)flags->batch);
+    help_default("--lr X", "learning rate", flags->lr);
+    help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
+    printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
            "  --device NAME      cpu, reference\n"
            "  --precision NAME   f32, bf16\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
@@ -148,8 +194,7 @@ void trainer_flags_help(const char *program, const trainer_flag *own) {
            "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
            "  --summary FILE     write the results as one JSON object\n"
            "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
-           "  --quiet            only the last line\n",
-           base != NULL ? base + 1 : program);
+           "  --quiet            only the last line\n");
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
 }
 

@@ -38,8 +38,8 @@ typedef struct trainer_flag {
  * flags->error until ranks are known, so that one of them speaks for all. `own` ends with a NULL name. */
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv);
 
-/* Prints how to call `program`. */
-void trainer_flags_help(const char *program, const trainer_flag *own);
+/* Prints how to call `program`. After --help, `flags` hold the defaults: what the caller settles after parsing, too. */
+void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own);
 
 /* Where `name` lies: --data, else $LOCKSTEP_DATA/<name>, else $XDG_CACHE_HOME/lockstep/data/<name> (~/.cache). */
 void trainer_data_directory(const trainer_flags *flags, const char *name, char *directory, size_t nbytes);

@@ -18,7 +18,7 @@ static lks_status evaluate(void *context, lks_trainer *trainer, trainer_split sp
 lks_status trainer_text_create(trainer_text *text, const char *directory, lks_text_level level, int64_t batch,
                                int64_t n_steps, lks_group *group) {
     *text = (trainer_text){0};
-    lks_status status = lks_text_read(&text->text, directory, &(lks_text_options){.level = level});
+    lks_status status = lks_text_read(&text->text, directory, &(lks_text_options){.level = level, .least_tokens = 2});
     if (status != LKS_OK) return status;
     int64_t count;
     const int32_t *tokens = lks_text_tokens(text->text, LKS_SPLIT_TRAIN, &count);

@@ -81,15 +81,16 @@ typedef enum lks_text_split { LKS_SPLIT_TRAIN, LKS_SPLIT_VALID, LKS_SPLIT_TEST }
 
 typedef struct lks_text_options {
     lks_text_level level;
+    int64_t least_tokens; /* that each of the three has; 0: 1. Who predicts each token's next one needs 2 */
 } lks_text_options;
 
 /* Reads ptb.{train,valid,test}.txt from `directory`, or {train,valid,test}.txt. Words are what blanks (space, tab, \r,
  * \v, \f) and line ends part, and every line ends with the word "<eos>", the last one also where its newline is
  * missing. Characters are those of UTF-8, blanks too, and every line ends with "\n". The vocabulary numbers words in
  * the order in which they first appear in train, then valid, then test. `options` may be NULL.
- * Errors: LKS_ERR_FILE (missing directory or file), LKS_ERR_FORMAT (an empty file; with the line: a NUL byte, a word of
- * more than 4096 bytes, what is not UTF-8 where characters are asked for; more than 2^31-1 tokens): each names the
- * file. */
+ * Errors: LKS_ERR_FILE (missing directory or file), LKS_ERR_FORMAT (an empty file, too few tokens; with the line: a NUL
+ * byte, a word of more than 4096 bytes, what is not UTF-8 where characters are asked for; more than 2^31-1 tokens):
+ * each names the file. */
 LKS_API lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_options *options);
 LKS_API void lks_text_destroy(lks_text *text);
 /* The tokens of `split`, each in 0..V-1; they live as long as the text. Writes their number to *count. */

@@ -2,7 +2,8 @@
  *
  * A model is built once from nodes. A node constructor that fails returns the graph's poison node, never NULL, so that
  * a model reads as an expression; the first error, with the node's name, comes out of lks_store_create or
- * lks_program_create. A graph belongs to one rank and is used by one thread at a time.
+ * lks_program_create. A node that is NULL where one is needed is such an error. A graph belongs to one rank and is used
+ * by one thread at a time.
  *
  * Letters: N samples of a batch (LKS_BATCH in dimensions), K input features, M output features, C classes.
  */
@@ -51,13 +52,14 @@ LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, 
                                 lks_initializer initial);
 
 /* What a model keeps beside its parameters: a running average of a statistic. Every training step moves it by
- * value += momentum * (statistic of the global batch - value). Saved and hashed with the parameters. */
+ * value += momentum * (statistic - value), where the statistic is the mean over the ranks, weighted by their samples,
+ * of what each rank's own batch gives. Saved and hashed with the parameters. */
 LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
                              double momentum);
 
 /* --- operators; the others are in operators.h --- */
 
-/* x (...,K), weight (M,K), bias (M) or NULL -> x weight^T + bias (...,M) */
+/* x (...,K), "..." one or more dimensions, weight (M,K), bias (M) or NULL -> x weight^T + bias (...,M) */
 LKS_API lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias);
 LKS_API lks_node *lks_add(lks_node *a, lks_node *b); /* broadcast as in NumPy: see operators.h */
 LKS_API lks_node *lks_relu(lks_node *x);

@@ -23,14 +23,14 @@ LKS_API lks_initializer lks_kaiming_normal(int64_t fan_in);
 LKS_API lks_initializer lks_xavier_uniform(int64_t fan_in, int64_t fan_out);
 LKS_API lks_initializer lks_xavier_normal(int64_t fan_in, int64_t fan_out);
 
-/* --- layers --- */
+/* --- layers. Each has a name, which is neither NULL nor empty. --- */
 
 typedef struct lks_linear_options {
     int no_bias;                   /* 1: y = x W^T */
     const lks_initializer *weight; /* NULL: uniform in +-1/sqrt(K), as torch.nn.Linear */
 } lks_linear_options;
 
-/* x (...,K) -> (...,M), parameters "<name>.weight" (M,K) and "<name>.bias" (M). */
+/* x (...,K) -> (...,M), "..." one or more dimensions; parameters "<name>.weight" (M,K) and "<name>.bias" (M). */
 LKS_API lks_node *lks_linear(lks_node *x, int64_t out_features, const char *name);
 LKS_API lks_node *lks_linear_with(lks_node *x, int64_t out_features, const char *name,
                                   const lks_linear_options *options);

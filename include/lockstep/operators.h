@@ -26,8 +26,8 @@ LKS_API lks_node *lks_gelu(lks_node *x);                     /* x (1 + erf(x / s
 
 /* --- sums, means, softmax --- */
 
-/* Over the `n_axes` axes in `axes` (n_axes 0: all); they vanish, or stay as 1 where keep_dims. The batch axis may be
- * among them. */
+/* Over the `n_axes` axes in `axes` (n_axes 0: all; below 0: refused); they vanish, or stay as 1 where keep_dims. The
+ * batch axis may be among them. */
 LKS_API lks_node *lks_sum(lks_node *x, int n_axes, const int *axes, int keep_dims);
 LKS_API lks_node *lks_mean(lks_node *x, int n_axes, const int *axes, int keep_dims);
 LKS_API lks_node *lks_softmax(lks_node *x);     /* over the last axis */
@@ -68,9 +68,11 @@ LKS_API lks_node *lks_global_avg_pool2d(lks_node *x); /* (N,C,H,W) -> (N,C) */
 
 /* --- normalisation --- */
 
-/* x (N,C,...), the others (C). In training by the statistics of this rank's batch, in evaluation by the running ones,
- * which are buffers (see lks_buffer) of this batch norm alone: they average the mean and the unbiased variance, which
- * counts as 0 where a channel has but one element. Source: Ioffe, Szegedy, "Batch normalization", 2015. */
+/* x (N,C,...), the others (C). In training by the statistics of this rank's own batch, in evaluation by the running
+ * ones, which are buffers of this batch norm alone. These follow the mean and the unbiased variance of each rank's own
+ * batch, averaged over the ranks by their samples (see lks_buffer): not the variance of the global batch. Where a
+ * channel has but one value in a rank's batch, its variance is 0: y = bias, x and weight get no gradient, and the
+ * unbiased variance counts as 0 too; PyTorch refuses that. Source: Ioffe, Szegedy, "Batch normalization", 2015. */
 LKS_API lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias, lks_node *running_mean,
                                           lks_node *running_var, double epsilon);
 /* x (...,K), weight (K), bias (K). Source: Ba, Kiros, Hinton, "Layer normalization", 2016. */
@@ -104,7 +106,8 @@ LKS_API lks_recurrent lks_rnn_function(lks_node *x, lks_node *h0, lks_node *w_ih
 /* --- losses: scalars, means --- */
 
 typedef struct lks_cross_entropy_options {
-    int has_ignored;        /* 1: labels equal to `ignored` do not count; the mean is over the others */
+    int has_ignored;        /* 1: labels equal to `ignored` do not count; the mean is over the others, and 0 where
+                             * there are none (PyTorch: NaN) */
     int32_t ignored;        /* need not be in 0..C-1 */
     double label_smoothing; /* 0 to 1. Szegedy et al., "Rethinking the inception architecture", 2016 */
 } lks_cross_entropy_options;

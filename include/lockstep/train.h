@@ -40,7 +40,10 @@ typedef struct lks_metrics {
 } lks_metrics;
 
 /* Makes the store (parameters, gradients) of `loss` and what updates it. The graph and the group must outlive it.
- * Collective. Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create. */
+ * Collective. An option that cannot be meant (lr NaN, Nesterov's momentum without momentum, a state that does not fit)
+ * fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait.
+ * Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create; LKS_ERR_UNSUPPORTED: a graph on a
+ * device that does not compute in f32, which batches are in; LKS_ERR_ARGUMENT: an option. */
 LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 

@@ -121,6 +121,18 @@ static lks_status push_string(reader *r, size_t length_nbytes) {
 static lks_status push_short_string(reader *r) { return push_string(r, 1); }
 static lks_status push_long_string(reader *r) { return push_string(r, 4); }
 
+/* A module and a name in it, each with a newline after it, as text to show: cut where it is long. */
+static void format_name(const reader *r, char *text, size_t nbytes) {
+    const uint8_t *bytes = (const uint8_t *)r->file->data;
+    size_t used = 0;
+    for (size_t at = r->at, n_lines = 0; at < r->file->nbytes && used + 1 < nbytes; at++) {
+        bool is_end = bytes[at] == '\n';
+        if (is_end && ++n_lines == 2) break;
+        text[used++] = is_end ? '.' : bytes[at] >= ' ' && bytes[at] < 0x7f ? (char)bytes[at] : '?';
+    }
+    text[used] = '\0';
+}
+
 static lks_status push_name(reader *r) {
     static const struct {
         const char *text;
@@ -135,7 +147,10 @@ static lks_status push_name(reader *r) {
         r->at += nbytes;
         return push(r, (lksi_pickle_value){.kind = names[i].kind});
     }
-    return fail(r, "the name is none that CIFAR-10's batches use");
+    char name[65], text[160];
+    format_name(r, name, sizeof name);
+    snprintf(text, sizeof text, "the name is none that CIFAR-10's batches use: '%s'", name);
+    return fail(r, text);
 }
 
 static lks_status put(reader *r, size_t index_nbytes) {

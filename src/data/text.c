@@ -47,9 +47,20 @@ static int sequence_nbytes(unsigned char byte) {
     return byte >= 0xf0 && byte < 0xf5 ? 4 : 0;
 }
 
+/* What may follow it at once: after four first bytes not every continuation, else there would be sequences longer than
+ * they need to be, surrogates, and characters beyond the last. */
+static bool may_follow(unsigned char first, unsigned char second) {
+    if ((second & 0xc0) != 0x80) return false;
+    if (first == 0xe0) return second >= 0xa0;
+    if (first == 0xed) return second < 0xa0;
+    if (first == 0xf0) return second >= 0x90;
+    return first != 0xf4 || second < 0x90;
+}
+
 static lks_status take_character(cutter *c) {
-    int nbytes = sequence_nbytes((unsigned char)*c->next), n_found = 1;
-    while (n_found < nbytes && c->next + n_found < c->end && ((unsigned char)c->next[n_found] & 0xc0) == 0x80)
+    const unsigned char *bytes = (const unsigned char *)c->next;
+    int nbytes = sequence_nbytes(bytes[0]), n_found = 1;
+    while (n_found < nbytes && c->next + n_found < c->end && may_follow(n_found == 1 ? bytes[0] : 0, bytes[n_found]))
         n_found++;
     if (nbytes == 0 || n_found < nbytes)
         return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: byte 0x%02x does not belong to UTF-8", c->path,
@@ -106,7 +117,8 @@ static lks_status find_file(const char *directory, const char *name, char *path,
     return lksi_error(LKS_ERR_FILE, "%s: no such file, nor ptb.%s.txt", path, name);
 }
 
-static lks_status read_split(lks_text *text, lks_text_split split, const char *directory, const char *name) {
+static lks_status read_split(lks_text *text, lks_text_split split, const char *directory, const char *name,
+                             int64_t least_tokens) {
     char path[4096];
     void *data;
     lksi_file file = {.path = path};
@@ -115,12 +127,17 @@ static lks_status read_split(lks_text *text, lks_text_split split, const char *d
     file.data = data;
     lks_status status = lksi_text_parse(text, split, &file, INT32_MAX);
     lksi_free(data);
-    return status;
+    LKS_TRY(status);
+    int64_t count = (int64_t)text->splits[split].count;
+    if (count >= least_tokens) return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT, "%s: a text of %lld %s, where at least %lld are needed", path, (long long)count,
+                      count == 1 ? "token" : "tokens", (long long)least_tokens);
 }
 
 lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_options *options) {
     static const char *const names[LKSI_N_SPLITS] = {"train", "valid", "test"};
     lks_text_level level = options != NULL ? options->level : LKS_TEXT_WORDS;
+    int64_t least_tokens = options != NULL ? options->least_tokens : 0;
     if (level != LKS_TEXT_WORDS && level != LKS_TEXT_CHARACTERS)
         return lksi_error(LKS_ERR_ARGUMENT, "text level %d is unknown", (int)level);
     LKS_TRY(lksi_check_directory(directory, "a text"));
@@ -128,7 +145,7 @@ lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_
     if (created == NULL) return LKS_ERR_MEMORY;
     created->level = level;
     for (int split = 0; split < LKSI_N_SPLITS; split++) {
-        lks_status status = read_split(created, (lks_text_split)split, directory, names[split]);
+        lks_status status = read_split(created, (lks_text_split)split, directory, names[split], least_tokens);
         if (status == LKS_OK) continue;
         lks_text_destroy(created);
         return status;

@@ -331,7 +331,9 @@ static lks_status check_options(const lks_store *store, const lks_program_option
                           options->loss->outputs[0].n_dims);
     for (int i = -1; i < options->n_outputs; i++) {
         const lks_node *node = i < 0 ? options->loss : options->outputs[i];
-        if (node != NULL && node->graph != store->graph)
+        if (i < 0 && node == NULL) continue;
+        LKS_TRY(lksi_node_check(node, i < 0 ? "the loss" : "an output"));
+        if (node->graph != store->graph)
             return lksi_error(LKS_ERR_ARGUMENT, "output %d is a node of another graph than the store's", i);
     }
     return LKS_OK;

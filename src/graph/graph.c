@@ -5,6 +5,10 @@
 
 /* Stands in where not even the graph could be allocated. */
 static lks_node no_graph;
+/* Poison after an error that no graph can keep: its text is the thread's, as a model is built by one. */
+static lks_node no_node;
+static _Thread_local lks_status no_node_status;
+static _Thread_local char no_node_error[256];
 
 lks_graph *lks_graph_create(lks_device *device) {
     lks_graph *graph = lksi_alloc(sizeof *graph);
@@ -26,7 +30,11 @@ void lks_graph_destroy(lks_graph *graph) {
 }
 
 lks_node *lksi_graph_poison(lks_graph *graph, lks_status status) {
-    if (graph == NULL) return &no_graph;
+    if (graph == NULL) {
+        no_node_status = status;
+        snprintf(no_node_error, sizeof no_node_error, "%s", lks_error_text());
+        return &no_node;
+    }
     if (graph->status == LKS_OK) {
         graph->status = status;
         graph->error = lksi_strdup(lks_error_text());
@@ -40,14 +48,26 @@ lks_status lksi_graph_check(lks_graph *graph) {
     return lksi_error(graph->status, "%s", graph->error != NULL ? graph->error : lks_status_text(graph->status));
 }
 
-bool lksi_node_is_poison(const lks_node *node) { return node->id < 0 || node->graph == NULL; }
+lks_status lksi_node_check(const lks_node *node, const char *what) {
+    if (node == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s is NULL", what);
+    if (node != &no_node) return lksi_graph_check(node->graph);
+    if (no_node_status != LKS_OK) return lksi_error(no_node_status, "%s", no_node_error);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s was made from a node that is NULL", what); /* by another thread */
+}
+
+lks_node *lksi_node_given(lks_node *node, const char *what) {
+    if (node != NULL) return node;
+    return lksi_graph_poison(NULL, lksi_error(LKS_ERR_ARGUMENT, "%s: input 0 is NULL", what));
+}
+
+bool lksi_node_is_poison(const lks_node *node) { return node == NULL || node->id < 0 || node->graph == NULL; }
 lks_device *lksi_graph_device(const lks_graph *graph) { return graph->device; }
-lks_graph *lks_node_graph(lks_node *node) { return node->graph; }
-lks_type lks_node_type(const lks_node *node) { return node->outputs[0].type; }
-int lks_node_n_dims(const lks_node *node) { return node->outputs[0].n_dims; }
+lks_graph *lks_node_graph(lks_node *node) { return node != NULL ? node->graph : NULL; }
+lks_type lks_node_type(const lks_node *node) { return node != NULL ? node->outputs[0].type : (lks_type)0; }
+int lks_node_n_dims(const lks_node *node) { return node != NULL ? node->outputs[0].n_dims : 0; }
 
 int64_t lks_node_dim(const lks_node *node, int i) {
-    return i >= 0 && i < node->outputs[0].n_dims ? node->outputs[0].dims[i] : 0;
+    return i >= 0 && i < lks_node_n_dims(node) ? node->outputs[0].dims[i] : 0;
 }
 
 uint64_t lksi_graph_fingerprint(const lks_graph *graph) {
@@ -150,17 +170,33 @@ lks_node *lksi_graph_random(lks_graph *graph) {
     return append(graph, &(lks_node){.op = LKSI_OP_RANDOM, .n_outputs = 1, .outputs[0] = {LKS_I64, 1, {3}}});
 }
 
+/* All inputs are there, of one graph, and none is poison; else *answer says what to return instead. */
+static bool check_inputs(lksi_op op, lks_node *const *inputs, int n_inputs, lks_node **answer) {
+    lks_graph *graph = NULL;
+    for (int i = 0; i < n_inputs; i++) {
+        if (inputs[i] != NULL && lksi_node_is_poison(inputs[i])) return *answer = inputs[i], false; /* it spreads */
+        if (inputs[i] != NULL && graph == NULL) graph = inputs[i]->graph;
+    }
+    lks_status status = LKS_OK;
+    for (int i = 0; i < n_inputs && status == LKS_OK; i++) {
+        if (inputs[i] == NULL)
+            status = lksi_error(LKS_ERR_ARGUMENT, "%s: input %d is NULL", lksi_op_name(op), i);
+        else if (inputs[i]->graph != graph)
+            status = lksi_error(LKS_ERR_ARGUMENT, "%s: its inputs are nodes of two graphs", lksi_op_name(op));
+    }
+    if (status != LKS_OK) *answer = lksi_graph_poison(graph, status);
+    return status == LKS_OK;
+}
+
 lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_node *const *inputs, int n_inputs,
                              const lksi_tensor *result) {
+    lks_node *answer;
+    if (!check_inputs(op, inputs, n_inputs, &answer)) return answer;
     lks_graph *graph = inputs[0]->graph;
     lks_node node = {.op = op, .n_inputs = n_inputs, .n_outputs = lksi_op_n_outputs(op)};
     if (attributes != NULL) node.attributes = *attributes;
     lksi_tensor shapes[LKSI_MAX_INPUTS];
     for (int i = 0; i < n_inputs; i++) {
-        if (lksi_node_is_poison(inputs[i])) return inputs[i]; /* poison spreads */
-        if (inputs[i]->graph != graph)
-            return lksi_graph_poison(
-                graph, lksi_error(LKS_ERR_ARGUMENT, "%s: its inputs are nodes of two graphs", lksi_op_name(op)));
         node.inputs[i] = inputs[i];
         shapes[i] = inputs[i]->outputs[0];
     }
@@ -186,7 +222,8 @@ lks_node *lks_tanh(lks_node *x) { return lksi_graph_operate(LKSI_OP_TANH, NULL, 
 lks_node *lks_sigmoid(lks_node *x) { return lksi_graph_operate(LKSI_OP_SIGMOID, NULL, &x, 1, NULL); }
 
 lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
-    lksi_tensor result = {.type = x->outputs[0].type, .n_dims = n_dims};
+    lksi_tensor result = {.type = lks_node_type(x), .n_dims = n_dims};
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, "reshape");
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible",
                                                       n_dims, LKSI_MAX_DIMS));

@@ -6,9 +6,12 @@
 
 #include <lockstep/graph.h>
 
-/* Poisons the graph with an error whose text is already set; returns its poison node. For constructors in nn/. */
+/* Poisons the graph with an error whose text is already set; returns its poison node. For constructors in nn/. Where
+ * no graph is known (NULL), a poison node that belongs to none: its error is the last such one of this thread. */
 lks_node *lksi_graph_poison(lks_graph *graph, lks_status status);
-bool lksi_node_is_poison(const lks_node *node);
+bool lksi_node_is_poison(const lks_node *node); /* so is NULL, but no constructor may return that */
+/* `node`; where it is NULL, poison with an error that says so of `what`. */
+lks_node *lksi_node_given(lks_node *node, const char *what);
 lks_device *lksi_graph_device(const lks_graph *graph);
 /* Hash over the graph with its symbolic batch: equal on ranks that built the same model. */
 uint64_t lksi_graph_fingerprint(const lks_graph *graph);

@@ -30,7 +30,7 @@ struct lks_graph {
 };
 
 /* An operator node. `attributes` NULL: all 0; `result`: its shape where the catalogue says "given". Poison in, poison
- * out. */
+ * out; an input that is NULL is an error of its own. */
 lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_node *const *inputs, int n_inputs,
                              const lksi_tensor *result);
 
@@ -39,6 +39,8 @@ lks_node *lksi_graph_random(lks_graph *graph);
 
 /* The graph's first error again, if it had one. */
 lks_status lksi_graph_check(lks_graph *graph);
+/* That of the graph that `node` belongs to, or of the poison that belongs to none. */
+lks_status lksi_node_check(const lks_node *node, const char *what);
 
 /* --- the intermediate form that is differentiated and lowered --- */
 

@@ -23,7 +23,7 @@ lks_node *lks_conv2d_function(lks_node *x, lks_node *weight, lks_node *bias, con
 }
 
 static lks_node *pool(lksi_op op, lks_node *x, int64_t height, int64_t width, const lks_window_options *options) {
-    if (lksi_node_is_poison(x)) return x;
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, lksi_op_name(op));
     lksi_attributes a = attributes_of(options, height, width);
     if (a.dilation[0] != 1 || a.dilation[1] != 1 || a.groups != 1)
         return lksi_graph_poison(x->graph,
@@ -42,7 +42,7 @@ lks_node *lks_avg_pool2d(lks_node *x, int64_t height, int64_t width, const lks_w
 }
 
 lks_node *lks_global_avg_pool2d(lks_node *x) {
-    if (lksi_node_is_poison(x)) return x;
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, "global_avg_pool2d");
     if (lks_node_n_dims(x) != 4)
         return lksi_graph_poison(
             x->graph,

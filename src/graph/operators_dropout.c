@@ -12,7 +12,7 @@ static uint64_t next_stream(const lks_graph *graph) {
 
 lks_node *lks_dropout(lks_node *x, double probability) {
     lks_graph *graph = lks_node_graph(x);
-    if (lksi_node_is_poison(x)) return x;
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, "dropout");
     if (lks_node_dim(x, 0) != LKS_BATCH) {
         char shape[128];
         lksi_tensor_format(&x->outputs[0], shape, sizeof shape);

@@ -20,7 +20,7 @@ lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias,
                                   lks_node *running_var, double epsilon) {
     lks_node *inputs[] = {x, weight, bias, running_mean, running_var};
     for (int i = 0; i < 5; i++)
-        if (lksi_node_is_poison(inputs[i])) return inputs[i];
+        if (lksi_node_is_poison(inputs[i])) return lksi_graph_operate(LKSI_OP_BATCH_NORM, NULL, inputs, 5, NULL);
     lks_status status = check_running(x, running_mean);
     if (status == LKS_OK) status = check_running(x, running_var);
     if (status == LKS_OK && running_mean == running_var)

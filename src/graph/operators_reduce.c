@@ -6,7 +6,11 @@
 static lks_node *reduce(lksi_op op, lks_node *x, int n_axes, const int *axes, int keep_dims) {
     int n_dims = lks_node_n_dims(x);
     lksi_attributes attributes = {.keep_dims = keep_dims != 0};
-    if (lksi_node_is_poison(x)) return x;
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, lksi_op_name(op));
+    if (n_axes < 0)
+        return lksi_graph_poison(
+            lks_node_graph(x),
+            lksi_error(LKS_ERR_ARGUMENT, "%s: %d axes; 0 (all) to %d are possible", lksi_op_name(op), n_axes, n_dims));
     if (n_axes == 0) attributes.axes = (INT64_C(1) << n_dims) - 1;
     for (int i = 0; i < n_axes; i++) {
         if (axes[i] < 0 || axes[i] >= n_dims || (attributes.axes >> axes[i] & 1) != 0)

@@ -83,7 +83,7 @@ static lks_status make_slots(lks_store *store, lks_node *loss) {
 }
 
 lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_store_memory *memory) {
-    LKS_TRY(lksi_graph_check(loss->graph));
+    LKS_TRY(lksi_node_check(loss, "the loss"));
     if (loss->outputs[0].n_dims != 0)
         return lksi_error(LKS_ERR_ARGUMENT, "the loss has %d dimensions; it must be a scalar", loss->outputs[0].n_dims);
     lks_store *created = lksi_alloc(sizeof *created);

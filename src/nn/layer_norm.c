@@ -2,6 +2,7 @@
 #include "nn/nn_internal.h"
 
 lks_node *lks_layer_norm(lks_node *x, const char *name) {
+    x = lksi_layer_input(x, "layer_norm", name);
     if (lksi_node_is_poison(x)) return x;
     lks_graph *graph = lks_node_graph(x);
     int64_t k = lksi_last_dim(x);

@@ -52,6 +52,7 @@ static lks_recurrent_result poisoned(lks_node *poison) {
 
 lks_recurrent_result lks_recurrent_layers(lks_node *x, const char *name, const lks_recurrent_options *options) {
     int n_layers = options->n_layers == 0 ? 1 : options->n_layers;
+    x = lksi_layer_input(x, "recurrent layers", name);
     if (lksi_node_is_poison(x)) return poisoned(x);
     lks_status status = check(name, options, n_layers);
     if (status != LKS_OK) return poisoned(lksi_graph_poison(lks_node_graph(x), status));

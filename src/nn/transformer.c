@@ -34,6 +34,7 @@ static lks_node *project(lks_node *x, int64_t out_features, const char *name, co
 }
 
 lks_node *lks_self_attention(lks_node *x, int n_heads, int is_causal, double dropout, const char *name) {
+    x = lksi_layer_input(x, "attention", name);
     if (lksi_node_is_poison(x)) return x;
     int64_t t = lks_node_dim(x, 1), k = lks_node_dim(x, 2);
     if (lks_node_n_dims(x) != 3 || n_heads < 1 || k % n_heads != 0)
@@ -61,6 +62,7 @@ static const char *join(char *text, size_t nbytes, const char *name, const char 
 static lks_node *drop(lks_node *x, double dropout) { return dropout != 0 ? lks_dropout(x, dropout) : x; }
 
 lks_node *lks_transformer_block(lks_node *x, const char *name, const lks_transformer_options *options) {
+    x = lksi_layer_input(x, "transformer block", name);
     if (lksi_node_is_poison(x)) return x;
     char part[512];
     int64_t k = lksi_last_dim(x), feedforward = options->feedforward > 0 ? options->feedforward : 4 * k;

@@ -13,7 +13,7 @@ static lks_status infer_forward(const lksi_inference *q) {
     bool fits = x->n_dims >= 2 && w->n_dims == 2 && x->dims[x->n_dims - 1] == w->dims[1] &&
                 lksi_type_is_float(x->type) && w->type == x->type;
     if (fits && q->n_inputs == 3) fits = in[2].n_dims == 1 && in[2].dims[0] == w->dims[0] && in[2].type == x->type;
-    if (!fits) return lksi_misfit(q, "x (...,K), W (M,K) and b (M)");
+    if (!fits) return lksi_misfit(q, "x (...,K), \"...\" one or more dimensions, W (M,K) and b (M)");
     q->outputs[0] = with_last(x, w->dims[0]);
     return LKS_OK;
 }

@@ -25,6 +25,8 @@ lks_status lksi_tensor_check(const lksi_tensor *tensor, int64_t batch, const cha
         if (dim >= 1 && !__builtin_mul_overflow(nbytes, dim, &nbytes) && nbytes <= INT64_MAX / 16) continue;
         char shape[128];
         lksi_tensor_format(tensor, shape, sizeof shape);
+        if (dim < 1)
+            return lksi_error(LKS_ERR_SHAPE, "'%s' of shape %s: dimension %d must be at least 1", what, shape, i);
         return lksi_error(LKS_ERR_SHAPE, "'%s' of shape %s is larger than any memory", what, shape);
     }
     return LKS_OK;

@@ -9,21 +9,28 @@ static lks_status prepare(lks_trainer *trainer) {
     return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
-    if (options->group == NULL || options->features == NULL || options->labels == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group, features and labels");
-    lks_graph *graph = lks_node_graph(loss);
+static lks_status check_options(lks_node *loss, const lks_trainer_options *options) {
+    if (options->features == NULL || options->labels == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
+    const lks_graph *graph = lks_node_graph(loss);
     if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
                           lks_type_name(lksi_graph_device(graph)->float_type));
     if (options->accumulate < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
+    return LKS_OK;
+}
+
+lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
+    if (options->group == NULL) return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group");
+    lks_status status = check_options(loss, options);
+    if (status != LKS_OK) return lksi_group_fail(options->group, status); /* the others must not wait for this rank */
     lks_trainer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
     if (options->logits != NULL) created->n_correct = lks_count_correct(options->logits, options->labels);
-    lks_status status = prepare(created);
+    status = prepare(created);
     if (status != LKS_OK) {
         (void)lksi_group_fail(options->group, status);
         goto destroy_trainer;

@@ -103,7 +103,8 @@ static void a_pickle_of_something_else_is_refused(void **state) {
         size_t nbytes;
     } cases[] = {
         CASE("_reconstruct", "_destructive", "opcode 0x63 at byte 14: the name is none"),
-        CASE("cnumpy\ndtype", "cposix\nsyste", "opcode 0x63 at byte 88: the name is none"),
+        CASE("cnumpy\ndtype", "cposix\nsyste",
+             "opcode 0x63 at byte 88: the name is none that CIFAR-10's batches use: 'posix.syste'"),
         CASE("U\002u1", "U\002i1", "'data' is not a row-major numpy array of u1"),
         CASE("(K\001K\002M", "(K\002K\002M", "'data' is not a row-major numpy array of u1"),
         CASE("tb\211T", "tbNT", "'data' is not a row-major numpy array of u1"),
@@ -149,6 +150,10 @@ static void small_pickles_that_make_no_sense_are_refused(void **state) {
     SMALL("N(tR.", "it calls what is no function");
     SMALL("cnumpy\nndarray\n(tR.", "it calls what is no function");
     SMALL("cnumpy\ndtype\n(tR(tb(tb.", "an object with two states");
+    SMALL("cos\033[1m\nsys\377tem\n.", "batches use: 'os?[1m.sys?tem'");
+    SMALL("cnumpy", "batches use: 'numpy'");
+    SMALL("caaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nb\n.",
+          "batches use: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'");
     SMALL("Nr\377\377\377\377.", "a memo larger than");
     SMALL("T\377\377\377\377x", "truncated");
 }

@@ -82,7 +82,10 @@ static void characters_are_those_of_utf8(void **state) {
 
 static void what_is_not_utf8_is_refused_with_its_line(void **state) {
     (void)state;
-    static const char *const bad[] = {"\x80", "\xc3(", "\xff", "\xc0\x80", "\xe2\x82", "\xf0\x9f\x98"};
+    static const char *const bad[] = {"\x80", "\xc3(", "\xff", "\xc0\x80", "\xe2\x82", "\xf0\x9f\x98",
+                                      /* a surrogate, sequences longer than need be, beyond the last character */
+                                      "\xed\xa0\x80", "\xed\xbf\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf",
+                                      "\xf4\x90\x80\x80"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char valid[64], part[64];
         snprintf(valid, sizeof valid, "fine\n\xc3\xa4 %s", bad[i]);
@@ -90,6 +93,30 @@ static void what_is_not_utf8_is_refused_with_its_line(void **state) {
         write_three("a", valid, "b");
         assert_refused(LKS_ERR_FORMAT, LKS_TEXT_CHARACTERS, "ptb.valid.txt", part);
         lks_text_destroy(read_text(LKS_TEXT_WORDS)); /* words may be of any bytes */
+    }
+}
+
+static void the_first_and_last_of_each_length_are_characters(void **state) {
+    (void)state;
+    write_three("\xc2\x80\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", "a",
+                "a");
+    lks_text *text = read_text(LKS_TEXT_CHARACTERS);
+    assert_tokens(text, LKS_SPLIT_TRAIN, (int32_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8}, 9);
+    lks_text_destroy(text);
+}
+
+static void a_split_of_too_few_tokens_is_named(void **state) {
+    (void)state;
+    static const char *const names[] = {"train", "valid", "test"};
+    for (int i = 0; i < 3; i++) {
+        char part[32];
+        lks_text *text = NULL;
+        write_three(i == 0 ? "\n" : "a\n", i == 1 ? "\n" : "a\n", i == 2 ? "\n" : "a\n");
+        assert_int_equal(lks_text_read(&text, directory, &(lks_text_options){.least_tokens = 2}), LKS_ERR_FORMAT);
+        snprintf(part, sizeof part, "/ptb.%s.txt: a text of 1 token, ", names[i]);
+        if (text != NULL || strstr(lks_error_text(), part) == NULL) fail_msg("%s", lks_error_text());
+        assert_int_equal(lks_memory_nbytes(), 0);
+        lks_text_destroy(read_text(LKS_TEXT_WORDS)); /* one will do by default */
     }
 }
 
@@ -230,6 +257,8 @@ int main(void) {
         IN_DIRECTORY(plain_names_are_accepted_and_a_last_line_needs_no_newline),
         IN_DIRECTORY(characters_are_those_of_utf8),
         IN_DIRECTORY(what_is_not_utf8_is_refused_with_its_line),
+        IN_DIRECTORY(the_first_and_last_of_each_length_are_characters),
+        IN_DIRECTORY(a_split_of_too_few_tokens_is_named),
         IN_DIRECTORY(missing_and_empty_files_are_named),
         IN_DIRECTORY(a_nul_byte_is_refused_with_file_and_line),
         IN_DIRECTORY(words_have_at_most_4096_bytes),

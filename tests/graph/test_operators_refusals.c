@@ -80,6 +80,41 @@ static lks_node *smoothing_beyond(const leaves *l) {
 static lks_node *mse_misfit(const leaves *l) { return lks_mse(l->x, l->w); }
 static lks_node *bce_misfit(const leaves *l) { return lks_bce_with_logits(l->x, l->numbers); }
 
+static lks_node *image(const leaves *l) {
+    return lks_input(l->graph, "image", LKS_F32, 4, (int64_t[]){LKS_BATCH, 1, 4, 4});
+}
+static lks_node *no(const leaves *l) { return (void)l, NULL; }
+static lks_node *sum_negative(const leaves *l) { return lks_sum(l->x, -7, NULL, 0); }
+static lks_node *concat_none(const leaves *l) { return lks_concat((lks_node *[]){l->x}, 0, 1); }
+static lks_node *pool_window(const leaves *l) { return lks_max_pool2d(image(l), 0, 2, NULL); }
+static lks_node *reshape_negative(const leaves *l) { return lks_reshape(l->x, 2, (int64_t[]){-2, -2}); }
+static lks_node *linear_vector(const leaves *l) { return lks_linear_function(l->numbers, l->w, NULL); }
+static lks_node *relu_null(const leaves *l) { return lks_relu(no(l)); }
+static lks_node *mul_null(const leaves *l) { return lks_mul(l->x, no(l)); }
+static lks_node *null_mul(const leaves *l) { return lks_mul(no(l), l->x); }
+static lks_node *linear_null(const leaves *l) { return lks_linear_function(l->x, no(l), NULL); }
+static lks_node *conv2d_null(const leaves *l) { return lks_conv2d_function(image(l), no(l), NULL, NULL); }
+static lks_node *reshape_null(const leaves *l) { return lks_reshape(no(l), 9, NULL); }
+static lks_node *sum_null(const leaves *l) { return lks_sum(no(l), 0, NULL, 0); }
+static lks_node *dropout_null(const leaves *l) { return lks_dropout(no(l), 0.5); }
+static lks_node *transpose_null(const leaves *l) { return lks_transpose(no(l), (int[]){0}); }
+static lks_node *concat_null(const leaves *l) { return lks_concat((lks_node *[]){l->x, no(l)}, 2, 1); }
+static lks_node *concat_of_null(const leaves *l) { return (void)l, lks_concat(NULL, 3, 1); }
+static lks_node *max_pool_null(const leaves *l) { return lks_max_pool2d(no(l), 2, 2, NULL); }
+static lks_node *global_pool_null(const leaves *l) { return lks_global_avg_pool2d(no(l)); }
+static lks_node *batch_norm_null(const leaves *l) {
+    return lks_batch_norm_function(l->wide, l->w, l->w, no(l), l->w, 1e-5);
+}
+static lks_node *lstm_null(const leaves *l) {
+    return lks_lstm_function(l->wide, l->x, no(l), l->w, l->w, l->w, l->w).c;
+}
+static lks_node *cross_entropy_null(const leaves *l) { return lks_cross_entropy(l->x, no(l)); }
+static lks_node *split_null(const leaves *l) {
+    lks_node *parts[2];
+    lks_split(no(l), 1, 2, parts);
+    return parts[1];
+}
+
 static const refusal refusals[] = {
     {leaky_flat, LKS_ERR_ARGUMENT, "slope must be above 0, not 0"},
     {leaky_nan, LKS_ERR_ARGUMENT, "slope must be above 0, not "},
@@ -117,6 +152,28 @@ static const refusal refusals[] = {
     {smoothing_beyond, LKS_ERR_ARGUMENT, "label smoothing must be 0 to 1, not 1.5"},
     {mse_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
     {bce_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (N)"},
+    {sum_negative, LKS_ERR_ARGUMENT, "sum: -7 axes; 0 (all) to 2 are possible"},
+    {concat_none, LKS_ERR_ARGUMENT, "1 to 8 tensors, not 0"},
+    {pool_window, LKS_ERR_ARGUMENT, "max_pool2d: its window must be 1 to"},
+    {reshape_negative, LKS_ERR_SHAPE, "'reshape' of shape f32 (-2, -2): dimension 0 must be at least 1"},
+    {linear_vector, LKS_ERR_SHAPE, "linear takes x (...,K), \"...\" one or more dimensions"},
+    {relu_null, LKS_ERR_ARGUMENT, "relu: input 0 is NULL"},
+    {mul_null, LKS_ERR_ARGUMENT, "mul: input 1 is NULL"},
+    {null_mul, LKS_ERR_ARGUMENT, "mul: input 0 is NULL"},
+    {linear_null, LKS_ERR_ARGUMENT, "linear: input 1 is NULL"},
+    {conv2d_null, LKS_ERR_ARGUMENT, "conv2d: input 1 is NULL"},
+    {reshape_null, LKS_ERR_ARGUMENT, "reshape: input 0 is NULL"},
+    {sum_null, LKS_ERR_ARGUMENT, "sum: input 0 is NULL"},
+    {dropout_null, LKS_ERR_ARGUMENT, "dropout: input 0 is NULL"},
+    {transpose_null, LKS_ERR_ARGUMENT, "transpose: input 0 is NULL"},
+    {concat_null, LKS_ERR_ARGUMENT, "concat: input 1 is NULL"},
+    {concat_of_null, LKS_ERR_ARGUMENT, "1 to 8 tensors, not 0"},
+    {max_pool_null, LKS_ERR_ARGUMENT, "max_pool2d: input 0 is NULL"},
+    {global_pool_null, LKS_ERR_ARGUMENT, "global_avg_pool2d: input 0 is NULL"},
+    {batch_norm_null, LKS_ERR_ARGUMENT, "batch_norm: input 3 is NULL"},
+    {lstm_null, LKS_ERR_ARGUMENT, "lstm: input 2 is NULL"},
+    {cross_entropy_null, LKS_ERR_ARGUMENT, "cross_entropy: input 1 is NULL"},
+    {split_null, LKS_ERR_ARGUMENT, "slice: input 0 is NULL"},
 };
 
 static void what_cannot_be_meant_is_refused_with_its_reason(void **state) {
@@ -135,6 +192,20 @@ static void what_cannot_be_meant_is_refused_with_its_reason(void **state) {
             fail_msg("case %zu: %s: %s; expected '%s'", i, lks_status_text(status), lks_error_text(), refusals[i].text);
         lks_graph_destroy(l.graph);
     }
+}
+
+static void what_no_graph_can_keep_is_told_all_the_same(void **state) {
+    (void)state;
+    lks_store *store;
+    lks_node *y = lks_relu(NULL);
+    assert_non_null(y);
+    assert_null(lks_node_graph(y));
+    assert_int_equal(lks_store_create(&store, y, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "relu: input 0 is NULL");
+    assert_int_equal(lks_store_create(&store, NULL, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "the loss is NULL");
+    lks_node *x = lks_input(NULL, "x", LKS_F32, 1, (int64_t[]){LKS_BATCH}); /* as after a graph without memory */
+    assert_int_equal(lks_store_create(&store, lks_relu(x), NULL), LKS_ERR_MEMORY);
 }
 
 /* --- what only the data shows --- */
@@ -204,6 +275,7 @@ static void a_label_beyond_the_classes_is_named_with_its_sample(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_meant_is_refused_with_its_reason),
+        cmocka_unit_test(what_no_graph_can_keep_is_told_all_the_same),
         cmocka_unit_test(an_index_beyond_the_table_is_named_with_its_position),
         cmocka_unit_test(a_label_beyond_the_classes_is_named_with_its_sample),
     };

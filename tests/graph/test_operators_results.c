@@ -165,10 +165,37 @@ static void the_gradient_of_a_split_is_one_pass(void **state) {
     end(&f);
 }
 
+/* Its variance is 0, so x and weight do not matter. */
+static void batch_norm_of_one_value_per_channel_is_its_bias(void **state) {
+    (void)state;
+    static const int32_t label = 1;
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        begin(&f, devices[i]);
+        lks_initializer two = {LKS_INITIAL_CONSTANT, 2};
+        lks_node *weight = lks_parameter(f.graph, "weight", 1, (int64_t[]){3}, two);
+        lks_node *bias = lks_parameter(f.graph, "bias", 1, (int64_t[]){3}, (lks_initializer){LKS_INITIAL_CONSTANT, 5});
+        lks_node *mean = lks_buffer(f.graph, "mean", 1, (int64_t[]){3}, 0, 0.1);
+        lks_node *variance = lks_buffer(f.graph, "variance", 1, (int64_t[]){3}, 1, 0.1);
+        lks_node *y = lks_batch_norm_function(f.scaled, weight, bias, mean, variance, 1e-5);
+        compile(&f, 1, lks_cross_entropy(y, f.labels), y, features[0], &label);
+        const float *values = lks_program_output(f.program, y);
+        for (int j = 0; j < 3; j++) assert_true(values[j] == 5);
+        static const char *const without_gradient[] = {"w", "weight", "variance"};
+        for (int k = 0; k < 3; k++) {
+            float gradient[3] = {1, 1, 1};
+            assert_ok(lks_store_read_gradient(f.store, lks_store_find(f.store, without_gradient[k]), gradient));
+            for (int j = 0; j < 3; j++) assert_true(gradient[j] == 0);
+        }
+        end(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_in_which_no_label_counts_has_no_loss),
         cmocka_unit_test(correct_rows_have_their_first_largest_element_at_the_label),
+        cmocka_unit_test(batch_norm_of_one_value_per_channel_is_its_bias),
         cmocka_unit_test(nan_goes_through_everything),
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
         cmocka_unit_test(what_a_causal_softmax_does_not_see_is_zero),

@@ -254,6 +254,40 @@ static lks_node *linear_of_a_vector(lks_graph *g) {
     return lks_linear(lks_input(g, "x", LKS_F32, 1, (int64_t[]){LKS_BATCH}), 3, "fc");
 }
 
+static lks_node *x_of(lks_graph *g) { return lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K}); }
+static lks_node *linear_without_name(lks_graph *g) { return lks_linear(x_of(g), 2, NULL); }
+static lks_node *linear_with_empty_name(lks_graph *g) { return lks_linear(x_of(g), 2, ""); }
+static lks_node *batch_norm_without_name(lks_graph *g) { return lks_batch_norm(x_of(g), NULL); }
+static lks_node *layer_norm_without_name(lks_graph *g) { return lks_layer_norm(x_of(g), ""); }
+static lks_node *attention_without_name(lks_graph *g) { return lks_self_attention(x_of(g), 2, 0, 0, NULL); }
+static lks_node *block_without_name(lks_graph *g) {
+    return lks_transformer_block(x_of(g), NULL, &(lks_transformer_options){.n_heads = 2});
+}
+static lks_node *recurrent_without_name(lks_graph *g) {
+    return lks_recurrent_layers(x_of(g), NULL, &(lks_recurrent_options){.hidden = 4}).y;
+}
+static lks_node *conv2d_without_name(lks_graph *g) {
+    return lks_conv2d(lks_input(g, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 4, 4}), 2, 3, NULL, NULL);
+}
+static lks_node *embedding_without_name(lks_graph *g) {
+    return lks_embedding(lks_input(g, "x", LKS_I32, 1, (int64_t[]){LKS_BATCH}), 5, 2, "", NULL);
+}
+
+static lks_node *linear_of_nothing(lks_graph *g) { return (void)g, lks_linear(NULL, 2, "fc"); }
+static lks_node *conv2d_of_nothing(lks_graph *g) { return (void)g, lks_conv2d(NULL, 2, 3, "conv", NULL); }
+static lks_node *batch_norm_of_nothing(lks_graph *g) { return (void)g, lks_batch_norm(NULL, "bn"); }
+static lks_node *layer_norm_of_nothing(lks_graph *g) { return (void)g, lks_layer_norm(NULL, "ln"); }
+static lks_node *embedding_of_nothing(lks_graph *g) { return (void)g, lks_embedding(NULL, 5, 2, "e", NULL); }
+static lks_node *attention_of_nothing(lks_graph *g) { return (void)g, lks_self_attention(NULL, 2, 0, 0, "a"); }
+static lks_node *recurrent_of_nothing(lks_graph *g) {
+    (void)g;
+    return lks_recurrent_layers(NULL, "rnn", &(lks_recurrent_options){.hidden = 4}).h[0];
+}
+static lks_node *block_of_nothing(lks_graph *g) {
+    (void)g;
+    return lks_transformer_block(NULL, "block", &(lks_transformer_options){.n_heads = 2});
+}
+
 static void layers_that_cannot_be_meant_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -267,7 +301,24 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
         {of_too_many_layers, "17 layers; 1 to 16 are possible"},
         {without_units, "0 hidden units"},
         {long_name, "is longer than 255 bytes"},
-        {linear_of_a_vector, "linear 'fc' takes x (...,K), not 1 dimensions"},
+        {linear_of_a_vector, "linear 'fc' takes x (...,K), \"...\" one or more dimensions, not 1"},
+        {linear_without_name, "linear: a layer has no name"},
+        {linear_with_empty_name, "linear: a layer has no name"},
+        {batch_norm_without_name, "batch_norm: a layer has no name"},
+        {layer_norm_without_name, "layer_norm: a layer has no name"},
+        {attention_without_name, "attention: a layer has no name"},
+        {block_without_name, "transformer block: a layer has no name"},
+        {recurrent_without_name, "recurrent layers: a layer has no name"},
+        {conv2d_without_name, "conv2d: a layer has no name"},
+        {embedding_without_name, "embedding: a layer has no name"},
+        {linear_of_nothing, "linear: input 0 is NULL"},
+        {conv2d_of_nothing, "conv2d: input 0 is NULL"},
+        {batch_norm_of_nothing, "batch_norm: input 0 is NULL"},
+        {layer_norm_of_nothing, "layer_norm: input 0 is NULL"},
+        {embedding_of_nothing, "embedding: input 0 is NULL"},
+        {attention_of_nothing, "attention: input 0 is NULL"},
+        {recurrent_of_nothing, "recurrent layers: input 0 is NULL"},
+        {block_of_nothing, "transformer block: input 0 is NULL"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_graph *g = lks_graph_create(lks_device_default(NULL));

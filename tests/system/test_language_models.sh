@@ -25,12 +25,25 @@ run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
   status=$?
 }
 
-value() { # FILE KEY: of a summary
-  sed -E "s/.*\"$2\":\"?([^\",}]*).*/\1/" "$1"
+value() { # FILE KEY: of a summary; fails, and prints nothing, without the file or the key
+  [ -r "$1" ] && sed -nE "s/.*\"$2\":\"?([^\",}]+).*/\1/p" "$1" | grep .
 }
-below() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
-near() { awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { d = a - b; exit !(d * d <= part * part * b * b) }'; }
+# Comparisons are of numbers and texts that are there: what is empty passes none.
+is_number() { [[ $1 =~ ^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$ ]]; }
+below() { is_number "$1" && is_number "$2" && awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
+near() {
+  is_number "$1" && is_number "$2" &&
+    awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { d = a - b; exit !(d * d <= part * part * b * b) }'
+}
+same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
 refused() { [ "$status" = "$1" ] && grep -qE -- "$2" "$work/err"; }
+
+# What the checks below stand on: nothing that is missing passes.
+echo '{"perplexity":1.5,"params_sha256":"ab"}' >"$work/a_summary"
+check "a value is found" same "$(value "$work/a_summary" perplexity)-$(value "$work/a_summary" params_sha256)" 1.5-ab
+check "a key or a file that is missing has no value" \
+  eval '! value "$work/a_summary" loss && ! value "$work/no_summary" perplexity'
+check "nothing is neither below, near nor the same" eval '! below "" 2 && ! near "" "" 1 && ! same "" ""'
 
 # "the <animal> sees the <animal>": who has learned all there is to learn guesses one of 5 animals twice in 6 words, a
 # perplexity of 5^(2/6) = 1.71; who knows only how frequent the words are is at 5.0.
@@ -53,7 +66,11 @@ lines test 100 3
 train() { # FILE RANKS PROGRAM ARGS...
   local file=$1 ranks=$2
   shift 2
+  rm -f "$work/$file"
   run "$lockstep" run -n "$ranks" "$@" --data "$text" --summary "$work/$file"
+  [ "$status" = 0 ] && return
+  rm -f "$work/$file" # nothing may be read from it
+  check "training '$file' exits with 0, not $status" false
 }
 
 small_lstm=(--hidden 24 --bptt 7 --epochs 12 --optimizer adam --lr 0.01)
@@ -74,10 +91,10 @@ check "a line per epoch with perplexities" [ "$(grep -cE \
   "$work/out")" = 8 ]
 check "the last line tells the test perplexity" grep -qE '^transformer: 3 ranks .* test_perplexity [0-9.]+ ' "$work/out"
 train again 2 "$lstm" "${small_lstm[@]}"
-check "a second run gives the same bits" [ "$(value "$work/again" params_sha256)" = "$(value "$work/lstm2" params_sha256)" ]
+check "a second run gives the same bits" same "$(value "$work/again" params_sha256)" "$(value "$work/lstm2" params_sha256)"
 train threads 2 --threads "$lstm" "${small_lstm[@]}"
 check "ranks that are threads give the same bits as processes" \
-  [ "$(value "$work/threads" params_sha256)" = "$(value "$work/lstm2" params_sha256)" ]
+  same "$(value "$work/threads" params_sha256)" "$(value "$work/lstm2" params_sha256)"
 train rnn 2 "$lstm" --cell rnn "${small_lstm[@]}"
 check "an RNN learns, too ($(value "$work/rnn" perplexity))" below "$(value "$work/rnn" perplexity)" 2
 train sgd 1 "$lstm" --hidden 24 --bptt 7 --epochs 6 --batch 10
@@ -95,7 +112,21 @@ check "to drop everything is refused" refused 1 'dropout'
 run "$lockstep" run -n 2 "$gpt" --data "$text" --heads 5
 check "heads that do not divide the features are refused" refused 1 'K 128 and 5 heads'
 run "$lockstep" run -n 2 "$lstm" --data "$text" --cell gru
-check "an unknown cell is named" refused 2 "--cell cannot be 'gru'"
+check "an unknown cell is named, with those there are" refused 2 "--cell cannot be 'gru'; possible: lstm, rnn"
+run "$lockstep" run -n 2 "$gpt" --data "$text" --context 0
+check "a number out of its range is named with the range" refused 2 "--context cannot be '0'; possible: 1 to 65536"
+run "$lockstep" run -n 2 "$lstm" --data "$text" --lr 0
+check "so is a learning rate" refused 2 "--lr cannot be '0'; possible: above 0"
+cp -r "$text" "$work/short"
+echo >"$work/short/ptb.valid.txt"
+run "$lockstep" run -n 2 "$lstm" --data "$work/short"
+check "a split without labels is named" refused 1 "short/ptb.valid.txt: a text of 1 token, where at least 2"
+check "before training" eval '[ "$status" = 1 ] && ! grep -q "^epoch" "$work/out"'
 run "$gpt" --help
 check "--help explains the flags" grep -q -- '--context' "$work/out"
+run "$lstm" --help --batch 7 --optimizer adam
+check "and their defaults" eval 'grep -q -- "--epochs N .* (13)$" "$work/out" && grep -q -- "--batch N .* (20)$" "$work/out" &&
+  grep -q -- "--lr X .* (0.002)$" "$work/out" && grep -q -- "--seed N .* (1)$" "$work/out"'
+run "$build/examples/resnet9" --help
+check "and what there is to choose from" grep -q -- '--recipe .*plain .*fast .*(plain)$' "$work/out"
 [ "$n_failed" = 0 ]

@@ -172,6 +172,54 @@ static void a_loss_that_is_not_finite_is_an_error(void **state) {
     run_ranks(1, step_on_bad_data, NULL);
 }
 
+/* What one rank alone is given wrongly; the others are told instead of left waiting. */
+typedef enum mistake { LR_NAN, NESTEROV_ALONE, NO_LABELS, NEGATIVE_ACCUMULATE, F64_DEVICE, N_MISTAKES } mistake;
+
+static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f64) {
+    int is_wrong = lks_group_rank(group) == 0;
+    lks_graph *g = lks_graph_create(is_wrong && which == F64_DEVICE ? f64 : lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_trainer_options options = {
+        .group = group, .features = x, .labels = y, .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1})};
+    if (is_wrong && which == LR_NAN) options.optimizer.lr = (double)NAN;
+    if (is_wrong && which == NESTEROV_ALONE) options.optimizer.is_nesterov = 1;
+    if (is_wrong && which == NO_LABELS) options.labels = NULL;
+    if (is_wrong && which == NEGATIVE_ACCUMULATE) options.accumulate = -1;
+    lks_trainer *trainer = NULL;
+    lks_status status = lks_trainer_create(&trainer, lks_cross_entropy(lks_linear(x, 4, "fc"), y), &options);
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(g);
+    return status;
+}
+
+static int make_mistakes(void *argument) {
+    (void)argument;
+    static const char *const texts[] = {"nan", "momentum", "a trainer needs features and labels",
+                                        "a step of -1 micro-batches", "a trainer's batches are f32"};
+    lks_device *f64;
+    RANK_OK(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
+    for (int which = 0; which < N_MISTAKES; which++) {
+        lks_group *group;
+        RANK_OK(lks_init(&group, NULL));
+        lks_status status = create_wrongly(group, (mistake)which, f64);
+        if (lks_group_rank(group) == 0) {
+            RANK_CHECK(status == (which == F64_DEVICE ? LKS_ERR_UNSUPPORTED : LKS_ERR_ARGUMENT));
+            RANK_CHECK(strstr(lks_error_text(), texts[which]) != NULL);
+        } else {
+            RANK_CHECK(status == LKS_ERR_PEER);
+        }
+        lks_group_destroy(group);
+    }
+    lks_device_destroy(f64);
+    return 0;
+}
+
+static void a_bad_option_of_one_rank_fails_all_ranks_at_once(void **state) {
+    (void)state;
+    run_ranks(2, make_mistakes, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_learns_and_repeats_to_the_bit),
@@ -179,6 +227,7 @@ int main(void) {
         cmocka_unit_test(samples_of_another_size_are_refused),
         cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
+        cmocka_unit_test(a_bad_option_of_one_rank_fails_all_ranks_at_once),
     };
     return run_group(tests);
 }
