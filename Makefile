@@ -25,10 +25,10 @@ test: test-packages build ## all tests
 check: build ## the quick tests: no real processes, nothing labelled slow
 	@$(CTEST) --label-exclude '^slow$$'
 
-asan: test-packages ## the tests under AddressSanitizer and LeakSanitizer
+asan: test-packages ## the tests under AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer
 	@tools/sanitize asan
 
-ubsan: test-packages ## the tests under UndefinedBehaviorSanitizer
+ubsan: test-packages ## the tests under UndefinedBehaviorSanitizer alone
 	@tools/sanitize ubsan
 
 tsan: test-packages ## the tests under ThreadSanitizer
