@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: no-asan
 # Ranks on several hosts: two network namespaces, joined by a veth link that tc tbf holds to 200 Mbit/s, with two ranks
 # each. Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
 # Usage: test_hosts.sh BUILD_DIR. Needs root and iproute2; without them it says that it was skipped.

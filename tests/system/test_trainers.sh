@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: no-asan
 # The trainers as users run them: real data, real processes, real mistakes.
 # Usage: test_trainers.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
