@@ -2,26 +2,8 @@
 # Checkpoints and the trainers' other files as users have them: real processes, files read by another language.
 # Usage: test_checkpoints.sh BUILD_DIR. Prints a line per behaviour; fails if one does. Needs no data.
 set -u
-build=$1
-lockstep=$build/lockstep
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-n_failed=0
-
-check() { # NAME COMMAND...: the behaviour holds if the command succeeds
-  local name=$1
-  shift
-  if "$@"; then echo "ok   $name"; else
-    echo "FAIL $name"
-    tail -n 20 "$work/out" "$work/err" | sed 's/^/     | /'
-    n_failed=$((n_failed + 1))
-  fi
-}
-
-run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
-  "$@" >"$work/out" 2>"$work/err" </dev/null
-  status=$?
-}
+# shellcheck source=tests/system/common.sh
+. "$(dirname "$0")/common.sh"
 
 # train RANKS ARGS...: the small classifier; 22 steps an epoch
 train() {
@@ -37,15 +19,7 @@ hash_of() {
   [ "$status" = 0 ] && [ -r "$work/summary" ] &&
     sed -nE 's/.*"params_sha256":"([0-9a-f]{64})".*/\1/p' "$work/summary" | grep .
 }
-same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
 fine() { [ "$status" = 0 ] && "$@"; } # COMMAND...: it holds, and the last run ended well
-err_has() { grep -qE -- "$1" "$work/err"; }
-# refused STATUS TEXT: one line that says what is wrong, beside the launcher's of which rank ended first (and, in a build
-# without oneDNN, the warning that it is slow)
-refused() {
-  [ "$status" = "$1" ] && err_has "$2" && [ "$(grep -cvE '^lockstep run: rank|built without oneDNN' "$work/err")" = 1 ]
-}
-
 # What the checks below stand on: nothing that is missing passes.
 run "$work/no_program"
 check "a run that failed has no hash, and nothing equals nothing" eval '! hash_of && ! same "" "" && ! fine true'

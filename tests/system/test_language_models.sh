@@ -2,41 +2,13 @@
 # The trainers on texts as users run them, on a small text whose entropy is known.
 # Usage: test_language_models.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
-build=$1
-lockstep=$build/lockstep
+# shellcheck source=tests/system/common.sh
+. "$(dirname "$0")/common.sh"
 lstm=$build/examples/language_model
 gpt=$build/examples/transformer
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-n_failed=0
+# Every rank builds the model, and says what is wrong with it: more than one line.
+refused() { [ "$status" = "$1" ] && err_has "$2"; }
 
-check() { # NAME COMMAND...: the behaviour holds if the command succeeds
-  local name=$1
-  shift
-  if "$@"; then echo "ok   $name"; else
-    echo "FAIL $name"
-    tail -n 20 "$work/out" "$work/err" | sed 's/^/     | /'
-    n_failed=$((n_failed + 1))
-  fi
-}
-
-run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
-  "$@" >"$work/out" 2>"$work/err" </dev/null
-  status=$?
-}
-
-value() { # FILE KEY: of a summary; fails, and prints nothing, without the file or the key
-  [ -r "$1" ] && sed -nE "s/.*\"$2\":\"?([^\",}]+).*/\1/p" "$1" | grep .
-}
-# Comparisons are of numbers and texts that are there: what is empty passes none.
-is_number() { [[ $1 =~ ^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$ ]]; }
-below() { is_number "$1" && is_number "$2" && awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
-near() {
-  is_number "$1" && is_number "$2" &&
-    awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN { d = a - b; exit !(d * d <= part * part * b * b) }'
-}
-same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
-refused() { [ "$status" = "$1" ] && grep -qE -- "$2" "$work/err"; }
 
 # What the checks below stand on: nothing that is missing passes.
 echo '{"perplexity":1.5,"params_sha256":"ab"}' >"$work/a_summary"

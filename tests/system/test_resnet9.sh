@@ -3,37 +3,9 @@
 # resnet9 as users run it: bad files first, which need no data, then CIFAR-10 where it is on this machine.
 # Usage: test_resnet9.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
-build=$1
-lockstep=$build/lockstep
+# shellcheck source=tests/system/common.sh
+. "$(dirname "$0")/common.sh"
 resnet9=$build/examples/resnet9
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-n_failed=0
-
-check() { # NAME COMMAND...: the behaviour holds if the command succeeds
-  local name=$1
-  shift
-  if "$@"; then echo "ok   $name"; else
-    echo "FAIL $name"
-    tail -n 20 "$work/out" "$work/err" | sed 's/^/     | /'
-    n_failed=$((n_failed + 1))
-  fi
-}
-
-run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
-  "$@" >"$work/out" 2>"$work/err" </dev/null
-  status=$?
-}
-
-value() { # FILE KEY: of a summary
-  sed -E "s/.*\"$2\":\"?([^\",}]*).*/\1/" "$1"
-}
-at_least() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a >= b) }'; }
-# refused TEXT: one line that says what is wrong, beside the launcher's of which rank ended first (and, in a build
-# without oneDNN, the warning that it is slow)
-refused() {
-  [ "$status" = 1 ] && grep -qE -- "$1" "$work/err" && [ "$(grep -cvE '^lockstep run: rank|built without oneDNN' "$work/err")" = 1 ]
-}
 
 # --- mistakes; files of zeros are black images of class 0 ---
 whole=30730000
@@ -47,35 +19,35 @@ lay_out() { # the binary version in $work/set
 attempt() { run "$lockstep" run -n 2 "$resnet9" --data "$work/set" --steps 1; }
 
 run "$lockstep" run -n 2 "$resnet9" --data "$work/nowhere" --steps 1
-check "a missing directory is named" refused "$work/nowhere: no such directory"
+check "a missing directory is named" refused 1 "$work/nowhere: no such directory"
 mkdir "$work/set"
 attempt
-check "a directory without batches is named" refused "$work/set: neither data_batch_1.bin nor data_batch_1 is there"
+check "a directory without batches is named" refused 1 "$work/set: neither data_batch_1.bin nor data_batch_1 is there"
 lay_out
 rm "$work/set/data_batch_4.bin"
 attempt
-check "a missing file is named" refused 'data_batch_4.bin: No such file'
+check "a missing file is named" refused 1 'data_batch_4.bin: No such file'
 lay_out
 truncate -s $((whole - 1)) "$work/set/data_batch_2.bin"
 attempt
-check "a truncated file is named" refused 'data_batch_2.bin: truncated: 30729999 bytes'
+check "a truncated file is named" refused 1 'data_batch_2.bin: truncated: 30729999 bytes'
 truncate -s $((whole + 3073)) "$work/set/data_batch_2.bin"
 attempt
-check "a file with a record too much is named" refused 'data_batch_2.bin: holds more than the 30730000 bytes'
+check "a file with a record too much is named" refused 1 'data_batch_2.bin: holds more than the 30730000 bytes'
 lay_out
 printf '\012' | dd of="$work/set/test_batch.bin" bs=1 seek=$((77 * 3073)) conv=notrunc 2>/dev/null
 attempt
-check "a label over 9 is named with its record" refused 'test_batch.bin: record 77: label 10, over 9'
+check "a label over 9 is named with its record" refused 1 'test_batch.bin: record 77: label 10, over 9'
 lay_out
 attempt
-check "images without any contrast are refused" refused 'features cannot be normalised by mean 0 and deviation 0'
+check "images without any contrast are refused" refused 1 'features cannot be normalised by mean 0 and deviation 0'
 rm "$work"/set/*
 printf '\200\002cos\nsystem\n(U\004truetR.' >"$work/set/data_batch_1"
 attempt
-check "a pickle that calls something is refused" refused 'data_batch_1: pickle opcode 0x63 at byte 2: the name is none'
+check "a pickle that calls something is refused" refused 1 'data_batch_1: pickle opcode 0x63 at byte 2: the name is none'
 printf '\200\004\225' >"$work/set/data_batch_1"
 attempt
-check "a pickle of another protocol is refused" refused 'data_batch_1: pickle opcode 0x80 at byte 0: protocol 2'
+check "a pickle of another protocol is refused" refused 1 'data_batch_1: pickle opcode 0x80 at byte 0: protocol 2'
 run "$resnet9" --recipe slow
 check "an unknown recipe is refused" eval '[ $status = 2 ] && grep -q -- "--recipe cannot be .slow." "$work/err"'
 
@@ -100,7 +72,7 @@ run "$lockstep" run -n 2 "$resnet9" --data "$directory" --recipe fast --epochs 1
 check "the fast recipe learns, too ($(value "$work/fast" test_accuracy))" at_least "$(value "$work/fast" test_accuracy)" 0.44
 run "$lockstep" run -n 2 "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/first"
 run "$lockstep" run -n 2 --threads "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/second"
-check "augmented runs repeat to the bit" [ "$(value "$work/first" params_sha256)" = "$(value "$work/second" params_sha256)" ]
+check "augmented runs repeat to the bit" same "$(value "$work/first" params_sha256)" "$(value "$work/second" params_sha256)"
 
 [ $n_failed = 0 ] || echo "$n_failed behaviours failed"
 [ $n_failed = 0 ]

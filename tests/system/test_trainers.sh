@@ -3,45 +3,11 @@
 # The trainers as users run them: real data, real processes, real mistakes.
 # Usage: test_trainers.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
-build=$1
-lockstep=$build/lockstep
+# shellcheck source=tests/system/common.sh
+. "$(dirname "$0")/common.sh"
 mnist=$build/examples/mnist
 mlp=$build/examples/mlp
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 shm_before=$(ls /dev/shm)
-n_failed=0
-
-check() { # NAME COMMAND...: the behaviour holds if the command succeeds
-  local name=$1
-  shift
-  if "$@"; then echo "ok   $name"; else
-    echo "FAIL $name"
-    tail -n 20 "$work/out" "$work/err" | sed 's/^/     | /'
-    n_failed=$((n_failed + 1))
-  fi
-}
-
-run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
-  "$@" >"$work/out" 2>"$work/err" </dev/null
-  status=$?
-}
-
-value() { # FILE KEY: of a summary; fails, and prints nothing, without the file or the key
-  [ -r "$1" ] && sed -nE "s/.*\"$2\":\"?([^\",}]+).*/\1/p" "$1" | grep .
-}
-# Comparisons are of numbers and texts that are there: what is empty passes none.
-is_number() { [[ $1 =~ ^-?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$ ]]; }
-at_least() { is_number "$1" && is_number "$2" && awk -v a="$1" -v b="$2" 'BEGIN { exit !(a >= b) }'; }
-below() { is_number "$1" && is_number "$2" && awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
-same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
-differ() { [ -n "$1" ] && [ -n "$2" ] && [ "$1" != "$2" ]; }
-err_has() { grep -qE -- "$1" "$work/err"; }
-# refused STATUS TEXT: one line that says what is wrong, beside the launcher's of which rank ended first (and, in a build
-# without oneDNN, the warning that it is slow)
-refused() {
-  [ "$status" = "$1" ] && err_has "$2" && [ "$(grep -cvE '^lockstep run: rank|built without oneDNN' "$work/err")" = 1 ]
-}
 
 # --- real data ---
 if ! found=$(tools/find-data); then
