@@ -110,6 +110,10 @@ LKS_API lks_status lks_store_read(const lks_store *store, int index, void *value
 LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient);
 /* Likewise inwards. A shared replica has one copy of the values: one rank writes it, between barriers. */
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
+/* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
+ * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike, such as
+ * adding up ranks. A buffer's is the statistic that it averages. NULL where there is no such tensor. */
+LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
 /* Index of the parameter or buffer with that name, -1 if there is none. */
 LKS_API int lks_store_find(const lks_store *store, const char *name);
 /* SHA-256 over all parameters' and buffers' values: name order, row-major, little-endian; 64 digits and a NUL. */
@@ -144,6 +148,12 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
 LKS_API lks_status lks_program_forward(lks_program *program);
 /* After forward: the gradient of `factor` * loss, written over the store's gradients. */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
+/* Called from within lks_program_backward, on its thread, as soon as a gradient is final: `index` is the tensor's in
+ * the store. Every tensor that the program trains comes once, in the same order in every run and on every rank that
+ * built the same model. Another status than LKS_OK ends the backward pass and is returned by it. */
+typedef lks_status (*lks_gradient_callback)(void *context, int index);
+/* From the next backward pass on. One per program; NULL: none. */
+LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
 /* An output's value after forward, in the device's precision, until the next run. NULL if `node` is not an output. */
 LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);
 /* The same for a scalar, as double; NaN if `node` is not an output. */

@@ -1,6 +1,8 @@
 /* From the intermediate form to a program: drop what nothing needs, offer epilogues, lower, place in memory. */
 #include "graph/program_internal.h"
 
+#include <stdlib.h>
+
 /* One value's elements in another layout. */
 typedef struct layout_copy {
     lksi_value of;
@@ -289,6 +291,31 @@ static void bind_memory(compiler *c) {
     }
 }
 
+static int by_step(const void *a, const void *b) {
+    const lksi_final *x = a, *y = b;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+/* After which step each gradient is final: a kernel writes one once, but a reorder behind it may do so in its place. */
+static lks_status find_finals(compiler *c) {
+    lks_program *program = c->program;
+    program->finals = lksi_alloc_array((size_t)program->store->n_slots, sizeof *program->finals);
+    if (program->finals == NULL) return LKS_ERR_MEMORY;
+    for (size_t s = 0; s < program->n_steps; s++) {
+        const lksi_step *step = &program->steps[s];
+        for (int i = 0; i < step->kernel.lowering.n_outputs; i++) {
+            const lksi_ir_value *value = &c->ir.values[step->outputs[i]];
+            if (value->role != LKSI_GRADIENT) continue;
+            int index = lks_store_find(program->store, c->ir.graph->nodes[value->index]->name);
+            size_t told = s < program->n_forward ? program->n_forward : s; /* backward tells */
+            program->finals[program->n_finals++] = (lksi_final){told, index};
+        }
+    }
+    qsort(program->finals, program->n_finals, sizeof *program->finals, by_step);
+    return LKS_OK;
+}
+
 static lks_status build_ir(compiler *c, const lks_program_options *options, lks_node *const *outputs, int n_outputs) {
     lks_program *program = c->program;
     LKS_TRY(
@@ -314,7 +341,7 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(lower_all(c));
     LKS_TRY(place(c));
     bind_memory(c);
-    return LKS_OK;
+    return find_finals(c);
 }
 
 static lks_status check_options(const lks_store *store, const lks_program_options *options) {

@@ -12,6 +12,7 @@ void lks_program_destroy(lks_program *program) {
     lksi_free(program->arena);
     lksi_free(program->inputs);
     lksi_free(program->outputs);
+    lksi_free(program->finals);
     lksi_free(program);
 }
 
@@ -31,8 +32,21 @@ void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, i
     program->random[2] = first_sample;
 }
 
+void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context) {
+    program->on_gradient = callback;
+    program->on_gradient_context = context;
+}
+
+/* Tells of the gradients that step `s` made final; *next counts those told. */
+static lks_status tell_finals(const lks_program *program, size_t s, size_t *next) {
+    for (; *next < program->n_finals && program->finals[*next].step <= s; ++*next)
+        LKS_TRY(program->on_gradient(program->on_gradient_context, program->finals[*next].index));
+    return LKS_OK;
+}
+
 static lks_status run(lks_program *program, size_t begin, size_t end) {
     lksi_device_enter(program->store->graph->device);
+    size_t n_told = 0;
     void *scratch = program->arena + program->scratch_offset;
     for (size_t s = begin; s < end; s++) {
         lksi_step *step = &program->steps[s];
@@ -43,6 +57,7 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
         LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
         if (program->is_timed && ++step->n_runs > 1) /* the first run also makes what later ones find */
             step->elapsed_ns += lksi_now_ns() - began_ns;
+        if (program->on_gradient != NULL) LKS_TRY(tell_finals(program, s, &n_told));
     }
     return LKS_OK;
 }

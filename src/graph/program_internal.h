@@ -16,6 +16,12 @@ typedef struct lksi_binding {
     lksi_value value; /* never an alias, once compiled */
 } lksi_binding;
 
+/* A tensor of the store whose gradient no step after `step` writes. */
+typedef struct lksi_final {
+    size_t step;
+    int index;
+} lksi_final;
+
 struct lks_program {
     lks_store *store;
     lksi_step *steps;
@@ -25,6 +31,10 @@ struct lks_program {
     size_t arena_nbytes, scratch_offset;
     lksi_binding *inputs, *outputs;
     int n_inputs, n_outputs;
+    lksi_final *finals; /* by step */
+    size_t n_finals;
+    lks_gradient_callback on_gradient;
+    void *on_gradient_context;
     int64_t batch;
     union {
         float f32;

@@ -221,6 +221,13 @@ lks_status lks_store_read_gradient(const lks_store *store, int index, void *grad
     return reorder(store, slot, stored(store->gradients, slot), slot->layout, gradient, (lksi_layout){0});
 }
 
+void *lks_store_gradient(lks_store *store, int index, size_t *count) {
+    if (check_index(store, index) != LKS_OK) return NULL;
+    size_t offset;
+    lksi_store_place(store, index, &offset, count);
+    return stored(store->gradients, &store->slots[index]);
+}
+
 void lksi_store_place(const lks_store *store, int index, size_t *offset, size_t *count) {
     const lksi_slot *slot = &store->slots[index];
     const lksi_tensor *tensor = &slot->node->outputs[0];
