@@ -24,6 +24,13 @@ typedef struct lksi_replica {
 /* The replica of a store, NULL for a store in private memory. */
 lksi_replica *lksi_store_replica(const lks_store *store);
 
+/* The sum of 2^i accumulated passes, i its index. */
+typedef struct lksi_partial {
+    void *gradients; /* as the store's; NULL until needed first */
+    lks_step_sums sums;
+} lksi_partial;
+enum { LKSI_MAX_PARTIALS = 63 };
+
 struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
@@ -37,9 +44,8 @@ struct lks_distributed_optimizer {
     lks_step_sums *sums;    /* room for every rank's */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
-    void *pending;          /* gradients accumulated for the next step; NULL until there were some */
-    lks_step_sums pending_sums;
-    bool has_pending;
+    int64_t n_pending;      /* passes accumulated for the next step; its bits say which partials hold something */
+    lksi_partial partials[LKSI_MAX_PARTIALS];
 };
 
 /* One step's strategies: sums over ranks of gradients, then the update of [begin, end). */
@@ -52,12 +58,16 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_update *
                        const void *gradient);
 /* What ranks must agree on before a step: its number and learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
-/* Adds the ranks' sums in rank order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
+/* Adds the ranks' sums in canonical order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 /* sums += mine */
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
-/* Adds what was accumulated to this rank's gradients and to `sums`. */
-void lksi_take_pending(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
+/* Adds what was accumulated to this rank's sums, and to elements [begin, begin + count) of its gradients: each element
+ * once, before the step is over, which then clears it. */
+void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
+void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
+void lksi_pending_clear(lks_distributed_optimizer *optimizer);
+void lksi_pending_release(lks_distributed_optimizer *optimizer); /* its memory */
 /* Where rank `rank`'s shard of a shared replica begins; that of rank `size` is the end of all. */
 size_t lksi_shard_begin(const lks_distributed_optimizer *optimizer, int rank);
 
