@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* Named in the design, built later: refused by name rather than unknown. */
-static const char *const not_built_yet[] = {"--grains", "--strategy"};
+static const char *const not_built_yet[] = {"--strategy"};
 
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
@@ -149,6 +149,7 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
                                    {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
                                    {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
                                    {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
+                                   {"--grains", NULL, &flags->grains, 1, INT32_MAX, NULL, NULL},
                                    {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
                                    {.name = NULL}};
     const trainer_flags defaults = *flags;
@@ -183,18 +184,21 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     help_default("--batch N", "samples in one step, over all ranks", (double)flags->batch);
     help_default("--lr X", "learning rate", flags->lr);
     help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
-    printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
-           "  --device NAME      cpu, reference\n"
-           "  --precision NAME   f32, bf16\n"
-           "  --num-threads N    threads of one rank's kernels (1)\n"
-           "  --transport NAME   auto, thread, shm, tcp\n"
-           "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
-           "  --init FILE        begin with the weights in a safetensors file\n"
-           "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
-           "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
-           "  --summary FILE     write the results as one JSON object\n"
-           "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
-           "  --quiet            only the last line\n");
+    printf(
+        "  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
+        "  --grains G         cut each step into G shards: the same bits on every number of ranks that divides G, a\n"
+        "                     power of two (none)\n"
+        "  --device NAME      cpu, reference\n"
+        "  --precision NAME   f32, bf16\n"
+        "  --num-threads N    threads of one rank's kernels (1)\n"
+        "  --transport NAME   auto, thread, shm, tcp\n"
+        "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
+        "  --init FILE        begin with the weights in a safetensors file\n"
+        "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
+        "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
+        "  --summary FILE     write the results as one JSON object\n"
+        "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
+        "  --quiet            only the last line\n");
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
 }
 

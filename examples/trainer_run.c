@@ -131,6 +131,7 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .optimizer = job->optimizer,
                                                      .seed = (uint64_t)p->flags->seed,
                                                      .accumulate = p->flags->accumulate,
+                                                     .grains = p->flags->grains,
                                                      .is_timed = p->flags->prints_program});
 }
 
