@@ -164,6 +164,8 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     }
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
