@@ -30,6 +30,8 @@ typedef struct lks_trainer_options {
     int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
     const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches */
     int n_states;
+    lks_strategy strategy; /* how the ranks share the work; parallel.h */
+    size_t bucket_nbytes;  /* 0: chosen */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. */
