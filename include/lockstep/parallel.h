@@ -103,6 +103,18 @@ LKS_API void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimi
  * the next step checks. Errors: LKS_ERR_ARGUMENT. */
 LKS_API lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr);
 
+/* Bytes of memory that one rank's training takes. */
+typedef struct lks_distributed_memory {
+    size_t parameters_nbytes; /* of a shared replica: the one copy divided by the ranks */
+    size_t gradients_nbytes;  /* what was accumulated included */
+    size_t optimizer_state_nbytes;
+    size_t activations_nbytes; /* and scratch, of compiled programs */
+} lks_distributed_memory;
+
+/* What the store and the optimizer take; no activations, which are the programs' (lks_program_nbytes). */
+LKS_API void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer,
+                                              lks_distributed_memory *memory);
+
 /* Compares all ranks' parameters by hash. Collective.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);

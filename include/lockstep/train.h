@@ -73,6 +73,9 @@ LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t
 /* The states are zeros again, as they are at first: before a text begins anew. */
 LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
 
+/* What this rank's parameters, gradients, optimizer state and the programs compiled so far take. */
+LKS_API void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memory);
+
 LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
 
 /* --- files: safetensors, row-major, by the names of parameters and buffers. Each is written beside `path` and then put

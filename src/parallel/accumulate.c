@@ -21,11 +21,11 @@ static void combine(const lks_distributed_optimizer *optimizer, size_t begin, si
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     if (!(mine->n_samples > 0)) return LKS_OK;
     if (optimizer->n_told > 0)
-        return lksi_group_fail(optimizer->group,
-                               lksi_error(LKS_ERR_STATE, "gradients cannot be put aside on rank %d: they are being "
-                                                         "sent; lks_distributed_optimizer_no_sync comes before the "
-                                                         "backward pass of a piece",
-                                          lks_group_rank(optimizer->group)));
+        return lksi_group_fail(optimizer->group, lksi_error(LKS_ERR_STATE,
+                                                            "gradients cannot be put aside on rank %d: they are being "
+                                                            "sent; lks_distributed_optimizer_no_sync comes before the "
+                                                            "backward pass of a piece",
+                                                            lks_group_rank(optimizer->group)));
     size_t count = lksi_store_padded_count(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     if (optimizer->pending == NULL) optimizer->pending = lksi_alloc_array(count, nbytes_each);
@@ -50,6 +50,11 @@ void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums
 
 void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count) {
     if (optimizer->has_pending) combine(optimizer, begin, count, false);
+}
+
+size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer) {
+    if (optimizer->pending == NULL) return 0;
+    return lksi_store_padded_count(optimizer->store) * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
 }
 
 void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->has_pending = false; }

@@ -1,10 +1,10 @@
 /* A bucket's size where none was asked for: as large as it takes for the time in which nothing moves to be small.
  *
- * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth of
- * the whole is 9 * latency * bandwidth. Larger buckets would only start later. */
+ * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth
+ * of the whole is 9 * latency * bandwidth. Larger buckets would only start later. */
 #include "parallel/parallel_internal.h"
 
-enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_REPEATS = 3 };               /* of f32: 4 KiB and 512 KiB */
+enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_REPEATS = 3 }; /* of f32: 4 KiB and 512 KiB */
 enum { LEAST_NBYTES = 1 << 20, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 4 << 20 };
 
 /* The shortest of a few: what disturbs a measurement only adds to it. */

@@ -1,15 +1,15 @@
-/* One step where every rank has its own copy of the parameters: buckets of the gradient are reduced one after the other,
- * and updated as they come.
+/* One step where every rank has its own copy of the parameters: buckets of the gradient are reduced one after the
+ * other, and updated as they come.
  *
  *     items      reduce 0 ── reduce 1 ── ... ── sums ── reduce n-1 ── [squares] ── [gather 0 ── ... ── gather n-1]
  *     caller         (backward pass)              └> update 0, 1, ... ── n-1
  *
- * The items are the step's collectives, in the one order that all ranks keep: of each bucket, the sum of its gradients on
- * every rank (bucketed) or of part r on rank r (sharded); between them the ranks' numbers of samples, without which
- * nothing can be updated; where a sharded rule clips, the squares of the gradient; and for sharded parameters the updated
- * parts for all. The numbers of samples come last but one: the others' updates then take place while the last bucket is
- * under way. With a program attached, a thread runs the items, and reductions begin during its backward pass; without
- * one, the caller runs them here.
+ * The items are the step's collectives, in the one order that all ranks keep: of each bucket, the sum of its gradients
+ * on every rank (bucketed) or of part r on rank r (sharded); between them the ranks' numbers of samples, without which
+ * nothing can be updated; where a sharded rule clips, the squares of the gradient; and for sharded parameters the
+ * updated parts for all. The numbers of samples come last but one: the others' updates then take place while the last
+ * bucket is under way. With a program attached, a thread runs the items, and reductions begin during its backward pass;
+ * without one, the caller runs them here.
  *
  * The same numbers are added in the same order as in the shared replica's step, so the same bits come out.
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */

@@ -109,6 +109,17 @@ lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer
     return LKS_OK;
 }
 
+void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer, lks_distributed_memory *memory) {
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    size_t whole_nbytes = optimizer->whole_count * nbytes_each;
+    bool is_shared = optimizer->strategy == LKS_STRATEGY_SHARED;
+    *memory = (lks_distributed_memory){
+        .parameters_nbytes = is_shared ? whole_nbytes / (size_t)lks_group_size(optimizer->group) : whole_nbytes,
+        .gradients_nbytes = whole_nbytes + lksi_pending_nbytes(optimizer)};
+    for (int i = 0; i < lksi_state_count(optimizer); i++)
+        memory->optimizer_state_nbytes += optimizer->state_count * nbytes_each;
+}
+
 static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
                               const lksi_update *update, size_t begin, size_t count, const void *gradient) {
     const lks_device *device = lksi_store_device(optimizer->store);
@@ -171,8 +182,9 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
     lks_step_sums own = *mine, sums;
     if (!(mine->n_samples > 0) && optimizer->n_told > 0)
         return lksi_group_fail(optimizer->group,
-                               lksi_error(LKS_ERR_STATE, "a step without samples on rank %d, whose backward pass has "
-                                                         "sent gradients already",
+                               lksi_error(LKS_ERR_STATE,
+                                          "a step without samples on rank %d, whose backward pass has "
+                                          "sent gradients already",
                                           lks_group_rank(optimizer->group)));
     if (!(mine->n_samples > 0)) clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
     lksi_pending_sums(optimizer, &own);

@@ -10,8 +10,8 @@
 
 #include <stdatomic.h>
 
-/* A store that lks_distributed_store_create made: its memory, and how its ranks share the work. It is the context of the
- * store's memory. */
+/* A store that lks_distributed_store_create made: its memory, and how its ranks share the work. It is the context of
+ * the store's memory. */
 typedef struct lksi_replica {
     lks_group *group;
     lks_strategy strategy; /* never LKS_STRATEGY_AUTO */
@@ -97,6 +97,7 @@ void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
 void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
 /* Combines it into elements [begin, begin + count) of the store's gradients. */
 void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
+size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer);
 void lksi_pending_clear(lks_distributed_optimizer *optimizer);
 void lksi_pending_destroy(lks_distributed_optimizer *optimizer);
 

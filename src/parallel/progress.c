@@ -4,8 +4,8 @@
  *                  │            │          ▲
  *     thread       └> 0, 1 ─────┴> 2 ──────┴─ 3, 4 ── sleeps
  *
- * The thread sleeps on a condition variable while nothing is allowed. All that both sides touch is under the mutex; what
- * the items themselves touch is handed over by it. */
+ * The thread sleeps on a condition variable while nothing is allowed. All that both sides touch is under the mutex;
+ * what the items themselves touch is handed over by it. */
 #include "parallel/progress.h"
 
 #include <pthread.h>

@@ -23,8 +23,8 @@ static char *state_at(const lks_distributed_optimizer *optimizer, int index, con
 }
 
 /* Elements [begin, begin + count) of one bucket: its parts follow each other in the order of the ranks. */
-static lks_status gather_parts(lks_distributed_optimizer *optimizer, int index, const lksi_bucket *bucket,
-                               size_t begin, size_t count, void *out) {
+static lks_status gather_parts(lks_distributed_optimizer *optimizer, int index, const lksi_bucket *bucket, size_t begin,
+                               size_t count, void *out) {
     lks_type type = lksi_store_device(optimizer->store)->float_type;
     size_t *counts = optimizer->counts, first, last, from;
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) {

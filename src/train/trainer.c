@@ -160,6 +160,12 @@ lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
     return lks_distributed_optimizer_set_lr(trainer->optimizer, lr);
 }
 
+void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memory) {
+    lks_distributed_optimizer_memory(trainer->optimizer, memory);
+    for (size_t i = 0; i < trainer->n_compiled; i++)
+        memory->activations_nbytes += lks_program_nbytes(trainer->compiled[i].program);
+}
+
 void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes) {
     const lksi_compiled *largest = NULL;
     for (size_t i = 0; i < trainer->n_compiled; i++)
