@@ -45,7 +45,6 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     unit = unit_of(optimizer->strategy, lks_group_size(optimizer->group));
     *first = *others = optimizer->whole_count;
     if (optimizer->strategy == LKS_STRATEGY_SHARED) return LKS_OK;
-    if (nbytes == 0 && optimizer->whole_count * nbytes_each <= FIRST_NBYTES) return LKS_OK;
     if (nbytes == 0) LKS_TRY(lksi_bucket_nbytes_find(optimizer->group, &nbytes));
     if (nbytes > optimizer->whole_count * nbytes_each) nbytes = optimizer->whole_count * nbytes_each;
     *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);
