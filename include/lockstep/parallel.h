@@ -115,7 +115,25 @@ typedef struct lks_distributed_memory {
 LKS_API void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer,
                                               lks_distributed_memory *memory);
 
-/* Compares all ranks' parameters by hash. Collective.
+/* --- what goes wrong quietly --- */
+
+/* One thing that a rank was given, in words. */
+typedef struct lks_option {
+    const char *name, *value; /* value NULL: this rank has none */
+} lks_option;
+
+/* Are all ranks about to do the same? Compares the ranks' options by name, in any order; names are unique. Collective;
+ * costs a barrier where all is equal. lks_trainer does it by itself.
+ * Errors: LKS_ERR_MISMATCH on all ranks, whose text is a table, one line per option that differs and one column per kind
+ * of ranks. The group lives on. */
+LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
+
+/* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
+ * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once.
+ * Errors: LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
+LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
+
+/* Compares all ranks' parameters by hash. Collective. The group lives on.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 
