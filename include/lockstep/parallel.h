@@ -124,8 +124,8 @@ typedef struct lks_option {
 
 /* Are all ranks about to do the same? Compares the ranks' options by name, in any order; names are unique. Collective;
  * costs a barrier where all is equal. lks_trainer does it by itself.
- * Errors: LKS_ERR_MISMATCH on all ranks, whose text is a table, one line per option that differs and one column per kind
- * of ranks. The group lives on. */
+ * Errors: LKS_ERR_MISMATCH on all ranks, whose text is a table, one line per option that differs and one column per
+ * kind of ranks. The group lives on. */
 LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
 
 /* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,

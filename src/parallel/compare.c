@@ -25,10 +25,10 @@ static uint64_t hash_of(const lks_option *option) {
     return lksi_hash64(hash, option->value, strlen(option->value));
 }
 
-static lks_status pack(comparison *c, const lks_option *options, int n_options, digest *digest) {
+static lks_status pack(comparison *c, const lks_option *options, int n_options, digest *told) {
     for (int i = 0; i < n_options; i++)
-        if (options[i].value != NULL) digest->nbytes += strlen(options[i].name) + strlen(options[i].value) + 2;
-    c->mine = lksi_alloc(digest->nbytes);
+        if (options[i].value != NULL) told->nbytes += strlen(options[i].name) + strlen(options[i].value) + 2;
+    c->mine = lksi_alloc(told->nbytes);
     c->digests = lksi_alloc_array((size_t)c->size, sizeof *c->digests);
     c->counts = lksi_alloc_array((size_t)c->size, sizeof *c->counts);
     if (c->mine == NULL || c->digests == NULL || c->counts == NULL) return LKS_ERR_MEMORY;
@@ -36,7 +36,7 @@ static lks_status pack(comparison *c, const lks_option *options, int n_options, 
     for (int i = 0; i < n_options; i++) {
         if (options[i].value == NULL) continue;
         to = stpcpy(stpcpy(to, options[i].name) + 1, options[i].value) + 1;
-        digest->hash += hash_of(&options[i]);
+        told->hash += hash_of(&options[i]);
     }
     return LKS_OK;
 }
@@ -57,8 +57,8 @@ static void name_ranks(const comparison *c, int begin, int end, char *text, size
         int first = first_like(c, rank), last = rank;
         if (first < begin || first >= end) continue;
         while (last + 1 < c->size && first_like(c, last + 1) >= begin && first_like(c, last + 1) < end) last++;
-        int length = snprintf(list + used, sizeof list - used, last > rank ? "%s%d-%d" : "%s%d",
-                              used > 0 ? ", " : "", rank, last);
+        int length = snprintf(list + used, sizeof list - used, last > rank ? "%s%d-%d" : "%s%d", used > 0 ? ", " : "",
+                              rank, last);
         used += (size_t)length;
         n_ranks += last - rank + 1;
         rank = last;
@@ -67,8 +67,8 @@ static void name_ranks(const comparison *c, int begin, int end, char *text, size
     if ((size_t)length >= text_nbytes) memcpy(text + text_nbytes - 4, "...", 4);
 }
 
-/* The lowest ranks of the first kinds, in rank order; how many there are. `*left` is the lowest rank of a kind that gets
- * no column, or the number of ranks. */
+/* The lowest ranks of the first kinds, in rank order; how many there are. `*left` is the lowest rank of a kind that
+ * gets no column, or the number of ranks. */
 static int choose_shown(const comparison *c, int shown[LKSI_KINDS_SHOWN], int *left) {
     int n_kinds = 0;
     *left = c->size;

@@ -45,9 +45,7 @@ static const char *find_value(const lksi_kind *kind, const char *name) {
     return NULL;
 }
 
-static bool is_equal(const char *a, const char *b) {
-    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
+static bool is_equal(const char *a, const char *b) { return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0; }
 
 static void compare_option(table *t, const char *name) {
     row r = {.name = name};
@@ -67,8 +65,7 @@ static void collect_rows(table *t) {
         const lksi_kind *kind = &t->kinds[k];
         for (const char *name = kind->nbytes > 0 ? kind->options : NULL; name != NULL; name = next_option(kind, name)) {
             bool is_new = true;
-            for (int before = 0; before < k; before++)
-                is_new = is_new && find_value(&t->kinds[before], name) == NULL;
+            for (int before = 0; before < k; before++) is_new = is_new && find_value(&t->kinds[before], name) == NULL;
             if (is_new) compare_option(t, name);
         }
     }

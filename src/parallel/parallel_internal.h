@@ -98,7 +98,6 @@ void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums
 /* Combines it into elements [begin, begin + count) of the store's gradients. */
 void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer);
-void lksi_pending_clear(lks_distributed_optimizer *optimizer);
 void lksi_pending_destroy(lks_distributed_optimizer *optimizer);
 
 /* --- buckets (buckets.c) --- */
