@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MAX_ROWS = 16, NAME_NBYTES = 32, LAST_LINES_NBYTES = 96 };
+enum { MAX_ROWS = 16, NAME_NBYTES = 32, LAST_LINES_NBYTES = 96, CELLS_NBYTES = LKSI_KINDS_SHOWN * LKSI_COLUMN_NBYTES };
 
 typedef struct row {
     const char *name, *values[LKSI_KINDS_SHOWN];
@@ -81,10 +81,10 @@ static const char *shown(const char *value) { return value != NULL ? value : "-"
 static void choose_widths(table *t) {
     t->name_width = (int)strlen("option");
     for (int i = 0; i < t->n_rows; i++) t->name_width = width_of(t->rows[i].name, t->name_width, NAME_NBYTES);
+    int most = CELLS_NBYTES / t->n_kinds - 1;
     for (int k = 0; k < t->n_kinds; k++) {
         t->widths[k] = (int)strlen(t->kinds[k].ranks);
-        for (int i = 0; i < t->n_rows; i++)
-            t->widths[k] = width_of(shown(t->rows[i].values[k]), t->widths[k], LKSI_COLUMN_NBYTES - 1);
+        for (int i = 0; i < t->n_rows; i++) t->widths[k] = width_of(shown(t->rows[i].values[k]), t->widths[k], most);
     }
 }
 
