@@ -18,7 +18,8 @@ start() {
     shift
   done
   shift
-  : >"$work/out" >"$work/err"
+  : >"$work/out"
+  : >"$work/err"
   for rank in 0 1 2; do
     [ "$rank" = 1 ] && odd=("$@") || odd=()
     RANK=$rank WORLD_SIZE=3 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
