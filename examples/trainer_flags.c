@@ -148,17 +148,18 @@ enum { N_SHARED = 11 };
 
 /* The flags that are numbers or choices, but for --lr; a last one without a name ends them. */
 static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
-    const trainer_flag shared[N_SHARED] = {{"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
-                                           {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
-                                           {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL, NULL},
-                                           {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
-                                           {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
-                                           {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
-                                           {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
-                                           {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
-                                           {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
-                                           {"--check-replicas", NULL, &flags->check_replicas, 1, INT32_MAX, NULL, NULL},
-                                           {.name = NULL}};
+    const trainer_flag shared[N_SHARED] = {
+        {"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
+        {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
+        {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL, NULL},
+        {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
+        {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
+        {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
+        {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
+        {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
+        {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
+        {"--check-replicas", NULL, &flags->check_replicas, 1, INT32_MAX, NULL, NULL},
+        {.name = NULL}};
     memcpy(list, shared, sizeof shared);
 }
 

@@ -32,9 +32,10 @@ typedef struct lks_trainer_options {
     int n_states;
     lks_strategy strategy; /* how the ranks share the work; parallel.h */
     size_t bucket_nbytes;  /* 0: chosen */
-    uint64_t data_hash;  /* of what is trained on, compared between the ranks; 0: there is none */
-    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used */
-    int64_t check_every; /* steps between two lks_check_replicas; 0: never */
+    uint64_t data_hash;    /* of what is trained on, compared between the ranks; 0: there is none */
+    int check_gradients;   /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
+                              overlap then */
+    int64_t check_every;   /* steps between two lks_check_replicas; 0: never */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. */

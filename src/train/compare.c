@@ -26,6 +26,14 @@ static const char *schedule_name(double kind) {
     return kind >= LKS_SCHEDULE_CONSTANT && kind <= LKS_SCHEDULE_ONE_CYCLE ? names[(int)kind] : "?";
 }
 
+static const char *strategy_name(lks_strategy strategy) {
+    static const char *const names[] = {[LKS_STRATEGY_AUTO] = "auto",
+                                        [LKS_STRATEGY_SHARED] = "shared",
+                                        [LKS_STRATEGY_BUCKETED] = "bucketed",
+                                        [LKS_STRATEGY_SHARDED] = "sharded"};
+    return strategy >= LKS_STRATEGY_AUTO && strategy <= LKS_STRATEGY_SHARDED ? names[strategy] : "?";
+}
+
 /* --- the list under construction; after an error nothing more is added --- */
 
 typedef struct list {
@@ -89,16 +97,12 @@ static void add_rule(list *l, const lks_optimizer *rule) {
 }
 
 static void add_options(list *l, const lks_trainer_options *options) {
-    static const char *const strategies[] = {[LKS_STRATEGY_AUTO] = "auto",
-                                             [LKS_STRATEGY_SHARED] = "shared",
-                                             [LKS_STRATEGY_BUCKETED] = "bucketed",
-                                             [LKS_STRATEGY_SHARDED] = "sharded"};
     add(l, "seed", "%llu", (unsigned long long)options->seed);
     add_integer(l, "accumulate", options->accumulate > 0 ? options->accumulate : 1);
     add_integer(l, "check_gradients", options->check_gradients != 0);
     add_integer(l, "check_every", options->check_every);
     add_integer(l, "states", options->n_states);
-    add(l, "strategy", "%s", strategies[options->strategy]);
+    add(l, "strategy", "%s", strategy_name(options->strategy));
     add_integer(l, "bucket_nbytes", (int64_t)options->bucket_nbytes);
     if (options->data_hash != 0) add(l, "data (hash)", "%016llx", (unsigned long long)options->data_hash);
 }

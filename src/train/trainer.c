@@ -94,7 +94,8 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                                       .n_outputs = trainer->n_outputs,
                                                       .is_timed = trainer->options.is_timed}));
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
-    return is_training ? lks_distributed_optimizer_attach(trainer->optimizer, *program) : LKS_OK;
+    if (!is_training || trainer->options.check_gradients) return LKS_OK; /* what was sent cannot be checked before */
+    return lks_distributed_optimizer_attach(trainer->optimizer, *program);
 }
 
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {

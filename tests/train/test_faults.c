@@ -20,6 +20,8 @@ typedef enum fault {
     OTHER_THREADS,
     OTHER_ACCUMULATE,
     OTHER_CHECKS,
+    OTHER_STRATEGY,
+    OTHER_BUCKETS,
     OTHER_BATCH,
     N_FAULTS
 } fault;
@@ -37,6 +39,8 @@ static const char *const lines[N_FAULTS] = {
     [OTHER_THREADS] = "\nthreads per rank|1|2",
     [OTHER_ACCUMULATE] = "\naccumulate|1|4",
     [OTHER_CHECKS] = "\ncheck_gradients|0|1",
+    [OTHER_STRATEGY] = "\nstrategy|auto|sharded",
+    [OTHER_BUCKETS] = "\nbucket_nbytes|0|65536",
     [OTHER_BATCH] = "\nsamples in the first step|48|32",
 };
 
@@ -65,6 +69,8 @@ static lks_trainer_options options_for(fault which) {
     if (which == OTHER_DATA) options.data_hash = 0xbb;
     if (which == OTHER_ACCUMULATE) options.accumulate = 4;
     if (which == OTHER_CHECKS) options.check_gradients = 1;
+    if (which == OTHER_STRATEGY) options.strategy = LKS_STRATEGY_SHARDED;
+    if (which == OTHER_BUCKETS) options.bucket_nbytes = 65536;
     return options;
 }
 
@@ -154,13 +160,19 @@ static void spoil(lks_batch *batch, float *features) {
     batch->features = features;
 }
 
+typedef struct way {
+    lks_strategy strategy;
+    int64_t accumulate;
+} way;
+
 /* Three steps; before the second, where `is_bad`, one whose gradient on rank 1 is infinite. */
-static int train_around_a_bad_step(int64_t accumulate, int is_bad, char hex[65]) {
+static int train_around_a_bad_step(const way *how, int is_bad, char hex[65]) {
     set_up s = {0};
     RANK_OK(lks_init(&s.group, NULL));
     lks_trainer_options options = options_for(N_FAULTS);
     options.check_gradients = 1;
-    options.accumulate = accumulate;
+    options.accumulate = how->accumulate;
+    options.strategy = how->strategy;
     RANK_OK(create(&s, N_FAULTS, options, 1));
     for (int step = 0; step < 3; step++) {
         if (step == 1 && is_bad) {
@@ -179,16 +191,17 @@ static int train_around_a_bad_step(int64_t accumulate, int is_bad, char hex[65])
 
 static int compute_a_bad_gradient(void *argument) {
     char with[65], without[65];
-    int64_t accumulate = *(const int64_t *)argument;
-    RANK_CHECK(train_around_a_bad_step(accumulate, 1, with) == 0);
-    RANK_CHECK(train_around_a_bad_step(accumulate, 0, without) == 0);
+    RANK_CHECK(train_around_a_bad_step(argument, 1, with) == 0);
+    RANK_CHECK(train_around_a_bad_step(argument, 0, without) == 0);
     RANK_CHECK(strcmp(with, without) == 0); /* nothing of the bad step is left */
     return 0;
 }
 
 static void a_gradient_that_is_no_number_is_named_and_not_used(void **state) {
     (void)state;
-    for (int64_t accumulate = 1; accumulate <= 2; accumulate++) run_ranks(N_RANKS, compute_a_bad_gradient, &accumulate);
+    for (lks_strategy strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int64_t accumulate = 1; accumulate <= 2; accumulate++)
+            run_ranks(N_RANKS, compute_a_bad_gradient, &((way){strategy, accumulate}));
 }
 
 /* As a user's loop does it. */
