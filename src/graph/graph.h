@@ -15,6 +15,17 @@ lks_node *lksi_node_given(lks_node *node, const char *what);
 lks_device *lksi_graph_device(const lks_graph *graph);
 /* Hash over the graph with its symbolic batch: equal on ranks that built the same model. */
 uint64_t lksi_graph_fingerprint(const lks_graph *graph);
+/* The graph's first error again, if it had one; of a node that is NULL, that `what` is. */
+lks_status lksi_node_check(const lks_node *node, const char *what);
+
+/* A node in words: "parameter fc1.weight" is "f32 (50,784)", "node 5" is "linear f32 (N,50) of 0,2,3"; attributes as a
+ * hash. Where ranks built the same model all nodes read the same, and else some do not. */
+typedef struct lksi_description {
+    char name[160], what[160];
+    bool is_leaf;
+} lksi_description;
+/* Nodes are counted from 0; false past the last. */
+bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description *description);
 
 /* Where a store's memory comes from. parallel/ gives memory that ranks share; NULL: the counted allocator. */
 typedef struct lksi_store_memory {
@@ -30,6 +41,9 @@ typedef struct lksi_store_memory {
 lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_store_memory *memory);
 /* Writes the initial values; a parameter's draws depend on (seed, name, element) alone. */
 lks_status lksi_store_initialize(lks_store *store, uint64_t seed);
+
+/* Values of which only some are updated yet: reading them is LKS_ERR_TORN while it is so. */
+void lksi_store_set_torn(lks_store *store, bool is_torn);
 
 /* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. Those from buffer_begin
  * on are buffers, whose "gradients" are statistics. */

@@ -39,8 +39,6 @@ lks_node *lksi_graph_random(lks_graph *graph);
 
 /* The graph's first error again, if it had one. */
 lks_status lksi_graph_check(lks_graph *graph);
-/* That of the graph that `node` belongs to, or of the poison that belongs to none. */
-lks_status lksi_node_check(const lks_node *node, const char *what);
 
 /* --- the intermediate form that is differentiated and lowered --- */
 
@@ -116,6 +114,7 @@ struct lks_store {
     int n_slots, n_parameters;
     size_t padded_count, buffer_begin; /* elements; buffers lie from buffer_begin on */
     void *values, *gradients;
+    bool is_torn; /* an update of the values began and has not ended */
 };
 
 #endif

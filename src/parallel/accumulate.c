@@ -67,6 +67,12 @@ static void carry_gradients(lks_distributed_optimizer *optimizer, int level, con
 }
 
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    if (optimizer->n_told > 0)
+        return lksi_group_fail(optimizer->group, lksi_error(LKS_ERR_STATE,
+                                                            "gradients cannot be put aside on rank %d: they are being "
+                                                            "sent; lks_distributed_optimizer_no_sync comes before the "
+                                                            "backward pass of a piece",
+                                                            lks_group_rank(optimizer->group)));
     int level = first_free_level(optimizer);
     lksi_partial *partial = &optimizer->partials[level];
     if (partial->gradients == NULL)
@@ -97,8 +103,16 @@ void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t
     }
 }
 
+size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer) {
+    size_t nbytes = 0;
+    for (int level = 0; level < LKSI_MAX_PARTIALS; level++)
+        if (optimizer->partials[level].gradients != NULL)
+            nbytes += lksi_store_padded_count(optimizer->store) * lks_type_nbytes(type_of(optimizer));
+    return nbytes;
+}
+
 void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->n_pending = 0; }
 
-void lksi_pending_release(lks_distributed_optimizer *optimizer) {
+void lksi_pending_destroy(lks_distributed_optimizer *optimizer) {
     for (int level = 0; level < LKSI_MAX_PARTIALS; level++) lksi_free(optimizer->partials[level].gradients);
 }

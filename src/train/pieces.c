@@ -14,16 +14,6 @@ lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
                       (long long)options->grains, (long long)options->accumulate);
 }
 
-lks_status lksi_pieces_agree(lks_trainer *trainer) {
-    const lksi_verdict own = {.hash = (uint64_t)trainer->options.grains}, *all = trainer->verdicts;
-    LKS_TRY(lksi_exchange(trainer->options.group, "trainer_create (grains)", 0, &own, sizeof own, trainer->verdicts));
-    for (int rank = 1; rank < lks_group_size(trainer->options.group); rank++)
-        if (all[rank].hash != all[0].hash)
-            return lksi_error(LKS_ERR_MISMATCH, "grains differ: rank %d has %llu, rank 0 has %llu", rank,
-                              (unsigned long long)all[rank].hash, (unsigned long long)all[0].hash);
-    return LKS_OK;
-}
-
 lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch) {
     int64_t begin, end, grains = trainer->options.grains;
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
