@@ -314,12 +314,13 @@ typedef struct refusal {
     int64_t grains, accumulate;
     lks_status status;
     const char *text;
+    lks_order order; /* of the group */
 } refusal;
 
 static int ask_for_a_trainer(void *argument) {
     const refusal *r = argument;
     set_up s = {0};
-    RANK_OK(lks_init(&s.group, NULL));
+    RANK_OK(lks_init(&s.group, &(lks_init_options){.order = r->order}));
     s.graph = lks_graph_create(lks_device_default(s.group));
     bool is_asking = lks_group_rank(s.group) == 0;
     lks_trainer_options options = {.group = s.group,
@@ -340,14 +341,17 @@ static void grains_that_cannot_be_meant_are_refused_by_number(void **state) {
         int size;
         refusal refusal;
     } cases[] = {
-        {2, {6, 0, LKS_ERR_ARGUMENT, "grains 6; possible are powers of two"}},
-        {2, {-8, 0, LKS_ERR_ARGUMENT, "grains -8; possible are powers of two"}},
-        {2, {(int64_t)1 << 21, 0, LKS_ERR_ARGUMENT, "grains 2097152; possible are powers of two, to 1048576"}},
-        {3, {8, 0, LKS_ERR_ARGUMENT, "8 grains cannot be divided equally among 3 ranks"}},
-        {4, {2, 0, LKS_ERR_ARGUMENT, "2 grains cannot be divided equally among 4 ranks"}},
-        {2, {8, 2, LKS_ERR_ARGUMENT, "grains 8 are pieces of a step already: with accumulate 2"}},
-        {2, {4, 0, LKS_ERR_MISMATCH, "grains | 4      | 8"}},
-        {2, {0, 0, LKS_ERR_MISMATCH, "grains | 0      | 8"}},
+        {2, {6, 0, LKS_ERR_ARGUMENT, "grains 6; possible are powers of two", LKS_ORDER_CANONICAL}},
+        {2, {-8, 0, LKS_ERR_ARGUMENT, "grains -8; possible are powers of two", LKS_ORDER_CANONICAL}},
+        {2,
+         {(int64_t)1 << 21, 0, LKS_ERR_ARGUMENT, "grains 2097152; possible are powers of two, to 1048576",
+          LKS_ORDER_CANONICAL}},
+        {3, {8, 0, LKS_ERR_ARGUMENT, "8 grains cannot be divided equally among 3 ranks", LKS_ORDER_CANONICAL}},
+        {4, {2, 0, LKS_ERR_ARGUMENT, "2 grains cannot be divided equally among 4 ranks", LKS_ORDER_CANONICAL}},
+        {2, {8, 2, LKS_ERR_ARGUMENT, "grains 8 are pieces of a step already: with accumulate 2", LKS_ORDER_CANONICAL}},
+        {2, {8, 0, LKS_ERR_ARGUMENT, "grains 8 in a group that adds in any order", LKS_ORDER_ANY}},
+        {2, {4, 0, LKS_ERR_MISMATCH, "grains | 4      | 8", LKS_ORDER_CANONICAL}},
+        {2, {0, 0, LKS_ERR_MISMATCH, "grains | 0      | 8", LKS_ORDER_CANONICAL}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         refusal r = cases[i].refusal;
