@@ -133,6 +133,7 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .accumulate = p->flags->accumulate,
                                                      .strategy = (lks_strategy)p->flags->strategy,
                                                      .bucket_nbytes = (size_t)p->flags->bucket,
+                                                     .grains = p->flags->grains,
                                                      .is_timed = p->flags->prints_program});
 }
 
