@@ -83,8 +83,9 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
 /* Adds this rank's gradients (as above, the sum over its samples) and `mine` to what the next step takes in: a batch
  * too large for memory is computed piece by piece. Not collective: ranks may accumulate as often as they like; nothing
  * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
- * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own gradients
- * the last of them, are added in canonical order over the calls; one without samples is zeros. Errors: LKS_ERR_MEMORY.
+ * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
+ * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
+ * LKS_ERR_MEMORY.
  */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
@@ -117,7 +118,25 @@ typedef struct lks_distributed_memory {
 LKS_API void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer,
                                               lks_distributed_memory *memory);
 
-/* Compares all ranks' parameters by hash. Collective.
+/* --- what goes wrong quietly --- */
+
+/* One thing that a rank was given, in words. */
+typedef struct lks_option {
+    const char *name, *value; /* value NULL: this rank has none */
+} lks_option;
+
+/* Are all ranks about to do the same? Compares the ranks' options by name, in any order; names are unique. Collective;
+ * costs a barrier where all is equal. lks_trainer does it by itself.
+ * Errors: LKS_ERR_MISMATCH on all ranks, whose text is a table, one line per option that differs and one column per
+ * kind of ranks. The group lives on. */
+LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
+
+/* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
+ * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once.
+ * Errors: LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
+LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
+
+/* Compares all ranks' parameters by hash. Collective. The group lives on.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 

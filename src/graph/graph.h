@@ -15,6 +15,17 @@ lks_node *lksi_node_given(lks_node *node, const char *what);
 lks_device *lksi_graph_device(const lks_graph *graph);
 /* Hash over the graph with its symbolic batch: equal on ranks that built the same model. */
 uint64_t lksi_graph_fingerprint(const lks_graph *graph);
+/* The graph's first error again, if it had one; of a node that is NULL, that `what` is. */
+lks_status lksi_node_check(const lks_node *node, const char *what);
+
+/* A node in words: "parameter fc1.weight" is "f32 (50,784)", "node 5" is "linear f32 (N,50) of 0,2,3"; attributes as a
+ * hash. Where ranks built the same model all nodes read the same, and else some do not. */
+typedef struct lksi_description {
+    char name[160], what[160];
+    bool is_leaf;
+} lksi_description;
+/* Nodes are counted from 0; false past the last. */
+bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description *description);
 
 /* Where a store's memory comes from. parallel/ gives memory that ranks share; NULL: the counted allocator. */
 typedef struct lksi_store_memory {

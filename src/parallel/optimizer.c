@@ -96,7 +96,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer->sums);
     lksi_free(optimizer->buckets);
     lksi_free(optimizer->is_told);
-    lksi_pending_release(optimizer);
+    lksi_pending_destroy(optimizer);
     lksi_clip_release(optimizer);
     lksi_free(optimizer);
 }

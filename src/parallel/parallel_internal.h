@@ -105,8 +105,7 @@ void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums
 void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
 /* Bytes that it takes on this rank. */
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer);
-void lksi_pending_clear(lks_distributed_optimizer *optimizer);
-void lksi_pending_release(lks_distributed_optimizer *optimizer); /* its memory */
+void lksi_pending_destroy(lks_distributed_optimizer *optimizer);
 
 /* --- buckets (buckets.c) --- */
 

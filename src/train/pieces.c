@@ -7,21 +7,17 @@ lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
     if (options->accumulate < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
     LKS_TRY(lksi_grains_check(options->grains, lks_group_size(options->group)));
-    if (options->grains == 0 || options->accumulate <= 1) return LKS_OK;
+    if (options->grains == 0) return LKS_OK;
+    if (lksi_group_order(options->group) != LKS_ORDER_CANONICAL)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "grains %lld in a group that adds in any order (LKS_ORDER_ANY), which depends on the number "
+                          "of ranks",
+                          (long long)options->grains);
+    if (options->accumulate <= 1) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT,
                       "grains %lld are pieces of a step already: with accumulate %lld they would be cut once more; "
                       "more grains save memory, too",
                       (long long)options->grains, (long long)options->accumulate);
-}
-
-lks_status lksi_pieces_agree(lks_trainer *trainer) {
-    const lksi_verdict own = {.hash = (uint64_t)trainer->options.grains}, *all = trainer->verdicts;
-    LKS_TRY(lksi_exchange(trainer->options.group, "trainer_create (grains)", 0, &own, sizeof own, trainer->verdicts));
-    for (int rank = 1; rank < lks_group_size(trainer->options.group); rank++)
-        if (all[rank].hash != all[0].hash)
-            return lksi_error(LKS_ERR_MISMATCH, "grains differ: rank %d has %llu, rank 0 has %llu", rank,
-                              (unsigned long long)all[rank].hash, (unsigned long long)all[0].hash);
-    return LKS_OK;
 }
 
 lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch) {

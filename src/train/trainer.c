@@ -12,11 +12,15 @@ static lks_status prepare(lks_trainer *trainer) {
 static lks_status check_options(lks_node *loss, const lks_trainer_options *options) {
     if (options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
+    LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
-    if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
+    if (lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
                           lks_type_name(lksi_graph_device(graph)->float_type));
-    return lksi_pieces_check_options(options);
+    LKS_TRY(lksi_pieces_check_options(options));
+    if (options->check_every < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "a check every %lld steps", (long long)options->check_every);
+    return lksi_optimizer_check(&options->optimizer);
 }
 
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
@@ -33,7 +37,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
         (void)lksi_group_fail(options->group, status);
         goto destroy_trainer;
     }
-    LKS_TRY_GOTO(lksi_pieces_agree(created), destroy_trainer);
+    LKS_TRY_GOTO(lksi_trainer_compare(created), destroy_trainer);
     LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
                                               &(lks_distributed_options){.seed = options->seed,
                                                                          .strategy = options->strategy,
@@ -89,7 +93,8 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                                       .n_outputs = trainer->n_outputs,
                                                       .is_timed = trainer->options.is_timed}));
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
-    return is_training ? lks_distributed_optimizer_attach(trainer->optimizer, *program) : LKS_OK;
+    if (!is_training || trainer->options.check_gradients) return LKS_OK; /* what was sent cannot be checked before */
+    return lks_distributed_optimizer_attach(trainer->optimizer, *program);
 }
 
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {
@@ -112,6 +117,8 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
     *mine = (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lksi_trainer_n_correct(trainer, program)};
     LKS_TRY(lks_program_backward(program, n));
+    if (trainer->options.check_gradients && trainer->bad_gradient.index == lksi_no_bad_gradient.index)
+        trainer->bad_gradient = lksi_find_bad_gradient(trainer->store);
     lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
     return LKS_OK;
 }
@@ -132,10 +139,31 @@ static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, l
     return LKS_OK;
 }
 
+/* Before gradients meet. */
+static lks_status check_gradients(lks_trainer *trainer) {
+    if (!trainer->options.check_gradients) return LKS_OK;
+    lks_status status =
+        lksi_agree_on_gradients(trainer->options.group, trainer->store, trainer->n_steps + 1, &trainer->bad_gradient);
+    if (status != LKS_OK) lksi_pending_clear(trainer->optimizer);
+    return status;
+}
+
+static lks_status check_replicas(const lks_trainer *trainer) {
+    int64_t every = trainer->options.check_every;
+    if (every == 0 || trainer->n_steps % every != 0) return LKS_OK;
+    lks_status status = lks_check_replicas(trainer->options.group, trainer->store);
+    return status == LKS_OK ? LKS_OK
+                            : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
+}
+
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
     lks_step_sums mine = {0}, all;
+    if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
+    trainer->has_compared_batches = true;
+    trainer->bad_gradient = lksi_no_bad_gradient;
     lks_status status = compute_pieces(trainer, batch, &mine);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
+    LKS_TRY(check_gradients(trainer));
     LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
     trainer->n_steps++;
     if ((int64_t)all.n_samples != batch->global_n_labels)
@@ -146,6 +174,7 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
                        "loaders differ",
                        (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
                        (long long)batch->global_n_labels));
+    LKS_TRY(check_replicas(trainer));
     if (metrics != NULL)
         *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
                                  .accuracy = all.n_correct / all.n_samples,

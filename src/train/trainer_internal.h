@@ -39,7 +39,19 @@ struct lks_trainer {
     lks_node **outputs;     /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;
     lksi_states states;
+    lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
+    bool has_compared_batches;      /* once, before the first step */
 };
+
+/* The fields of an optimizer's rule, as lksi_rule_fields gives them. */
+extern const char *const lksi_rule_names[LKSI_RULE_FIELDS];
+const char *lksi_optimizer_name(double kind);
+
+/* Are all ranks about to train the same model in the same way? LKS_ERR_MISMATCH on all of them with a table where they
+ * are not. Collective. */
+lks_status lksi_trainer_compare(const lks_trainer *trainer);
+/* Before the first step: do their batches come from the same division of the data? Likewise. */
+lks_status lksi_trainer_compare_batches(lks_trainer *trainer, const lks_batch *batch);
 
 /* Takes over the options' states and says what programs have to keep. */
 lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
@@ -67,8 +79,6 @@ lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_fea
 
 /* LKS_ERR_ARGUMENT where grains and accumulate of the options cannot be meant. */
 lks_status lksi_pieces_check_options(const lks_trainer_options *options);
-/* LKS_ERR_MISMATCH where the ranks have different grains. Collective. */
-lks_status lksi_pieces_agree(lks_trainer *trainer);
 /* LKS_ERR_MISMATCH where `batch` is not made of this rank's grains. */
 lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch);
 int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch);
