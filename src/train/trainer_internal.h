@@ -41,6 +41,8 @@ struct lks_trainer {
     lksi_states states;
     lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
     bool has_compared_batches;      /* once, before the first step */
+    lks_group *statistics; /* of synchronised batch norms, and nothing else; NULL where the model has none */
+    void *stand_in;        /* one sample of zeros, its labels behind its features: see synchronise.c */
 };
 
 /* The fields of an optimizer's rule, as lksi_rule_fields gives them. */
@@ -52,6 +54,15 @@ const char *lksi_optimizer_name(double kind);
 lks_status lksi_trainer_compare(const lks_trainer *trainer);
 /* Before the first step: do their batches come from the same division of the data? Likewise. */
 lks_status lksi_trainer_compare_batches(lks_trainer *trainer, const lks_batch *batch);
+
+
+/* Where the model has synchronised batch norms, a group for them and a stand-in. Collective then. */
+lks_status lksi_trainer_prepare_statistics(lks_trainer *trainer);
+void lksi_trainer_release_statistics(lks_trainer *trainer);
+/* What a rank without samples computes, so that the others need not wait. */
+lks_batch lksi_stand_in(const lks_trainer *trainer);
+/* This rank gives up the step under way: on all groups that another one may be waiting in. Returns `status`. */
+lks_status lksi_trainer_fail(const lks_trainer *trainer, lks_status status);
 
 /* Takes over the options' states and says what programs have to keep. */
 lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
@@ -75,7 +86,9 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
 /* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
 
-/* Piece `index` of `n`, at most batch->count, of this rank's part of a batch. */
+/* Elements of one sample of `node`: all dimensions but the first. */
+int64_t lksi_row_count(const lks_node *node);
+/* Piece `index` of `n` of this rank's part of a batch; empty ones where `n` is above batch->count. */
 lks_batch lksi_micro_batch(const lks_trainer *trainer, const lks_batch *batch, int64_t index, int64_t n);
 
 /* The program for `batch` samples. */
