@@ -63,9 +63,9 @@ static lksi_value add_leaf(lksi_ir *ir, const lks_node *node, const lksi_tensor 
 /* In training: this rank's sums, added over all ranks, and what is made of those. The sums count as constants: the
  * gradient rule of who takes them includes the way through them. */
 static lksi_value add_synchronised_norm(lksi_ir *ir, const lksi_emission *norm) {
-    lksi_value sums = add_operator(ir, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_SUMS,
-                                                        .n_inputs = 2,
-                                                        .inputs = {norm->inputs[0], norm->inputs[3]}});
+    lksi_value sums = add_operator(
+        ir,
+        &(lksi_emission){.op = LKSI_OP_BATCH_NORM_SUMS, .n_inputs = 2, .inputs = {norm->inputs[0], norm->inputs[3]}});
     if (sums == LKSI_NO_VALUE) return LKSI_NO_VALUE;
     ir->values[sums].needs_gradient = false;
     lksi_value all = add_operator(ir, &(lksi_emission){.op = LKSI_OP_ALL_REDUCE, .n_inputs = 1, .inputs = {sums}});

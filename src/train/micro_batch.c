@@ -19,7 +19,8 @@ lks_batch lksi_micro_batch(const lks_trainer *trainer, const lks_batch *batch, i
     int64_t label_row = lksi_row_count(trainer->options.labels);
     lks_batch piece = *batch;
     piece.count = end - begin;
-    piece.features = (const char *)batch->features + begin * lksi_row_count(trainer->options.features) * 4; /* f32 or i32 */
+    piece.features =
+        (const char *)batch->features + begin * lksi_row_count(trainer->options.features) * 4; /* f32 or i32 */
     piece.labels = batch->labels + begin * label_row;
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;
