@@ -41,8 +41,8 @@ struct lks_trainer {
     lksi_states states;
     lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
     bool has_compared_batches;      /* once, before the first step */
-    lks_group *statistics; /* of synchronised batch norms, and nothing else; NULL where the model has none */
-    void *stand_in;        /* one sample of zeros, its labels behind its features: see synchronise.c */
+    lks_group *statistics;          /* of synchronised batch norms, and nothing else; NULL where the model has none */
+    void *stand_in;                 /* one sample of zeros, its labels behind its features: see synchronise.c */
 };
 
 /* The fields of an optimizer's rule, as lksi_rule_fields gives them. */
@@ -54,7 +54,6 @@ const char *lksi_optimizer_name(double kind);
 lks_status lksi_trainer_compare(const lks_trainer *trainer);
 /* Before the first step: do their batches come from the same division of the data? Likewise. */
 lks_status lksi_trainer_compare_batches(lks_trainer *trainer, const lks_batch *batch);
-
 
 /* Where the model has synchronised batch norms, a group for them and a stand-in. Collective then. */
 lks_status lksi_trainer_prepare_statistics(lks_trainer *trainer);
