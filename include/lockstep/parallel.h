@@ -129,8 +129,9 @@ typedef struct lks_option {
 LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
 
 /* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
- * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once.
- * Errors: LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
+ * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once. Not for a program
+ * that is attached (lks_distributed_optimizer_attach): its gradients are on their way when the pass ends. Errors:
+ * LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
 LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
 
 /* --- programs with synchronised batch norms (lks_batch_norm_with) --- */
