@@ -50,6 +50,8 @@ attempt
 check "a pickle of another protocol is refused" refused 1 'data_batch_1: pickle opcode 0x80 at byte 0: protocol 2'
 run "$resnet9" --recipe slow
 check "an unknown recipe is refused" eval '[ $status = 2 ] && grep -q -- "--recipe cannot be .slow." "$work/err"'
+run "$build/examples/mlp" --sync-batch-norm
+check "a model without batch norm has none to synchronise" refused 2 '--sync-batch-norm: the model has no batch norm'
 
 # --- real data ---
 directory=
