@@ -87,8 +87,16 @@ lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_fea
 
 /* Elements of one sample of `node`: all dimensions but the first. */
 int64_t lksi_row_count(const lks_node *node);
-/* Piece `index` of `n` of this rank's part of a batch; empty ones where `n` is above batch->count. */
-lks_batch lksi_micro_batch(const lks_trainer *trainer, const lks_batch *batch, int64_t index, int64_t n);
+
+/* --- pieces (pieces.c): a rank's part of a batch is computed in some, one after the other --- */
+
+/* LKS_ERR_ARGUMENT where grains and accumulate of the options cannot be meant. */
+lks_status lksi_pieces_check_options(const lks_trainer_options *options);
+/* LKS_ERR_MISMATCH where `batch` is not made of this rank's grains. */
+lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch);
+int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch);
+/* One of them; a grain may be empty, and so may be any piece where batch norms are synchronised. */
+lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, int64_t index);
 
 /* The program for `batch` samples. */
 lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program);

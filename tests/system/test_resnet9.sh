@@ -52,6 +52,8 @@ run "$resnet9" --recipe slow
 check "an unknown recipe is refused" eval '[ $status = 2 ] && grep -q -- "--recipe cannot be .slow." "$work/err"'
 run "$build/examples/mlp" --sync-batch-norm
 check "a model without batch norm has none to synchronise" refused 2 '--sync-batch-norm: the model has no batch norm'
+run "$resnet9" --sync-batch-norm --grains 2
+check "grains and synchronised batch norms are refused together" refused 2 '--grains and --sync-batch-norm exclude each other'
 
 # --- real data ---
 directory=

@@ -166,10 +166,36 @@ static void a_rank_that_fails_in_its_pass_fails_the_step_on_all(void **state) {
     }
 }
 
+static int create_with_grains(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_trainer *trainer;
+    RANK_OK(lks_init(&group, NULL));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_CLASSES});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *logits = lks_batch_norm_with(x, "bn", &(lks_batch_norm_options){.is_synchronised = 1});
+    lks_status status = lks_trainer_create(
+        &trainer, lks_cross_entropy(logits, y),
+        &(lks_trainer_options){
+            .group = group, .features = x, .labels = y, .optimizer = lks_sgd(&(lks_sgd_options){0}), .grains = 2});
+    RANK_CHECK(status == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "grains 2 and synchronised batch norms") != NULL);
+    lks_graph_destroy(g);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void grains_have_statistics_of_their_own(void **state) {
+    (void)state;
+    run_ranks(1, create_with_grains, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_ranks_follows_one_by_every_strategy),
         cmocka_unit_test(pieces_are_as_many_on_every_rank),
+        cmocka_unit_test(grains_have_statistics_of_their_own),
         cmocka_unit_test(a_rank_that_fails_in_its_pass_fails_the_step_on_all),
     };
     return run_group(tests);
