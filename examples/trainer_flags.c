@@ -121,6 +121,7 @@ static int store_switch(trainer_flags *flags, const char *flag) {
     } switches[] = {{"--help", &flags->wants_help},
                     {"--quiet", &flags->is_quiet},
                     {"--print-program", &flags->prints_program},
+                    {"--sync-batch-norm", &flags->syncs_batch_norm},
                     {"--check-gradients", &flags->checks_gradients}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
         if (strcmp(flag, switches[i].name) == 0) return *switches[i].value = 1;
@@ -171,8 +172,12 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     }
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->syncs_batch_norm && !flags->has_batch_norm)
+        refuse(flags, "%s: the model has no batch norm%s", "--sync-batch-norm", "");
     if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
         refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
+    if (flags->grains > 0 && flags->syncs_batch_norm) /* a grain's statistics are its own */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--sync-batch-norm");
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
@@ -210,6 +215,7 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
                                    {"--resume", NULL, &(int64_t){copy.resume != NULL}, 0, 0, "no|yes", NULL},
                                    {"--print-program", NULL, &(int64_t){copy.prints_program}, 0, 0, "no|yes", NULL},
                                    {"--check-gradients", NULL, &(int64_t){copy.checks_gradients}, 0, 0, "no|yes", NULL},
+                                   {"--sync-batch-norm", NULL, &(int64_t){copy.syncs_batch_norm}, 0, 0, "no|yes", NULL},
                                    {.name = NULL}};
     const trainer_flag *const lists[] = {shared, others, own};
     int count = 0;
@@ -257,6 +263,8 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --check-gradients  stop at a gradient that is no number, and say whose it is\n"
            "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
            "  --quiet            only the last line\n");
+    if (flags->has_batch_norm)
+        printf("  --sync-batch-norm  batch norms by the statistics of all ranks' samples, not each rank's own\n");
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
 }
 

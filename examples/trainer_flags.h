@@ -22,7 +22,9 @@ typedef struct trainer_flags {
     double lr;
     int64_t check_replicas; /* steps between two checks; 0: at the end only */
     int is_quiet, prints_program, checks_gradients;
-    char error[512]; /* what is wrong with the command line; empty where nothing is */
+    int has_batch_norm;   /* whether the example's model has any; the caller's word, not the command line's */
+    int syncs_batch_norm; /* by the statistics of all ranks' samples */
+    char error[512];      /* what is wrong with the command line; empty where nothing is */
     int wants_help;
 } trainer_flags;
 

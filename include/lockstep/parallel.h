@@ -35,8 +35,8 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at most,
-                             unless one holds all: then nothing overlaps */
+                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at
+                             most, unless one holds all: then nothing overlaps */
 } lks_distributed_options;
 
 /* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
@@ -136,6 +136,21 @@ LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *optio
  * that is attached (lks_distributed_optimizer_attach): its gradients are on their way when the pass ends. Errors:
  * LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
 LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
+
+/* --- programs with synchronised batch norms (lks_batch_norm_with) --- */
+
+/* From now on the program's forward and backward passes in training add up the batch norms' statistics over `group`: of
+ * every rank, at once and in the same order; a rank without samples is absent (below). The factors of
+ * lks_program_backward must make the ranks' losses parts of one sum (lks_distributed_optimizer_step's are such).
+ * `group` is used by the program's runs alone (lks_group_split makes one), and outlives them. A program without
+ * synchronised batch norms never uses it.
+ * Errors, of those passes: LKS_ERR_STATE without this call; those of the group. Where a pass of one rank fails, the
+ * group fails on all: none waits. */
+LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
+/* From the next pass on, where `is_absent`, this rank takes part in those sums, but counts nothing: for a rank without
+ * samples, which runs its program on anything and backward by factor 0, because the others wait for it. Its gradients
+ * are then 0. */
+LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
 /* Compares all ranks' parameters by hash. Collective. The group lives on.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */

@@ -58,7 +58,10 @@ typedef struct lks_metrics {
  * without momentum, a state that does not fit) fails the group, also where one rank alone was given it: the other ranks
  * get LKS_ERR_PEER and do not wait. Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create;
  * LKS_ERR_UNSUPPORTED: a graph on a device that does not compute in f32, which batches are in; LKS_ERR_ARGUMENT: an
- * option, such as grains that the world size does not divide; LKS_ERR_MISMATCH: ranks differ, shown as a table. */
+ * option, such as grains that the world size does not divide; LKS_ERR_MISMATCH: ranks differ, shown as a table.
+ * A model with synchronised batch norms gets a group of its own for them. All ranks then make `accumulate` passes a
+ * step, some perhaps without a sample, and each pass has statistics of its own. With grains such a model is refused:
+ * their statistics are their own. */
 LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 

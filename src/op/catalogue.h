@@ -82,7 +82,8 @@
     X(AVG_POOL2D, "avg_pool2d", 1, 1, 1, pool)           /* padding counts as zeros, as PyTorch's default */           \
     X(AVG_POOL2D_GRAD, "avg_pool2d_grad", 1, 1, 1, pool) /* given; (dy) */
 
-/* [epsilon]. Batch norm: x (N,C,...), statistics over all axes but C; w, b, means and variances (C). */
+/* [epsilon]. Batch norm: x (N,C,...), statistics over all axes but C; w, b, means and variances (C). [is_synchronised]:
+ * by the statistics of all ranks' batches together; graph/ writes the operators below in its place. */
 #define LKSI_OP_NORMALIZATIONS(X)                                                                                      \
     X(BATCH_NORM, "batch_norm", 5, 5, 3, normalize) /* (x, w, b, running mean, running variance): y = (x - mean) /     \
                                                      * sqrt(variance + eps) w + b; y, mean, variance (biased) of this  \
@@ -95,6 +96,20 @@
     X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                               \
       layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                         \
     X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, layer_norm) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */
+
+/* What batch norm is made of, in training, where it is synchronised. ALL_REDUCE adds up both sums over all ranks;
+ * they are f64.
+ *
+ *     sums          (x, s (C)) -> (1 + 2C): how many x a channel has, each channel's sum of x - s, of (x - s)^2
+ *     by_sums       (BATCH_NORM's inputs, sums with s the running mean) -> y, mean, variance (biased), variance
+ *                   (unbiased) of the whole; its gradients include those by way of the sums
+ *     grad_sums     (x, dy, mean, variance) -> (2C): each channel's sum of dy, of dy (x - mean); dw, db
+ *     grad_by_sums  (x, dy, w, mean, variance, sums, grad_sums) -> dx */
+#define LKSI_OP_SYNCHRONISED(X)                                                                                        \
+    X(BATCH_NORM_SUMS, "batch_norm_sums", 2, 2, 1, normalize)                                                          \
+    X(BATCH_NORM_BY_SUMS, "batch_norm_by_sums", 6, 6, 4, normalize)                                                    \
+    X(BATCH_NORM_GRAD_SUMS, "batch_norm_grad_sums", 4, 4, 3, normalize)                                                \
+    X(BATCH_NORM_GRAD_BY_SUMS, "batch_norm_grad_by_sums", 7, 7, 1, normalize)
 
 /* Draws depend on (seed, step, sample) and [stream], never on the rank; dims[0] of x is the samples. */
 #define LKSI_OP_DROPOUTS(X)                                                                                            \
@@ -129,6 +144,9 @@
     X(BCE_WITH_LOGITS_GRAD, "bce_with_logits_grad", 3, 3, 1, loss) /* (x, t, dloss): dx */                             \
     X(COUNT_CORRECT, "count_correct", 2, 2, 1, loss) /* x (...,C), label (...): rows whose first largest x is label */
 
+/* What ranks do together: graph/ runs it, with what parallel/ gives it, and no device. */
+#define LKSI_OP_COLLECTIVES(X) X(ALL_REDUCE, "all_reduce", 1, 1, 1, collective) /* y = the sum of all ranks' x */
+
 #define LKSI_OP_TABLE(X)                                                                                               \
     LKSI_OP_LEAVES(X)                                                                                                  \
     LKSI_OP_ARRANGEMENTS(X)                                                                                            \
@@ -140,9 +158,11 @@
     LKSI_OP_CONVOLUTIONS(X)                                                                                            \
     LKSI_OP_POOLS(X)                                                                                                   \
     LKSI_OP_NORMALIZATIONS(X)                                                                                          \
+    LKSI_OP_SYNCHRONISED(X)                                                                                            \
     LKSI_OP_DROPOUTS(X)                                                                                                \
     LKSI_OP_EMBEDDINGS(X)                                                                                              \
     LKSI_OP_RECURRENTS(X)                                                                                              \
-    LKSI_OP_LOSSES(X)
+    LKSI_OP_LOSSES(X)                                                                                                  \
+    LKSI_OP_COLLECTIVES(X)
 
 #endif

@@ -37,7 +37,8 @@ lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch)
 int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch) {
     if (trainer->options.grains > 0) return trainer->options.grains / lks_group_size(trainer->options.group);
     int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
-    return n < batch->count ? n : batch->count;
+    bool is_met = trainer->statistics != NULL; /* by the other ranks in every piece: all need as many */
+    return n < batch->count || is_met ? n : batch->count;
 }
 
 /* Where a piece begins within this rank's part; the last one's end is that of the next. */
@@ -47,8 +48,7 @@ static int64_t begin_of(const lks_trainer *trainer, const lks_batch *batch, int6
     return lksi_grain_begin(rank * n + index, trainer->options.grains, batch->global_count) - batch->global_offset;
 }
 
-/* Elements of one sample of `node`: all dimensions but the first. */
-static int64_t row_of(const lks_node *node) {
+int64_t lksi_row_count(const lks_node *node) {
     int64_t count = 1;
     for (int i = 1; i < lks_node_n_dims(node); i++) count *= lks_node_dim(node, i);
     return count;
@@ -62,10 +62,11 @@ static int64_t count_labels(const int32_t *labels, int64_t count) {
 
 lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, int64_t index) {
     int64_t begin = begin_of(trainer, batch, index), end = begin_of(trainer, batch, index + 1);
-    int64_t label_row = row_of(trainer->options.labels);
+    int64_t label_row = lksi_row_count(trainer->options.labels);
     lks_batch piece = *batch;
     piece.count = end - begin;
-    piece.features = (const char *)batch->features + begin * row_of(trainer->options.features) * 4; /* f32 or i32 */
+    piece.features =
+        (const char *)batch->features + begin * lksi_row_count(trainer->options.features) * 4; /* f32 or i32 */
     piece.labels = batch->labels + begin * label_row;
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;
