@@ -185,7 +185,7 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
     printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
            "  --device NAME      cpu, reference\n"
-           "  --precision NAME   f32, bf16\n"
+           "  --precision NAME   f32, bf16 (products of operands rounded to bf16; cpu: with AVX512-BF16 or AMX)\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
            "  --transport NAME   auto, thread, shm, tcp\n"
            "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
