@@ -250,6 +250,52 @@ static void values_in_memory_stay_f32(void **state) {
     operator_bench_destroy(&b);
 }
 
+/* --- memory --- */
+
+static lks_node *build_all_kinds(lks_node *x) {
+    lks_node *y = lks_conv2d(x, 8, 3, "conv", NULL);
+    y = lks_linear(lks_reshape(y, 3, (int64_t[]){LKS_BATCH, 2, 36}), 8, "fc");
+    y = lks_matmul(y, y, 0, 1);
+    lks_graph *g = lks_node_graph(x);
+    lks_node *h0 = lks_input(g, "h0", LKS_F32, 2, (int64_t[]){LKS_BATCH, 3});
+    lks_node *c0 = lks_input(g, "c0", LKS_F32, 2, (int64_t[]){LKS_BATCH, 3});
+    return lks_recurrent_layers(
+               y, "rnn", &(lks_recurrent_options){.kind = LKS_LSTM, .hidden = 3, .n_layers = 1, .h0 = {h0}, .c0 = {c0}})
+        .y;
+}
+
+static lks_status build_and_compile(void) {
+    lks_device *device = NULL;
+    lks_status status = lksi_device_create_unchecked(&device, &(lks_device_options){.precision = LKS_BF16});
+    if (status != LKS_OK) return status;
+    lks_graph *g = lks_graph_create(device);
+    lks_node *x = lks_input(g, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 4, 5, 5});
+    lks_node *loss = lks_mean(build_all_kinds(x), 0, NULL, 0);
+    lks_store *store = NULL;
+    lks_program *program = NULL;
+    status = lks_store_create(&store, loss, NULL);
+    if (status == LKS_OK)
+        status =
+            lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = loss});
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    lks_device_destroy(device);
+    return status;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    lks_status status = LKS_ERR_MEMORY;
+    for (int64_t n = 1; status != LKS_OK; n++) {
+        lksi_alloc_fail_after(n);
+        status = build_and_compile();
+        lksi_alloc_fail_after(0);
+        assert_true(status == LKS_OK || status == LKS_ERR_MEMORY);
+        assert_int_equal(lks_memory_nbytes(), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_reference_device_computes_what_f32_does_with_rounded_operands),
@@ -259,6 +305,7 @@ int main(void) {
         cmocka_unit_test(the_cpu_device_offers_bf16_or_says_what_is_missing),
         cmocka_unit_test(f16_is_no_precision_of_any_device),
         cmocka_unit_test(values_in_memory_stay_f32),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return run_group(tests);
 }
