@@ -13,8 +13,8 @@ typedef struct lks_device lks_device;
 typedef struct lks_device_options {
     const char *name;   /* "cpu" (NULL; oneDNN where it was built in), "reference" (plain C loops: slow, the oracle) */
     lks_type precision; /* LKS_F32 (0); LKS_F64 on the reference device: every floating value is then f64; LKS_BF16:
-                         * values stay f32, products (linear, matmul, convolution, recurrent) multiply operands rounded
-                         * to bf16, and add in f32 */
+                         * values stay f32, inputs and outputs too, products (linear, matmul, convolution, recurrent)
+                         * multiply operands rounded to bf16, and add in f32 */
     int num_threads;    /* threads of one rank's kernels; 0: 1 */
 } lks_device_options;
 

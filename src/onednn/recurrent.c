@@ -59,7 +59,7 @@ static lksi_dnnl_product whole_product(int which, const sizes *s) {
     }
 }
 
-/* The distance of rows that a product reads: as sgemm likes it, none apart where they are copied anyway. */
+/* The distance of rows that a product reads: as sgemm likes it, or without gaps where they are copied anyway. */
 static int64_t row_length(const recurrent_state *state, int64_t count) {
     return state->is_rounded ? count : lksi_padded_row(count);
 }
