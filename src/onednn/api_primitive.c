@@ -154,7 +154,7 @@ static void round_floats(float *values, size_t count) {
 
 /* Points the operands among `data` at their copies; returns the scratch behind these. */
 static lks_status round_operands(lksi_dnnl_primitive *primitive, void **data, char **scratch) {
-    char *copies[MAX_OPERANDS];
+    void *copies[MAX_OPERANDS];
     for (int i = 0; i < primitive->n_operands; i++) {
         copies[i] = *scratch;
         *scratch += primitive->operands[i].copy_nbytes;
@@ -165,7 +165,7 @@ static lks_status round_operands(lksi_dnnl_primitive *primitive, void **data, ch
         data[o->argument] = copies[i];
         if (given == NULL) continue;
         LKS_TRY(lksi_dnnl_primitive_run(o->reorder, (void *[]){given, copies[i]}, *scratch));
-        round_floats((float *)copies[i], o->n_floats);
+        round_floats(copies[i], o->n_floats);
     }
     return LKS_OK;
 }

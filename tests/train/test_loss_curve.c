@@ -95,7 +95,8 @@ static void follow(const curve *c, const char *device_name, lks_type precision, 
     lks_program *program;
     lks_distributed_optimizer *optimizer;
     assert_ok(lks_init(&group, NULL));
-    assert_ok(lksi_device_create_unchecked(&device, &(lks_device_options){.name = device_name, .precision = precision}));
+    assert_ok(
+        lksi_device_create_unchecked(&device, &(lks_device_options){.name = device_name, .precision = precision}));
     lks_graph *g = lks_graph_create(device);
     lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, c->n_features});
     lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
