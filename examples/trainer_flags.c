@@ -249,7 +249,7 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --grains G         cut each step into G shards, a power of two: the same bits on every number of ranks\n"
            "                     that divides it (none)\n"
            "  --device NAME      cpu, reference\n"
-           "  --precision NAME   f32, bf16\n"
+           "  --precision NAME   f32, bf16 (products of operands rounded to bf16; cpu: with AVX512-BF16 or AMX)\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
            "  --transport NAME   auto, thread, shm, tcp\n"
            "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"

@@ -12,12 +12,15 @@ typedef struct lks_device lks_device;
 
 typedef struct lks_device_options {
     const char *name;   /* "cpu" (NULL; oneDNN where it was built in), "reference" (plain C loops: slow, the oracle) */
-    lks_type precision; /* LKS_F32 (0); LKS_F64 on the reference device: every floating value is then f64 */
+    lks_type precision; /* LKS_F32 (0); LKS_F64 on the reference device: every floating value is then f64; LKS_BF16:
+                         * values stay f32, inputs and outputs too, products (linear, matmul, convolution, recurrent)
+                         * multiply operands rounded to bf16, and add in f32 */
     int num_threads;    /* threads of one rank's kernels; 0: 1 */
 } lks_device_options;
 
 /* The caller owns *device, which must outlive every graph made for it. `options` may be NULL.
- * Errors: LKS_ERR_ARGUMENT (no such device; names those there are), LKS_ERR_UNSUPPORTED (precision). */
+ * Errors: LKS_ERR_ARGUMENT (no such device; names those there are), LKS_ERR_UNSUPPORTED (precision;
+ *         bf16 on the cpu device takes a CPU with AVX512-BF16, the reference device emulates it anywhere). */
 LKS_API lks_status lks_device_create(lks_device **device, const lks_device_options *options);
 LKS_API void lks_device_destroy(lks_device *device); /* accepts NULL and the default device */
 

@@ -47,6 +47,9 @@ struct lksi_kernel {
 typedef struct lksi_device_ops {
     const char *name;
     bool has_f64;
+    /* Whether products of bf16 operands can be offered; LKS_ERR_UNSUPPORTED says what this machine lacks. NULL: always.
+     */
+    lks_status (*check_bf16)(void);
     /* Fills *kernel. Errors: LKS_ERR_UNSUPPORTED where neither this device nor its fallback knows the operator. */
     lks_status (*lower)(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel);
     /* How parameter `input` of an operator is best kept in the store, whatever the batch; NULL: row-major, always. */
@@ -61,9 +64,13 @@ typedef struct lksi_device_ops {
 
 struct lks_device {
     const lksi_device_ops *ops;
-    lks_type float_type;
+    lks_type float_type;   /* of all floating values in memory */
+    lks_type product_type; /* what products round their operands to: bf16, or float_type, which changes nothing */
     int num_threads;
 };
+
+/* lks_device_create, but check_bf16 is not asked: the kernels of precision bf16, for tests on any machine. */
+lks_status lksi_device_create_unchecked(lks_device **device, const lks_device_options *options);
 
 /* For kernels that read and write row-major tensors only. */
 void lksi_lowering_make_row_major(lksi_lowering *lowering);

@@ -82,10 +82,11 @@ uint64_t lksi_graph_fingerprint(const lks_graph *graph) {
         hash = lksi_hash64(hash, node->outputs[0].dims, (size_t)node->outputs[0].n_dims * sizeof(int64_t));
         if (node->name != NULL) hash = lksi_hash64(hash, node->name, strlen(node->name));
     }
-    /* Other kernels, or another number of threads, give other bits. */
+    /* Other kernels, another number of threads, or other operands give other bits. */
     hash = lksi_hash64(hash, graph->device->ops->name, strlen(graph->device->ops->name));
     hash = lksi_hash64(hash, &graph->device->num_threads, sizeof graph->device->num_threads);
-    return lksi_hash64(hash, &graph->device->float_type, sizeof(lks_type));
+    hash = lksi_hash64(hash, &graph->device->float_type, sizeof(lks_type));
+    return lksi_hash64(hash, &graph->device->product_type, sizeof(lks_type));
 }
 
 /* --- constructors --- */

@@ -21,20 +21,37 @@ lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, flo
 typedef struct lksi_dnnl_primitive lksi_dnnl_primitive;
 void lksi_dnnl_primitive_destroy(lksi_dnnl_primitive *primitive); /* accepts NULL */
 size_t lksi_dnnl_primitive_scratch_nbytes(const lksi_dnnl_primitive *primitive);
-/* `data`: the arguments in the order that the creating function names. */
+/* `data`: the arguments in the order that the creating function names; NULL for an operand that is rounded and still
+ * lies in `scratch` from the run before. */
 lks_status lksi_dnnl_primitive_run(lksi_dnnl_primitive *primitive, void *const *data, void *scratch);
 
-/* One of the three convolutions. Layouts: what the primitive wants them to be, an answer. */
+/* One of the three convolutions. Layouts: what the primitive wants them to be. */
 typedef struct lksi_dnnl_convolution {
     lksi_op op; /* CONV2D, CONV2D_GRAD_INPUT or CONV2D_GRAD_WEIGHT */
     const lksi_attributes *attributes;
     const lksi_tensor *x, *w, *y; /* or their gradients */
     bool has_bias;                /* CONV2D; the weight's gradient always comes with the bias's */
+    lks_type product_type;        /* LKS_BF16: the two operands are rounded to it first */
+    /* An answer; but a question for operands that are rounded, which are taken as they lie. */
     lksi_layout x_layout, w_layout, y_layout;
 } lksi_dnnl_convolution;
 
 /* Arguments: x, w, y, b (y of CONV2D_GRAD_INPUT is dy, x dx, and so on); b where there is one. */
 lks_status lksi_dnnl_convolution_create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *convolution);
+
+/* `count` products c (m,n) = a (m,k) b (k,n) [+ bias (n)], one after the other, of operands rounded to bf16; where
+ * transpose_*, the matrix lies the other way round. Row-major without gaps. */
+typedef struct lksi_dnnl_product {
+    int64_t count, m, n, k;
+    bool transpose_a, transpose_b, has_bias;
+    const char *what;
+} lksi_dnnl_product;
+
+/* Arguments: a, b, c, bias; the last where there is one. */
+lks_status lksi_dnnl_product_create(lksi_dnnl_primitive **primitive, const lksi_dnnl_product *product);
+
+/* LKS_OK where oneDNN multiplies bf16 numbers by the processor's own instructions; else LKS_ERR_UNSUPPORTED. */
+lks_status lksi_dnnl_check_bf16(void);
 
 /* Arguments: from, to. */
 lks_status lksi_dnnl_reorder_create(lksi_dnnl_primitive **primitive, const lksi_tensor *tensor, uint64_t from,

@@ -22,9 +22,10 @@ static void set_geometry(conv_request *r, const lksi_dnnl_convolution *c) {
     }
 }
 
-static dnnl_status_t describe(lksi_dnnl_desc *desc, const lksi_tensor *tensor, int64_t groups, bool is_any) {
+static dnnl_status_t describe(lksi_dnnl_desc *desc, dnnl_data_type_t type, const lksi_tensor *tensor, int64_t groups,
+                              bool is_any) {
     lksi_axes axes = lksi_layout_axes(tensor, groups);
-    return lksi_dnnl_desc_create(desc, axes.n, axes.dims,
+    return lksi_dnnl_desc_create(desc, type, axes.n, axes.dims,
                                  is_any ? dnnl_format_tag_any : (dnnl_format_tag_t)lksi_layout_tag(0, axes.n));
 }
 
@@ -32,13 +33,23 @@ static int64_t groups_of(const lksi_dnnl_convolution *c) {
     return c->attributes->groups > 1 ? c->attributes->groups : 0;
 }
 
-static dnnl_status_t fill_request(conv_request *r, const lksi_dnnl_convolution *c, bool is_any) {
+/* How a primitive is asked for: what type it multiplies, and whether it may lay out its tensors as it likes. */
+typedef struct conv_wish {
+    dnnl_data_type_t operands;
+    bool is_any;
+} conv_wish;
+
+/* `op`: which of the tensors are operands; the third is the sum, in f32. */
+static dnnl_status_t fill_request(conv_request *r, const lksi_dnnl_convolution *c, lksi_op op, conv_wish wish) {
     set_geometry(r, c);
     lksi_tensor bias = {LKS_F32, 1, {c->w->dims[0]}};
-    dnnl_status_t status = describe(&r->x, c->x, 0, is_any);
-    if (status == dnnl_success) status = describe(&r->w, c->w, groups_of(c), is_any);
-    if (status == dnnl_success) status = describe(&r->y, c->y, 0, is_any);
-    if (status == dnnl_success) status = describe(&r->bias, &bias, 0, false);
+    dnnl_data_type_t x = op == LKSI_OP_CONV2D_GRAD_INPUT ? dnnl_f32 : wish.operands;
+    dnnl_data_type_t w = op == LKSI_OP_CONV2D_GRAD_WEIGHT ? dnnl_f32 : wish.operands;
+    dnnl_data_type_t y = op == LKSI_OP_CONV2D ? dnnl_f32 : wish.operands;
+    dnnl_status_t status = describe(&r->x, x, c->x, 0, wish.is_any);
+    if (status == dnnl_success) status = describe(&r->w, w, c->w, groups_of(c), wish.is_any);
+    if (status == dnnl_success) status = describe(&r->y, y, c->y, 0, wish.is_any);
+    if (status == dnnl_success) status = describe(&r->bias, dnnl_f32, &bias, 0, false);
     r->bias_or_none = c->has_bias || c->op == LKSI_OP_CONV2D_GRAD_WEIGHT ? lksi_dnnl_desc_get(&r->bias) : NULL;
     return status;
 }
@@ -93,16 +104,30 @@ static dnnl_status_t make_grad_weight(dnnl_primitive_desc_t *pd, const conv_requ
 }
 #endif
 
-/* A gradient is described after its forward pass. */
-static dnnl_status_t make_desc(dnnl_primitive_desc_t *pd, const conv_request *r, lksi_op op,
+/* The forward pass that a gradient is described after. */
+static dnnl_status_t make_hint(dnnl_primitive_desc_t *hint, const lksi_dnnl_convolution *c, conv_wish wish,
                                const_dnnl_primitive_attr_t attr) {
-    if (op == LKSI_OP_CONV2D) return make_forward(pd, r, attr);
+    conv_request forward = {0};
+    dnnl_status_t status = fill_request(&forward, c, LKSI_OP_CONV2D, wish);
+    if (status == dnnl_success) status = make_forward(hint, &forward, attr);
+    free_request(&forward);
+    return status;
+}
+
+static dnnl_status_t make_desc(dnnl_primitive_desc_t *pd, const lksi_dnnl_convolution *c, conv_wish wish) {
+    conv_request request = {0};
+    dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t hint = NULL;
-    dnnl_status_t status = make_forward(&hint, r, attr);
+    dnnl_status_t status = lksi_dnnl_attr_create(&attr);
+    if (status == dnnl_success) status = fill_request(&request, c, c->op, wish);
+    if (status == dnnl_success && c->op != LKSI_OP_CONV2D) status = make_hint(&hint, c, wish, attr);
     if (status == dnnl_success)
-        status =
-            op == LKSI_OP_CONV2D_GRAD_INPUT ? make_grad_input(pd, r, hint, attr) : make_grad_weight(pd, r, hint, attr);
+        status = c->op == LKSI_OP_CONV2D              ? make_forward(pd, &request, attr)
+                 : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? make_grad_input(pd, &request, hint, attr)
+                                                      : make_grad_weight(pd, &request, hint, attr);
     if (hint != NULL) dnnl_primitive_desc_destroy(hint);
+    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
+    free_request(&request);
     return status;
 }
 
@@ -114,71 +139,100 @@ static const int *arguments_of(lksi_op op) {
     return op == LKSI_OP_CONV2D ? forward : op == LKSI_OP_CONV2D_GRAD_INPUT ? grad_input : grad_weight;
 }
 
+/* x, w and y, in the arguments' order. */
+enum { N_TENSORS = 3 };
+typedef struct conv_tensor {
+    const lksi_tensor *tensor;
+    int64_t groups;
+    lksi_layout *layout;
+    bool is_rounded;
+} conv_tensor;
+
+static void list_tensors(lksi_dnnl_convolution *c, conv_tensor *list) {
+    bool rounds = c->product_type == LKS_BF16;
+    list[0] = (conv_tensor){c->x, 0, &c->x_layout, rounds && c->op != LKSI_OP_CONV2D_GRAD_INPUT};
+    list[1] = (conv_tensor){c->w, groups_of(c), &c->w_layout, rounds && c->op != LKSI_OP_CONV2D_GRAD_WEIGHT};
+    list[2] = (conv_tensor){c->y, 0, &c->y_layout, rounds && c->op != LKSI_OP_CONV2D};
+}
+
 static bool read_layouts(const_dnnl_primitive_desc_t pd, lksi_dnnl_convolution *c) {
     const int *arguments = arguments_of(c->op);
-    const struct {
-        const lksi_tensor *tensor;
-        int64_t groups;
-        lksi_layout *layout;
-    } answers[] = {{c->x, 0, &c->x_layout}, {c->w, groups_of(c), &c->w_layout}, {c->y, 0, &c->y_layout}};
-    for (int i = 0; i < 3; i++) {
+    conv_tensor tensors[N_TENSORS];
+    list_tensors(c, tensors);
+    for (int i = 0; i < N_TENSORS; i++) {
         lksi_dnnl_desc_ref desc = dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, arguments[i]);
-        if (!lksi_dnnl_desc_layout(desc, answers[i].tensor, answers[i].groups, answers[i].layout)) return false;
+        if (tensors[i].is_rounded) continue; /* a copy of it is laid out so, it stays as it lies */
+        if (!lksi_dnnl_desc_layout(desc, tensors[i].tensor, tensors[i].groups, tensors[i].layout)) return false;
     }
     return true;
 }
 
-static lks_status create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *c, bool is_any, bool *is_known) {
-    conv_request request = {0};
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = fill_request(&request, c, is_any);
-    if (status == dnnl_success) status = dnnl_primitive_attr_create(&attr);
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success) status = make_desc(&pd, &request, c->op, attr);
-    lks_status result = lksi_dnnl_check(status, lksi_op_name(c->op));
-    *is_known = result == LKS_OK && read_layouts(pd, c);
-    bool has_bias = c->op == LKSI_OP_CONV2D_GRAD_WEIGHT || (c->op == LKSI_OP_CONV2D && c->has_bias);
-    if (*is_known)
-        result = lksi_dnnl_primitive_create(primitive, pd, arguments_of(c->op), has_bias ? 4 : 3, lksi_op_name(c->op));
-    if (pd != NULL) dnnl_primitive_desc_destroy(pd);
-    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
-    free_request(&request);
-    return result;
+static lks_status round_operands(lksi_dnnl_primitive *primitive, const_dnnl_primitive_desc_t pd,
+                                 lksi_dnnl_convolution *c) {
+    conv_tensor tensors[N_TENSORS];
+    list_tensors(c, tensors);
+    for (int i = 0; i < N_TENSORS; i++) {
+        if (!tensors[i].is_rounded) continue;
+        lksi_dnnl_desc given = {0};
+        lksi_axes axes = lksi_layout_axes(tensors[i].tensor, tensors[i].groups);
+        int tag = lksi_layout_tag(tensors[i].layout->id, axes.n);
+        lks_status status = lksi_dnnl_check(
+            lksi_dnnl_desc_create(&given, dnnl_f32, axes.n, axes.dims, (dnnl_format_tag_t)tag), lksi_op_name(c->op));
+        if (status == LKS_OK) status = lksi_dnnl_primitive_round(primitive, i, lksi_dnnl_desc_get(&given), pd);
+        lksi_dnnl_desc_destroy(&given);
+        LKS_TRY(status);
+    }
+    return LKS_OK;
 }
 
-/* Row-major tensors where the layout that oneDNN would choose has no name in our table. */
+/* *is_made stays false where oneDNN does not multiply this type here, or would like a layout without a name in our
+ * table. */
+static lks_status create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *c, conv_wish wish, bool *is_made) {
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t made = make_desc(&pd, c, wish);
+    if (made == dnnl_unimplemented && wish.operands == dnnl_bf16) return LKS_OK;
+    LKS_TRY(lksi_dnnl_check(made, lksi_op_name(c->op)));
+    lks_status status = LKS_OK;
+    if (read_layouts(pd, c)) {
+        lksi_dnnl_primitive *created = NULL;
+        int n_arguments = c->op == LKSI_OP_CONV2D_GRAD_WEIGHT || (c->op == LKSI_OP_CONV2D && c->has_bias) ? 4 : 3;
+        status = lksi_dnnl_primitive_create(&created, pd, arguments_of(c->op), n_arguments, lksi_op_name(c->op));
+        if (status == LKS_OK) status = round_operands(created, pd, c);
+        *is_made = status == LKS_OK;
+        if (*is_made)
+            *primitive = created;
+        else
+            lksi_dnnl_primitive_destroy(created);
+    }
+    dnnl_primitive_desc_destroy(pd);
+    return status;
+}
+
+/* Operands of f32 that were rounded where oneDNN has nothing for bf16, row-major tensors where no layout is known. */
 lks_status lksi_dnnl_convolution_create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *convolution) {
-    bool is_known;
-    LKS_TRY(create(primitive, convolution, true, &is_known));
-    if (!is_known) LKS_TRY(create(primitive, convolution, false, &is_known));
-    return is_known ? LKS_OK
-                    : lksi_error(LKS_ERR_UNSUPPORTED, "oneDNN: no known layout for %s", lksi_op_name(convolution->op));
+    static const conv_wish wishes[] = {{dnnl_bf16, true}, {dnnl_f32, true}, {dnnl_f32, false}};
+    bool is_made = false;
+    for (int i = convolution->product_type == LKS_BF16 ? 0 : 1; i < 3 && !is_made; i++)
+        LKS_TRY(create(primitive, convolution, wishes[i], &is_made));
+    return is_made ? LKS_OK
+                   : lksi_error(LKS_ERR_UNSUPPORTED, "oneDNN: no known layout for %s", lksi_op_name(convolution->op));
 }
 
 /* --- reorders --- */
 
 lks_status lksi_dnnl_reorder_create(lksi_dnnl_primitive **primitive, const lksi_tensor *tensor, uint64_t from,
                                     uint64_t to) {
-    static const int arguments[] = {DNNL_ARG_FROM, DNNL_ARG_TO};
     int64_t groups = lksi_layout_groups(from) > 0 ? lksi_layout_groups(from) : lksi_layout_groups(to);
     lksi_axes axes = lksi_layout_axes(tensor, groups);
     lksi_dnnl_desc from_desc = {0}, to_desc = {0};
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status =
-        lksi_dnnl_desc_create(&from_desc, axes.n, axes.dims, (dnnl_format_tag_t)lksi_layout_tag(from, axes.n));
+    dnnl_status_t status = lksi_dnnl_desc_create(&from_desc, dnnl_f32, axes.n, axes.dims,
+                                                 (dnnl_format_tag_t)lksi_layout_tag(from, axes.n));
     if (status == dnnl_success)
-        status = lksi_dnnl_desc_create(&to_desc, axes.n, axes.dims, (dnnl_format_tag_t)lksi_layout_tag(to, axes.n));
-    if (status == dnnl_success) status = dnnl_primitive_attr_create(&attr);
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success)
-        status = dnnl_reorder_primitive_desc_create(&pd, lksi_dnnl_desc_get(&from_desc), lksi_dnnl_engine(),
-                                                    lksi_dnnl_desc_get(&to_desc), lksi_dnnl_engine(), attr);
+        status = lksi_dnnl_desc_create(&to_desc, dnnl_f32, axes.n, axes.dims,
+                                       (dnnl_format_tag_t)lksi_layout_tag(to, axes.n));
     lks_status result = lksi_dnnl_check(status, "reorder");
-    if (result == LKS_OK) result = lksi_dnnl_primitive_create(primitive, pd, arguments, 2, "reorder");
-    if (pd != NULL) dnnl_primitive_desc_destroy(pd);
-    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
+    if (result == LKS_OK)
+        result = lksi_dnnl_reorder_between(primitive, lksi_dnnl_desc_get(&from_desc), lksi_dnnl_desc_get(&to_desc));
     lksi_dnnl_desc_destroy(&to_desc);
     lksi_dnnl_desc_destroy(&from_desc);
     return result;

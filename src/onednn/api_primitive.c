@@ -1,30 +1,41 @@
 /* Memory descriptors, and primitives with their arguments. */
+#include "comm/arithmetic/half.h"
 #include "onednn/api_internal.h"
 #include "onednn/layout.h"
+
+#include <string.h>
 
 /* --- memory descriptors --- */
 
 #if LKSI_DNNL_IS_V3
-dnnl_status_t lksi_dnnl_desc_create(lksi_dnnl_desc *desc, int n_dims, const int64_t *dims, dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_create_with_tag(desc, n_dims, dims, dnnl_f32, tag);
+dnnl_status_t lksi_dnnl_desc_create(lksi_dnnl_desc *desc, dnnl_data_type_t type, int n_dims, const int64_t *dims,
+                                    dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_create_with_tag(desc, n_dims, dims, type, tag);
 }
 void lksi_dnnl_desc_destroy(lksi_dnnl_desc *desc) {
     if (*desc != NULL) dnnl_memory_desc_destroy(*desc);
 }
 lksi_dnnl_desc_ref lksi_dnnl_desc_get(const lksi_dnnl_desc *desc) { return *desc; }
+static dnnl_data_type_t type_of(lksi_dnnl_desc_ref desc) {
+    dnnl_data_type_t type = dnnl_data_type_undef;
+    return dnnl_memory_desc_query(desc, dnnl_query_data_type, &type) == dnnl_success ? type : dnnl_data_type_undef;
+}
 #else
-dnnl_status_t lksi_dnnl_desc_create(lksi_dnnl_desc *desc, int n_dims, const int64_t *dims, dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_init_by_tag(desc, n_dims, dims, dnnl_f32, tag);
+dnnl_status_t lksi_dnnl_desc_create(lksi_dnnl_desc *desc, dnnl_data_type_t type, int n_dims, const int64_t *dims,
+                                    dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_init_by_tag(desc, n_dims, dims, type, tag);
 }
 void lksi_dnnl_desc_destroy(lksi_dnnl_desc *desc) { (void)desc; }
 lksi_dnnl_desc_ref lksi_dnnl_desc_get(const lksi_dnnl_desc *desc) { return desc; }
+static dnnl_data_type_t type_of(lksi_dnnl_desc_ref desc) { return desc->data_type; }
 #endif
 
 bool lksi_dnnl_desc_layout(lksi_dnnl_desc_ref desc, const lksi_tensor *tensor, int64_t groups, lksi_layout *layout) {
     lksi_axes axes = lksi_layout_axes(tensor, groups);
     for (int tag, index = 0; (tag = lksi_layout_next_tag(axes.n, &index)) >= 0;) {
         lksi_dnnl_desc candidate = {0};
-        if (lksi_dnnl_desc_create(&candidate, axes.n, axes.dims, (dnnl_format_tag_t)tag) != dnnl_success) continue;
+        if (lksi_dnnl_desc_create(&candidate, dnnl_f32, axes.n, axes.dims, (dnnl_format_tag_t)tag) != dnnl_success)
+            continue;
         bool is_equal = dnnl_memory_desc_equal(lksi_dnnl_desc_get(&candidate), desc) != 0;
         lksi_dnnl_desc_destroy(&candidate);
         if (!is_equal) continue;
@@ -37,7 +48,15 @@ bool lksi_dnnl_desc_layout(lksi_dnnl_desc_ref desc, const lksi_tensor *tensor, i
 
 /* --- primitives --- */
 
-enum { MAX_ARGUMENTS = 5 }; /* the scratchpad included */
+enum { MAX_ARGUMENTS = 5, MAX_OPERANDS = 2, ALIGNMENT = 64 }; /* arguments: the scratchpad included */
+
+/* An argument that is rounded to bf16 on its way: its copy lies in the scratch, before the primitive's own. */
+typedef struct operand {
+    int argument;
+    lksi_dnnl_primitive *reorder; /* into the copy, which is bf16, */
+    size_t n_floats;              /* or, not 0: f32 of which that many are rounded where they lie */
+    size_t copy_nbytes;
+} operand;
 
 struct lksi_dnnl_primitive {
     dnnl_primitive_t primitive;
@@ -45,7 +64,9 @@ struct lksi_dnnl_primitive {
     dnnl_exec_arg_t arguments[MAX_ARGUMENTS]; /* the last one is the scratchpad */
     const void *data[MAX_ARGUMENTS];          /* where they point: moving them costs more than comparing */
     int n_arguments;
-    size_t scratch_nbytes;
+    size_t scratch_nbytes; /* its own */
+    operand operands[MAX_OPERANDS];
+    int n_operands;
     const char *what;
 };
 
@@ -83,6 +104,7 @@ lks_status lksi_dnnl_primitive_create(lksi_dnnl_primitive **primitive, const_dnn
 
 void lksi_dnnl_primitive_destroy(lksi_dnnl_primitive *primitive) {
     if (primitive == NULL) return;
+    for (int i = 0; i < primitive->n_operands; i++) lksi_dnnl_primitive_destroy(primitive->operands[i].reorder);
     for (int i = 0; i < primitive->n_arguments; i++)
         if (primitive->arguments[i].memory != NULL) dnnl_memory_destroy(primitive->arguments[i].memory);
     if (primitive->stream != NULL) dnnl_stream_destroy(primitive->stream);
@@ -90,7 +112,76 @@ void lksi_dnnl_primitive_destroy(lksi_dnnl_primitive *primitive) {
     lksi_free(primitive);
 }
 
-size_t lksi_dnnl_primitive_scratch_nbytes(const lksi_dnnl_primitive *primitive) { return primitive->scratch_nbytes; }
+dnnl_status_t lksi_dnnl_attr_create(dnnl_primitive_attr_t *attr) {
+    dnnl_status_t status = dnnl_primitive_attr_create(attr);
+    return status != dnnl_success ? status : dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+}
+
+lks_status lksi_dnnl_reorder_between(lksi_dnnl_primitive **primitive, lksi_dnnl_desc_ref from, lksi_dnnl_desc_ref to) {
+    static const int arguments[] = {DNNL_ARG_FROM, DNNL_ARG_TO};
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_status_t status = lksi_dnnl_attr_create(&attr);
+    if (status == dnnl_success)
+        status = dnnl_reorder_primitive_desc_create(&pd, from, lksi_dnnl_engine(), to, lksi_dnnl_engine(), attr);
+    lks_status result = lksi_dnnl_check(status, "reorder");
+    if (result == LKS_OK) result = lksi_dnnl_primitive_create(primitive, pd, arguments, 2, "reorder");
+    if (pd != NULL) dnnl_primitive_desc_destroy(pd);
+    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
+    return result;
+}
+
+/* --- operands rounded to bf16 --- */
+
+static size_t aligned(size_t nbytes) { return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+lks_status lksi_dnnl_primitive_round(lksi_dnnl_primitive *primitive, int i, lksi_dnnl_desc_ref given,
+                                     const_dnnl_primitive_desc_t desc) {
+    lksi_dnnl_desc_ref wanted = dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, primitive->arguments[i].arg);
+    operand *o = &primitive->operands[primitive->n_operands];
+    LKS_TRY(lksi_dnnl_reorder_between(&o->reorder, given, wanted));
+    size_t nbytes = dnnl_memory_desc_get_size(wanted);
+    o->argument = i;
+    o->copy_nbytes = aligned(nbytes);
+    o->n_floats = type_of(wanted) == dnnl_f32 ? nbytes / sizeof(float) : 0;
+    primitive->n_operands++;
+    return LKS_OK;
+}
+
+static void round_floats(float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) values[i] = lksi_bf16_to_f32(lksi_f32_to_bf16(values[i]));
+}
+
+/* Points the operands among `data` at their copies; returns the scratch behind these. */
+static lks_status round_operands(lksi_dnnl_primitive *primitive, void **data, char **scratch) {
+    void *copies[MAX_OPERANDS];
+    for (int i = 0; i < primitive->n_operands; i++) {
+        copies[i] = *scratch;
+        *scratch += primitive->operands[i].copy_nbytes;
+    }
+    for (int i = 0; i < primitive->n_operands; i++) {
+        const operand *o = &primitive->operands[i];
+        void *given = data[o->argument];
+        data[o->argument] = copies[i];
+        if (given == NULL) continue;
+        LKS_TRY(lksi_dnnl_primitive_run(o->reorder, (void *[]){given, copies[i]}, *scratch));
+        round_floats(copies[i], o->n_floats);
+    }
+    return LKS_OK;
+}
+
+/* --- running --- */
+
+/* The operands' copies, then what either the primitive or one of their reorders needs. */
+size_t lksi_dnnl_primitive_scratch_nbytes(const lksi_dnnl_primitive *primitive) {
+    size_t copies = 0, most = primitive->scratch_nbytes;
+    for (int i = 0; i < primitive->n_operands; i++) {
+        size_t nbytes = primitive->operands[i].reorder->scratch_nbytes;
+        copies += primitive->operands[i].copy_nbytes;
+        most = nbytes > most ? nbytes : most;
+    }
+    return copies + most;
+}
 
 static dnnl_status_t point_at(lksi_dnnl_primitive *primitive, int i, void *data) {
     if (primitive->data[i] == data) return dnnl_success;
@@ -98,7 +189,7 @@ static dnnl_status_t point_at(lksi_dnnl_primitive *primitive, int i, void *data)
     return dnnl_memory_set_data_handle(primitive->arguments[i].memory, data);
 }
 
-lks_status lksi_dnnl_primitive_run(lksi_dnnl_primitive *primitive, void *const *data, void *scratch) {
+static lks_status execute(lksi_dnnl_primitive *primitive, void *const *data, void *scratch) {
     dnnl_status_t status = dnnl_success;
     int n_data = primitive->n_arguments - 1;
     for (int i = 0; i < n_data && status == dnnl_success; i++) status = point_at(primitive, i, data[i]);
@@ -107,4 +198,13 @@ lks_status lksi_dnnl_primitive_run(lksi_dnnl_primitive *primitive, void *const *
         status = dnnl_primitive_execute(primitive->primitive, primitive->stream, primitive->n_arguments,
                                         primitive->arguments);
     return lksi_dnnl_check(status, primitive->what);
+}
+
+lks_status lksi_dnnl_primitive_run(lksi_dnnl_primitive *primitive, void *const *data, void *scratch) {
+    if (primitive->n_operands == 0) return execute(primitive, data, scratch);
+    void *rounded[MAX_ARGUMENTS];
+    char *rest = scratch;
+    memcpy(rounded, data, (size_t)(primitive->n_arguments - 1) * sizeof *rounded);
+    LKS_TRY(round_operands(primitive, rounded, &rest));
+    return execute(primitive, rounded, rest);
 }

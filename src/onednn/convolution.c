@@ -26,6 +26,11 @@ static void set_layout(lksi_lowering *l, int place, lksi_layout layout) {
     *(place < FIRST_OUTPUT ? &l->input_layouts[place] : &l->output_layouts[place - FIRST_OUTPUT]) = layout;
 }
 
+/* How an image lies, where that is an input's own business: results lie as the primitive writes them. */
+static lksi_layout image_layout(const lksi_lowering *l, int place) {
+    return place < FIRST_OUTPUT ? l->input_layouts[place] : (lksi_layout){0};
+}
+
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     conv_places p = places_of(&kernel->lowering);
     const int places[] = {p.x, p.w, p.y, p.b};
@@ -39,23 +44,32 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
 
 static void release(lksi_kernel *kernel) { lksi_dnnl_primitive_destroy(kernel->state); }
 
-static lks_status create(const lksi_lowering *l, lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *c) {
+static lks_status create(const lks_device *device, const lksi_lowering *l, lksi_dnnl_primitive **primitive,
+                         lksi_dnnl_convolution *c) {
     conv_places p = places_of(l);
     *c = (lksi_dnnl_convolution){.op = l->op,
                                  .attributes = &l->attributes,
                                  .x = tensor_at(l, p.x),
                                  .w = tensor_at(l, p.w),
                                  .y = tensor_at(l, p.y),
-                                 .has_bias = p.b != NONE};
+                                 .has_bias = p.b != NONE,
+                                 .product_type = device->product_type,
+                                 .x_layout = image_layout(l, p.x),
+                                 .y_layout = image_layout(l, p.y)};
     return lksi_dnnl_convolution_create(primitive, c);
 }
 
-lks_status lksi_onednn_lower_convolution(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    if (lksi_onednn_is_whole_window(lowering)) return lksi_onednn_lower_whole_window(lowering, kernel);
+/* Those products are sgemm's, which knows f32 alone. */
+static bool is_product(const lks_device *device, const lksi_lowering *l) {
+    return device->product_type == LKS_F32 && lksi_onednn_is_whole_window(l);
+}
+
+lks_status lksi_onednn_lower_convolution(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel) {
+    if (is_product(device, lowering)) return lksi_onednn_lower_whole_window(lowering, kernel);
     static const char *const names[] = {"onednn:conv2d", "onednn:conv2d_grad_input", "onednn:conv2d_grad_weight"};
     lksi_dnnl_primitive *primitive;
     lksi_dnnl_convolution c;
-    LKS_TRY(create(lowering, &primitive, &c));
+    LKS_TRY(create(device, lowering, &primitive, &c));
     *kernel = (lksi_kernel){.name = names[lowering->op - LKSI_OP_CONV2D],
                             .run = run,
                             .release = release,
@@ -73,14 +87,15 @@ lks_status lksi_onednn_lower_convolution(const lksi_lowering *lowering, lksi_ker
     return LKS_OK;
 }
 
-lks_status lksi_onednn_choose_convolution_storage(const lksi_lowering *user, lksi_layout *storage) {
-    if (lksi_onednn_is_whole_window(user)) {
+lks_status lksi_onednn_choose_convolution_storage(const lks_device *device, const lksi_lowering *user,
+                                                  lksi_layout *storage) {
+    if (is_product(device, user)) {
         *storage = lksi_onednn_whole_window_storage(&user->inputs[1]);
         return LKS_OK;
     }
     lksi_dnnl_primitive *primitive;
     lksi_dnnl_convolution c;
-    LKS_TRY(create(user, &primitive, &c));
+    LKS_TRY(create(device, user, &primitive, &c));
     lksi_dnnl_primitive_destroy(primitive);
     *storage = c.w_layout;
     return LKS_OK;

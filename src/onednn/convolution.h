@@ -4,8 +4,9 @@
 
 #include "device/device.h"
 
-lks_status lksi_onednn_lower_convolution(const lksi_lowering *lowering, lksi_kernel *kernel);
-/* The layout that the forward pass likes its weights in. */
-lks_status lksi_onednn_choose_convolution_storage(const lksi_lowering *user, lksi_layout *storage);
+lks_status lksi_onednn_lower_convolution(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel);
+/* The layout that the forward pass likes its weights in. Row-major for bf16: the passes read rounded copies. */
+lks_status lksi_onednn_choose_convolution_storage(const lks_device *device, const lksi_lowering *user,
+                                                  lksi_layout *storage);
 
 #endif

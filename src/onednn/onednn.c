@@ -11,6 +11,7 @@
 #include "onednn/pool.h"
 #include "onednn/recurrent.h"
 #include "onednn/reorder.h"
+#include "onednn/rounded_product.h"
 #include "onednn/tanh.h"
 #include "reference/reference.h"
 
@@ -51,11 +52,17 @@ static lks_status lower_tanh(const lksi_lowering *lowering, lksi_kernel *kernel)
 
 /* --- all operators --- */
 
+static bool is_rounded_product(const lks_device *device, lksi_op op) {
+    return device->product_type == LKS_BF16 && (op == LKSI_OP_LINEAR || op == LKSI_OP_LINEAR_GRAD_INPUT ||
+                                                op == LKSI_OP_LINEAR_GRAD_WEIGHT || op == LKSI_OP_MATMUL);
+}
+
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     lksi_device_enter(device); /* oneDNN divides the work when a primitive is made */
     lksi_lowering row_major = *question;
     lksi_lowering_make_row_major(&row_major);
     const lksi_lowering *lowering = &row_major;
+    if (is_rounded_product(device, lowering->op)) return lksi_onednn_lower_rounded_product(lowering, kernel);
     switch (lowering->op) {
     case LKSI_OP_LINEAR:
         return lksi_onednn_lower_linear(lowering, kernel);
@@ -65,10 +72,10 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
         return lksi_onednn_lower_linear_grad_weight(lowering, kernel);
     case LKSI_OP_LSTM:
     case LKSI_OP_RNN:
-        return lksi_onednn_lower_recurrent(lowering, kernel);
+        return lksi_onednn_lower_recurrent(device, lowering, kernel);
     case LKSI_OP_LSTM_GRAD:
     case LKSI_OP_RNN_GRAD:
-        return lksi_onednn_lower_recurrent_grad(lowering, kernel);
+        return lksi_onednn_lower_recurrent_grad(device, lowering, kernel);
     case LKSI_OP_TANH:
         return lower_tanh(question, kernel);
     case LKSI_OP_REORDER:
@@ -76,7 +83,7 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
     case LKSI_OP_CONV2D:
     case LKSI_OP_CONV2D_GRAD_INPUT:
     case LKSI_OP_CONV2D_GRAD_WEIGHT:
-        return lksi_onednn_lower_convolution(question, kernel);
+        return lksi_onednn_lower_convolution(device, question, kernel);
     case LKSI_OP_MAX_POOL2D:
     case LKSI_OP_MAX_POOL2D_GRAD:
     case LKSI_OP_AVG_POOL2D:
@@ -100,12 +107,13 @@ static lks_status choose_storage(const lks_device *device, const lksi_lowering *
     *storage = (lksi_layout){0};
     lksi_device_enter(device);
     bool is_convolved = user->op == LKSI_OP_CONV2D && input == 1;
-    return is_convolved ? lksi_onednn_choose_convolution_storage(user, storage) : LKS_OK;
+    return is_convolved ? lksi_onednn_choose_convolution_storage(device, user, storage) : LKS_OK;
 }
 
 extern const lksi_device_ops lksi_onednn_device;
 const lksi_device_ops lksi_onednn_device = {.name = "cpu",
                                             .has_f64 = false,
+                                            .check_bf16 = lksi_dnnl_check_bf16,
                                             .lower = lower,
                                             .choose_storage = choose_storage,
                                             .update = lksi_reference_update,

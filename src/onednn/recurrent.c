@@ -1,12 +1,13 @@
-/* Recurrent layers. What does not wait for the step before is done for all steps at once by sgemm: W_ih x before the
- * steps; dx and the weights' gradients after them. A step itself is one skinny product with W_hh, packed once, and the
- * cells. Steps lie T rows apart in all tensors (batch first), which the products' row lengths take care of. */
+/* Recurrent layers. What does not wait for the step before is done for all steps at once: W_ih x before the steps; dx
+ * and the weights' gradients after them, by sgemm, or by primitives where operands are rounded to bf16. A step itself
+ * is one product with W_hh, and the cells. Steps lie T rows apart in all tensors (batch first), which the products' row
+ * lengths take care of. */
 #include "onednn/recurrent.h"
 
 #include "onednn/api.h"
 #include "onednn/cell.h"
 #include "onednn/rows.h"
-#include "onednn/skinny.h"
+#include "onednn/step_product.h"
 
 #include <string.h>
 
@@ -35,20 +36,111 @@ static void copy_last(const float *all, const sizes *s, float *last) {
         memcpy(last + i * s->m, all + ((i + 1) * s->t - 1) * s->m, (size_t)s->m * sizeof *last);
 }
 
+/* --- products --- */
+
+enum { GATES, DX, DW_HH, DW_IH, N_WHOLE }; /* those over all steps */
+
+typedef struct recurrent_state {
+    bool is_rounded; /* operands, to bf16 */
+    lksi_step_product step;
+    lksi_dnnl_primitive *whole[N_WHOLE]; /* where it is; those that the pass needs */
+} recurrent_state;
+
+static lksi_dnnl_product whole_product(int which, const sizes *s) {
+    int64_t rows = s->n * s->t;
+    switch (which) {
+    case GATES:
+        return (lksi_dnnl_product){1, rows, s->gm, s->k, false, true, false, "recurrent gates"};
+    case DX:
+        return (lksi_dnnl_product){1, rows, s->k, s->gm, false, false, false, "recurrent dx"};
+    default:
+        return (lksi_dnnl_product){1,     s->gm, which == DW_HH ? s->m : s->k, rows, true,
+                                   false, false, "recurrent weights"};
+    }
+}
+
+/* The distance of rows that a product reads: as sgemm likes it, or without gaps where they are copied anyway. */
+static int64_t row_length(const recurrent_state *state, int64_t count) {
+    return state->is_rounded ? count : lksi_padded_row(count);
+}
+
+/* Rows of `a` and `b` are lda and ldb apart, those of `c` lie without gaps. */
+static lks_status multiply(const recurrent_state *state, int which, const sizes *s, const float *a, int64_t lda,
+                           const float *b, int64_t ldb, float *c, void *scratch) {
+    lksi_dnnl_product p = whole_product(which, s);
+    if (!state->is_rounded)
+        return lksi_dnnl_gemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, a, lda, b, ldb, 0.0f,
+                              c, p.n);
+    void *data[] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c}; /* oneDNN has no const handles */
+    return lksi_dnnl_primitive_run(state->whole[which], data, scratch);
+}
+
+static void release(lksi_kernel *kernel) {
+    recurrent_state *state = kernel->state;
+    for (int i = 0; i < N_WHOLE; i++) lksi_dnnl_primitive_destroy(state->whole[i]);
+    lksi_step_product_release(&state->step);
+    lksi_free(state);
+}
+
+static lks_status prepare(recurrent_state *state, const sizes *s, int first, int last) {
+    LKS_TRY(lksi_step_product_prepare(&state->step));
+    for (int i = first; i <= last && state->is_rounded; i++) {
+        lksi_dnnl_product product = whole_product(i, s);
+        LKS_TRY(lksi_dnnl_product_create(&state->whole[i], &product));
+    }
+    return LKS_OK;
+}
+
+/* In floats, so that what follows stays aligned. */
+enum { ALIGNED_FLOATS = 16 };
+static int64_t floats_of(size_t nbytes) {
+    size_t unit = ALIGNED_FLOATS * sizeof(float);
+    return (int64_t)((nbytes + unit - 1) / unit * ALIGNED_FLOATS);
+}
+
+static int64_t step_scratch(const recurrent_state *state) {
+    return floats_of(lksi_step_product_scratch_nbytes(&state->step));
+}
+
+static int64_t whole_scratch(const recurrent_state *state) {
+    size_t most = 0;
+    for (int i = 0; i < N_WHOLE; i++) {
+        size_t nbytes = state->whole[i] != NULL ? lksi_dnnl_primitive_scratch_nbytes(state->whole[i]) : 0;
+        most = nbytes > most ? nbytes : most;
+    }
+    return floats_of(most);
+}
+
+/* Fills *kernel, but for its scratch. `first` to `last` are the products over all steps. */
+static lks_status make(const lksi_kernel *filled, const lksi_step_product *step, const sizes *s, int first, int last,
+                       lksi_kernel *kernel) {
+    recurrent_state *state = lksi_alloc(sizeof *state);
+    if (state == NULL) return LKS_ERR_MEMORY;
+    state->is_rounded = step->is_rounded;
+    state->step = *step;
+    *kernel = *filled;
+    kernel->state = state;
+    kernel->release = release;
+    kernel->is_deterministic = true;
+    lks_status status = prepare(state, s, first, last);
+    if (status != LKS_OK) release(kernel);
+    return status;
+}
+
 /* --- forward --- */
 
 typedef struct forward_state {
-    const float *h0, *c0, *bias, *packed; /* bias: of both */
-    float *y, *gates, *cells;             /* RNN: gates is y */
+    const float *h0, *c0, *bias; /* bias: of both */
+    float *y, *gates, *cells;    /* RNN: gates is y */
+    lksi_steps steps;
     int is_relu;
 } forward_state;
 
-static void forward_step(const forward_state *f, const sizes *s, int64_t t) {
+static lks_status forward_step(forward_state *f, const sizes *s, int64_t t) {
     const lksi_cell_kernels *cell = LKSI_ISA_PICK(lksi_cell_loops);
     int64_t h_row, c_row;
     const float *h = before(f->h0, f->y, t, s, &h_row);
-    LKSI_ISA_PICK(lksi_skinny_loops)
-        ->multiply_add(s->n, s->gm, s->m, h, h_row, f->packed, f->gates + t * s->gm, s->t * s->gm);
+    LKS_TRY(lksi_steps_multiply_add(&f->steps, h, h_row, f->gates + t * s->gm, s->t * s->gm));
     for (int64_t i = 0; i < s->n; i++) {
         int64_t at = i * s->t + t;
         if (f->c0 != NULL) {
@@ -58,39 +150,42 @@ static void forward_step(const forward_state *f, const sizes *s, int64_t t) {
             cell->rnn(s->m, f->is_relu, f->bias, f->y + at * s->m);
         }
     }
+    return LKS_OK;
 }
 
 static lks_status forward(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_lowering *l = &kernel->lowering;
+    const recurrent_state *state = kernel->state;
     sizes s = sizes_of(l, 0);
     bool has_cells = is_lstm(l->op);
     void *const *weights = in + (has_cells ? 3 : 2);
-    float *bias = scratch, *packed = bias + s.gm;
+    float *whole = (float *)scratch + step_scratch(state), *bias = whole + whole_scratch(state);
     forward_state f = {.h0 = in[1],
                        .c0 = has_cells ? in[2] : NULL,
                        .bias = bias,
-                       .packed = packed,
                        .y = out[0],
                        .gates = has_cells ? out[3] : out[0],
                        .cells = has_cells ? out[4] : NULL,
                        .is_relu = l->attributes.is_relu != 0};
-    LKS_TRY(lksi_dnnl_gemm('N', 'T', s.n * s.t, s.gm, s.k, in[0], s.k, weights[0], s.k, 0.0f, f.gates, s.gm));
+    LKS_TRY(multiply(state, GATES, &s, in[0], s.k, weights[0], s.k, f.gates, whole));
     memcpy(bias, weights[2], (size_t)s.gm * sizeof *bias);
     LKSI_ISA_PICK(lksi_cell_loops)->add(s.gm, weights[3], bias);
-    LKSI_ISA_PICK(lksi_skinny_loops)->pack(weights[1], s.m, s.gm, 1, s.m, packed);
-    for (int64_t t = 0; t < s.t; t++) forward_step(&f, &s, t);
+    f.steps = lksi_steps_begin(&state->step, weights[1], scratch);
+    for (int64_t t = 0; t < s.t; t++) LKS_TRY(forward_step(&f, &s, t));
     copy_last(f.y, &s, out[1]);
     if (has_cells) copy_last(f.cells, &s, out[2]);
     return LKS_OK;
 }
 
-lks_status lksi_onednn_lower_recurrent(const lksi_lowering *lowering, lksi_kernel *kernel) {
+lks_status lksi_onednn_lower_recurrent(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel) {
     sizes s = sizes_of(lowering, 0);
-    *kernel = (lksi_kernel){.name = is_lstm(lowering->op) ? "onednn:lstm" : "onednn:rnn",
-                            .run = forward,
-                            .lowering = *lowering,
-                            .scratch_nbytes = (size_t)(s.gm + lksi_skinny_packed_count(s.m, s.gm)) * sizeof(float),
-                            .is_deterministic = true};
+    lksi_kernel filled = {
+        .name = is_lstm(lowering->op) ? "onednn:lstm" : "onednn:rnn", .run = forward, .lowering = *lowering};
+    lksi_step_product step = {
+        .n = s.n, .m = s.gm, .k = s.m, .is_transposed = true, .is_rounded = device->product_type == LKS_BF16};
+    LKS_TRY(make(&filled, &step, &s, GATES, GATES, kernel));
+    const recurrent_state *state = kernel->state;
+    kernel->scratch_nbytes = (size_t)(step_scratch(state) + whole_scratch(state) + s.gm) * sizeof(float);
     return LKS_OK;
 }
 
@@ -98,10 +193,12 @@ lks_status lksi_onednn_lower_recurrent(const lksi_lowering *lowering, lksi_kerne
 
 /* dh and dc are dh0 and dc0 in the end; until then they are what the step before gets. */
 typedef struct backward_state {
-    const float *dy, *h0, *c0, *y, *gates, *cells, *packed;
+    const recurrent_state *state;
+    const float *dy, *h0, *c0, *y, *gates, *cells;
     float *dh, *dc, *dgates, *tanh_c; /* dc NULL: an RNN */
     int64_t dgates_row;
     int is_relu;
+    lksi_steps steps;
 } backward_state;
 
 static void backward_cell(const backward_state *b, const sizes *s, int64_t i, int64_t t) {
@@ -118,11 +215,10 @@ static void backward_cell(const backward_state *b, const sizes *s, int64_t i, in
                         b->tanh_c, dgates);
 }
 
-static void backward_step(const backward_state *b, const sizes *s, int64_t t) {
+static lks_status backward_step(backward_state *b, const sizes *s, int64_t t) {
     for (int64_t i = 0; i < s->n; i++) backward_cell(b, s, i, t);
     memset(b->dh, 0, (size_t)(s->n * s->m) * sizeof *b->dh);
-    LKSI_ISA_PICK(lksi_skinny_loops)
-        ->multiply_add(s->n, s->m, s->gm, b->dgates + t * b->dgates_row, s->t * b->dgates_row, b->packed, b->dh, s->m);
+    return lksi_steps_multiply_add(&b->steps, b->dgates + t * b->dgates_row, s->t * b->dgates_row, b->dh, s->m);
 }
 
 /* h before every step, in the order of the rows of dgates. */
@@ -135,15 +231,15 @@ static void copy_before(const backward_state *b, const sizes *s, float *h, int64
         }
 }
 
-/* What all steps together give, from their dgates. `dw`: where dW_ih, dW_hh and db go. */
+/* What all steps together give, from their dgates. `dw`: where dW_ih, dW_hh and db go. `whole`: the products' scratch.
+ */
 static lks_status weight_gradients(const backward_state *b, const sizes *s, const float *x, void *const *dw,
-                                   float *scratch) {
-    int64_t rows = s->n * s->t, h_row = lksi_padded_row(s->m);
+                                   float *whole, float *scratch) {
+    int64_t rows = s->n * s->t, h_row = row_length(b->state, s->m);
     copy_before(b, s, scratch, h_row);
-    LKS_TRY(lksi_dnnl_gemm('T', 'N', s->gm, s->m, rows, b->dgates, b->dgates_row, scratch, h_row, 0.0f, dw[1], s->m));
-    x = lksi_pad_rows(x, rows, s->k, &scratch);
-    LKS_TRY(lksi_dnnl_gemm('T', 'N', s->gm, s->k, rows, b->dgates, b->dgates_row, x, lksi_padded_row(s->k), 0.0f, dw[0],
-                           s->k));
+    LKS_TRY(multiply(b->state, DW_HH, s, b->dgates, b->dgates_row, scratch, h_row, dw[1], whole));
+    if (!b->state->is_rounded) x = lksi_pad_rows(x, rows, s->k, &scratch);
+    LKS_TRY(multiply(b->state, DW_IH, s, b->dgates, b->dgates_row, x, row_length(b->state, s->k), dw[0], whole));
     memset(dw[2], 0, (size_t)s->gm * sizeof(float));
     for (int64_t i = 0; i < rows; i++) LKSI_ISA_PICK(lksi_cell_loops)->add(s->gm, b->dgates + i * b->dgates_row, dw[2]);
     return LKS_OK;
@@ -151,40 +247,45 @@ static lks_status weight_gradients(const backward_state *b, const sizes *s, cons
 
 static lks_status backward(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_lowering *l = &kernel->lowering;
+    const recurrent_state *state = kernel->state;
     sizes s = sizes_of(l, 1);
     bool has_cells = is_lstm(l->op);
     void *const *weights = in + (has_cells ? 4 : 3), *const *kept = weights + 2; /* y, gates, cells */
-    float *packed = scratch, *tanh_c = packed + lksi_skinny_packed_count(s.gm, s.m), *dgates = tanh_c + s.m;
-    backward_state b = {.dy = in[0],
+    float *whole = (float *)scratch + step_scratch(state), *tanh_c = whole + whole_scratch(state);
+    float *dgates = tanh_c + s.m;
+    backward_state b = {.state = state,
+                        .dy = in[0],
                         .h0 = in[2],
                         .c0 = has_cells ? in[3] : NULL,
                         .y = kept[0],
                         .gates = has_cells ? kept[1] : NULL,
                         .cells = has_cells ? kept[2] : NULL,
-                        .packed = packed,
                         .dh = out[1],
                         .dc = has_cells ? out[2] : NULL,
                         .dgates = dgates,
                         .tanh_c = tanh_c,
-                        .dgates_row = lksi_padded_row(s.gm),
-                        .is_relu = l->attributes.is_relu != 0};
+                        .dgates_row = row_length(state, s.gm),
+                        .is_relu = l->attributes.is_relu != 0,
+                        .steps = lksi_steps_begin(&state->step, weights[1], scratch)};
     memset(b.dh, 0, (size_t)(s.n * s.m) * sizeof *b.dh);
     if (has_cells) memset(b.dc, 0, (size_t)(s.n * s.m) * sizeof *b.dc);
-    LKSI_ISA_PICK(lksi_skinny_loops)->pack(weights[1], s.gm, s.m, s.m, 1, packed);
-    for (int64_t t = s.t; t-- > 0;) backward_step(&b, &s, t);
-    LKS_TRY(lksi_dnnl_gemm('N', 'N', s.n * s.t, s.k, s.gm, dgates, b.dgates_row, weights[0], s.k, 0.0f, out[0], s.k));
-    return weight_gradients(&b, &s, in[1], out + (has_cells ? 3 : 2), dgates + s.n * s.t * b.dgates_row);
+    for (int64_t t = s.t; t-- > 0;) LKS_TRY(backward_step(&b, &s, t));
+    LKS_TRY(multiply(state, DX, &s, dgates, b.dgates_row, weights[0], s.k, out[0], whole));
+    return weight_gradients(&b, &s, in[1], out + (has_cells ? 3 : 2), whole, dgates + s.n * s.t * b.dgates_row);
 }
 
-lks_status lksi_onednn_lower_recurrent_grad(const lksi_lowering *lowering, lksi_kernel *kernel) {
+lks_status lksi_onednn_lower_recurrent_grad(const lks_device *device, const lksi_lowering *lowering,
+                                            lksi_kernel *kernel) {
     sizes s = sizes_of(lowering, 1);
     int64_t rows = s.n * s.t;
-    int64_t n_scratch = lksi_skinny_packed_count(s.gm, s.m) + s.m + rows * lksi_padded_row(s.gm) +
-                        rows * lksi_padded_row(s.m) + lksi_padding_count(rows, s.k);
-    *kernel = (lksi_kernel){.name = is_lstm(lowering->op) ? "onednn:lstm_grad" : "onednn:rnn_grad",
-                            .run = backward,
-                            .lowering = *lowering,
-                            .scratch_nbytes = (size_t)n_scratch * sizeof(float),
-                            .is_deterministic = true};
+    lksi_kernel filled = {
+        .name = is_lstm(lowering->op) ? "onednn:lstm_grad" : "onednn:rnn_grad", .run = backward, .lowering = *lowering};
+    lksi_step_product step = {.n = s.n, .m = s.m, .k = s.gm, .is_rounded = device->product_type == LKS_BF16};
+    LKS_TRY(make(&filled, &step, &s, DX, DW_IH, kernel));
+    const recurrent_state *state = kernel->state;
+    int64_t n_scratch = step_scratch(state) + whole_scratch(state) + s.m + rows * row_length(state, s.gm) +
+                        rows * row_length(state, s.m);
+    if (!state->is_rounded) n_scratch += lksi_padding_count(rows, s.k);
+    kernel->scratch_nbytes = (size_t)n_scratch * sizeof(float);
     return LKS_OK;
 }

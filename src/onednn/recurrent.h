@@ -4,7 +4,8 @@
 
 #include "device/device.h"
 
-lks_status lksi_onednn_lower_recurrent(const lksi_lowering *lowering, lksi_kernel *kernel);
-lks_status lksi_onednn_lower_recurrent_grad(const lksi_lowering *lowering, lksi_kernel *kernel);
+lks_status lksi_onednn_lower_recurrent(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel);
+lks_status lksi_onednn_lower_recurrent_grad(const lks_device *device, const lksi_lowering *lowering,
+                                            lksi_kernel *kernel);
 
 #endif

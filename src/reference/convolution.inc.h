@@ -65,7 +65,7 @@ static REAL conv_dot(const conv_point *at, const REAL *x, const REAL *w) {
         for (int64_t k = at->k_begin[0]; k < at->k_end[0]; k++) {
             int64_t x_row = conv_x_row(at, c, k), w_row = conv_w_row(at, c, k);
             for (int64_t l = at->k_begin[1]; l < at->k_end[1]; l++)
-                sum += x[x_row + l * at->s->a->dilation[1]] * w[w_row + l];
+                sum += OPERAND(x[x_row + l * at->s->a->dilation[1]]) * OPERAND(w[w_row + l]);
         }
     return sum;
 }
@@ -75,7 +75,7 @@ static void conv_add_to_input(const conv_point *at, REAL dy, const REAL *w, REAL
         for (int64_t k = at->k_begin[0]; k < at->k_end[0]; k++) {
             int64_t x_row = conv_x_row(at, c, k), w_row = conv_w_row(at, c, k);
             for (int64_t l = at->k_begin[1]; l < at->k_end[1]; l++)
-                dx[x_row + l * at->s->a->dilation[1]] += dy * w[w_row + l];
+                dx[x_row + l * at->s->a->dilation[1]] += dy * OPERAND(w[w_row + l]);
         }
 }
 
@@ -84,7 +84,7 @@ static void conv_add_to_weight(const conv_point *at, REAL dy, const REAL *x, REA
         for (int64_t k = at->k_begin[0]; k < at->k_end[0]; k++) {
             int64_t x_row = conv_x_row(at, c, k), w_row = conv_w_row(at, c, k);
             for (int64_t l = at->k_begin[1]; l < at->k_end[1]; l++)
-                dw[w_row + l] += dy * x[x_row + l * at->s->a->dilation[1]];
+                dw[w_row + l] += dy * OPERAND(x[x_row + l * at->s->a->dilation[1]]);
         }
 }
 
@@ -113,7 +113,7 @@ static lks_status conv2d_grad_input(const lksi_kernel *kernel, void *const *in, 
     conv_shape s = conv_shape_of(kernel, &l->outputs[0], &l->inputs[1], &l->inputs[0]);
     const REAL *dy = in[0];
     memset(out[0], 0, lksi_tensor_nbytes(&l->outputs[0]));
-    CONV_FOR_EACH_OUTPUT(s, at, e) conv_add_to_input(&at, dy[e], in[1], out[0]);
+    CONV_FOR_EACH_OUTPUT(s, at, e) conv_add_to_input(&at, OPERAND(dy[e]), in[1], out[0]);
     return LKS_OK;
 }
 
@@ -126,8 +126,9 @@ static lks_status conv2d_grad_weight(const lksi_kernel *kernel, void *const *in,
     memset(out[0], 0, lksi_tensor_nbytes(&l->outputs[0]));
     memset(out[1], 0, lksi_tensor_nbytes(&l->outputs[1]));
     CONV_FOR_EACH_OUTPUT(s, at, e) {
-        conv_add_to_weight(&at, dy[e], in[1], out[0]);
-        db[at.j] += dy[e];
+        REAL dy_e = OPERAND(dy[e]); /* for the bias too: a product that is handed the operand gives both sums */
+        conv_add_to_weight(&at, dy_e, in[1], out[0]);
+        db[at.j] += dy_e;
     }
     return LKS_OK;
 }

@@ -1,5 +1,5 @@
-/* The loops themselves, for REAL = float or double; kernels_f32.c and kernels_f64.c include this file. Written to be
- * read beside the formulas of op/catalogue.h; nothing here is tuned. One file per family. */
+/* The loops themselves, for REAL = float or double; kernels_f32.c, kernels_f64.c and kernels_bf16.c include this file.
+ * Written to be read beside the formulas of op/catalogue.h; nothing here is tuned. One file per family. */
 #include "op/batch_norm.h"
 #include "op/dropout.h"
 #include "reference/reference_internal.h"

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #define REAL float
+#define OPERAND(x) (x)
 #define EXP expf
 #define LOG logf
 #define LOG1P log1pf

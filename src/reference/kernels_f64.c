@@ -2,6 +2,7 @@
 #include <math.h>
 
 #define REAL double
+#define OPERAND(x) (x)
 #define EXP exp
 #define LOG log
 #define LOG1P log1p

@@ -1,4 +1,4 @@
-/* Matrix products. */
+/* Matrix products. OPERAND rounds what they multiply, not what they add. */
 static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     int64_t n = rows(&kernel->lowering.inputs[0]), k = columns(&kernel->lowering.inputs[0]);
@@ -8,7 +8,7 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < m; j++) {
             REAL sum = 0;
-            for (int64_t l = 0; l < k; l++) sum += x[i * k + l] * w[j * k + l];
+            for (int64_t l = 0; l < k; l++) sum += OPERAND(x[i * k + l]) * OPERAND(w[j * k + l]);
             y[i * m + j] = b != NULL ? sum + b[j] : sum;
         }
     return LKS_OK;
@@ -23,7 +23,7 @@ static lks_status linear_grad_input(const lksi_kernel *kernel, void *const *in, 
     memset(dx, 0, (size_t)(n * k) * sizeof *dx);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < m; j++)
-            for (int64_t l = 0; l < k; l++) dx[i * k + l] += dy[i * m + j] * w[j * k + l];
+            for (int64_t l = 0; l < k; l++) dx[i * k + l] += OPERAND(dy[i * m + j]) * OPERAND(w[j * k + l]);
     return LKS_OK;
 }
 
@@ -36,7 +36,7 @@ static lks_status linear_grad_weight(const lksi_kernel *kernel, void *const *in,
     memset(dw, 0, (size_t)(m * k) * sizeof *dw);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < m; j++)
-            for (int64_t l = 0; l < k; l++) dw[j * k + l] += dy[i * m + j] * x[i * k + l];
+            for (int64_t l = 0; l < k; l++) dw[j * k + l] += OPERAND(dy[i * m + j]) * OPERAND(x[i * k + l]);
     return LKS_OK;
 }
 
@@ -57,7 +57,8 @@ static void multiply(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t a_r
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             REAL sum = 0;
-            for (int64_t l = 0; l < k; l++) sum += a[i * a_row + l * a_column] * b[l * b_row + j * b_column];
+            for (int64_t l = 0; l < k; l++)
+                sum += OPERAND(a[i * a_row + l * a_column]) * OPERAND(b[l * b_row + j * b_column]);
             y[i * n + j] = sum;
         }
 }

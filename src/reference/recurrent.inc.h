@@ -15,7 +15,7 @@ static recurrent_sizes recurrent_sizes_of(const lksi_kernel *kernel, int x, int 
 static void add_product(const REAL *w, const REAL *x, int64_t m, int64_t k, REAL *y) {
     for (int64_t j = 0; j < m; j++) {
         REAL sum = 0;
-        for (int64_t l = 0; l < k; l++) sum += w[j * k + l] * x[l];
+        for (int64_t l = 0; l < k; l++) sum += OPERAND(w[j * k + l]) * OPERAND(x[l]);
         y[j] += sum;
     }
 }
@@ -25,8 +25,8 @@ static void add_product_gradients(const REAL *w, const REAL *x, const REAL *dy, 
                                   REAL *dw) {
     for (int64_t j = 0; j < m; j++)
         for (int64_t l = 0; l < k; l++) {
-            dx[l] += dy[j] * w[j * k + l];
-            dw[j * k + l] += dy[j] * x[l];
+            dx[l] += OPERAND(dy[j]) * OPERAND(w[j * k + l]);
+            dw[j * k + l] += OPERAND(dy[j]) * OPERAND(x[l]);
         }
 }
 

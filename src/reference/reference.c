@@ -13,9 +13,13 @@ static size_t scratch_nbytes(const lksi_lowering *lowering) {
     return lowering->op == LKSI_OP_RNN_GRAD ? lksi_tensor_nbytes(&lowering->outputs[4]) : 0;
 }
 
+static const lksi_reference_run *kernels_of(const lks_device *device) {
+    if (device->float_type == LKS_F64) return lksi_reference_kernels_f64;
+    return device->product_type == LKS_BF16 ? lksi_reference_kernels_bf16 : lksi_reference_kernels_f32;
+}
+
 lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel) {
-    const lksi_reference_run *kernels =
-        device->float_type == LKS_F64 ? lksi_reference_kernels_f64 : lksi_reference_kernels_f32;
+    const lksi_reference_run *kernels = kernels_of(device);
     if (kernels[lowering->op] == NULL)
         return lksi_error(LKS_ERR_UNSUPPORTED, "no device can run %s", lksi_op_name(lowering->op));
     *kernel = (lksi_kernel){.name = kernel_names[lowering->op],

@@ -7,9 +7,11 @@
 typedef lks_status (*lksi_reference_run)(const lksi_kernel *kernel, void *const *inputs, void *const *outputs,
                                          void *scratch);
 
-/* One function per operator, NULL where there is nothing to run; made once for float and once for double. */
+/* One function per operator, NULL where there is nothing to run; made for float, for double, and for float with
+ * products of operands that are rounded to bf16. */
 extern const lksi_reference_run lksi_reference_kernels_f32[LKSI_OP_COUNT];
 extern const lksi_reference_run lksi_reference_kernels_f64[LKSI_OP_COUNT];
+extern const lksi_reference_run lksi_reference_kernels_bf16[LKSI_OP_COUNT];
 
 typedef struct lksi_update_kernels {
     void (*sgd)(const lksi_update *update, size_t count, float *p, const float *g);
