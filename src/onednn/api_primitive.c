@@ -55,7 +55,7 @@ typedef struct operand {
     int argument;
     lksi_dnnl_primitive *reorder; /* into the copy, which is bf16, */
     size_t n_floats;              /* or, not 0: f32 of which that many are rounded where they lie */
-    size_t copy_nbytes;
+    size_t copy_offset;           /* from the begin of the scratch, in bytes */
 } operand;
 
 struct lksi_dnnl_primitive {
@@ -64,9 +64,10 @@ struct lksi_dnnl_primitive {
     dnnl_exec_arg_t arguments[MAX_ARGUMENTS]; /* the last one is the scratchpad */
     const void *data[MAX_ARGUMENTS];          /* where they point: moving them costs more than comparing */
     int n_arguments;
-    size_t scratch_nbytes; /* its own */
+    size_t scratch_nbytes; /* its own, behind the copies */
     operand operands[MAX_OPERANDS];
     int n_operands;
+    size_t copies_nbytes;
     const char *what;
 };
 
@@ -131,57 +132,7 @@ lks_status lksi_dnnl_reorder_between(lksi_dnnl_primitive **primitive, lksi_dnnl_
     return result;
 }
 
-/* --- operands rounded to bf16 --- */
-
-static size_t aligned(size_t nbytes) { return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
-
-lks_status lksi_dnnl_primitive_round(lksi_dnnl_primitive *primitive, int i, lksi_dnnl_desc_ref given,
-                                     const_dnnl_primitive_desc_t desc) {
-    lksi_dnnl_desc_ref wanted = dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, primitive->arguments[i].arg);
-    operand *o = &primitive->operands[primitive->n_operands];
-    LKS_TRY(lksi_dnnl_reorder_between(&o->reorder, given, wanted));
-    size_t nbytes = dnnl_memory_desc_get_size(wanted);
-    o->argument = i;
-    o->copy_nbytes = aligned(nbytes);
-    o->n_floats = type_of(wanted) == dnnl_f32 ? nbytes / sizeof(float) : 0;
-    primitive->n_operands++;
-    return LKS_OK;
-}
-
-static void round_floats(float *values, size_t count) {
-    for (size_t i = 0; i < count; i++) values[i] = lksi_bf16_to_f32(lksi_f32_to_bf16(values[i]));
-}
-
-/* Points the operands among `data` at their copies; returns the scratch behind these. */
-static lks_status round_operands(lksi_dnnl_primitive *primitive, void **data, char **scratch) {
-    void *copies[MAX_OPERANDS];
-    for (int i = 0; i < primitive->n_operands; i++) {
-        copies[i] = *scratch;
-        *scratch += primitive->operands[i].copy_nbytes;
-    }
-    for (int i = 0; i < primitive->n_operands; i++) {
-        const operand *o = &primitive->operands[i];
-        void *given = data[o->argument];
-        data[o->argument] = copies[i];
-        if (given == NULL) continue;
-        LKS_TRY(lksi_dnnl_primitive_run(o->reorder, (void *[]){given, copies[i]}, *scratch));
-        round_floats(copies[i], o->n_floats);
-    }
-    return LKS_OK;
-}
-
 /* --- running --- */
-
-/* The operands' copies, then what either the primitive or one of their reorders needs. */
-size_t lksi_dnnl_primitive_scratch_nbytes(const lksi_dnnl_primitive *primitive) {
-    size_t copies = 0, most = primitive->scratch_nbytes;
-    for (int i = 0; i < primitive->n_operands; i++) {
-        size_t nbytes = primitive->operands[i].reorder->scratch_nbytes;
-        copies += primitive->operands[i].copy_nbytes;
-        most = nbytes > most ? nbytes : most;
-    }
-    return copies + most;
-}
 
 static dnnl_status_t point_at(lksi_dnnl_primitive *primitive, int i, void *data) {
     if (primitive->data[i] == data) return dnnl_success;
@@ -200,11 +151,56 @@ static lks_status execute(lksi_dnnl_primitive *primitive, void *const *data, voi
     return lksi_dnnl_check(status, primitive->what);
 }
 
+/* --- operands rounded to bf16 --- */
+
+static size_t aligned(size_t nbytes) { return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+lks_status lksi_dnnl_primitive_round(lksi_dnnl_primitive *primitive, int i, lksi_dnnl_desc_ref given,
+                                     const_dnnl_primitive_desc_t desc) {
+    lksi_dnnl_desc_ref wanted = dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, primitive->arguments[i].arg);
+    operand *o = &primitive->operands[primitive->n_operands];
+    LKS_TRY(lksi_dnnl_reorder_between(&o->reorder, given, wanted));
+    size_t nbytes = dnnl_memory_desc_get_size(wanted);
+    o->argument = i;
+    o->copy_offset = primitive->copies_nbytes;
+    o->n_floats = type_of(wanted) == dnnl_f32 ? nbytes / sizeof(float) : 0;
+    primitive->copies_nbytes += aligned(nbytes);
+    primitive->n_operands++;
+    return LKS_OK;
+}
+
+static void round_floats(float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) values[i] = lksi_bf16_to_f32(lksi_f32_to_bf16(values[i]));
+}
+
+/* Points the operands among `data` at their copies in `scratch`. */
+static lks_status round_operands(lksi_dnnl_primitive *primitive, void **data, char *scratch) {
+    for (int i = 0; i < primitive->n_operands; i++) {
+        const operand *o = &primitive->operands[i];
+        void *given = data[o->argument], *copy = scratch + o->copy_offset;
+        void *from_to[MAX_ARGUMENTS] = {given, copy};
+        data[o->argument] = copy;
+        if (given == NULL) continue;
+        LKS_TRY(execute(o->reorder, from_to, scratch + primitive->copies_nbytes));
+        round_floats(copy, o->n_floats);
+    }
+    return LKS_OK;
+}
+
+/* The operands' copies, then what either the primitive or one of their reorders needs. */
+size_t lksi_dnnl_primitive_scratch_nbytes(const lksi_dnnl_primitive *primitive) {
+    size_t most = primitive->scratch_nbytes;
+    for (int i = 0; i < primitive->n_operands; i++) {
+        size_t nbytes = primitive->operands[i].reorder->scratch_nbytes;
+        most = nbytes > most ? nbytes : most;
+    }
+    return primitive->copies_nbytes + most;
+}
+
 lks_status lksi_dnnl_primitive_run(lksi_dnnl_primitive *primitive, void *const *data, void *scratch) {
     if (primitive->n_operands == 0) return execute(primitive, data, scratch);
-    void *rounded[MAX_ARGUMENTS];
-    char *rest = scratch;
+    void *rounded[MAX_ARGUMENTS] = {0};
     memcpy(rounded, data, (size_t)(primitive->n_arguments - 1) * sizeof *rounded);
-    LKS_TRY(round_operands(primitive, rounded, &rest));
-    return execute(primitive, rounded, rest);
+    LKS_TRY(round_operands(primitive, rounded, scratch));
+    return execute(primitive, rounded, (char *)scratch + primitive->copies_nbytes);
 }
