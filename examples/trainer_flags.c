@@ -7,9 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Named in the design, built later: refused by name rather than unknown. */
-static const char *const not_built_yet[] = {"--grains"};
-
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
     errno = 0;
@@ -105,11 +102,6 @@ static int store_text(trainer_flags *flags, const char *flag, const char *value)
 
 static void parse_one(trainer_flags *flags, const trainer_flag *shared, const trainer_flag *own, const char *flag,
                       const char *value) {
-    for (size_t i = 0; i < sizeof not_built_yet / sizeof not_built_yet[0]; i++)
-        if (strcmp(flag, not_built_yet[i]) == 0) {
-            refuse(flags, "%s is not built yet%s", flag, "");
-            return;
-        }
     if (value == NULL) value = "";
     trainer_flags before = *flags; /* an unknown flag's error comes before its value's */
     if (!store(flags, shared, flag, value) && !store_text(flags, flag, value) && !store(flags, own, flag, value)) {
@@ -144,7 +136,7 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->seed = defaults->seed;
 }
 
-enum { N_SHARED = 11 };
+enum { N_SHARED = 12 };
 
 /* The flags that are numbers or choices, but for --lr; a last one without a name ends them. */
 static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
@@ -155,6 +147,7 @@ static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
         {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
         {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
         {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
+        {"--grains", NULL, &flags->grains, 1, INT32_MAX, NULL, NULL},
         {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
         {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
         {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
@@ -178,6 +171,8 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     }
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
@@ -245,6 +240,8 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     help_default("--lr X", "learning rate", flags->lr);
     help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
     printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
+           "  --grains G         cut each step into G shards, a power of two: the same bits on every number of ranks\n"
+           "                     that divides it (none)\n"
            "  --device NAME      cpu, reference\n"
            "  --precision NAME   f32, bf16\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"

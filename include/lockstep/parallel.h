@@ -35,8 +35,8 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at most
-                           */
+                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at most,
+                             unless one holds all: then nothing overlaps */
 } lks_distributed_options;
 
 /* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
@@ -82,8 +82,11 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
 
 /* Adds this rank's gradients (as above, the sum over its samples) and `mine` to what the next step takes in: a batch
  * too large for memory is computed piece by piece. Not collective: ranks may accumulate as often as they like; nothing
- * is communicated before the step. The first call allocates as much as the gradients take. Numerics: pieces are added
- * in the order of the calls. Errors: LKS_ERR_MEMORY. */
+ * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
+ * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
+ * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
+ * LKS_ERR_MEMORY.
+ */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
 

@@ -99,6 +99,7 @@ static void add_rule(list *l, const lks_optimizer *rule) {
 static void add_options(list *l, const lks_trainer_options *options) {
     add(l, "seed", "%llu", (unsigned long long)options->seed);
     add_integer(l, "accumulate", options->accumulate > 0 ? options->accumulate : 1);
+    add_integer(l, "grains", options->grains);
     add_integer(l, "check_gradients", options->check_gradients != 0);
     add_integer(l, "check_every", options->check_every);
     add_integer(l, "states", options->n_states);
