@@ -13,6 +13,23 @@
 extern "C" {
 #endif
 
+/* How the ranks share memory and work. Every strategy gives the same bits. In bytes per rank, of P bytes of parameters
+ * and S of optimizer state, for n ranks:
+ *
+ *     shared     one copy of the parameters for all, in memory that they share; each rank adds up and updates a part of
+ *                them: P / n parameters, P gradients, S / n state. Nothing is sent.
+ *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, while the backward pass goes on
+ *                where a program is attached, and every rank updates everything: P, P, S.
+ *     sharded    likewise, but each rank gets the sum of its part of each bucket only, updates that, and the parts are
+ *                gathered: P, P, S / n. As much is sent.
+ */
+typedef enum lks_strategy {
+    LKS_STRATEGY_AUTO, /* shared where all ranks are on one host, else bucketed */
+    LKS_STRATEGY_SHARED,
+    LKS_STRATEGY_BUCKETED,
+    LKS_STRATEGY_SHARDED
+} lks_strategy;
+
 /* --- compression: fewer bytes between hosts for the sum of the gradients (docs/compression.md) ---
  *
  * What comes out is an approximation of the sum, the same bits on all ranks. What a step leaves out is not lost: each
@@ -60,12 +77,24 @@ typedef struct lks_compression {
     void *context;        /* handed to it */
 } lks_compression;
 
-/* A parameter store in memory that the group gives, initialised by rank 0 from `seed`. Where all ranks share a host,
- * they share one copy of the parameters (a shared replica); elsewhere each has its own, which begin equal.
- * Collective. lks_store_destroy frees it, before the group is destroyed.
- * Errors: LKS_ERR_MISMATCH where ranks built different models; those of lks_store_create and of the group. */
+/* The same on all ranks. */
+typedef struct lks_distributed_options {
+    uint64_t seed; /* of the initial values */
+    lks_strategy strategy;
+    size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
+                             what a short measurement says (1 to 32 MiB), 4 MiB on one. The first one has 1 MiB at most
+                           */
+    lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
+} lks_distributed_options;
+
+/* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
+ * the ranks share one copy of the parameters (a shared replica); else each has its own, which begin equal.
+ * `options` may be NULL. Collective. lks_store_destroy frees it, before the group is destroyed.
+ * Errors: LKS_ERR_MISMATCH where ranks built different models or have different options; LKS_ERR_UNSUPPORTED: shared
+ * between hosts or over tcp, compression by another strategy than bucketed or of f64 gradients; LKS_ERR_ARGUMENT; those
+ * of lks_store_create and of the group. */
 LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
-                                                const lks_store_options *options);
+                                                const lks_distributed_options *options);
 
 /* Copies rank 0's parameters to all ranks. Collective. For stores made by lks_store_create; a shared replica has only
  * one copy, which stays rank 0's. */
@@ -73,10 +102,13 @@ LKS_API lks_status lks_broadcast_parameters(lks_group *group, lks_store *store);
 
 typedef struct lks_distributed_optimizer lks_distributed_optimizer;
 
-/* `group` and `store` must outlive it. Collective. Errors: LKS_ERR_ARGUMENT (a hyperparameter, named), LKS_ERR_MEMORY.
+/* The strategy is the store's; one that lks_store_create made is bucketed. `group` and `store` must outlive it.
+ * Collective. Errors: LKS_ERR_ARGUMENT (a hyperparameter, named), LKS_ERR_MEMORY.
  */
 LKS_API lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group,
                                                     lks_store *store, const lks_optimizer *rule);
+/* Programs that were attached may not run backward after it. Destroyed between a backward pass and its step, it fails
+ * the group. */
 LKS_API void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer);
 
 /* Sums over all ranks of one step. */
@@ -93,7 +125,7 @@ typedef struct lks_step_sums {
  * receives the sums.
  * Collective. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
  * Errors: LKS_ERR_ARGUMENT where no rank has a sample; those of the group. After an error in the middle of an update
- * the parameters of a shared replica are torn: reading them through the library gives LKS_ERR_TORN. */
+ * the parameters are torn: reading them through the library gives LKS_ERR_TORN. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 
@@ -104,9 +136,33 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
 
+/* From now on each backward pass of `program`, one of the store's, starts the reduction of a bucket as soon as its
+ * gradients are final, on a thread of the optimizer's; the step waits for them. Between such a pass and its step the
+ * group is that thread's, and the gradients are not to be read. Several programs may be attached; a rank that runs none
+ * in a step just steps. Takes the program's lks_on_gradient. Not collective, and does nothing where there is nothing to
+ * overlap: a shared replica, one rank.
+ * Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. A second pass before the step: LKS_ERR_STATE. */
+LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);
+
+/* 1: backward passes start nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate puts aside.
+ * The last piece's pass comes after 0, so that it overlaps. */
+LKS_API void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimizer, int is_put_aside);
+
 /* From the next step on the rule's learning rate is `lr`, times what its schedule says. The same on all ranks, which
  * the next step checks. Errors: LKS_ERR_ARGUMENT. */
 LKS_API lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr);
+
+/* Bytes of memory that one rank's training takes. */
+typedef struct lks_distributed_memory {
+    size_t parameters_nbytes; /* of a shared replica: the one copy divided by the ranks */
+    size_t gradients_nbytes;  /* with what was accumulated, and what compression keeps */
+    size_t optimizer_state_nbytes;
+    size_t activations_nbytes; /* and scratch, of compiled programs */
+} lks_distributed_memory;
+
+/* What the store and the optimizer take; no activations, which are the programs' (lks_program_nbytes). */
+LKS_API void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer,
+                                              lks_distributed_memory *memory);
 
 /* Compares all ranks' parameters by hash. Collective.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */

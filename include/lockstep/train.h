@@ -30,6 +30,9 @@ typedef struct lks_trainer_options {
     int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
     const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches */
     int n_states;
+    lks_strategy strategy; /* how the ranks share the work; parallel.h */
+    size_t bucket_nbytes;  /* 0: chosen */
+    lks_compression compression;
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. */
@@ -70,6 +73,9 @@ LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t
 
 /* The states are zeros again, as they are at first: before a text begins anew. */
 LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
+
+/* What this rank's parameters, gradients, optimizer state and the programs compiled so far take. */
+LKS_API void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memory);
 
 LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
 

@@ -31,6 +31,9 @@ lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_st
 /* Writes the initial values; a parameter's draws depend on (seed, name, element) alone. */
 lks_status lksi_store_initialize(lks_store *store, uint64_t seed);
 
+/* Values of which only some are updated yet: reading them is LKS_ERR_TORN while it is so. */
+void lksi_store_set_torn(lks_store *store, bool is_torn);
+
 /* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. Those from buffer_begin
  * on are buffers, whose "gradients" are statistics. */
 size_t lksi_store_buffer_begin(const lks_store *store);

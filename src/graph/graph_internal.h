@@ -116,6 +116,7 @@ struct lks_store {
     int n_slots, n_parameters;
     size_t padded_count, buffer_begin; /* elements; buffers lie from buffer_begin on */
     void *values, *gradients;
+    bool is_torn; /* an update of the values began and has not ended */
 };
 
 #endif

@@ -203,6 +203,9 @@ static lks_status check_index(const lks_store *store, int index) {
 
 lks_status lks_store_read(const lks_store *store, int index, void *values) {
     LKS_TRY(check_index(store, index));
+    if (store->is_torn)
+        return lksi_error(LKS_ERR_TORN, "the parameters are torn: their update began and did not finish; the last "
+                                        "checkpoint counts");
     const lksi_slot *slot = &store->slots[index];
     LKS_TRY(reorder(store, slot, stored(store->values, slot), slot->layout, values, (lksi_layout){0}));
     /* Asked last: an update that began meanwhile is seen too. */
@@ -333,6 +336,7 @@ double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t 
     return 0;
 }
 
+void lksi_store_set_torn(lks_store *store, bool is_torn) { store->is_torn = is_torn; }
 size_t lksi_store_padded_count(const lks_store *store) { return store->padded_count; }
 void *lksi_store_values(const lks_store *store) { return store->values; }
 void *lksi_store_gradients(const lks_store *store) { return store->gradients; }

@@ -2,11 +2,12 @@
  *
  * The summed gradient is cut into blocks of LKSI_NORM_BLOCK elements of the flat array; a block's sum of squares is
  * made by one rank, and the blocks' sums are added up the balanced tree over their index. So the norm has the same bits
- * for any number of ranks that brought the same gradient, and by either strategy. Padding is 0 and buffers are left
+ * for any number of ranks that brought the same gradient, and by every strategy. Padding is 0 and buffers are left
  * out. */
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 static size_t n_blocks_of(const lks_distributed_optimizer *optimizer) {
     return (lksi_store_buffer_begin(optimizer->store) + LKSI_NORM_BLOCK - 1) / LKSI_NORM_BLOCK;
@@ -41,6 +42,16 @@ void lksi_clip_measure(lks_distributed_optimizer *optimizer, size_t begin, size_
         optimizer->squares[begin / LKSI_NORM_BLOCK] =
             device->ops->sum_squares(device, count, (const char *)gradients + begin * nbytes_each);
     }
+}
+
+void lksi_clip_clear(lks_distributed_optimizer *optimizer) {
+    memset(optimizer->squares, 0, n_blocks_of(optimizer) * sizeof *optimizer->squares);
+}
+
+/* A block is one rank's and 0 on all others, and a sum of squares is never -0: adding up is exact. */
+lks_status lksi_clip_share(lks_distributed_optimizer *optimizer) {
+    return lks_all_reduce(optimizer->group, optimizer->squares, optimizer->squares, n_blocks_of(optimizer), LKS_F64,
+                          LKS_SUM, NULL);
 }
 
 static double tree_sum(const double *values, size_t count) {

@@ -3,8 +3,7 @@
 
 static bool is_built_in(lks_compression_kind kind) { return kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER; }
 
-static lks_status check(const lks_store *store, const lks_compression *compression) {
-    lks_type type = lksi_store_device(store)->float_type;
+lks_status lksi_compression_check(const lks_compression *compression, lks_type type) {
     if ((unsigned)compression->kind > LKS_COMPRESS_USER)
         return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of compression", (int)compression->kind);
     if (compression->rank < 0)
@@ -12,17 +11,20 @@ static lks_status check(const lks_store *store, const lks_compression *compressi
     if (compression->rank > 0 && compression->kind != LKS_COMPRESS_POWERSGD)
         return lksi_error(LKS_ERR_ARGUMENT, "compression was given the rank %d, which is PowerSGD's alone",
                           compression->rank);
-    if ((compression->kind == LKS_COMPRESS_USER) != (compression->hook != NULL))
-        return lksi_error(LKS_ERR_ARGUMENT, compression->hook != NULL
-                                                ? "compression was given a hook, which is LKS_COMPRESS_USER's alone"
-                                                : "LKS_COMPRESS_USER was given no hook");
+    if (compression->kind == LKS_COMPRESS_USER && compression->hook == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "LKS_COMPRESS_USER was given no hook");
+    if (compression->kind != LKS_COMPRESS_USER && compression->hook != NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "compression was given a hook, which is LKS_COMPRESS_USER's alone");
     if (is_built_in(compression->kind) && type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "only f32 gradients are compressed; these are %s", lks_type_name(type));
     return LKS_OK;
 }
 
+bool lksi_compression_wants_whole(const lks_compression *compression) {
+    return compression->kind == LKS_COMPRESS_POWERSGD;
+}
+
 static lks_status prepare(lksi_compressor *compressor) {
-    LKS_TRY(check(compressor->store, &compressor->compression));
     switch (compressor->compression.kind) {
     case LKS_COMPRESS_BF16:
     case LKS_COMPRESS_F16:
@@ -39,18 +41,12 @@ static lks_status prepare(lksi_compressor *compressor) {
 lks_status lksi_compressor_create(lksi_compressor **compressor, lks_group *group, lks_store *store,
                                   const lks_compression *compression) {
     lksi_compressor *created = lksi_alloc(sizeof *created);
-    if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
+    if (created == NULL) return LKS_ERR_MEMORY;
     created->group = group;
     created->store = store;
     created->compression = *compression;
     created->loops = LKSI_ISA_PICK(lksi_compress_loops);
     lks_status status = prepare(created);
-    const int meant[] = {(int)compression->kind, compression->rank};
-    if (status != LKS_OK)
-        (void)lksi_group_fail(group, status);
-    else
-        status = lksi_exchange(group, "compression (kind, rank)", lksi_hash64(LKSI_HASH_START, meant, sizeof meant),
-                               NULL, 0, NULL);
     if (status == LKS_OK)
         *compressor = created;
     else
@@ -65,8 +61,8 @@ void lksi_compressor_destroy(lksi_compressor *compressor) {
     lksi_free(compressor);
 }
 
-bool lksi_compressor_wants_whole(const lksi_compressor *compressor) {
-    return compressor->compression.kind == LKS_COMPRESS_POWERSGD;
+size_t lksi_compressor_nbytes(const lksi_compressor *compressor) {
+    return lksi_half_nbytes(compressor) + lksi_power_nbytes(compressor);
 }
 
 static void *gradients_at(const lksi_compressor *compressor, size_t begin) {

@@ -41,6 +41,12 @@ void lksi_half_destroy(lksi_compressor *compressor) {
     lksi_free(half->inputs);
 }
 
+size_t lksi_half_nbytes(const lksi_compressor *compressor) {
+    const lksi_half_compression *half = &compressor->half;
+    size_t error_count = half->error != NULL ? lksi_store_buffer_begin(compressor->store) : 0;
+    return error_count * sizeof *half->error + half->capacity * (sizeof *half->sent + sizeof *half->received);
+}
+
 static lks_status reserve(lksi_half_compression *half, size_t count) {
     if (count <= half->capacity) return LKS_OK;
     lksi_free(half->sent);

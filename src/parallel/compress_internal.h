@@ -52,11 +52,11 @@ typedef struct lksi_power_compression {
     int n_matrices;
     int *plain; /* the other parameters' indices */
     int n_plain;
-    float *errors; /* all matrices' */
-    float *lefts;  /* all matrices' P, then the plain gradients: what the first sum is over */
-    float *rights; /* all matrices' Q */
-    size_t lefts_count, plain_count, rights_count;
+    float *errors;  /* all matrices' */
+    float *lefts;   /* all matrices' P, then the plain gradients: what the first sum is over */
+    float *rights;  /* all matrices' Q */
     float *logical; /* room for any matrix */
+    size_t errors_count, lefts_count, plain_count, rights_count, logical_count;
 } lksi_power_compression;
 
 struct lksi_compressor {
@@ -70,10 +70,12 @@ struct lksi_compressor {
 
 lks_status lksi_half_create(lksi_compressor *compressor);
 void lksi_half_destroy(lksi_compressor *compressor);
+size_t lksi_half_nbytes(const lksi_compressor *compressor);
 lks_status lksi_half_reduce(lksi_compressor *compressor, size_t begin, size_t count);
 
 lks_status lksi_power_create(lksi_compressor *compressor);
 void lksi_power_destroy(lksi_compressor *compressor);
+size_t lksi_power_nbytes(const lksi_compressor *compressor);
 /* All parameters at once. */
 lks_status lksi_power_reduce(lksi_compressor *compressor);
 

@@ -79,9 +79,7 @@ static bool renew(const lksi_power_compression *power, const lksi_matrix *matrix
 
 /* --- memory --- */
 
-static void count_all(const lksi_compressor *compressor, lksi_power_compression *power, size_t *errors_count,
-                      size_t *largest) {
-    *errors_count = *largest = 0;
+static void count_all(const lksi_compressor *compressor, lksi_power_compression *power) {
     for (int i = 0; i < lks_store_n_parameters(compressor->store); i++) {
         lks_parameter_view view = lks_store_parameter(compressor->store, i);
         size_t rows = rows_of(&view), count = (size_t)view.count, rank = (size_t)power->rank, offset, stored;
@@ -92,20 +90,20 @@ static void count_all(const lksi_compressor *compressor, lksi_power_compression 
         }
         power->lefts_count += rows * rank;
         power->rights_count += count / rows * rank;
-        *errors_count += count;
-        if (count > *largest) *largest = count;
+        power->errors_count += count;
+        if (count > power->logical_count) power->logical_count = count;
     }
 }
 
 static lks_status alloc_all(const lksi_compressor *compressor, lksi_power_compression *power) {
-    size_t errors_count, largest, n = (size_t)lks_store_n_parameters(compressor->store);
-    count_all(compressor, power, &errors_count, &largest);
+    size_t n = (size_t)lks_store_n_parameters(compressor->store);
+    count_all(compressor, power);
     power->matrices = lksi_alloc_array(n, sizeof *power->matrices);
     power->plain = lksi_alloc_array(n, sizeof *power->plain);
-    power->errors = lksi_alloc_array(errors_count, sizeof(float));
+    power->errors = lksi_alloc_array(power->errors_count, sizeof(float));
     power->lefts = lksi_alloc_array(power->lefts_count + power->plain_count, sizeof(float));
     power->rights = lksi_alloc_array(power->rights_count, sizeof(float));
-    power->logical = lksi_alloc_array(largest, sizeof(float));
+    power->logical = lksi_alloc_array(power->logical_count, sizeof(float));
     return power->matrices != NULL && power->plain != NULL && power->errors != NULL && power->lefts != NULL &&
                    power->rights != NULL && power->logical != NULL
                ? LKS_OK
@@ -147,6 +145,13 @@ void lksi_power_destroy(lksi_compressor *compressor) {
     lksi_free(power->lefts);
     lksi_free(power->rights);
     lksi_free(power->logical);
+}
+
+size_t lksi_power_nbytes(const lksi_compressor *compressor) {
+    const lksi_power_compression *power = &compressor->power;
+    return (power->errors_count + power->lefts_count + power->plain_count + power->rights_count +
+            power->logical_count) *
+           sizeof(float);
 }
 
 /* --- one step --- */

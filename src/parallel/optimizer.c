@@ -1,33 +1,19 @@
-/* The distributed optimizer: which part of the parameters this rank updates, and the state it keeps for that part. */
+/* The distributed optimizer: how it comes to be, and how it updates the part of the parameters that is this rank's. */
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
-
-/* Shards are cut at cache lines, so that no two ranks write one, or at blocks of the norm, where there is one. */
-size_t lksi_shard_begin(const lks_distributed_optimizer *optimizer, int rank) {
-    size_t count = lksi_store_padded_count(optimizer->store), size = (size_t)lks_group_size(optimizer->group);
-    size_t unit = 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
-    if (optimizer->rule.clip_norm > 0) unit = LKSI_NORM_BLOCK;
-    size_t n_units = (count + unit - 1) / unit, begin = n_units * (size_t)rank / size * unit;
-    return begin < count ? begin : count;
-}
-
-static void choose_shard(lks_distributed_optimizer *optimizer) {
-    int rank = lks_group_rank(optimizer->group);
-    bool is_shared = lksi_store_replica(optimizer->store) != NULL;
-    optimizer->begin = is_shared ? lksi_shard_begin(optimizer, rank) : 0;
-    optimizer->end = is_shared ? lksi_shard_begin(optimizer, rank + 1) : lksi_store_padded_count(optimizer->store);
-}
 
 static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
     lksi_update update = lksi_optimizer_update(&optimizer->rule, 1, 1);
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     for (int i = 0; i < lksi_update_state_count(&update); i++) {
-        optimizer->state[i] = lksi_alloc_array(optimizer->end - optimizer->begin, nbytes_each);
+        optimizer->state[i] = lksi_alloc_array(optimizer->state_count, nbytes_each);
         if (optimizer->state[i] == NULL) return LKS_ERR_MEMORY;
     }
-    optimizer->sums = lksi_alloc_array((size_t)lks_group_size(optimizer->group), sizeof *optimizer->sums);
-    return optimizer->sums != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    size_t size = (size_t)lks_group_size(optimizer->group);
+    optimizer->sums = lksi_alloc_array(size, sizeof *optimizer->sums);
+    optimizer->counts = lksi_alloc_array(size, sizeof *optimizer->counts);
+    return optimizer->sums != NULL && optimizer->counts != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
 static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
@@ -36,17 +22,25 @@ static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
     int size = lks_group_size(optimizer->group);
     optimizer->gradients = lksi_alloc_array((size_t)size, sizeof *optimizer->gradients);
     optimizer->inputs = lksi_alloc_array((size_t)size, sizeof *optimizer->inputs);
-    optimizer->counts = lksi_alloc_array((size_t)size, sizeof *optimizer->counts);
-    if (optimizer->gradients == NULL || optimizer->inputs == NULL || optimizer->counts == NULL) return LKS_ERR_MEMORY;
+    if (optimizer->gradients == NULL || optimizer->inputs == NULL) return LKS_ERR_MEMORY;
     for (int rank = 0; rank < size; rank++)
         optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, replica->gradients, rank);
     return LKS_OK;
 }
 
+static lks_status create_compressor(lks_distributed_optimizer *optimizer) {
+    const lks_compression compression = lksi_store_compression(optimizer->store);
+    if (compression.kind == LKS_COMPRESS_NONE) return LKS_OK;
+    return lksi_compressor_create(&optimizer->compressor, optimizer->group, optimizer->store, &compression);
+}
+
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
-    choose_shard(optimizer);
+    LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
+    LKS_TRY(create_compressor(optimizer));
+    if (optimizer->strategy != LKS_STRATEGY_SHARED)
+        LKS_TRY(lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer));
     return find_gradients(optimizer);
 }
 
@@ -83,6 +77,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     created->group = group;
     created->store = store;
+    created->strategy = lksi_store_strategy(store);
     created->rule = *rule;
     lks_status status = prepare(created);
     if (status != LKS_OK)
@@ -100,12 +95,16 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
 
 void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     if (optimizer == NULL) return;
+    lksi_overlap_stop(optimizer);
     for (int i = 0; i < 2; i++) lksi_free(optimizer->state[i]);
     lksi_free(optimizer->gradients);
     lksi_free(optimizer->inputs);
     lksi_free(optimizer->counts);
     lksi_free(optimizer->sums);
-    lksi_free(optimizer->pending);
+    lksi_free(optimizer->buckets);
+    lksi_free(optimizer->is_told);
+    lksi_compressor_destroy(optimizer->compressor);
+    lksi_pending_destroy(optimizer);
     lksi_clip_release(optimizer);
     lksi_free(optimizer);
 }
@@ -118,14 +117,26 @@ lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer
     return LKS_OK;
 }
 
-static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin,
-                              size_t count, const void *gradient) {
+void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer, lks_distributed_memory *memory) {
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    size_t whole_nbytes = optimizer->whole_count * nbytes_each;
+    bool is_shared = optimizer->strategy == LKS_STRATEGY_SHARED;
+    *memory = (lks_distributed_memory){
+        .parameters_nbytes = is_shared ? whole_nbytes / (size_t)lks_group_size(optimizer->group) : whole_nbytes,
+        .gradients_nbytes = whole_nbytes + lksi_pending_nbytes(optimizer)};
+    if (optimizer->compressor != NULL) memory->gradients_nbytes += lksi_compressor_nbytes(optimizer->compressor);
+    for (int i = 0; i < lksi_state_count(optimizer); i++)
+        memory->optimizer_state_nbytes += optimizer->state_count * nbytes_each;
+}
+
+static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
+                              const lksi_update *update, size_t begin, size_t count, const void *gradient) {
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(device->float_type);
     void *state[2] = {0};
     for (int i = 0; i < 2; i++)
         if (optimizer->state[i] != NULL)
-            state[i] = (char *)optimizer->state[i] + (begin - optimizer->begin) * nbytes_each;
+            state[i] = (char *)optimizer->state[i] + (bucket->state_begin + begin - bucket->mine_begin) * nbytes_each;
     device->ops->update(device, update, count, (char *)lksi_store_values(optimizer->store) + begin * nbytes_each,
                         gradient, state);
 }
@@ -145,12 +156,12 @@ static void update_buffers(lks_distributed_optimizer *optimizer, size_t begin, s
     }
 }
 
-void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
-                       const void *gradient) {
+void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                       size_t begin, size_t count, const void *gradient) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     size_t buffer_begin = lksi_store_buffer_begin(optimizer->store), end = begin + count;
     size_t middle = buffer_begin < begin ? begin : buffer_begin < end ? buffer_begin : end;
-    if (middle > begin) update_parameters(optimizer, update, begin, middle - begin, gradient);
+    if (middle > begin) update_parameters(optimizer, bucket, update, begin, middle - begin, gradient);
     if (end > middle)
         update_buffers(optimizer, middle, end - middle, (const char *)gradient + (middle - begin) * nbytes_each);
 }
@@ -169,16 +180,26 @@ uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer) {
     return lksi_hash64(hash, &optimizer->rule.lr, sizeof optimizer->rule.lr);
 }
 
+static void clear_gradients(const lks_distributed_optimizer *optimizer) {
+    memset(lksi_store_gradients(optimizer->store), 0,
+           lksi_store_padded_count(optimizer->store) *
+               lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
+}
+
 lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                           lks_step_sums *all) {
     lks_step_sums own = *mine, sums;
-    if (!(mine->n_samples > 0)) /* nothing ran, and what the last step left must not count again */
-        memset(lksi_store_gradients(optimizer->store), 0,
-               lksi_store_padded_count(optimizer->store) *
-                   lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
-    lksi_take_pending(optimizer, &own);
-    LKS_TRY(optimizer->gradients != NULL ? lksi_step_shared_replica(optimizer, &own, &sums)
-                                         : lksi_step_all_reduce(optimizer, &own, &sums));
-    if (all != NULL) *all = sums;
-    return LKS_OK;
+    if (!(mine->n_samples > 0) && optimizer->n_told > 0)
+        return lksi_group_fail(optimizer->group,
+                               lksi_error(LKS_ERR_STATE,
+                                          "a step without samples on rank %d, whose backward pass has "
+                                          "sent gradients already",
+                                          lks_group_rank(optimizer->group)));
+    if (!(mine->n_samples > 0)) clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
+    lksi_pending_sums(optimizer, &own);
+    lks_status status = optimizer->strategy == LKS_STRATEGY_SHARED ? lksi_step_shared_replica(optimizer, &own, &sums)
+                                                                   : lksi_step_buckets(optimizer, &own, &sums);
+    lksi_pending_clear(optimizer);
+    if (status == LKS_OK && all != NULL) *all = sums;
+    return status;
 }

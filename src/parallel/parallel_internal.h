@@ -5,71 +5,140 @@
 #include "comm/comm.h"
 #include "graph/graph.h"
 #include "optim/optim.h"
+#include "parallel/compress.h"
 #include "parallel/parallel.h"
+#include "parallel/progress.h"
 
 #include <stdatomic.h>
 
-/* The memory of a shared replica: one copy of the values, a gradient array per rank, and one update counter per rank.
- * It is the context of the store's memory. */
+/* A store that lks_distributed_store_create made: its memory, and how its ranks share the work. It is the context of
+ * the store's memory. */
 typedef struct lksi_replica {
     lks_group *group;
-    void *values;    /* shared */
-    void *gradients; /* symmetric */
+    lks_strategy strategy; /* never LKS_STRATEGY_AUTO */
+    size_t bucket_nbytes;  /* as asked for; 0: the optimizer chooses */
+    lks_compression compression;
+    size_t nbytes_each; /* of one element */
+    bool is_symmetric;  /* peers can address the gradients, and what else they read of each other */
+    void *values, *gradients;
     struct lksi_update_count {
         atomic_uint_least64_t count; /* odd while this rank's shard is being updated; only rank i writes [i] */
         char padding[128 - sizeof(atomic_uint_least64_t)];
-    } * update_counts; /* shared, one per rank */
+    } * update_counts; /* of a shared replica: shared, one per rank */
 } lksi_replica;
 
-/* The replica of a store, NULL for a store in private memory. */
+/* The replica of a store whose ranks share one copy of the parameters, NULL for any other. */
 lksi_replica *lksi_store_replica(const lks_store *store);
+/* How a store's ranks share the work; a plain store's is bucketed. */
+lks_strategy lksi_store_strategy(const lks_store *store);
+/* The bucket size that was asked for; 0: none. */
+size_t lksi_store_bucket_nbytes(const lks_store *store);
+/* How its gradients are compressed; a plain store's are not. */
+lks_compression lksi_store_compression(const lks_store *store);
+
+/* A range of the flat arrays that is reduced in one go. Of each, every rank updates its own part and keeps the
+ * optimizer's state for just that:
+ *
+ *     shared     one bucket, rank r has part r
+ *     bucketed   any number, every rank has all of each
+ *     sharded    any number, rank r has part r of each, all of one size
+ */
+typedef struct lksi_bucket {
+    size_t begin, end;
+    size_t mine_begin, mine_end; /* this rank's part */
+    size_t state_begin;          /* where that part begins in the arrays of the optimizer's state */
+    int n_tensors;               /* that reach into it */
+    int n_open;                  /* of these, those whose gradient the backward pass under way has yet to write */
+} lksi_bucket;
 
 struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
     lks_optimizer rule;
     int64_t step;
-    size_t begin, end;      /* the part of the flat arrays that this rank updates */
-    void *state[2];         /* end - begin elements each, where the rule has them */
+    lks_strategy strategy;
+    lksi_bucket *buckets; /* in the order of the flat arrays, which is that in which gradients become final */
+    size_t n_buckets;
+    size_t whole_count;     /* elements of the buckets together: what the store pads, too */
+    size_t state_count;     /* elements of this rank's parts together */
+    void *state[2];         /* state_count elements each, where the rule has them */
     const void **gradients; /* shared replica: every rank's, NULL otherwise */
     const void **inputs;    /* likewise: where the block at hand begins in each */
-    size_t *counts;         /* likewise: room for a number per rank */
+    size_t *counts;         /* room for a number per rank */
     lks_step_sums *sums;    /* room for every rank's */
+    lks_step_sums own_sums; /* what this rank brings to the step under way */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
     void *pending;          /* gradients accumulated for the next step; NULL until there were some */
     lks_step_sums pending_sums;
     bool has_pending;
+    lksi_compressor *compressor; /* of buckets; NULL where gradients are not compressed */
+    lksi_progress *progress;     /* runs the collectives of a step of buckets; NULL for a shared replica */
+    bool *is_told;               /* once a program is attached: tensors whose gradient is final, by index */
+    size_t n_told;               /* how many they are; above 0: the step's collectives may be under way */
+    bool is_put_aside;           /* lks_distributed_optimizer_no_sync */
 };
 
-/* One step's strategies: sums over ranks of gradients, then the update of [begin, end). */
+/* One step's strategies: sums over ranks of gradients, then the update of this rank's parts. */
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all);
-lks_status lksi_step_all_reduce(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
-/* Updates elements [begin, begin + count) of the flat arrays, all of them within [optimizer->begin, optimizer->end), by
+lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
+/* What runs on the progress thread: item `item` of a step of buckets. `context` is the optimizer. */
+lks_status lksi_step_run_item(void *context, size_t item);
+/* Updates elements [begin, begin + count) of the flat arrays, all of them within this rank's part of `bucket`, by
  * `gradient`, the sum over all ranks of just these: parameters by the rule, buffers by their momentum. */
-void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
-                       const void *gradient);
+void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                       size_t begin, size_t count, const void *gradient);
 /* What ranks must agree on before a step: its number and learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
 /* Adds the ranks' sums in rank order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 /* sums += mine */
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
-/* Adds what was accumulated to this rank's gradients and to `sums`. */
-void lksi_take_pending(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
-/* Where rank `rank`'s shard of a shared replica begins; that of rank `size` is the end of all. */
-size_t lksi_shard_begin(const lks_distributed_optimizer *optimizer, int rank);
+
+/* --- what was accumulated for this step (accumulate.c) --- */
+
+/* Adds its sums to `sums`. */
+void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
+/* Combines it into elements [begin, begin + count) of the store's gradients. */
+void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
+size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer);
+void lksi_pending_clear(lks_distributed_optimizer *optimizer);
+void lksi_pending_destroy(lks_distributed_optimizer *optimizer);
+
+/* --- buckets (buckets.c) --- */
+
+/* Cuts the flat arrays; collective where a bucket's size has to be found. */
+lks_status lksi_buckets_create(lks_distributed_optimizer *optimizer);
+/* Rank `rank`'s part of `bucket`. */
+void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, int rank, size_t *begin,
+                      size_t *end);
+/* Elements that the store's arrays have to have for `count` of them to be cut evenly. */
+size_t lksi_buckets_padded(size_t count, lks_strategy strategy, int size);
+/* A good size for this group's buckets, measured, the same on all ranks. Collective. */
+lks_status lksi_bucket_nbytes_find(lks_group *group, size_t *nbytes);
+
+/* --- overlap (overlap.c) --- */
+
+/* The step is over: the next backward pass begins from nothing. */
+void lksi_overlap_reset(lks_distributed_optimizer *optimizer);
+/* No more of it, and the thread is gone. A step that is under way is given up, on all ranks. */
+void lksi_overlap_stop(lks_distributed_optimizer *optimizer);
 
 /* --- clipping (clip.c): the norm is a sum over blocks of the flat gradient, whoever owns them --- */
 
 enum { LKSI_NORM_BLOCK = 4096 };
 
-/* Makes optimizer->squares, shared by the ranks of a shared replica, where the rule clips. Collective there. */
+/* Makes optimizer->squares, shared by the ranks of a shared replica, where the rule clips. Collective there. The others
+ * keep their own and hear of each other's blocks where they have to. */
 lks_status lksi_clip_prepare(lks_distributed_optimizer *optimizer);
 void lksi_clip_release(lks_distributed_optimizer *optimizer);
 /* Squares of the blocks in [begin, end), block bounds both or the end of all; `gradients` is the whole flat array. */
 void lksi_clip_measure(lks_distributed_optimizer *optimizer, size_t begin, size_t end, const void *gradients);
+/* Where ranks measure blocks of their own parts and none sees the others': cleared first, then measured, then shared.
+ * Sharing is collective. */
+void lksi_clip_clear(lks_distributed_optimizer *optimizer);
+lks_status lksi_clip_share(lks_distributed_optimizer *optimizer);
 /* Once all blocks are measured: the norm of the mean gradient, and what it has to be scaled by.
  * LKS_ERR_NUMERIC where it is not finite: on all ranks, and nothing was updated. */
 lks_status lksi_clip_conclude(const lks_distributed_optimizer *optimizer, double *norm, double *factor);

@@ -1,23 +1,48 @@
 /* Stores in memory that the group gives. */
 #include "parallel/parallel_internal.h"
 
+/* Room for even parts, where ranks have parts: what comes behind the store's own elements stays 0. */
+static size_t padded_nbytes(const lksi_replica *replica, size_t nbytes) {
+    return lksi_buckets_padded(nbytes / replica->nbytes_each, replica->strategy, lks_group_size(replica->group)) *
+           replica->nbytes_each;
+}
+
+/* What the ranks read of each other lies in symmetric memory where there is any. */
+static lks_status alloc_array(lksi_replica *replica, size_t nbytes, bool is_read_by_peers, void **data) {
+    size_t padded = padded_nbytes(replica, nbytes);
+    if (is_read_by_peers && replica->is_symmetric) return lks_symmetric_alloc(replica->group, padded, data);
+    *data = lksi_alloc(padded);
+    return *data != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
 static lks_status alloc_values(void *context, size_t nbytes, void **data) {
     lksi_replica *replica = context;
-    LKS_TRY(lks_shared_alloc(replica->group, nbytes, &replica->values));
+    if (replica->strategy == LKS_STRATEGY_SHARED)
+        LKS_TRY(lks_shared_alloc(replica->group, nbytes, &replica->values));
+    else
+        LKS_TRY(alloc_array(replica, nbytes, replica->strategy == LKS_STRATEGY_SHARDED, &replica->values));
     *data = replica->values;
     return LKS_OK;
 }
 
 static lks_status alloc_gradients(void *context, size_t nbytes, void **data) {
     lksi_replica *replica = context;
-    LKS_TRY(lks_symmetric_alloc(replica->group, nbytes, &replica->gradients));
+    LKS_TRY(alloc_array(replica, nbytes, true, &replica->gradients));
     *data = replica->gradients;
     return LKS_OK;
 }
 
 static void destroy_replica(lksi_replica *replica) {
-    lks_symmetric_free(replica->group, replica->gradients);
-    lks_symmetric_free(replica->group, replica->values);
+    bool are_values_mapped = replica->strategy == LKS_STRATEGY_SHARED ||
+                             (replica->strategy == LKS_STRATEGY_SHARDED && replica->is_symmetric);
+    if (replica->is_symmetric)
+        lks_symmetric_free(replica->group, replica->gradients);
+    else
+        lksi_free(replica->gradients);
+    if (are_values_mapped)
+        lks_symmetric_free(replica->group, replica->values);
+    else
+        lksi_free(replica->values);
     lks_symmetric_free(replica->group, replica->update_counts);
     lksi_free(replica);
 }
@@ -41,19 +66,62 @@ static lks_status check_readable(void *context) {
     return LKS_OK;
 }
 
-lksi_replica *lksi_store_replica(const lks_store *store) { return lksi_store_memory_context(store); }
+static const lksi_replica *home_of(const lks_store *store) { return lksi_store_memory_context(store); }
+
+lksi_replica *lksi_store_replica(const lks_store *store) {
+    return lksi_store_strategy(store) == LKS_STRATEGY_SHARED ? lksi_store_memory_context(store) : NULL;
+}
+
+lks_strategy lksi_store_strategy(const lks_store *store) {
+    return home_of(store) != NULL ? home_of(store)->strategy : LKS_STRATEGY_BUCKETED;
+}
+
+size_t lksi_store_bucket_nbytes(const lks_store *store) {
+    return home_of(store) != NULL ? home_of(store)->bucket_nbytes : 0;
+}
+
 bool lksi_store_is_shared(const lks_store *store) { return lksi_store_replica(store) != NULL; }
 
-static lks_status create_replica(lksi_replica **replica, lks_group *group) {
+lks_compression lksi_store_compression(const lks_store *store) {
+    return home_of(store) != NULL ? home_of(store)->compression : (lks_compression){.kind = LKS_COMPRESS_NONE};
+}
+
+/* The same on all ranks. */
+static lks_status choose_strategy(const lks_group *group, const lks_distributed_options *options,
+                                  lks_strategy *strategy) {
+    lks_strategy wanted = options->strategy;
+    bool is_compressed = options->compression.kind != LKS_COMPRESS_NONE;
+    if (is_compressed && (wanted == LKS_STRATEGY_SHARED || wanted == LKS_STRATEGY_SHARDED))
+        return lksi_error(LKS_ERR_UNSUPPORTED, "only bucketed gradients are compressed; strategy '%s' was asked for",
+                          wanted == LKS_STRATEGY_SHARED ? "shared" : "sharded");
+    bool can_share = lks_symmetric_supported(group) != 0;
+    if (wanted == LKS_STRATEGY_SHARED && !can_share)
+        return lksi_error(LKS_ERR_UNSUPPORTED,
+                          "strategy 'shared' needs ranks that share memory; the %d ranks of this group talk over %s",
+                          lks_group_size(group), lks_group_transport(group));
+    *strategy = wanted != LKS_STRATEGY_AUTO   ? wanted
+                : can_share && !is_compressed ? LKS_STRATEGY_SHARED
+                                              : LKS_STRATEGY_BUCKETED;
+    return LKS_OK;
+}
+
+/* The others must not wait for a rank that cannot go on. */
+static lks_status create_replica(lksi_replica **replica, lks_group *group, const lks_distributed_options *options,
+                                 size_t nbytes_each) {
+    lks_strategy strategy = LKS_STRATEGY_AUTO;
+    LKS_TRY(choose_strategy(group, options, &strategy));
     lksi_replica *created = lksi_alloc(sizeof *created);
-    if (created == NULL) {
-        (void)lksi_group_fail(group, LKS_ERR_MEMORY); /* the others must not wait for this rank */
-        return LKS_ERR_MEMORY;
-    }
+    if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     created->group = group;
-    void *counts;
-    lks_status status =
-        lks_shared_alloc(group, (size_t)lks_group_size(group) * sizeof *created->update_counts, &counts);
+    created->strategy = strategy;
+    created->bucket_nbytes = options->bucket_nbytes;
+    created->compression = options->compression;
+    created->nbytes_each = nbytes_each;
+    created->is_symmetric = lks_symmetric_supported(group) != 0;
+    void *counts = NULL;
+    lks_status status = LKS_OK;
+    if (strategy == LKS_STRATEGY_SHARED)
+        status = lks_shared_alloc(group, (size_t)lks_group_size(group) * sizeof *created->update_counts, &counts);
     if (status != LKS_OK) {
         lksi_free(created);
         return status;
@@ -63,57 +131,65 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group) {
     return LKS_OK;
 }
 
-static lks_status create_shared(lks_store **store, lks_group *group, lks_node *loss, uint64_t seed) {
+/* Rank 0's values for all: of the copy that they share, or of each one's own. */
+static lks_status initialize(lks_group *group, lks_store *store, uint64_t seed) {
+    lks_status status = lks_group_rank(group) == 0 ? lksi_store_initialize(store, seed) : LKS_OK;
+    return status == LKS_OK ? lks_broadcast_parameters(group, store) : lksi_group_fail(group, status);
+}
+
+/* f32 for a model that could not be built, whose error comes later. */
+static lks_type float_type_of(lks_node *loss) {
+    lks_graph *graph = lks_node_graph(loss);
+    return graph != NULL ? lksi_graph_device(graph)->float_type : LKS_F32;
+}
+
+static lks_status create(lks_store **store, lks_group *group, lks_node *loss, const lks_distributed_options *options) {
     lksi_replica *replica = NULL;
-    LKS_TRY(create_replica(&replica, group));
+    LKS_TRY(create_replica(&replica, group, options, lks_type_nbytes(float_type_of(loss))));
+    bool is_shared = replica->strategy == LKS_STRATEGY_SHARED;
     lks_status status = lksi_store_create_in(store, loss,
                                              &(lksi_store_memory){.alloc_values = alloc_values,
                                                                   .alloc_gradients = alloc_gradients,
                                                                   .release = release,
-                                                                  .check_readable = check_readable,
+                                                                  .check_readable = is_shared ? check_readable : NULL,
                                                                   .context = replica});
     if (status != LKS_OK) {
         destroy_replica(replica);
         return lksi_group_fail(group, status);
     }
-    if (lks_group_rank(group) == 0) status = lksi_store_initialize(*store, seed);
-    if (status != LKS_OK)
-        (void)lksi_group_fail(group, status);
-    else
-        status = lks_barrier(group, NULL);
+    status = initialize(group, *store, options->seed);
+    /* Layouts follow the CPU: hosts of another make cannot add up flat arrays with this one. */
+    if (status == LKS_OK)
+        status = lksi_exchange(group, "distributed_store_create (layouts of the parameters)",
+                               lksi_store_fingerprint(*store), NULL, 0, NULL);
     if (status != LKS_OK) lks_store_destroy(*store);
     return status;
 }
 
-static lks_status create_private(lks_store **store, lks_group *group, lks_node *loss,
-                                 const lks_store_options *options) {
-    lks_status status = lks_store_create(store, loss, options);
-    if (status != LKS_OK) return lksi_group_fail(group, status);
-    status = lks_broadcast_parameters(group, *store);
-    if (status != LKS_OK) lks_store_destroy(*store);
-    return status;
+static uint64_t fingerprint_of(lks_node *loss, const lks_distributed_options *options) {
+    lks_graph *graph = lks_node_graph(loss);
+    uint64_t hash = graph != NULL ? lksi_graph_fingerprint(graph) : 0;
+    uint64_t meant[] = {options->seed, (uint64_t)options->strategy, options->bucket_nbytes,
+                        (uint64_t)options->compression.kind, (uint64_t)options->compression.rank};
+    return lksi_hash64(hash, meant, sizeof meant);
 }
 
 lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
-                                        const lks_store_options *options) {
-    lks_graph *graph = lks_node_graph(loss);
-    uint64_t seed = options != NULL ? options->seed : 0;
-    uint64_t fingerprint = graph != NULL ? lksi_graph_fingerprint(graph) : 0;
-    fingerprint = lksi_hash64(fingerprint, &seed, sizeof seed);
+                                        const lks_distributed_options *options) {
+    static const lks_distributed_options defaults;
+    if (options == NULL) options = &defaults;
+    if (options->strategy < LKS_STRATEGY_AUTO || options->strategy > LKS_STRATEGY_SHARDED)
+        return lksi_group_fail(group, lksi_error(LKS_ERR_ARGUMENT, "there is no strategy %d", (int)options->strategy));
+    lks_status status = lksi_compression_check(&options->compression, float_type_of(loss));
+    if (status != LKS_OK) return lksi_group_fail(group, status);
     /* All ranks must mean the same model before one of them relies on it. */
-    LKS_TRY(
-        lksi_exchange(group, "distributed_store_create (model, device, threads, seed)", fingerprint, NULL, 0, NULL));
+    LKS_TRY(lksi_exchange(group,
+                          "distributed_store_create (model, device, threads, seed, strategy, bucket size, compression)",
+                          fingerprint_of(loss, options), NULL, 0, NULL));
     lks_store *created;
-    bool is_shared = lks_symmetric_supported(group);
-    LKS_TRY(is_shared ? create_shared(&created, group, loss, seed) : create_private(&created, group, loss, options));
-    /* Layouts follow the CPU: hosts of another make cannot add up flat arrays with this one. */
-    lks_status status = lksi_exchange(group, "distributed_store_create (layouts of the parameters)",
-                                      lksi_store_fingerprint(created), NULL, 0, NULL);
-    if (status == LKS_OK)
-        *store = created;
-    else
-        lks_store_destroy(created);
-    return status;
+    LKS_TRY(create(&created, group, loss, options));
+    *store = created;
+    return LKS_OK;
 }
 
 lks_status lks_broadcast_parameters(lks_group *group, lks_store *store) {

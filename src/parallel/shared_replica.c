@@ -31,11 +31,12 @@ static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t
 
 static void sum_and_update_shard(lks_distributed_optimizer *optimizer, const lksi_update *update) {
     _Alignas(64) char summed[BLOCK_NBYTES];
-    size_t block = block_of(optimizer);
-    for (size_t begin = optimizer->begin; begin < optimizer->end; begin += block) {
-        size_t count = optimizer->end - begin < block ? optimizer->end - begin : block;
+    const lksi_bucket *shard = optimizer->buckets; /* the one that there is */
+    size_t block = block_of(optimizer), end = shard->mine_end;
+    for (size_t begin = shard->mine_begin; begin < end; begin += block) {
+        size_t count = end - begin < block ? end - begin : block;
         sum_block(optimizer, begin, count, summed);
-        lksi_update_range(optimizer, update, begin, count, summed);
+        lksi_update_range(optimizer, shard, update, begin, count, summed);
     }
 }
 
@@ -45,13 +46,14 @@ static char *own_gradients(const lks_distributed_optimizer *optimizer, size_t be
 }
 
 static void sum_and_measure_shard(lks_distributed_optimizer *optimizer) {
-    size_t block = block_of(optimizer);
+    const lksi_bucket *shard = optimizer->buckets;
+    size_t block = block_of(optimizer), end = shard->mine_end;
     if (lks_group_size(optimizer->group) > 1)
-        for (size_t begin = optimizer->begin; begin < optimizer->end; begin += block) {
-            size_t count = optimizer->end - begin < block ? optimizer->end - begin : block;
+        for (size_t begin = shard->mine_begin; begin < end; begin += block) {
+            size_t count = end - begin < block ? end - begin : block;
             sum_block(optimizer, begin, count, own_gradients(optimizer, begin));
         }
-    lksi_clip_measure(optimizer, optimizer->begin, optimizer->end, lksi_store_gradients(optimizer->store));
+    lksi_clip_measure(optimizer, shard->mine_begin, end, lksi_store_gradients(optimizer->store));
 }
 
 static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, double *factor) {
@@ -61,17 +63,19 @@ static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, 
 }
 
 static void update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
+    const lksi_bucket *shard = optimizer->buckets;
     lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
     if (optimizer->squares == NULL && lks_group_size(optimizer->group) > 1)
         sum_and_update_shard(optimizer, &update);
     else /* this rank's own gradients hold the sum */
-        lksi_update_range(optimizer, &update, optimizer->begin, optimizer->end - optimizer->begin,
-                          own_gradients(optimizer, optimizer->begin));
+        lksi_update_range(optimizer, shard, &update, shard->mine_begin, shard->mine_end - shard->mine_begin,
+                          own_gradients(optimizer, shard->mine_begin));
 }
 
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all) {
     const lksi_replica *replica = lksi_store_replica(optimizer->store);
+    lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store));
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer), mine, sizeof *mine,
                           optimizer->sums));
     LKS_TRY(lksi_add_sums(optimizer, all));

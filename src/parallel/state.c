@@ -15,43 +15,59 @@ static size_t overlap(size_t begin, size_t count, size_t first, size_t last, siz
     return to > *from ? to - *from : 0;
 }
 
-static const char *state_at(const lks_distributed_optimizer *optimizer, int index, size_t element) {
+/* What element `element` of this rank's part of `bucket` has in array `index`. */
+static char *state_at(const lks_distributed_optimizer *optimizer, int index, const lksi_bucket *bucket,
+                      size_t element) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
-    return (const char *)optimizer->state[index] + (element - optimizer->begin) * nbytes_each;
+    return (char *)optimizer->state[index] + (bucket->state_begin + element - bucket->mine_begin) * nbytes_each;
 }
 
-static lks_status gather_shards(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count,
-                                void *out) {
-    int size = lks_group_size(optimizer->group), mine = lks_group_rank(optimizer->group);
+/* Elements [begin, begin + count) of one bucket: its parts follow each other in the order of the ranks. */
+static lks_status gather_parts(lks_distributed_optimizer *optimizer, int index, const lksi_bucket *bucket, size_t begin,
+                               size_t count, void *out) {
     lks_type type = lksi_store_device(optimizer->store)->float_type;
-    size_t *counts = optimizer->counts, from;
-    for (int rank = 0; rank < size; rank++)
-        counts[rank] =
-            overlap(begin, count, lksi_shard_begin(optimizer, rank), lksi_shard_begin(optimizer, rank + 1), &from);
-    (void)overlap(begin, count, optimizer->begin, optimizer->end, &from);
-    const void *in = counts[mine] > 0 ? state_at(optimizer, index, from) : (const char *)optimizer->state[index];
+    size_t *counts = optimizer->counts, first, last, from;
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) {
+        lksi_bucket_part(optimizer, bucket, rank, &first, &last);
+        counts[rank] = overlap(begin, count, first, last, &from);
+    }
+    size_t mine = overlap(begin, count, bucket->mine_begin, bucket->mine_end, &from);
+    const void *in = mine > 0 ? state_at(optimizer, index, bucket, from) : (const char *)optimizer->state[index];
     return lks_gatherv(optimizer->group, in, out, counts, type, 0, NULL);
 }
 
 lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, void *out) {
-    if (lksi_store_replica(optimizer->store) != NULL) return gather_shards(optimizer, index, begin, count, out);
-    if (lks_group_rank(optimizer->group) == 0) /* every rank has all of it */
-        memcpy(out, state_at(optimizer, index, begin),
-               count * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type), from;
+    for (size_t i = 0; i < optimizer->n_buckets; i++) {
+        const lksi_bucket *bucket = &optimizer->buckets[i];
+        size_t n = overlap(begin, count, bucket->begin, bucket->end, &from);
+        char *to = (char *)out + (n > 0 ? from - begin : 0) * nbytes_each;
+        if (n == 0) continue;
+        if (optimizer->strategy != LKS_STRATEGY_BUCKETED)
+            LKS_TRY(gather_parts(optimizer, index, bucket, from, n, to));
+        else if (lks_group_rank(optimizer->group) == 0) /* every rank has all of it */
+            memcpy(to, state_at(optimizer, index, bucket, from), n * nbytes_each);
+    }
     return LKS_OK;
 }
 
 bool lksi_state_is_mine(const lks_distributed_optimizer *optimizer, size_t begin, size_t count) {
     size_t from;
-    return overlap(begin, count, optimizer->begin, optimizer->end, &from) > 0;
+    for (size_t i = 0; i < optimizer->n_buckets; i++)
+        if (overlap(begin, count, optimizer->buckets[i].mine_begin, optimizer->buckets[i].mine_end, &from) > 0)
+            return true;
+    return false;
 }
 
 void lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, const void *values) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type), from;
-    size_t n = overlap(begin, count, optimizer->begin, optimizer->end, &from);
-    if (n > 0)
-        memcpy((char *)optimizer->state[index] + (from - optimizer->begin) * nbytes_each,
-               (const char *)values + (from - begin) * nbytes_each, n * nbytes_each);
+    for (size_t i = 0; i < optimizer->n_buckets; i++) {
+        const lksi_bucket *bucket = &optimizer->buckets[i];
+        size_t n = overlap(begin, count, bucket->mine_begin, bucket->mine_end, &from);
+        if (n > 0)
+            memcpy(state_at(optimizer, index, bucket, from), (const char *)values + (from - begin) * nbytes_each,
+                   n * nbytes_each);
+    }
 }
 
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer) { return optimizer->step; }

@@ -36,7 +36,10 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
         goto destroy_trainer;
     }
     LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
-                                              &(lks_store_options){.seed = options->seed}),
+                                              &(lks_distributed_options){.seed = options->seed,
+                                                                         .strategy = options->strategy,
+                                                                         .bucket_nbytes = options->bucket_nbytes,
+                                                                         .compression = options->compression}),
                  destroy_trainer);
     LKS_TRY_GOTO(
         lks_distributed_optimizer_create(&created->optimizer, options->group, created->store, &options->optimizer),
@@ -88,7 +91,7 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                                       .n_outputs = trainer->n_outputs,
                                                       .is_timed = trainer->options.is_timed}));
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
-    return LKS_OK;
+    return is_training ? lks_distributed_optimizer_attach(trainer->optimizer, *program) : LKS_OK;
 }
 
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {
@@ -123,6 +126,7 @@ static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, l
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_micro_batch(trainer, batch, i, n);
         *mine = (lks_step_sums){0};
+        lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n);
         if (piece.n_labels > 0) /* the mean over no label is not a number */
             LKS_TRY(compute(trainer, &piece, piece.global_offset - batch->global_offset, mine));
         if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
@@ -155,6 +159,12 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
 
 lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
     return lks_distributed_optimizer_set_lr(trainer->optimizer, lr);
+}
+
+void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memory) {
+    lks_distributed_optimizer_memory(trainer->optimizer, memory);
+    for (size_t i = 0; i < trainer->n_compiled; i++)
+        memory->activations_nbytes += lks_program_nbytes(trainer->compiled[i].program);
 }
 
 void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes) {

@@ -113,7 +113,7 @@ static int train(void *argument) {
     RANK_OK(lks_init(&group, NULL));
     RANK_OK(lks_device_create(&device, &(lks_device_options){.name = t->device}));
     model m = make_model(device);
-    RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_store_options){.seed = 3}));
+    RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_distributed_options){.seed = 3}));
     RANK_CHECK(step_once(group, &m, store) == 0);
     RANK_OK(lks_check_replicas(group, store));
     RANK_OK(lks_store_sha256(store, t->hex[lks_group_rank(group)]));

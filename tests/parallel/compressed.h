@@ -15,16 +15,14 @@
 /* The convolution's weight is kept in blocks on most CPUs, and its batch norm has buffers. */
 typedef struct compressed {
     lks_group *group;
-    lks_device *device;
     lks_graph *graph;
     lks_store *store;
     lksi_compressor *compressor;
     float *logical; /* room for any tensor */
 } compressed;
 
-static inline lks_status compressed_model(compressed *c, const char *device, lks_type precision) {
-    LKS_TRY(lks_device_create(&c->device, &(lks_device_options){.name = device, .precision = precision}));
-    c->graph = lks_graph_create(c->device);
+static inline lks_status compressed_model(compressed *c) {
+    c->graph = lks_graph_create(lks_device_default(c->group));
     lks_node *x = lks_input(c->graph, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 8, 8});
     lks_node *y = lks_input(c->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *h = lks_relu(lks_batch_norm(lks_conv2d(x, 16, 3, "conv", NULL), "norm"));
@@ -36,14 +34,13 @@ static inline void compressed_end(compressed *c) {
     lksi_compressor_destroy(c->compressor);
     lks_store_destroy(c->store);
     lks_graph_destroy(c->graph);
-    lks_device_destroy(c->device);
     lks_group_destroy(c->group);
     lksi_free(c->logical);
 }
 
 static inline lks_status compressed_begin(compressed *c, const lks_compression *compression) {
     LKS_TRY(lks_init(&c->group, NULL));
-    LKS_TRY(compressed_model(c, NULL, LKS_F32));
+    LKS_TRY(compressed_model(c));
     c->logical = lksi_alloc_array(lksi_store_padded_count(c->store), sizeof *c->logical);
     return lksi_compressor_create(&c->compressor, c->group, c->store, compression);
 }

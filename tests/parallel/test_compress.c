@@ -224,8 +224,8 @@ static void a_hook_that_fails_on_one_rank_ends_all(void **state) {
 
 /* --- options --- */
 
-static int is_refused(int rank, int size, void *argument) {
-    (void)rank, (void)size, (void)argument;
+static void options_that_cannot_be_meant_are_refused(void **state) {
+    (void)state;
     static const struct {
         lks_compression compression;
         const char *text;
@@ -237,37 +237,12 @@ static int is_refused(int rank, int size, void *argument) {
         {{.kind = LKS_COMPRESS_F16, .hook = sum_signs}, "LKS_COMPRESS_USER's alone"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        compressed c = {0};
-        MUST(compressed_begin(&c, &cases[i].compression) == LKS_ERR_ARGUMENT);
-        MUST_SAY(cases[i].text);
-        compressed_end(&c);
+        assert_int_equal(lksi_compression_check(&cases[i].compression, LKS_F32), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), cases[i].text));
     }
-    compressed c = {0};
-    MUST_OK(lks_init(&c.group, NULL));
-    MUST_OK(compressed_model(&c, "reference", LKS_F64));
-    MUST(lksi_compressor_create(&c.compressor, c.group, c.store, &halves[0]) == LKS_ERR_UNSUPPORTED);
-    MUST_SAY("only f32 gradients are compressed; these are f64");
-    compressed_end(&c);
-    return 0;
-}
-
-static void options_that_cannot_be_meant_are_refused(void **state) {
-    (void)state;
-    run_threads(1, is_refused, NULL);
-}
-
-static int ranks_differ(int rank, int size, void *argument) {
-    (void)size, (void)argument;
-    compressed c = {0};
-    MUST(compressed_begin(&c, &(lks_compression){.kind = LKS_COMPRESS_POWERSGD, .rank = 1 + rank}) == LKS_ERR_MISMATCH);
-    MUST_SAY("compression (kind, rank)");
-    compressed_end(&c);
-    return 0;
-}
-
-static void ranks_that_compress_differently_are_told(void **state) {
-    (void)state;
-    run_threads(2, ranks_differ, NULL);
+    assert_int_equal(lksi_compression_check(&halves[0], LKS_F64), LKS_ERR_UNSUPPORTED);
+    assert_string_equal(lks_error_text(), "only f32 gradients are compressed; these are f64");
+    assert_ok(lksi_compression_check(&(lks_compression){.kind = LKS_COMPRESS_USER, .hook = sum_signs}, LKS_F64));
 }
 
 /* --- the loops --- */
@@ -315,7 +290,6 @@ int main(void) {
         cmocka_unit_test(a_hook_of_the_users_makes_the_sums),
         cmocka_unit_test(a_hook_that_fails_on_one_rank_ends_all),
         cmocka_unit_test(options_that_cannot_be_meant_are_refused),
-        cmocka_unit_test(ranks_that_compress_differently_are_told),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
     };
     return run_group(tests);

@@ -95,7 +95,7 @@ static int train(void *argument) {
     model m = build(8);
     /* Private stores begin with other values on every rank: broadcasting must make them equal. */
     if (r->is_shared) {
-        RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_store_options){.seed = 3}));
+        RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_distributed_options){.seed = 3}));
     } else {
         RANK_OK(lks_store_create(&store, m.loss, &(lks_store_options){.seed = rank == 0 ? 3 : 100}));
         RANK_OK(lks_broadcast_parameters(group, store));

@@ -1,0 +1,82 @@
+/* How the flat arrays are cut into buckets, and which part of each is whose. */
+#include "parallel/parallel_internal.h"
+
+/* The first bucket is small, so that the wire has something to do early in the backward pass. */
+enum { FIRST_NBYTES = 1 << 20 };
+
+/* What a bucket's size is a multiple of: so that no block of the norm lies in two, and all parts of one are equal. */
+static size_t unit_of(lks_strategy strategy, int size) {
+    return strategy == LKS_STRATEGY_SHARDED ? (size_t)LKSI_NORM_BLOCK * (size_t)size : LKSI_NORM_BLOCK;
+}
+
+static size_t round_up(size_t count, size_t unit) { return (count / unit + (count % unit != 0)) * unit; }
+
+size_t lksi_buckets_padded(size_t count, lks_strategy strategy, int size) {
+    return strategy == LKS_STRATEGY_SHARDED ? round_up(count, unit_of(strategy, size)) : count;
+}
+
+/* Shards are cut at cache lines, so that no two ranks write one, or at blocks of the norm, where there is one. */
+static size_t shard_begin(const lks_distributed_optimizer *optimizer, int rank) {
+    size_t count = lksi_store_padded_count(optimizer->store), size = (size_t)lks_group_size(optimizer->group);
+    size_t unit = 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    if (optimizer->rule.clip_norm > 0) unit = LKSI_NORM_BLOCK;
+    size_t n_units = (count + unit - 1) / unit, begin = n_units * (size_t)rank / size * unit;
+    return begin < count ? begin : count;
+}
+
+void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, int rank, size_t *begin,
+                      size_t *end) {
+    *begin = bucket->begin;
+    *end = bucket->end;
+    if (optimizer->strategy == LKS_STRATEGY_SHARED) {
+        *begin = shard_begin(optimizer, rank);
+        *end = shard_begin(optimizer, rank + 1);
+    } else if (optimizer->strategy == LKS_STRATEGY_SHARDED) {
+        size_t each = (bucket->end - bucket->begin) / (size_t)lks_group_size(optimizer->group);
+        *begin = bucket->begin + each * (size_t)rank;
+        *end = *begin + each;
+    }
+}
+
+/* How many elements the first bucket has and how many the others. */
+static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size_t *first, size_t *others) {
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    size_t nbytes = lksi_store_bucket_nbytes(optimizer->store), unit;
+    unit = unit_of(optimizer->strategy, lks_group_size(optimizer->group));
+    *first = *others = optimizer->whole_count;
+    const lks_compression compression = lksi_store_compression(optimizer->store);
+    if (optimizer->strategy == LKS_STRATEGY_SHARED || lksi_compression_wants_whole(&compression)) return LKS_OK;
+    if (nbytes == 0 && optimizer->whole_count * nbytes_each <= FIRST_NBYTES) return LKS_OK;
+    if (nbytes == 0) LKS_TRY(lksi_bucket_nbytes_find(optimizer->group, &nbytes));
+    if (nbytes > optimizer->whole_count * nbytes_each) nbytes = optimizer->whole_count * nbytes_each;
+    *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);
+    *first = nbytes < FIRST_NBYTES ? *others : round_up(FIRST_NBYTES / nbytes_each, unit);
+    return LKS_OK;
+}
+
+static void fill(lks_distributed_optimizer *optimizer, size_t first, size_t others) {
+    size_t state_begin = 0;
+    for (size_t i = 0, begin = 0; i < optimizer->n_buckets; i++) {
+        lksi_bucket *bucket = &optimizer->buckets[i];
+        size_t left = optimizer->whole_count - begin, count = i == 0 ? first : others;
+        *bucket = (lksi_bucket){.begin = begin, .end = begin + (count < left ? count : left)};
+        lksi_bucket_part(optimizer, bucket, lks_group_rank(optimizer->group), &bucket->mine_begin, &bucket->mine_end);
+        bucket->state_begin = state_begin;
+        state_begin += bucket->mine_end - bucket->mine_begin;
+        begin = bucket->end;
+    }
+    optimizer->state_count = state_begin;
+}
+
+lks_status lksi_buckets_create(lks_distributed_optimizer *optimizer) {
+    size_t first, others;
+    optimizer->whole_count = lksi_buckets_padded(lksi_store_padded_count(optimizer->store), optimizer->strategy,
+                                                 lks_group_size(optimizer->group));
+    LKS_TRY(choose_counts(optimizer, &first, &others));
+    size_t rest = optimizer->whole_count > first ? optimizer->whole_count - first : 0;
+    optimizer->n_buckets = 1 + (rest + others - 1) / others;
+    optimizer->buckets = lksi_alloc_array(optimizer->n_buckets, sizeof *optimizer->buckets);
+    if (optimizer->buckets == NULL) return LKS_ERR_MEMORY;
+    fill(optimizer, first, others);
+    return LKS_OK;
+}

@@ -1,0 +1,80 @@
+/* Reductions that begin during the backward pass: as soon as all gradients of a bucket are final, and of all before it,
+ * since all ranks keep the order of the flat arrays, it is reduced on the progress thread. */
+#include "parallel/parallel_internal.h"
+
+static bool is_final(const lks_distributed_optimizer *optimizer, size_t bucket) {
+    return optimizer->buckets[bucket].n_open == 0;
+}
+
+/* The last bucket waits for the step, which brings the sums that go before it. */
+static void allow_final(lks_distributed_optimizer *optimizer) {
+    size_t n_final = 0;
+    while (n_final + 1 < optimizer->n_buckets && is_final(optimizer, n_final)) n_final++;
+    lksi_progress_allow(optimizer->progress, n_final);
+}
+
+static lks_status on_gradient(void *context, int index) {
+    lks_distributed_optimizer *optimizer = context;
+    size_t offset, count;
+    if (optimizer->is_put_aside) return LKS_OK;
+    if (optimizer->is_told[index])
+        return lksi_group_fail(
+            optimizer->group,
+            lksi_error(LKS_ERR_STATE,
+                       "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
+                       "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
+                       lks_group_rank(optimizer->group)));
+    optimizer->is_told[index] = true;
+    optimizer->n_told++;
+    lksi_store_place(optimizer->store, index, &offset, &count);
+    for (size_t i = 0; i < optimizer->n_buckets; i++)
+        if (offset < optimizer->buckets[i].end && offset + count > optimizer->buckets[i].begin)
+            optimizer->buckets[i].n_open--;
+    allow_final(optimizer);
+    return LKS_OK;
+}
+
+static lks_status prepare(lks_distributed_optimizer *optimizer) {
+    if (optimizer->is_told != NULL) return LKS_OK;
+    int n_tensors = lks_store_n_tensors(optimizer->store);
+    optimizer->is_told = lksi_alloc_array((size_t)n_tensors, sizeof *optimizer->is_told);
+    if (optimizer->is_told == NULL) return LKS_ERR_MEMORY;
+    for (int index = 0; index < n_tensors; index++) {
+        size_t offset, count;
+        lksi_store_place(optimizer->store, index, &offset, &count);
+        for (size_t i = 0; i < optimizer->n_buckets; i++)
+            if (offset < optimizer->buckets[i].end && offset + count > optimizer->buckets[i].begin)
+                optimizer->buckets[i].n_tensors++;
+    }
+    lksi_overlap_reset(optimizer);
+    return LKS_OK;
+}
+
+lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
+    if (optimizer->strategy == LKS_STRATEGY_SHARED || lks_group_size(optimizer->group) == 1) return LKS_OK;
+    lks_status status = prepare(optimizer);
+    if (status == LKS_OK) status = lksi_progress_start(optimizer->progress);
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    lks_on_gradient(program, on_gradient, optimizer);
+    return LKS_OK;
+}
+
+void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimizer, int is_put_aside) {
+    optimizer->is_put_aside = is_put_aside != 0;
+}
+
+void lksi_overlap_reset(lks_distributed_optimizer *optimizer) {
+    if (optimizer->is_told == NULL) return;
+    for (int index = 0; index < lks_store_n_tensors(optimizer->store); index++) optimizer->is_told[index] = false;
+    for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].n_open = optimizer->buckets[i].n_tensors;
+    optimizer->n_told = 0;
+}
+
+void lksi_overlap_stop(lks_distributed_optimizer *optimizer) {
+    if (optimizer->progress == NULL) return;
+    if (lksi_progress_is_busy(optimizer->progress))
+        (void)lksi_group_fail(optimizer->group,
+                              lksi_error(LKS_ERR_STATE, "rank %d destroyed its optimizer in the middle of a step",
+                                         lks_group_rank(optimizer->group)));
+    lksi_progress_destroy(optimizer->progress);
+}

@@ -1,0 +1,119 @@
+/* A row of numbered items, run in order.
+ *
+ *     caller    allow(2) ── allow(5) ── wait(3) ........ goes on
+ *                  │            │          ▲
+ *     thread       └> 0, 1 ─────┴> 2 ──────┴─ 3, 4 ── sleeps
+ *
+ * The thread sleeps on a condition variable while nothing is allowed. All that both sides touch is under the mutex;
+ * what the items themselves touch is handed over by it. */
+#include "parallel/progress.h"
+
+#include <pthread.h>
+
+enum { TEXT_NBYTES = 1024 };
+
+struct lksi_progress {
+    lks_status (*run)(void *context, size_t item);
+    void *context;
+    lksi_thread *thread; /* NULL: the caller runs the items */
+    pthread_mutex_t mutex;
+    pthread_cond_t allowed, finished;
+    size_t n_allowed, n_finished;
+    bool is_stopping;
+    lks_status status; /* of the first item that failed */
+    char text[TEXT_NBYTES];
+};
+
+lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void *context, size_t item),
+                                void *context) {
+    lksi_progress *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->run = run;
+    created->context = context;
+    pthread_mutex_init(&created->mutex, NULL);
+    pthread_cond_init(&created->allowed, NULL);
+    pthread_cond_init(&created->finished, NULL);
+    *progress = created;
+    return LKS_OK;
+}
+
+void lksi_progress_destroy(lksi_progress *progress) {
+    if (progress == NULL) return;
+    pthread_mutex_lock(&progress->mutex);
+    progress->is_stopping = true;
+    pthread_cond_signal(&progress->allowed);
+    pthread_mutex_unlock(&progress->mutex);
+    lksi_thread_join(progress->thread);
+    pthread_cond_destroy(&progress->finished);
+    pthread_cond_destroy(&progress->allowed);
+    pthread_mutex_destroy(&progress->mutex);
+    lksi_free(progress);
+}
+
+/* With the mutex held, which it lets go of while the item runs. */
+static void run_next(lksi_progress *progress) {
+    size_t item = progress->n_finished;
+    pthread_mutex_unlock(&progress->mutex);
+    lks_status status = progress->run(progress->context, item);
+    pthread_mutex_lock(&progress->mutex);
+    progress->status = status;
+    if (status == LKS_OK)
+        progress->n_finished++;
+    else
+        snprintf(progress->text, sizeof progress->text, "%s", lks_error_text());
+    pthread_cond_signal(&progress->finished);
+}
+
+static bool is_runnable(const lksi_progress *progress) {
+    return progress->status == LKS_OK && progress->n_finished < progress->n_allowed;
+}
+
+static void run_all(void *opaque) {
+    lksi_progress *progress = opaque;
+    pthread_mutex_lock(&progress->mutex);
+    while (!progress->is_stopping) {
+        if (is_runnable(progress))
+            run_next(progress);
+        else
+            pthread_cond_wait(&progress->allowed, &progress->mutex);
+    }
+    pthread_mutex_unlock(&progress->mutex);
+}
+
+lks_status lksi_progress_start(lksi_progress *progress) {
+    if (progress->thread != NULL) return LKS_OK;
+    return lksi_thread_create(&progress->thread, run_all, progress, "lockstep-sync");
+}
+
+void lksi_progress_allow(lksi_progress *progress, size_t n) {
+    pthread_mutex_lock(&progress->mutex);
+    if (n > progress->n_allowed) progress->n_allowed = n;
+    pthread_cond_signal(&progress->allowed);
+    pthread_mutex_unlock(&progress->mutex);
+}
+
+lks_status lksi_progress_wait(lksi_progress *progress, size_t n) {
+    pthread_mutex_lock(&progress->mutex);
+    while (progress->status == LKS_OK && progress->n_finished < n) {
+        if (progress->thread == NULL)
+            run_next(progress);
+        else
+            pthread_cond_wait(&progress->finished, &progress->mutex);
+    }
+    lks_status status = progress->n_finished >= n ? LKS_OK : progress->status;
+    pthread_mutex_unlock(&progress->mutex);
+    return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", progress->text);
+}
+
+bool lksi_progress_is_busy(lksi_progress *progress) {
+    pthread_mutex_lock(&progress->mutex);
+    bool is_busy = is_runnable(progress);
+    pthread_mutex_unlock(&progress->mutex);
+    return is_busy;
+}
+
+void lksi_progress_reset(lksi_progress *progress) {
+    pthread_mutex_lock(&progress->mutex);
+    if (progress->status == LKS_OK) progress->n_allowed = progress->n_finished = 0;
+    pthread_mutex_unlock(&progress->mutex);
+}

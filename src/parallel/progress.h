@@ -1,0 +1,27 @@
+/* A row of numbered items, run strictly in order, by a thread of their own or by whoever waits for them. */
+#ifndef LKSI_PROGRESS_H
+#define LKSI_PROGRESS_H
+
+#include "base/base.h"
+
+typedef struct lksi_progress lksi_progress;
+
+/* `run` runs one item; what it returns but LKS_OK ends the row, and whoever waits gets it with its text. */
+lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void *context, size_t item), void *context);
+/* Joins the thread: items that are allowed must come to an end by themselves. Accepts NULL. */
+void lksi_progress_destroy(lksi_progress *progress);
+/* From now on a thread runs the items as soon as they are allowed. Does nothing where there is one. */
+lks_status lksi_progress_start(lksi_progress *progress);
+
+/* These are the caller's, one thread at a time. */
+
+/* Items before `n` may run. */
+void lksi_progress_allow(lksi_progress *progress, size_t n);
+/* Returns once the items before `n`, which are allowed, have run. Without a thread it runs them. */
+lks_status lksi_progress_wait(lksi_progress *progress, size_t n);
+/* Whether an item is allowed that has not run, in a row without an error. */
+bool lksi_progress_is_busy(lksi_progress *progress);
+/* The next row begins with item 0. Nothing may be under way. An error stays. */
+void lksi_progress_reset(lksi_progress *progress);
+
+#endif

@@ -1,0 +1,265 @@
+/* Every strategy gives the same bits: by any transport, at any number of ranks, size of buckets, overlapped or not. */
+#include "strategy_run.h"
+
+#include "comm/ranks.h"
+
+#include <sys/mman.h>
+
+static const int sizes[] = {1, 2, 3, 5, 8};
+static const size_t bucket_sizes[] = {1, 100000, 1 << 30}; /* bytes: as small as it gets, a few, one alone */
+enum { N_SIZES = 5, N_BUCKET_SIZES = 3 };
+
+static void check_same(const strategy_run *r, const strategy_run *shared, int size) {
+    for (int rank = 0; rank < size; rank++) assert_string_equal(r->hex[rank], shared->hex[0]);
+    assert_true(r->norm == shared->norm && r->loss == shared->loss);
+}
+
+/* --- as processes, which are forked before anything starts a thread --- */
+
+static int train_process(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    return strategy_train(argument);
+}
+
+static void processes_give_the_same_bits_by_every_strategy(void **state) {
+    (void)state;
+    strategy_run *r = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(r != MAP_FAILED);
+    for (int i = 0; i < N_SIZES; i++) {
+        strategy_run plan = {.strategy = LKS_STRATEGY_SHARED, .transport = "shm", .clip_norm = i % 2 == 0 ? 0 : 0.1};
+        plan.has_idle_ranks = 1;
+        *r = plan;
+        run_processes(sizes[i], train_process, r);
+        strategy_run shared = *r;
+        for (int is_tcp = sizes[i] == 1; is_tcp < 2; is_tcp++)
+            for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+                plan.strategy = (lks_strategy)strategy;
+                plan.transport = is_tcp && sizes[i] > 1 ? "tcp" : "shm";
+                plan.bucket_nbytes = is_tcp ? 100000 : 1;
+                plan.is_attached = 1;
+                *r = plan;
+                run_processes(sizes[i], train_process, r);
+                check_same(r, &shared, sizes[i]);
+            }
+    }
+    munmap(r, sizeof *r);
+}
+
+/* Nothing was asked for: over tcp the size is measured, and the strategy is bucketed. */
+static int choose_by_itself(int rank, int size, void *argument) {
+    (void)argument, (void)rank;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.transport = "tcp"};
+    MUST(s != NULL);
+    MUST(strategy_create(s, &plan) == 0);
+    MUST(lksi_store_strategy(s->store) == (size > 1 ? LKS_STRATEGY_BUCKETED : LKS_STRATEGY_SHARED));
+    size_t nbytes = 0;
+    int64_t mine, least, greatest;
+    MUST_OK(lksi_bucket_nbytes_find(s->group, &nbytes));
+    mine = (int64_t)nbytes;
+    MUST(mine >= 1 << 20 && mine <= 32 << 20);
+    MUST_OK(lks_all_reduce(s->group, &mine, &least, 1, LKS_I64, LKS_MIN, NULL));
+    MUST_OK(lks_all_reduce(s->group, &mine, &greatest, 1, LKS_I64, LKS_MAX, NULL));
+    MUST(least == greatest);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void over_tcp_the_bucket_size_is_measured_and_agreed(void **state) {
+    (void)state;
+    run_processes(3, choose_by_itself, NULL);
+}
+
+static int ask_for_shared_over_tcp(int rank, int size, void *argument) {
+    (void)argument, (void)rank, (void)size;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    MUST(s != NULL);
+    MUST_OK(lks_init(&s->group, &(lks_init_options){.transport = "tcp"}));
+    strategy_build(s);
+    MUST(lks_distributed_store_create(&s->store, s->group, s->loss,
+                                      &(lks_distributed_options){.strategy = LKS_STRATEGY_SHARED}) ==
+         LKS_ERR_UNSUPPORTED);
+    MUST_SAY("strategy 'shared' needs ranks that share memory; the 2 ranks of this group talk over tcp");
+    s->store = NULL;
+    MUST_OK(lks_barrier(s->group, NULL)); /* the group lives on */
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_shared_replica_over_tcp_is_refused(void **state) {
+    (void)state;
+    run_processes(2, ask_for_shared_over_tcp, NULL);
+}
+
+/* A rank dies while the others are in their backward passes or wait for the step. */
+static int lose_a_rank(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.transport = "tcp", .bucket_nbytes = 1, .is_attached = 1};
+    lks_step_sums mine;
+    MUST(s != NULL);
+    MUST(strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    if (rank == 1) _exit(3);
+    MUST(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    MUST(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_PEER);
+    MUST_SAY("rank 1");
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_rank_lost_during_the_backward_pass_is_named_by_the_step(void **state) {
+    (void)state;
+    pid_t pids[3];
+    set_master_environment();
+    for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, lose_a_rank, NULL);
+    await_processes(pids, 3, 1);
+}
+
+/* --- as threads --- */
+
+static void compare(strategy_run plan, int size) {
+    static strategy_run shared, r;
+    shared = plan, shared.strategy = LKS_STRATEGY_SHARED;
+    run_ranks(size, strategy_train, &shared);
+    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int i = 0; i < N_BUCKET_SIZES; i++)
+            for (int is_attached = 0; is_attached < 2; is_attached++) {
+                r = plan, r.strategy = (lks_strategy)strategy, r.bucket_nbytes = bucket_sizes[i];
+                r.is_attached = is_attached;
+                run_ranks(size, strategy_train, &r);
+                check_same(&r, &shared, size);
+                assert_true(i > 0 || r.n_buckets >= 3);
+                if (!plan.has_idle_ranks) assert_int_equal(r.step_allocations, 0);
+            }
+}
+
+static void strategies_and_buckets_give_the_same_bits(void **state) {
+    (void)state;
+    for (int i = 0; i < N_SIZES; i++) compare((strategy_run){0}, sizes[i]);
+}
+
+static void so_they_do_with_clipping(void **state) {
+    (void)state;
+    for (int i = 0; i < N_SIZES; i++) compare((strategy_run){.clip_norm = 0.1}, sizes[i]);
+}
+
+static void so_they_do_where_ranks_have_no_samples(void **state) {
+    (void)state;
+    for (int i = 0; i < N_SIZES; i++) compare((strategy_run){.has_idle_ranks = 1, .clip_norm = i}, sizes[i]);
+}
+
+static void so_they_do_where_pieces_are_put_aside(void **state) {
+    (void)state;
+    for (int i = 0; i < N_SIZES; i++) compare((strategy_run){.n_pieces = 2}, sizes[i]);
+    for (int i = 0; i < N_SIZES; i++)
+        compare((strategy_run){.n_pieces = 2, .has_idle_ranks = 1, .clip_norm = 0.2}, sizes[i]);
+}
+
+static void state_is_divided_among_the_ranks(void **state) {
+    (void)state;
+    static strategy_run r;
+    size_t whole = 0;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int size = 1; size <= 4; size++) {
+            r = (strategy_run){.strategy = (lks_strategy)strategy, .bucket_nbytes = 100000};
+            run_ranks(size, strategy_train, &r);
+            size_t sum = 0, n_copies = strategy == LKS_STRATEGY_BUCKETED ? (size_t)size : 1;
+            for (int rank = 0; rank < size; rank++) sum += r.memory[rank].optimizer_state_nbytes;
+            if (whole == 0) whole = sum;
+            size_t padding = strategy == LKS_STRATEGY_SHARDED ? 2 * sizeof(float) * LKSI_NORM_BLOCK * (size_t)size : 0;
+            assert_true(sum >= n_copies * whole && sum <= n_copies * whole + padding);
+            assert_true(2 * r.memory[0].gradients_nbytes >= whole);
+            assert_true(r.memory[0].parameters_nbytes * (strategy == LKS_STRATEGY_SHARED ? (size_t)size : 1) * 2 + 64 >
+                        whole);
+        }
+}
+
+/* --- what is not right --- */
+
+static int disagree(void *argument) {
+    const lks_distributed_options *options = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    RANK_CHECK(s != NULL);
+    RANK_OK(lks_init(&s->group, NULL));
+    strategy_build(s);
+    RANK_CHECK(lks_distributed_store_create(&s->store, s->group, s->loss, &options[lks_group_rank(s->group)]) ==
+               LKS_ERR_MISMATCH);
+    s->store = NULL;
+    strategy_destroy(s);
+    return 0;
+}
+
+static void ranks_with_other_strategies_or_buckets_are_told_so(void **state) {
+    (void)state;
+    run_ranks(2, disagree, ((lks_distributed_options[]){{.strategy = LKS_STRATEGY_SHARDED}, {0}}));
+    run_ranks(2, disagree, ((lks_distributed_options[]){{.bucket_nbytes = 4096}, {.bucket_nbytes = 8192}}));
+}
+
+typedef enum misuse { PUT_ASIDE, RUN_TWICE, BRING_NOTHING, LEAVE } misuse;
+
+static int use_wrongly(void *argument) {
+    misuse how = *(misuse *)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED, .bucket_nbytes = 1, .is_attached = 1};
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    if (lks_group_rank(s->group) == 0) {
+        lks_status status = how == PUT_ASIDE   ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
+                            : how == RUN_TWICE ? lks_program_backward(s->programs[4], 4)
+                            : how == BRING_NOTHING
+                                ? lks_distributed_optimizer_step(s->optimizer, &(lks_step_sums){0}, NULL)
+                                : LKS_ERR_STATE; /* what the others are told */
+        RANK_CHECK(status == LKS_ERR_STATE);
+        RANK_CHECK(how == LEAVE || strstr(lks_error_text(), "rank 0") != NULL);
+    } else {
+        RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_PEER);
+        RANK_CHECK(strstr(lks_error_text(), "rank 0") != NULL);
+    }
+    strategy_destroy(s);
+    return 0;
+}
+
+static void what_comes_after_gradients_were_sent_is_refused_on_all_ranks(void **state) {
+    (void)state;
+    for (int how = PUT_ASIDE; how <= LEAVE; how++) run_ranks(3, use_wrongly, &(misuse){(misuse)how});
+}
+
+static int tear(void *argument) {
+    (void)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_SHARDED};
+    char hex[65];
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    lksi_store_set_torn(s->store, true);
+    RANK_CHECK(lks_store_sha256(s->store, hex) == LKS_ERR_TORN);
+    lksi_store_set_torn(s->store, false);
+    RANK_OK(lks_store_sha256(s->store, hex));
+    strategy_destroy(s);
+    return 0;
+}
+
+static void parameters_in_the_middle_of_an_update_cannot_be_read(void **state) {
+    (void)state;
+    run_ranks(1, tear, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_give_the_same_bits_by_every_strategy),
+        cmocka_unit_test(over_tcp_the_bucket_size_is_measured_and_agreed),
+        cmocka_unit_test(a_shared_replica_over_tcp_is_refused),
+        cmocka_unit_test(a_rank_lost_during_the_backward_pass_is_named_by_the_step),
+        cmocka_unit_test(strategies_and_buckets_give_the_same_bits),
+        cmocka_unit_test(so_they_do_with_clipping),
+        cmocka_unit_test(so_they_do_where_ranks_have_no_samples),
+        cmocka_unit_test(so_they_do_where_pieces_are_put_aside),
+        cmocka_unit_test(state_is_divided_among_the_ranks),
+        cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
+        cmocka_unit_test(what_comes_after_gradients_were_sent_is_refused_on_all_ranks),
+        cmocka_unit_test(parameters_in_the_middle_of_an_update_cannot_be_read),
+    };
+    return run_group(tests);
+}
