@@ -26,9 +26,10 @@ int trainer_all_ok(lks_group *group, lks_status status) {
 /* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
  * wait for each other's steps. Returns 0 where all agree. */
 static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
-    enum { N_SHARED = 12, N_MAX = 40 };
-    const char *names[N_MAX] = {"--epochs",     "--steps",     "--batch", "--seed", "--lr",     "--num-threads",
-                                "--accumulate", "--precision", "--save",  "--init", "--resume", "--print-program"};
+    enum { N_SHARED = 14, N_MAX = 40 };
+    const char *names[N_MAX] = {"--epochs",      "--steps",         "--batch",     "--seed",  "--lr",
+                                "--num-threads", "--accumulate",    "--precision", "--save",  "--init",
+                                "--resume",      "--print-program", "--strategy",  "--bucket"};
     double values[N_MAX] = {(double)flags->epochs,
                             (double)flags->steps,
                             (double)flags->batch,
@@ -40,7 +41,9 @@ static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks
                             flags->save != NULL, /* paths may differ between hosts, what is done may not */
                             flags->init != NULL,
                             flags->resume != NULL,
-                            flags->prints_program};
+                            flags->prints_program,
+                            (double)flags->strategy,
+                            (double)flags->bucket};
     double least[N_MAX], greatest[N_MAX];
     size_t count = N_SHARED;
     for (; own->name != NULL && count < N_MAX; own++) {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 /* Named in the design, built later: refused by name rather than unknown. */
-static const char *const not_built_yet[] = {"--grains", "--strategy"};
+static const char *const not_built_yet[] = {"--grains"};
 
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
@@ -149,6 +149,8 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
                                    {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
                                    {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
                                    {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
+                                   {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
+                                   {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
                                    {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
                                    {.name = NULL}};
     const trainer_flags defaults = *flags;
@@ -188,6 +190,8 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --precision NAME   f32, bf16\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
            "  --transport NAME   auto, thread, shm, tcp\n"
+           "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
+           "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
            "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
            "  --init FILE        begin with the weights in a safetensors file\n"
            "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"

@@ -131,6 +131,8 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .optimizer = job->optimizer,
                                                      .seed = (uint64_t)p->flags->seed,
                                                      .accumulate = p->flags->accumulate,
+                                                     .strategy = (lks_strategy)p->flags->strategy,
+                                                     .bucket_nbytes = (size_t)p->flags->bucket,
                                                      .is_timed = p->flags->prints_program});
 }
 

@@ -42,6 +42,15 @@ static void add_times(cJSON *s, const trainer_progress *p, double wall_s) {
     cJSON_AddNumberToObject(s, "samples_per_s", (double)p->n_samples / wall_s);
 }
 
+static void add_memory(cJSON *s, const trainer_progress *p) {
+    lks_distributed_memory memory;
+    lks_trainer_memory(p->trainer, &memory);
+    cJSON_AddNumberToObject(s, "parameters_nbytes", (double)memory.parameters_nbytes);
+    cJSON_AddNumberToObject(s, "gradients_nbytes", (double)memory.gradients_nbytes);
+    cJSON_AddNumberToObject(s, "optimizer_state_nbytes", (double)memory.optimizer_state_nbytes);
+    cJSON_AddNumberToObject(s, "activations_nbytes", (double)memory.activations_nbytes);
+}
+
 static cJSON *make_summary(const trainer_progress *p, const char *params_sha256, double wall_s) {
     int64_t n_epochs = p->step / p->source->steps_per_epoch; /* whole ones */
     struct rusage usage;
@@ -57,6 +66,7 @@ static cJSON *make_summary(const trainer_progress *p, const char *params_sha256,
     cJSON_AddNumberToObject(s, "global_batch", (double)p->flags->batch);
     add_measurements(s, p);
     add_times(s, p, wall_s);
+    add_memory(s, p);
     cJSON_AddStringToObject(s, "params_sha256", params_sha256);
     cJSON_AddNumberToObject(s, "peak_rss_bytes", (double)usage.ru_maxrss * 1024);
     return s;

@@ -82,7 +82,7 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                             what a short measurement says (1 to 32 MiB), 4 MiB on one. The first one has 1 MiB at most
+                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at most
                            */
     lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
 } lks_distributed_options;

@@ -34,6 +34,11 @@ enum { LKSI_PAYLOAD_NBYTES = 80, LKSI_MAX_RANKS = 1024 };
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint, const void *mine, size_t nbytes,
                          void *all);
 
+/* --- threads that run collectives beside one that computes (used by parallel/) --- */
+
+/* The calling thread is such a one from now on: it spins only where CPUs are left over, and leaves messages alone. */
+void lksi_work_become_worker(void);
+
 /* --- the operations and their algorithms (used by cli/ and the tests) --- */
 
 typedef struct lksi_operation lksi_operation;

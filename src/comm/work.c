@@ -40,6 +40,7 @@ struct lksi_worker {
 static _Thread_local bool is_worker;
 
 bool lksi_work_is_worker(void) { return is_worker; }
+void lksi_work_become_worker(void) { is_worker = true; }
 
 /* --- the worker --- */
 
@@ -66,7 +67,7 @@ static void run_one(lksi_worker *worker, lks_work *work) {
 
 static void run(void *opaque) {
     lksi_worker *worker = opaque;
-    is_worker = true;
+    lksi_work_become_worker();
     for (lks_work *work; (work = next_work(worker)) != NULL;) run_one(worker, work);
 }
 

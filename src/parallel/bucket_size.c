@@ -1,11 +1,12 @@
 /* A bucket's size where none was asked for: as large as it takes for the time in which nothing moves to be small.
  *
  * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth
- * of the whole is 9 * latency * bandwidth. Larger buckets would only start later. */
+ * of the whole is 9 * latency * bandwidth. Larger buckets would only start later, and leave more to do after the
+ * backward pass, when nothing hides the last one. */
 #include "parallel/parallel_internal.h"
 
 enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_REPEATS = 3 }; /* of f32: 4 KiB and 512 KiB */
-enum { LEAST_NBYTES = 1 << 20, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 4 << 20 };
+enum { LEAST_NBYTES = 64 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20 };
 
 /* The shortest of a few: what disturbs a measurement only adds to it. */
 static lks_status time_one(lks_group *group, float *data, size_t count, double *elapsed_ns) {

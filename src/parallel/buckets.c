@@ -46,7 +46,6 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     *first = *others = optimizer->whole_count;
     const lks_compression compression = lksi_store_compression(optimizer->store);
     if (optimizer->strategy == LKS_STRATEGY_SHARED || lksi_compression_wants_whole(&compression)) return LKS_OK;
-    if (nbytes == 0 && optimizer->whole_count * nbytes_each <= FIRST_NBYTES) return LKS_OK;
     if (nbytes == 0) LKS_TRY(lksi_bucket_nbytes_find(optimizer->group, &nbytes));
     if (nbytes > optimizer->whole_count * nbytes_each) nbytes = optimizer->whole_count * nbytes_each;
     *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);

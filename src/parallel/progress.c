@@ -8,6 +8,8 @@
  * what the items themselves touch is handed over by it. */
 #include "parallel/progress.h"
 
+#include "comm/comm.h"
+
 #include <pthread.h>
 
 enum { TEXT_NBYTES = 1024 };
@@ -70,6 +72,7 @@ static bool is_runnable(const lksi_progress *progress) {
 
 static void run_all(void *opaque) {
     lksi_progress *progress = opaque;
+    lksi_work_become_worker();
     pthread_mutex_lock(&progress->mutex);
     while (!progress->is_stopping) {
         if (is_runnable(progress))

@@ -57,7 +57,7 @@ static int choose_by_itself(int rank, int size, void *argument) {
     int64_t mine, least, greatest;
     MUST_OK(lksi_bucket_nbytes_find(s->group, &nbytes));
     mine = (int64_t)nbytes;
-    MUST(mine >= 1 << 20 && mine <= 32 << 20);
+    MUST(mine >= 64 << 10 && mine <= 32 << 20);
     MUST_OK(lks_all_reduce(s->group, &mine, &least, 1, LKS_I64, LKS_MIN, NULL));
     MUST_OK(lks_all_reduce(s->group, &mine, &greatest, 1, LKS_I64, LKS_MAX, NULL));
     MUST(least == greatest);

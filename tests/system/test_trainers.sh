@@ -112,6 +112,13 @@ run "$lockstep" run -n 2 "$mnist" --epochs many
 check "a bad value is named with its flag" refused 2 "--epochs cannot be 'many'; possible: 1 to 1000000"
 run "$lockstep" run -n 2 "$mnist" --grains 4
 check "a flag that is not built yet is refused by name" refused 2 "--grains is not built yet"
+run "$lockstep" run -n 2 "$mlp" --bucket 0
+check "buckets of nothing are refused" refused 2 "--bucket cannot be '0'; possible: 1 and more"
+run "$lockstep" run -n 2 "$mlp" --strategy ring
+check "a strategy that there is not is named, with those there are" refused 2 \
+  "--strategy cannot be 'ring'; possible: auto, shared, bucketed, sharded"
+run "$lockstep" run -n 2 "$mlp" --transport tcp --strategy shared
+check "a shared replica over tcp is refused with the reason" refused 1 "'shared' needs ranks that share memory; .* over tcp"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --device abacus
 check "an unknown device is named" refused 1 "no device 'abacus'"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/nowhere/s.json"
