@@ -26,10 +26,11 @@ int trainer_all_ok(lks_group *group, lks_status status) {
 /* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
  * wait for each other's steps. Returns 0 where all agree. */
 static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
-    enum { N_SHARED = 14, N_MAX = 40 };
-    const char *names[N_MAX] = {"--epochs",      "--steps",         "--batch",     "--seed",  "--lr",
-                                "--num-threads", "--accumulate",    "--precision", "--save",  "--init",
-                                "--resume",      "--print-program", "--strategy",  "--bucket"};
+    enum { N_SHARED = 16, N_MAX = 40 };
+    const char *names[N_MAX] = {"--epochs",   "--steps",       "--batch",      "--seed",
+                                "--lr",       "--num-threads", "--accumulate", "--precision",
+                                "--save",     "--init",        "--resume",     "--print-program",
+                                "--strategy", "--bucket",      "--compress",   "--compress-rank"};
     double values[N_MAX] = {(double)flags->epochs,
                             (double)flags->steps,
                             (double)flags->batch,
@@ -43,7 +44,9 @@ static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks
                             flags->resume != NULL,
                             flags->prints_program,
                             (double)flags->strategy,
-                            (double)flags->bucket};
+                            (double)flags->bucket,
+                            (double)flags->compress,
+                            (double)flags->compress_rank};
     double least[N_MAX], greatest[N_MAX];
     size_t count = N_SHARED;
     for (; own->name != NULL && count < N_MAX; own++) {

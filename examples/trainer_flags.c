@@ -151,6 +151,8 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
                                    {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
                                    {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
                                    {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
+                                   {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
+                                   {"--compress-rank", NULL, &flags->compress_rank, 1, INT32_MAX, NULL, NULL},
                                    {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
                                    {.name = NULL}};
     const trainer_flags defaults = *flags;
@@ -165,6 +167,8 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     }
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
+        refuse(flags, "%s goes with %s alone", "--compress-rank", "--compress powersgd");
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
@@ -192,6 +196,8 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --transport NAME   auto, thread, shm, tcp\n"
            "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
            "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
+           "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"
+           "  --compress-rank R  of powersgd (4)\n"
            "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
            "  --init FILE        begin with the weights in a safetensors file\n"
            "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"

@@ -133,6 +133,8 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .accumulate = p->flags->accumulate,
                                                      .strategy = (lks_strategy)p->flags->strategy,
                                                      .bucket_nbytes = (size_t)p->flags->bucket,
+                                                     .compression = {.kind = (lks_compression_kind)p->flags->compress,
+                                                                     .rank = (int)p->flags->compress_rank},
                                                      .is_timed = p->flags->prints_program});
 }
 

@@ -24,13 +24,13 @@ static float dot(const float *a, const float *b, size_t count) {
 
 /* The bits of floats without sign are ordered as the floats are, and those of infinity and NaN come last. */
 static float largest(const float *values, size_t count) {
-    uint32_t most = 0;
+    int32_t most = 0;
     for (size_t i = 0; i < count; i++) {
-        uint32_t magnitude = lksi_float_bits(values[i]) & 0x7fffffffu;
-        magnitude = magnitude < 0x7f800000u ? magnitude : 0;
-        most = magnitude > most ? magnitude : most;
+        int32_t magnitude = (int32_t)(lksi_float_bits(values[i]) & 0x7fffffffu);
+        int32_t is_finite = -(int32_t)(magnitude < 0x7f800000); /* all bits or none */
+        most = (magnitude & is_finite) > most ? magnitude & is_finite : most;
     }
-    return lksi_float_of_bits(most);
+    return lksi_float_of_bits((uint32_t)most);
 }
 
 static inline float finite_or_zero(float value) {
