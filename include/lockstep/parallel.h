@@ -82,8 +82,9 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at most
-                           */
+                             what a short measurement says (64 KiB to 32 MiB); 1 MiB on one, and where gradients are
+                             compressed, whose bits depend on it. The first has 1 MiB at most, unless one holds all:
+                             then nothing overlaps */
     lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
 } lks_distributed_options;
 
