@@ -47,7 +47,7 @@ static inline lks_status compressed_begin(compressed *c, const lks_compression *
 
 static inline size_t whole(const compressed *c) { return lksi_store_padded_count(c->store); }
 static inline size_t parameters_end(const compressed *c) { return lksi_store_buffer_begin(c->store); }
-static inline float *gradients(const compressed *c) { return lksi_store_gradients(c->store); }
+static inline float *flat(const compressed *c) { return lksi_store_gradients(c->store); }
 
 /* What `rank` brings in `step`, row-major, times `scale`. */
 static inline float drawn(int step, int rank, int tensor, int64_t i, float scale) {
@@ -73,7 +73,7 @@ static inline lks_status add_drawn(const compressed *c, int step, int rank, floa
 static inline lks_status bring(const compressed *c, int step, float scale, double *sums) {
     double *mine = lksi_alloc_array(whole(c), sizeof *mine);
     LKS_TRY(add_drawn(c, step, lks_group_rank(c->group), scale, mine));
-    for (size_t i = 0; i < whole(c); i++) gradients(c)[i] = (float)mine[i];
+    for (size_t i = 0; i < whole(c); i++) flat(c)[i] = (float)mine[i];
     for (int rank = 0; rank < lks_group_size(c->group); rank++) LKS_TRY(add_drawn(c, step, rank, scale, sums));
     lksi_free(mine);
     return LKS_OK;
@@ -81,7 +81,7 @@ static inline lks_status bring(const compressed *c, int step, float scale, doubl
 
 /* Whether all ranks' gradients have the same bits. Collective. */
 static inline bool bits_agree(const compressed *c) {
-    int64_t hash = (int64_t)lksi_hash64(LKSI_HASH_START, gradients(c), whole(c) * sizeof(float)), least, greatest;
+    int64_t hash = (int64_t)lksi_hash64(LKSI_HASH_START, flat(c), whole(c) * sizeof(float)), least, greatest;
     return lks_all_reduce(c->group, &hash, &least, 1, LKS_I64, LKS_MIN, NULL) == LKS_OK &&
            lks_all_reduce(c->group, &hash, &greatest, 1, LKS_I64, LKS_MAX, NULL) == LKS_OK && least == greatest;
 }

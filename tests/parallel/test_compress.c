@@ -28,7 +28,7 @@ static int nothing_is_lost(int rank, int size, void *compression) {
         MUST_OK(bring(&c, step, 1, brought));
         MUST_OK(reduce_in_buckets(&c, step));
         MUST(bits_agree(&c));
-        for (size_t i = 0; i < whole(&c); i++) applied[i] += (double)gradients(&c)[i];
+        for (size_t i = 0; i < whole(&c); i++) applied[i] += (double)flat(&c)[i];
     }
     for (size_t i = 0; i < parameters_end(&c) && size > 1; i++) held[i] = (double)c.compressor->half.error[i];
     MUST_OK(lks_all_reduce(c.group, held, held, whole(&c), LKS_F64, LKS_SUM, NULL));
@@ -64,13 +64,13 @@ static int scales_fit(int rank, int size, void *argument) {
         double *brought = lksi_alloc_array(whole(&c), sizeof(double));
         /* Ranks of very different sizes: each block has a scale of its own. */
         MUST_OK(bring(&c, 3, scales[s], brought));
-        if (rank == 1) memset(gradients(&c), 0, whole(&c) * sizeof(float));
+        if (rank == 1) memset(flat(&c), 0, whole(&c) * sizeof(float));
         memset(brought, 0, whole(&c) * sizeof(double));
         for (int i = 0; i < size; i++)
             if (i != 1) MUST_OK(add_drawn(&c, 3, i, scales[s], brought));
         MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
         for (size_t i = 0; i < parameters_end(&c); i++)
-            MUST(fabs((double)gradients(&c)[i] - brought[i]) <= 8 * size * 0x1p-11 * (double)scales[s]);
+            MUST(fabs((double)flat(&c)[i] - brought[i]) <= 8 * size * 0x1p-11 * (double)scales[s]);
         lksi_free(brought);
     }
     compressed_end(&c);
@@ -88,15 +88,15 @@ static int not_finite_is_seen(int rank, int size, void *compression) {
     double *brought = lksi_alloc_array(whole(&c), sizeof(double));
     MUST_OK(bring(&c, 0, 1, brought));
     size_t nan_at = 5, inf_at = parameters_end(&c) / 2;
-    if (rank == 0) gradients(&c)[nan_at] = NAN;
-    if (rank == size - 1) gradients(&c)[inf_at] = -INFINITY;
+    if (rank == 0) flat(&c)[nan_at] = NAN;
+    if (rank == size - 1) flat(&c)[inf_at] = -INFINITY;
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
-    MUST(isnan(gradients(&c)[nan_at]) && isinf(gradients(&c)[inf_at]) && gradients(&c)[inf_at] < 0);
+    MUST(isnan(flat(&c)[nan_at]) && isinf(flat(&c)[inf_at]) && flat(&c)[inf_at] < 0);
     for (size_t i = 0; i < whole(&c); i++)
-        MUST(i == nan_at || i == inf_at || fabs((double)gradients(&c)[i] - brought[i]) < size * 0x1p-4);
+        MUST(i == nan_at || i == inf_at || fabs((double)flat(&c)[i] - brought[i]) < size * 0x1p-4);
     MUST_OK(bring(&c, 1, 1, brought));
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
-    for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(gradients(&c)[i]));
+    for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(flat(&c)[i]));
     lksi_free(brought);
     compressed_end(&c);
     return 0;
@@ -116,12 +116,12 @@ static int buffers_are_exact(int rank, int size, void *compression) {
     double *brought = lksi_alloc_array(whole(&c), sizeof(double));
     float *exact = lksi_alloc_array(whole(&c), sizeof(float));
     MUST_OK(bring(&c, 0, 1, brought));
-    MUST_OK(lks_all_reduce(c.group, gradients(&c), exact, whole(&c), LKS_F32, LKS_SUM, NULL));
+    MUST_OK(lks_all_reduce(c.group, flat(&c), exact, whole(&c), LKS_F32, LKS_SUM, NULL));
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
     size_t first = parameters_end(&c), n_differ = 0;
     MUST(first < whole(&c));
-    MUST(memcmp(gradients(&c) + first, exact + first, (whole(&c) - first) * sizeof(float)) == 0);
-    for (size_t i = 0; i < first; i++) n_differ += gradients(&c)[i] != exact[i];
+    MUST(memcmp(flat(&c) + first, exact + first, (whole(&c) - first) * sizeof(float)) == 0);
+    for (size_t i = 0; i < first; i++) n_differ += flat(&c)[i] != exact[i];
     MUST(asked->kind == LKS_COMPRESS_NONE ? n_differ == 0 : n_differ > first / 2);
     lksi_free(brought), lksi_free(exact);
     compressed_end(&c);
@@ -146,7 +146,7 @@ static int half_the_bytes(int rank, int size, void *compression) {
     MUST_OK(compressed_begin(&c, compression));
     size_t count = parameters_end(&c);
     (void)sent_nbytes(&c, &before);
-    MUST_OK(lks_all_reduce(c.group, gradients(&c), gradients(&c), count, LKS_F32, LKS_SUM, NULL));
+    MUST_OK(lks_all_reduce(c.group, flat(&c), flat(&c), count, LKS_F32, LKS_SUM, NULL));
     uint64_t plain = sent_nbytes(&c, &before);
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, count));
     uint64_t nbytes = sent_nbytes(&c, &before);
@@ -164,9 +164,9 @@ static void at_most_half_of_the_bytes_go_over_tcp(void **state) {
 
 /* --- the user's own: as in docs/compression.md --- */
 
-static lks_status sum_signs(void *context, lks_group *group, void *gradients_, size_t count, lks_type type) {
+static lks_status sum_signs(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
     int8_t *signs = context; /* room for as many as there are gradients */
-    float *g = gradients_;
+    float *g = gradients;
     double mean = 0;
     if (type != LKS_F32) return LKS_ERR_UNSUPPORTED;
     for (size_t i = 0; i < count; i++) {
@@ -184,12 +184,11 @@ static int hook_is_called(int rank, int size, void *argument) {
     compressed c = {0};
     int8_t *signs = calloc(100000, 1);
     MUST_OK(compressed_begin(&c, &(lks_compression){.kind = LKS_COMPRESS_USER, .hook = sum_signs, .context = signs}));
-    for (size_t i = 0; i < whole(&c); i++) gradients(&c)[i] = i % 3 == 0 || rank > 0 ? 2 : -2;
+    for (size_t i = 0; i < whole(&c); i++) flat(&c)[i] = i % 3 == 0 || rank > 0 ? 2 : -2;
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, 100));
     MUST_OK(lksi_compressor_reduce(c.compressor, 100, whole(&c) - 100));
     MUST(bits_agree(&c));
-    for (size_t i = 0; i < whole(&c); i++)
-        MUST(fabsf(gradients(&c)[i] - 2 * (float)(i % 3 == 0 ? size : size - 2)) < 1e-3f);
+    for (size_t i = 0; i < whole(&c); i++) MUST(fabsf(flat(&c)[i] - 2 * (float)(i % 3 == 0 ? size : size - 2)) < 1e-3f);
     free(signs);
     compressed_end(&c);
     return 0;
@@ -200,10 +199,10 @@ static void a_hook_of_the_users_makes_the_sums(void **state) {
     for (int size = 1; size <= 4; size++) run_threads(size, hook_is_called, NULL);
 }
 
-static lks_status refuse_on_rank_1(void *context, lks_group *group, void *gradients_, size_t count, lks_type type) {
+static lks_status refuse_on_rank_1(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
     (void)context;
     if (lks_group_rank(group) == 1) return lksi_error(LKS_ERR_STATE, "the hook has had enough");
-    return lks_all_reduce(group, gradients_, gradients_, count, type, LKS_SUM, NULL);
+    return lks_all_reduce(group, gradients, gradients, count, type, LKS_SUM, NULL);
 }
 
 static int failed_hook_ends_all(int rank, int size, void *argument) {
@@ -243,6 +242,34 @@ static void options_that_cannot_be_meant_are_refused(void **state) {
     assert_int_equal(lksi_compression_check(&halves[0], LKS_F64), LKS_ERR_UNSUPPORTED);
     assert_string_equal(lks_error_text(), "only f32 gradients are compressed; these are f64");
     assert_ok(lksi_compression_check(&(lks_compression){.kind = LKS_COMPRESS_USER, .hook = sum_signs}, LKS_F64));
+}
+
+static int memory_is_out(int rank, int size, void *argument) {
+    static const lks_compression all[] = {{.kind = LKS_COMPRESS_BF16}, {.kind = LKS_COMPRESS_POWERSGD}};
+    (void)rank, (void)size, (void)argument;
+    compressed c = {0};
+    MUST_OK(compressed_begin(&c, &halves[0]));
+    for (size_t k = 0; k < 2; k++) {
+        lksi_compressor *compressor = NULL;
+        lks_status status = LKS_ERR_MEMORY;
+        int n_failures = 0;
+        for (int64_t countdown = 1; status != LKS_OK && countdown < 100; countdown++) {
+            lksi_alloc_fail_after(countdown);
+            status = lksi_compressor_create(&compressor, c.group, c.store, &all[k]);
+            lksi_alloc_fail_after(0);
+            MUST(status == LKS_OK || (status == LKS_ERR_MEMORY && compressor == NULL));
+            n_failures += status != LKS_OK;
+        }
+        MUST(status == LKS_OK && n_failures >= 3);
+        lksi_compressor_destroy(compressor);
+    }
+    compressed_end(&c);
+    return 0;
+}
+
+static void what_was_made_goes_when_memory_is_out(void **state) {
+    (void)state;
+    run_threads(1, memory_is_out, NULL);
 }
 
 /* --- the loops --- */
@@ -290,6 +317,7 @@ int main(void) {
         cmocka_unit_test(a_hook_of_the_users_makes_the_sums),
         cmocka_unit_test(a_hook_that_fails_on_one_rank_ends_all),
         cmocka_unit_test(options_that_cannot_be_meant_are_refused),
+        cmocka_unit_test(what_was_made_goes_when_memory_is_out),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
     };
     return run_group(tests);

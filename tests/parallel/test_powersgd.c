@@ -18,7 +18,7 @@ static int bring_rank_1(const compressed *c, int step, int rank, bool is_own_dir
                 c->logical[i * columns + j] =
                     size * drawn(100, direction, t, i, 1) * (view.n_dims > 1 ? drawn(200, direction, t, j, 1) : 1);
         lksi_store_place(c->store, t, &offset, &count);
-        MUST_OK(lksi_store_pack(c->store, t, c->logical, gradients(c) + offset));
+        MUST_OK(lksi_store_pack(c->store, t, c->logical, flat(c) + offset));
     }
     return 0;
 }
@@ -28,11 +28,11 @@ static int is_exact_in_every_step(compressed *c, int rank, bool is_own_direction
     float *exact = lksi_alloc_array(whole(c), sizeof(float));
     for (int step = 0; step < 4; step++) {
         MUST(bring_rank_1(c, step, rank, is_own_direction) == 0);
-        MUST_OK(lks_all_reduce(c->group, gradients(c), exact, whole(c), LKS_F32, LKS_SUM, NULL));
+        MUST_OK(lks_all_reduce(c->group, flat(c), exact, whole(c), LKS_F32, LKS_SUM, NULL));
         MUST_OK(lksi_compressor_reduce(c->compressor, 0, whole(c)));
         MUST(bits_agree(c));
         float largest = c->compressor->loops->largest(exact, whole(c));
-        for (size_t i = 0; i < whole(c); i++) MUST(fabsf(gradients(c)[i] - exact[i]) <= 1e-5f * largest);
+        for (size_t i = 0; i < whole(c); i++) MUST(fabsf(flat(c)[i] - exact[i]) <= 1e-5f * largest);
     }
     lksi_free(exact);
     return 0;
@@ -97,7 +97,7 @@ static int nothing_is_lost(int rank, int size, void *argument) {
         MUST_OK(bring(&c, 0, 1, brought));
         MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
         MUST(bits_agree(&c));
-        for (size_t i = 0; i < whole(&c); i++) applied[i] += (double)gradients(&c)[i];
+        for (size_t i = 0; i < whole(&c); i++) applied[i] += (double)flat(&c)[i];
         MUST_OK(all_held_back(&c, held));
         /* Of sums of up to 40 steps of standard normal draws; a step rounds a few times. */
         for (size_t i = 0; i < whole(&c); i++)
@@ -127,13 +127,13 @@ static int bad_values(int rank, int size, void *argument) {
         size_t offset, count;
         lksi_store_place(c.store, lks_store_find(c.store, "fc1.weight"), &offset, &count);
         MUST_OK(bring(&c, k, 1, unused));
-        if (rank == 1) gradients(&c)[offset + 7] = bad[k];
+        if (rank == 1) flat(&c)[offset + 7] = bad[k];
         MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
         MUST(bits_agree(&c));
-        for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(gradients(&c)[i]) == !(i >= offset && i < offset + count));
+        for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(flat(&c)[i]) == !(i >= offset && i < offset + count));
         MUST_OK(bring(&c, k, 1, unused));
         MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
-        for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(gradients(&c)[i]));
+        for (size_t i = 0; i < whole(&c); i++) MUST(isfinite(flat(&c)[i]));
     }
     lksi_free(unused);
     compressed_end(&c);
@@ -150,16 +150,16 @@ static int odd_scales(int rank, int size, void *argument) {
     (void)rank, (void)size, (void)argument;
     compressed c = {0};
     MUST_OK(compressed_begin(&c, &rank_1));
-    memset(gradients(&c), 0, whole(&c) * sizeof(float));
+    memset(flat(&c), 0, whole(&c) * sizeof(float));
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
-    for (size_t i = 0; i < whole(&c); i++) MUST(gradients(&c)[i] == 0);
+    for (size_t i = 0; i < whole(&c); i++) MUST(flat(&c)[i] == 0);
     MUST(is_exact_in_every_step(&c, rank, false) == 0);
     for (int k = 0; k < 2; k++) {
         double *brought = lksi_alloc_array(whole(&c), sizeof(double)), sum = 0;
         memset(c.compressor->power.errors, 0, 16 * sizeof(float));
         MUST_OK(bring(&c, 0, k == 0 ? 1e30f : 1e-30f, brought));
         MUST_OK(lksi_compressor_reduce(c.compressor, 0, whole(&c)));
-        for (size_t i = 0; i < parameters_end(&c); i++) sum += fabs((double)gradients(&c)[i]);
+        for (size_t i = 0; i < parameters_end(&c); i++) sum += fabs((double)flat(&c)[i]);
         MUST(isfinite(sum) && sum > 0);
         lksi_free(brought);
     }
