@@ -96,8 +96,8 @@ static int run(const model_flags *flags, lks_group *group) {
     trainer_text text = {0};
     lks_status status = trainer_device_create(&device, &flags->shared);
     if (status == LKS_OK)
-        status = trainer_text_create(&text, directory, (lks_text_level)flags->level, flags->shared.batch, flags->bptt,
-                                     group);
+        status =
+            trainer_text_create(&text, directory, (lks_text_level)flags->level, flags->bptt, &flags->shared, group);
     int exit_code = trainer_all_ok(group, status) ? train(flags, group, device, &text) : 1;
     trainer_text_destroy(&text);
     lks_device_destroy(device);

@@ -24,17 +24,19 @@ typedef struct sets {
     lks_dataset *train, *test;
 } sets;
 
-/* As many samples of an epoch as `rank` gets: its part of every whole batch, and of the last one. */
-static int64_t partition_length(int64_t count, int64_t batch, int rank, int n_ranks) {
-    int64_t last = count % batch;
-    return count / batch * (batch / n_ranks + (rank < batch % n_ranks)) + last / n_ranks + (rank < last % n_ranks);
+/* As many of a step's samples as `rank` gets; with grains, those between its own and the next one's first. */
+static int64_t part_length(int64_t batch, int rank, int n_ranks, int64_t grains) {
+    if (grains > 0) return batch * (rank + 1) / n_ranks - batch * rank / n_ranks;
+    return batch / n_ranks + (rank < batch % n_ranks);
 }
 
 static void print_partitions(const trainer_flags *flags, const lks_group *group, int64_t count) {
     if (flags->is_quiet || lks_group_rank(group) != 0) return;
-    printf("partition lengths:");
-    for (int rank = 0; rank < lks_group_size(group); rank++)
-        printf(" %lld", (long long)partition_length(count, flags->batch, rank, lks_group_size(group)));
+    int n_ranks = lks_group_size(group);
+    printf("partition lengths:"); /* of an epoch: whole batches and the last one */
+    for (int rank = 0; rank < n_ranks; rank++)
+        printf(" %lld", (long long)(count / flags->batch * part_length(flags->batch, rank, n_ranks, flags->grains) +
+                                    part_length(count % flags->batch, rank, n_ranks, flags->grains)));
     printf("\n");
 }
 

@@ -26,11 +26,11 @@ int trainer_all_ok(lks_group *group, lks_status status) {
 /* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
  * wait for each other's steps. Returns 0 where all agree. */
 static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
-    enum { N_SHARED = 16, N_MAX = 40 };
-    const char *names[N_MAX] = {"--epochs",   "--steps",       "--batch",      "--seed",
-                                "--lr",       "--num-threads", "--accumulate", "--precision",
-                                "--save",     "--init",        "--resume",     "--print-program",
-                                "--strategy", "--bucket",      "--compress",   "--compress-rank"};
+    enum { N_SHARED = 17, N_MAX = 40 };
+    const char *names[N_MAX] = {"--epochs",      "--steps",        "--batch",         "--seed",      "--lr",
+                                "--num-threads", "--accumulate",   "--grains",        "--precision", "--save",
+                                "--init",        "--resume",       "--print-program", "--strategy",  "--bucket",
+                                "--compress",    "--compress-rank"};
     double values[N_MAX] = {(double)flags->epochs,
                             (double)flags->steps,
                             (double)flags->batch,
@@ -38,6 +38,7 @@ static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks
                             flags->lr,
                             (double)flags->num_threads,
                             (double)flags->accumulate,
+                            (double)flags->grains,
                             (double)flags->precision,
                             flags->save != NULL, /* paths may differ between hosts, what is done may not */
                             flags->init != NULL,

@@ -7,9 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Named in the design, built later: refused by name rather than unknown. */
-static const char *const not_built_yet[] = {"--grains"};
-
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
     errno = 0;
@@ -105,11 +102,6 @@ static int store_text(trainer_flags *flags, const char *flag, const char *value)
 
 static void parse_one(trainer_flags *flags, const trainer_flag *shared, const trainer_flag *own, const char *flag,
                       const char *value) {
-    for (size_t i = 0; i < sizeof not_built_yet / sizeof not_built_yet[0]; i++)
-        if (strcmp(flag, not_built_yet[i]) == 0) {
-            refuse(flags, "%s is not built yet%s", flag, "");
-            return;
-        }
     if (value == NULL) value = "";
     trainer_flags before = *flags; /* an unknown flag's error comes before its value's */
     if (!store(flags, shared, flag, value) && !store_text(flags, flag, value) && !store(flags, own, flag, value)) {
@@ -142,6 +134,17 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->seed = defaults->seed;
 }
 
+static void refuse_combinations(trainer_flags *flags) {
+    if (flags->init != NULL && flags->resume != NULL)
+        refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
+        refuse(flags, "%s goes with %s alone", "--compress-rank", "--compress powersgd");
+    if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
+    if (flags->grains > 0 && flags->compress != LKS_COMPRESS_NONE) /* what is left out depends on the ranks */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--compress");
+}
+
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
     const trainer_flag shared[] = {{"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
                                    {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
@@ -153,6 +156,7 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
                                    {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
                                    {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
                                    {"--compress-rank", NULL, &flags->compress_rank, 1, INT32_MAX, NULL, NULL},
+                                   {"--grains", NULL, &flags->grains, 1, INT32_MAX, NULL, NULL},
                                    {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
                                    {.name = NULL}};
     const trainer_flags defaults = *flags;
@@ -165,10 +169,7 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
             i++;
         }
     }
-    if (flags->init != NULL && flags->resume != NULL)
-        refuse(flags, "%s and %s exclude each other", "--init", "--resume");
-    if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
-        refuse(flags, "%s goes with %s alone", "--compress-rank", "--compress powersgd");
+    refuse_combinations(flags);
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
@@ -189,22 +190,25 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     help_default("--batch N", "samples in one step, over all ranks", (double)flags->batch);
     help_default("--lr X", "learning rate", flags->lr);
     help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
-    printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
-           "  --device NAME      cpu, reference\n"
-           "  --precision NAME   f32, bf16\n"
-           "  --num-threads N    threads of one rank's kernels (1)\n"
-           "  --transport NAME   auto, thread, shm, tcp\n"
-           "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
-           "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
-           "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"
-           "  --compress-rank R  of powersgd (4)\n"
-           "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
-           "  --init FILE        begin with the weights in a safetensors file\n"
-           "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
-           "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
-           "  --summary FILE     write the results as one JSON object\n"
-           "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
-           "  --quiet            only the last line\n");
+    printf(
+        "  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
+        "  --grains G         cut each step into G shards: the same bits on every number of ranks that divides G, a\n"
+        "                     power of two (none)\n"
+        "  --device NAME      cpu, reference\n"
+        "  --precision NAME   f32, bf16\n"
+        "  --num-threads N    threads of one rank's kernels (1)\n"
+        "  --transport NAME   auto, thread, shm, tcp\n"
+        "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
+        "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
+        "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"
+        "  --compress-rank R  of powersgd (4)\n"
+        "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
+        "  --init FILE        begin with the weights in a safetensors file\n"
+        "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
+        "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
+        "  --summary FILE     write the results as one JSON object\n"
+        "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
+        "  --quiet            only the last line\n");
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
 }
 

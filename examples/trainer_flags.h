@@ -15,6 +15,7 @@ typedef struct trainer_flags {
     const char *run;                                 /* directory of the run's metrics, or NULL */
     int64_t epochs, steps, batch, seed, num_threads; /* epochs or steps: whichever ends first; 0: not given */
     int64_t accumulate;                              /* micro-batches of a step; 0: 1 */
+    int64_t grains;                                  /* 0: none */
     int64_t precision;                               /* TRAINER_F32, TRAINER_BF16 */
     int64_t strategy;                                /* an lks_strategy */
     int64_t bucket;                                  /* bytes; 0: chosen */

@@ -135,6 +135,7 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .bucket_nbytes = (size_t)p->flags->bucket,
                                                      .compression = {.kind = (lks_compression_kind)p->flags->compress,
                                                                      .rank = (int)p->flags->compress_rank},
+                                                     .grains = p->flags->grains,
                                                      .is_timed = p->flags->prints_program});
 }
 

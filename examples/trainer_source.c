@@ -30,6 +30,7 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
     options.batch = flags->batch;
     options.seed = (uint64_t)flags->seed;
     options.shard = job->shard;
+    options.grains = flags->grains;
     options.rank = lks_group_rank(job->group);
     options.n_ranks = lks_group_size(job->group);
     lks_status status = lks_loader_create(&sets->loader, job->train_set, &options);

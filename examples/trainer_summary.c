@@ -66,6 +66,7 @@ static cJSON *make_summary(const trainer_progress *p, const char *params_sha256,
     cJSON_AddStringToObject(s, "transport", lks_group_transport(p->job->group));
     cJSON_AddStringToObject(s, "device", lks_device_name(p->job->device));
     cJSON_AddStringToObject(s, "precision", p->flags->precision == TRAINER_BF16 ? "bf16" : "f32");
+    cJSON_AddNumberToObject(s, "grains", (double)p->flags->grains);
     cJSON_AddStringToObject(s, "compress", compress_name(p->flags->compress));
     cJSON_AddNumberToObject(s, "epochs", (double)n_epochs);
     cJSON_AddNumberToObject(s, "steps", (double)p->step);

@@ -15,17 +15,19 @@ static lks_status evaluate(void *context, lks_trainer *trainer, trainer_split sp
     return lks_trainer_evaluate_text(trainer, tokens, count, metrics);
 }
 
-lks_status trainer_text_create(trainer_text *text, const char *directory, lks_text_level level, int64_t batch,
-                               int64_t n_steps, lks_group *group) {
+lks_status trainer_text_create(trainer_text *text, const char *directory, lks_text_level level, int64_t n_steps,
+                               const trainer_flags *flags, lks_group *group) {
     *text = (trainer_text){0};
     lks_status status = lks_text_read(&text->text, directory, &(lks_text_options){.level = level, .least_tokens = 2});
     if (status != LKS_OK) return status;
     int64_t count;
     const int32_t *tokens = lks_text_tokens(text->text, LKS_SPLIT_TRAIN, &count);
-    status = lks_windows_create(
-        &text->windows, tokens, count,
-        &(lks_windows_options){
-            .batch = batch, .n_steps = n_steps, .rank = lks_group_rank(group), .n_ranks = lks_group_size(group)});
+    status = lks_windows_create(&text->windows, tokens, count,
+                                &(lks_windows_options){.batch = flags->batch,
+                                                       .n_steps = n_steps,
+                                                       .grains = flags->grains,
+                                                       .rank = lks_group_rank(group),
+                                                       .n_ranks = lks_group_size(group)});
     if (status != LKS_OK) {
         lks_text_destroy(text->text);
         text->text = NULL;

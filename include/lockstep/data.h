@@ -125,6 +125,7 @@ typedef struct lks_loader_options {
     uint64_t seed;  /* order of samples depends on (seed, epoch) only */
     int no_shuffle; /* 1: file order, for evaluation */
     lks_shard_mode shard;
+    int64_t grains; /* G, a power of two that n_ranks divides; 0: none. Then both shard modes are the same: see below */
     int rank, n_ranks;      /* this rank's share; n_ranks 0: all of it */
     int n_workers;          /* prefetch threads: 0: chosen by the free CPUs; -1: none, batches are made in the call */
     const int64_t *indices; /* use only these samples (copied); NULL: all */
@@ -149,9 +150,12 @@ typedef struct lks_loader lks_loader;
 
 /* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short. Allocates
  * all that it will ever need. A loader may be used by one thread at a time.
- * Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks, rank outside the world, an index outside the data
- * set, augmentation of what is no image or by a padding of more than its size, each named; LKS_ERR_MEMORY,
- * LKS_ERR_SYSTEM. */
+ * With grains a step's B samples are cut into G shards, grain g getting samples gB/G to (g+1)B/G, rounded down, and
+ * rank r the grains rG/n to (r+1)G/n, as one block: the cuts are the same for any n. Of a batch smaller than G some
+ * grains, and then some ranks, have no sample. Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks
+ * (without grains), grains that are no power of two or that n_ranks does not divide, rank outside the world, an index
+ * outside the data set, augmentation of what is no image or by a padding of more than its size, each named;
+ * LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch. */
@@ -171,6 +175,7 @@ LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset,
 typedef struct lks_windows_options {
     int64_t batch;     /* columns of all ranks; required */
     int64_t n_steps;   /* T; required */
+    int64_t grains;    /* as lks_loader_options has them, of columns; 0: none */
     int rank, n_ranks; /* this rank's share; n_ranks 0: all of it */
 } lks_windows_options;
 
@@ -180,10 +185,10 @@ typedef struct lks_windows lks_windows;
  * cut into `batch` columns, contiguous stretches of the text of equal length (the last one shorter where they do not
  * come out even), and a step shows the next T of every column, so that each continues where it stopped in the step
  * before. Each of the count - 1 labels comes exactly once an epoch; what is missing in the last window and the last
- * column has label -1, input 0. Rank r gets a contiguous block of columns, as with LKS_SHARD_BLOCKS. `tokens` must
- * outlive the windows.
- * Errors: LKS_ERR_ARGUMENT: n_steps < 1, a batch of fewer columns than 1 or than n_ranks, or of more than there are
- * labels, rank outside the world, each named; LKS_ERR_MEMORY. */
+ * column has label -1, input 0. Rank r gets a contiguous block of columns, as with LKS_SHARD_BLOCKS or by its grains.
+ * `tokens` must outlive the windows.
+ * Errors: LKS_ERR_ARGUMENT: n_steps < 1, a batch of fewer columns than 1 or (without grains) than n_ranks, or of more
+ * than there are labels, grains as for a loader, rank outside the world, each named; LKS_ERR_MEMORY. */
 LKS_API lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int64_t count,
                                       const lks_windows_options *options);
 LKS_API void lks_windows_destroy(lks_windows *windows);

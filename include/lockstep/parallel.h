@@ -132,8 +132,10 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
 
 /* Adds this rank's gradients (as above, the sum over its samples) and `mine` to what the next step takes in: a batch
  * too large for memory is computed piece by piece. Not collective: ranks may accumulate as often as they like; nothing
- * is communicated before the step. The first call allocates as much as the gradients take. Numerics: pieces are added
- * in the order of the calls. Errors: LKS_ERR_MEMORY. */
+ * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
+ * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own gradients
+ * the last of them, are added in canonical order over the calls; one without samples is zeros. Errors: LKS_ERR_MEMORY.
+ */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
 

@@ -27,12 +27,13 @@ typedef struct lks_trainer_options {
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
     int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
+    int64_t grains;          /* G: the same bits at every world size that divides G; see below. 0: none */
     int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
     const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches */
     int n_states;
-    lks_strategy strategy; /* how the ranks share the work; parallel.h */
-    size_t bucket_nbytes;  /* 0: chosen */
-    lks_compression compression;
+    lks_strategy strategy;       /* how the ranks share the work; parallel.h */
+    size_t bucket_nbytes;        /* 0: chosen */
+    lks_compression compression; /* of gradients between hosts */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. */
@@ -42,17 +43,26 @@ typedef struct lks_metrics {
     double lr, grad_norm; /* of a step; grad_norm: before clipping, 0 where the optimizer does not clip */
 } lks_metrics;
 
+/* With grains a global batch is cut into G shards, a power of two, whatever the number of ranks is. A rank computes its
+ * G/n of them one after the other, each as a batch of its own, and adds them up the balanced tree that the ranks
+ * continue; so parameters and figures have the same bits for every n that divides G. The batches have to be cut
+ * likewise: loader and windows take the same `grains`. Batch norm's statistics are those of a grain. Grains are pieces
+ * already: accumulate stays 0 or 1. Gradients are not compressed, but by a hook that keeps the order.
+ * docs/determinism.md says more, and what it costs. */
+
 /* Makes the store (parameters, gradients) of `loss` and what updates it. The graph and the group must outlive it.
  * Collective. An option that cannot be meant (lr NaN, Nesterov's momentum without momentum, a state that does not fit)
  * fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait.
  * Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create; LKS_ERR_UNSUPPORTED: a graph on a
- * device that does not compute in f32, which batches are in; LKS_ERR_ARGUMENT: an option. */
+ * device that does not compute in f32, which batches are in; LKS_ERR_ARGUMENT: an option, such as grains that the world
+ * size does not divide; LKS_ERR_MISMATCH: ranks with different grains. */
 LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 
 /* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
  * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
- * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); LKS_ERR_ARGUMENT: a label outside C. */
+ * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); LKS_ERR_ARGUMENT: a label outside C;
+ * LKS_ERR_MISMATCH: the ranks' batches are not parts of one, or not cut in the trainer's grains. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
@@ -102,15 +112,14 @@ typedef struct lks_position {
 } lks_position;
 
 /* Everything that a run needs to go on to the same bits: weights, the optimizer's state ("optimizer.<name>.m", ".v"),
- * steps, position, seed, rule ("trainer.counters", "trainer.rule"). Does not depend on the number of ranks. Collective;
- * rank 0 writes.
- * Errors: LKS_ERR_ARGUMENT where step is not in 0..steps_per_epoch, or epoch * steps_per_epoch + step is not the number
- * of steps that the trainer has made. */
+ * steps, position, seed, grains, rule ("trainer.counters", "trainer.rule"). Does not depend on the number of ranks.
+ * Collective; rank 0 writes. Errors: LKS_ERR_ARGUMENT where step is not in 0..steps_per_epoch, or epoch *
+ * steps_per_epoch + step is not the number of steps that the trainer has made. */
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
 /* Goes on from there; `position` says which steps_per_epoch, global_batch and data_hash are expected, and is then where
  * to begin.
  * Collective; every rank reads its part.
- * Errors: also LKS_ERR_ARGUMENT where seed, rule, steps_per_epoch, global_batch or data_hash differ, by name;
+ * Errors: also LKS_ERR_ARGUMENT where seed, rule, grains, steps_per_epoch, global_batch or data_hash differ, by name;
  * LKS_ERR_MISMATCH where ranks read different files. Nothing is overwritten then. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
 

@@ -224,6 +224,7 @@ typedef struct lksi_sampler {
     int64_t batch;      /* of all ranks in one step */
     int64_t rank_batch; /* LKS_SHARD_BATCHES: of one rank */
     int64_t n_ranks, rank;
+    int64_t grains; /* 0: none */
     lks_shard_mode shard;
     bool is_shuffled;
     uint64_t seed;
@@ -239,7 +240,7 @@ typedef struct lksi_share {
 /* Checks `options` against `dataset`; keeps a pointer to options->indices. */
 lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, const lks_loader_options *options);
 int64_t lksi_sampler_steps(const lksi_sampler *sampler);
-/* The largest share of any step. */
+/* No step's share is larger. */
 int64_t lksi_sampler_max_share(const lksi_sampler *sampler);
 lksi_share lksi_sampler_share(const lksi_sampler *sampler, int64_t step);
 /* Writes the epoch's order of all ranks' samples (`count` of them): the same whatever rank and n_ranks are. */

@@ -8,6 +8,7 @@
  *     column 2 t9 t10 -      -   -  -
  */
 #include "data/data_internal.h"
+#include "data/grains.h"
 
 struct lks_windows {
     const int32_t *tokens;
@@ -82,7 +83,8 @@ static lks_status check_options(const lks_windows_options *options, int n_ranks,
         return lksi_error(LKS_ERR_ARGUMENT, "windows of %lld steps, 1..%d are possible", (long long)options->n_steps,
                           INT32_MAX);
     if (batch < 1) return lksi_error(LKS_ERR_ARGUMENT, "a batch of %lld columns", batch);
-    if (batch < n_ranks)
+    LKS_TRY(lksi_grains_check(options->grains, n_ranks));
+    if (batch < n_ranks && options->grains == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a batch of %lld columns is smaller than the %d ranks", batch, n_ranks);
     if (batch > n_labels)
         return lksi_error(LKS_ERR_ARGUMENT, "a batch of %lld columns, but a text of only %lld labels", batch,
@@ -101,6 +103,7 @@ lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int6
                                   .batch = options->batch,
                                   .n_ranks = n_ranks,
                                   .rank = options->rank,
+                                  .grains = options->grains,
                                   .shard = LKS_SHARD_BLOCKS};
     *created = (lks_windows){
         .tokens = tokens,

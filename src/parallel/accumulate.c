@@ -1,7 +1,48 @@
-/* Gradients of several passes, kept aside until a step takes them in. */
+/* Gradients of several passes, kept aside until a step takes them in.
+ *
+ * They are added up the balanced tree over the order of the calls, as ranks are, by a binary counter: partial i holds
+ * the sum of 2^i passes where bit i of the number of passes is set, and nothing elsewhere. The step's own gradients are
+ * the last leaf.
+ *
+ *     passes   1     2       3           4           5                the step after 5: [0 1 2 3] + ([4] + its own)
+ *     partials [0]   [0 1]   [0 1] [2]   [0 1 2 3]   [0 1 2 3] [4]
+ *
+ * So a rank that brings 2^k passes has made a whole subtree of them, which the ranks' own tree continues: the bits do
+ * not depend on how the leaves are divided. A pass without samples is a leaf of zeros, and not left out: it would be
+ * added as such where it is all that a rank has, and -0 + 0 is 0. */
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
+
+enum { BLOCK_NBYTES = 4096 }; /* a block goes up all levels while it is in L1 */
+
+static lks_type type_of(const lks_distributed_optimizer *optimizer) {
+    return lksi_store_device(optimizer->store)->float_type;
+}
+
+static size_t block_of(const lks_distributed_optimizer *optimizer) {
+    return BLOCK_NBYTES / lks_type_nbytes(type_of(optimizer));
+}
+
+static bool holds(const lks_distributed_optimizer *optimizer, int level) {
+    return (optimizer->n_pending >> level & 1) != 0;
+}
+
+/* Where the next pass ends up, combined with all below. */
+static int first_free_level(const lks_distributed_optimizer *optimizer) {
+    int level = 0;
+    while (holds(optimizer, level)) level++;
+    return level;
+}
+
+static char *partial_at(const lks_distributed_optimizer *optimizer, int level, size_t element) {
+    return (char *)optimizer->partials[level].gradients + element * lks_type_nbytes(type_of(optimizer));
+}
+
+/* piece = earlier + piece */
+static void combine(const lks_distributed_optimizer *optimizer, const void *earlier, void *piece, size_t count) {
+    lksi_reduce_many(piece, (const void *[]){earlier, piece}, NULL, 2, count, type_of(optimizer), LKS_SUM);
+}
 
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
     sums->n_samples += mine->n_samples;
@@ -9,53 +50,67 @@ void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
     sums->n_correct += mine->n_correct;
 }
 
-static void combine(const lks_distributed_optimizer *optimizer, size_t begin, size_t count, bool into_pending) {
-    lks_type type = lksi_store_device(optimizer->store)->float_type;
-    size_t offset = begin * lks_type_nbytes(type);
-    char *pending = (char *)optimizer->pending + offset;
-    char *gradients = (char *)lksi_store_gradients(optimizer->store) + offset;
-    lksi_reduce_many(into_pending ? pending : gradients, (const void *[]){pending, gradients}, NULL, 2, count, type,
-                     LKS_SUM);
+/* Puts a pass's gradients, NULL for zeros, together with all below `level` and there. */
+static void carry_gradients(lks_distributed_optimizer *optimizer, int level, const char *gradients) {
+    _Alignas(64) char piece[BLOCK_NBYTES];
+    size_t all = lksi_store_padded_count(optimizer->store), nbytes_each = lks_type_nbytes(type_of(optimizer));
+    size_t count = block_of(optimizer);
+    for (size_t begin = 0; begin < all; begin += count) {
+        if (all - begin < count) count = all - begin;
+        if (gradients != NULL)
+            memcpy(piece, gradients + begin * nbytes_each, count * nbytes_each);
+        else
+            memset(piece, 0, count * nbytes_each);
+        for (int i = 0; i < level; i++) combine(optimizer, partial_at(optimizer, i, begin), piece, count);
+        memcpy(partial_at(optimizer, level, begin), piece, count * nbytes_each);
+    }
 }
 
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
-    if (!(mine->n_samples > 0)) return LKS_OK;
     if (optimizer->n_told > 0)
         return lksi_group_fail(optimizer->group, lksi_error(LKS_ERR_STATE,
                                                             "gradients cannot be put aside on rank %d: they are being "
                                                             "sent; lks_distributed_optimizer_no_sync comes before the "
                                                             "backward pass of a piece",
                                                             lks_group_rank(optimizer->group)));
-    size_t count = lksi_store_padded_count(optimizer->store);
-    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
-    if (optimizer->pending == NULL) optimizer->pending = lksi_alloc_array(count, nbytes_each);
-    if (optimizer->pending == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
-    if (optimizer->has_pending) {
-        combine(optimizer, 0, count, true);
-    } else {
-        memcpy(optimizer->pending, lksi_store_gradients(optimizer->store), count * nbytes_each);
-        optimizer->pending_sums = (lks_step_sums){0};
-    }
-    lksi_sums_add(&optimizer->pending_sums, mine);
-    optimizer->has_pending = true;
+    int level = first_free_level(optimizer);
+    lksi_partial *partial = &optimizer->partials[level];
+    if (partial->gradients == NULL)
+        partial->gradients =
+            lksi_alloc_array(lksi_store_padded_count(optimizer->store), lks_type_nbytes(type_of(optimizer)));
+    if (partial->gradients == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
+    carry_gradients(optimizer, level, mine->n_samples > 0 ? lksi_store_gradients(optimizer->store) : NULL);
+    partial->sums = *mine;
+    for (int i = 0; i < level; i++) lksi_sums_add(&partial->sums, &optimizer->partials[i].sums);
+    optimizer->n_pending++;
     return LKS_OK;
 }
 
 void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums) {
-    if (!optimizer->has_pending) return;
-    lks_step_sums last = *sums;
-    *sums = optimizer->pending_sums;
-    lksi_sums_add(sums, &last);
+    for (int level = 0; optimizer->n_pending >> level > 0; level++)
+        if (holds(optimizer, level)) lksi_sums_add(sums, &optimizer->partials[level].sums);
 }
 
 void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count) {
-    if (optimizer->has_pending) combine(optimizer, begin, count, false);
+    char *gradients = lksi_store_gradients(optimizer->store);
+    size_t nbytes_each = lks_type_nbytes(type_of(optimizer)), step = block_of(optimizer), end = begin + count;
+    if (optimizer->n_pending == 0) return;
+    for (; begin < end; begin += step) {
+        if (end - begin < step) step = end - begin;
+        for (int level = 0; optimizer->n_pending >> level > 0; level++)
+            if (holds(optimizer, level))
+                combine(optimizer, partial_at(optimizer, level, begin), gradients + begin * nbytes_each, step);
+    }
 }
+
+void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->n_pending = 0; }
 
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer) {
-    if (optimizer->pending == NULL) return 0;
-    return lksi_store_padded_count(optimizer->store) * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    size_t n_made = 0;
+    for (int level = 0; level < LKSI_MAX_PARTIALS; level++) n_made += optimizer->partials[level].gradients != NULL;
+    return n_made * lksi_store_padded_count(optimizer->store) * lks_type_nbytes(type_of(optimizer));
 }
 
-void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->has_pending = false; }
-void lksi_pending_destroy(lks_distributed_optimizer *optimizer) { lksi_free(optimizer->pending); }
+void lksi_pending_release(lks_distributed_optimizer *optimizer) {
+    for (int level = 0; level < LKSI_MAX_PARTIALS; level++) lksi_free(optimizer->partials[level].gradients);
+}

@@ -104,7 +104,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer->buckets);
     lksi_free(optimizer->is_told);
     lksi_compressor_destroy(optimizer->compressor);
-    lksi_pending_destroy(optimizer);
+    lksi_pending_release(optimizer);
     lksi_clip_release(optimizer);
     lksi_free(optimizer);
 }
@@ -166,9 +166,19 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *
         update_buffers(optimizer, middle, end - middle, (const char *)gradient + (middle - begin) * nbytes_each);
 }
 
+/* As gradients are added: the figures, too, are those of any division into ranks. */
+static lks_step_sums add_up_tree(const lks_step_sums *sums, int count) {
+    if (count == 1) return sums[0];
+    int half = 1;
+    while (half * 2 < count) half *= 2;
+    lks_step_sums lower = add_up_tree(sums, half), upper = add_up_tree(sums + half, count - half);
+    lksi_sums_add(&lower, &upper);
+    return lower;
+}
+
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
-    *all = (lks_step_sums){0};
-    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) lksi_sums_add(all, &optimizer->sums[rank]);
+    *all = add_up_tree(optimizer->sums, lks_group_size(optimizer->group));
+    all->grad_norm = 0; /* given by no rank */
     if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
     optimizer->step++;
     optimizer->mean_scale = 1.0 / all->n_samples;

@@ -51,6 +51,13 @@ typedef struct lksi_bucket {
     int n_open;                  /* of these, those whose gradient the backward pass under way has yet to write */
 } lksi_bucket;
 
+/* The sum of 2^i accumulated passes, i its index. */
+typedef struct lksi_partial {
+    void *gradients; /* as the store's; NULL until needed first */
+    lks_step_sums sums;
+} lksi_partial;
+enum { LKSI_MAX_PARTIALS = 63 };
+
 struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
@@ -69,9 +76,8 @@ struct lks_distributed_optimizer {
     lks_step_sums own_sums; /* what this rank brings to the step under way */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
-    void *pending;          /* gradients accumulated for the next step; NULL until there were some */
-    lks_step_sums pending_sums;
-    bool has_pending;
+    int64_t n_pending;      /* passes accumulated for the next step; its bits say which partials hold something */
+    lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor; /* of buckets; NULL where gradients are not compressed */
     lksi_progress *progress;     /* runs the collectives of a step of buckets; NULL for a shared replica */
     bool *is_told;               /* once a program is attached: tensors whose gradient is final, by index */
@@ -91,20 +97,21 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *
                        size_t begin, size_t count, const void *gradient);
 /* What ranks must agree on before a step: its number and learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
-/* Adds the ranks' sums in rank order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
+/* Adds the ranks' sums in canonical order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 /* sums += mine */
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
 
 /* --- what was accumulated for this step (accumulate.c) --- */
 
-/* Adds its sums to `sums`. */
+/* Adds what was accumulated to this rank's sums, and to elements [begin, begin + count) of its gradients: each element
+ * once, before the step is over, which then clears it. */
 void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
-/* Combines it into elements [begin, begin + count) of the store's gradients. */
 void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
+/* Bytes that it takes on this rank. */
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer);
 void lksi_pending_clear(lks_distributed_optimizer *optimizer);
-void lksi_pending_destroy(lks_distributed_optimizer *optimizer);
+void lksi_pending_release(lks_distributed_optimizer *optimizer); /* its memory */
 
 /* --- buckets (buckets.c) --- */
 

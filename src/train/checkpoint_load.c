@@ -59,6 +59,7 @@ static lks_status check_counters(const lks_trainer *trainer, const char *path, c
         return lksi_error(LKS_ERR_FORMAT, "%s: a checkpoint of version %lld, this library reads %d", path,
                           (long long)counters->version, LKSI_CHECKPOINT_VERSION);
     LKS_TRY(check_number(path, "seed", counters->seed, (int64_t)trainer->options.seed));
+    LKS_TRY(check_number(path, "grains", counters->grains, trainer->options.grains));
     LKS_TRY(check_number(path, "the global batch", counters->global_batch, expected->global_batch));
     LKS_TRY(check_data(path, (uint64_t)counters->data_hash, expected->data_hash));
     LKS_TRY(check_number(path, "steps per epoch", counters->steps_per_epoch, expected->steps_per_epoch));

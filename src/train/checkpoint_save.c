@@ -9,7 +9,8 @@ static void fill_counters(const lks_trainer *trainer, const lks_position *positi
                                 .steps_per_epoch = position->steps_per_epoch,
                                 .global_batch = position->global_batch,
                                 .seed = (int64_t)trainer->options.seed,
-                                .data_hash = (int64_t)position->data_hash};
+                                .data_hash = (int64_t)position->data_hash,
+                                .grains = trainer->options.grains};
 }
 
 /* What no trainer would load is not saved either. */

@@ -1,5 +1,6 @@
 /* What a model carries from step to step, in checkpoints: whole columns of a text, so that a run may be resumed in the
- * middle of an epoch. Rows go to ranks as samples do with LKS_SHARD_BLOCKS. */
+ * middle of an epoch. Rows go to ranks as samples do with LKS_SHARD_BLOCKS, or by their grains. */
+#include "data/grains.h"
 #include "train/checkpoint.h"
 
 static void name_state(int i, char name[32]) { snprintf(name, 32, LKSI_TRAINER_PREFIX "state.%d", i); }
@@ -53,6 +54,11 @@ lks_status lksi_checkpoint_write_states(lks_trainer *trainer, lksi_checkpoint *c
 /* This rank's rows of a global batch. */
 static int64_t rows_of(const lks_trainer *trainer, int64_t global_batch, int64_t *begin) {
     int64_t rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
+    if (trainer->options.grains > 0) {
+        int64_t end;
+        lksi_grains_of_rank(trainer->options.grains, rank, size, global_batch, begin, &end);
+        return end - *begin;
+    }
     int64_t each = global_batch / size, n_larger = global_batch % size;
     *begin = rank * each + (rank < n_larger ? rank : n_larger);
     return each + (rank < n_larger);

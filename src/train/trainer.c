@@ -16,9 +16,7 @@ static lks_status check_options(lks_node *loss, const lks_trainer_options *optio
     if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
                           lks_type_name(lksi_graph_device(graph)->float_type));
-    if (options->accumulate < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
-    return LKS_OK;
+    return lksi_pieces_check_options(options);
 }
 
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
@@ -35,6 +33,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
         (void)lksi_group_fail(options->group, status);
         goto destroy_trainer;
     }
+    LKS_TRY_GOTO(lksi_pieces_agree(created), destroy_trainer);
     LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
                                               &(lks_distributed_options){.seed = options->seed,
                                                                          .strategy = options->strategy,
@@ -120,11 +119,11 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
 
 /* All pieces but the last are put aside; the step takes them in. */
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
-    int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
-    if (n > batch->count) n = batch->count;
+    int64_t n = lksi_pieces_count(trainer, batch);
+    LKS_TRY(lksi_pieces_check(trainer, batch));
     LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
     for (int64_t i = 0; i < n; i++) {
-        lks_batch piece = lksi_micro_batch(trainer, batch, i, n);
+        lks_batch piece = lksi_pieces_get(trainer, batch, i);
         *mine = (lks_step_sums){0};
         lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n);
         if (piece.n_labels > 0) /* the mean over no label is not a number */

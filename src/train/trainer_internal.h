@@ -63,8 +63,17 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
 /* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
 
-/* Piece `index` of `n`, at most batch->count, of this rank's part of a batch. */
-lks_batch lksi_micro_batch(const lks_trainer *trainer, const lks_batch *batch, int64_t index, int64_t n);
+/* --- pieces (pieces.c): a rank's part of a batch is computed in some, one after the other --- */
+
+/* LKS_ERR_ARGUMENT where grains and accumulate of the options cannot be meant. */
+lks_status lksi_pieces_check_options(const lks_trainer_options *options);
+/* LKS_ERR_MISMATCH where the ranks have different grains. Collective. */
+lks_status lksi_pieces_agree(lks_trainer *trainer);
+/* LKS_ERR_MISMATCH where `batch` is not made of this rank's grains. */
+lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch);
+int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch);
+/* One of them; a grain may be empty. */
+lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, int64_t index);
 
 /* The program for `batch` samples. */
 lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program);

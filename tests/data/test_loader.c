@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "data/data_internal.h"
+#include "data/grains.h"
 
 #include <string.h>
 
@@ -68,17 +69,17 @@ static void assert_is_permutation(const int64_t order[COUNT]) {
 }
 
 /* Two epochs on n_ranks ranks must have the order `expected`; it is filled in where it is empty (first entry -1). */
-static void check_world(lks_dataset *dataset, int n_ranks, int64_t batch, lks_shard_mode shard, int n_workers,
-                        int64_t expected[2][COUNT]) {
+static void check_world(lks_dataset *dataset, lks_loader_options options, int64_t expected[2][COUNT]) {
     lks_loader *loaders[8];
-    for (int rank = 0; rank < n_ranks; rank++)
-        loaders[rank] = make_loader(
-            dataset,
-            (lks_loader_options){
-                .batch = batch, .seed = 7, .shard = shard, .rank = rank, .n_ranks = n_ranks, .n_workers = n_workers});
+    int n_ranks = options.n_ranks;
+    int64_t batch = options.batch;
+    options.seed = 7;
+    for (options.rank = 0; options.rank < n_ranks; options.rank++)
+        loaders[options.rank] = make_loader(dataset, options);
     for (int epoch = 0; epoch < 2; epoch++) {
         int64_t order[COUNT];
-        int64_t step_count = shard == LKS_SHARD_BATCHES ? batch / n_ranks * n_ranks : batch;
+        bool is_whole = options.shard == LKS_SHARD_BATCHES && options.grains == 0;
+        int64_t step_count = is_whole ? batch / n_ranks * n_ranks : batch;
         collect_epoch(loaders, n_ranks, step_count, epoch, order);
         assert_is_permutation(order);
         if (expected[epoch][0] < 0) memcpy(expected[epoch], order, sizeof order);
@@ -96,11 +97,55 @@ static void every_sample_comes_once_in_an_order_that_no_option_but_seed_and_epoc
     for (size_t w = 0; w < 6; w++)
         for (size_t b = 0; b < 5; b++)
             for (size_t k = 0; k < 4; k++) {
-                check_world(dataset, worlds[w], batches[b], LKS_SHARD_BLOCKS, workers[k], expected);
-                check_world(dataset, worlds[w], batches[b], LKS_SHARD_BATCHES, workers[k], expected);
+                lks_loader_options options = {
+                    .batch = batches[b], .n_ranks = worlds[w], .n_workers = workers[k], .shard = LKS_SHARD_BLOCKS};
+                check_world(dataset, options, expected);
+                options.shard = LKS_SHARD_BATCHES;
+                check_world(dataset, options, expected);
             }
     assert_memory_not_equal(expected[0], expected[1], sizeof expected[0]);
     lks_dataset_destroy(dataset);
+}
+
+/* Also where a batch is smaller than the world, and some ranks never have a sample. */
+static void with_grains_every_sample_comes_once_in_the_same_order(void **state) {
+    (void)state;
+    static const int64_t batches[] = {1, 3, 5, 8, 13, 100, 1000};
+    lks_dataset *dataset = make_dataset(COUNT);
+    int64_t expected[2][COUNT] = {{-1}, {-1}};
+    check_world(dataset, (lks_loader_options){.batch = 10, .n_ranks = 1}, expected);
+    for (int64_t grains = 1; grains <= 64; grains *= 4)
+        for (int n_ranks = 1; n_ranks <= 8 && n_ranks <= grains; n_ranks *= 2)
+            for (size_t b = 0; b < sizeof batches / sizeof batches[0]; b++)
+                for (int shard = LKS_SHARD_BLOCKS; shard <= LKS_SHARD_BATCHES; shard++)
+                    check_world(
+                        dataset,
+                        (lks_loader_options){
+                            .batch = batches[b], .grains = grains, .n_ranks = n_ranks, .shard = (lks_shard_mode)shard},
+                        expected);
+    lks_dataset_destroy(dataset);
+}
+
+/* A rank's block is that of its grains, which are as long as one another but for one sample; of any length. */
+static void grains_are_cut_at_the_same_places_at_every_world_size(void **state) {
+    (void)state;
+    static const int64_t counts[] = {0, 1, 5, 7, 8, 53, 1000, INT64_MAX};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        for (int64_t grains = 1; grains <= LKSI_MAX_GRAINS; grains *= 32) {
+            int64_t count = counts[i], begin = 0, end = 0;
+            for (int64_t g = 0; g < grains; g += grains / 32 + 1) {
+                begin = lksi_grain_begin(g, grains, count), end = lksi_grain_begin(g + 1, grains, count);
+                assert_in_range(end - begin, count / grains, count / grains + (count % grains > 0));
+            }
+            assert_true(lksi_grain_begin(0, grains, count) == 0 && lksi_grain_begin(grains, grains, count) == count);
+            for (int64_t n_ranks = 1; n_ranks <= 8 && n_ranks <= grains; n_ranks *= 2)
+                for (int64_t rank = 0; rank < n_ranks; rank++) {
+                    lksi_grains_of_rank(grains, rank, n_ranks, count, &begin, &end);
+                    assert_int_equal(begin, lksi_grain_begin(rank * grains / n_ranks, grains, count));
+                    assert_int_equal(end, lksi_grain_begin((rank + 1) * grains / n_ranks, grains, count));
+                }
+        }
+    assert_int_equal(lksi_grain_begin(3, 8, 13), 4); /* 39 / 8 */
 }
 
 static void a_step_is_cut_into_blocks_or_batches(void **state) {
@@ -303,6 +348,9 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 8, .rank = 1}, "rank 1 is outside the world of 1"},
         {{.batch = 8, .n_ranks = -2}, "-2 ranks"},
         {{.batch = 8, .n_workers = -2}, "n_workers -2"},
+        {{.batch = 8, .grains = 3}, "grains 3; possible are powers of two"},
+        {{.batch = 8, .grains = -1}, "grains -1; possible are powers of two"},
+        {{.batch = 8, .grains = 8, .n_ranks = 3}, "8 grains cannot be divided equally among 3 ranks"},
         {{.batch = 8, .shard = (lks_shard_mode)5}, "shard mode 5"},
         {{.batch = 8, .indices = outside, .n_indices = 2}, "indices[1] is 101"},
         {{.batch = 8, .indices = outside, .n_indices = -1}, "n_indices is -1"},
@@ -341,6 +389,8 @@ static void an_allocation_that_fails_leaves_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sample_comes_once_in_an_order_that_no_option_but_seed_and_epoch_changes),
+        cmocka_unit_test(with_grains_every_sample_comes_once_in_the_same_order),
+        cmocka_unit_test(grains_are_cut_at_the_same_places_at_every_world_size),
         cmocka_unit_test(a_step_is_cut_into_blocks_or_batches),
         cmocka_unit_test(without_shuffling_samples_come_in_the_order_of_the_file_or_of_the_indices),
         cmocka_unit_test(shuffled_indices_stay_within_the_chosen_samples),

@@ -65,6 +65,19 @@ static void check_epoch(lks_windows **ranks, int n_ranks, int64_t count, int64_t
     for (int64_t i = 1; i < MAX_COUNT; i++) assert_int_equal(n_seen[i], i < count);
 }
 
+/* Two epochs on all ranks of a world. */
+static void check_world(int64_t count, lks_windows_options options) {
+    lks_windows *ranks[8];
+    for (options.rank = 0; options.rank < options.n_ranks; options.rank++)
+        ranks[options.rank] = make_windows(count, options);
+    for (int64_t epoch = 0; epoch < 2; epoch++) {
+        lks_batch end;
+        check_epoch(ranks, options.n_ranks, count, options.batch, options.n_steps, epoch);
+        for (int rank = 0; rank < options.n_ranks; rank++) assert_int_equal(lks_windows_next(ranks[rank], &end), 0);
+    }
+    for (int rank = 0; rank < options.n_ranks; rank++) lks_windows_destroy(ranks[rank]);
+}
+
 static void every_token_is_predicted_exactly_once(void **state) {
     (void)state;
     static const int64_t counts[] = {9, 10, 101, 997, 1000}, batches[] = {1, 2, 7, 8}, lengths[] = {1, 3, 35, 2000};
@@ -72,21 +85,20 @@ static void every_token_is_predicted_exactly_once(void **state) {
     for (size_t c = 0; c < 5; c++)
         for (size_t b = 0; b < 4; b++)
             for (size_t t = 0; t < 4; t++)
-                for (size_t w = 0; w < 4 && worlds[w] <= batches[b]; w++) {
-                    lks_windows *ranks[8];
-                    for (int rank = 0; rank < worlds[w]; rank++)
-                        ranks[rank] = make_windows(counts[c], (lks_windows_options){.batch = batches[b],
-                                                                                    .n_steps = lengths[t],
-                                                                                    .rank = rank,
-                                                                                    .n_ranks = worlds[w]});
-                    for (int64_t epoch = 0; epoch < 2; epoch++) {
-                        lks_batch end;
-                        check_epoch(ranks, worlds[w], counts[c], batches[b], lengths[t], epoch);
-                        for (int rank = 0; rank < worlds[w]; rank++)
-                            assert_int_equal(lks_windows_next(ranks[rank], &end), 0);
-                    }
-                    for (int rank = 0; rank < worlds[w]; rank++) lks_windows_destroy(ranks[rank]);
-                }
+                for (size_t w = 0; w < 4 && worlds[w] <= batches[b]; w++)
+                    check_world(counts[c], (lks_windows_options){
+                                               .batch = batches[b], .n_steps = lengths[t], .n_ranks = worlds[w]});
+}
+
+/* Also where there are fewer columns than ranks. */
+static void with_grains_every_token_is_predicted_exactly_once(void **state) {
+    (void)state;
+    static const int64_t batches[] = {1, 3, 8, 11};
+    for (size_t b = 0; b < 4; b++)
+        for (int64_t grains = 1; grains <= 16; grains *= 4)
+            for (int n_ranks = 1; n_ranks <= 8 && n_ranks <= grains; n_ranks *= 2)
+                check_world(997, (lks_windows_options){
+                                     .batch = batches[b], .n_steps = 35, .grains = grains, .n_ranks = n_ranks});
 }
 
 static void a_small_text_is_cut_as_the_drawing_says(void **state) {
@@ -168,6 +180,10 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 100, .n_steps = 5}, 100, "a text of only 99 labels"},
         {{.batch = 1, .n_steps = 5}, 1, "a text of only 0 labels"},
         {{.batch = 1, .n_steps = 5}, 0, "a text of only 0 labels"},
+        {{.batch = 8, .n_steps = 5, .grains = 12}, 100, "grains 12; possible are powers of two"},
+        {{.batch = 8, .n_steps = 5, .grains = 2, .n_ranks = 4},
+         100,
+         "2 grains cannot be divided equally among 4 ranks"},
         {{.batch = 4, .n_steps = 0}, 100, "windows of 0 steps"},
         {{.batch = 4, .n_steps = -3}, 100, "windows of -3 steps"},
         {{.batch = 8, .n_steps = 5, .n_ranks = 4, .rank = 4}, 100, "rank 4 is outside the world of 4"},
@@ -204,6 +220,7 @@ static void an_allocation_that_fails_leaves_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_token_is_predicted_exactly_once),
+        cmocka_unit_test(with_grains_every_token_is_predicted_exactly_once),
         cmocka_unit_test(a_small_text_is_cut_as_the_drawing_says),
         cmocka_unit_test(columns_go_on_where_they_stopped_and_ranks_share_them_out),
         cmocka_unit_test(seek_and_rewind_go_to_any_step_of_any_epoch),

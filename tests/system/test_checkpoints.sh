@@ -118,7 +118,7 @@ for name in sorted(header):
     if not name.startswith(("optimizer.", "trainer.")):
         weights.update(body[slice(*header[name]["data_offsets"])])
 assert weights.hexdigest() == sys.argv[2], "the weights hash to " + weights.hexdigest()
-counters = struct.unpack("<8q", body[slice(*header["trainer.counters"]["data_offsets"])])
+counters = struct.unpack("<9q", body[slice(*header["trainer.counters"]["data_offsets"])])
 assert counters[1] == 40, counters
 PYTHON
 train 2 --save "$work/checkpoint"

@@ -52,6 +52,8 @@ for strategy in shared sharded; do
   check "compression is refused with strategy $strategy" refused 1 \
     "only bucketed gradients are compressed; strategy '$strategy' was asked for"
 done
+run "$lockstep" run -n 2 "$mlp" --grains 4 --compress bf16
+check "compression is refused with grains" refused 2 "--grains and --compress exclude each other"
 run "$lockstep" run -n 2 "$mlp" --compress zip
 check "an unknown kind is named, with those there are" refused 2 \
   "--compress cannot be 'zip'; possible: none, bf16, f16, powersgd"

@@ -110,8 +110,6 @@ run "$lockstep" run -n 2 "$mnist" --frobnicate 3
 check "an unknown flag is named" refused 2 "unknown flag '--frobnicate'"
 run "$lockstep" run -n 2 "$mnist" --epochs many
 check "a bad value is named with its flag" refused 2 "--epochs cannot be 'many'; possible: 1 to 1000000"
-run "$lockstep" run -n 2 "$mnist" --grains 4
-check "a flag that is not built yet is refused by name" refused 2 "--grains is not built yet"
 run "$lockstep" run -n 2 "$mlp" --bucket 0
 check "buckets of nothing are refused" refused 2 "--bucket cannot be '0'; possible: 1 and more"
 run "$lockstep" run -n 2 "$mlp" --strategy ring
