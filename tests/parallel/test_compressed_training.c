@@ -3,6 +3,7 @@
  */
 #include "strategy_run.h"
 
+#include <lockstep/train.h>
 #include <math.h>
 
 static lks_status sum_exactly(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
@@ -125,6 +126,29 @@ static void ranks_that_compress_differently_are_told(void **state) {
     run_ranks(3, one_cannot_be_meant, NULL);
 }
 
+static int grains_refuse(void *argument) {
+    (void)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_trainer *trainer;
+    RANK_OK(lks_init(&s->group, NULL));
+    strategy_build(s);
+    RANK_CHECK(lks_trainer_create(&trainer, s->loss,
+                                  &(lks_trainer_options){.group = s->group,
+                                                         .features = s->x,
+                                                         .labels = s->y,
+                                                         .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                                                         .grains = 2,
+                                                         .compression = kinds[0]}) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "with 2 grains gradients cannot be compressed") != NULL);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void bits_for_every_number_of_ranks_and_compression_exclude_each_other(void **state) {
+    (void)state;
+    run_ranks(2, grains_refuse, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_trains_like_exact_gradients),
@@ -132,6 +156,7 @@ int main(void) {
         cmocka_unit_test(what_it_keeps_is_counted),
         cmocka_unit_test(strategies_without_sums_of_gradients_refuse),
         cmocka_unit_test(ranks_that_compress_differently_are_told),
+        cmocka_unit_test(bits_for_every_number_of_ranks_and_compression_exclude_each_other),
     };
     return run_group(tests);
 }
