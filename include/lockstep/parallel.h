@@ -41,15 +41,17 @@ typedef enum lks_strategy {
  * other bits than one that was not interrupted. It is a sum over samples, as gradients are here: a short last batch,
  * whose mean is over fewer samples, gives what was held back that much more weight. Averages of statistics (batch
  * norm's) are never compressed. A group of one rank has nothing to send: its sum is exact. Gradients that are not
- * finite come out not finite, and are not held back. Source: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient
- * descent", 2014; Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD and other gradient compression
- * schemes", 2019. */
+ * finite come out not finite, and are not held back.
+ *
+ * Source: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
+ * "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */
 typedef enum lks_compression_kind {
     LKS_COMPRESS_NONE,
     /* 16 bits an element, both ways: half of f32's bytes. Every rank adds up one slice of the gradients, rounds the sum
      * again and holds back that error too (Tang, Yu, Lian, Zhang, Liu, "DoubleSqueeze", 2019). f16 has 3 bits more than
      * bf16; each block of it carries a power of two of its own that brings its largest element to 2^14..2^15, so that
-     * nothing overflows and what is 2^-38 of the largest is still seen. Keeps 4 bytes an element on every rank. */
+     * nothing overflows and what is 2^-38 of the largest is still seen. Keeps 4 bytes an element on every rank, and as
+     * many for each of the largest bucket's. */
     LKS_COMPRESS_BF16,
     LKS_COMPRESS_F16,
     /* A gradient with 2 dimensions or more is taken as a matrix M (m,n) of its first dimension by all others, and sent
@@ -133,8 +135,9 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
 /* Adds this rank's gradients (as above, the sum over its samples) and `mine` to what the next step takes in: a batch
  * too large for memory is computed piece by piece. Not collective: ranks may accumulate as often as they like; nothing
  * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
- * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own gradients
- * the last of them, are added in canonical order over the calls; one without samples is zeros. Errors: LKS_ERR_MEMORY.
+ * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
+ * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
+ * LKS_ERR_MEMORY.
  */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
