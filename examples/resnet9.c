@@ -61,11 +61,12 @@ static void set_recipe(trainer_job *job, int64_t recipe, const trainer_flags *fl
 
 static int train(const trainer_flags *flags, int64_t recipe, lks_group *group, lks_device *device, const sets *data) {
     lks_graph *g = lks_graph_create(device);
+    lks_batch_norm_options norm = {.is_synchronised = flags->syncs_batch_norm};
     lks_node *x = lks_input(g, "image", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 32, 32});
     trainer_job job = {.name = "resnet9",
                        .group = group,
                        .device = device,
-                       .logits = resnet9(x),
+                       .logits = resnet9_with(x, &norm),
                        .features = x,
                        .labels = lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH}),
                        .train_set = data->train,
@@ -97,7 +98,7 @@ static int resnet9_main(int argc, char **argv) {
          .choices = "plain|fast"},
         {.name = NULL},
     };
-    trainer_flags flags = {.batch = 128, .seed = 1, .num_threads = 1};
+    trainer_flags flags = {.batch = 128, .seed = 1, .num_threads = 1, .has_batch_norm = 1};
     trainer_flags_parse(&flags, own, argc, argv);
     if (flags.lr == 0) flags.lr = recipe == PLAIN ? 1e-3 : 1e-2;
     if (flags.epochs == 0 && flags.steps == 0) flags.epochs = recipe == PLAIN ? 10 : 30;

@@ -12,5 +12,7 @@
  *
  * Convolutions begin Kaiming-uniform, everything else as in PyTorch. */
 lks_node *resnet9(lks_node *x);
+/* The same with options of every batch norm. */
+lks_node *resnet9_with(lks_node *x, const lks_batch_norm_options *norm);
 
 #endif

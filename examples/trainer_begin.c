@@ -26,45 +26,10 @@ int trainer_all_ok(lks_group *group, lks_status status) {
 /* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
  * wait for each other's steps. Returns 0 where all agree. */
 static int flags_differ(const trainer_flags *flags, const trainer_flag *own, lks_group *group) {
-    enum { N_SHARED = 17, N_MAX = 40 };
-    const char *names[N_MAX] = {"--epochs",      "--steps",        "--batch",         "--seed",      "--lr",
-                                "--num-threads", "--accumulate",   "--grains",        "--precision", "--save",
-                                "--init",        "--resume",       "--print-program", "--strategy",  "--bucket",
-                                "--compress",    "--compress-rank"};
-    double values[N_MAX] = {(double)flags->epochs,
-                            (double)flags->steps,
-                            (double)flags->batch,
-                            (double)flags->seed,
-                            flags->lr,
-                            (double)flags->num_threads,
-                            (double)flags->accumulate,
-                            (double)flags->grains,
-                            (double)flags->precision,
-                            flags->save != NULL, /* paths may differ between hosts, what is done may not */
-                            flags->init != NULL,
-                            flags->resume != NULL,
-                            flags->prints_program,
-                            (double)flags->strategy,
-                            (double)flags->bucket,
-                            (double)flags->compress,
-                            (double)flags->compress_rank};
-    double least[N_MAX], greatest[N_MAX];
-    size_t count = N_SHARED;
-    for (; own->name != NULL && count < N_MAX; own++) {
-        names[count] = own->name;
-        values[count++] = own->real != NULL ? *own->real : (double)*own->value;
-    }
-    lks_status status = lks_all_reduce(group, values, least, count, LKS_F64, LKS_MIN, NULL);
-    if (status == LKS_OK) status = lks_all_reduce(group, values, greatest, count, LKS_F64, LKS_MAX, NULL);
-    if (status != LKS_OK) return lks_report(status, NULL, 0);
-    for (size_t i = 0; i < count; i++) {
-        if (least[i] == greatest[i]) continue;
-        if (lks_group_rank(group) == 0)
-            fprintf(stderr, "lockstep: ranks were given different %s: from %.17g to %.17g\n", names[i], least[i],
-                    greatest[i]);
-        return 1;
-    }
-    return 0;
+    lks_option options[TRAINER_MAX_OPTIONS];
+    char values[TRAINER_MAX_OPTIONS][TRAINER_OPTION_NBYTES];
+    int n_options = trainer_flags_options(flags, own, options, values);
+    return !trainer_all_ok(group, lks_compare_options(group, options, n_options));
 }
 
 static int cannot(const char *path, const char *what, const char *why) {

@@ -118,8 +118,11 @@ static int store_switch(trainer_flags *flags, const char *flag) {
     const struct {
         const char *name;
         int *value;
-    } switches[] = {
-        {"--help", &flags->wants_help}, {"--quiet", &flags->is_quiet}, {"--print-program", &flags->prints_program}};
+    } switches[] = {{"--help", &flags->wants_help},
+                    {"--quiet", &flags->is_quiet},
+                    {"--print-program", &flags->prints_program},
+                    {"--sync-batch-norm", &flags->syncs_batch_norm},
+                    {"--check-gradients", &flags->checks_gradients}};
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
         if (strcmp(flag, switches[i].name) == 0) return *switches[i].value = 1;
     return 0;
@@ -134,31 +137,46 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->seed = defaults->seed;
 }
 
+enum { N_SHARED = 14 };
+
+/* The flags that are numbers or choices, but for --lr; a last one without a name ends them. */
+static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
+    const trainer_flag shared[N_SHARED] = {
+        {"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
+        {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
+        {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL, NULL},
+        {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
+        {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
+        {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
+        {"--grains", NULL, &flags->grains, 1, INT32_MAX, NULL, NULL},
+        {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
+        {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
+        {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
+        {"--compress-rank", NULL, &flags->compress_rank, 1, INT32_MAX, NULL, NULL},
+        {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
+        {"--check-replicas", NULL, &flags->check_replicas, 1, INT32_MAX, NULL, NULL},
+        {.name = NULL}};
+    memcpy(list, shared, sizeof shared);
+}
+
 static void refuse_combinations(trainer_flags *flags) {
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->syncs_batch_norm && !flags->has_batch_norm)
+        refuse(flags, "%s: the model has no batch norm%s", "--sync-batch-norm", "");
     if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
         refuse(flags, "%s goes with %s alone", "--compress-rank", "--compress powersgd");
     if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
         refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
+    if (flags->grains > 0 && flags->syncs_batch_norm) /* a grain's statistics are its own */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--sync-batch-norm");
     if (flags->grains > 0 && flags->compress != LKS_COMPRESS_NONE) /* what is left out depends on the ranks */
         refuse(flags, "%s and %s exclude each other", "--grains", "--compress");
 }
 
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
-    const trainer_flag shared[] = {{"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
-                                   {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
-                                   {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL, NULL},
-                                   {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
-                                   {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
-                                   {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
-                                   {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
-                                   {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
-                                   {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
-                                   {"--compress-rank", NULL, &flags->compress_rank, 1, INT32_MAX, NULL, NULL},
-                                   {"--grains", NULL, &flags->grains, 1, INT32_MAX, NULL, NULL},
-                                   {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
-                                   {.name = NULL}};
+    trainer_flag shared[N_SHARED];
+    list_shared(flags, shared);
     const trainer_flags defaults = *flags;
     for (int i = 1; i < argc && flags->error[0] == '\0'; i++) {
         if (store_switch(flags, argv[i])) continue;
@@ -171,6 +189,53 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     }
     refuse_combinations(flags);
     if (flags->wants_help) restore_defaults(flags, &defaults);
+}
+
+/* --- in words --- */
+
+/* As short as it can be, and different where the numbers are. */
+static void print_real(char text[TRAINER_OPTION_NBYTES], double value) {
+    snprintf(text, TRAINER_OPTION_NBYTES, "%.15g", value);
+    if (strtod(text, NULL) != value) snprintf(text, TRAINER_OPTION_NBYTES, "%.17g", value);
+}
+
+static void print_choice(char text[TRAINER_OPTION_NBYTES], const char *choices, int64_t position) {
+    for (; position > 0; position--) choices = strchr(choices, '|') + 1;
+    snprintf(text, TRAINER_OPTION_NBYTES, "%.*s", (int)strcspn(choices, "|"), choices);
+}
+
+static void print_value(char text[TRAINER_OPTION_NBYTES], const trainer_flag *flag) {
+    if (flag->real != NULL)
+        print_real(text, *flag->real);
+    else if (flag->choices != NULL)
+        print_choice(text, flag->choices, *flag->value);
+    else
+        snprintf(text, TRAINER_OPTION_NBYTES, "%lld", (long long)*flag->value);
+}
+
+int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, lks_option options[TRAINER_MAX_OPTIONS],
+                          char values[TRAINER_MAX_OPTIONS][TRAINER_OPTION_NBYTES]) {
+    trainer_flags copy = *flags; /* the list's entries could be written through */
+    trainer_flag shared[N_SHARED];
+    list_shared(&copy, shared);
+    /* Paths may differ between hosts, what is done may not. */
+    const trainer_flag others[] = {{.name = "--lr", .real = &copy.lr},
+                                   {"--save", NULL, &(int64_t){copy.save != NULL}, 0, 0, "no|yes", NULL},
+                                   {"--init", NULL, &(int64_t){copy.init != NULL}, 0, 0, "no|yes", NULL},
+                                   {"--resume", NULL, &(int64_t){copy.resume != NULL}, 0, 0, "no|yes", NULL},
+                                   {"--print-program", NULL, &(int64_t){copy.prints_program}, 0, 0, "no|yes", NULL},
+                                   {"--check-gradients", NULL, &(int64_t){copy.checks_gradients}, 0, 0, "no|yes", NULL},
+                                   {"--sync-batch-norm", NULL, &(int64_t){copy.syncs_batch_norm}, 0, 0, "no|yes", NULL},
+                                   {.name = NULL}};
+    const trainer_flag *const lists[] = {shared, others, own};
+    int count = 0;
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        for (const trainer_flag *flag = lists[i]; flag->name != NULL && count < TRAINER_MAX_OPTIONS; flag++) {
+            print_value(values[count], flag);
+            options[count] = (lks_option){flag->name, values[count]};
+            count++;
+        }
+    return count;
 }
 
 /* One flag whose default is a number; 0: it has none. */
@@ -190,25 +255,28 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     help_default("--batch N", "samples in one step, over all ranks", (double)flags->batch);
     help_default("--lr X", "learning rate", flags->lr);
     help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
-    printf(
-        "  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
-        "  --grains G         cut each step into G shards: the same bits on every number of ranks that divides G, a\n"
-        "                     power of two (none)\n"
-        "  --device NAME      cpu, reference\n"
-        "  --precision NAME   f32, bf16\n"
-        "  --num-threads N    threads of one rank's kernels (1)\n"
-        "  --transport NAME   auto, thread, shm, tcp\n"
-        "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
-        "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
-        "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"
-        "  --compress-rank R  of powersgd (4)\n"
-        "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
-        "  --init FILE        begin with the weights in a safetensors file\n"
-        "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
-        "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
-        "  --summary FILE     write the results as one JSON object\n"
-        "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
-        "  --quiet            only the last line\n");
+    printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
+           "  --grains G         cut each step into G shards, a power of two: the same bits on every number of ranks\n"
+           "                     that divides it (none)\n"
+           "  --device NAME      cpu, reference\n"
+           "  --precision NAME   f32, bf16\n"
+           "  --num-threads N    threads of one rank's kernels (1)\n"
+           "  --transport NAME   auto, thread, shm, tcp\n"
+           "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
+           "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
+           "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"
+           "  --compress-rank R  of powersgd (4)\n"
+           "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
+           "  --init FILE        begin with the weights in a safetensors file\n"
+           "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
+           "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
+           "  --summary FILE     write the results as one JSON object\n"
+           "  --check-replicas N compare all ranks' parameters every N steps (at the end only)\n"
+           "  --check-gradients  stop at a gradient that is no number, and say whose it is\n"
+           "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
+           "  --quiet            only the last line\n");
+    if (flags->has_batch_norm)
+        printf("  --sync-batch-norm  batch norms by the statistics of all ranks' samples, not each rank's own\n");
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
 }
 

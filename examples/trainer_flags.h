@@ -22,8 +22,11 @@ typedef struct trainer_flags {
     int64_t compress;                                /* an lks_compression_kind */
     int64_t compress_rank;                           /* of PowerSGD; 0: the library's default */
     double lr;
-    int is_quiet, prints_program;
-    char error[512]; /* what is wrong with the command line; empty where nothing is */
+    int64_t check_replicas; /* steps between two checks; 0: at the end only */
+    int is_quiet, prints_program, checks_gradients;
+    int has_batch_norm;   /* whether the example's model has any; the caller's word, not the command line's */
+    int syncs_batch_norm; /* by the statistics of all ranks' samples */
+    char error[512];      /* what is wrong with the command line; empty where nothing is */
     int wants_help;
 } trainer_flags;
 
@@ -42,6 +45,12 @@ typedef struct trainer_flag {
 /* Overwrites what the command line names; the rest keeps the defaults that the caller put in. Errors stay in
  * flags->error until ranks are known, so that one of them speaks for all. `own` ends with a NULL name. */
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv);
+
+/* What the ranks have to agree on, in words: a name and a value for each flag, `own` ones included; how many there are.
+ */
+enum { TRAINER_MAX_OPTIONS = 64, TRAINER_OPTION_NBYTES = 32 };
+int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, lks_option options[TRAINER_MAX_OPTIONS],
+                          char values[TRAINER_MAX_OPTIONS][TRAINER_OPTION_NBYTES]);
 
 /* Prints how to call `program`. After --help, `flags` hold the defaults: what the caller settles after parsing, too. */
 void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own);

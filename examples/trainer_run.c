@@ -95,18 +95,6 @@ static int finish(trainer_progress *p) {
     return p->is_speaker ? trainer_summary_write(p, params_sha256, wall_s) : 0;
 }
 
-/* Ranks that read other data would train on it without a word. */
-static int data_agree(const trainer_progress *p) {
-    lks_group *group = p->job->group;
-    double halves[2] = {(double)(p->source->hash >> 32), (double)(uint32_t)p->source->hash}, least[2], greatest[2];
-    lks_status status = lks_all_reduce(group, halves, least, 2, LKS_F64, LKS_MIN, NULL);
-    if (status == LKS_OK) status = lks_all_reduce(group, halves, greatest, 2, LKS_F64, LKS_MAX, NULL);
-    if (status != LKS_OK) return lks_report(status, NULL, 0), 0;
-    if (least[0] == greatest[0] && least[1] == greatest[1]) return 1;
-    if (p->is_speaker) fprintf(stderr, "lockstep: the ranks read different data sets\n");
-    return 0;
-}
-
 static int plan_steps(trainer_progress *p) {
     const trainer_flags *flags = p->flags;
     int64_t per_epoch = p->source->steps_per_epoch;
@@ -131,17 +119,20 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .optimizer = job->optimizer,
                                                      .seed = (uint64_t)p->flags->seed,
                                                      .accumulate = p->flags->accumulate,
+                                                     .grains = p->flags->grains,
                                                      .strategy = (lks_strategy)p->flags->strategy,
                                                      .bucket_nbytes = (size_t)p->flags->bucket,
                                                      .compression = {.kind = (lks_compression_kind)p->flags->compress,
                                                                      .rank = (int)p->flags->compress_rank},
-                                                     .grains = p->flags->grains,
-                                                     .is_timed = p->flags->prints_program});
+                                                     .is_timed = p->flags->prints_program,
+                                                     .data_hash = p->source->hash,
+                                                     .check_gradients = p->flags->checks_gradients,
+                                                     .check_every = p->flags->check_replicas});
 }
 
 /* What all ranks know is told by one of them. */
 static int run(trainer_progress *p) {
-    if (!data_agree(p) || !plan_steps(p)) return 1;
+    if (!plan_steps(p)) return 1;
     lks_status status = create_trainer(p);
     if (status == LKS_OK) status = trainer_checkpoint_begin(p);
     if (!trainer_all_ok(p->job->group, status)) return 1;

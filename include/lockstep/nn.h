@@ -49,6 +49,13 @@ LKS_API lks_node *lks_conv2d(lks_node *x, int64_t out_channels, int64_t kernel, 
 /* x (N,C,...): batch norm (1d and 2d) with eps 1e-5 and momentum 0.1, parameters "<name>.weight" (C), ones, and
  * "<name>.bias" (C), zeros; buffers "<name>.running_mean" and "<name>.running_var". */
 LKS_API lks_node *lks_batch_norm(lks_node *x, const char *name);
+
+typedef struct lks_batch_norm_options {
+    int is_synchronised; /* 1: by all ranks' batches together: lks_synchronised_batch_norm_function */
+} lks_batch_norm_options;
+
+/* lks_batch_norm with options, which may be NULL. */
+LKS_API lks_node *lks_batch_norm_with(lks_node *x, const char *name, const lks_batch_norm_options *options);
 /* x (...,K): eps 1e-5, parameters "<name>.weight" and "<name>.bias" (K). */
 LKS_API lks_node *lks_layer_norm(lks_node *x, const char *name);
 

@@ -75,6 +75,13 @@ LKS_API lks_node *lks_global_avg_pool2d(lks_node *x); /* (N,C,H,W) -> (N,C) */
  * unbiased variance counts as 0 too; PyTorch refuses that. Source: Ioffe, Szegedy, "Batch normalization", 2015. */
 LKS_API lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias, lks_node *running_mean,
                                           lks_node *running_var, double epsilon);
+/* The same by the statistics of all ranks' batches together, whatever part of it each rank has: as one rank with the
+ * whole batch, running statistics included. Of a batch in pieces, each piece has its own. A program that trains it
+ * needs lks_program_synchronise (parallel.h), which lks_trainer calls by itself; evaluation needs nothing. Where a
+ * channel has but one value on all ranks together, as above.
+ * Numerics: sums in f64 around the running mean. Source: as torch.nn.SyncBatchNorm. */
+LKS_API lks_node *lks_synchronised_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias,
+                                                       lks_node *running_mean, lks_node *running_var, double epsilon);
 /* x (...,K), weight (K), bias (K). Source: Ba, Kiros, Hinton, "Layer normalization", 2016. */
 LKS_API lks_node *lks_layer_norm_function(lks_node *x, lks_node *weight, lks_node *bias, double epsilon);
 

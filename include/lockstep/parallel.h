@@ -170,7 +170,41 @@ typedef struct lks_distributed_memory {
 LKS_API void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer,
                                               lks_distributed_memory *memory);
 
-/* Compares all ranks' parameters by hash. Collective.
+/* --- what goes wrong quietly --- */
+
+/* One thing that a rank was given, in words. */
+typedef struct lks_option {
+    const char *name, *value; /* value NULL: this rank has none */
+} lks_option;
+
+/* Are all ranks about to do the same? Compares the ranks' options by name, in any order; names are unique. Collective;
+ * costs a barrier where all is equal. lks_trainer does it by itself.
+ * Errors: LKS_ERR_MISMATCH on all ranks, whose text is a table, one line per option that differs and one column per
+ * kind of ranks. The group lives on. */
+LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
+
+/* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
+ * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once. Not for a program
+ * that is attached (lks_distributed_optimizer_attach): its gradients are on their way when the pass ends. Errors:
+ * LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
+LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
+
+/* --- programs with synchronised batch norms (lks_batch_norm_with) --- */
+
+/* From now on the program's forward and backward passes in training add up the batch norms' statistics over `group`: of
+ * every rank, at once and in the same order; a rank without samples is absent (below). The factors of
+ * lks_program_backward must make the ranks' losses parts of one sum (lks_distributed_optimizer_step's are such).
+ * `group` is used by the program's runs alone (lks_group_split makes one), and outlives them. A program without
+ * synchronised batch norms never uses it.
+ * Errors, of those passes: LKS_ERR_STATE without this call; those of the group. Where a pass of one rank fails, the
+ * group fails on all: none waits. */
+LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
+/* From the next pass on, where `is_absent`, this rank takes part in those sums, but counts nothing: for a rank without
+ * samples, which runs its program on anything and backward by factor 0, because the others wait for it. Its gradients
+ * are then 0. */
+LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
+
+/* Compares all ranks' parameters by hash. Collective. The group lives on.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 

@@ -34,6 +34,10 @@ typedef struct lks_trainer_options {
     lks_strategy strategy;       /* how the ranks share the work; parallel.h */
     size_t bucket_nbytes;        /* 0: chosen */
     lks_compression compression; /* of gradients between hosts */
+    uint64_t data_hash;          /* of what is trained on, compared between the ranks; 0: there is none */
+    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
+                            overlap then */
+    int64_t check_every; /* steps between two lks_check_replicas; 0: never */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. */
@@ -51,18 +55,24 @@ typedef struct lks_metrics {
  * docs/determinism.md says more, and what it costs. */
 
 /* Makes the store (parameters, gradients) of `loss` and what updates it. The graph and the group must outlive it.
- * Collective. An option that cannot be meant (lr NaN, Nesterov's momentum without momentum, a state that does not fit)
- * fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait.
- * Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create; LKS_ERR_UNSUPPORTED: a graph on a
- * device that does not compute in f32, which batches are in; LKS_ERR_ARGUMENT: an option, such as grains that the world
- * size does not divide; LKS_ERR_MISMATCH: ranks with different grains. */
+ * Collective: first of all the ranks compare model, options, device and instruction set, as lks_compare_options does,
+ * and before the first step what they know of its batch. An option that cannot be meant (lr NaN, Nesterov's momentum
+ * without momentum, a state that does not fit) fails the group, also where one rank alone was given it: the other ranks
+ * get LKS_ERR_PEER and do not wait. Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create;
+ * LKS_ERR_UNSUPPORTED: a graph on a device that does not compute in f32, which batches are in; LKS_ERR_ARGUMENT: an
+ * option, such as grains that the world size does not divide; LKS_ERR_MISMATCH: ranks differ, shown as a table.
+ * A model with synchronised batch norms gets a group of its own for them. All ranks then make `accumulate` passes a
+ * step, some perhaps without a sample, and each pass has statistics of its own. With grains such a model is refused:
+ * their statistics are their own. */
 LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 
 /* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
  * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
- * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); LKS_ERR_ARGUMENT: a label outside C;
- * LKS_ERR_MISMATCH: the ranks' batches are not parts of one, or not cut in the trainer's grains. */
+ * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named), or with check_gradients a gradient (step,
+ * rank and parameter, on all ranks; nothing was updated, and the group lives on); LKS_ERR_MISMATCH where with
+ * check_every the replicas differ, or where batches are not parts of one or not cut in the trainer's grains;
+ * LKS_ERR_ARGUMENT: a label outside C. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number

@@ -57,5 +57,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status);
 /* The group's first error, LKS_OK while it lives. */
 lks_status lksi_group_status(const lks_group *group);
 int64_t lksi_group_timeout_ms(const lks_group *group);
+/* What the group was made with; the same on all ranks. */
+lks_order lksi_group_order(const lks_group *group);
 
 #endif

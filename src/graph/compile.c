@@ -157,6 +157,14 @@ static lks_status append_final_reorders(compiler *c, const lksi_ir_node *node, c
     return LKS_OK;
 }
 
+/* Not every operator is a device's. */
+static lks_status lower(const compiler *c, const lksi_lowering *lowering, lksi_kernel *kernel) {
+    const lks_device *device = c->ir.graph->device;
+    if (lowering->op != LKSI_OP_ALL_REDUCE) return device->ops->lower(device, lowering, kernel);
+    lksi_lower_all_reduce(c->program, lowering, kernel);
+    return LKS_OK;
+}
+
 /* Offers the chain of element-wise nodes behind `node` to the device and lets those it takes write in its place. */
 static lks_status lower_node(compiler *c, size_t index) {
     lksi_ir_node *node = &c->ir.nodes[index];
@@ -173,9 +181,8 @@ static lks_status lower_node(compiler *c, size_t index) {
     lowering_of(c, node, &lowering);
     lowering.epilogues = offered;
     lowering.n_epilogues = n_offered;
-    const lks_device *device = c->ir.graph->device;
     lksi_step step = {0};
-    LKS_TRY(device->ops->lower(device, &lowering, &step.kernel));
+    LKS_TRY(lower(c, &lowering, &step.kernel));
     for (int i = 0; i < step.kernel.n_epilogues && i < n_offered; i++) {
         chain[i]->is_removed = true;
         c->n_users[node->outputs[0]]--;

@@ -15,6 +15,36 @@ lks_node *lksi_node_given(lks_node *node, const char *what);
 lks_device *lksi_graph_device(const lks_graph *graph);
 /* Hash over the graph with its symbolic batch: equal on ranks that built the same model. */
 uint64_t lksi_graph_fingerprint(const lks_graph *graph);
+/* The graph's first error again, if it had one; of a node that is NULL, that `what` is. */
+lks_status lksi_node_check(const lks_node *node, const char *what);
+
+/* A node in words: "parameter fc1.weight" is "f32 (50,784)", "node 5" is "linear f32 (N,50) of 0,2,3"; attributes as a
+ * hash. Where ranks built the same model all nodes read the same, and else some do not. */
+typedef struct lksi_description {
+    char name[160], what[160];
+    bool is_leaf;
+} lksi_description;
+/* Nodes are counted from 0; false past the last. */
+bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description *description);
+
+/* Whether programs that train it add up over ranks while they run. */
+bool lksi_graph_is_synchronised(const lks_graph *graph);
+
+/* --- host steps: what a program needs of the other ranks, which graph/ knows nothing of --- */
+
+typedef struct lksi_program_ranks {
+    /* Adds `count` elements over all ranks, in place. */
+    lks_status (*sum)(void *context, void *data, size_t count, lks_type type);
+    /* A run ended early: the others must not wait for the sums that do not come. The error's text is set. */
+    void (*fail)(void *context, lks_status status);
+    void *context;
+} lksi_program_ranks;
+
+/* For the next runs of a program that has host steps; the others do not ask. */
+void lksi_program_set_ranks(lks_program *program, const lksi_program_ranks *ranks);
+/* From the next run on, where `is_absent`, this rank adds zeros to the sums, whatever its program computes, and gets
+ * zeros. */
+void lksi_program_set_absent(lks_program *program, bool is_absent);
 
 /* Where a store's memory comes from. parallel/ gives memory that ranks share; NULL: the counted allocator. */
 typedef struct lksi_store_memory {

@@ -39,8 +39,6 @@ lks_node *lksi_graph_random(lks_graph *graph);
 
 /* The graph's first error again, if it had one. */
 lks_status lksi_graph_check(lks_graph *graph);
-/* That of the graph that `node` belongs to, or of the poison that belongs to none. */
-lks_status lksi_node_check(const lks_node *node, const char *what);
 
 /* --- the intermediate form that is differentiated and lowered --- */
 

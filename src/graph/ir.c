@@ -60,12 +60,29 @@ static lksi_value add_leaf(lksi_ir *ir, const lks_node *node, const lksi_tensor 
     return value;
 }
 
+/* In training: this rank's sums, added over all ranks, and what is made of those. The sums count as constants: the
+ * gradient rule of who takes them includes the way through them. */
+static lksi_value add_synchronised_norm(lksi_ir *ir, const lksi_emission *norm) {
+    lksi_value sums = add_operator(
+        ir,
+        &(lksi_emission){.op = LKSI_OP_BATCH_NORM_SUMS, .n_inputs = 2, .inputs = {norm->inputs[0], norm->inputs[3]}});
+    if (sums == LKSI_NO_VALUE) return LKSI_NO_VALUE;
+    ir->values[sums].needs_gradient = false;
+    lksi_value all = add_operator(ir, &(lksi_emission){.op = LKSI_OP_ALL_REDUCE, .n_inputs = 1, .inputs = {sums}});
+    if (all == LKSI_NO_VALUE) return LKSI_NO_VALUE;
+    lksi_emission e = *norm;
+    e.op = LKSI_OP_BATCH_NORM_BY_SUMS;
+    e.inputs[e.n_inputs++] = all;
+    return add_operator(ir, &e);
+}
+
 static lksi_value add_inner(lksi_ir *ir, const lks_node *node, const lksi_tensor *result) {
     lksi_emission e = {.op = node->op, .attributes = &node->attributes, .n_inputs = node->n_inputs, .result = result};
     for (int i = 0; i < node->n_inputs; i++) e.inputs[i] = ir->node_values[node->inputs[i]->id];
     if (node->op == LKSI_OP_RESULT) return e.inputs[0] + (lksi_value)node->attributes.axis;
     if (!ir->is_training && node->op == LKSI_OP_DROPOUT) return e.inputs[0];
     if (!ir->is_training && node->op == LKSI_OP_BATCH_NORM) e.op = LKSI_OP_BATCH_NORM_INFERENCE;
+    if (e.op == LKSI_OP_BATCH_NORM && node->attributes.is_synchronised) return add_synchronised_norm(ir, &e);
     return add_operator(ir, &e);
 }
 

@@ -16,9 +16,8 @@ static lks_status check_running(const lks_node *x, const lks_node *running) {
     return LKS_OK;
 }
 
-lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias, lks_node *running_mean,
-                                  lks_node *running_var, double epsilon) {
-    lks_node *inputs[] = {x, weight, bias, running_mean, running_var};
+static lks_node *batch_norm(lks_node *const inputs[5], const lksi_attributes *attributes) {
+    lks_node *x = inputs[0], *running_mean = inputs[3], *running_var = inputs[4];
     for (int i = 0; i < 5; i++)
         if (lksi_node_is_poison(inputs[i])) return lksi_graph_operate(LKSI_OP_BATCH_NORM, NULL, inputs, 5, NULL);
     lks_status status = check_running(x, running_mean);
@@ -26,5 +25,17 @@ lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias,
     if (status == LKS_OK && running_mean == running_var)
         status = lksi_error(LKS_ERR_ARGUMENT, "batch_norm: running mean and variance are one buffer");
     if (status != LKS_OK) return lksi_graph_poison(x->graph, status);
-    return lksi_graph_operate(LKSI_OP_BATCH_NORM, &(lksi_attributes){.epsilon = epsilon}, inputs, 5, NULL);
+    return lksi_graph_operate(LKSI_OP_BATCH_NORM, attributes, inputs, 5, NULL);
+}
+
+lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias, lks_node *running_mean,
+                                  lks_node *running_var, double epsilon) {
+    return batch_norm((lks_node *[]){x, weight, bias, running_mean, running_var},
+                      &(lksi_attributes){.epsilon = epsilon});
+}
+
+lks_node *lks_synchronised_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias, lks_node *running_mean,
+                                               lks_node *running_var, double epsilon) {
+    return batch_norm((lks_node *[]){x, weight, bias, running_mean, running_var},
+                      &(lksi_attributes){.epsilon = epsilon, .is_synchronised = 1});
 }

@@ -62,7 +62,16 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
     return LKS_OK;
 }
 
-lks_status lks_program_forward(lks_program *program) {
+/* The other ranks wait for this one's sums: they must hear of its errors. */
+static lks_status tell_ranks(const lks_program *program, lks_status status) {
+    if (status != LKS_OK && program->ranks.fail != NULL) program->ranks.fail(program->ranks.context, status);
+    return status;
+}
+
+static lks_status forward(lks_program *program) {
+    if (program->has_host_steps && program->ranks.sum == NULL)
+        return lksi_error(LKS_ERR_STATE, "the program has a synchronised batch norm, but was not given its ranks: "
+                                         "lks_program_synchronise");
     for (int i = 0; i < program->n_inputs; i++)
         if (program->memory[program->inputs[i].value] == NULL)
             return lksi_error(LKS_ERR_STATE, "input '%s' has no data", program->inputs[i].node->name);
@@ -72,7 +81,7 @@ lks_status lks_program_forward(lks_program *program) {
     return LKS_OK;
 }
 
-lks_status lks_program_backward(lks_program *program, double factor) {
+static lks_status backward(lks_program *program, double factor) {
     if (program->n_forward == program->n_steps)
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
     if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
@@ -81,6 +90,12 @@ lks_status lks_program_backward(lks_program *program, double factor) {
     else
         program->seed.f32 = (float)factor;
     return run(program, program->n_forward, program->n_steps);
+}
+
+lks_status lks_program_forward(lks_program *program) { return tell_ranks(program, forward(program)); }
+
+lks_status lks_program_backward(lks_program *program, double factor) {
+    return tell_ranks(program, backward(program, factor));
 }
 
 const void *lks_program_output(const lks_program *program, const lks_node *node) {

@@ -42,7 +42,12 @@ struct lks_program {
     } seed;            /* the gradient of the loss with respect to itself */
     int64_t random[3]; /* training seed, step, index of the batch's first sample: what draws depend on */
     bool has_run_forward, is_timed;
+    lksi_program_ranks ranks; /* of the host steps; sum is NULL until they are known */
+    bool has_host_steps, is_absent;
 };
+
+/* The host step that stands for ALL_REDUCE. */
+void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
 
 /* Merges nodes of the backward pass where one kernel does the work of two. `n_users`: per value, how many read it. */
 void lksi_fuse(lksi_ir *ir, int *n_users);

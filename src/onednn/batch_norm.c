@@ -2,6 +2,7 @@
 
 #include "onednn/batch_norm_loops.h"
 #include "onednn/layout.h"
+#include "op/batch_norm.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -77,6 +78,10 @@ static lks_status inference(const lksi_kernel *kernel, void *const *in, void *co
     return LKS_OK;
 }
 
+static double inverse_deviation(const lksi_kernel *kernel, float variance) {
+    return 1 / sqrt((double)variance + kernel->lowering.attributes.epsilon);
+}
+
 /* With z = (x - mean) / sqrt(variance + eps) over n elements: db = sum dy, dw = sum dy z,
  * dx = w / sqrt(variance + eps) (dy - db / n - z dw / n). */
 static void gradient_at(const lksi_kernel *kernel, const place *at, double count, void *const *in, void *const *out) {
@@ -91,7 +96,7 @@ static void gradient_at(const lksi_kernel *kernel, const place *at, double count
     loops->products(&at->group, g.mean, x, dy, y, dy_sum, product_sum);
     for (int l = 0; l < at->n_channels; l++) {
         int64_t c = at->channel + l;
-        double inverse = 1 / sqrt((double)variance[c] + kernel->lowering.attributes.epsilon);
+        double inverse = inverse_deviation(kernel, variance[c]);
         dw[c] = (float)(product_sum[l] * inverse);
         db[c] = (float)dy_sum[l];
         g.dy_mean[l] = (float)(dy_sum[l] / count);
@@ -109,17 +114,124 @@ static lks_status gradient(const lksi_kernel *kernel, void *const *in, void *con
     return LKS_OK;
 }
 
+/* --- the same in two halves, for statistics of more than this rank's batch --- */
+
+static lks_status sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    lksi_image image = image_of(kernel);
+    const float *x = in[0], *shift = in[1];
+    double *sums = out[0], count = (double)(image.n * image.positions);
+    sums[0] = count;
+    for (place at = {0}; next_place(&image, &at);) {
+        double means[LKSI_NORM_LANES], squares[LKSI_NORM_LANES];
+        LKSI_ISA_PICK(lksi_batch_norm_loops)->moments(&at.group, x + at.offset, means, squares);
+        for (int l = 0; l < at.n_channels; l++) {
+            int64_t c = at.channel + l;
+            double distance = means[l] - (double)shift[c];
+            sums[1 + c] = count * distance;
+            sums[1 + image.channels + c] = squares[l] + count * distance * distance;
+        }
+    }
+    return LKS_OK;
+}
+
+static lks_status by_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    lksi_image image = image_of(kernel);
+    const float *shift = in[3];
+    float *mean = out[1], *variance = out[2], *unbiased = out[3];
+    for (int64_t c = 0; c < image.channels; c++) {
+        lksi_norm_moments moments = lksi_norm_moments_of(in[5], image.channels, c, (double)shift[c]);
+        mean[c] = (float)moments.mean;
+        variance[c] = (float)moments.variance;
+        unbiased[c] = (float)moments.unbiased_variance;
+    }
+    for (place at = {0}; next_place(&image, &at);) apply(kernel, &at, in, mean, variance, out[0]);
+    return LKS_OK;
+}
+
+static lks_status gradient_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    lksi_image image = image_of(kernel);
+    const float *x = in[0], *dy = in[1], *mean = in[2], *variance = in[3];
+    float *dw = out[1], *db = out[2];
+    double *dy_sums = out[0], *product_sums = dy_sums + image.channels;
+    for (place at = {0}; next_place(&image, &at);) {
+        float means[LKSI_NORM_LANES] = {0};
+        double dy_sum[LKSI_NORM_LANES], product_sum[LKSI_NORM_LANES];
+        for (int l = 0; l < at.n_channels; l++) means[l] = mean[at.channel + l];
+        LKSI_ISA_PICK(lksi_batch_norm_loops)
+            ->products(&at.group, means, x + at.offset, dy + at.offset, NULL, dy_sum, product_sum);
+        for (int l = 0; l < at.n_channels; l++) {
+            int64_t c = at.channel + l;
+            dy_sums[c] = dy_sum[l];
+            product_sums[c] = product_sum[l];
+            db[c] = (float)dy_sum[l];
+            dw[c] = (float)(product_sum[l] * inverse_deviation(kernel, variance[c]));
+        }
+    }
+    return LKS_OK;
+}
+
+static lks_status gradient_by_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    lksi_image image = image_of(kernel);
+    const float *x = in[0], *dy = in[1], *w = in[2], *mean = in[3], *variance = in[4];
+    const double *sums = in[5], *dy_sums = in[6], *product_sums = dy_sums + image.channels;
+    for (place at = {0}; next_place(&image, &at);) {
+        lksi_norm_gradient g = {0};
+        for (int l = 0; l < at.n_channels; l++) {
+            int64_t c = at.channel + l;
+            double inverse = inverse_deviation(kernel, variance[c]);
+            g.mean[l] = mean[c];
+            g.dy_mean[l] = (float)lksi_norm_mean_of(dy_sums[c], sums[0]);
+            g.slope[l] = (float)(lksi_norm_mean_of(product_sums[c], sums[0]) * inverse * inverse);
+            g.scale[l] = (float)((double)w[c] * inverse);
+        }
+        LKSI_ISA_PICK(lksi_batch_norm_loops)
+            ->gradient(&at.group, &g, x + at.offset, dy + at.offset, NULL, (float *)out[0] + at.offset);
+    }
+    return LKS_OK;
+}
+
+/* --- which of them --- */
+
+typedef struct norm_kernel {
+    const char *name;
+    lks_status (*run)(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch);
+    unsigned images; /* bit i: input i is an image, as x is */
+    bool has_image;  /* so is the first output */
+    bool takes_relu;
+} norm_kernel;
+
+static norm_kernel kernel_of(lksi_op op) {
+    switch (op) {
+    case LKSI_OP_BATCH_NORM:
+        return (norm_kernel){"cpu:batch_norm", training, 1, true, true};
+    case LKSI_OP_BATCH_NORM_INFERENCE:
+        return (norm_kernel){"cpu:batch_norm_inference", inference, 1, true, true};
+    case LKSI_OP_BATCH_NORM_GRAD:
+        return (norm_kernel){"cpu:batch_norm_grad", gradient, 1 | 1 << 1 | 1 << 5, true, false};
+    case LKSI_OP_BATCH_NORM_SUMS:
+        return (norm_kernel){"cpu:batch_norm_sums", sums, 1, false, false};
+    case LKSI_OP_BATCH_NORM_BY_SUMS:
+        return (norm_kernel){"cpu:batch_norm_by_sums", by_sums, 1, true, true};
+    case LKSI_OP_BATCH_NORM_GRAD_SUMS:
+        return (norm_kernel){"cpu:batch_norm_grad_sums", gradient_sums, 1 | 1 << 1, false, false};
+    default:
+        return (norm_kernel){"cpu:batch_norm_grad_by_sums", gradient_by_sums, 1 | 1 << 1, true, false};
+    }
+}
+
 lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kernel *kernel) {
     lksi_layout layout = lksi_image_layout(&lowering->inputs[0], &lowering->input_layouts[0]);
-    bool is_gradient = lowering->op == LKSI_OP_BATCH_NORM_GRAD;
-    *kernel = (lksi_kernel){
-        .name = "cpu:batch_norm_inference", .run = inference, .lowering = *lowering, .is_deterministic = true};
-    if (lowering->op == LKSI_OP_BATCH_NORM) kernel->name = "cpu:batch_norm", kernel->run = training;
-    if (is_gradient) kernel->name = "cpu:batch_norm_grad", kernel->run = gradient;
+    norm_kernel chosen = kernel_of(lowering->op);
+    *kernel = (lksi_kernel){.name = chosen.name, .run = chosen.run, .lowering = *lowering, .is_deterministic = true};
     lksi_lowering_make_row_major(&kernel->lowering);
-    kernel->lowering.input_layouts[0] = kernel->lowering.output_layouts[0] = layout;
-    if (is_gradient) kernel->lowering.input_layouts[1] = kernel->lowering.input_layouts[5] = layout;
-    if (!is_gradient && lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
+    for (int i = 0; i < lowering->n_inputs; i++)
+        if (chosen.images >> i & 1) kernel->lowering.input_layouts[i] = layout;
+    if (chosen.has_image) kernel->lowering.output_layouts[0] = layout;
+    if (chosen.takes_relu && lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
         kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
     return LKS_OK;
 }

@@ -4,7 +4,7 @@
 
 #include "device/device.h"
 
-/* BATCH_NORM, BATCH_NORM_INFERENCE and BATCH_NORM_GRAD. */
+/* BATCH_NORM and its kin. */
 lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kernel *kernel);
 
 #endif

@@ -85,6 +85,10 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
     case LKSI_OP_BATCH_NORM:
     case LKSI_OP_BATCH_NORM_INFERENCE:
     case LKSI_OP_BATCH_NORM_GRAD:
+    case LKSI_OP_BATCH_NORM_SUMS:
+    case LKSI_OP_BATCH_NORM_BY_SUMS:
+    case LKSI_OP_BATCH_NORM_GRAD_SUMS:
+    case LKSI_OP_BATCH_NORM_GRAD_BY_SUMS:
         return lksi_onednn_lower_batch_norm(question, kernel);
     default:
         if (lksi_onednn_lower_loop(question, kernel)) return LKS_OK;

@@ -14,15 +14,33 @@ static lks_status infer_forward(const lksi_inference *q) {
     if (!(q->attributes->epsilon >= 0) || !isfinite(q->attributes->epsilon))
         return lksi_error(LKS_ERR_ARGUMENT, "%s: its epsilon is %g", lksi_op_name(q->op), q->attributes->epsilon);
     q->outputs[0] = *x;
-    if (q->op == LKSI_OP_BATCH_NORM) q->outputs[1] = q->outputs[2] = q->inputs[1];
+    if (q->op != LKSI_OP_BATCH_NORM_INFERENCE) q->outputs[1] = q->outputs[2] = q->inputs[1];
+    if (q->op == LKSI_OP_BATCH_NORM_BY_SUMS) q->outputs[3] = q->inputs[1];
     return LKS_OK;
 }
 
+static lksi_tensor sums_of(int64_t count) { return (lksi_tensor){.type = LKS_F64, .n_dims = 1, .dims = {count}}; }
+
 lks_status lksi_infer_normalize(const lksi_inference *q) {
-    if (q->op != LKSI_OP_BATCH_NORM_GRAD) return infer_forward(q);
-    q->outputs[0] = q->inputs[0];
-    q->outputs[1] = q->outputs[2] = q->inputs[2];
-    return LKS_OK;
+    const lksi_tensor *x = &q->inputs[0];
+    switch (q->op) {
+    case LKSI_OP_BATCH_NORM_GRAD:
+        q->outputs[0] = *x;
+        q->outputs[1] = q->outputs[2] = q->inputs[2];
+        return LKS_OK;
+    case LKSI_OP_BATCH_NORM_SUMS:
+        q->outputs[0] = sums_of(1 + 2 * x->dims[1]);
+        return LKS_OK;
+    case LKSI_OP_BATCH_NORM_GRAD_SUMS:
+        q->outputs[0] = sums_of(2 * x->dims[1]);
+        q->outputs[1] = q->outputs[2] = q->inputs[2];
+        return LKS_OK;
+    case LKSI_OP_BATCH_NORM_GRAD_BY_SUMS:
+        q->outputs[0] = *x;
+        return LKS_OK;
+    default:
+        return infer_forward(q);
+    }
 }
 
 /* factor * value, times dloss as every gradient is: the sum over ranks, divided by the samples, is then the mean. */
@@ -48,8 +66,37 @@ static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *b
     if (at->needs_gradient[4]) gradients[4] = statistic(builder, n > 1 ? n / (n - 1) : 1, out[2]);
 }
 
+static lksi_value input_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value grad_sums) {
+    const lksi_value *in = at->inputs, *out = at->outputs;
+    lksi_value all = lksi_emit1(builder, LKSI_OP_ALL_REDUCE, grad_sums);
+    return builder->emit(
+        builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_BY_SUMS,
+                                  .attributes = at->attributes,
+                                  .n_inputs = 7,
+                                  .inputs = {in[0], at->output_gradients[0], in[1], out[1], out[2], in[5], all}});
+}
+
+/* dw and db are this rank's own: they are added up with all gradients. */
+static void differentiate_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    const lksi_value *out = at->outputs;
+    lksi_value sums =
+        builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_SUMS,
+                                                .attributes = at->attributes,
+                                                .n_inputs = 4,
+                                                .inputs = {at->inputs[0], at->output_gradients[0], out[1], out[2]}});
+    if (at->needs_gradient[0]) gradients[0] = input_by_sums(at, builder, sums);
+    for (int i = 1; i < 3; i++)
+        if (at->needs_gradient[i] && sums != LKSI_NO_VALUE) gradients[i] = sums + i;
+    if (at->needs_gradient[3]) gradients[3] = statistic(builder, 1, out[1]);
+    if (at->needs_gradient[4]) gradients[4] = statistic(builder, 1, out[3]);
+}
+
 lks_status lksi_differentiate_normalize(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    if (at->op != LKSI_OP_BATCH_NORM) return lksi_no_gradient(at);
-    differentiate_forward(at, builder, gradients);
+    if (at->op == LKSI_OP_BATCH_NORM)
+        differentiate_forward(at, builder, gradients);
+    else if (at->op == LKSI_OP_BATCH_NORM_BY_SUMS)
+        differentiate_by_sums(at, builder, gradients);
+    else
+        return lksi_no_gradient(at);
     return LKS_OK;
 }

@@ -29,7 +29,8 @@ typedef struct lksi_inference {
     X(dropout)                                                                                                         \
     X(embedding)                                                                                                       \
     X(recurrent)                                                                                                       \
-    X(loss)
+    X(loss)                                                                                                            \
+    X(collective)
 #define LKSI_FAMILY_DECLARE(family)                                                                                    \
     lks_status lksi_infer_##family(const lksi_inference *q);                                                           \
     lks_status lksi_differentiate_##family(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients);

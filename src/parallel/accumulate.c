@@ -103,13 +103,15 @@ void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t
     }
 }
 
-void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->n_pending = 0; }
-
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer) {
-    size_t n_made = 0;
-    for (int level = 0; level < LKSI_MAX_PARTIALS; level++) n_made += optimizer->partials[level].gradients != NULL;
-    return n_made * lksi_store_padded_count(optimizer->store) * lks_type_nbytes(type_of(optimizer));
+    size_t nbytes = 0;
+    for (int level = 0; level < LKSI_MAX_PARTIALS; level++)
+        if (optimizer->partials[level].gradients != NULL)
+            nbytes += lksi_store_padded_count(optimizer->store) * lks_type_nbytes(type_of(optimizer));
+    return nbytes;
 }
+
+void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->n_pending = 0; }
 
 void lksi_pending_release(lks_distributed_optimizer *optimizer) {
     for (int level = 0; level < LKSI_MAX_PARTIALS; level++) lksi_free(optimizer->partials[level].gradients);

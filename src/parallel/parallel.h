@@ -21,13 +21,28 @@ void lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begi
 /* Whether all ranks share one copy of the parameters, which then one of them writes. */
 bool lksi_store_is_shared(const lks_store *store);
 
+/* --- what goes wrong quietly --- */
+
+/* The first tensor of this rank whose gradient is not finite, and the value. */
+typedef struct lksi_bad_gradient {
+    int64_t index;
+    double value;
+} lksi_bad_gradient;
+static const lksi_bad_gradient lksi_no_bad_gradient = {-1, 0};
+lksi_bad_gradient lksi_find_bad_gradient(lks_store *store);
+/* The rest of lks_check_gradients, for a step in several passes: `mine` is what this rank found in any of them. */
+lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int64_t step,
+                                   const lksi_bad_gradient *mine);
+/* Forgets what was accumulated: after a step, or in place of one. */
+void lksi_pending_clear(lks_distributed_optimizer *optimizer);
+
 /* Steps taken. */
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);
 void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step);
 /* The rule with the learning rate that is set now. */
 const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer);
 /* The fields of a rule, in a fixed order: what ranks compare and checkpoints hold. */
-enum { LKSI_RULE_FIELDS = 16 };
+enum { LKSI_RULE_FIELDS = 16, LKSI_RULE_KIND = 0, LKSI_RULE_SCHEDULE = 9 };
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]);
 
 #endif

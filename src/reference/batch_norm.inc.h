@@ -73,3 +73,70 @@ static lks_status batch_norm_grad(const lksi_kernel *kernel, void *const *in, vo
     }
     return LKS_OK;
 }
+
+/* --- the same in two halves, for statistics of more than this rank's batch --- */
+
+static lks_status batch_norm_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    norm_shape s = norm_shape_of(kernel);
+    const REAL *x = in[0], *shift = in[1];
+    double *sums = out[0];
+    sums[0] = (double)(s.n * s.spatial);
+    for (int64_t j = 0; j < s.c; j++) {
+        double sum = 0, squares = 0, center = (double)shift[j];
+        NORM_FOR_EACH(s, j, e) sum += (double)x[e] - center;
+        NORM_FOR_EACH(s, j, e) squares += ((double)x[e] - center) * ((double)x[e] - center);
+        sums[1 + j] = sum;
+        sums[1 + s.c + j] = squares;
+    }
+    return LKS_OK;
+}
+
+static lks_status batch_norm_by_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    norm_shape s = norm_shape_of(kernel);
+    const REAL *inputs[] = {in[0], in[1], in[2]}, *shift = in[3];
+    REAL *mean = out[1], *variance = out[2], *unbiased = out[3];
+    for (int64_t j = 0; j < s.c; j++) {
+        lksi_norm_moments moments = lksi_norm_moments_of(in[5], s.c, j, (double)shift[j]);
+        mean[j] = (REAL)moments.mean;
+        variance[j] = (REAL)moments.variance;
+        unbiased[j] = (REAL)moments.unbiased_variance;
+        batch_apply(&s, j, inputs, mean[j], variance[j], out[0]);
+    }
+    return LKS_OK;
+}
+
+static lks_status batch_norm_grad_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    norm_shape s = norm_shape_of(kernel);
+    const REAL *x = in[0], *dy = in[1], *mean = in[2], *variance = in[3];
+    REAL *dw = out[1], *db = out[2];
+    double *sums = out[0];
+    for (int64_t j = 0; j < s.c; j++) {
+        double sum = 0, product = 0;
+        NORM_FOR_EACH(s, j, e) sum += (double)dy[e];
+        NORM_FOR_EACH(s, j, e) product += (double)dy[e] * (double)(x[e] - mean[j]);
+        sums[j] = sum;
+        sums[s.c + j] = product;
+        db[j] = (REAL)sum;
+        dw[j] = (REAL)product / SQRT(variance[j] + s.epsilon);
+    }
+    return LKS_OK;
+}
+
+/* As batch_norm_grad, where db / n and dw / n are means over the elements of all ranks. */
+static lks_status batch_norm_grad_by_sums(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    norm_shape s = norm_shape_of(kernel);
+    const REAL *x = in[0], *dy = in[1], *w = in[2], *mean = in[3], *variance = in[4];
+    const double *sums = in[5], *grad_sums = in[6];
+    REAL *dx = out[0];
+    for (int64_t j = 0; j < s.c; j++) {
+        REAL inverse = 1 / SQRT(variance[j] + s.epsilon);
+        REAL dy_mean = (REAL)lksi_norm_mean_of(grad_sums[j], sums[0]);
+        REAL slope = (REAL)lksi_norm_mean_of(grad_sums[s.c + j], sums[0]) * inverse * inverse;
+        NORM_FOR_EACH(s, j, e) dx[e] = w[j] * inverse * (dy[e] - dy_mean - (x[e] - mean[j]) * slope);
+    }
+    return LKS_OK;
+}

@@ -1,5 +1,6 @@
 /* The loops themselves, for REAL = float or double; kernels_f32.c and kernels_f64.c include this file. Written to be
  * read beside the formulas of op/catalogue.h; nothing here is tuned. One file per family. */
+#include "op/batch_norm.h"
 #include "op/dropout.h"
 #include "reference/reference_internal.h"
 
@@ -104,6 +105,10 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_BATCH_NORM] = batch_norm,
     [LKSI_OP_BATCH_NORM_INFERENCE] = batch_norm_inference,
     [LKSI_OP_BATCH_NORM_GRAD] = batch_norm_grad,
+    [LKSI_OP_BATCH_NORM_SUMS] = batch_norm_sums,
+    [LKSI_OP_BATCH_NORM_BY_SUMS] = batch_norm_by_sums,
+    [LKSI_OP_BATCH_NORM_GRAD_SUMS] = batch_norm_grad_sums,
+    [LKSI_OP_BATCH_NORM_GRAD_BY_SUMS] = batch_norm_grad_by_sums,
 
     [LKSI_OP_LAYER_NORM] = layer_norm,
     [LKSI_OP_LAYER_NORM_GRAD] = layer_norm_grad,

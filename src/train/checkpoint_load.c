@@ -4,24 +4,13 @@
 /* --- what must be as it was --- */
 
 enum { RULE_N_STEPS = 12 }; /* the schedule's: not what users gave, but made from it */
-static const char *const rule_names[LKSI_RULE_FIELDS] = {
-    "optimizer", "nesterov",    "lr",        "momentum",     "weight_decay", "beta1",
-    "beta2",     "epsilon",     "clip_norm", "schedule",     "first factor", "last factor",
-    "n_steps",   "rising part", "n_warm_up", "warm_up_first"};
-
-static const char *optimizer_name(double kind) {
-    return kind == LKS_OPTIMIZER_SGD     ? "SGD"
-           : kind == LKS_OPTIMIZER_ADAM  ? "Adam"
-           : kind == LKS_OPTIMIZER_ADAMW ? "AdamW"
-                                         : "of an unknown kind";
-}
 
 static lks_status check_rule(const lks_trainer *trainer, const char *path, const double rule[LKSI_N_RULE]) {
     double mine[LKSI_RULE_FIELDS];
     lksi_rule_fields(&trainer->options.optimizer, mine);
     if (rule[0] != mine[0])
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer %s, this run has %s", path,
-                          optimizer_name(rule[0]), optimizer_name(mine[0]));
+                          lksi_optimizer_name(rule[0]), lksi_optimizer_name(mine[0]));
     for (int i = 0; i < LKSI_RULE_FIELDS; i++) {
         if (mine[i] == rule[i]) continue; /* as nothing does that is no number */
         if (i == RULE_N_STEPS && trainer->options.optimizer.schedule.kind != LKS_SCHEDULE_STEP)
@@ -30,7 +19,7 @@ static lks_status check_rule(const lks_trainer *trainer, const char *path, const
                               "its length, which in the trainers follows --epochs or --steps, has to stay",
                               path, rule[i], mine[i]);
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g", path,
-                          rule_names[i], rule[i], mine[i]);
+                          lksi_rule_names[i], rule[i], mine[i]);
     }
     lks_optimizer now = trainer->options.optimizer;
     now.lr = rule[LKSI_RULE_FIELDS];

@@ -7,27 +7,23 @@ lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
     if (options->accumulate < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
     LKS_TRY(lksi_grains_check(options->grains, lks_group_size(options->group)));
+    if (options->grains == 0) return LKS_OK;
+    if (lksi_group_order(options->group) != LKS_ORDER_CANONICAL)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "grains %lld in a group that adds in any order (LKS_ORDER_ANY), which depends on the number "
+                          "of ranks",
+                          (long long)options->grains);
     lks_compression_kind kind = options->compression.kind;
-    if (options->grains > 0 && kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER)
+    if (kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER)
         return lksi_error(LKS_ERR_ARGUMENT,
                           "with %lld grains gradients cannot be compressed: what that leaves out depends on the number "
                           "of ranks",
                           (long long)options->grains);
-    if (options->grains == 0 || options->accumulate <= 1) return LKS_OK;
+    if (options->accumulate <= 1) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT,
                       "grains %lld are pieces of a step already: with accumulate %lld they would be cut once more; "
                       "more grains save memory, too",
                       (long long)options->grains, (long long)options->accumulate);
-}
-
-lks_status lksi_pieces_agree(lks_trainer *trainer) {
-    const lksi_verdict own = {.hash = (uint64_t)trainer->options.grains}, *all = trainer->verdicts;
-    LKS_TRY(lksi_exchange(trainer->options.group, "trainer_create (grains)", 0, &own, sizeof own, trainer->verdicts));
-    for (int rank = 1; rank < lks_group_size(trainer->options.group); rank++)
-        if (all[rank].hash != all[0].hash)
-            return lksi_error(LKS_ERR_MISMATCH, "grains differ: rank %d has %llu, rank 0 has %llu", rank,
-                              (unsigned long long)all[rank].hash, (unsigned long long)all[0].hash);
-    return LKS_OK;
 }
 
 lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch) {
@@ -47,7 +43,8 @@ lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch)
 int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch) {
     if (trainer->options.grains > 0) return trainer->options.grains / lks_group_size(trainer->options.group);
     int64_t n = trainer->options.accumulate > 0 ? trainer->options.accumulate : 1;
-    return n < batch->count ? n : batch->count;
+    bool is_met = trainer->statistics != NULL; /* by the other ranks in every piece: all need as many */
+    return n < batch->count || is_met ? n : batch->count;
 }
 
 /* Where a piece begins within this rank's part; the last one's end is that of the next. */
@@ -57,8 +54,7 @@ static int64_t begin_of(const lks_trainer *trainer, const lks_batch *batch, int6
     return lksi_grain_begin(rank * n + index, trainer->options.grains, batch->global_count) - batch->global_offset;
 }
 
-/* Elements of one sample of `node`: all dimensions but the first. */
-static int64_t row_of(const lks_node *node) {
+int64_t lksi_row_count(const lks_node *node) {
     int64_t count = 1;
     for (int i = 1; i < lks_node_n_dims(node); i++) count *= lks_node_dim(node, i);
     return count;
@@ -72,10 +68,11 @@ static int64_t count_labels(const int32_t *labels, int64_t count) {
 
 lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, int64_t index) {
     int64_t begin = begin_of(trainer, batch, index), end = begin_of(trainer, batch, index + 1);
-    int64_t label_row = row_of(trainer->options.labels);
+    int64_t label_row = lksi_row_count(trainer->options.labels);
     lks_batch piece = *batch;
     piece.count = end - begin;
-    piece.features = (const char *)batch->features + begin * row_of(trainer->options.features) * 4; /* f32 or i32 */
+    piece.features =
+        (const char *)batch->features + begin * lksi_row_count(trainer->options.features) * 4; /* f32 or i32 */
     piece.labels = batch->labels + begin * label_row;
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;

@@ -12,11 +12,20 @@ static lks_status prepare(lks_trainer *trainer) {
 static lks_status check_options(lks_node *loss, const lks_trainer_options *options) {
     if (options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
+    LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
-    if (graph != NULL && lksi_graph_device(graph)->float_type != LKS_F32)
+    if (lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
                           lks_type_name(lksi_graph_device(graph)->float_type));
-    return lksi_pieces_check_options(options);
+    LKS_TRY(lksi_pieces_check_options(options));
+    if (options->grains > 0 && lksi_graph_is_synchronised(graph))
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "grains %lld and synchronised batch norms: a grain's statistics are its own, or they would "
+                          "not be the same on every number of ranks",
+                          (long long)options->grains);
+    if (options->check_every < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "a check every %lld steps", (long long)options->check_every);
+    return lksi_optimizer_check(&options->optimizer);
 }
 
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
@@ -33,7 +42,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
         (void)lksi_group_fail(options->group, status);
         goto destroy_trainer;
     }
-    LKS_TRY_GOTO(lksi_pieces_agree(created), destroy_trainer);
+    LKS_TRY_GOTO(lksi_trainer_compare(created), destroy_trainer);
     LKS_TRY_GOTO(lks_distributed_store_create(&created->store, options->group, loss,
                                               &(lks_distributed_options){.seed = options->seed,
                                                                          .strategy = options->strategy,
@@ -43,6 +52,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     LKS_TRY_GOTO(
         lks_distributed_optimizer_create(&created->optimizer, options->group, created->store, &options->optimizer),
         destroy_trainer);
+    LKS_TRY_GOTO(lksi_trainer_prepare_statistics(created), destroy_trainer);
     *trainer = created;
     return LKS_OK;
 destroy_trainer:
@@ -56,6 +66,7 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     lksi_free(trainer->compiled);
     lks_distributed_optimizer_destroy(trainer->optimizer);
     lks_store_destroy(trainer->store);
+    lksi_trainer_release_statistics(trainer);
     lksi_free(trainer->verdicts);
     lksi_states_free(trainer, &trainer->states);
     lksi_free((void *)(uintptr_t)trainer->options.states);
@@ -89,12 +100,21 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                                       .outputs = trainer->outputs,
                                                       .n_outputs = trainer->n_outputs,
                                                       .is_timed = trainer->options.is_timed}));
+    if (is_training && trainer->statistics != NULL) lks_program_synchronise(*program, trainer->statistics);
     trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
-    return is_training ? lks_distributed_optimizer_attach(trainer->optimizer, *program) : LKS_OK;
+    if (!is_training || trainer->options.check_gradients) return LKS_OK; /* what was sent cannot be checked before */
+    return lks_distributed_optimizer_attach(trainer->optimizer, *program);
 }
 
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {
     return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
+}
+
+static lks_status bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program) {
+    LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
+    LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
+    lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
+    return lksi_states_bind(trainer, &trainer->states, first_row, program);
 }
 
 /* Forward and backward on some of this rank's samples, the first of which is row `first_row`; leaves the sum of their
@@ -102,41 +122,80 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
 static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_step_sums *mine) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
-    LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
-    LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
-    LKS_TRY(lksi_states_bind(trainer, &trainer->states, first_row, program));
-    lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
+    LKS_TRY(bind(trainer, batch, first_row, program));
+    lks_program_set_absent(program, 0);
     LKS_TRY(lks_program_forward(program));
-    double n = (double)batch->n_labels, loss = lks_program_scalar(program, trainer->loss);
+    double n = (double)batch->n_labels, loss = n > 0 ? lks_program_scalar(program, trainer->loss) : 0;
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
                           lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
-    *mine = (lks_step_sums){.n_samples = n, .loss = loss * n, .n_correct = lksi_trainer_n_correct(trainer, program)};
+    *mine = (lks_step_sums){
+        .n_samples = n, .loss = loss * n, .n_correct = n > 0 ? lksi_trainer_n_correct(trainer, program) : 0};
     LKS_TRY(lks_program_backward(program, n));
+    if (trainer->options.check_gradients && trainer->bad_gradient.index == lksi_no_bad_gradient.index)
+        trainer->bad_gradient = lksi_find_bad_gradient(trainer->store);
     lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
     return LKS_OK;
+}
+
+/* Forward and backward on nothing; what it leaves in the store is not read, for the step takes in no samples. */
+static lks_status stand_in(lks_trainer *trainer) {
+    lks_program *program;
+    lks_batch batch = lksi_stand_in(trainer);
+    LKS_TRY(lksi_trainer_program(trainer, batch.count, true, &program));
+    LKS_TRY(bind(trainer, &batch, 0, program));
+    lks_program_set_absent(program, 1);
+    LKS_TRY(lks_program_forward(program));
+    return lks_program_backward(program, 0);
+}
+
+/* Where batch norms are synchronised, samples whose labels do not count still belong to the batch. */
+static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, int64_t first_row, lks_step_sums *mine) {
+    *mine = (lks_step_sums){0};
+    if (piece->n_labels > 0 || (piece->count > 0 && trainer->statistics != NULL))
+        return compute(trainer, piece, first_row, mine);
+    return trainer->statistics != NULL ? stand_in(trainer) : LKS_OK; /* the mean over no label is not a number */
 }
 
 /* All pieces but the last are put aside; the step takes them in. */
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count > 0 ? batch->count : 1));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_pieces_get(trainer, batch, i);
-        *mine = (lks_step_sums){0};
-        lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n);
-        if (piece.n_labels > 0) /* the mean over no label is not a number */
-            LKS_TRY(compute(trainer, &piece, piece.global_offset - batch->global_offset, mine));
+        lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || piece.n_labels == 0);
+        LKS_TRY(compute_piece(trainer, &piece, piece.global_offset - batch->global_offset, mine));
         if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
     }
     return LKS_OK;
 }
 
+/* Before gradients meet. */
+static lks_status check_gradients(lks_trainer *trainer) {
+    if (!trainer->options.check_gradients) return LKS_OK;
+    lks_status status =
+        lksi_agree_on_gradients(trainer->options.group, trainer->store, trainer->n_steps + 1, &trainer->bad_gradient);
+    if (status != LKS_OK) lksi_pending_clear(trainer->optimizer);
+    return status;
+}
+
+static lks_status check_replicas(const lks_trainer *trainer) {
+    int64_t every = trainer->options.check_every;
+    if (every == 0 || trainer->n_steps % every != 0) return LKS_OK;
+    lks_status status = lks_check_replicas(trainer->options.group, trainer->store);
+    return status == LKS_OK ? LKS_OK
+                            : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
+}
+
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
     lks_step_sums mine = {0}, all;
+    if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
+    trainer->has_compared_batches = true;
+    trainer->bad_gradient = lksi_no_bad_gradient;
     lks_status status = compute_pieces(trainer, batch, &mine);
-    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
+    if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
+    LKS_TRY(check_gradients(trainer));
     LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
     trainer->n_steps++;
     if ((int64_t)all.n_samples != batch->global_n_labels)
@@ -147,6 +206,7 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
                        "loaders differ",
                        (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
                        (long long)batch->global_n_labels));
+    LKS_TRY(check_replicas(trainer));
     if (metrics != NULL)
         *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
                                  .accuracy = all.n_correct / all.n_samples,

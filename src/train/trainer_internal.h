@@ -39,7 +39,29 @@ struct lks_trainer {
     lks_node **outputs;     /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;
     lksi_states states;
+    lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
+    bool has_compared_batches;      /* once, before the first step */
+    lks_group *statistics;          /* of synchronised batch norms, and nothing else; NULL where the model has none */
+    void *stand_in;                 /* one sample of zeros, its labels behind its features: see synchronise.c */
 };
+
+/* The fields of an optimizer's rule, as lksi_rule_fields gives them. */
+extern const char *const lksi_rule_names[LKSI_RULE_FIELDS];
+const char *lksi_optimizer_name(double kind);
+
+/* Are all ranks about to train the same model in the same way? LKS_ERR_MISMATCH on all of them with a table where they
+ * are not. Collective. */
+lks_status lksi_trainer_compare(const lks_trainer *trainer);
+/* Before the first step: do their batches come from the same division of the data? Likewise. */
+lks_status lksi_trainer_compare_batches(lks_trainer *trainer, const lks_batch *batch);
+
+/* Where the model has synchronised batch norms, a group for them and a stand-in. Collective then. */
+lks_status lksi_trainer_prepare_statistics(lks_trainer *trainer);
+void lksi_trainer_release_statistics(lks_trainer *trainer);
+/* What a rank without samples computes, so that the others need not wait. */
+lks_batch lksi_stand_in(const lks_trainer *trainer);
+/* This rank gives up the step under way: on all groups that another one may be waiting in. Returns `status`. */
+lks_status lksi_trainer_fail(const lks_trainer *trainer, lks_status status);
 
 /* Takes over the options' states and says what programs have to keep. */
 lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
@@ -63,16 +85,17 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
 /* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
 
+/* Elements of one sample of `node`: all dimensions but the first. */
+int64_t lksi_row_count(const lks_node *node);
+
 /* --- pieces (pieces.c): a rank's part of a batch is computed in some, one after the other --- */
 
 /* LKS_ERR_ARGUMENT where grains and accumulate of the options cannot be meant. */
 lks_status lksi_pieces_check_options(const lks_trainer_options *options);
-/* LKS_ERR_MISMATCH where the ranks have different grains. Collective. */
-lks_status lksi_pieces_agree(lks_trainer *trainer);
 /* LKS_ERR_MISMATCH where `batch` is not made of this rank's grains. */
 lks_status lksi_pieces_check(const lks_trainer *trainer, const lks_batch *batch);
 int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch);
-/* One of them; a grain may be empty. */
+/* One of them; a grain may be empty, and so may be any piece where batch norms are synchronised. */
 lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, int64_t index);
 
 /* The program for `batch` samples. */

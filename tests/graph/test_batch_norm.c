@@ -12,6 +12,11 @@ static lks_node *build_norm(lks_node *x, const void *argument) {
     return argument != NULL ? lks_relu(y) : y;
 }
 
+static lks_node *build_synchronised(lks_node *x, const void *argument) {
+    lks_node *y = lks_batch_norm_with(x, "bn", &(lks_batch_norm_options){.is_synchronised = 1});
+    return argument != NULL ? lks_relu(y) : y;
+}
+
 /* As in a residual network: blocked layouts, batch norm with relu, a sum. (A bias before batch norm has a gradient of
  * 0, and rounding errors cannot be compared.) */
 static lks_node *build_block(lks_node *x, const void *argument) {
@@ -33,6 +38,11 @@ static const layer norms[] = {
     {"volumes", 5, {2, 3, 2, 2, 3}, build_norm, NULL},
     {"large images", 4, {2, 8, 11, 13}, build_norm, &relu},
     {"block", 4, {3, 5, 4, 4}, build_block, NULL},
+    {"features, synchronised", 2, {6, 5}, build_synchronised, NULL},
+    {"many features, synchronised", 2, {4, 43}, build_synchronised, &relu},
+    {"images, synchronised", 4, {3, 16, 4, 4}, build_synchronised, &relu},
+    {"images, 20 channels, synchronised", 4, {2, 20, 3, 3}, build_synchronised, NULL},
+    {"volumes, synchronised", 5, {2, 3, 2, 2, 3}, build_synchronised, &relu},
 };
 enum { N_NORMS = sizeof norms / sizeof norms[0] };
 
@@ -55,11 +65,11 @@ typedef struct model {
     lks_node *x, *label, *y, *loss;
 } model;
 
-static model make_model(lks_device *device) {
+static model make_model(lks_device *device, int is_synchronised) {
     model m = {.graph = lks_graph_create(device)};
     m.x = lks_input(m.graph, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, 2, 2});
     m.label = lks_input(m.graph, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
-    m.y = lks_batch_norm(m.x, "bn");
+    m.y = lks_batch_norm_with(m.x, "bn", &(lks_batch_norm_options){.is_synchronised = is_synchronised});
     m.loss = lks_cross_entropy(lks_linear(lks_reshape(m.y, 2, (int64_t[]){LKS_BATCH, 4}), 3, "fc"), m.label);
     return m;
 }
@@ -69,14 +79,15 @@ static const int32_t labels[4] = {0, 2, 1, 1};
 
 /* What torch.nn.BatchNorm1d(2) has after one step, momentum 0.1. One rank: means 1.5 and 3, unbiased variances 18 / 7
  * and 86 / 7. Two ranks: the same means, and the mean over the ranks of their own unbiased variances, 2.25 and 81.5
- * / 6. */
+ * / 6. Synchronised, any number of ranks has what one has. */
 static const double expected_mean[2] = {0.15, 0.3};
 static const double expected_variance[2][2] = {{0.9 + 1.8 / 7, 0.9 + 8.6 / 7}, {0.9 + 0.225, 0.9 + 8.15 / 6}};
 
 typedef struct training {
     const char *device;
+    int is_synchronised;
     float mean[2], variance[2]; /* rank 0's, at the end */
-    char hex[2][65];
+    char hex[4][65];
 } training;
 
 static int read_running(const lks_store *store, training *t) {
@@ -92,9 +103,12 @@ static int step_once(lks_group *group, const model *m, lks_store *store) {
     lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
     lks_distributed_optimizer *optimizer;
     lks_program *program;
+    lks_group *statistics;
+    RANK_OK(lks_group_split(group, 0, lks_group_rank(group), &statistics));
     RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
     RANK_OK(
         lks_program_create(&program, store, &(lks_program_options){.batch = count, .is_training = 1, .loss = m->loss}));
+    lks_program_synchronise(program, statistics);
     RANK_OK(lks_program_set_input(program, m->x, samples[begin]));
     RANK_OK(lks_program_set_input(program, m->label, labels + begin));
     RANK_OK(lks_program_forward(program));
@@ -102,6 +116,7 @@ static int step_once(lks_group *group, const model *m, lks_store *store) {
     RANK_OK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){.n_samples = count}, NULL));
     lks_program_destroy(program);
     lks_distributed_optimizer_destroy(optimizer);
+    lks_group_destroy(statistics);
     return 0;
 }
 
@@ -112,7 +127,7 @@ static int train(void *argument) {
     lks_store *store;
     RANK_OK(lks_init(&group, NULL));
     RANK_OK(lks_device_create(&device, &(lks_device_options){.name = t->device}));
-    model m = make_model(device);
+    model m = make_model(device, t->is_synchronised);
     RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_distributed_options){.seed = 3}));
     RANK_CHECK(step_once(group, &m, store) == 0);
     RANK_OK(lks_check_replicas(group, store));
@@ -140,14 +155,28 @@ static void running_statistics_are_those_of_torch_on_one_rank_and_on_two(void **
         }
 }
 
+static void synchronised_running_statistics_are_those_of_torch_on_any_number_of_ranks(void **state) {
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks *= 2)
+        for (int is_reference = 0; is_reference < 2; is_reference++) {
+            training t = {.device = is_reference ? "reference" : "cpu", .is_synchronised = 1};
+            run_ranks(n_ranks, train, &t);
+            for (int c = 0; c < 2; c++) {
+                assert_float_equal(t.mean[c], expected_mean[c], 1e-6);
+                assert_float_equal(t.variance[c], expected_variance[0][c], 1e-6);
+            }
+            for (int rank = 1; rank < n_ranks; rank++) assert_string_equal(t.hex[rank], t.hex[0]);
+        }
+}
+
 /* --- evaluation --- */
 
-static void evaluate(const char *device_name) {
+static void evaluate(const char *device_name, int is_synchronised) {
     lks_device *device;
     lks_store *store;
     lks_program *program;
     assert_ok(lks_device_create(&device, &(lks_device_options){.name = device_name}));
-    model m = make_model(device);
+    model m = make_model(device, is_synchronised);
     assert_ok(lks_store_create(&store, m.loss, NULL));
     const float mean[2] = {0.5f, -1}, variance[2] = {4, 0.25f}, weight[2] = {2, 3}, bias[2] = {1, -2};
     assert_ok(lks_store_write(store, lks_store_find(store, "bn.running_mean"), mean));
@@ -171,8 +200,10 @@ static void evaluate(const char *device_name) {
 
 static void evaluation_goes_by_the_running_statistics(void **state) {
     (void)state;
-    evaluate("cpu");
-    evaluate("reference");
+    evaluate("cpu", 0);
+    evaluate("cpu", 1);
+    evaluate("reference", 0);
+    evaluate("reference", 1);
 }
 
 /* --- errors --- */
@@ -202,6 +233,7 @@ int main(void) {
         cmocka_unit_test(batch_norm_has_the_gradients_of_finite_differences),
         cmocka_unit_test(batch_norm_agrees_across_devices),
         cmocka_unit_test(running_statistics_are_those_of_torch_on_one_rank_and_on_two),
+        cmocka_unit_test(synchronised_running_statistics_are_those_of_torch_on_any_number_of_ranks),
         cmocka_unit_test(evaluation_goes_by_the_running_statistics),
         cmocka_unit_test(a_running_statistic_belongs_to_one_batch_norm),
     };

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The examples that need no data: collectives_by_hand and race.
+# The examples that need no data: collectives_by_hand, race, own_data_parallel and the two matrix products.
 # Usage: test_examples.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 build=$1
@@ -54,4 +54,30 @@ run "$examples/race" --count many
 check "race refuses a count that is no number" eval "status_is 2 && err_has \"--count 'many'\""
 run "$examples/race" --loud
 check "race names an unknown argument" eval "status_is 2 && err_has \"'--loud'\""
+
+# --- data parallelism by hand ---
+for mode in "" --threads; do
+  for n in 1 2 3 4 7; do
+    run "$lockstep" run -n $n $mode "$examples/own_data_parallel"
+    check "own_data_parallel on $n ${mode:-as processes}: every rank ends with the library's bits" \
+      eval 'status_is 0 && [ "$(grep -c ": equal to the bit$" "$work/out")" = $n ] && [ "$(sort -u "$work/out" | wc -l)" = 1 ]'
+  done
+done
+check "own_data_parallel has fewer than 80 lines" [ "$(wc -l <examples/own_data_parallel.c)" -lt 80 ]
+
+# --- matrix products: sizes that divide, that do not, and fewer rows than ranks ---
+for program in matmul_rows matmul_reduction; do
+  for n in 1 2 3 5 8; do
+    for size in "64 64 64" "37 53 29" "3 2 1"; do
+      read -r rows terms columns <<<"$size"
+      run "$lockstep" run -n $n --threads "$examples/$program" --m "$rows" --k "$terms" --n "$columns"
+      check "$program of $rows x $terms x $columns on $n ranks" \
+        eval "status_is 0 && out_has '^$program: $n ranks \| .* \| right$' && out_has ' compute [0-9.]+ ms '"
+    done
+  done
+  run "$lockstep" run -n 3 "$examples/$program"
+  check "$program as processes" eval "status_is 0 && out_has '\| right$'"
+  run "$lockstep" run -n 2 "$examples/$program" --k none
+  check "$program refuses a size that is no number" eval "status_is 2 && err_has \"'none'\""
+done
 exit $((n_failed > 0))

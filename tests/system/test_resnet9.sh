@@ -50,6 +50,10 @@ attempt
 check "a pickle of another protocol is refused" refused 1 'data_batch_1: pickle opcode 0x80 at byte 0: protocol 2'
 run "$resnet9" --recipe slow
 check "an unknown recipe is refused" eval '[ $status = 2 ] && grep -q -- "--recipe cannot be .slow." "$work/err"'
+run "$build/examples/mlp" --sync-batch-norm
+check "a model without batch norm has none to synchronise" refused 2 '--sync-batch-norm: the model has no batch norm'
+run "$resnet9" --sync-batch-norm --grains 2
+check "grains and synchronised batch norms are refused together" refused 2 '--grains and --sync-batch-norm exclude each other'
 
 # --- real data ---
 directory=
@@ -73,6 +77,23 @@ check "the fast recipe learns, too ($(value "$work/fast" test_accuracy))" at_lea
 run "$lockstep" run -n 2 "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/first"
 run "$lockstep" run -n 2 --threads "$resnet9" --data "$directory" --recipe fast --steps 40 --summary "$work/second"
 check "augmented runs repeat to the bit" same "$(value "$work/first" params_sha256)" "$(value "$work/second" params_sha256)"
+
+# The first step's loss is taken before any update: it depends on the batch's statistics alone.
+losses=
+for ranks in 1 2 3; do
+  for sync in "" --sync-batch-norm; do
+    run "$lockstep" run -n $ranks "$resnet9" --data "$directory" --steps 1 --summary "$work/sync" $sync
+    losses="$losses $(value "$work/sync" train_loss)"
+  done
+done
+read -r one one_sync two two_sync three three_sync <<<"$losses"
+check "synchronised, one rank is as without ($one $one_sync)" near "$one_sync" "$one" 1e-5
+check "synchronised, two ranks' first loss is one's ($two_sync)" near "$two_sync" "$one" 1e-5
+check "synchronised, three ranks' first loss is one's ($three_sync)" near "$three_sync" "$one" 1e-5
+check "not synchronised, it is not ($two $three)" eval '! near "$two" "$one" 1e-4 && ! near "$three" "$one" 1e-4'
+run "$lockstep" run -n 2 "$resnet9" --data "$directory" --sync-batch-norm --steps 40 --summary "$work/first"
+run "$lockstep" run -n 2 --threads "$resnet9" --data "$directory" --sync-batch-norm --steps 40 --summary "$work/second"
+check "synchronised runs repeat to the bit" same "$(value "$work/first" params_sha256)" "$(value "$work/second" params_sha256)"
 
 [ $n_failed = 0 ] || echo "$n_failed behaviours failed"
 [ $n_failed = 0 ]

@@ -26,6 +26,8 @@ typedef struct result {
 typedef struct job {
     model_kind kind;
     int64_t grains;
+    lks_strategy strategy;
+    size_t bucket_nbytes;
     const char *transport, *save, *load; /* a checkpoint in the middle of the first epoch, or NULL */
     result result;
 } job;
@@ -124,7 +126,12 @@ static int create(set_up *s, const job *j) {
     RANK_OK(lks_init(&s->group, &(lks_init_options){.transport = j->transport}));
     RANK_OK(is_text(j->kind) ? create_text(s, j) : create_samples(s, j));
     s->graph = lks_graph_create(lks_device_default(s->group));
-    lks_trainer_options common = {.group = s->group, .optimizer = rule_of(j->kind), .seed = 4, .grains = j->grains};
+    lks_trainer_options common = {.group = s->group,
+                                  .optimizer = rule_of(j->kind),
+                                  .seed = 4,
+                                  .grains = j->grains,
+                                  .strategy = j->strategy,
+                                  .bucket_nbytes = j->bucket_nbytes};
     RANK_OK(is_text(j->kind) ? create_language_model(s, &common) : create_classifier(s, &common, j->kind));
     return 0;
 }
@@ -230,19 +237,22 @@ static void processes_give_the_same_bits_over_shared_memory_and_tcp(void **state
     munmap(jobs, N_JOBS * sizeof *jobs);
 }
 
-static void any_number_of_threads_gives_the_same_bits(void **state) {
+/* Also where a step's buckets are reduced while its last grain goes backward. */
+static void any_number_of_threads_gives_the_same_bits_by_any_strategy(void **state) {
     (void)state;
+    static const lks_strategy strategies[] = {LKS_STRATEGY_SHARED, LKS_STRATEGY_BUCKETED, LKS_STRATEGY_SHARDED};
     job one, many;
     for (model_kind kind = PLAIN; kind < N_KINDS; kind++) {
         one = (job){.kind = kind, .grains = GRAINS};
         run_ranks(1, train, &one);
         assert_int_equal(one.result.step_allocations, 0);
-        for (int size = 2; size <= GRAINS; size *= 2) {
-            many = (job){.kind = kind, .grains = GRAINS};
-            run_ranks(size, train, &many);
-            assert_same(&one.result, &many.result);
-            assert_int_equal(many.result.step_allocations, 0);
-        }
+        for (int size = 2; size <= GRAINS; size *= 2)
+            for (int i = 0; i < 3; i++) {
+                many = (job){.kind = kind, .grains = GRAINS, .strategy = strategies[i], .bucket_nbytes = 1000};
+                run_ranks(size, train, &many);
+                assert_same(&one.result, &many.result);
+                assert_int_equal(many.result.step_allocations, 0);
+            }
     }
     assert_same(&one.result, &of_a_process);
 }
@@ -304,12 +314,13 @@ typedef struct refusal {
     int64_t grains, accumulate;
     lks_status status;
     const char *text;
+    lks_order order; /* of the group */
 } refusal;
 
 static int ask_for_a_trainer(void *argument) {
     const refusal *r = argument;
     set_up s = {0};
-    RANK_OK(lks_init(&s.group, NULL));
+    RANK_OK(lks_init(&s.group, &(lks_init_options){.order = r->order}));
     s.graph = lks_graph_create(lks_device_default(s.group));
     bool is_asking = lks_group_rank(s.group) == 0;
     lks_trainer_options options = {.group = s.group,
@@ -330,14 +341,17 @@ static void grains_that_cannot_be_meant_are_refused_by_number(void **state) {
         int size;
         refusal refusal;
     } cases[] = {
-        {2, {6, 0, LKS_ERR_ARGUMENT, "grains 6; possible are powers of two"}},
-        {2, {-8, 0, LKS_ERR_ARGUMENT, "grains -8; possible are powers of two"}},
-        {2, {(int64_t)1 << 21, 0, LKS_ERR_ARGUMENT, "grains 2097152; possible are powers of two, to 1048576"}},
-        {3, {8, 0, LKS_ERR_ARGUMENT, "8 grains cannot be divided equally among 3 ranks"}},
-        {4, {2, 0, LKS_ERR_ARGUMENT, "2 grains cannot be divided equally among 4 ranks"}},
-        {2, {8, 2, LKS_ERR_ARGUMENT, "grains 8 are pieces of a step already: with accumulate 2"}},
-        {2, {4, 0, LKS_ERR_MISMATCH, "grains differ: rank 1 has 8, rank 0 has 4"}},
-        {2, {0, 0, LKS_ERR_MISMATCH, "grains differ: rank 1 has 8, rank 0 has 0"}},
+        {2, {6, 0, LKS_ERR_ARGUMENT, "grains 6; possible are powers of two", LKS_ORDER_CANONICAL}},
+        {2, {-8, 0, LKS_ERR_ARGUMENT, "grains -8; possible are powers of two", LKS_ORDER_CANONICAL}},
+        {2,
+         {(int64_t)1 << 21, 0, LKS_ERR_ARGUMENT, "grains 2097152; possible are powers of two, to 1048576",
+          LKS_ORDER_CANONICAL}},
+        {3, {8, 0, LKS_ERR_ARGUMENT, "8 grains cannot be divided equally among 3 ranks", LKS_ORDER_CANONICAL}},
+        {4, {2, 0, LKS_ERR_ARGUMENT, "2 grains cannot be divided equally among 4 ranks", LKS_ORDER_CANONICAL}},
+        {2, {8, 2, LKS_ERR_ARGUMENT, "grains 8 are pieces of a step already: with accumulate 2", LKS_ORDER_CANONICAL}},
+        {2, {8, 0, LKS_ERR_ARGUMENT, "grains 8 in a group that adds in any order", LKS_ORDER_ANY}},
+        {2, {4, 0, LKS_ERR_MISMATCH, "grains | 4      | 8", LKS_ORDER_CANONICAL}},
+        {2, {0, 0, LKS_ERR_MISMATCH, "grains | 0      | 8", LKS_ORDER_CANONICAL}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         refusal r = cases[i].refusal;
@@ -378,7 +392,7 @@ static void batches_that_are_not_cut_in_grains_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_same_bits_over_shared_memory_and_tcp),
-        cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(any_number_of_threads_gives_the_same_bits_by_any_strategy),
         cmocka_unit_test(the_number_of_grains_and_without_any_that_of_ranks_change_the_bits),
         cmocka_unit_test(a_run_goes_on_to_the_same_bits_at_another_world_size),
         cmocka_unit_test(a_checkpoint_of_other_grains_is_refused),

@@ -1,0 +1,114 @@
+/* How ranks differ, for people:
+ *
+ *     the ranks do not agree:
+ *       option      | ranks 0-2, 4 | rank 3
+ *       --batch     | 64           | 32
+ *       clip_norm   | -            | 0.25          "-": it has no such option
+ */
+#include "parallel/compare.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+enum { MAX_ROWS = 16, NAME_NBYTES = 32, LAST_LINES_NBYTES = 96, CELLS_NBYTES = LKSI_KINDS_SHOWN * LKSI_COLUMN_NBYTES };
+
+typedef struct row {
+    const char *name, *values[LKSI_KINDS_SHOWN];
+} row;
+
+typedef struct table {
+    const lksi_kind *kinds;
+    int n_kinds, n_rows, n_differing; /* rows that differ, and those of them that are kept */
+    row rows[MAX_ROWS];
+    int name_width, widths[LKSI_KINDS_SHOWN];
+} table;
+
+static void append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
+static void append(char *text, size_t text_nbytes, const char *format, ...) {
+    size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, text_nbytes - used, format, arguments);
+    va_end(arguments);
+}
+
+/* The option after the one at `name`; NULL past the last. */
+static const char *next_option(const lksi_kind *kind, const char *name) {
+    const char *value = name + strlen(name) + 1, *next = value + strlen(value) + 1;
+    return next < kind->options + kind->nbytes ? next : NULL;
+}
+
+static const char *find_value(const lksi_kind *kind, const char *name) {
+    for (const char *at = kind->nbytes > 0 ? kind->options : NULL; at != NULL; at = next_option(kind, at))
+        if (strcmp(at, name) == 0) return at + strlen(at) + 1;
+    return NULL;
+}
+
+static bool is_equal(const char *a, const char *b) { return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0; }
+
+static void compare_option(table *t, const char *name) {
+    row r = {.name = name};
+    bool differs = false;
+    for (int k = 0; k < t->n_kinds; k++) {
+        r.values[k] = find_value(&t->kinds[k], name);
+        differs = differs || !is_equal(r.values[k], r.values[0]);
+    }
+    if (!differs) return;
+    if (t->n_rows < MAX_ROWS) t->rows[t->n_rows++] = r;
+    t->n_differing++;
+}
+
+/* All names, in the order of the first kind that has them. */
+static void collect_rows(table *t) {
+    for (int k = 0; k < t->n_kinds; k++) {
+        const lksi_kind *kind = &t->kinds[k];
+        for (const char *name = kind->nbytes > 0 ? kind->options : NULL; name != NULL; name = next_option(kind, name)) {
+            bool is_new = true;
+            for (int before = 0; before < k; before++) is_new = is_new && find_value(&t->kinds[before], name) == NULL;
+            if (is_new) compare_option(t, name);
+        }
+    }
+}
+
+static int width_of(const char *text, int width, int most) {
+    int length = (int)strnlen(text, (size_t)most);
+    return length > width ? length : width;
+}
+
+static const char *shown(const char *value) { return value != NULL ? value : "-"; }
+
+static void choose_widths(table *t) {
+    t->name_width = (int)strlen("option");
+    for (int i = 0; i < t->n_rows; i++) t->name_width = width_of(t->rows[i].name, t->name_width, NAME_NBYTES);
+    int most = CELLS_NBYTES / t->n_kinds - 1;
+    for (int k = 0; k < t->n_kinds; k++) {
+        t->widths[k] = (int)strlen(t->kinds[k].ranks);
+        for (int i = 0; i < t->n_rows; i++) t->widths[k] = width_of(shown(t->rows[i].values[k]), t->widths[k], most);
+    }
+}
+
+static void print_line(const table *t, const char *name, const char *const *cells, char *text, size_t text_nbytes) {
+    append(text, text_nbytes, "\n  %-*.*s", t->name_width, t->name_width, name);
+    for (int k = 0; k < t->n_kinds; k++) {
+        int width = k + 1 < t->n_kinds ? t->widths[k] : 0; /* nothing trails the last */
+        append(text, text_nbytes, " | %-*.*s", width, t->widths[k], shown(cells[k]));
+    }
+}
+
+void lksi_compare_table(const lksi_kind *kinds, int n_kinds, const char *left, char *text, size_t text_nbytes) {
+    table t = {.kinds = kinds, .n_kinds = n_kinds};
+    const char *heads[LKSI_KINDS_SHOWN];
+    for (int k = 0; k < n_kinds; k++) heads[k] = kinds[k].ranks;
+    collect_rows(&t);
+    choose_widths(&t);
+    size_t line_nbytes = 3 + (size_t)t.name_width;
+    for (int k = 0; k < n_kinds; k++) line_nbytes += 3 + (size_t)t.widths[k];
+    snprintf(text, text_nbytes, "the ranks do not agree:");
+    print_line(&t, "option", heads, text, text_nbytes);
+    int i = 0;
+    for (; i < t.n_rows && strlen(text) + line_nbytes + LAST_LINES_NBYTES < text_nbytes; i++)
+        print_line(&t, t.rows[i].name, t.rows[i].values, text, text_nbytes);
+    if (i < t.n_differing) append(text, text_nbytes, "\n  and %d more", t.n_differing - i);
+    if (left[0] != '\0') append(text, text_nbytes, "\n  and yet others on %s", left);
+}

@@ -1,0 +1,270 @@
+/* One rank of a trainer is given something else than the others, or goes wrong: every rank is told what and where. */
+#include "ranks.h"
+
+#include <lockstep/train.h>
+#include <math.h>
+#include <string.h>
+
+enum { N_RANKS = 3, N_FEATURES = 16, N_CLASSES = 4, COUNT = 16 /* samples of a rank in a step */ };
+
+/* How the odd one, rank 1, differs. */
+typedef enum fault {
+    OTHER_WIDTH,
+    OTHER_ACTIVATION,
+    ONE_LAYER_MORE,
+    OTHER_SEED,
+    OTHER_RATE,
+    OTHER_OPTIMIZER,
+    OTHER_SCHEDULE,
+    OTHER_DATA,
+    OTHER_THREADS,
+    OTHER_ACCUMULATE,
+    OTHER_CHECKS,
+    OTHER_STRATEGY,
+    OTHER_BUCKETS,
+    OTHER_BATCH,
+    N_FAULTS
+} fault;
+
+/* A line of the table, its columns' spaces left out. */
+static const char *const lines[N_FAULTS] = {
+    [OTHER_WIDTH] = "\nparameter fc1.weight|f32 (8,16)|f32 (9,16)\n",
+    [OTHER_ACTIVATION] = "|relu f32 (N,8) of 4|tanh f32 (N,8) of 4",
+    [ONE_LAYER_MORE] = "\nparameter extra.weight|-|f32 (4,4)\n",
+    [OTHER_SEED] = "\nseed|1|2",
+    [OTHER_RATE] = "\nlr|0.1|0.11",
+    [OTHER_OPTIMIZER] = "\noptimizer|SGD|AdamW\n",
+    [OTHER_SCHEDULE] = "\nschedule|constant|cosine\n",
+    [OTHER_DATA] = "\ndata (hash)|00000000000000aa|00000000000000bb",
+    [OTHER_THREADS] = "\nthreads per rank|1|2",
+    [OTHER_ACCUMULATE] = "\naccumulate|1|4",
+    [OTHER_CHECKS] = "\ncheck_gradients|0|1",
+    [OTHER_STRATEGY] = "\nstrategy|auto|sharded",
+    [OTHER_BUCKETS] = "\nbucket_nbytes|0|65536",
+    [OTHER_BATCH] = "\nsamples in the first step|48|32",
+};
+
+typedef struct set_up {
+    lks_group *group;
+    lks_device *device;
+    lks_graph *graph;
+    lks_trainer *trainer;
+    float features[COUNT * N_FEATURES];
+    int32_t labels[COUNT];
+    lks_batch batch;
+} set_up;
+
+static lks_node *build_logits(lks_node *x, fault which) {
+    lks_node *h = lks_linear(x, which == OTHER_WIDTH ? 9 : 8, "fc1");
+    lks_node *logits = lks_linear(which == OTHER_ACTIVATION ? lks_tanh(h) : lks_relu(h), N_CLASSES, "fc2");
+    return which == ONE_LAYER_MORE ? lks_linear(logits, N_CLASSES, "extra") : logits;
+}
+
+static lks_trainer_options options_for(fault which) {
+    lks_trainer_options options = {.optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}), .seed = 1, .data_hash = 0xaa};
+    if (which == OTHER_SEED) options.seed = 2;
+    if (which == OTHER_RATE) options.optimizer.lr = 0.11;
+    if (which == OTHER_OPTIMIZER) options.optimizer = lks_adamw(&(lks_adamw_options){.lr = 0.1});
+    if (which == OTHER_SCHEDULE) options.optimizer.schedule = lks_schedule_cosine(0.1, 100);
+    if (which == OTHER_DATA) options.data_hash = 0xbb;
+    if (which == OTHER_ACCUMULATE) options.accumulate = 4;
+    if (which == OTHER_CHECKS) options.check_gradients = 1;
+    if (which == OTHER_STRATEGY) options.strategy = LKS_STRATEGY_SHARDED;
+    if (which == OTHER_BUCKETS) options.bucket_nbytes = 65536;
+    return options;
+}
+
+static lks_status create(set_up *s, fault which, lks_trainer_options options, int has_one_layer) {
+    lks_status status =
+        lks_device_create(&s->device, &(lks_device_options){.num_threads = which == OTHER_THREADS ? 2 : 1});
+    if (status != LKS_OK) return status;
+    s->graph = lks_graph_create(s->device);
+    lks_node *x = lks_input(s->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+    lks_node *y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    options.group = s->group;
+    options.features = x;
+    options.labels = y;
+    lks_node *logits = has_one_layer ? lks_linear(x, N_CLASSES, "fc") : build_logits(x, which);
+    return lks_trainer_create(&s->trainer, lks_cross_entropy(logits, y), &options);
+}
+
+/* Samples that differ by rank and step. */
+static lks_batch *make_batch(set_up *s, int step) {
+    int rank = lks_group_rank(s->group), size = lks_group_size(s->group);
+    for (int i = 0; i < COUNT * N_FEATURES; i++) s->features[i] = (float)((i * 7 + rank * 3 + step) % 11 - 5) / 5;
+    for (int i = 0; i < COUNT; i++) s->labels[i] = i % N_CLASSES;
+    s->batch = (lks_batch){.features = s->features,
+                           .labels = s->labels,
+                           .count = COUNT,
+                           .global_count = (int64_t)COUNT * size,
+                           .n_labels = COUNT,
+                           .global_n_labels = (int64_t)COUNT * size,
+                           .global_offset = (int64_t)COUNT * rank};
+    return &s->batch;
+}
+
+static void destroy(set_up *s) {
+    lks_trainer_destroy(s->trainer);
+    lks_graph_destroy(s->graph);
+    lks_device_destroy(s->device);
+    lks_group_destroy(s->group);
+}
+
+/* Leaves out the spaces around "|" and before a line. */
+static void squeeze(const char *table, char *squeezed) {
+    char before = '\n';
+    for (; *table != '\0'; table++) {
+        if (before == '|' || before == '\n' || table[strspn(table, " ")] == '|') table += strspn(table, " ");
+        if (*table == '\0') break;
+        before = *squeezed++ = *table;
+    }
+    *squeezed = '\0';
+}
+
+static const char *transport;
+
+static int differ(void *argument) {
+    fault which = *(const fault *)argument;
+    set_up s = {0};
+    RANK_OK(lks_init(&s.group, &(lks_init_options){.transport = transport}));
+    int is_odd = lks_group_rank(s.group) == 1;
+    lks_status status = create(&s, is_odd ? which : N_FAULTS, options_for(is_odd ? which : N_FAULTS), 0);
+    if (which == OTHER_BATCH && status == LKS_OK) {
+        lks_batch *batch = make_batch(&s, 0);
+        if (is_odd) batch->global_count = 32;
+        status = lks_trainer_step(s.trainer, batch, NULL);
+    }
+    RANK_CHECK(status == LKS_ERR_MISMATCH);
+    char table[1024];
+    squeeze(lks_error_text(), table);
+    RANK_CHECK(strstr(table, "\noption|ranks 0, 2|rank 1\n") != NULL);
+    RANK_CHECK(strstr(table, lines[which]) != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void every_difference_is_a_line_of_a_table_on_every_rank(void **state) {
+    (void)state;
+    const char *const transports[] = {"shm", "tcp"};
+    for (int t = 0; t < 2; t++)
+        for (int which = 0; which < N_FAULTS; which++) {
+            transport = transports[t];
+            assert_ok(lks_spawn(N_RANKS, LKS_PROCESSES, differ, &(fault){(fault)which}));
+        }
+}
+
+/* One feature of 6e37: logits and loss stay finite, the weights' gradients, sums over the samples, do not. */
+static void spoil(lks_batch *batch, float *features) {
+    memset(features, 0, COUNT * N_FEATURES * sizeof *features);
+    for (int i = 0; i < COUNT; i++) features[i * N_FEATURES] = 6e37f;
+    batch->features = features;
+}
+
+typedef struct way {
+    lks_strategy strategy;
+    int64_t accumulate;
+} way;
+
+/* Three steps; before the second, where `is_bad`, one whose gradient on rank 1 is infinite. */
+static int train_around_a_bad_step(const way *how, int is_bad, char hex[65]) {
+    set_up s = {0};
+    RANK_OK(lks_init(&s.group, NULL));
+    lks_trainer_options options = options_for(N_FAULTS);
+    options.check_gradients = 1;
+    options.accumulate = how->accumulate;
+    options.strategy = how->strategy;
+    RANK_OK(create(&s, N_FAULTS, options, 1));
+    for (int step = 0; step < 3; step++) {
+        if (step == 1 && is_bad) {
+            lks_batch *batch = make_batch(&s, 9);
+            if (lks_group_rank(s.group) == 1) spoil(batch, s.features);
+            RANK_CHECK(lks_trainer_step(s.trainer, batch, NULL) == LKS_ERR_NUMERIC);
+            RANK_CHECK(strstr(lks_error_text(), "the gradient of 'fc.weight' on rank 1 in step 2 holds ") != NULL);
+        }
+        RANK_OK(lks_trainer_step(s.trainer, make_batch(&s, step), NULL));
+    }
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), hex));
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static int compute_a_bad_gradient(void *argument) {
+    char with[65], without[65];
+    RANK_CHECK(train_around_a_bad_step(argument, 1, with) == 0);
+    RANK_CHECK(train_around_a_bad_step(argument, 0, without) == 0);
+    RANK_CHECK(strcmp(with, without) == 0); /* nothing of the bad step is left */
+    return 0;
+}
+
+static void a_gradient_that_is_no_number_is_named_and_not_used(void **state) {
+    (void)state;
+    for (lks_strategy strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int64_t accumulate = 1; accumulate <= 2; accumulate++)
+            run_ranks(N_RANKS, compute_a_bad_gradient, &((way){strategy, accumulate}));
+}
+
+/* As a user's loop does it. */
+static int check_own_gradients(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_store *store;
+    RANK_OK(lks_init(&group, NULL));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    RANK_OK(lks_store_create(&store, lks_cross_entropy(lks_linear(x, N_CLASSES, "fc"), y), NULL));
+    RANK_OK(lks_check_gradients(group, store, 1));
+    size_t count;
+    float *gradient = lks_store_gradient(store, lks_store_find(store, "fc.bias"), &count);
+    if (lks_group_rank(group) == 2) gradient[N_CLASSES - 1] = NAN;
+    RANK_CHECK(lks_check_gradients(group, store, 7) == LKS_ERR_NUMERIC);
+    RANK_CHECK(strstr(lks_error_text(), "the gradient of 'fc.bias' on rank 2 in step 7 holds ") != NULL);
+    RANK_OK(lks_barrier(group, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void own_loops_can_ask_about_their_gradients(void **state) {
+    (void)state;
+    run_ranks(N_RANKS, check_own_gradients, NULL);
+}
+
+/* Replicas of their own, as over tcp: rank 2 changes one bit of one value behind the others' back. */
+static int corrupt_one_replica(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_OK(lks_init(&s.group, &(lks_init_options){.transport = "tcp"}));
+    lks_trainer_options options = options_for(N_FAULTS);
+    options.check_every = 2;
+    RANK_OK(create(&s, N_FAULTS, options, 0));
+    for (int step = 0; step < 3; step++) RANK_OK(lks_trainer_step(s.trainer, make_batch(&s, step), NULL));
+    lks_store *store = lks_trainer_store(s.trainer);
+    int index = lks_store_find(store, "fc2.weight");
+    float values[8 * N_CLASSES];
+    RANK_OK(lks_store_read(store, index, values));
+    if (lks_group_rank(s.group) == 2) values[5] = nextafterf(values[5], 1);
+    RANK_OK(lks_store_write(store, index, values));
+    RANK_CHECK(lks_trainer_step(s.trainer, make_batch(&s, 3), NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "after step 4: replicas differ: parameter 'fc2.weight' of rank 2 ") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void a_replica_that_went_its_own_way_is_noticed_within_check_every(void **state) {
+    (void)state;
+    assert_ok(lks_spawn(N_RANKS, LKS_PROCESSES, corrupt_one_replica, NULL));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        /* Processes come before any thread. */
+        cmocka_unit_test(every_difference_is_a_line_of_a_table_on_every_rank),
+        cmocka_unit_test(a_replica_that_went_its_own_way_is_noticed_within_check_every),
+        cmocka_unit_test(a_gradient_that_is_no_number_is_named_and_not_used),
+        cmocka_unit_test(own_loops_can_ask_about_their_gradients),
+    };
+    return run_group(tests);
+}
