@@ -137,7 +137,7 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->seed = defaults->seed;
 }
 
-enum { N_SHARED = 12 };
+enum { N_SHARED = 14 };
 
 /* The flags that are numbers or choices, but for --lr; a last one without a name ends them. */
 static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
@@ -151,10 +151,27 @@ static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
         {"--grains", NULL, &flags->grains, 1, INT32_MAX, NULL, NULL},
         {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
         {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
+        {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
+        {"--compress-rank", NULL, &flags->compress_rank, 1, INT32_MAX, NULL, NULL},
         {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
         {"--check-replicas", NULL, &flags->check_replicas, 1, INT32_MAX, NULL, NULL},
         {.name = NULL}};
     memcpy(list, shared, sizeof shared);
+}
+
+static void refuse_combinations(trainer_flags *flags) {
+    if (flags->init != NULL && flags->resume != NULL)
+        refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->syncs_batch_norm && !flags->has_batch_norm)
+        refuse(flags, "%s: the model has no batch norm%s", "--sync-batch-norm", "");
+    if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
+        refuse(flags, "%s goes with %s alone", "--compress-rank", "--compress powersgd");
+    if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
+    if (flags->grains > 0 && flags->syncs_batch_norm) /* a grain's statistics are its own */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--sync-batch-norm");
+    if (flags->grains > 0 && flags->compress != LKS_COMPRESS_NONE) /* what is left out depends on the ranks */
+        refuse(flags, "%s and %s exclude each other", "--grains", "--compress");
 }
 
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
@@ -170,14 +187,7 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
             i++;
         }
     }
-    if (flags->init != NULL && flags->resume != NULL)
-        refuse(flags, "%s and %s exclude each other", "--init", "--resume");
-    if (flags->syncs_batch_norm && !flags->has_batch_norm)
-        refuse(flags, "%s: the model has no batch norm%s", "--sync-batch-norm", "");
-    if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
-        refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
-    if (flags->grains > 0 && flags->syncs_batch_norm) /* a grain's statistics are its own */
-        refuse(flags, "%s and %s exclude each other", "--grains", "--sync-batch-norm");
+    refuse_combinations(flags);
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
 
@@ -254,6 +264,8 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --transport NAME   auto, thread, shm, tcp\n"
            "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
            "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
+           "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"
+           "  --compress-rank R  of powersgd (4)\n"
            "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
            "  --init FILE        begin with the weights in a safetensors file\n"
            "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"

@@ -19,6 +19,8 @@ typedef struct trainer_flags {
     int64_t precision;                               /* TRAINER_F32, TRAINER_BF16 */
     int64_t strategy;                                /* an lks_strategy */
     int64_t bucket;                                  /* bytes; 0: chosen */
+    int64_t compress;                                /* an lks_compression_kind */
+    int64_t compress_rank;                           /* of PowerSGD; 0: the library's default */
     double lr;
     int64_t check_replicas; /* steps between two checks; 0: at the end only */
     int is_quiet, prints_program, checks_gradients;

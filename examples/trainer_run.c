@@ -122,6 +122,8 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .grains = p->flags->grains,
                                                      .strategy = (lks_strategy)p->flags->strategy,
                                                      .bucket_nbytes = (size_t)p->flags->bucket,
+                                                     .compression = {.kind = (lks_compression_kind)p->flags->compress,
+                                                                     .rank = (int)p->flags->compress_rank},
                                                      .is_timed = p->flags->prints_program,
                                                      .data_hash = p->source->hash,
                                                      .check_gradients = p->flags->checks_gradients,

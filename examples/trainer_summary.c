@@ -51,6 +51,11 @@ static void add_memory(cJSON *s, const trainer_progress *p) {
     cJSON_AddNumberToObject(s, "activations_nbytes", (double)memory.activations_nbytes);
 }
 
+static const char *compress_name(int64_t kind) {
+    static const char *const names[] = {"none", "bf16", "f16", "powersgd"};
+    return names[kind];
+}
+
 static cJSON *make_summary(const trainer_progress *p, const char *params_sha256, double wall_s) {
     int64_t n_epochs = p->step / p->source->steps_per_epoch; /* whole ones */
     struct rusage usage;
@@ -62,6 +67,7 @@ static cJSON *make_summary(const trainer_progress *p, const char *params_sha256,
     cJSON_AddStringToObject(s, "device", lks_device_name(p->job->device));
     cJSON_AddStringToObject(s, "precision", p->flags->precision == TRAINER_BF16 ? "bf16" : "f32");
     cJSON_AddNumberToObject(s, "grains", (double)p->flags->grains);
+    cJSON_AddStringToObject(s, "compress", compress_name(p->flags->compress));
     cJSON_AddNumberToObject(s, "epochs", (double)n_epochs);
     cJSON_AddNumberToObject(s, "steps", (double)p->step);
     cJSON_AddNumberToObject(s, "global_batch", (double)p->flags->batch);

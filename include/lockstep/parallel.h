@@ -30,20 +30,72 @@ typedef enum lks_strategy {
     LKS_STRATEGY_SHARDED
 } lks_strategy;
 
+/* --- compression: fewer bytes between hosts for the sum of the gradients (docs/compression.md) ---
+ *
+ * What comes out is an approximation of the sum, the same bits on all ranks. What a step leaves out is not lost: each
+ * rank keeps it and adds it to its gradients in the next step (error feedback), so that over any number of steps
+ *
+ *     sum of what was applied = sum of all gradients - what the ranks hold back now,    up to roundings in f32.
+ *
+ * What is held back is not part of checkpoints: a run that is resumed begins with nothing held back, and so goes on to
+ * other bits than one that was not interrupted. It is a sum over samples, as gradients are here: a short last batch,
+ * whose mean is over fewer samples, gives what was held back that much more weight. Averages of statistics (batch
+ * norm's) are never compressed. A group of one rank has nothing to send: its sum is exact. Gradients that are not
+ * finite come out not finite, and are not held back.
+ *
+ * Source: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
+ * "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */
+typedef enum lks_compression_kind {
+    LKS_COMPRESS_NONE,
+    /* 16 bits an element, both ways: half of f32's bytes. Every rank adds up one slice of the gradients, rounds the sum
+     * again and holds back that error too (Tang, Yu, Lian, Zhang, Liu, "DoubleSqueeze", 2019). f16 has 3 bits more than
+     * bf16; each block of it carries a power of two of its own that brings its largest element to 2^14..2^15, so that
+     * nothing overflows and what is 2^-38 of the largest is still seen. Keeps 4 bytes an element on every rank, and as
+     * many for each of the largest bucket's. */
+    LKS_COMPRESS_BF16,
+    LKS_COMPRESS_F16,
+    /* A gradient with 2 dimensions or more is taken as a matrix M (m,n) of its first dimension by all others, and sent
+     * as two thin ones, with Q (n,r) from the last step:
+     *     P = sum over ranks of M Q, made orthonormal; Q = sum over ranks of M^T P; the sum of all M is about P Q^T.
+     * That is (m + n) r elements for m n; where it would be more than half of them, and for vectors, all are sent.
+     * Costs 4 m n r multiplications a step on every rank, and begins when the whole gradient is there. Keeps 4 bytes
+     * an element. Source: Vogels, Karimireddy, Jaggi, "PowerSGD", 2019 (what is held back here is each rank's own
+     * M - P P^T M, which has the same sum over ranks). */
+    LKS_COMPRESS_POWERSGD,
+    LKS_COMPRESS_USER /* by `hook` */
+} lks_compression_kind;
+
+/* Makes `gradients` (`count` elements) the sum over all ranks, or what is to be taken for it: the same bits on every
+ * rank (lks_check_replicas tells). Called for one bucket after the other, in the same order on all ranks; a parameter's
+ * elements may be cut by a bucket's end and lie in the store's own order. May use `group`, as all ranks do, and nothing
+ * else that waits for them. Runs on a thread of the library's where the reduction overlaps the backward pass. Another
+ * status than LKS_OK fails the group. */
+typedef lks_status (*lks_reduce_hook)(void *context, lks_group *group, void *gradients, size_t count, lks_type type);
+
+typedef struct lks_compression {
+    lks_compression_kind kind;
+    int rank;             /* PowerSGD: r; 0: 4 */
+    lks_reduce_hook hook; /* of LKS_COMPRESS_USER, which needs one */
+    void *context;        /* handed to it */
+} lks_compression;
+
 /* The same on all ranks. */
 typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at
-                             most, unless one holds all: then nothing overlaps */
+                             what a short measurement says (64 KiB to 32 MiB); 1 MiB on one, and where gradients are
+                             compressed, whose bits depend on it. The first has 1 MiB at most, unless one holds all:
+                             then nothing overlaps */
+    lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
 } lks_distributed_options;
 
 /* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
  * the ranks share one copy of the parameters (a shared replica); else each has its own, which begin equal.
  * `options` may be NULL. Collective. lks_store_destroy frees it, before the group is destroyed.
  * Errors: LKS_ERR_MISMATCH where ranks built different models or have different options; LKS_ERR_UNSUPPORTED: shared
- * between hosts or over tcp; those of lks_store_create and of the group. */
+ * between hosts or over tcp, compression by another strategy than bucketed or of f64 gradients; LKS_ERR_ARGUMENT; those
+ * of lks_store_create and of the group. */
 LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                                 const lks_distributed_options *options);
 
@@ -109,7 +161,7 @@ LKS_API lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *o
 /* Bytes of memory that one rank's training takes. */
 typedef struct lks_distributed_memory {
     size_t parameters_nbytes; /* of a shared replica: the one copy divided by the ranks */
-    size_t gradients_nbytes;  /* what was accumulated included */
+    size_t gradients_nbytes;  /* with what was accumulated, and what compression keeps */
     size_t optimizer_state_nbytes;
     size_t activations_nbytes; /* and scratch, of compiled programs */
 } lks_distributed_memory;

@@ -31,12 +31,13 @@ typedef struct lks_trainer_options {
     int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
     const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches */
     int n_states;
-    lks_strategy strategy; /* how the ranks share the work; parallel.h */
-    size_t bucket_nbytes;  /* 0: chosen */
-    uint64_t data_hash;    /* of what is trained on, compared between the ranks; 0: there is none */
-    int check_gradients;   /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
-                              overlap then */
-    int64_t check_every;   /* steps between two lks_check_replicas; 0: never */
+    lks_strategy strategy;       /* how the ranks share the work; parallel.h */
+    size_t bucket_nbytes;        /* 0: chosen */
+    lks_compression compression; /* of gradients between hosts */
+    uint64_t data_hash;          /* of what is trained on, compared between the ranks; 0: there is none */
+    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
+                            overlap then */
+    int64_t check_every; /* steps between two lks_check_replicas; 0: never */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. */
@@ -50,7 +51,8 @@ typedef struct lks_metrics {
  * G/n of them one after the other, each as a batch of its own, and adds them up the balanced tree that the ranks
  * continue; so parameters and figures have the same bits for every n that divides G. The batches have to be cut
  * likewise: loader and windows take the same `grains`. Batch norm's statistics are those of a grain. Grains are pieces
- * already: accumulate stays 0 or 1. docs/determinism.md says more, and what it costs. */
+ * already: accumulate stays 0 or 1. Gradients are not compressed, but by a hook that keeps the order.
+ * docs/determinism.md says more, and what it costs. */
 
 /* Makes the store (parameters, gradients) of `loss` and what updates it. The graph and the group must outlive it.
  * Collective: first of all the ranks compare model, options, device and instruction set, as lks_compare_options does,

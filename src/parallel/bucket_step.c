@@ -11,7 +11,8 @@
  * bucket is under way. With a program attached, a thread runs the items, and reductions begin during its backward pass;
  * without one, the caller runs them here.
  *
- * The same numbers are added in the same order as in the shared replica's step, so the same bits come out.
+ * The same numbers are added in the same order as in the shared replica's step, so the same bits come out, but where
+ * gradients are compressed (compress.h).
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
 #include "parallel/parallel_internal.h"
 
@@ -49,6 +50,8 @@ static lks_status reduce(lks_distributed_optimizer *optimizer, const lksi_bucket
     if (is_sharded(optimizer))
         return lks_reduce_scatter(optimizer->group, gradients, element(optimizer, flat, bucket->mine_begin),
                                   bucket->mine_end - bucket->mine_begin, type, LKS_SUM, NULL);
+    if (optimizer->compressor != NULL)
+        return lksi_compressor_reduce(optimizer->compressor, bucket->begin, bucket->end - bucket->begin);
     return lks_all_reduce(optimizer->group, gradients, gradients, bucket->end - bucket->begin, type, LKS_SUM, NULL);
 }
 

@@ -4,6 +4,10 @@
 /* The first bucket is small, so that the wire has something to do early in the backward pass. */
 enum { FIRST_NBYTES = 1 << 20 };
 
+/* What compression leaves out of a step depends on where buckets are cut: a measured size would change the bits of a
+ * run that is repeated. */
+enum { COMPRESSED_NBYTES = 1 << 20 };
+
 /* What a bucket's size is a multiple of: so that no block of the norm lies in two, and all parts of one are equal. */
 static size_t unit_of(lks_strategy strategy, int size) {
     return strategy == LKS_STRATEGY_SHARDED ? (size_t)LKSI_NORM_BLOCK * (size_t)size : LKSI_NORM_BLOCK;
@@ -44,7 +48,9 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     size_t nbytes = lksi_store_bucket_nbytes(optimizer->store), unit;
     unit = unit_of(optimizer->strategy, lks_group_size(optimizer->group));
     *first = *others = optimizer->whole_count;
-    if (optimizer->strategy == LKS_STRATEGY_SHARED) return LKS_OK;
+    const lks_compression compression = lksi_store_compression(optimizer->store);
+    if (optimizer->strategy == LKS_STRATEGY_SHARED || lksi_compression_wants_whole(&compression)) return LKS_OK;
+    if (nbytes == 0 && compression.kind != LKS_COMPRESS_NONE) nbytes = COMPRESSED_NBYTES;
     if (nbytes == 0) LKS_TRY(lksi_bucket_nbytes_find(optimizer->group, &nbytes));
     if (nbytes / nbytes_each >= optimizer->whole_count) return LKS_OK; /* one that holds all */
     *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);

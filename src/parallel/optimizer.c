@@ -28,10 +28,17 @@ static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
     return LKS_OK;
 }
 
+static lks_status create_compressor(lks_distributed_optimizer *optimizer) {
+    const lks_compression compression = lksi_store_compression(optimizer->store);
+    if (compression.kind == LKS_COMPRESS_NONE) return LKS_OK;
+    return lksi_compressor_create(&optimizer->compressor, optimizer->group, optimizer->store, &compression);
+}
+
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
+    LKS_TRY(create_compressor(optimizer));
     if (optimizer->strategy != LKS_STRATEGY_SHARED)
         LKS_TRY(lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer));
     return find_gradients(optimizer);
@@ -96,6 +103,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer->sums);
     lksi_free(optimizer->buckets);
     lksi_free(optimizer->is_told);
+    lksi_compressor_destroy(optimizer->compressor);
     lksi_pending_destroy(optimizer);
     lksi_clip_release(optimizer);
     lksi_free(optimizer);
@@ -116,6 +124,7 @@ void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer
     *memory = (lks_distributed_memory){
         .parameters_nbytes = is_shared ? whole_nbytes / (size_t)lks_group_size(optimizer->group) : whole_nbytes,
         .gradients_nbytes = whole_nbytes + lksi_pending_nbytes(optimizer)};
+    if (optimizer->compressor != NULL) memory->gradients_nbytes += lksi_compressor_nbytes(optimizer->compressor);
     for (int i = 0; i < lksi_state_count(optimizer); i++)
         memory->optimizer_state_nbytes += optimizer->state_count * nbytes_each;
 }

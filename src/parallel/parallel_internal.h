@@ -5,6 +5,7 @@
 #include "comm/comm.h"
 #include "graph/graph.h"
 #include "optim/optim.h"
+#include "parallel/compress.h"
 #include "parallel/parallel.h"
 #include "parallel/progress.h"
 
@@ -16,8 +17,9 @@ typedef struct lksi_replica {
     lks_group *group;
     lks_strategy strategy; /* never LKS_STRATEGY_AUTO */
     size_t bucket_nbytes;  /* as asked for; 0: the optimizer chooses */
-    size_t nbytes_each;    /* of one element */
-    bool is_symmetric;     /* peers can address the gradients, and what else they read of each other */
+    lks_compression compression;
+    size_t nbytes_each; /* of one element */
+    bool is_symmetric;  /* peers can address the gradients, and what else they read of each other */
     void *values, *gradients;
     struct lksi_update_count {
         atomic_uint_least64_t count; /* odd while this rank's shard is being updated; only rank i writes [i] */
@@ -31,6 +33,8 @@ lksi_replica *lksi_store_replica(const lks_store *store);
 lks_strategy lksi_store_strategy(const lks_store *store);
 /* The bucket size that was asked for; 0: none. */
 size_t lksi_store_bucket_nbytes(const lks_store *store);
+/* How its gradients are compressed; a plain store's are not. */
+lks_compression lksi_store_compression(const lks_store *store);
 
 /* A range of the flat arrays that is reduced in one go. Of each, every rank updates its own part and keeps the
  * optimizer's state for just that:
@@ -74,10 +78,11 @@ struct lks_distributed_optimizer {
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
     int64_t n_pending;      /* passes accumulated for the next step; its bits say which partials hold something */
     lksi_partial partials[LKSI_MAX_PARTIALS];
-    lksi_progress *progress; /* runs the collectives of a step of buckets; NULL for a shared replica */
-    bool *is_told;           /* once a program is attached: tensors whose gradient is final, by index */
-    size_t n_told;           /* how many they are; above 0: the step's collectives may be under way */
-    bool is_put_aside;       /* lks_distributed_optimizer_no_sync */
+    lksi_compressor *compressor; /* of buckets; NULL where gradients are not compressed */
+    lksi_progress *progress;     /* runs the collectives of a step of buckets; NULL for a shared replica */
+    bool *is_told;               /* once a program is attached: tensors whose gradient is final, by index */
+    size_t n_told;               /* how many they are; above 0: the step's collectives may be under way */
+    bool is_put_aside;           /* lks_distributed_optimizer_no_sync */
 };
 
 /* One step's strategies: sums over ranks of gradients, then the update of this rank's parts. */

@@ -82,13 +82,26 @@ size_t lksi_store_bucket_nbytes(const lks_store *store) {
 
 bool lksi_store_is_shared(const lks_store *store) { return lksi_store_replica(store) != NULL; }
 
-static lks_status choose_strategy(const lks_group *group, lks_strategy wanted, lks_strategy *strategy) {
+lks_compression lksi_store_compression(const lks_store *store) {
+    return home_of(store) != NULL ? home_of(store)->compression : (lks_compression){.kind = LKS_COMPRESS_NONE};
+}
+
+/* The same on all ranks. */
+static lks_status choose_strategy(const lks_group *group, const lks_distributed_options *options,
+                                  lks_strategy *strategy) {
+    lks_strategy wanted = options->strategy;
+    bool is_compressed = options->compression.kind != LKS_COMPRESS_NONE;
+    if (is_compressed && (wanted == LKS_STRATEGY_SHARED || wanted == LKS_STRATEGY_SHARDED))
+        return lksi_error(LKS_ERR_UNSUPPORTED, "only bucketed gradients are compressed; strategy '%s' was asked for",
+                          wanted == LKS_STRATEGY_SHARED ? "shared" : "sharded");
     bool can_share = lks_symmetric_supported(group) != 0;
     if (wanted == LKS_STRATEGY_SHARED && !can_share)
         return lksi_error(LKS_ERR_UNSUPPORTED,
                           "strategy 'shared' needs ranks that share memory; the %d ranks of this group talk over %s",
                           lks_group_size(group), lks_group_transport(group));
-    *strategy = wanted != LKS_STRATEGY_AUTO ? wanted : can_share ? LKS_STRATEGY_SHARED : LKS_STRATEGY_BUCKETED;
+    *strategy = wanted != LKS_STRATEGY_AUTO   ? wanted
+                : can_share && !is_compressed ? LKS_STRATEGY_SHARED
+                                              : LKS_STRATEGY_BUCKETED;
     return LKS_OK;
 }
 
@@ -96,12 +109,13 @@ static lks_status choose_strategy(const lks_group *group, lks_strategy wanted, l
 static lks_status create_replica(lksi_replica **replica, lks_group *group, const lks_distributed_options *options,
                                  size_t nbytes_each) {
     lks_strategy strategy = LKS_STRATEGY_AUTO;
-    LKS_TRY(choose_strategy(group, options->strategy, &strategy)); /* the same on all ranks */
+    LKS_TRY(choose_strategy(group, options, &strategy));
     lksi_replica *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     created->group = group;
     created->strategy = strategy;
     created->bucket_nbytes = options->bucket_nbytes;
+    created->compression = options->compression;
     created->nbytes_each = nbytes_each;
     created->is_symmetric = lks_symmetric_supported(group) != 0;
     void *counts = NULL;
@@ -123,11 +137,15 @@ static lks_status initialize(lks_group *group, lks_store *store, uint64_t seed) 
     return status == LKS_OK ? lks_broadcast_parameters(group, store) : lksi_group_fail(group, status);
 }
 
-static lks_status create(lks_store **store, lks_group *group, lks_node *loss, const lks_distributed_options *options) {
+/* f32 for a model that could not be built, whose error comes later. */
+static lks_type float_type_of(lks_node *loss) {
     lks_graph *graph = lks_node_graph(loss);
-    lks_type type = graph != NULL ? lksi_graph_device(graph)->float_type : LKS_F32;
+    return graph != NULL ? lksi_graph_device(graph)->float_type : LKS_F32;
+}
+
+static lks_status create(lks_store **store, lks_group *group, lks_node *loss, const lks_distributed_options *options) {
     lksi_replica *replica = NULL;
-    LKS_TRY(create_replica(&replica, group, options, lks_type_nbytes(type)));
+    LKS_TRY(create_replica(&replica, group, options, lks_type_nbytes(float_type_of(loss))));
     bool is_shared = replica->strategy == LKS_STRATEGY_SHARED;
     lks_status status = lksi_store_create_in(store, loss,
                                              &(lksi_store_memory){.alloc_values = alloc_values,
@@ -151,7 +169,8 @@ static lks_status create(lks_store **store, lks_group *group, lks_node *loss, co
 static uint64_t fingerprint_of(lks_node *loss, const lks_distributed_options *options) {
     lks_graph *graph = lks_node_graph(loss);
     uint64_t hash = graph != NULL ? lksi_graph_fingerprint(graph) : 0;
-    uint64_t meant[] = {options->seed, (uint64_t)options->strategy, options->bucket_nbytes};
+    uint64_t meant[] = {options->seed, (uint64_t)options->strategy, options->bucket_nbytes,
+                        (uint64_t)options->compression.kind, (uint64_t)options->compression.rank};
     return lksi_hash64(hash, meant, sizeof meant);
 }
 
@@ -161,8 +180,11 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     if (options == NULL) options = &defaults;
     if (options->strategy < LKS_STRATEGY_AUTO || options->strategy > LKS_STRATEGY_SHARDED)
         return lksi_group_fail(group, lksi_error(LKS_ERR_ARGUMENT, "there is no strategy %d", (int)options->strategy));
+    lks_status status = lksi_compression_check(&options->compression, float_type_of(loss));
+    if (status != LKS_OK) return lksi_group_fail(group, status);
     /* All ranks must mean the same model before one of them relies on it. */
-    LKS_TRY(lksi_exchange(group, "distributed_store_create (model, device, threads, seed, strategy, bucket size)",
+    LKS_TRY(lksi_exchange(group,
+                          "distributed_store_create (model, device, threads, seed, strategy, bucket size, compression)",
                           fingerprint_of(loss, options), NULL, 0, NULL));
     lks_store *created;
     LKS_TRY(create(&created, group, loss, options));

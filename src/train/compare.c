@@ -34,6 +34,15 @@ static const char *strategy_name(lks_strategy strategy) {
     return strategy >= LKS_STRATEGY_AUTO && strategy <= LKS_STRATEGY_SHARDED ? names[strategy] : "?";
 }
 
+static const char *compression_name(lks_compression_kind kind) {
+    static const char *const names[] = {[LKS_COMPRESS_NONE] = "none",
+                                        [LKS_COMPRESS_BF16] = "bf16",
+                                        [LKS_COMPRESS_F16] = "f16",
+                                        [LKS_COMPRESS_POWERSGD] = "powersgd",
+                                        [LKS_COMPRESS_USER] = "a hook"};
+    return (unsigned)kind <= LKS_COMPRESS_USER ? names[kind] : "?";
+}
+
 /* --- the list under construction; after an error nothing more is added --- */
 
 typedef struct list {
@@ -105,6 +114,8 @@ static void add_options(list *l, const lks_trainer_options *options) {
     add_integer(l, "states", options->n_states);
     add(l, "strategy", "%s", strategy_name(options->strategy));
     add_integer(l, "bucket_nbytes", (int64_t)options->bucket_nbytes);
+    add(l, "compression", "%s", compression_name(options->compression.kind));
+    add_integer(l, "compression rank", options->compression.rank);
     if (options->data_hash != 0) add(l, "data (hash)", "%016llx", (unsigned long long)options->data_hash);
 }
 

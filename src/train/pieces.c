@@ -13,6 +13,12 @@ lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
                           "grains %lld in a group that adds in any order (LKS_ORDER_ANY), which depends on the number "
                           "of ranks",
                           (long long)options->grains);
+    lks_compression_kind kind = options->compression.kind;
+    if (kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "with %lld grains gradients cannot be compressed: what that leaves out depends on the number "
+                          "of ranks",
+                          (long long)options->grains);
     if (options->accumulate <= 1) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT,
                       "grains %lld are pieces of a step already: with accumulate %lld they would be cut once more; "

@@ -15,6 +15,7 @@ enum { S_BATCH = 16, S_PIXELS = 3 * 8 * 8, S_CLASSES = 4, S_STEPS = 3, S_MAX_RAN
 typedef struct strategy_run {
     lks_strategy strategy;
     size_t bucket_nbytes;
+    lks_compression compression;
     const char *transport;
     double clip_norm;
     int is_attached, n_pieces, has_idle_ranks; /* in step i, rank i has no samples */
@@ -90,7 +91,8 @@ static inline int strategy_create(strategy_rank *s, const strategy_run *r) {
     strategy_build(s);
     RANK_OK(lks_distributed_store_create(
         &s->store, s->group, s->loss,
-        &(lks_distributed_options){.seed = 3, .strategy = r->strategy, .bucket_nbytes = r->bucket_nbytes}));
+        &(lks_distributed_options){
+            .seed = 3, .strategy = r->strategy, .bucket_nbytes = r->bucket_nbytes, .compression = r->compression}));
     RANK_OK(lks_distributed_optimizer_create(&s->optimizer, s->group, s->store, &rule));
     return 0;
 }

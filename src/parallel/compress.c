@@ -1,0 +1,107 @@
+/* Gradient compression: options, and which kind does what. */
+#include "parallel/compress_internal.h"
+
+static bool is_built_in(lks_compression_kind kind) { return kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER; }
+
+lks_status lksi_compression_check(const lks_compression *compression, lks_type type) {
+    if ((unsigned)compression->kind > LKS_COMPRESS_USER)
+        return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of compression", (int)compression->kind);
+    if (compression->rank < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "compression by matrices of rank %d; 1 is the least", compression->rank);
+    if (compression->rank > 0 && compression->kind != LKS_COMPRESS_POWERSGD)
+        return lksi_error(LKS_ERR_ARGUMENT, "compression was given the rank %d, which is PowerSGD's alone",
+                          compression->rank);
+    if (compression->kind == LKS_COMPRESS_USER && compression->hook == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "LKS_COMPRESS_USER was given no hook");
+    if (compression->kind != LKS_COMPRESS_USER && compression->hook != NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "compression was given a hook, which is LKS_COMPRESS_USER's alone");
+    if (is_built_in(compression->kind) && type != LKS_F32)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "only f32 gradients are compressed; these are %s", lks_type_name(type));
+    return LKS_OK;
+}
+
+bool lksi_compression_wants_whole(const lks_compression *compression) {
+    return compression->kind == LKS_COMPRESS_POWERSGD;
+}
+
+static lks_status prepare(lksi_compressor *compressor) {
+    switch (compressor->compression.kind) {
+    case LKS_COMPRESS_BF16:
+    case LKS_COMPRESS_F16:
+        return lksi_half_create(compressor);
+    case LKS_COMPRESS_POWERSGD:
+        return lksi_power_create(compressor);
+    case LKS_COMPRESS_NONE:
+    case LKS_COMPRESS_USER:
+        break;
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_compressor_create(lksi_compressor **compressor, lks_group *group, lks_store *store,
+                                  const lks_compression *compression) {
+    lksi_compressor *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->group = group;
+    created->store = store;
+    created->compression = *compression;
+    created->loops = LKSI_ISA_PICK(lksi_compress_loops);
+    lks_status status = prepare(created);
+    if (status == LKS_OK)
+        *compressor = created;
+    else
+        lksi_compressor_destroy(created);
+    return status;
+}
+
+void lksi_compressor_destroy(lksi_compressor *compressor) {
+    if (compressor == NULL) return;
+    lksi_half_destroy(compressor);
+    lksi_power_destroy(compressor);
+    lksi_free(compressor);
+}
+
+size_t lksi_compressor_nbytes(const lksi_compressor *compressor) {
+    return lksi_half_nbytes(compressor) + lksi_power_nbytes(compressor);
+}
+
+static void *gradients_at(const lksi_compressor *compressor, size_t begin) {
+    lks_type type = lksi_store_device(compressor->store)->float_type;
+    return (char *)lksi_store_gradients(compressor->store) + begin * lks_type_nbytes(type);
+}
+
+static lks_status reduce_plain(lksi_compressor *compressor, size_t begin, size_t count) {
+    void *gradients = gradients_at(compressor, begin);
+    return lks_all_reduce(compressor->group, gradients, gradients, count,
+                          lksi_store_device(compressor->store)->float_type, LKS_SUM, NULL);
+}
+
+static lks_status call_hook(lksi_compressor *compressor, size_t begin, size_t count) {
+    const lks_compression *user = &compressor->compression;
+    lks_status status = user->hook(user->context, compressor->group, gradients_at(compressor, begin), count,
+                                   lksi_store_device(compressor->store)->float_type);
+    return status == LKS_OK ? LKS_OK : lksi_group_fail(compressor->group, status);
+}
+
+static lks_status reduce_parameters(lksi_compressor *compressor, size_t begin, size_t count) {
+    switch (compressor->compression.kind) {
+    case LKS_COMPRESS_BF16:
+    case LKS_COMPRESS_F16:
+        return lksi_half_reduce(compressor, begin, count);
+    case LKS_COMPRESS_POWERSGD:
+        return lksi_power_reduce(compressor);
+    case LKS_COMPRESS_USER:
+        return call_hook(compressor, begin, count);
+    case LKS_COMPRESS_NONE:
+        break;
+    }
+    return reduce_plain(compressor, begin, count);
+}
+
+/* Buffers, whose "gradients" are statistics, come last in the flat array. */
+lks_status lksi_compressor_reduce(lksi_compressor *compressor, size_t begin, size_t count) {
+    size_t end = begin + count, last = lksi_store_buffer_begin(compressor->store);
+    size_t middle = last < begin ? begin : last < end ? last : end;
+    if (middle > begin) LKS_TRY(reduce_parameters(compressor, begin, middle - begin));
+    return end > middle ? reduce_plain(compressor, middle, end - middle) : LKS_OK;
+}
