@@ -35,8 +35,8 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at most
-                           */
+                             what a short measurement says (64 KiB to 32 MiB), 1 MiB on one. The first has 1 MiB at most,
+                             unless one holds all: then nothing overlaps */
 } lks_distributed_options;
 
 /* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
@@ -132,8 +132,9 @@ typedef struct lks_option {
 LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
 
 /* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
- * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once.
- * Errors: LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
+ * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once. Not for a program
+ * that is attached (lks_distributed_optimizer_attach): its gradients are on their way when the pass ends. Errors:
+ * LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
 LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
 
 /* Compares all ranks' parameters by hash. Collective. The group lives on.

@@ -18,6 +18,10 @@ static size_t append(char *text, size_t text_nbytes, size_t used, const char *fo
     return used + (size_t)length;
 }
 
+static uint64_t hash_of(const lksi_attributes *attributes) {
+    return lksi_hash64(LKSI_HASH_START, attributes, sizeof *attributes);
+}
+
 static void describe_value(const lks_node *node, char *text, size_t text_nbytes) {
     const lksi_tensor *tensor = &node->outputs[0];
     size_t used = 0;
@@ -31,9 +35,8 @@ static void describe_value(const lks_node *node, char *text, size_t text_nbytes)
     used = append(text, text_nbytes, used, ")");
     for (int i = 0; i < node->n_inputs; i++)
         used = append(text, text_nbytes, used, "%s%d", i == 0 ? " of " : ",", node->inputs[i]->id);
-    static const lksi_attributes none;
-    uint64_t attributes = lksi_hash64(LKSI_HASH_START, &node->attributes, sizeof node->attributes);
-    if (memcmp(&node->attributes, &none, sizeof none) != 0)
+    uint64_t attributes = hash_of(&node->attributes);
+    if (attributes != hash_of(&(lksi_attributes){0}))
         used = append(text, text_nbytes, used, " #%08" PRIx32, (uint32_t)(attributes ^ attributes >> 32));
     if (node->op == LKSI_OP_BUFFER) (void)append(text, text_nbytes, used, " %.17g", node->momentum);
 }

@@ -46,7 +46,7 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     *first = *others = optimizer->whole_count;
     if (optimizer->strategy == LKS_STRATEGY_SHARED) return LKS_OK;
     if (nbytes == 0) LKS_TRY(lksi_bucket_nbytes_find(optimizer->group, &nbytes));
-    if (nbytes > optimizer->whole_count * nbytes_each) nbytes = optimizer->whole_count * nbytes_each;
+    if (nbytes / nbytes_each >= optimizer->whole_count) return LKS_OK; /* one that holds all */
     *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);
     *first = nbytes < FIRST_NBYTES ? *others : round_up(FIRST_NBYTES / nbytes_each, unit);
     return LKS_OK;

@@ -98,7 +98,7 @@ static void print_line(const table *t, const char *name, const char *const *cell
 
 void lksi_compare_table(const lksi_kind *kinds, int n_kinds, const char *left, char *text, size_t text_nbytes) {
     table t = {.kinds = kinds, .n_kinds = n_kinds};
-    const char *heads[LKSI_KINDS_SHOWN];
+    const char *heads[LKSI_KINDS_SHOWN] = {0};
     for (int k = 0; k < n_kinds; k++) heads[k] = kinds[k].ranks;
     collect_rows(&t);
     choose_widths(&t);

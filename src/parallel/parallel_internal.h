@@ -99,10 +99,11 @@ void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
 
 /* --- what was accumulated for this step (accumulate.c) --- */
 
-/* Adds its sums to `sums`. */
+/* Adds what was accumulated to this rank's sums, and to elements [begin, begin + count) of its gradients: each element
+ * once, before the step is over, which then clears it. */
 void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
-/* Combines it into elements [begin, begin + count) of the store's gradients. */
 void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
+/* Bytes that it takes on this rank. */
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer);
 void lksi_pending_destroy(lks_distributed_optimizer *optimizer);
 

@@ -1,48 +1,24 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Ranks on several hosts: two network namespaces, joined by a veth link that tc tbf holds to 200 Mbit/s, with two ranks
-# each. Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
+# Ranks on several hosts: two network namespaces, joined by a link of 200 Mbit/s, with two ranks each.
 # Usage: test_hosts.sh BUILD_DIR. Needs root and iproute2; without them it says that it was skipped.
 set -u
 build=$1
-id=$$
 work=$(mktemp -d)
-hosts=("lks-$id-a" "lks-$id-b")
 n_failed=0
+# shellcheck source=tools/two-hosts.sh
+. tools/two-hosts.sh
 
 clean_up() {
-  for host in "${hosts[@]}"; do
-    ip netns pids "$host" 2>/dev/null | xargs -r kill -9 2>/dev/null
-    ip netns del "$host" 2>/dev/null
-  done
+  hosts_remove
   rm -rf "$work"
 }
 trap clean_up EXIT
-
-command -v ip >/dev/null && command -v tc >/dev/null || {
-  echo "skipped: network namespaces need iproute2 (ip, tc)"
+hosts_make 200mbit >"$work/why" || {
+  echo "skipped: $(cat "$work/why")"
   exit 77
 }
-for host in "${hosts[@]}"; do
-  ip netns add "$host" 2>"$work/err" || {
-    echo "skipped: cannot make a network namespace: $(cat "$work/err")"
-    exit 77
-  }
-  ip -n "$host" link set lo up
-done
-ip link add "v$id" netns "${hosts[0]}" type veth peer name "w$id" netns "${hosts[1]}" || {
-  echo "skipped: cannot make a veth link"
-  exit 77
-}
-ip -n "${hosts[0]}" addr add 10.77.0.1/24 dev "v$id"
-ip -n "${hosts[1]}" addr add 10.77.0.2/24 dev "w$id"
-ip -n "${hosts[0]}" link set "v$id" up
-ip -n "${hosts[1]}" link set "w$id" up
-for end in "0 v$id" "1 w$id"; do
-  read -r index device <<<"$end"
-  ip netns exec "${hosts[index]}" tc qdisc add dev "$device" root tbf rate 200mbit burst 64kb latency 50ms 2>/dev/null ||
-    echo "note: no tc tbf here, the link is as fast as it is"
-done
+cat "$work/why"
 
 check() { # NAME COMMAND...
   local name=$1
@@ -95,5 +71,12 @@ check "a model trains on one host" eval 'train >"$work/rank.0" 2>&1'
 on_hosts 4 2 "$build/examples/mlp" --device reference --steps 20 --quiet --summary "$work/two.json"
 check "the same model trains on two hosts" all_ok
 check "to the same bits" eval '[ -n "$(summary one params_sha256)" ] && [ "$(summary one params_sha256)" = "$(summary two params_sha256)" ]'
+for strategy in bucketed sharded; do
+  on_hosts 4 2 "$build/examples/mlp" --device reference --steps 20 --quiet --strategy $strategy --bucket 65536 \
+    --summary "$work/$strategy.json"
+  check "$strategy in small buckets: it trains" all_ok
+  check "$strategy in small buckets: to the same bits" \
+    eval '[ -n "$(summary one params_sha256)" ] && [ "$(summary one params_sha256)" = "$(summary $strategy params_sha256)" ]'
+done
 
 [ $n_failed = 0 ]
