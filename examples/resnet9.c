@@ -34,9 +34,12 @@ static void print_partitions(const trainer_flags *flags, const lks_group *group,
     if (flags->is_quiet || lks_group_rank(group) != 0) return;
     int n_ranks = lks_group_size(group);
     printf("partition lengths:"); /* of an epoch: whole batches and the last one */
-    for (int rank = 0; rank < n_ranks; rank++)
-        printf(" %lld", (long long)(count / flags->batch * part_length(flags->batch, rank, n_ranks, flags->grains) +
-                                    part_length(count % flags->batch, rank, n_ranks, flags->grains)));
+    for (int rank = 0; rank < n_ranks; rank++) {
+        int64_t whole = part_length(flags->batch, rank, n_ranks, flags->grains);
+        int64_t last = part_length(count % flags->batch, rank, n_ranks, flags->grains);
+        int64_t length = count / flags->batch * whole + last;
+        printf(" %lld", (long long)length);
+    }
     printf("\n");
 }
 
