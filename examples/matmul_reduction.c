@@ -11,72 +11,83 @@
  * then every rank has. Data-parallel training computes a weight's gradient like this: the sum is over the samples. */
 #include "matmul.h"
 
-typedef struct parts {
-    size_t *a, *b; /* elements of each rank */
-} parts;
+/* `mine` is this rank's part: some columns of A and rows of B, and a C of its own. */
+typedef struct work {
+    sizes all, mine;
+    float *a, *b; /* on rank 0 only; A transposed */
+    float *my_a, *my_b, *my_c, *c;
+    size_t *a_counts, *b_counts; /* elements of each rank */
+    product product;
+} work;
 
-static void divide(const sizes *s, int n_ranks, parts *p) {
+static lks_status divide(work *w, lks_group *world) {
+    int rank = lks_group_rank(world), n_ranks = lks_group_size(world);
+    w->mine = w->all;
+    w->mine.k = first_of(w->all.k, rank + 1, n_ranks) - first_of(w->all.k, rank, n_ranks);
+    w->a = new_matrix(rank == 0 ? w->all.k : 0, w->all.m);
+    w->b = new_matrix(rank == 0 ? w->all.k : 0, w->all.n);
+    w->c = new_matrix(w->all.m, w->all.n);
+    w->my_a = new_matrix(w->mine.k, w->mine.m);
+    w->my_b = new_matrix(w->mine.k, w->mine.n);
+    w->my_c = new_matrix(w->mine.m, w->mine.n);
+    w->a_counts = calloc((size_t)n_ranks, sizeof *w->a_counts);
+    w->b_counts = calloc((size_t)n_ranks, sizeof *w->b_counts);
+    if (!w->a || !w->b || !w->c || !w->my_a || !w->my_b || !w->my_c || !w->a_counts || !w->b_counts)
+        return LKS_ERR_MEMORY;
     for (int r = 0; r < n_ranks; r++) {
-        size_t n_rows = (size_t)(first_of(s->k, r + 1, n_ranks) - first_of(s->k, r, n_ranks));
-        p->a[r] = n_rows * (size_t)s->m;
-        p->b[r] = n_rows * (size_t)s->n;
+        size_t n_rows = (size_t)(first_of(w->all.k, r + 1, n_ranks) - first_of(w->all.k, r, n_ranks));
+        w->a_counts[r] = n_rows * (size_t)w->all.m;
+        w->b_counts[r] = n_rows * (size_t)w->all.n;
     }
+    for (int64_t i = 0; rank == 0 && i < w->all.k * w->all.m; i++) w->a[i] = a_at(i % w->all.m, i / w->all.m);
+    for (int64_t i = 0; rank == 0 && i < w->all.k * w->all.n; i++) w->b[i] = b_at(i / w->all.n, i % w->all.n);
+    return w->mine.k > 0 ? product_create(&w->product, &w->mine, 1) : LKS_OK; /* who has nothing contributes zeros */
 }
 
-/* The lesson: a product of this rank's own, then one sum over the ranks. `a` (transposed) and `b` are rank 0's. */
-static int multiply(lks_group *world, const sizes *s, const parts *p, const float *a, const float *b, float *c) {
-    int rank = lks_group_rank(world), n_ranks = lks_group_size(world);
-    sizes mine = {s->m, first_of(s->k, rank + 1, n_ranks) - first_of(s->k, rank, n_ranks), s->n};
-    float *my_a = new_matrix(mine.k, mine.m), *my_b = new_matrix(mine.k, mine.n), *my_c = new_matrix(s->m, s->n);
-    product local = {0};
-    if (mine.k > 0) LKS_CHECK(product_create(&local, &mine, 1)); /* a rank without any contributes zeros */
-    double at_ms[4];
-    for (int run = 0; run < 2; run++) { /* the first is slow: memory and caches are new to everybody */
-        at_ms[0] = now_ms();
-        LKS_CHECK(lks_scatterv(world, a, my_a, p->a, LKS_F32, 0, NULL));
-        LKS_CHECK(lks_scatterv(world, b, my_b, p->b, LKS_F32, 0, NULL));
-        at_ms[1] = now_ms();
-        if (mine.k > 0) LKS_CHECK(product_run(&local, &mine, my_a, my_b, my_c));
-        at_ms[2] = now_ms();
-        LKS_CHECK(lks_all_reduce(world, my_c, c, (size_t)(s->m * s->n), LKS_F32, LKS_SUM, NULL));
-        at_ms[3] = now_ms();
-    }
-    if (rank == 0)
-        printf("at most %lld terms each | scatter A and B %.3f ms | compute %.3f ms | all_reduce C %.3f ms\n",
-               (long long)((s->k + n_ranks - 1) / n_ranks), at_ms[1] - at_ms[0], at_ms[2] - at_ms[1],
-               at_ms[3] - at_ms[2]);
-    product_destroy(&local);
-    free(my_a);
-    free(my_b);
-    free(my_c);
+/* The lesson: a product of this rank's own, then one sum over the ranks. */
+static int multiply(work *w, lks_group *world, double at_ms[4]) {
+    at_ms[0] = now_ms();
+    LKS_CHECK(lks_scatterv(world, w->a, w->my_a, w->a_counts, LKS_F32, 0, NULL));
+    LKS_CHECK(lks_scatterv(world, w->b, w->my_b, w->b_counts, LKS_F32, 0, NULL));
+    at_ms[1] = now_ms();
+    if (w->mine.k > 0) LKS_CHECK(product_run(&w->product, &w->mine, w->my_a, w->my_b, w->my_c));
+    at_ms[2] = now_ms();
+    LKS_CHECK(lks_all_reduce(world, w->my_c, w->c, (size_t)(w->all.m * w->all.n), LKS_F32, LKS_SUM, NULL));
+    at_ms[3] = now_ms();
     return 0;
+}
+
+/* Twice, for in the first run memory and caches are new to everybody. All ranks have C, and check it. */
+static int multiply_and_check(work *w, lks_group *world) {
+    double at_ms[4] = {0};
+    LKS_CHECK(divide(w, world));
+    for (int run = 0; run < 2; run++)
+        if (multiply(w, world, at_ms) != 0) return 1;
+    int n_ranks = lks_group_size(world), is_right = count_wrong(w->c, &w->all) == 0;
+    if (lks_group_rank(world) == 0)
+        printf("at most %lld terms each | scatter A and B %.3f ms | compute %.3f ms | all_reduce C %.3f ms\n",
+               (long long)((w->all.k + n_ranks - 1) / n_ranks), at_ms[1] - at_ms[0], at_ms[2] - at_ms[1],
+               at_ms[3] - at_ms[2]);
+    if (lks_group_rank(world) == 0 || !is_right) print_verdict("matmul_reduction", &w->all, n_ranks, is_right);
+    return is_right ? 0 : 1;
 }
 
 static int matmul_reduction(int argc, char **argv) {
     lks_group *world;
-    sizes s = {.m = 256, .k = 4096, .n = 256};
+    work w = {.all = {.m = 256, .k = 4096, .n = 256}};
     LKS_CHECK(lks_init(&world, NULL));
-    if (!read_sizes(&s, argc, argv, world)) return 2;
-    int is_root = lks_group_rank(world) == 0, n_ranks = lks_group_size(world);
-    float *a = is_root ? new_matrix(s.k, s.m) : NULL, *b = is_root ? new_matrix(s.k, s.n) : NULL,
-          *c = new_matrix(s.m, s.n);
-    for (int64_t i = 0; is_root && i < s.k * s.m; i++) a[i] = a_at(i % s.m, i / s.m);
-    for (int64_t i = 0; is_root && i < s.k * s.n; i++) b[i] = b_at(i / s.n, i % s.n);
-    parts p = {calloc((size_t)n_ranks, sizeof *p.a), calloc((size_t)n_ranks, sizeof *p.b)};
-    divide(&s, n_ranks, &p);
-    int exit_code = multiply(world, &s, &p, a, b, c);
-    int64_t n_wrong = exit_code == 0 ? count_wrong(c, &s) : 0; /* on every rank: all have C */
-    if (n_wrong > 0) fprintf(stderr, "rank %d: %lld elements are wrong\n", lks_group_rank(world), (long long)n_wrong);
-    if (is_root && exit_code == 0)
-        printf("matmul_reduction: %d ranks | (%lld,%lld) x (%lld,%lld) | %s\n", n_ranks, (long long)s.m, (long long)s.k,
-               (long long)s.k, (long long)s.n, n_wrong == 0 ? "right" : "WRONG");
-    free(a);
-    free(b);
-    free(c);
-    free(p.a);
-    free(p.b);
+    int exit_code = read_sizes(&w.all, argc, argv, world) ? multiply_and_check(&w, world) : 2;
+    product_destroy(&w.product);
+    free(w.a);
+    free(w.b);
+    free(w.c);
+    free(w.my_a);
+    free(w.my_b);
+    free(w.my_c);
+    free(w.a_counts);
+    free(w.b_counts);
     lks_group_destroy(world);
-    return n_wrong == 0 ? exit_code : 1;
+    return exit_code;
 }
 
 int main(int argc, char **argv) { return lks_main(argc, argv, matmul_reduction); }

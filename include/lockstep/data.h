@@ -138,7 +138,7 @@ typedef struct lks_batch {
     const void *features;    /* (count, F) f32; of a text: (count, T) i32 */
     const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none */
     const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */
-    int64_t count;           /* samples on this rank; may be 0 in the last batch */
+    int64_t count;           /* samples on this rank; may be 0 in the last batch, with grains in any */
     int64_t global_count;    /* samples on all ranks in this step */
     int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over */
     int64_t global_n_labels; /* on all ranks */

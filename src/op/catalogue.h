@@ -83,31 +83,33 @@
     X(AVG_POOL2D_GRAD, "avg_pool2d_grad", 1, 1, 1, pool) /* given; (dy) */
 
 /* [epsilon]. Batch norm: x (N,C,...), statistics over all axes but C; w, b, means and variances (C). [is_synchronised]:
- * by the statistics of all ranks' batches together; in training graph/ writes BATCH_NORM_SUMS, ALL_REDUCE and
- * BATCH_NORM_BY_SUMS in its place. Sums are f64, whatever x is. */
-#define LKSI_OP_NORMALIZATIONS(X)                                                                                                    \
-    X(BATCH_NORM, "batch_norm", 5, 5, 3, normalize) /* (x, w, b, running mean, running variance): y = (x - mean) /                   \
-                                                     * sqrt(variance + eps) w + b; y, mean, variance (biased) of this                \
-                                                     * batch. The running ones are not read; their "gradients" are the               \
-                                                     * batch's mean and unbiased variance, times dloss */                            \
-    X(BATCH_NORM_INFERENCE, "batch_norm_inference", 5, 5, 1, normalize) /* the same inputs, by the running ones */                   \
-    X(BATCH_NORM_GRAD, "batch_norm_grad", 5, 6, 3, normalize) /* (x, dy, w, mean, variance[, z]): dx, dw, db; where z                \
-                                                               * is given, dy counts as 0 unless z > 0: it includes                  \
-                                                               * RELU_GRAD (z, dy) */                                                \
-    X(BATCH_NORM_SUMS, "batch_norm_sums", 2, 2, 1, normalize) /* (x, s (C)): (1 + 2C): how many x a channel has, then                \
-                                                               * each channel's sum of x - s and of (x - s)^2 */                     \
-    X(BATCH_NORM_BY_SUMS, "batch_norm_by_sums", 6, 6, 4, normalize) /* BATCH_NORM's inputs and BATCH_NORM_SUMS, s the                \
-                                                                     * running mean, added over all ranks: y, mean,                  \
-                                                                     * variance (biased), variance (unbiased). Its                   \
-                                                                     * gradients include those by way of the sums */                                                                                                 \
-    X(BATCH_NORM_GRAD_SUMS, "batch_norm_grad_sums", 4, 4, 3,                                                                         \
-      normalize)                                                              /* (x, dy, mean, variance): (2C): each                 \
-                                                                               * channel's sum of dy and of dy (x - mean); dw, db */ \
-    X(BATCH_NORM_GRAD_BY_SUMS, "batch_norm_grad_by_sums", 7, 7, 1, normalize) /* (x, dy, w, mean, variance, both sums,               \
-                                                                               * added over all ranks): dx */                        \
-    X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                                             \
-      layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                                       \
+ * by the statistics of all ranks' batches together; graph/ writes the operators below in its place. */
+#define LKSI_OP_NORMALIZATIONS(X)                                                                                      \
+    X(BATCH_NORM, "batch_norm", 5, 5, 3, normalize) /* (x, w, b, running mean, running variance): y = (x - mean) /     \
+                                                     * sqrt(variance + eps) w + b; y, mean, variance (biased) of this  \
+                                                     * batch. The running ones are not read; their "gradients" are the \
+                                                     * batch's mean and unbiased variance, times dloss */              \
+    X(BATCH_NORM_INFERENCE, "batch_norm_inference", 5, 5, 1, normalize) /* the same inputs, by the running ones */     \
+    X(BATCH_NORM_GRAD, "batch_norm_grad", 5, 6, 3, normalize) /* (x, dy, w, mean, variance[, z]): dx, dw, db; where z  \
+                                                               * is given, dy counts as 0 unless z > 0: it includes    \
+                                                               * RELU_GRAD (z, dy) */                                  \
+    X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                               \
+      layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                         \
     X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, layer_norm) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */
+
+/* What batch norm is made of, in training, where it is synchronised. ALL_REDUCE adds up both sums over all ranks;
+ * they are f64.
+ *
+ *     sums          (x, s (C)) -> (1 + 2C): how many x a channel has, each channel's sum of x - s, of (x - s)^2
+ *     by_sums       (BATCH_NORM's inputs, sums with s the running mean) -> y, mean, variance (biased), variance
+ *                   (unbiased) of the whole; its gradients include those by way of the sums
+ *     grad_sums     (x, dy, mean, variance) -> (2C): each channel's sum of dy, of dy (x - mean); dw, db
+ *     grad_by_sums  (x, dy, w, mean, variance, sums, grad_sums) -> dx */
+#define LKSI_OP_SYNCHRONISED(X)                                                                                        \
+    X(BATCH_NORM_SUMS, "batch_norm_sums", 2, 2, 1, normalize)                                                          \
+    X(BATCH_NORM_BY_SUMS, "batch_norm_by_sums", 6, 6, 4, normalize)                                                    \
+    X(BATCH_NORM_GRAD_SUMS, "batch_norm_grad_sums", 4, 4, 3, normalize)                                                \
+    X(BATCH_NORM_GRAD_BY_SUMS, "batch_norm_grad_by_sums", 7, 7, 1, normalize)
 
 /* Draws depend on (seed, step, sample) and [stream], never on the rank; dims[0] of x is the samples. */
 #define LKSI_OP_DROPOUTS(X)                                                                                            \
@@ -156,6 +158,7 @@
     LKSI_OP_CONVOLUTIONS(X)                                                                                            \
     LKSI_OP_POOLS(X)                                                                                                   \
     LKSI_OP_NORMALIZATIONS(X)                                                                                          \
+    LKSI_OP_SYNCHRONISED(X)                                                                                            \
     LKSI_OP_DROPOUTS(X)                                                                                                \
     LKSI_OP_EMBEDDINGS(X)                                                                                              \
     LKSI_OP_RECURRENTS(X)                                                                                              \

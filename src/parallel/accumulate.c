@@ -39,9 +39,10 @@ static char *partial_at(const lks_distributed_optimizer *optimizer, int level, s
     return (char *)optimizer->partials[level].gradients + element * lks_type_nbytes(type_of(optimizer));
 }
 
-/* piece = earlier + piece */
-static void combine(const lks_distributed_optimizer *optimizer, const void *earlier, void *piece, size_t count) {
-    lksi_reduce_many(piece, (const void *[]){earlier, piece}, NULL, 2, count, type_of(optimizer), LKS_SUM);
+/* out = earlier + later; `out` may be `later`. */
+static void combine(const lks_distributed_optimizer *optimizer, void *out, const void *earlier, const void *later,
+                    size_t count) {
+    lksi_reduce_many(out, (const void *[]){earlier, later}, NULL, 2, count, type_of(optimizer), LKS_SUM);
 }
 
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
@@ -50,19 +51,28 @@ void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
     sums->n_correct += mine->n_correct;
 }
 
-/* Puts a pass's gradients, NULL for zeros, together with all below `level` and there. */
-static void carry_gradients(lks_distributed_optimizer *optimizer, int level, const char *gradients) {
-    _Alignas(64) char piece[BLOCK_NBYTES];
+/* Puts a block of a pass's gradients together with all below `level` and there. Nothing is copied on the way but where
+ * there is nothing to add. */
+static void carry_block(lks_distributed_optimizer *optimizer, int level, const void *piece, size_t begin,
+                        size_t count) {
+    _Alignas(64) char sum[BLOCK_NBYTES];
+    char *end = partial_at(optimizer, level, begin);
+    if (level == 0) memcpy(end, piece, count * lks_type_nbytes(type_of(optimizer)));
+    for (int i = 0; i < level; i++) {
+        void *out = i + 1 < level ? sum : end;
+        combine(optimizer, out, partial_at(optimizer, i, begin), piece, count);
+        piece = out;
+    }
+}
+
+static void carry_gradients(lks_distributed_optimizer *optimizer, int level, bool is_empty) {
+    static const double zeros[BLOCK_NBYTES / sizeof(double)];
+    const char *gradients = lksi_store_gradients(optimizer->store);
     size_t all = lksi_store_padded_count(optimizer->store), nbytes_each = lks_type_nbytes(type_of(optimizer));
     size_t count = block_of(optimizer);
     for (size_t begin = 0; begin < all; begin += count) {
         if (all - begin < count) count = all - begin;
-        if (gradients != NULL)
-            memcpy(piece, gradients + begin * nbytes_each, count * nbytes_each);
-        else
-            memset(piece, 0, count * nbytes_each);
-        for (int i = 0; i < level; i++) combine(optimizer, partial_at(optimizer, i, begin), piece, count);
-        memcpy(partial_at(optimizer, level, begin), piece, count * nbytes_each);
+        carry_block(optimizer, level, is_empty ? (const char *)zeros : gradients + begin * nbytes_each, begin, count);
     }
 }
 
@@ -79,7 +89,7 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
         partial->gradients =
             lksi_alloc_array(lksi_store_padded_count(optimizer->store), lks_type_nbytes(type_of(optimizer)));
     if (partial->gradients == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
-    carry_gradients(optimizer, level, mine->n_samples > 0 ? lksi_store_gradients(optimizer->store) : NULL);
+    carry_gradients(optimizer, level, !(mine->n_samples > 0));
     partial->sums = *mine;
     for (int i = 0; i < level; i++) lksi_sums_add(&partial->sums, &optimizer->partials[i].sums);
     optimizer->n_pending++;
@@ -96,10 +106,10 @@ void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t
     size_t nbytes_each = lks_type_nbytes(type_of(optimizer)), step = block_of(optimizer), end = begin + count;
     if (optimizer->n_pending == 0) return;
     for (; begin < end; begin += step) {
+        char *sum = gradients + begin * nbytes_each;
         if (end - begin < step) step = end - begin;
         for (int level = 0; optimizer->n_pending >> level > 0; level++)
-            if (holds(optimizer, level))
-                combine(optimizer, partial_at(optimizer, level, begin), gradients + begin * nbytes_each, step);
+            if (holds(optimizer, level)) combine(optimizer, sum, partial_at(optimizer, level, begin), sum, step);
     }
 }
 

@@ -48,7 +48,7 @@ check "ranks that are threads give the same bits as processes" \
 check "another seed gives other bits" differ "$(value "$work/seed2" params_sha256)" "$(value "$work/seed1" params_sha256)"
 missing=
 for key in example world_size transport device precision epochs steps global_batch train_loss train_accuracy test_loss \
-  test_accuracy step_us_median step_us_p99 epoch_s wall_s samples_per_s params_sha256 peak_rss_bytes; do
+  test_accuracy step_us_median step_us_p99 epoch_s wall_s samples_per_s params_sha256 peak_rss_bytes grains; do
   grep -q "\"$key\":" "$work/seed1" || missing="$missing $key"
 done
 check "the summary has every key that applies (missing:$missing)" [ -z "$missing" ]

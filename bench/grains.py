@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""What grains cost: step times and memory of the trainers with and without them, taking turns in one run.
+
+Each repetition runs every case once: every example at every number of ranks without grains, then with each number of
+grains that the ranks divide. A case's figure is the median over its repetitions of the run's median step time; "against
+none" divides by the same example's at the same number of ranks without grains. The bits are compared on the way: with the
+same number of grains all numbers of ranks must end with the same parameters.
+
+    python3 bench/grains.py --repetitions 5
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from train import ROOT, find_cached, find_data, shorten_text
+
+
+def work_of(example, arguments):
+    return {
+        "mnist": ["--data", arguments.data, "--steps", "900"],
+        "mlp": ["--steps", "400"],
+        "resnet9": ["--data", arguments.images, "--steps", "60"],
+        "language_model": ["--data", arguments.text, "--steps", "60"],
+    }[example]
+
+
+def run_once(case, arguments):
+    example, ranks, grains = case
+    with tempfile.TemporaryDirectory() as folder:
+        summary = os.path.join(folder, "summary.json")
+        command = [os.path.join(arguments.build, "lockstep"), "run", "-n", str(ranks),
+                   os.path.join(arguments.build, "examples", example), *work_of(example, arguments),
+                   *(["--grains", str(grains)] if grains else []), "--quiet", "--summary", summary]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
+        with open(summary, encoding="utf-8") as file:
+            return json.load(file)
+
+
+def check_bits(runs):
+    """The same example with the same grains has to end the same on any number of ranks."""
+    for example, grains in sorted({(e, g) for e, _, g in runs if g}):
+        seen = {r["params_sha256"] for (e, _, g), results in runs.items() if (e, g) == (example, grains) for r in results}
+        if len(seen) != 1:
+            sys.exit(f"{example} with {grains} grains ended with {len(seen)} different parameters")
+
+
+def print_table(runs, arguments):
+    times = {case: [r["step_us_median"] for r in results] for case, results in runs.items()}
+    print(f"microseconds per step, median of {arguments.repetitions} alternating runs (least to greatest); peak memory of rank 0\n")
+    print("| example | ranks | grains | step, us | against none | 2 ranks against 1 | peak, MiB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for (example, ranks, grains), results in runs.items():
+        mine = statistics.median(times[example, ranks, grains])
+        none = statistics.median(times[example, ranks, 0])
+        alone = times.get((example, 1, grains))
+        gain = f"{statistics.median(alone) / mine:.2f}x" if ranks > 1 and alone else ""
+        peak = statistics.median(r["peak_rss_bytes"] for r in results) / 2**20
+        print(f"| {example} | {ranks} | {grains or 'none'} | {mine:.0f} ({min(times[example, ranks, grains]):.0f} to "
+              f"{max(times[example, ranks, grains]):.0f}) | {mine / none:.2f}x | {gain} | {peak:.0f} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--examples", default="mlp,mnist,resnet9,language_model")
+    parser.add_argument("--ranks", default="1,2")
+    parser.add_argument("--grains", default="1,2,4,8")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    arguments = parser.parse_args()
+    arguments.data = arguments.images = arguments.text = None
+    examples = arguments.examples.split(",")
+    if "mnist" in examples:
+        arguments.data = find_data()
+    if "resnet9" in examples:
+        arguments.images = find_cached("cifar-10-batches-bin", "data_batch_1.bin", "$LOCKSTEP_DATA")
+    counts = [0, *map(int, arguments.grains.split(","))]
+    cases = [(example, int(ranks), grains) for example in examples for ranks in arguments.ranks.split(",")
+             for grains in counts if grains % int(ranks) == 0]
+    with tempfile.TemporaryDirectory() as folder:
+        if "language_model" in examples:
+            arguments.text = shorten_text(find_cached("ptb", "ptb.train.txt", "$LOCKSTEP_DATA"), folder)
+        runs = {case: [] for case in cases}
+        for repetition in range(arguments.repetitions):
+            for case in cases:
+                runs[case].append(run_once(case, arguments))
+                print(f"{repetition + 1}/{arguments.repetitions} {case}", file=sys.stderr, flush=True)
+    check_bits(runs)
+    print_table(runs, arguments)
+
+
+if __name__ == "__main__":
+    main()
