@@ -111,7 +111,10 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group, const
     lks_strategy strategy = LKS_STRATEGY_AUTO;
     LKS_TRY(choose_strategy(group, options, &strategy));
     lksi_replica *created = lksi_alloc(sizeof *created);
-    if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
+    if (created == NULL) {
+        (void)lksi_group_fail(group, LKS_ERR_MEMORY);
+        return LKS_ERR_MEMORY;
+    }
     created->group = group;
     created->strategy = strategy;
     created->bucket_nbytes = options->bucket_nbytes;

@@ -124,7 +124,7 @@ static void add_machine(list *l, const lks_device *device) {
     static const char *const isas[] = {"base", "avx2", "avx512"};
     add(l, "library", "%s", lks_version());
     add(l, "device", "%s", device->ops->name);
-    add(l, "precision", "%s", lks_type_name(device->float_type));
+    add(l, "precision", "%s", lks_type_name(device->product_type));
     add_integer(l, "threads per rank", device->num_threads);
     add(l, "instruction set", "%s", isas[lksi_isa_level()]);
 }
