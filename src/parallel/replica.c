@@ -105,14 +105,13 @@ static lks_status choose_strategy(const lks_group *group, const lks_distributed_
     return LKS_OK;
 }
 
-/* The others must not wait for a rank that cannot go on. */
 static lks_status create_replica(lksi_replica **replica, lks_group *group, const lks_distributed_options *options,
                                  size_t nbytes_each) {
     lks_strategy strategy = LKS_STRATEGY_AUTO;
     LKS_TRY(choose_strategy(group, options, &strategy));
     lksi_replica *created = lksi_alloc(sizeof *created);
     if (created == NULL) {
-        (void)lksi_group_fail(group, LKS_ERR_MEMORY);
+        (void)lksi_group_fail(group, LKS_ERR_MEMORY); /* the others must not wait for this rank */
         return LKS_ERR_MEMORY;
     }
     created->group = group;
