@@ -91,8 +91,11 @@ static bool is_parent_aborted(void *opaque) {
 
 static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_CONTROL, .from = group->rank};
-    return lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello, deadline_ns, false,
-                     is_parent_aborted, group, &lksi_star_of(group)->lines[0].descriptor);
+    lks_status status =
+        lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello, deadline_ns, false,
+                  is_parent_aborted, group, &lksi_star_of(group)->lines[0].descriptor);
+    if (status == LKS_OK || !is_parent_aborted(group)) return status;
+    return lksi_control_abort_error(group->parent->control, "making a group out of it");
 }
 
 static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
@@ -192,11 +195,13 @@ void lksi_tcp_star_close(lks_group *group) {
     lksi_tcp *tcp = group->remote_state;
     lksi_star *star = tcp->star;
     if (star == NULL) return;
+    /* Nobody watches any more when rank 0 ends the connection in answer: that is not its loss. */
+    for (int rank = 0; rank < group->size; rank++)
+        if (star->lines[rank].descriptor >= 0) lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
     lksi_star_record goodbye = {.kind = LKSI_STAR_GOODBYE, .origin = group->rank, .group = group->id};
     lksi_star_tell(group, &goodbye, -1);
     for (int rank = 0; rank < group->size; rank++) {
         if (star->lines[rank].descriptor < 0) continue;
-        lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
         group->rank == 0 ? drain(star->lines[rank].descriptor) : await_end(star->lines[rank].descriptor);
         close(star->lines[rank].descriptor);
     }
