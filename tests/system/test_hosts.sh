@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # labels: no-asan
-# Ranks on several hosts: two network namespaces, joined by a link of 200 Mbit/s, with two ranks each.
+# Ranks on several hosts: two network namespaces, joined by a link of 1 Gbit/s, with two ranks each.
 # Usage: test_hosts.sh BUILD_DIR. Needs root and iproute2; without them it says that it was skipped.
 set -u
 build=$1
@@ -14,7 +14,7 @@ clean_up() {
   rm -rf "$work"
 }
 trap clean_up EXIT
-hosts_make 200mbit >"$work/why" || {
+hosts_make 1gbit >"$work/why" || {
   echo "skipped: $(cat "$work/why")"
   exit 77
 }
