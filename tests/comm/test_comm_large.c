@@ -1,4 +1,4 @@
-/* labels: slow no-tsan */
+/* labels: slow no-asan no-tsan */
 /* comm/: more than 2^31 bytes in one call. */
 #include "test.h"
 

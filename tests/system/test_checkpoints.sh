@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: no-asan
 # Checkpoints and the trainers' other files as users have them: real processes, files read by another language.
 # Usage: test_checkpoints.sh BUILD_DIR. Prints a line per behaviour; fails if one does. Needs no data.
 set -u
