@@ -52,17 +52,18 @@ static lks_status open_stream(stream *opened) {
 
 static lks_status open_rank(lksi_output *output, const lksi_job *job, int rank) {
     rank_output *opened = &output->ranks[rank];
-    snprintf(opened->tag, sizeof opened->tag, "[%d] ", rank);
+    const int number = job->first_rank + rank;
+    snprintf(opened->tag, sizeof opened->tag, "[%d] ", number);
     for (int i = 0; i < output->n_streams; i++) {
         LKS_TRY(open_stream(&opened->streams[i]));
         if (job->prefix) opened->streams[i].terminal = i == 0 ? stdout : stderr;
     }
     if (job->log_dir == NULL) return LKS_OK;
     char path[4096];
-    int length = snprintf(path, sizeof path, "%s/rank-%d.log", job->log_dir, rank);
+    int length = snprintf(path, sizeof path, "%s/rank-%d.log", job->log_dir, number);
     if (length < 0 || (size_t)length >= sizeof path)
         return lksi_error(LKS_ERR_FILE, "%s: path is too long", job->log_dir);
-    opened->log = fopen(path, "we");
+    opened->log = fopen(path, job->generation > 0 ? "ae" : "we"); /* what came before a restart is worth keeping */
     if (opened->log == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
     return LKS_OK;
 }
