@@ -1,8 +1,11 @@
 /* lockstep run: ranks on this machine. */
 #include "cli/run.h"
 #include "cli/cli.h"
+#include "launch/agent.h"
+#include "launch/head.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static const char help_text[] =
     "usage: lockstep run -n N [OPTIONS] PROGRAM [ARGUMENTS]\n"
@@ -53,14 +56,38 @@ static void report(void *argument, const lksi_failure *failure) {
     }
 }
 
+/* The options of a run over hosts. */
+static int check_hosts(lksi_run_request *request) {
+    lksi_run *run = &request->run;
+    if (run->n_nodes > 0 && run->hosts_file != NULL)
+        return lksi_run_refuse("--nnodes is for hosts that start by themselves, --hosts for those started from here");
+    if (run->job.as_threads) return lksi_run_refuse("--threads are for one host");
+    if (run->n_nodes > 0 && !request->has_node)
+        return lksi_run_refuse("which of the %d? --node-rank is missing", run->n_nodes);
+    if (run->n_nodes > 0 && run->node >= run->n_nodes)
+        return lksi_run_refuse("--node-rank %d: --nnodes is %d", run->node, run->n_nodes);
+    if (run->n_nodes > 0 && run->address == NULL) return lksi_run_refuse("where is node 0? --master-addr is missing");
+    if (run->n_nodes > 0 && run->port == 0) run->port = 29400;
+    return 0;
+}
+
 /* What each option alone cannot see. */
-static int check_request(const lksi_run_request *request, const char *program) {
+static int check_request(lksi_run_request *request, const char *program) {
     const lksi_run *run = &request->run;
     const lksi_job *job = &run->job;
-    if (job->n_ranks == 0) return lksi_run_refuse("how many ranks? -n N is missing before '%s'", program);
+    if (run->n_nodes > 0 || run->hosts_file != NULL) {
+        int refused = check_hosts(request);
+        if (refused != 0) return refused;
+    } else if (request->has_node || run->address != NULL || run->port != 0 || run->ssh != NULL ||
+               run->n_forwarded > 0) {
+        return lksi_run_refuse("which hosts? --nnodes N or --hosts FILE is missing");
+    }
+    if (job->n_ranks == 0 && run->hosts_file == NULL)
+        return lksi_run_refuse("how many ranks? -n N is missing before '%s'", program);
     if (job->as_threads && (job->prefix || job->log_dir != NULL))
         return lksi_run_refuse("%s needs ranks that are processes: threads share one output",
                                job->prefix ? "--prefix" : "--log-dir");
+    if (run->n_nodes > 0 || run->hosts_file != NULL) return 0; /* how many ranks there are the head knows */
     if (run->min_ranks > job->n_ranks)
         return lksi_run_refuse("--min-ranks %d: there are %d ranks", run->min_ranks, job->n_ranks);
     if (job->grains > 0 && job->grains % job->n_ranks != 0)
@@ -77,14 +104,38 @@ static int run_here(const lksi_run *run) {
     return end.exit_status;
 }
 
+static void set_defaults(lksi_run *run) {
+    if (run->join_timeout_ms == 0) run->join_timeout_ms = 300000;
+    if (run->heartbeat_timeout_ms == 0) run->heartbeat_timeout_ms = 10000;
+}
+
+/* Somebody else's `lockstep run` has started us, and reports what is to be reported. */
+static int run_agent(void) {
+    lksi_run orders = {.address = NULL};
+    char *text = NULL, **argv = NULL;
+    int exit_status = 1;
+    if (lksi_agent_text_read(STDIN_FILENO, &orders, &text, &argv) == LKS_OK)
+        exit_status = lksi_agent_run(&orders);
+    else
+        (void)lksi_run_refuse("%s", lks_error_text());
+    lksi_free(text);
+    lksi_free(argv);
+    return exit_status;
+}
+
 static int run_request(int argc, char **argv, lksi_run_request *request) {
     int n_taken = 0;
     int refused = lksi_run_options_parse(argc, argv, request, &n_taken);
     if (refused != 0) return refused;
+    if (request->is_agent) return run_agent();
     if (n_taken >= argc) return lksi_run_refuse("which program? see lockstep help run");
     refused = check_request(request, argv[n_taken]);
     if (refused != 0) return refused;
     request->run.job.argv = argv + n_taken;
+    set_defaults(&request->run);
+    if (request->run.hosts_file != NULL || (request->run.n_nodes > 0 && request->run.node == 0))
+        return lksi_head_run(&request->run);
+    if (request->run.n_nodes > 0) return lksi_agent_run(&request->run);
     return run_here(&request->run);
 }
 

@@ -29,6 +29,15 @@ static const option options[] = {
     {"--max-restarts", NUMBER, AT(run.max_restarts), 0, 1000000, NULL},
     {"--min-ranks", NUMBER, AT(run.min_ranks), 1, LKSI_MAX_RANKS, NULL},
     {"--grains", NUMBER, AT(run.job.grains), 1, LKSI_MAX_RANKS, NULL},
+    {"--nnodes", NUMBER, AT(run.n_nodes), 1, LKSI_MAX_RANKS, NULL},
+    {"--node-rank", NUMBER, AT(run.node), 0, LKSI_MAX_RANKS - 1, NULL},
+    {"--master-addr", TEXT, AT(run.address), 0, 0, "an address or name"},
+    {"--master-port", NUMBER, AT(run.port), 1, 65535, NULL},
+    {"--join-timeout", SECONDS, AT(run.join_timeout_ms), 0, 0, NULL},
+    {"--heartbeat-timeout", SECONDS, AT(run.heartbeat_timeout_ms), 0, 0, NULL},
+    {"--hosts", TEXT, AT(run.hosts_file), 0, 0, "a file"},
+    {"--ssh", TEXT, AT(run.ssh), 0, 0, "a command"},
+    {"-x", VARIABLE, 0, 0, 0, NULL},
     {"--agent", FLAG, AT(is_agent), 0, 0, NULL},
 };
 

@@ -78,8 +78,9 @@ bool lksi_end_is_worth_a_restart(lks_status status, const lksi_end *end);
 
 typedef struct lksi_output lksi_output;
 
-/* *output is NULL for a job whose output is passed through; every function below accepts that. */
-lks_status lksi_output_create(lksi_output **output, const lksi_job *job);
+/* *output is NULL for a job whose output is passed through; every function below accepts that. On the terminal lines
+ * begin with the rank's number where `is_tagged`. */
+lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged);
 void lksi_output_connect(const lksi_output *output, int rank); /* in the process of rank `rank` */
 void lksi_output_was_connected(lksi_output *output, int rank); /* in the launcher, after the fork */
 int lksi_output_poll_count(const lksi_output *output);

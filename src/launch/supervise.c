@@ -258,7 +258,7 @@ static lks_status run_job(supervisor *s) {
     lks_status status;
     s->processes = lksi_alloc_array((size_t)s->n_processes, sizeof *s->processes);
     if (s->processes == NULL) return LKS_ERR_MEMORY;
-    LKS_TRY_GOTO(lksi_output_create(&s->output, s->job), free_processes);
+    LKS_TRY_GOTO(lksi_output_create(&s->output, s->job, true), free_processes);
     s->polled = lksi_alloc_array(POLLED_OUTPUT + (size_t)lksi_output_poll_count(s->output), sizeof *s->polled);
     if (s->polled == NULL) {
         status = LKS_ERR_MEMORY;

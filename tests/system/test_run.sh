@@ -131,7 +131,7 @@ run run -n 2 bash -c "setsid bash -c 'exec -a $marker sleep 60' & sleep 0.2; exi
 check "even in a session of its own" eval 'status_is 0 && none_left'
 
 # --- restarts ---
-run run -n 3 --max-restarts 2 --grace 5 bash -c '[ $LOCKSTEP_GENERATION = 0 ] && { [ $RANK = 1 ] && kill -KILL $$; exit 1; }; echo "generation $LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"'
+run run -n 3 --max-restarts 2 --grace 5 bash -c '[ $LOCKSTEP_GENERATION = 0 ] && { [ $RANK = 1 ] && kill -KILL $$; sleep 0.3; exit 1; }; echo "generation $LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"'
 check "after a killed rank the next generation runs" eval 'status_is 0 && out_lines 3 && out_has "^generation 1 2/3$"'
 check "saying who was lost and what follows" eval 'err_lines 2 && err_has "rank 1 \(pid [0-9]+ on .+\) was killed by SIGKILL$" && err_has "^lockstep run: generation 1 of 3 ranks follows; restarts left: 1$"'
 run run -n 2 --max-restarts 2 --grace 0.2 bash -c 'echo "$LOCKSTEP_GENERATION"; [ $RANK = 1 ] && exit 7; sleep 60; : '"$marker"
