@@ -7,5 +7,7 @@
 /* The same for two processes that can share memory and local sockets: the same boot of a machine, network namespace
  * and user; or the same text in LOCKSTEP_HOST_ID where that is set. */
 uint64_t lksi_host_id(void);
+/* The same for two processes that reach each other over loopback: the same boot of a machine and network namespace. */
+uint64_t lksi_network_id(void);
 
 #endif
