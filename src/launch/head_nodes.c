@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define NS_PER_MS 1000000
-enum { RESTART_WAIT_MS = 10000, MAX_VARIABLES = 512 };
+enum { RESTART_WAIT_MS = 10000, RETRY_MS = 30000, MAX_VARIABLES = 512 };
 
 /* --- which there are --- */
 
@@ -119,9 +119,9 @@ static lks_status make_key(lksi_head *head) {
 
 /* --- hosts that join --- */
 
-static void refuse(int connection, const char *text) {
+static void refuse(int connection, int exit_status, const char *text) {
     lksi_link link;
-    lksi_message message = {.kind = LKSI_MESSAGE_OVER, .number = 1};
+    lksi_message message = {.kind = LKSI_MESSAGE_OVER, .number = exit_status};
     snprintf(message.text, sizeof message.text, "%s", text);
     lksi_link_open(&link, connection);
     lksi_link_send(&link, &message);
@@ -152,8 +152,12 @@ static void join(void *argument, int connection, const void *opaque) {
     memcpy(&hello, opaque, sizeof hello);
     hello.version[sizeof hello.version - 1] = hello.host[sizeof hello.host - 1] = '\0';
     examine(head, &hello, text);
+    if (head->phase == LKSI_OVER) {
+        refuse(connection, head->exit_status, ""); /* it comes when the others have been told */
+        return;
+    }
     if (text[0] != '\0') {
-        refuse(connection, text);
+        refuse(connection, 1, text);
         if (head->generation == 0 && head->phase == LKSI_GATHERING) lksi_head_end(head, 1, text);
         return;
     }
@@ -221,6 +225,7 @@ lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
     LKS_TRY(lksi_agent_text_write(&orders, variables, &text, &nbytes));
     lks_status status = lksi_child_start(&node->child, head->run->ssh, text, nbytes, &head->signals);
     node->wait_until_ns = lksi_now_ns() + (int64_t)RESTART_WAIT_MS * NS_PER_MS;
+    node->retry_at_ns = lksi_now_ns() + (int64_t)RETRY_MS * NS_PER_MS;
     lksi_free(text);
     return status;
 }
