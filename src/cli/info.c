@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "comm/comm.h"
 #include "comm/transport/mpi/mpi.h"
+#include "data/download/download.h"
 #ifdef LKSI_HAS_ONEDNN
 #include "onednn/onednn.h"
 #endif
@@ -70,6 +71,13 @@ static void print_mpi_modules(void) {
             printf("MPI module:      %s: none in %s\n", family, path);
 }
 
+static void print_downloads(void) {
+    bool has_curl = lksi_transfer_available() == LKS_OK, has_archive = lksi_unpack_available() == LKS_OK;
+    printf("downloads:       %s\n", !has_curl     ? "none: libcurl is missing"
+                                    : has_archive ? "libcurl, libarchive"
+                                                  : "libcurl; no archives: libarchive is missing");
+}
+
 static int run(int argc, char **argv) {
     if (argc > 1) {
         fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
@@ -81,6 +89,7 @@ static int run(int argc, char **argv) {
     printf("transports:      self, thread, shm, tcp, mpi\n");
     print_mpi_modules();
     print_algorithms();
+    print_downloads();
     printf("zlib:            %s\n", zlibVersion());
     printf("libsodium:       %s\n", sodium_version_string());
     printf("cJSON:           %s\n", cJSON_Version());
