@@ -55,7 +55,7 @@ typedef struct vicinity {
 } vicinity;
 
 static lks_status count_local_ranks(lksi_environment *e, int64_t deadline_ns, vicinity *near) {
-    whereabouts mine = {lksi_host_id(), lksi_network_id()};
+    whereabouts mine = {lksi_host_id(NULL), lksi_network_id()};
     whereabouts *all = lksi_alloc_array((size_t)e->size, sizeof *all);
     if (all == NULL) return LKS_ERR_MEMORY;
     lksi_mpi_collective c = {.kind = LKSI_MPI_ALL_GATHER, .in = &mine, .out = all, .type = LKS_U8, .rank = e->rank};
