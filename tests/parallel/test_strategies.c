@@ -145,6 +145,13 @@ static void so_they_do_with_clipping(void **state) {
     for (int i = 0; i < N_FEW_SIZES; i++) compare((strategy_run){.clip_norm = 0.1}, few_sizes[i]);
 }
 
+/* One gradient of an LSTM is a copy of another. */
+static void so_they_do_where_gradients_are_made_of_others(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FEW_SIZES && few_sizes[i] <= 3; i++)
+        compare((strategy_run){.is_recurrent = 1, .clip_norm = 0.1 * i}, few_sizes[i]);
+}
+
 static void so_they_do_where_ranks_have_no_samples(void **state) {
     (void)state;
     for (int i = 0; i < N_FEW_SIZES; i++) compare((strategy_run){.has_idle_ranks = 1, .clip_norm = i}, few_sizes[i]);
@@ -254,6 +261,7 @@ int main(void) {
         cmocka_unit_test(a_rank_lost_during_the_backward_pass_is_named_by_the_step),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),
         cmocka_unit_test(so_they_do_with_clipping),
+        cmocka_unit_test(so_they_do_where_gradients_are_made_of_others),
         cmocka_unit_test(so_they_do_where_ranks_have_no_samples),
         cmocka_unit_test(so_they_do_where_pieces_are_put_aside),
         cmocka_unit_test(state_is_divided_among_the_ranks),

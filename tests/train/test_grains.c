@@ -2,6 +2,9 @@
 /* Grains: the same bits at every world size that divides them, and what is refused. */
 #include "ranks.h"
 
+#include "parallel/parallel_internal.h"
+#include "train/trainer_internal.h"
+
 #include <lockstep/operators.h>
 #include <lockstep/train.h>
 #include <stdbool.h>
@@ -10,7 +13,8 @@
 
 /* Batches of 24, 24 and 5: the last one is smaller than the grains. 60 words in 11 columns end early, and in windows of
  * 4 the last step of some grains has no label. */
-enum { GRAINS = 8, N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5, HIDDEN = 7 };
+enum { GRAINS = 8, N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5 };
+enum { FC_HIDDEN = 160, HIDDEN = 40 }; /* so many weights that there are several buckets of the least size */
 enum { N_TOKENS = 103, COLUMNS = 11, BPTT = 4, N_EPOCHS = 2, MAX_STEPS = 16 };
 
 typedef enum model_kind { PLAIN, BATCH_NORM, DROPOUT, LSTM, FEW_COLUMNS, N_KINDS } model_kind;
@@ -21,6 +25,7 @@ typedef struct result {
     double losses[MAX_STEPS], accuracies[MAX_STEPS], norms[MAX_STEPS];
     lks_metrics evaluated;
     int64_t step_allocations; /* in the second epoch */
+    size_t n_buckets;
 } result;
 
 typedef struct job {
@@ -58,7 +63,7 @@ static lks_node *classifier(lks_node *image, model_kind kind) {
     if (kind == BATCH_NORM) x = lks_relu(lks_batch_norm(lks_conv2d(x, 6, 3, "conv", NULL), "norm"));
     int64_t count = lks_node_dim(x, 1) * lks_node_dim(x, 2) * lks_node_dim(x, 3);
     x = lks_reshape(x, 2, (int64_t[]){LKS_BATCH, count});
-    x = lks_tanh(lks_linear(x, 19, "fc1"));
+    x = lks_tanh(lks_linear(x, FC_HIDDEN, "fc1"));
     if (kind == DROPOUT) x = lks_dropout(x, 0.3);
     return lks_linear(x, N_CLASSES, "fc2");
 }
@@ -189,6 +194,7 @@ static int train(void *argument) {
     lks_batch batch;
     RANK_CHECK(create(&s, j) == 0);
     RANK_CHECK(train_epochs(&s, j, &r) == 0);
+    r.n_buckets = s.trainer->optimizer->n_buckets;
     RANK_OK(is_text(j->kind) ? lks_trainer_evaluate_text(s.trainer, s.tokens, N_TOKENS, &r.evaluated)
                              : lks_trainer_evaluate(s.trainer, s.data, &r.evaluated));
     RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), r.hex));
@@ -252,6 +258,7 @@ static void any_number_of_threads_gives_the_same_bits_by_any_strategy(void **sta
                 run_ranks(size, train, &many);
                 assert_same(&one.result, &many.result);
                 assert_int_equal(many.result.step_allocations, 0);
+                assert_true(strategies[i] != LKS_STRATEGY_BUCKETED || many.result.n_buckets >= 3);
             }
     }
     assert_same(&one.result, &of_a_process);
