@@ -71,6 +71,32 @@ static void over_tcp_the_bucket_size_is_measured_and_agreed(void **state) {
     run_processes(3, choose_by_itself, NULL);
 }
 
+/* Where bits depend on where buckets are cut, nothing is measured: the optimizer's exchange, and nothing else. */
+static int create_without_measuring(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_counters before, after;
+    MUST(s != NULL);
+    MUST_OK(lks_init(&s->group, &(lks_init_options){.transport = "tcp", .order = *(lks_order *)argument}));
+    strategy_build(s);
+    MUST_OK(lks_distributed_store_create(&s->store, s->group, s->loss, NULL));
+    lks_group_counters(s->group, &before);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    MUST_OK(lks_distributed_optimizer_create(&s->optimizer, s->group, s->store, &rule));
+    lks_group_counters(s->group, &after);
+    MUST(after.n_collectives - before.n_collectives == 1);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void where_sums_depend_on_the_buckets_their_size_is_fixed(void **state) {
+    (void)state;
+    setenv("LOCKSTEP_ALGORITHM", "all_reduce=ring", 1);
+    run_processes(2, create_without_measuring, &(lks_order){LKS_ORDER_CANONICAL});
+    unsetenv("LOCKSTEP_ALGORITHM");
+    run_processes(2, create_without_measuring, &(lks_order){LKS_ORDER_ANY});
+}
+
 static int ask_for_shared_over_tcp(int rank, int size, void *argument) {
     (void)argument, (void)rank, (void)size;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -257,6 +283,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_same_bits_by_every_strategy),
         cmocka_unit_test(over_tcp_the_bucket_size_is_measured_and_agreed),
+        cmocka_unit_test(where_sums_depend_on_the_buckets_their_size_is_fixed),
         cmocka_unit_test(a_shared_replica_over_tcp_is_refused),
         cmocka_unit_test(a_rank_lost_during_the_backward_pass_is_named_by_the_step),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),

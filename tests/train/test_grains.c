@@ -8,6 +8,7 @@
 #include <lockstep/operators.h>
 #include <lockstep/train.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -366,6 +367,22 @@ static void grains_that_cannot_be_meant_are_refused_by_number(void **state) {
     }
 }
 
+static void an_algorithm_that_adds_in_another_order_takes_no_grains(void **state) {
+    (void)state;
+    static const char *const algorithms[][2] = {{"all_reduce=ring", "LOCKSTEP_ALGORITHM: all_reduce=ring"},
+                                                {"reduce_scatter=ring", "LOCKSTEP_ALGORITHM: reduce_scatter=ring"},
+                                                {"ring", "LOCKSTEP_ALGORITHM: all_reduce=ring"}};
+    for (size_t i = 0; i < 3; i++) {
+        setenv("LOCKSTEP_ALGORITHM", algorithms[i][0], 1);
+        run_ranks(2, ask_for_a_trainer,
+                  (&(refusal){.grains = GRAINS, .status = LKS_ERR_ARGUMENT, .text = algorithms[i][1]}));
+    }
+    setenv("LOCKSTEP_ALGORITHM", "all_reduce=butterfly,broadcast=ring", 1); /* which keep it, or add nothing */
+    job j = {.grains = GRAINS};
+    run_ranks(2, train, &j);
+    unsetenv("LOCKSTEP_ALGORITHM");
+}
+
 /* 53 samples in batches of 24: on 2 ranks the last one's parts are 3 and 2 samples, by grains 2 and 3. */
 static int train_on_a_loader_without_grains(void *argument) {
     set_up s = {0};
@@ -404,6 +421,7 @@ int main(void) {
         cmocka_unit_test(a_run_goes_on_to_the_same_bits_at_another_world_size),
         cmocka_unit_test(a_checkpoint_of_other_grains_is_refused),
         cmocka_unit_test(grains_that_cannot_be_meant_are_refused_by_number),
+        cmocka_unit_test(an_algorithm_that_adds_in_another_order_takes_no_grains),
         cmocka_unit_test(batches_that_are_not_cut_in_grains_are_refused),
     };
     return run_group(tests);
