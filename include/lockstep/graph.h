@@ -148,9 +148,10 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
 LKS_API lks_status lks_program_forward(lks_program *program);
 /* After forward: the gradient of `factor` * loss, written over the store's gradients. */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
-/* Called from within lks_program_backward, on its thread, as soon as a gradient is final: `index` is the tensor's in
- * the store. Every tensor that the program trains comes once, in the same order in every run and on every rank that
- * built the same model. Another status than LKS_OK ends the backward pass and is returned by it. */
+/* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
+ * reads it any more, so that it may be changed in place. `index` is the tensor's in the store. Every tensor that the
+ * program trains comes once, in the same order in every run and on every rank that built the same model. Another status
+ * than LKS_OK ends the backward pass and is returned by it. */
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
 /* From the next backward pass on. One per program; NULL: none. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);

@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* How the ranks share memory and work. Every strategy gives the same bits. In bytes per rank, of P bytes of parameters
+/* How the ranks share memory and work. Every strategy gives the same bits, as long as sums keep the canonical order
+ * (docs/determinism.md). In bytes per rank, of P bytes of parameters
  * and S of optimizer state, for n ranks:
  *
  *     shared     one copy of the parameters for all, in memory that they share; each rank adds up and updates a part of
@@ -84,9 +85,9 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     size_t bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                             what a short measurement says (64 KiB to 32 MiB); 1 MiB on one, and where gradients are
-                             compressed, whose bits depend on it. The first has 1 MiB at most, unless one holds all:
-                             then nothing overlaps */
+                             what a short measurement says (64 KiB to 32 MiB); 1 MiB on one, and where bits depend on
+                             it: gradients are compressed, or sums need not keep the canonical order. The first has 1
+                             MiB at most, unless one holds all: then nothing overlaps */
     lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
 } lks_distributed_options;
 

@@ -57,7 +57,9 @@ lks_status lksi_group_fail(lks_group *group, lks_status status);
 /* The group's first error, LKS_OK while it lives. */
 lks_status lksi_group_status(const lks_group *group);
 int64_t lksi_group_timeout_ms(const lks_group *group);
-/* What the group was made with; the same on all ranks. */
-lks_order lksi_group_order(const lks_group *group);
+/* Why the group's sums need not keep the canonical order, for people; "" where they do: what it was made with, or an
+ * algorithm that LOCKSTEP_ALGORITHM names. Where they do not, their bits depend on the number of ranks, and on where
+ * data is cut into calls. Errors: LKS_ERR_ARGUMENT: the variable. */
+lks_status lksi_group_order_obstacle(lks_group *group, char *text, size_t text_nbytes);
 
 #endif

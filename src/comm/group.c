@@ -190,7 +190,6 @@ const char *lks_group_transport(const lks_group *group) {
 
 lks_status lksi_group_status(const lks_group *group) { return group->status; }
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
-lks_order lksi_group_order(const lks_group *group) { return group->order; }
 
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
     if (atomic_exchange(&group->is_failing, true)) return status;

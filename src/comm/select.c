@@ -145,3 +145,16 @@ lks_status lksi_select(lks_group *group, lksi_call *call, const char *name) {
 }
 
 const char *lksi_group_last_algorithm(const lks_group *group) { return group->selection.last; }
+
+lks_status lksi_group_order_obstacle(lks_group *group, char *text, size_t text_nbytes) {
+    lksi_selection *selection = &group->selection;
+    if (!selection->is_read) LKS_TRY(read_variable(selection));
+    text[0] = '\0';
+    if (group->order != LKS_ORDER_CANONICAL)
+        snprintf(text, text_nbytes, "in a group that adds in any order (LKS_ORDER_ANY)");
+    for (int i = 0; text[0] == '\0' && lksi_operation_at(i) != NULL; i++)
+        if (selection->forced[i] != NULL && selection->forced[i]->is_order_free && lksi_operation_at(i)->is_reduction)
+            snprintf(text, text_nbytes, "with %s%s=%s, which adds in an order of its own", variable,
+                     lksi_operation_at(i)->name, selection->forced[i]->name);
+    return LKS_OK;
+}

@@ -304,20 +304,19 @@ static int by_step(const void *a, const void *b) {
     return (x->index > y->index) - (x->index < y->index);
 }
 
-/* After which step each gradient is final: a kernel writes one once, but a reorder behind it may do so in its place. */
+/* After which step each gradient is final: the last that writes its memory, or reads it. Who is told may change it in
+ * place, and other gradients are made of it: of `tanh(p) + q`, p's of q's. */
 static lks_status find_finals(compiler *c) {
     lks_program *program = c->program;
     program->finals = lksi_alloc_array((size_t)program->store->n_slots, sizeof *program->finals);
     if (program->finals == NULL) return LKS_ERR_MEMORY;
-    for (size_t s = 0; s < program->n_steps; s++) {
-        const lksi_step *step = &program->steps[s];
-        for (int i = 0; i < step->kernel.lowering.n_outputs; i++) {
-            const lksi_ir_value *value = &c->ir.values[step->outputs[i]];
-            if (value->role != LKSI_GRADIENT) continue;
-            int index = lks_store_find(program->store, c->ir.graph->nodes[value->index]->name);
-            size_t told = s < program->n_forward ? program->n_forward : s; /* backward tells */
-            program->finals[program->n_finals++] = (lksi_final){told, index};
-        }
+    for (size_t v = 0; v < c->ir.n_values; v++) {
+        const lksi_ir_value *value = &c->ir.values[v];
+        if (value->role != LKSI_GRADIENT) continue;
+        size_t last = (size_t)c->intervals[v].last; /* steps read no aliases */
+        int index = lks_store_find(program->store, c->ir.graph->nodes[value->index]->name);
+        size_t told = last < program->n_forward ? program->n_forward : last; /* backward tells */
+        program->finals[program->n_finals++] = (lksi_final){told, index};
     }
     qsort(program->finals, program->n_finals, sizeof *program->finals, by_step);
     return LKS_OK;

@@ -218,8 +218,23 @@ static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_
     return LKS_OK;
 }
 
+static bool makes(const lksi_ir_node *node, lksi_value value) {
+    for (int k = 0; k < node->n_outputs; k++)
+        if (node->outputs[k] == value) return true;
+    return false;
+}
+
+/* The last node runs right behind the one that makes what it reads; first of all where the forward pass made it. */
+static void move_behind_source(lksi_ir *ir) {
+    size_t last = ir->n_nodes - 1, at = last;
+    lksi_ir_node node = ir->nodes[last];
+    while (at > ir->n_forward && !makes(&ir->nodes[at - 1], node.inputs[0])) at--;
+    memmove(&ir->nodes[at + 1], &ir->nodes[at], (last - at) * sizeof node);
+    ir->nodes[at] = node;
+}
+
 /* A parameter's gradient lives in the store, so it must be a value of its own: where it is another tensor's too (both
- * sides of a sum), or a reshaped view, it is copied. */
+ * sides of a sum), or a reshaped view, it is copied, and at once: until then nobody may change what is copied. */
 static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++) {
         lksi_value gradient = gradients[v];
@@ -227,8 +242,10 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
         bool is_taken = b->ir->values[gradient].root != gradient || b->ir->values[gradient].role != LKSI_TEMPORARY;
         for (size_t w = 0; w < v; w++)
             if (b->ir->values[w].role == LKSI_PARAMETER && gradients[w] == gradient) is_taken = true;
-        if (is_taken) gradients[v] = emit_plain(b, LKSI_OP_COPY, &gradient, 1);
+        if (!is_taken) continue;
+        gradients[v] = emit_plain(b, LKSI_OP_COPY, &gradient, 1);
         if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
+        move_behind_source(b->ir);
     }
     return LKS_OK;
 }

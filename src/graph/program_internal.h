@@ -16,7 +16,7 @@ typedef struct lksi_binding {
     lksi_value value; /* never an alias, once compiled */
 } lksi_binding;
 
-/* A tensor of the store whose gradient no step after `step` writes. */
+/* A tensor of the store whose gradient no step after `step` writes or reads. */
 typedef struct lksi_final {
     size_t step;
     int index;

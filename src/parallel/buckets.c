@@ -4,9 +4,9 @@
 /* The first bucket is small, so that the wire has something to do early in the backward pass. */
 enum { FIRST_NBYTES = 1 << 20 };
 
-/* What compression leaves out of a step depends on where buckets are cut: a measured size would change the bits of a
- * run that is repeated. */
-enum { COMPRESSED_NBYTES = 1 << 20 };
+/* What compression leaves out of a step depends on where buckets are cut, and so do sums in another order than the
+ * canonical one: a measured size would change the bits of a run that is repeated. */
+enum { FIXED_NBYTES = 1 << 20 };
 
 /* What a bucket's size is a multiple of: so that no block of the norm lies in two, and all parts of one are equal. */
 static size_t unit_of(lks_strategy strategy, int size) {
@@ -42,6 +42,15 @@ void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_buc
     }
 }
 
+static lks_status choose_nbytes(const lks_distributed_optimizer *optimizer, const lks_compression *compression,
+                                size_t *nbytes) {
+    char obstacle[160];
+    LKS_TRY(lksi_group_order_obstacle(optimizer->group, obstacle, sizeof obstacle));
+    *nbytes = FIXED_NBYTES;
+    if (compression->kind != LKS_COMPRESS_NONE || obstacle[0] != '\0') return LKS_OK;
+    return lksi_bucket_nbytes_find(optimizer->group, nbytes);
+}
+
 /* How many elements the first bucket has and how many the others. */
 static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size_t *first, size_t *others) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
@@ -50,8 +59,7 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     *first = *others = optimizer->whole_count;
     const lks_compression compression = lksi_store_compression(optimizer->store);
     if (optimizer->strategy == LKS_STRATEGY_SHARED || lksi_compression_wants_whole(&compression)) return LKS_OK;
-    if (nbytes == 0 && compression.kind != LKS_COMPRESS_NONE) nbytes = COMPRESSED_NBYTES;
-    if (nbytes == 0) LKS_TRY(lksi_bucket_nbytes_find(optimizer->group, &nbytes));
+    if (nbytes == 0) LKS_TRY(choose_nbytes(optimizer, &compression, &nbytes));
     if (nbytes / nbytes_each >= optimizer->whole_count) return LKS_OK; /* one that holds all */
     *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);
     *first = nbytes < FIRST_NBYTES ? *others : round_up(FIRST_NBYTES / nbytes_each, unit);

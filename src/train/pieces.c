@@ -8,11 +8,11 @@ lks_status lksi_pieces_check_options(const lks_trainer_options *options) {
         return lksi_error(LKS_ERR_ARGUMENT, "a step of %lld micro-batches", (long long)options->accumulate);
     LKS_TRY(lksi_grains_check(options->grains, lks_group_size(options->group)));
     if (options->grains == 0) return LKS_OK;
-    if (lksi_group_order(options->group) != LKS_ORDER_CANONICAL)
-        return lksi_error(LKS_ERR_ARGUMENT,
-                          "grains %lld in a group that adds in any order (LKS_ORDER_ANY), which depends on the number "
-                          "of ranks",
-                          (long long)options->grains);
+    char obstacle[160];
+    LKS_TRY(lksi_group_order_obstacle(options->group, obstacle, sizeof obstacle));
+    if (obstacle[0] != '\0')
+        return lksi_error(LKS_ERR_ARGUMENT, "grains %lld %s: the sums would depend on the number of ranks",
+                          (long long)options->grains, obstacle);
     lks_compression_kind kind = options->compression.kind;
     if (kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER)
         return lksi_error(LKS_ERR_ARGUMENT,

@@ -198,4 +198,68 @@ static inline void cases_agree_between_devices(const operator_case *cases, int n
     }
 }
 
+/* --- gradients that are changed as soon as they are told --- */
+
+/* What a reduction in place over two equal ranks does. */
+static inline lks_status double_in_place(void *context, int index) {
+    const operator_bench *b = context;
+    size_t count;
+    void *gradient = lks_store_gradient(b->store, index, &count);
+    bool is_f64 = lks_store_parameter(b->store, index).type == LKS_F64;
+    for (size_t i = 0; i < count; i++)
+        if (is_f64)
+            ((double *)gradient)[i] *= 2;
+        else
+            ((float *)gradient)[i] *= 2;
+    return LKS_OK;
+}
+
+static inline void check_doubled(operator_bench *b, const operator_case *c, void *const *once) {
+    for (int i = 0; i < lks_store_n_tensors(b->store); i++) {
+        size_t count;
+        const void *twice = lks_store_gradient(b->store, i, &count);
+        bool is_f64 = lks_store_parameter(b->store, i).type == LKS_F64;
+        for (size_t k = 0; k < count; k++) {
+            double is = is_f64 ? ((const double *)twice)[k] : (double)((const float *)twice)[k];
+            double was = is_f64 ? ((const double *)once[i])[k] : (double)((const float *)once[i])[k];
+            if (is != 2 * was)
+                fail_msg("%s: %s[%zu] is %.9g, not 2 * %.9g", c->name, lks_store_parameter(b->store, i).name, k, is,
+                         was);
+        }
+    }
+}
+
+/* Doubling is exact: whatever reads a gradient after it was told shows. */
+static inline void check_changed_in_place(operator_bench *b, const operator_case *c) {
+    enum { MAX_TENSORS = 64 };
+    void *once[MAX_TENSORS];
+    int n_tensors = lks_store_n_tensors(b->store);
+    assert_true(n_tensors <= MAX_TENSORS);
+    assert_ok(lks_program_forward(b->program));
+    assert_ok(lks_program_backward(b->program, 1));
+    for (int i = 0; i < n_tensors; i++) {
+        size_t count;
+        const void *gradient = lks_store_gradient(b->store, i, &count);
+        size_t nbytes = count * lks_type_nbytes(lks_store_parameter(b->store, i).type);
+        once[i] = lksi_alloc(nbytes);
+        memcpy(once[i], gradient, nbytes);
+    }
+    lks_on_gradient(b->program, double_in_place, b);
+    assert_ok(lks_program_forward(b->program));
+    assert_ok(lks_program_backward(b->program, 1));
+    check_doubled(b, c, once);
+    for (int i = 0; i < n_tensors; i++) lksi_free(once[i]);
+}
+
+static inline void cases_let_gradients_be_changed_once_told(const operator_case *cases, int n_cases) {
+    for (int i = 0; i < 2 * n_cases; i++) {
+        bool is_reference = i % 2 == 1;
+        operator_bench b;
+        operator_bench_create(&b, &cases[i / 2], 5, is_reference ? "reference" : "cpu",
+                              is_reference ? LKS_F64 : LKS_F32);
+        check_changed_in_place(&b, &cases[i / 2]);
+        operator_bench_destroy(&b);
+    }
+}
+
 #endif

@@ -1,9 +1,7 @@
 /* The callback at each gradient's last write. */
-#include "test.h"
+#include "operator_cases.h"
 
 #include <lockstep/nn.h>
-#include <lockstep/operators.h>
-#include <string.h>
 
 enum { N = 4, MAX_TENSORS = 16, MAX_COUNT = 4096 };
 
@@ -84,6 +82,29 @@ static void each_gradient_is_told_once_when_it_is_final(void **state) {
     destroy(&f);
 }
 
+static lks_node *residual_block(const operator_leaves *l) {
+    lks_conv2d_options same = {.window = {.padding = {1, 1}}};
+    lks_node *x = batch_tensor(l, "image", 3, (int64_t[]){2, 6, 6});
+    x = lks_relu(lks_batch_norm(lks_conv2d(x, 16, 3, "conv1", &same), "norm1"));
+    lks_node *h = lks_relu(lks_batch_norm(lks_conv2d(x, 16, 3, "conv2", &same), "norm2"));
+    return lks_layer_norm(lks_reshape(lks_add(x, h), 2, (int64_t[]){LKS_BATCH, 16 * 6 * 6}), "layer_norm");
+}
+
+/* One bias, added twice. */
+static lks_node *shared_bias(const operator_leaves *l) {
+    lks_conv2d_options same = {.window = {.padding = {1, 1}}, .no_bias = 1};
+    lks_node *h = lks_conv2d(batch_tensor(l, "image", 3, (int64_t[]){16, 6, 6}), 16, 3, "conv", &same);
+    h = lks_linear(lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 16 * 6 * 6}), 7, "fc");
+    lks_node *bias = normal_parameter(l, "bias", 1, (int64_t[]){7});
+    return lks_add(lks_tanh(lks_add(h, bias)), bias);
+}
+
+static void a_gradient_may_be_changed_once_it_is_told(void **state) {
+    (void)state;
+    static const operator_case cases[] = {{"residual block", residual_block, 0}, {"shared bias", shared_bias, 0}};
+    cases_let_gradients_be_changed_once_told(cases, 2);
+}
+
 static void a_callback_that_fails_ends_the_pass(void **state) {
     (void)state;
     fixture f = build();
@@ -107,6 +128,7 @@ static void there_is_no_gradient_outside_the_store(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_gradient_is_told_once_when_it_is_final),
+        cmocka_unit_test(a_gradient_may_be_changed_once_it_is_told),
         cmocka_unit_test(a_callback_that_fails_ends_the_pass),
         cmocka_unit_test(there_is_no_gradient_outside_the_store),
     };

@@ -121,6 +121,25 @@ static lks_node *slice_of_a_parameter(const operator_leaves *l) {
     return lks_linear_function(l->x, lks_slice(normal_parameter(l, "w", DIMS(7, 6)), 0, 2, 5), NULL);
 }
 
+/* --- parameters whose gradient is another one's, too, or of which another is made --- */
+
+static lks_node *sum_of_parameters(const operator_leaves *l) {
+    return lks_linear_function(
+        l->x, lks_add(normal_parameter(l, "p", DIMS(7, 6)), normal_parameter(l, "q", DIMS(7, 6))), NULL);
+}
+static lks_node *sum_with_a_tanh(const operator_leaves *l) {
+    lks_node *p = lks_tanh(normal_parameter(l, "p", DIMS(7, 6))), *q = normal_parameter(l, "q", DIMS(7, 6));
+    return lks_linear_function(l->x, lks_add(p, q), NULL);
+}
+static lks_node *sum_before_a_tanh(const operator_leaves *l) {
+    lks_node *p = lks_tanh(normal_parameter(l, "p", DIMS(7, 6))), *q = normal_parameter(l, "q", DIMS(7, 6));
+    return lks_linear_function(l->x, lks_add(q, p), NULL);
+}
+static lks_node *reshaped_parameter(const operator_leaves *l) {
+    lks_node *p = lks_reshape(normal_parameter(l, "p", DIMS(6, 7)), 2, (int64_t[]){7, 6});
+    return lks_linear_function(l->x, lks_add(p, normal_parameter(l, "q", DIMS(7, 6))), NULL);
+}
+
 /* --- products --- */
 
 static lks_node *matmul(const operator_leaves *l, int transpose_a, int transpose_b) {
@@ -217,6 +236,10 @@ static const operator_case cases[] = {
     CASE(split),
     CASE(split_in_part),
     CASE(slice_of_a_parameter),
+    CASE(sum_of_parameters),
+    CASE(sum_with_a_tanh),
+    CASE(sum_before_a_tanh),
+    CASE(reshaped_parameter),
     CASE(matmul_nn),
     CASE(matmul_nt),
     CASE(matmul_tn),
@@ -245,10 +268,16 @@ static void the_cpu_device_agrees_with_the_reference_device(void **state) {
     cases_agree_between_devices(cases, N_CASES);
 }
 
+static void gradients_may_be_changed_once_they_are_told(void **state) {
+    (void)state;
+    cases_let_gradients_be_changed_once_told(cases, N_CASES);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(the_cpu_device_agrees_with_the_reference_device),
+        cmocka_unit_test(gradients_may_be_changed_once_they_are_told),
     };
     return run_group(tests);
 }

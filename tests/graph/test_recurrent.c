@@ -87,6 +87,12 @@ static void the_cpu_device_agrees_with_the_reference_device(void **state) {
     cases_agree_between_devices(large_cases, sizeof large_cases / sizeof large_cases[0]);
 }
 
+static void gradients_may_be_changed_once_they_are_told(void **state) {
+    (void)state;
+    cases_let_gradients_be_changed_once_told(small_cases, sizeof small_cases / sizeof small_cases[0]);
+    cases_let_gradients_be_changed_once_told(large_cases, sizeof large_cases / sizeof large_cases[0]);
+}
+
 /* --- PyTorch's numbers --- */
 
 /* Element i of tensor number p is sin(1 + p + 0.7 i) / 2; the loss is the mean of y^2; N 2, T 3, K 3, M 2. The figures
@@ -258,6 +264,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(the_cpu_device_agrees_with_the_reference_device),
+        cmocka_unit_test(gradients_may_be_changed_once_they_are_told),
         cmocka_unit_test(results_and_gradients_are_those_of_torch),
         cmocka_unit_test(the_last_states_are_results_of_their_own),
         cmocka_unit_test(a_loss_may_not_read_the_last_states),

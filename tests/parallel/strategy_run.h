@@ -1,5 +1,5 @@
-/* A small training by any strategy, for the tests that compare them: a convolution with batch norm, and enough weights
- * for several buckets at eight ranks. */
+/* A small training by any strategy, for the tests that compare them: a convolution with batch norm and enough weights
+ * for several buckets at eight ranks, or an LSTM with enough for several at three. */
 #ifndef LKSI_STRATEGY_RUN_H
 #define LKSI_STRATEGY_RUN_H
 
@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { S_BATCH = 16, S_PIXELS = 3 * 8 * 8, S_CLASSES = 4, S_STEPS = 3, S_MAX_RANKS = 8 };
+enum { S_WORDS = 20, S_BPTT = 5, S_HIDDEN = 64 };
 
 typedef struct strategy_run {
     lks_strategy strategy;
@@ -18,7 +19,7 @@ typedef struct strategy_run {
     lks_compression compression;
     const char *transport;
     double clip_norm;
-    int is_attached, n_pieces, has_idle_ranks; /* in step i, rank i has no samples */
+    int is_recurrent, is_attached, n_pieces, has_idle_ranks; /* in step i, rank i has no samples */
     char hex[S_MAX_RANKS][65];
     double norm, loss; /* of the last step */
     size_t n_buckets;
@@ -35,7 +36,23 @@ typedef struct strategy_rank {
     lks_program *programs[S_BATCH + 1]; /* by batch */
     float images[S_BATCH * S_PIXELS];
     int32_t labels[S_BATCH];
+    int32_t words[S_BATCH * S_BPTT], next_words[S_BATCH * S_BPTT];
+    float zeros[S_BATCH * S_HIDDEN];
+    lks_node *states[2];
 } strategy_rank;
+
+static inline void strategy_build_recurrent(strategy_rank *s) {
+    s->graph = lks_graph_create(lks_device_default(s->group));
+    s->x = lks_input(s->graph, "words", LKS_I32, 2, (int64_t[]){LKS_BATCH, S_BPTT});
+    s->y = lks_input(s->graph, "next_words", LKS_I32, 2, (int64_t[]){LKS_BATCH, S_BPTT});
+    s->states[0] = lks_input(s->graph, "h0", LKS_F32, 2, (int64_t[]){LKS_BATCH, S_HIDDEN});
+    s->states[1] = lks_input(s->graph, "c0", LKS_F32, 2, (int64_t[]){LKS_BATCH, S_HIDDEN});
+    lks_node *h = lks_embedding(s->x, S_WORDS, S_HIDDEN, "embedding", NULL);
+    h = lks_recurrent_layers(h, "lstm",
+                             &(lks_recurrent_options){.hidden = S_HIDDEN, .h0 = {s->states[0]}, .c0 = {s->states[1]}})
+            .y;
+    s->loss = lks_cross_entropy(lks_linear(h, S_WORDS, "decoder"), s->y);
+}
 
 static inline void strategy_build(strategy_rank *s) {
     s->graph = lks_graph_create(lks_device_default(s->group));
@@ -50,6 +67,20 @@ static inline void strategy_build(strategy_rank *s) {
 static inline void strategy_fill(strategy_rank *s, int step) {
     for (uint64_t i = 0; i < S_BATCH * S_PIXELS; i++) s->images[i] = (float)lksi_random_normal(5, (uint64_t)step, i);
     for (int i = 0; i < S_BATCH; i++) s->labels[i] = (i * 7 + step) % S_CLASSES;
+    for (int i = 0; i < S_BATCH * S_BPTT; i++) s->words[i] = (i * 7 + step) % S_WORDS;
+    for (int i = 0; i < S_BATCH * S_BPTT; i++) s->next_words[i] = (i * 3 + step) % S_WORDS;
+}
+
+static inline int strategy_bind(strategy_rank *s, const strategy_run *r, int begin, lks_program *program) {
+    if (!r->is_recurrent) {
+        RANK_OK(lks_program_set_input(program, s->x, s->images + begin * S_PIXELS));
+        RANK_OK(lks_program_set_input(program, s->y, s->labels + begin));
+        return 0;
+    }
+    RANK_OK(lks_program_set_input(program, s->x, s->words + begin * S_BPTT));
+    RANK_OK(lks_program_set_input(program, s->y, s->next_words + begin * S_BPTT));
+    for (int i = 0; i < 2; i++) RANK_OK(lks_program_set_input(program, s->states[i], s->zeros));
+    return 0;
 }
 
 /* Forward and backward on samples [begin, end). */
@@ -62,8 +93,7 @@ static inline int strategy_compute(strategy_rank *s, const strategy_run *r, int 
                                    &(lks_program_options){.batch = n, .is_training = 1, .loss = s->loss}));
         if (r->is_attached) RANK_OK(lks_distributed_optimizer_attach(s->optimizer, s->programs[n]));
     }
-    RANK_OK(lks_program_set_input(s->programs[n], s->x, s->images + begin * S_PIXELS));
-    RANK_OK(lks_program_set_input(s->programs[n], s->y, s->labels + begin));
+    RANK_CHECK(strategy_bind(s, r, begin, s->programs[n]) == 0);
     RANK_OK(lks_program_forward(s->programs[n]));
     mine->loss = lks_program_scalar(s->programs[n], s->loss) * n;
     RANK_OK(lks_program_backward(s->programs[n], n));
@@ -88,7 +118,7 @@ static inline int strategy_step(strategy_rank *s, const strategy_run *r, int ste
 static inline int strategy_create(strategy_rank *s, const strategy_run *r) {
     lks_optimizer rule = lks_adam(&(lks_adam_options){.lr = 1e-2, .clip_norm = r->clip_norm});
     RANK_OK(lks_init(&s->group, &(lks_init_options){.transport = r->transport}));
-    strategy_build(s);
+    (r->is_recurrent ? strategy_build_recurrent : strategy_build)(s);
     RANK_OK(lks_distributed_store_create(
         &s->store, s->group, s->loss,
         &(lks_distributed_options){

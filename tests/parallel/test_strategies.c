@@ -71,6 +71,32 @@ static void over_tcp_the_bucket_size_is_measured_and_agreed(void **state) {
     run_processes(3, choose_by_itself, NULL);
 }
 
+/* Where bits depend on where buckets are cut, nothing is measured: the optimizer's exchange, and nothing else. */
+static int create_without_measuring(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_counters before, after;
+    MUST(s != NULL);
+    MUST_OK(lks_init(&s->group, &(lks_init_options){.transport = "tcp", .order = *(lks_order *)argument}));
+    strategy_build(s);
+    MUST_OK(lks_distributed_store_create(&s->store, s->group, s->loss, NULL));
+    lks_group_counters(s->group, &before);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    MUST_OK(lks_distributed_optimizer_create(&s->optimizer, s->group, s->store, &rule));
+    lks_group_counters(s->group, &after);
+    MUST(after.n_collectives - before.n_collectives == 1);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void where_sums_depend_on_the_buckets_their_size_is_fixed(void **state) {
+    (void)state;
+    setenv("LOCKSTEP_ALGORITHM", "all_reduce=ring", 1);
+    run_processes(2, create_without_measuring, &(lks_order){LKS_ORDER_CANONICAL});
+    unsetenv("LOCKSTEP_ALGORITHM");
+    run_processes(2, create_without_measuring, &(lks_order){LKS_ORDER_ANY});
+}
+
 static int ask_for_shared_over_tcp(int rank, int size, void *argument) {
     (void)argument, (void)rank, (void)size;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -143,6 +169,13 @@ static void strategies_and_buckets_give_the_same_bits(void **state) {
 static void so_they_do_with_clipping(void **state) {
     (void)state;
     for (int i = 0; i < N_FEW_SIZES; i++) compare((strategy_run){.clip_norm = 0.1}, few_sizes[i]);
+}
+
+/* One gradient of an LSTM is a copy of another. */
+static void so_they_do_where_gradients_are_made_of_others(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FEW_SIZES && few_sizes[i] <= 3; i++)
+        compare((strategy_run){.is_recurrent = 1, .clip_norm = 0.1 * i}, few_sizes[i]);
 }
 
 static void so_they_do_where_ranks_have_no_samples(void **state) {
@@ -250,10 +283,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_same_bits_by_every_strategy),
         cmocka_unit_test(over_tcp_the_bucket_size_is_measured_and_agreed),
+        cmocka_unit_test(where_sums_depend_on_the_buckets_their_size_is_fixed),
         cmocka_unit_test(a_shared_replica_over_tcp_is_refused),
         cmocka_unit_test(a_rank_lost_during_the_backward_pass_is_named_by_the_step),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),
         cmocka_unit_test(so_they_do_with_clipping),
+        cmocka_unit_test(so_they_do_where_gradients_are_made_of_others),
         cmocka_unit_test(so_they_do_where_ranks_have_no_samples),
         cmocka_unit_test(so_they_do_where_pieces_are_put_aside),
         cmocka_unit_test(state_is_divided_among_the_ranks),

@@ -2,15 +2,20 @@
 /* Grains: the same bits at every world size that divides them, and what is refused. */
 #include "ranks.h"
 
+#include "parallel/parallel_internal.h"
+#include "train/trainer_internal.h"
+
 #include <lockstep/operators.h>
 #include <lockstep/train.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 /* Batches of 24, 24 and 5: the last one is smaller than the grains. 60 words in 11 columns end early, and in windows of
  * 4 the last step of some grains has no label. */
-enum { GRAINS = 8, N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5, HIDDEN = 7 };
+enum { GRAINS = 8, N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5 };
+enum { FC_HIDDEN = 160, HIDDEN = 40 }; /* so many weights that there are several buckets of the least size */
 enum { N_TOKENS = 103, COLUMNS = 11, BPTT = 4, N_EPOCHS = 2, MAX_STEPS = 16 };
 
 typedef enum model_kind { PLAIN, BATCH_NORM, DROPOUT, LSTM, FEW_COLUMNS, N_KINDS } model_kind;
@@ -21,6 +26,7 @@ typedef struct result {
     double losses[MAX_STEPS], accuracies[MAX_STEPS], norms[MAX_STEPS];
     lks_metrics evaluated;
     int64_t step_allocations; /* in the second epoch */
+    size_t n_buckets;
 } result;
 
 typedef struct job {
@@ -58,7 +64,7 @@ static lks_node *classifier(lks_node *image, model_kind kind) {
     if (kind == BATCH_NORM) x = lks_relu(lks_batch_norm(lks_conv2d(x, 6, 3, "conv", NULL), "norm"));
     int64_t count = lks_node_dim(x, 1) * lks_node_dim(x, 2) * lks_node_dim(x, 3);
     x = lks_reshape(x, 2, (int64_t[]){LKS_BATCH, count});
-    x = lks_tanh(lks_linear(x, 19, "fc1"));
+    x = lks_tanh(lks_linear(x, FC_HIDDEN, "fc1"));
     if (kind == DROPOUT) x = lks_dropout(x, 0.3);
     return lks_linear(x, N_CLASSES, "fc2");
 }
@@ -189,6 +195,7 @@ static int train(void *argument) {
     lks_batch batch;
     RANK_CHECK(create(&s, j) == 0);
     RANK_CHECK(train_epochs(&s, j, &r) == 0);
+    r.n_buckets = s.trainer->optimizer->n_buckets;
     RANK_OK(is_text(j->kind) ? lks_trainer_evaluate_text(s.trainer, s.tokens, N_TOKENS, &r.evaluated)
                              : lks_trainer_evaluate(s.trainer, s.data, &r.evaluated));
     RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), r.hex));
@@ -252,6 +259,7 @@ static void any_number_of_threads_gives_the_same_bits_by_any_strategy(void **sta
                 run_ranks(size, train, &many);
                 assert_same(&one.result, &many.result);
                 assert_int_equal(many.result.step_allocations, 0);
+                assert_true(strategies[i] != LKS_STRATEGY_BUCKETED || many.result.n_buckets >= 3);
             }
     }
     assert_same(&one.result, &of_a_process);
@@ -359,6 +367,22 @@ static void grains_that_cannot_be_meant_are_refused_by_number(void **state) {
     }
 }
 
+static void an_algorithm_that_adds_in_another_order_takes_no_grains(void **state) {
+    (void)state;
+    static const char *const algorithms[][2] = {{"all_reduce=ring", "LOCKSTEP_ALGORITHM: all_reduce=ring"},
+                                                {"reduce_scatter=ring", "LOCKSTEP_ALGORITHM: reduce_scatter=ring"},
+                                                {"ring", "LOCKSTEP_ALGORITHM: all_reduce=ring"}};
+    for (size_t i = 0; i < 3; i++) {
+        setenv("LOCKSTEP_ALGORITHM", algorithms[i][0], 1);
+        run_ranks(2, ask_for_a_trainer,
+                  (&(refusal){.grains = GRAINS, .status = LKS_ERR_ARGUMENT, .text = algorithms[i][1]}));
+    }
+    setenv("LOCKSTEP_ALGORITHM", "all_reduce=butterfly,broadcast=ring", 1); /* which keep it, or add nothing */
+    job j = {.grains = GRAINS};
+    run_ranks(2, train, &j);
+    unsetenv("LOCKSTEP_ALGORITHM");
+}
+
 /* 53 samples in batches of 24: on 2 ranks the last one's parts are 3 and 2 samples, by grains 2 and 3. */
 static int train_on_a_loader_without_grains(void *argument) {
     set_up s = {0};
@@ -397,6 +421,7 @@ int main(void) {
         cmocka_unit_test(a_run_goes_on_to_the_same_bits_at_another_world_size),
         cmocka_unit_test(a_checkpoint_of_other_grains_is_refused),
         cmocka_unit_test(grains_that_cannot_be_meant_are_refused_by_number),
+        cmocka_unit_test(an_algorithm_that_adds_in_another_order_takes_no_grains),
         cmocka_unit_test(batches_that_are_not_cut_in_grains_are_refused),
     };
     return run_group(tests);
