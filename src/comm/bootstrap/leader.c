@@ -73,13 +73,13 @@ static void refuse(int connection, lks_status status) {
     (void)lksi_error(status, "%s", verdict.text);
 }
 
-/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only whether
- * they are all on one host is something to agree on. */
+/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only
+ * whether they are all on one host is something to agree on. */
 static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     int local_size = m->is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
+    const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
     hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
     LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
-    bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
     if (hello->size == m->met.size && agrees) return LKS_OK;
     if (m->is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
