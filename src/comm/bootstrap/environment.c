@@ -1,17 +1,22 @@
 #include "comm/bootstrap/environment.h"
 
 #include "comm/comm.h"
+#include "comm/transport/mpi/bootstrap.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A launcher's names for the four numbers. The first source that is set decides. */
 typedef struct source {
+    lksi_launcher launcher;
     const char *rank, *size, *local_rank, *local_size;
 } source;
 
 static const source sources[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, /* torchrun, lockstep run */
+    {LKSI_LAUNCHER_TORCHRUN, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {LKSI_LAUNCHER_OPENMPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {LKSI_LAUNCHER_PMI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
 static const char *get(const char *name) {
@@ -48,9 +53,31 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
     if (local_rank < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while %s is %lld and %s is %lld",
                           s->local_rank, s->rank, (long long)rank, s->local_size, (long long)local_size);
+    environment->launcher = s->launcher;
     environment->rank = (int)rank, environment->size = (int)size;
     environment->local_rank = (int)local_rank, environment->local_size = (int)local_size;
     return LKS_OK;
+}
+
+/* Where the ranks meet. An MPI launcher does not say, but MPI can tell all ranks what rank 0 says. */
+static lks_status read_master(lksi_environment *environment) {
+    const char *address = get("MASTER_ADDR");
+    int64_t port;
+    bool is_mpi = environment->launcher == LKSI_LAUNCHER_OPENMPI || environment->launcher == LKSI_LAUNCHER_PMI;
+    if (address == NULL && is_mpi) return lksi_mpi_bootstrap(environment);
+    if (address == NULL) return lksi_error(LKS_ERR_ARGUMENT, "MASTER_ADDR is not set in the environment");
+    if (strlen(address) >= sizeof environment->master_address)
+        return lksi_error(LKS_ERR_ARGUMENT, "MASTER_ADDR has %zu characters; up to %zu are possible", strlen(address),
+                          sizeof environment->master_address - 1);
+    LKS_TRY(parse("MASTER_PORT", 1, 65535, &port));
+    snprintf(environment->master_address, sizeof environment->master_address, "%s", address);
+    environment->master_port = (int)port;
+    return LKS_OK;
+}
+
+const char *lksi_environment_job_key(const lksi_environment *environment) {
+    const char *key = get("LOCKSTEP_JOB_KEY");
+    return key != NULL ? key : environment->job_key;
 }
 
 lks_status lksi_environment_read(lksi_environment *environment) {
@@ -67,14 +94,7 @@ lks_status lksi_environment_read(lksi_environment *environment) {
         LKS_TRY(read_source(&sources[i], &found));
         break;
     }
-    if (found.size > 1) {
-        int64_t port;
-        found.master_address = get("MASTER_ADDR");
-        if (found.master_address == NULL)
-            return lksi_error(LKS_ERR_ARGUMENT, "MASTER_ADDR is not set in the environment");
-        LKS_TRY(parse("MASTER_PORT", 1, 65535, &port));
-        found.master_port = (int)port;
-    }
+    if (found.size > 1) LKS_TRY(read_master(&found));
     *environment = found;
     return LKS_OK;
 }
