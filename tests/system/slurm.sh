@@ -73,6 +73,8 @@ wait
 slurm_wrap() { # PROGRAM: the name is a command of the shell that sources this, and of what it starts
   cat >"$slurm_dir/bin/$1" <<EOF
 #!/bin/sh
+# What it starts there (a command of salloc, say) finds Slurm's own programs: these ones only lead in from outside.
+PATH=\$(printf %s "\$PATH" | sed 's|$slurm_dir/bin:||g')
 exec nsenter --target $slurm_namespaces --mount --net --pid --uts --ipc \\
   env SLURM_CONF=$slurm_dir/slurm.conf sh -c 'cd "\$0" && exec "\$@"' "\$PWD" $(command -v "$1") "\$@"
 EOF
