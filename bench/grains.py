@@ -21,10 +21,10 @@ from train import ROOT, find_cached, find_data, shorten_text
 
 def work_of(example, arguments):
     return {
-        "mnist": ["--data", arguments.data, "--steps", "900"],
-        "mlp": ["--steps", "400"],
-        "resnet9": ["--data", arguments.images, "--steps", "60"],
-        "language_model": ["--data", arguments.text, "--steps", "60"],
+        "mnist": ["--data", arguments.data, "--steps", "6000"],
+        "mlp": ["--steps", "1500"],
+        "resnet9": ["--data", arguments.images, "--steps", "100"],
+        "language_model": ["--data", arguments.text, "--steps", "100"],
     }[example]
 
 

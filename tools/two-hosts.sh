@@ -1,5 +1,6 @@
 # Two hosts on one machine: network namespaces joined by a veth link that tc tbf holds to a rate. Sourced, not run; needs
-# root and iproute2. Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
+# root and iproute2. The link's burst holds a packet of 64 KiB, the largest that TCP hands to a network card: of a smaller
+# one the kernel would spend the time to cut them, which a card does itself. Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
 # shellcheck shell=bash
 hosts=("lks-$$-a" "lks-$$-b")
 host_devices=("v$$" "w$$")
@@ -34,7 +35,7 @@ hosts_make() {
   for index in 0 1; do
     ip -n "${hosts[index]}" addr add "10.77.0.$((index + 1))/24" dev "${host_devices[index]}"
     ip -n "${hosts[index]}" link set "${host_devices[index]}" up
-    ip netns exec "${hosts[index]}" tc qdisc add dev "${host_devices[index]}" root tbf rate "$rate" burst 64kb \
+    ip netns exec "${hosts[index]}" tc qdisc add dev "${host_devices[index]}" root tbf rate "$rate" burst 96kb \
       latency 50ms 2>/dev/null || echo "note: no tc tbf here, the link is as fast as it is"
   done
 }

@@ -37,6 +37,7 @@ lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);
     } while (0)
 
 /* --- log --- */
+bool lksi_log_is_on(lks_log_level level); /* whether a line of that level is written */
 void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
 
 /* --- counted memory --- */

@@ -28,9 +28,13 @@ void lks_log_set_level(lks_log_level level) {
     atomic_store(&current_level, (int)level);
 }
 
-void lksi_log(lks_log_level level, const char *format, ...) {
+bool lksi_log_is_on(lks_log_level level) {
     pthread_once(&environment_once, read_environment);
-    if ((int)level > atomic_load(&current_level)) return;
+    return (int)level <= atomic_load(&current_level);
+}
+
+void lksi_log(lks_log_level level, const char *format, ...) {
+    if (!lksi_log_is_on(level)) return;
     char text[1024];
     va_list arguments;
     va_start(arguments, format);

@@ -41,7 +41,7 @@ static char *element(const lks_distributed_optimizer *optimizer, void *flat, siz
     return (char *)flat + index * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
 }
 
-static lks_status reduce(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
+static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
     size_t padded_count = lksi_store_padded_count(optimizer->store);
     size_t end = bucket->end < padded_count ? bucket->end : padded_count; /* behind it there is nothing to add */
     lks_type type = lksi_store_device(optimizer->store)->float_type;
@@ -53,6 +53,13 @@ static lks_status reduce(lks_distributed_optimizer *optimizer, const lksi_bucket
     if (optimizer->compressor != NULL)
         return lksi_compressor_reduce(optimizer->compressor, bucket->begin, bucket->end - bucket->begin);
     return lks_all_reduce(optimizer->group, gradients, gradients, bucket->end - bucket->begin, type, LKS_SUM, NULL);
+}
+
+static lks_status reduce(lks_distributed_optimizer *optimizer, lksi_bucket *bucket) {
+    bucket->began_ns = lksi_now_ns();
+    lks_status status = add_up(optimizer, bucket);
+    bucket->ended_ns = lksi_now_ns();
+    return status;
 }
 
 static lks_status gather(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
@@ -136,9 +143,27 @@ static lks_status step(lks_distributed_optimizer *optimizer, lks_step_sums *all)
     return LKS_OK;
 }
 
+/* In milliseconds since the last step ended; docs/performance.md draws it. */
+static void log_timeline(lks_distributed_optimizer *optimizer, int64_t began_ns) {
+    int64_t zero_ns = optimizer->step_ended_ns, now_ns = lksi_now_ns();
+    optimizer->step_ended_ns = now_ns;
+    if (zero_ns == 0 || !lksi_log_is_on(LKS_LOG_DEBUG)) return;
+    for (size_t i = 0; i < optimizer->n_buckets; i++) {
+        const lksi_bucket *bucket = &optimizer->buckets[i];
+        lksi_log(LKS_LOG_DEBUG, "step %lld: bucket %zu of %zu elements: final %.2f, reduced %.2f to %.2f ms",
+                 (long long)optimizer->step, i, bucket->end - bucket->begin,
+                 (double)(bucket->final_ns - zero_ns) * 1e-6, (double)(bucket->began_ns - zero_ns) * 1e-6,
+                 (double)(bucket->ended_ns - zero_ns) * 1e-6);
+    }
+    lksi_log(LKS_LOG_DEBUG, "step %lld: backward pass over %.2f, step over %.2f ms", (long long)optimizer->step,
+             (double)(began_ns - zero_ns) * 1e-6, (double)(now_ns - zero_ns) * 1e-6);
+}
+
 lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
+    int64_t began_ns = lksi_now_ns();
     optimizer->own_sums = *mine;
     lks_status status = step(optimizer, all);
+    if (status == LKS_OK) log_timeline(optimizer, began_ns);
     lksi_progress_reset(optimizer->progress);
     lksi_overlap_reset(optimizer);
     return status;

@@ -28,8 +28,9 @@ static lks_status on_gradient(void *context, int index) {
     optimizer->n_told++;
     lksi_store_place(optimizer->store, index, &offset, &count);
     for (size_t i = 0; i < optimizer->n_buckets; i++)
-        if (offset < optimizer->buckets[i].end && offset + count > optimizer->buckets[i].begin)
-            optimizer->buckets[i].n_open--;
+        if (offset < optimizer->buckets[i].end && offset + count > optimizer->buckets[i].begin &&
+            --optimizer->buckets[i].n_open == 0)
+            optimizer->buckets[i].final_ns = lksi_now_ns();
     allow_final(optimizer);
     return LKS_OK;
 }

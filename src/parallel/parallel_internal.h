@@ -49,6 +49,7 @@ typedef struct lksi_bucket {
     size_t state_begin;          /* where that part begins in the arrays of the optimizer's state */
     int n_tensors;               /* that reach into it */
     int n_open;                  /* of these, those whose gradient the backward pass under way has yet to write */
+    int64_t final_ns, began_ns, ended_ns; /* in the step under way: its gradients' last write, its reduction */
 } lksi_bucket;
 
 /* The sum of 2^i accumulated passes, i its index. */
@@ -83,6 +84,7 @@ struct lks_distributed_optimizer {
     bool *is_told;               /* once a program is attached: tensors whose gradient is final, by index */
     size_t n_told;               /* how many they are; above 0: the step's collectives may be under way */
     bool is_put_aside;           /* lks_distributed_optimizer_no_sync */
+    int64_t step_ended_ns;       /* when the last step of buckets did */
 };
 
 /* One step's strategies: sums over ranks of gradients, then the update of this rank's parts. */

@@ -56,6 +56,10 @@ static bool spin(const lks_group *group, const lksi_await *await) {
     }
 }
 
+/* A thread beside one that computes would give away not a moment but the other's whole slice of some milliseconds;
+ * woken from its sleep, it is given the CPU at once. */
+static bool may_yield(lksi_context context) { return context != LKSI_CONTEXT_COLLECTIVE || !lksi_work_is_worker(); }
+
 static bool yield(const lksi_await *await) {
     for (int i = 0; i < N_YIELDS; i++) {
         sched_yield();
@@ -66,6 +70,7 @@ static bool yield(const lksi_await *await) {
 
 bool lksi_pause(const lks_group *group, lksi_context context, int turn) {
     bool is_spinning = may_spin(group, context);
+    if (!is_spinning && !may_yield(context)) return false;
     if (turn >= (is_spinning ? N_PAUSES : N_YIELDS)) return false;
     if (is_spinning)
         relax();
@@ -194,7 +199,8 @@ static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
 }
 
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await) {
-    if (may_spin(group, await->context) ? spin(group, await) : yield(await)) return LKS_OK;
+    bool holds_now = may_spin(group, await->context) ? spin(group, await) : may_yield(await->context) && yield(await);
+    if (holds_now) return LKS_OK;
     lks_status status = wait_asleep(group, await);
     lksi_activity_await(group, await->context, LKSI_AWAKE);
     return status;
