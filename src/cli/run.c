@@ -1,11 +1,11 @@
 /* lockstep run: ranks on this machine. */
+#include "cli/run.h"
 #include "cli/cli.h"
-#include "comm/comm.h"
-#include "launch/launch.h"
+#include "launch/agent.h"
+#include "launch/head.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help_text[] =
     "usage: lockstep run -n N [OPTIONS] PROGRAM [ARGUMENTS]\n"
@@ -17,19 +17,24 @@ static const char help_text[] =
     "  --prefix          each line of output begins with the rank that wrote it: [0] ...\n"
     "  --log-dir DIR     output goes to DIR/rank-N.log, and to the terminal only with --prefix\n"
     "  --timeout SECONDS end all ranks that still run then; the exit status is 124\n"
-    "  --grace SECONDS   how long survivors of a failure have to report it before they are ended (5)\n"
+    "  --grace SECONDS   how long survivors of a failure have to report it before they are ended (5), and all ranks\n"
+    "                    to end in order after a signal (30)\n"
     "  --bind            rank i runs on the i-th allowed CPU, modulo their number\n"
+    "  --max-restarts R  after the loss of a rank start all ranks again, up to R times; they go on from their last\n"
+    "                    checkpoint, as LOCKSTEP_GENERATION, 1 for the first restart, tells them to\n"
+    "  --min-ranks M     the fewest ranks to go on with where a host is gone (as many as at first)\n"
+    "  --grains G        only numbers of ranks that divide G; the ranks find it as LOCKSTEP_GRAINS\n"
     "\n"
     "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCKSTEP_JOB_KEY in\n"
     "its environment, and OMP_NUM_THREADS=1 unless it is set. Rank 0 reads standard input unless that is a terminal.\n"
-    "SIGINT, SIGTERM and SIGHUP are forwarded to the ranks; a second one kills them.\n"
+    "SIGINT, SIGTERM and SIGHUP are forwarded to the ranks; a second one kills them. After them, after the timeout, "
+    "and\n"
+    "after a rank that exits with 2 (its command line is wrong) nothing is started again.\n"
     "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 2 for a wrong option, 126 "
     "or\n"
     "127 for a PROGRAM that cannot be started.\n";
 
-static int refuse(const char *format, ...) LKS_PRINTF(1, 2);
-
-static int refuse(const char *format, ...) {
+int lksi_run_refuse(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     fputs("lockstep run: ", stderr);
@@ -39,110 +44,107 @@ static int refuse(const char *format, ...) {
     return LKSI_EXIT_USAGE;
 }
 
-static int set_ranks(lksi_job *job, const char *value) {
-    int64_t n_ranks;
-    if (!lksi_parse_i64(value, 1, LKSI_MAX_RANKS, &n_ranks))
-        return refuse("-n '%s': a number from 1 to %d was expected", value, LKSI_MAX_RANKS);
-    job->n_ranks = (int)n_ranks;
-    return 0;
-}
-
-static int set_log_dir(lksi_job *job, const char *value) {
-    if (*value == '\0') return refuse("--log-dir '': a directory was expected");
-    job->log_dir = value;
-    return 0;
-}
-
-static int parse_seconds(const char *name, const char *value, int64_t *duration_ms) {
-    double seconds;
-    if (!lksi_parse_f64(value, 0.001, 1e9, &seconds))
-        return refuse("%s '%s': seconds were expected, at least 0.001", name, value);
-    *duration_ms = (int64_t)ceil(seconds * 1000);
-    return 0;
-}
-
-static int set_timeout(lksi_job *job, const char *value) { return parse_seconds("--timeout", value, &job->timeout_ms); }
-static int set_grace(lksi_job *job, const char *value) { return parse_seconds("--grace", value, &job->grace_ms); }
-
-typedef struct option {
-    const char *name;
-    int (*set)(lksi_job *job, const char *value); /* NULL: a flag */
-    size_t flag;                                  /* its place in lksi_job */
-} option;
-
-static const option options[] = {
-    {.name = "-n", .set = set_ranks},
-    {.name = "--log-dir", .set = set_log_dir},
-    {.name = "--timeout", .set = set_timeout},
-    {.name = "--grace", .set = set_grace},
-    {.name = "--threads", .flag = offsetof(lksi_job, as_threads)},
-    {.name = "--prefix", .flag = offsetof(lksi_job, prefix)},
-    {.name = "--bind", .flag = offsetof(lksi_job, bind)},
-};
-
-/* The option that `argument` names; *value is what follows a '=' in it, else NULL. */
-static const option *find_option(const char *argument, const char **value) {
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        size_t length = strlen(options[i].name);
-        if (strncmp(argument, options[i].name, length) != 0) continue;
-        *value = argument[length] == '=' ? argument + length + 1 : NULL;
-        if (argument[length] == '\0' || *value != NULL) return &options[i];
-    }
-    return NULL;
-}
-
-/* Takes the options, which end at the program or at "--"; *n_taken counts the arguments. */
-static int parse_options(int argc, char **argv, lksi_job *job, int *n_taken) {
-    int i = 1;
-    for (; i < argc && argv[i][0] == '-'; i++) {
-        if (strcmp(argv[i], "--") == 0) {
-            i++;
-            break;
-        }
-        const char *value;
-        const option *found = find_option(argv[i], &value);
-        if (found == NULL) return refuse("unknown option '%s'; see lockstep help run", argv[i]);
-        if (found->set == NULL) {
-            if (value != NULL) return refuse("%s takes no value", found->name);
-            *(bool *)((char *)job + found->flag) = true;
-            continue;
-        }
-        if (value == NULL) {
-            if (i + 1 >= argc) return refuse("%s needs a value", found->name);
-            value = argv[++i];
-        }
-        int refused = found->set(job, value);
-        if (refused != 0) return refused;
-    }
-    *n_taken = i;
-    return 0;
-}
-
-static void report(const char *text, const char *last_lines) {
+static void report(void *argument, const lksi_failure *failure) {
+    const char *line = failure->last_lines;
+    (void)argument;
     fflush(stdout);
-    fprintf(stderr, "lockstep run: %s%s\n", text, *last_lines != '\0' ? "; its last lines:" : "");
-    for (const char *line = last_lines; *line != '\0';) {
+    fprintf(stderr, "lockstep run: %s%s\n", failure->text, *line != '\0' ? "; its last lines:" : "");
+    while (*line != '\0') {
         int length = (int)strcspn(line, "\n");
         fprintf(stderr, "  | %.*s\n", length, line);
         line += length + (line[length] == '\n');
     }
 }
 
-static int run(int argc, char **argv) {
-    lksi_job job = {.report = report};
-    int n_taken = 0;
-    int refused = parse_options(argc, argv, &job, &n_taken);
-    if (refused != 0) return refused;
-    if (n_taken >= argc) return refuse("which program? see lockstep help run");
-    if (job.n_ranks == 0) return refuse("how many ranks? -n N is missing before '%s'", argv[n_taken]);
-    if (job.as_threads && (job.prefix || job.log_dir != NULL))
-        return refuse("%s needs ranks that are processes: threads share one output",
-                      job.prefix ? "--prefix" : "--log-dir");
-    job.argv = argv + n_taken;
-    int exit_status;
-    lks_status status = lksi_supervise(&job, &exit_status);
+/* The options of a run over hosts. */
+static int check_hosts(lksi_run_request *request) {
+    lksi_run *run = &request->run;
+    if (run->n_nodes > 0 && run->hosts_file != NULL)
+        return lksi_run_refuse("--nnodes is for hosts that start by themselves, --hosts for those started from here");
+    if (run->job.as_threads) return lksi_run_refuse("--threads are for one host");
+    if (run->n_nodes > 0 && !request->has_node)
+        return lksi_run_refuse("which of the %d? --node-rank is missing", run->n_nodes);
+    if (run->n_nodes > 0 && run->node >= run->n_nodes)
+        return lksi_run_refuse("--node-rank %d: --nnodes is %d", run->node, run->n_nodes);
+    if (run->n_nodes > 0 && run->address == NULL) return lksi_run_refuse("where is node 0? --master-addr is missing");
+    if (run->n_nodes > 0 && run->port == 0) run->port = 29400;
+    return 0;
+}
+
+/* What each option alone cannot see. */
+static int check_request(lksi_run_request *request, const char *program) {
+    const lksi_run *run = &request->run;
+    const lksi_job *job = &run->job;
+    if (run->n_nodes > 0 || run->hosts_file != NULL) {
+        int refused = check_hosts(request);
+        if (refused != 0) return refused;
+    } else if (request->has_node || run->address != NULL || run->port != 0 || run->ssh != NULL ||
+               run->n_forwarded > 0) {
+        return lksi_run_refuse("which hosts? --nnodes N or --hosts FILE is missing");
+    }
+    if (job->n_ranks == 0 && run->hosts_file == NULL)
+        return lksi_run_refuse("how many ranks? -n N is missing before '%s'", program);
+    if (job->as_threads && (job->prefix || job->log_dir != NULL))
+        return lksi_run_refuse("%s needs ranks that are processes: threads share one output",
+                               job->prefix ? "--prefix" : "--log-dir");
+    if (run->n_nodes > 0 || run->hosts_file != NULL) return 0; /* how many ranks there are the head knows */
+    if (run->min_ranks > job->n_ranks)
+        return lksi_run_refuse("--min-ranks %d: there are %d ranks", run->min_ranks, job->n_ranks);
+    if (job->grains > 0 && job->grains % job->n_ranks != 0)
+        return lksi_run_refuse("--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
+    return 0;
+}
+
+static int run_here(const lksi_run *run) {
+    lksi_end end;
+    lks_status status = lksi_supervise_generations(&run->job, run->max_restarts, &end);
     /* A failed rank and the timeout have been reported, when they happened. */
-    if (status != LKS_OK && status != LKS_ERR_PEER && status != LKS_ERR_TIMEOUT) (void)refuse("%s", lks_error_text());
+    if (status != LKS_OK && status != LKS_ERR_PEER && status != LKS_ERR_TIMEOUT)
+        (void)lksi_run_refuse("%s", lks_error_text());
+    return end.exit_status;
+}
+
+static void set_defaults(lksi_run *run) {
+    if (run->join_timeout_ms == 0) run->join_timeout_ms = 300000;
+    if (run->heartbeat_timeout_ms == 0) run->heartbeat_timeout_ms = 10000;
+}
+
+/* Somebody else's `lockstep run` has started us, and reports what is to be reported. */
+static int run_agent(void) {
+    lksi_run orders = {.address = NULL};
+    char *text = NULL, **argv = NULL;
+    int exit_status = 1;
+    if (lksi_agent_text_read(STDIN_FILENO, &orders, &text, &argv) == LKS_OK)
+        exit_status = lksi_agent_run(&orders);
+    else
+        (void)lksi_run_refuse("%s", lks_error_text());
+    lksi_free(text);
+    lksi_free(argv);
+    return exit_status;
+}
+
+static int run_request(int argc, char **argv, lksi_run_request *request) {
+    int n_taken = 0;
+    int refused = lksi_run_options_parse(argc, argv, request, &n_taken);
+    if (refused != 0) return refused;
+    if (request->is_agent) return run_agent();
+    if (n_taken >= argc) return lksi_run_refuse("which program? see lockstep help run");
+    refused = check_request(request, argv[n_taken]);
+    if (refused != 0) return refused;
+    request->run.job.argv = argv + n_taken;
+    set_defaults(&request->run);
+    if (request->run.hosts_file != NULL || (request->run.n_nodes > 0 && request->run.node == 0))
+        return lksi_head_run(&request->run);
+    if (request->run.n_nodes > 0) return lksi_agent_run(&request->run);
+    return run_here(&request->run);
+}
+
+static int run(int argc, char **argv) {
+    lksi_run_request request = {.run.job.report = report};
+    request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
+    if (request.forwarded == NULL) return lksi_run_refuse("%s", lks_error_text());
+    int exit_status = run_request(argc, argv, &request);
+    lksi_free(request.forwarded);
     return exit_status;
 }
 

@@ -2,6 +2,7 @@
 #ifndef LKSI_LAUNCH_INTERNAL_H
 #define LKSI_LAUNCH_INTERNAL_H
 
+#include "comm/bootstrap/address.h"
 #include "launch/launch.h"
 
 #include <poll.h>
@@ -21,15 +22,17 @@ lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, in
 /* --- environment.c: what a rank finds in its environment --- */
 
 typedef struct lksi_rank_environment {
-    int listener; /* bound to MASTER_PORT; rank 0 has it from the fork on; -1: let go */
+    int listener; /* bound to MASTER_PORT; rank 0 has it from the fork on; -1: let go, or another host's */
+    char master_address[LKSI_ADDRESS_TEXT_NBYTES]; /* numbers, without a port */
     char master_port[8];
-    char job_key[65];
+    char job_key[65]; /* for ranks to which nobody has given LOCKSTEP_JOB_KEY */
 } lksi_rank_environment;
 
-lks_status lksi_rank_environment_create(lksi_rank_environment *environment);
-/* In the process of rank `rank`: sets the variables, and unsets those of another way to start. Rank 0 finds the number
- * of its copy of the listener in LOCKSTEP_LISTENER_FD, open across exec. */
-void lksi_rank_environment_apply(const lksi_rank_environment *environment, const lksi_job *job, int rank);
+/* With a port of this machine at `address`, whose own port does not count; NULL: loopback. */
+lks_status lksi_rank_environment_create(lksi_rank_environment *environment, const lksi_address *address);
+/* In the process of the job's rank `index`: sets the variables, and unsets those of another way to start. Rank 0 finds
+ * the number of its copy of the listener in LOCKSTEP_LISTENER_FD, open across exec. */
+void lksi_rank_environment_apply(const lksi_rank_environment *environment, const lksi_job *job, int index);
 /* Closes this process's copy of the listener: the launcher's once the ranks run, so that the port ends with rank 0. */
 void lksi_rank_environment_let_go(lksi_rank_environment *environment);
 
@@ -51,12 +54,33 @@ void lksi_signals_give_back(lksi_signals *signals);
 /* "SIGKILL"; "signal 40" for one without a name, written to `buffer`. */
 const char *lksi_signal_name(int signal_number, char buffer[16]);
 
+/* --- what others have to say while ranks run here (the head of a run over hosts) --- */
+
+typedef struct lksi_orders {
+    int signal;         /* to be forwarded; 0: none */
+    bool others_failed; /* the ranks here have their time to report it, then they are ended */
+    bool must_end;      /* without that time */
+} lksi_orders;
+
+typedef struct lksi_outside {
+    void *argument;
+    int (*descriptor)(void *argument);                    /* to poll; -1: none */
+    void (*step)(void *argument, lksi_orders *orders);    /* called when it is readable, and twice a second */
+    void (*signalled)(void *argument, int signal_number); /* this process was, and has forwarded it */
+} lksi_outside;
+
+/* --- generations.c: what follows a failure --- */
+
+/* Whether another generation of ranks may do better than one that ended like this. */
+bool lksi_end_is_worth_a_restart(lks_status status, const lksi_end *end);
+
 /* --- output.c: the ranks' output, where it is captured --- */
 
 typedef struct lksi_output lksi_output;
 
-/* *output is NULL for a job whose output is passed through; every function below accepts that. */
-lks_status lksi_output_create(lksi_output **output, const lksi_job *job);
+/* *output is NULL for a job whose output is passed through; every function below accepts that. On the terminal lines
+ * begin with the rank's number where `is_tagged`. */
+lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged);
 void lksi_output_connect(const lksi_output *output, int rank); /* in the process of rank `rank` */
 void lksi_output_was_connected(lksi_output *output, int rank); /* in the launcher, after the fork */
 int lksi_output_poll_count(const lksi_output *output);

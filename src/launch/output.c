@@ -50,24 +50,25 @@ static lks_status open_stream(stream *opened) {
     return opened->pending != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-static lks_status open_rank(lksi_output *output, const lksi_job *job, int rank) {
+static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_tagged, int rank) {
     rank_output *opened = &output->ranks[rank];
-    snprintf(opened->tag, sizeof opened->tag, "[%d] ", rank);
+    const int number = job->first_rank + rank;
+    if (is_tagged) snprintf(opened->tag, sizeof opened->tag, "[%d] ", number);
     for (int i = 0; i < output->n_streams; i++) {
         LKS_TRY(open_stream(&opened->streams[i]));
         if (job->prefix) opened->streams[i].terminal = i == 0 ? stdout : stderr;
     }
     if (job->log_dir == NULL) return LKS_OK;
     char path[4096];
-    int length = snprintf(path, sizeof path, "%s/rank-%d.log", job->log_dir, rank);
+    int length = snprintf(path, sizeof path, "%s/rank-%d.log", job->log_dir, number);
     if (length < 0 || (size_t)length >= sizeof path)
         return lksi_error(LKS_ERR_FILE, "%s: path is too long", job->log_dir);
-    opened->log = fopen(path, "we");
+    opened->log = fopen(path, job->generation > 0 ? "ae" : "we"); /* what came before a restart is worth keeping */
     if (opened->log == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
     return LKS_OK;
 }
 
-lks_status lksi_output_create(lksi_output **output, const lksi_job *job) {
+lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged) {
     *output = NULL;
     if (!job->prefix && job->log_dir == NULL) return LKS_OK;
     if (job->log_dir != NULL && mkdir(job->log_dir, 0777) != 0 && errno != EEXIST)
@@ -85,7 +86,8 @@ lks_status lksi_output_create(lksi_output **output, const lksi_job *job) {
     for (int rank = 0; rank < job->n_ranks; rank++)
         for (int i = 0; i < 2; i++)
             created->ranks[rank].streams[i].read_end = created->ranks[rank].streams[i].write_end = -1;
-    for (int rank = 0; rank < job->n_ranks; rank++) LKS_TRY_GOTO(open_rank(created, job, rank), destroy_output);
+    for (int rank = 0; rank < job->n_ranks; rank++)
+        LKS_TRY_GOTO(open_rank(created, job, is_tagged, rank), destroy_output);
     *output = created;
     return LKS_OK;
 destroy_output:

@@ -18,13 +18,14 @@ static lks_status count_threads(int *n_threads) {
 /* A fork copies the calling thread only: locks that other threads hold stay locked in the child for ever, and OpenMP
  * waits for a team that is not there. */
 static lks_status spawn_processes(int n_ranks, int (*function)(void *argument), void *argument) {
-    int n_threads = 0, exit_status;
+    int n_threads = 0;
+    lksi_end end;
     LKS_TRY(count_threads(&n_threads));
     if (n_threads > 1)
         return lksi_error(LKS_ERR_STATE,
                           "lks_spawn with processes comes before any device or thread: this process has %d threads",
                           n_threads);
-    return lksi_supervise(&(lksi_job){.n_ranks = n_ranks, .function = function, .argument = argument}, &exit_status);
+    return lksi_supervise(&(lksi_job){.n_ranks = n_ranks, .function = function, .argument = argument}, &end);
 }
 
 typedef struct call {

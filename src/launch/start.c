@@ -25,8 +25,8 @@ typedef struct start {
 
 /* Only rank 0 reads our stdin, and none does where that is a terminal: a process group in the background that reads
  * from its terminal is stopped. */
-static void connect_stdin(int rank) {
-    if (rank == 0 && !isatty(STDIN_FILENO)) return;
+static void connect_stdin(const lksi_job *job, int index) {
+    if (job->first_rank + index == 0 && !isatty(STDIN_FILENO)) return;
     int nothing = open("/dev/null", O_RDONLY);
     if (nothing < 0) return;
     dup2(nothing, STDIN_FILENO);
@@ -39,9 +39,9 @@ static _Noreturn void give_up(const start *s) {
     _exit(n_written == sizeof reason ? LKSI_EXIT_NOT_FOUND : 1);
 }
 
-static _Noreturn void be_function(const start *s, int rank) {
+static _Noreturn void be_function(const start *s, int index) {
     lksi_rank_environment mine = *s->environment;
-    if (rank != 0) lksi_rank_environment_let_go(&mine);
+    if (index != 0) lksi_rank_environment_let_go(&mine);
     close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
@@ -51,17 +51,17 @@ static _Noreturn void be_function(const start *s, int rank) {
     _exit(lksi_exit_code(result)); /* exit would run what the parent has registered with atexit, once more per rank */
 }
 
-static _Noreturn void be_rank(const start *s, int rank) {
+static _Noreturn void be_rank(const start *s, int index) {
     setpgid(0, 0);
     /* The launcher may have died before the request to die with it. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != s->launcher) _exit(1);
-    lksi_guard_enter(s->guard, rank);
+    lksi_guard_enter(s->guard, index);
     lksi_signals_restore_in_child(s->signals);
-    connect_stdin(rank);
-    lksi_output_connect(s->output, rank);
-    lksi_rank_environment_apply(s->environment, s->job, rank);
-    if (s->job->bind && !s->job->as_threads && lksi_bind_to_cpu(rank) != LKS_OK) give_up(s);
-    if (s->job->argv == NULL) be_function(s, rank);
+    connect_stdin(s->job, index);
+    lksi_output_connect(s->output, index);
+    lksi_rank_environment_apply(s->environment, s->job, index);
+    if (s->job->bind && !s->job->as_threads && lksi_bind_to_cpu(index) != LKS_OK) give_up(s);
+    if (s->job->argv == NULL) be_function(s, index);
     execvp(s->job->argv[0], s->job->argv);
     give_up(s);
 }
@@ -87,13 +87,15 @@ static int first_failure(const start *s) {
 static lks_status fork_all(const start *s, lksi_process *processes, int n_processes, int *n_started) {
     fflush(NULL); /* what is buffered now would be written by every rank once more */
     for (*n_started = 0; *n_started < n_processes; ++*n_started) {
-        int rank = *n_started;
+        int index = *n_started;
         pid_t pid = fork();
-        if (pid < 0) return lksi_error_errno("cannot start rank %d of %d", rank, n_processes);
-        if (pid == 0) be_rank(s, rank);
+        if (pid < 0)
+            return lksi_error_errno("cannot start rank %d, %d of %d here", s->job->first_rank + index, index + 1,
+                                    n_processes);
+        if (pid == 0) be_rank(s, index);
         setpgid(pid, pid); /* both sides do it: whoever is later finds it done */
-        lksi_output_was_connected(s->output, rank);
-        processes[rank] = (lksi_process){.pid = pid, .is_running = true};
+        lksi_output_was_connected(s->output, index);
+        processes[index] = (lksi_process){.pid = pid, .is_running = true};
     }
     return LKS_OK;
 }

@@ -1,4 +1,5 @@
-/* The supervisor: waits for ranks, output and signals in one poll, and sees to it that a job has one end.
+/* The supervisor: waits for ranks, output, signals and the run's head in one poll, and sees to it that a job has one
+ * end.
  *
  * After the first failure the survivors get `grace_ms` to notice it and say so themselves, because they know what they
  * were doing (the operation, its sequence number, the bytes done); then SIGTERM, and SIGKILL two seconds later.
@@ -14,18 +15,25 @@
 #define NEVER INT64_MAX
 #define NS_PER_MS 1000000
 
-enum { DEFAULT_GRACE_MS = 5000, TERM_TO_KILL_MS = 2000, SETTLE_MS = 200 };
+enum {
+    DEFAULT_GRACE_MS = 5000,
+    DEFAULT_SIGNAL_GRACE_MS = 30000,
+    TERM_TO_KILL_MS = 2000,
+    SETTLE_MS = 200,
+    OUTSIDE_MS = 500
+};
+enum { POLLED_SIGNALS, POLLED_OUTSIDE, POLLED_OUTPUT };
 
 typedef struct supervisor {
     const lksi_job *job;
     lksi_rank_environment environment;
-    lksi_signals signals;
+    lksi_signals own_signals, *signals; /* the job's, or our own */
     lksi_output *output;
     lksi_guard guard;
     lksi_process *processes;
-    struct pollfd *polled; /* the signals, then the output */
+    struct pollfd *polled; /* from POLLED_OUTPUT on the output */
     int n_processes, n_running, n_announced;
-    bool adopts_orphans;
+    bool adopts_orphans, must_end;
     int forwarded_signal;                 /* 0: none */
     int64_t timeout_at, term_at, kill_at; /* in ns; NEVER */
     lks_status status;                    /* of the first failure */
@@ -38,8 +46,10 @@ static void signal_all(const supervisor *s, int signal_number) {
         if (s->processes[i].is_running) kill(-s->processes[i].pid, signal_number);
 }
 
-static void report(const supervisor *s, const char *last_lines) {
-    if (s->job->report != NULL) s->job->report(s->text, last_lines);
+static void report(const supervisor *s, const char *last_lines, bool is_killed) {
+    const lksi_failure failure = {
+        .text = s->text, .last_lines = last_lines, .exit_status = s->exit_status, .is_killed = is_killed};
+    if (s->job->report != NULL) s->job->report(s->job->report_argument, &failure);
 }
 
 /* "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)", into s->text. Returns the shell's exit status. */
@@ -51,18 +61,17 @@ static int describe_end(supervisor *s, int index) {
     if (s->job->as_threads)
         snprintf(who, sizeof who, "the process of %d rank threads (pid %d on %s)", s->job->n_ranks, pid, host);
     else
-        snprintf(who, sizeof who, "rank %d (pid %d on %s)", index, pid, host);
-    if (info->si_code == CLD_EXITED) {
+        snprintf(who, sizeof who, "rank %d (pid %d on %s)", s->job->first_rank + index, pid, host);
+    const int exit_status = info->si_code == CLD_EXITED ? number : LKSI_EXIT_SIGNAL + number;
+    if (s->forwarded_signal != 0 && exit_status == LKSI_EXIT_SIGNAL + s->forwarded_signal)
+        snprintf(s->text, sizeof s->text, "ended by %s, which was forwarded to all ranks",
+                 lksi_signal_name(s->forwarded_signal, name));
+    else if (info->si_code == CLD_EXITED)
         snprintf(s->text, sizeof s->text, "%s exited with status %d", who, number);
-        return number;
-    }
-    const char *signal_name = lksi_signal_name(number, name);
-    if (number == s->forwarded_signal)
-        snprintf(s->text, sizeof s->text, "ended by %s, which was forwarded to all ranks", signal_name);
     else
-        snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, signal_name,
+        snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, lksi_signal_name(number, name),
                  info->si_code == CLD_DUMPED ? " (core dumped)" : "");
-    return LKSI_EXIT_SIGNAL + number;
+    return exit_status;
 }
 
 /* Reaps process `index` if it has ended. While it is a zombie nobody else can get its number, so that is when what is
@@ -100,20 +109,32 @@ static void forward(supervisor *s, int signal_number) {
         s->kill_at = lksi_now_ns(); /* whoever asks twice wants it to end */
         return;
     }
+    const int64_t grace_ms = s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_SIGNAL_GRACE_MS;
     s->forwarded_signal = signal_number;
+    s->kill_at = lksi_now_ns() + grace_ms * NS_PER_MS;
     signal_all(s, signal_number);
+}
+
+static void forward_own(supervisor *s, int signal_number) {
+    forward(s, signal_number);
+    if (s->job->outside != NULL) s->job->outside->signalled(s->job->outside->argument, signal_number);
 }
 
 static void take_signals(supervisor *s) {
     struct signalfd_siginfo info;
-    while (read(s->signals.descriptor, &info, sizeof info) == sizeof info) {
+    while (read(s->signals->descriptor, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             reap_all(s, (pid_t)info.ssi_pid);
         else if (info.ssi_signo == (uint32_t)LKSI_SIGNAL_END)
             note_announcement(s, (pid_t)info.ssi_pid);
         else
-            forward(s, (int)info.ssi_signo);
+            forward_own(s, (int)info.ssi_signo);
     }
+}
+
+static void give_grace(supervisor *s) {
+    if (s->forwarded_signal != 0) return; /* they have theirs already */
+    s->term_at = lksi_now_ns() + (s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_GRACE_MS) * NS_PER_MS;
 }
 
 /* At the first failure: finds out which rank it was, and gives the others their time. */
@@ -127,13 +148,29 @@ static void judge(supervisor *s) {
     take_signals(s);
     int first = lksi_process_first_failed(s->processes, s->n_processes);
     lksi_output_take_rank(s->output, first);
-    int exit_status = describe_end(s, first);
+    s->exit_status = describe_end(s, first);
     /* Among threads lks_main has named the rank. */
     bool is_reported = s->job->as_threads && s->processes[first].end.si_code == CLD_EXITED;
     s->status = LKS_ERR_PEER;
-    s->exit_status = exit_status;
-    if (!is_reported) report(s, lksi_output_last_lines(s->output, first));
-    s->term_at = lksi_now_ns() + (s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_GRACE_MS) * NS_PER_MS;
+    if (!is_reported)
+        report(s, lksi_output_last_lines(s->output, first), s->processes[first].end.si_code != CLD_EXITED);
+    give_grace(s);
+}
+
+/* A failure that is another host's is reported there. */
+static void heed_outside(supervisor *s) {
+    lksi_orders orders = {.signal = 0};
+    if (s->job->outside == NULL) return;
+    s->job->outside->step(s->job->outside->argument, &orders);
+    if (orders.signal != 0) forward(s, orders.signal);
+    if ((orders.others_failed || orders.must_end) && s->status == LKS_OK) {
+        snprintf(s->text, sizeof s->text, "the run failed on another host");
+        s->status = LKS_ERR_PEER;
+        s->exit_status = 1;
+        give_grace(s);
+    }
+    if (orders.must_end && !s->must_end) s->term_at = lksi_now_ns();
+    s->must_end = s->must_end || orders.must_end;
 }
 
 /* Does what is due at `now`. */
@@ -145,7 +182,7 @@ static void escalate(supervisor *s, int64_t now) {
                  (double)s->job->timeout_ms / 1000);
         s->status = LKS_ERR_TIMEOUT;
         s->exit_status = LKSI_EXIT_TIMEOUT;
-        report(s, "");
+        report(s, "", false);
         s->term_at = now;
     }
     if (now >= s->timeout_at) s->timeout_at = NEVER;
@@ -162,6 +199,8 @@ static void escalate(supervisor *s, int64_t now) {
 
 static int poll_timeout_ms(const supervisor *s, int64_t now) {
     int64_t next = s->timeout_at;
+    if (s->job->outside != NULL && now + (int64_t)OUTSIDE_MS * NS_PER_MS < next)
+        next = now + (int64_t)OUTSIDE_MS * NS_PER_MS;
     if (s->term_at < next) next = s->term_at;
     if (s->kill_at < next) next = s->kill_at;
     if (next == NEVER) return -1;
@@ -171,22 +210,26 @@ static int poll_timeout_ms(const supervisor *s, int64_t now) {
 }
 
 static void watch(supervisor *s) {
-    const nfds_t n_polled = 1 + (nfds_t)lksi_output_poll_count(s->output);
+    const lksi_outside *outside = s->job->outside;
+    const nfds_t n_polled = POLLED_OUTPUT + (nfds_t)lksi_output_poll_count(s->output);
     while (s->n_running > 0) {
-        s->polled[0] = (struct pollfd){.fd = s->signals.descriptor, .events = POLLIN};
-        lksi_output_poll_fill(s->output, s->polled + 1);
+        s->polled[POLLED_SIGNALS] = (struct pollfd){.fd = s->signals->descriptor, .events = POLLIN};
+        s->polled[POLLED_OUTSIDE] =
+            (struct pollfd){.fd = outside != NULL ? outside->descriptor(outside->argument) : -1, .events = POLLIN};
+        lksi_output_poll_fill(s->output, s->polled + POLLED_OUTPUT);
         int n_ready = poll(s->polled, n_polled, poll_timeout_ms(s, lksi_now_ns()));
         if (n_ready > 0) {
-            lksi_output_take(s->output, s->polled + 1);
+            lksi_output_take(s->output, s->polled + POLLED_OUTPUT);
             take_signals(s);
             judge(s);
         }
+        heed_outside(s);
         escalate(s, lksi_now_ns());
     }
 }
 
 static lks_status start_and_watch(supervisor *s) {
-    LKS_TRY(lksi_processes_start(s->job, &s->environment, &s->signals, s->output, &s->guard, s->processes,
+    LKS_TRY(lksi_processes_start(s->job, &s->environment, s->signals, s->output, &s->guard, s->processes,
                                  s->n_processes, &s->exit_status));
     lksi_rank_environment_let_go(&s->environment);
     s->exit_status = 0;
@@ -196,25 +239,40 @@ static lks_status start_and_watch(supervisor *s) {
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }
 
+/* The caller's, whose copy is closed with ours, or one for these ranks alone. */
+static lks_status get_environment(supervisor *s) {
+    if (s->job->environment == NULL) return lksi_rank_environment_create(&s->environment, NULL);
+    s->environment = *s->job->environment;
+    s->job->environment->listener = -1;
+    return LKS_OK;
+}
+
+static lks_status get_signals(supervisor *s) {
+    s->signals = s->job->signals;
+    if (s->signals != NULL) return LKS_OK;
+    s->signals = &s->own_signals;
+    return lksi_signals_take(s->signals, s->job->argv != NULL);
+}
+
 static lks_status run_job(supervisor *s) {
     lks_status status;
     s->processes = lksi_alloc_array((size_t)s->n_processes, sizeof *s->processes);
     if (s->processes == NULL) return LKS_ERR_MEMORY;
-    LKS_TRY_GOTO(lksi_output_create(&s->output, s->job), free_processes);
-    s->polled = lksi_alloc_array(1 + (size_t)lksi_output_poll_count(s->output), sizeof *s->polled);
+    LKS_TRY_GOTO(lksi_output_create(&s->output, s->job, true), free_processes);
+    s->polled = lksi_alloc_array(POLLED_OUTPUT + (size_t)lksi_output_poll_count(s->output), sizeof *s->polled);
     if (s->polled == NULL) {
         status = LKS_ERR_MEMORY;
         goto destroy_output;
     }
-    LKS_TRY_GOTO(lksi_rank_environment_create(&s->environment), free_polled);
-    LKS_TRY_GOTO(lksi_signals_take(&s->signals, s->job->argv != NULL), let_go_of_port);
+    LKS_TRY_GOTO(get_environment(s), free_polled);
+    LKS_TRY_GOTO(get_signals(s), let_go_of_port);
     s->adopts_orphans = s->job->argv != NULL && lksi_orphans_adopt();
     LKS_TRY_GOTO(lksi_guard_start(&s->guard, s->processes, s->n_processes), give_back_signals);
     status = start_and_watch(s);
     lksi_guard_stop(&s->guard);
 give_back_signals:
     if (s->adopts_orphans) lksi_orphans_end();
-    lksi_signals_give_back(&s->signals);
+    if (s->signals == &s->own_signals) lksi_signals_give_back(s->signals);
 let_go_of_port:
     lksi_rank_environment_let_go(&s->environment);
 free_polled:
@@ -226,7 +284,7 @@ free_processes:
     return status;
 }
 
-lks_status lksi_supervise(const lksi_job *job, int *exit_status) {
+lks_status lksi_supervise(const lksi_job *job, lksi_end *end) {
     supervisor s = {.job = job,
                     .n_processes = job->as_threads ? 1 : job->n_ranks,
                     .term_at = NEVER,
@@ -234,7 +292,7 @@ lks_status lksi_supervise(const lksi_job *job, int *exit_status) {
                     .timeout_at = NEVER,
                     .exit_status = 1};
     lks_status status = run_job(&s);
-    *exit_status = s.exit_status;
+    *end = (lksi_end){.exit_status = s.exit_status, .forwarded_signal = s.forwarded_signal};
     if (job->argv == NULL && s.forwarded_signal != 0) raise(s.forwarded_signal);
     return status;
 }

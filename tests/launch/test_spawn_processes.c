@@ -89,10 +89,13 @@ static int ignore_sigterm_for_ever(void *argument) {
 
 static lks_status supervise(int n_ranks, int (*function)(void *), void *argument, int64_t timeout_ms,
                             int *exit_status) {
-    return lksi_supervise(
+    lksi_end end;
+    lks_status status = lksi_supervise(
         &(lksi_job){
             .n_ranks = n_ranks, .function = function, .argument = argument, .grace_ms = 50, .timeout_ms = timeout_ms},
-        exit_status);
+        &end);
+    *exit_status = end.exit_status;
+    return status;
 }
 
 static void a_rank_that_exits_is_named_and_the_others_end(void **state) {

@@ -130,6 +130,31 @@ check "what a rank leaves running ends with it" eval 'status_is 0 && none_left'
 run run -n 2 bash -c "setsid bash -c 'exec -a $marker sleep 60' & sleep 0.2; exit 0"
 check "even in a session of its own" eval 'status_is 0 && none_left'
 
+# --- restarts ---
+run run -n 3 --max-restarts 2 --grace 5 bash -c '[ $LOCKSTEP_GENERATION = 0 ] && { [ $RANK = 1 ] && kill -KILL $$; sleep 0.3; exit 1; }; echo "generation $LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"'
+check "after a killed rank the next generation runs" eval 'status_is 0 && out_lines 3 && out_has "^generation 1 2/3$"'
+check "saying who was lost and what follows" eval 'err_lines 2 && err_has "rank 1 \(pid [0-9]+ on .+\) was killed by SIGKILL$" && err_has "^lockstep run: generation 1 of 3 ranks follows; restarts left: 1$"'
+run run -n 2 --max-restarts 2 --grace 0.2 bash -c 'echo "$LOCKSTEP_GENERATION"; [ $RANK = 1 ] && exit 7; sleep 60; : '"$marker"
+check "the last restart's failure is the run's" eval 'status_is 7 && [ "$(sort "$work/out" | uniq -c | tr -s " \n" " ")" = " 2 0 2 1 2 2 " ] && err_lines 5 && none_left'
+run run -n 2 --max-restarts 3 --grace 0.2 bash -c 'exit 2'
+check "a wrong command line is not tried again" eval 'status_is 2 && err_lines 1'
+run run -n 2 --max-restarts 3 ./no-such-program
+check "nor is a program that is not there" eval 'status_is 127 && err_lines 1'
+run run -n 2 --max-restarts 3 --timeout 0.5 bash -c 'sleep 60; : '"$marker"
+check "nor is one that ran out of time" eval 'status_is 124 && err_lines 1 && none_left'
+run run -n 2 --max-restarts 1 bash -c 'echo $MASTER_PORT.$LOCKSTEP_GENERATION.$LOCKSTEP_GRAINS'
+check "LOCKSTEP_GRAINS is not set unless asked for" eval 'status_is 0 && out_has "^[0-9]+[.]0[.]$"'
+run run -n 2 --grains 4 bash -c 'echo $LOCKSTEP_GRAINS'
+check "--grains is in the ranks' environment" eval 'status_is 0 && out_has "^4$"'
+run run -n 3 --grains 4 true
+check "--grains that the ranks do not divide is refused" refused "--grains 4: -n 3 does not divide it"
+run run -n 3 --min-ranks 4 true
+check "more --min-ranks than ranks is refused" refused "--min-ranks 4: there are 3 ranks"
+run run -n 2 --max-restarts 1 --log-dir "$work/restarted" bash -c 'echo "in $LOCKSTEP_GENERATION"; exit $((RANK * (1 - LOCKSTEP_GENERATION)))'
+check "logs go on in the next generation" eval 'status_is 0 && [ "$(cat "$work/restarted/rank-1.log")" = "$(printf "in 0\nin 1")" ]'
+run run -n 2 --max-restarts 1 "$examples/sum_of_ranks"
+check "ranks find each other in a run that may restart" eval 'status_is 0 && out_has "rank 1 has the sum 1"'
+
 # --- signals ---
 # start_job: two ranks that say they have started, then wait; with a child each
 start_job() {
@@ -151,6 +176,20 @@ for signal in INT TERM HUP; do
   end_job
   check "SIG$signal is forwarded" eval "status_is $((128 + $(kill -l $signal))) && err_lines 1 && err_has 'SIG$signal' && none_left"
 done
+start_job --max-restarts 5
+kill -TERM "$job"
+end_job
+check "a run that is told to end is not started again" eval 'status_is 143 && err_lines 1 && none_left'
+handler='trap "" TERM;'
+start_job --grace 0.3
+kill -TERM "$job"
+end_job
+check "ranks that do not end after a signal are killed when their time is over" eval 'status_is 137 && none_left'
+handler='trap "exit 143" TERM;'
+start_job
+kill -TERM "$job"
+end_job
+check "ranks that end with the status of the signal have obeyed it" eval 'status_is 143 && err_has "ended by SIGTERM, which was forwarded" && none_left'
 handler='trap "echo caught; exit 0" INT;'
 start_job
 kill -INT "$job"

@@ -1,0 +1,205 @@
+#include "launch/agent.h"
+
+#include "comm/bootstrap/dial.h"
+#include "launch/launch_internal.h"
+#include "launch/link.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { WAIT_MS = 500 };
+
+typedef struct agent {
+    const lksi_run *run;
+    lksi_link link;
+    lksi_signals signals;
+    lksi_address local; /* this end of the link: where other hosts find this one */
+    lksi_rank_environment environment;
+    int generation;
+    bool is_over;
+    int exit_status; /* of the run, once it is over */
+} agent;
+
+static void tell_user(const agent *a, const lksi_message *message) {
+    const lksi_failure failure = {
+        .text = message->text, .last_lines = message->last_lines, .exit_status = message->number};
+    if (a->run->job.report != NULL && message->text[0] != '\0')
+        a->run->job.report(a->run->job.report_argument, &failure);
+}
+
+static void say(const agent *a, const char *text) {
+    lksi_message message = {.number = 1};
+    snprintf(message.text, sizeof message.text, "%s", text);
+    tell_user(a, &message);
+}
+
+/* --- while ranks run here --- */
+
+/* The ranks have not been started by others: SIGNAL, STOP and FAILED concern those that run. */
+static void obey(agent *a, const lksi_message *message, lksi_orders *orders) {
+    if (message->kind == LKSI_MESSAGE_FAILED || message->kind == LKSI_MESSAGE_NOTE ||
+        message->kind == LKSI_MESSAGE_OVER)
+        tell_user(a, message);
+    if (message->kind == LKSI_MESSAGE_FAILED) orders->others_failed = true;
+    if (message->kind == LKSI_MESSAGE_SIGNAL) orders->signal = message->number;
+    if (message->kind == LKSI_MESSAGE_STOP) orders->must_end = true;
+    if (message->kind != LKSI_MESSAGE_OVER) return;
+    a->is_over = true;
+    a->exit_status = message->number;
+    orders->must_end = true;
+}
+
+static int link_descriptor(void *argument) { return ((const agent *)argument)->link.connection; }
+
+static void link_step(void *argument, lksi_orders *orders) {
+    agent *a = argument;
+    lksi_message message;
+    while (!a->is_over && lksi_link_receive(&a->link, &message)) obey(a, &message, orders);
+    lksi_link_tick(&a->link, a->run->heartbeat_timeout_ms);
+    if (a->link.connection < 0) orders->must_end = true;
+}
+
+static void send_signal(void *argument, int signal_number) {
+    agent *a = argument;
+    lksi_link_send(&a->link, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = signal_number});
+}
+
+static void send_failure(void *argument, const lksi_failure *failure) {
+    agent *a = argument;
+    lksi_message message = {.kind = LKSI_MESSAGE_FAILED,
+                            .generation = a->generation,
+                            .number = failure->exit_status,
+                            .is_killed = failure->is_killed};
+    snprintf(message.text, sizeof message.text, "%s", failure->text);
+    snprintf(message.last_lines, sizeof message.last_lines, "%s", failure->last_lines);
+    lksi_link_send(&a->link, &message);
+}
+
+/* --- between the head's words and the ranks --- */
+
+static void claim_port(agent *a, const lksi_message *message) {
+    lksi_message answer = {.kind = LKSI_MESSAGE_PORT, .generation = message->generation};
+    int64_t port = 0;
+    lksi_rank_environment_let_go(&a->environment);
+    if (lksi_rank_environment_create(&a->environment, &a->local) != LKS_OK)
+        snprintf(answer.text, sizeof answer.text, "%s", lks_error_text());
+    else if (lksi_parse_i64(a->environment.master_port, 1, 65535, &port))
+        snprintf(answer.address, sizeof answer.address, "%s", a->environment.master_address);
+    a->environment.job_key[0] = '\0'; /* ranks of all hosts need the same: LOCKSTEP_JOB_KEY, or on one machine none */
+    answer.number = (int32_t)port;
+    lksi_link_send(&a->link, &answer);
+}
+
+static void run_ranks(agent *a, const lksi_message *start) {
+    const lksi_outside outside = {
+        .argument = a, .descriptor = link_descriptor, .step = link_step, .signalled = send_signal};
+    lksi_job job = a->run->job;
+    lksi_end end;
+    if (start->first_rank > 0) lksi_rank_environment_let_go(&a->environment);
+    snprintf(a->environment.master_address, sizeof a->environment.master_address, "%s", start->address);
+    snprintf(a->environment.master_port, sizeof a->environment.master_port, "%d", (int)start->number);
+    a->generation = job.generation = start->generation;
+    job.first_rank = start->first_rank, job.n_ranks = start->n_ranks, job.world_size = start->world_size;
+    job.environment = &a->environment, job.signals = &a->signals, job.outside = &outside;
+    job.report = send_failure, job.report_argument = a;
+    lks_status status = lksi_supervise(&job, &end);
+    if (status != LKS_OK && status != LKS_ERR_PEER)
+        send_failure(a, &(lksi_failure){.text = lks_error_text(), .last_lines = "", .exit_status = end.exit_status});
+    lksi_link_send(
+        &a->link,
+        &(lksi_message){.kind = LKSI_MESSAGE_ENDED, .generation = start->generation, .number = end.exit_status});
+}
+
+static void hear(agent *a) {
+    lksi_orders nobody = {.signal = 0};
+    lksi_message message;
+    while (!a->is_over && lksi_link_receive(&a->link, &message)) {
+        if (message.kind == LKSI_MESSAGE_PREPARE)
+            claim_port(a, &message);
+        else if (message.kind == LKSI_MESSAGE_START && message.n_ranks > 0)
+            run_ranks(a, &message);
+        else
+            obey(a, &message, &nobody);
+    }
+}
+
+/* --- joining --- */
+
+/* The signal that came, 0: none. */
+static int take_signal(const agent *a) {
+    struct signalfd_siginfo info;
+    while (read(a->signals.descriptor, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_END) return (int)info.ssi_signo;
+    return 0;
+}
+
+static bool is_interrupted(void *argument) {
+    agent *a = argument;
+    const int signal_number = take_signal(a);
+    if (signal_number != 0) a->exit_status = LKSI_EXIT_SIGNAL + signal_number;
+    return signal_number != 0;
+}
+
+static lks_status join(agent *a) {
+    const lksi_run *run = a->run;
+    lksi_job_secret secret;
+    lksi_address head;
+    int connection;
+    lksi_agent_hello hello = {.magic = LKSI_AGENT_MAGIC,
+                              .protocol = LKSI_AGENT_PROTOCOL,
+                              .node = run->node,
+                              .n_nodes = run->n_nodes,
+                              .n_slots = run->job.n_ranks,
+                              .pid = (int32_t)getpid()};
+    snprintf(hello.version, sizeof hello.version, "%s", lks_version());
+    gethostname(hello.host, sizeof hello.host - 1);
+    LKS_TRY(lksi_address_resolve(run->address, run->port, &head));
+    LKS_TRY(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = run->port}, &secret));
+    LKS_TRY(lksi_job_secret_allows(&secret, "--master-addr", &head));
+    const int64_t deadline_ns = lksi_now_ns() + run->join_timeout_ms * 1000000;
+    LKS_TRY(lksi_dial(&head, secret.key, &hello, sizeof hello, deadline_ns, true, is_interrupted, a, &connection));
+    lksi_link_open(&a->link, connection);
+    return lksi_address_of_socket(connection, &a->local);
+}
+
+/* Until the run is over, or the head is lost. */
+static void serve(agent *a) {
+    char text[256];
+    while (!a->is_over && a->link.connection >= 0) {
+        struct pollfd polled[] = {{.fd = a->link.connection, .events = POLLIN},
+                                  {.fd = a->signals.descriptor, .events = POLLIN}};
+        (void)poll(polled, 2, WAIT_MS);
+        const int signal_number = take_signal(a);
+        if (signal_number != 0) send_signal(a, signal_number);
+        hear(a);
+        if (!a->is_over) lksi_link_tick(&a->link, a->run->heartbeat_timeout_ms);
+    }
+    if (a->is_over) return;
+    snprintf(text, sizeof text, "the head of the run at %s port %d was lost: it %s; no rank is left here",
+             a->run->address, a->run->port, a->link.loss);
+    say(a, text);
+}
+
+int lksi_agent_run(const lksi_run *run) {
+    agent a = {
+        .run = run, .link.connection = -1, .signals.descriptor = -1, .environment.listener = -1, .exit_status = 1};
+    char text[512];
+    unsetenv("LOCKSTEP_GENERATION"); /* of a run that this one is a rank of: it would be part of the key */
+    lks_status status = lksi_signals_take(&a.signals, true);
+    if (status == LKS_OK) status = join(&a);
+    if (status == LKS_OK) {
+        serve(&a);
+    } else {
+        snprintf(text, sizeof text, "node %d cannot join the run: %s", run->node, lks_error_text());
+        if (run->job.report != NULL)
+            say(&a, text);
+        else
+            lksi_log(LKS_LOG_ERROR, "%s", text); /* whoever has started this process reads it */
+    }
+    lksi_link_close(&a.link);
+    lksi_rank_environment_let_go(&a.environment);
+    lksi_signals_give_back(&a.signals);
+    return a.exit_status;
+}

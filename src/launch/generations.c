@@ -1,0 +1,46 @@
+/* One generation of ranks after the other, on this machine. */
+#include "launch/launch_internal.h"
+
+/* By the convention of shells and of our own programs: a wrong command line. */
+enum { EXIT_USAGE = 2 };
+
+bool lksi_end_is_worth_a_restart(lks_status status, const lksi_end *end) {
+    if (status != LKS_ERR_PEER || end->forwarded_signal != 0) return false;
+    return end->exit_status != EXIT_USAGE && end->exit_status != LKSI_EXIT_NOT_EXECUTABLE &&
+           end->exit_status != LKSI_EXIT_NOT_FOUND;
+}
+
+static void say(const lksi_job *job, int generation, int n_left) {
+    char text[128];
+    snprintf(text, sizeof text, "generation %d of %d rank%s follows; restarts left: %d", generation, job->n_ranks,
+             job->n_ranks == 1 ? "" : "s", n_left);
+    if (job->report != NULL) job->report(job->report_argument, &(lksi_failure){.text = text, .last_lines = ""});
+}
+
+/* What is left of the time that is set for all generations; 1 ms where there is none left, as 0 would be no limit. */
+static int64_t time_left_ms(int64_t timeout_ms, int64_t began_ns) {
+    if (timeout_ms <= 0) return 0;
+    int64_t left_ms = timeout_ms - (lksi_now_ns() - began_ns) / 1000000;
+    return left_ms > 0 ? left_ms : 1;
+}
+
+lks_status lksi_supervise_generations(const lksi_job *job, int max_restarts, lksi_end *end) {
+    lksi_signals signals = {.descriptor = -1};
+    lksi_job current = *job;
+    const int64_t began_ns = lksi_now_ns();
+    if (max_restarts == 0) return lksi_supervise(job, end);
+    *end = (lksi_end){.exit_status = 1};
+    /* For the whole run: one that comes between two generations ends the next. */
+    LKS_TRY(lksi_signals_take(&signals, job->argv != NULL));
+    current.signals = &signals;
+    lks_status status;
+    for (;; current.generation++) {
+        const int n_left = max_restarts - current.generation;
+        current.timeout_ms = time_left_ms(job->timeout_ms, began_ns);
+        status = lksi_supervise(&current, end);
+        if (!lksi_end_is_worth_a_restart(status, end) || n_left == 0) break;
+        say(job, current.generation + 1, n_left - 1);
+    }
+    lksi_signals_give_back(&signals);
+    return status;
+}

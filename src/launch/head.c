@@ -1,0 +1,112 @@
+/* The head's one poll: signals, hosts that knock, agents, and what the processes write that were started from here. */
+#include "launch/head.h"
+
+#include "launch/head_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { TICK_MS = 100 };
+
+static void take_signals(lksi_head *head) {
+    struct signalfd_siginfo info;
+    while (read(head->signals.descriptor, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_END)
+            lksi_head_signal(head, (int)info.ssi_signo, NULL);
+}
+
+static void hear_node(lksi_head *head, lksi_node *node) {
+    lksi_message message;
+    if (node->link.connection < 0) return;
+    while (lksi_link_receive(&node->link, &message)) lksi_head_hear(head, node, &message);
+    lksi_link_tick(&node->link, head->run->heartbeat_timeout_ms);
+    if (node->link.connection < 0) lksi_head_lose(head, node, node->link.loss);
+}
+
+/* One that ends before it has joined has said why: its last line goes into ours. */
+static void look_after_child(lksi_head *head, lksi_node *node) {
+    char text[512];
+    if (!lksi_child_reap(&node->child) || node->link.connection >= 0 || head->phase != LKSI_GATHERING) return;
+    const char *said = node->child.last_lines != NULL ? node->child.last_lines : "";
+    const char *last = strrchr(said, '\n');
+    while (last != NULL && last[1] == '\0' && last > said) { /* the newline that ends the last line */
+        const char *before = last - 1;
+        while (before > said && *before != '\n') before--;
+        last = *before == '\n' ? before : NULL;
+    }
+    said = last != NULL ? last + 1 : said;
+    snprintf(text, sizeof text, "%.200s cannot take part: %s %s%s%.*s", node->name,
+             node->child.host != NULL ? "the remote shell" : "its agent", node->child.end, *said != '\0' ? ": " : "",
+             (int)strcspn(said, "\n"), said);
+    if (head->generation == 0)
+        lksi_head_end(head, 1, text);
+    else if (head->run->job.report != NULL)
+        head->run->job.report(head->run->job.report_argument, &(lksi_failure){.text = text, .last_lines = ""});
+}
+
+static void wait_and_take(lksi_head *head) {
+    struct pollfd *polled = head->polled;
+    nfds_t n_polled = 2;
+    polled[0] = (struct pollfd){.fd = head->signals.descriptor, .events = POLLIN};
+    polled[1] = (struct pollfd){.fd = lksi_acceptor_descriptor(head->acceptor), .events = POLLIN};
+    for (int i = 0; i < head->n_nodes; i++) {
+        polled[n_polled++] = (struct pollfd){.fd = head->nodes[i].link.connection, .events = POLLIN};
+        lksi_child_poll_fill(&head->nodes[i].child, &polled[n_polled]);
+        n_polled += LKSI_CHILD_N_POLLED;
+    }
+    if (poll(polled, n_polled, TICK_MS) <= 0)
+        for (nfds_t i = 0; i < n_polled; i++) polled[i].revents = 0;
+    for (int i = 0; i < head->n_nodes; i++)
+        lksi_child_take_output(&head->nodes[i].child, &polled[3 + i * (1 + LKSI_CHILD_N_POLLED)]);
+}
+
+static void step(lksi_head *head) {
+    wait_and_take(head);
+    take_signals(head);
+    for (int i = 0; i < head->n_nodes; i++) {
+        hear_node(head, &head->nodes[i]);
+        look_after_child(head, &head->nodes[i]);
+    }
+    lksi_acceptor_step(head->acceptor);
+    if (head->phase != LKSI_OVER) lksi_head_tick(head);
+}
+
+static bool is_any_agent_left(const lksi_head *head) {
+    for (int i = 0; i < head->n_nodes; i++)
+        if (head->nodes[i].link.connection >= 0 || head->nodes[i].child.pid != 0) return true;
+    return false;
+}
+
+static lks_status prepare(lksi_head *head) {
+    LKS_TRY(lksi_signals_take(&head->signals, true));
+    LKS_TRY(lksi_head_nodes_create(head));
+    LKS_TRY(lksi_head_listen(head));
+    for (int i = 0; i < head->n_nodes; i++)
+        if (head->nodes[i].is_started_here) LKS_TRY(lksi_head_start_agent(head, &head->nodes[i]));
+    return LKS_OK;
+}
+
+static void clean_up(lksi_head *head) {
+    lksi_head_nodes_destroy(head);
+    lksi_acceptor_destroy(head->acceptor);
+    if (head->listener >= 0) close(head->listener);
+    lksi_signals_give_back(&head->signals);
+}
+
+int lksi_head_run(const lksi_run *run) {
+    lksi_head head = {.run = run, .listener = -1, .signals.descriptor = -1, .exit_status = 1};
+    unsetenv("LOCKSTEP_GENERATION"); /* of a run that this one is a rank of: it would be part of the key */
+    if (prepare(&head) == LKS_OK) {
+        const int64_t now = lksi_now_ns();
+        head.gather_until_ns = now + run->join_timeout_ms * 1000000;
+        head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * 1000000 : INT64_MAX;
+        while (head.phase != LKSI_OVER) step(&head);
+        while (is_any_agent_left(&head) && lksi_now_ns() < head.end_until_ns) step(&head);
+    } else if (run->job.report != NULL) {
+        run->job.report(run->job.report_argument, &(lksi_failure){.text = lks_error_text(), .last_lines = ""});
+    }
+    clean_up(&head);
+    return head.exit_status;
+}

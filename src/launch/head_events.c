@@ -1,0 +1,332 @@
+/* What happens to the generations of a run over hosts, and what follows from it. Nothing here waits. */
+#include "launch/head_internal.h"
+#include "launch/plan.h"
+
+#include <string.h>
+
+#define NS_PER_MS 1000000
+enum {
+    SETTLE_MS = 300, /* a killed rank may be told of later than those that fail because of it */
+    GRACE_MS = 5000, /* as the supervisor has them */
+    SIGNAL_GRACE_MS = 30000,
+    END_MS = 12000, /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
+};
+
+static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * NS_PER_MS; }
+
+/* --- saying --- */
+
+static void send_all(lksi_head *head, const lksi_message *message) {
+    for (int i = 0; i < head->n_nodes; i++) lksi_link_send(&head->nodes[i].link, message);
+}
+
+static void report(const lksi_head *head, const lksi_message *message) {
+    const lksi_failure failure = {
+        .text = message->text, .last_lines = message->last_lines, .exit_status = message->number};
+    if (head->run->job.report != NULL) head->run->job.report(head->run->job.report_argument, &failure);
+}
+
+/* Here, and on the hosts whose users have started them there. */
+static void tell(lksi_head *head, lksi_message *message) {
+    if (message->text[0] != '\0') report(head, message);
+    send_all(head, message);
+}
+
+static void note(lksi_head *head, const char *text) {
+    lksi_message message = {.kind = LKSI_MESSAGE_NOTE};
+    snprintf(message.text, sizeof message.text, "%s", text);
+    tell(head, &message);
+}
+
+void lksi_head_end(lksi_head *head, int exit_status, const char *text) {
+    lksi_message message = {.kind = LKSI_MESSAGE_OVER, .number = exit_status};
+    if (head->phase == LKSI_OVER) return;
+    snprintf(message.text, sizeof message.text, "%s", text);
+    head->phase = LKSI_OVER;
+    head->exit_status = exit_status;
+    head->end_until_ns = ns_from_now(END_MS);
+    tell(head, &message);
+}
+
+/* --- beginning a generation --- */
+
+static bool is_here(const lksi_node *node) { return node->link.connection >= 0; }
+
+static int size_of_next(const lksi_head *head) {
+    int n_slots = 0;
+    const int n_min = head->run->min_ranks > 0 ? head->run->min_ranks : head->n_wanted;
+    for (int i = 0; i < head->n_nodes; i++)
+        if (is_here(&head->nodes[i])) n_slots += head->nodes[i].n_slots;
+    return lksi_plan_size(n_slots, head->n_wanted, n_min, head->run->job.grains);
+}
+
+/* Fills in the nodes' ranks; the one of rank 0. */
+static lksi_node *place_ranks(lksi_head *head, int size) {
+    lksi_node *first = NULL;
+    head->world_size = size;
+    for (int i = 0, rank = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        const int slots = is_here(node) ? node->n_slots : 0;
+        lksi_plan_blocks(&slots, 1, size - rank, &node->n_ranks);
+        node->first_rank = rank;
+        rank += node->n_ranks;
+        if (first == NULL && node->n_ranks > 0) first = node;
+    }
+    return first;
+}
+
+static void prepare(lksi_head *head, int size) {
+    char text[160];
+    lksi_node *first = place_ranks(head, size);
+    head->phase = LKSI_PREPARING;
+    head->has_failed = head->is_settled = head->is_growing = false;
+    if (head->generation > 0) {
+        snprintf(text, sizeof text, "generation %d of %d rank%s follows; restarts left: %d", head->generation, size,
+                 size == 1 ? "" : "s", head->run->max_restarts - head->n_restarts);
+        note(head, text);
+    }
+    lksi_link_send(&first->link, &(lksi_message){.kind = LKSI_MESSAGE_PREPARE, .generation = head->generation});
+}
+
+/* The hosts that are not there: "node 1, node 3". */
+static void list_missing(const lksi_head *head, char text[256]) {
+    text[0] = '\0';
+    for (int i = 0; i < head->n_nodes; i++) {
+        const size_t used = strlen(text);
+        if (!is_here(&head->nodes[i]) && used < 200)
+            snprintf(text + used, 256 - used, "%s%.50s", used > 0 ? ", " : "", head->nodes[i].name);
+    }
+}
+
+static void give_up_gathering(lksi_head *head) {
+    char missing[256], text[512], address[LKSI_ADDRESS_TEXT_NBYTES];
+    list_missing(head, missing);
+    lksi_address_text(&head->address, address);
+    snprintf(text, sizeof text, "%s did not join the run at %s within %g s", missing, address,
+             (double)head->run->join_timeout_ms / 1000);
+    lksi_head_end(head, head->generation > 0 ? head->failed_status : 1, text);
+}
+
+/* The first generation needs every host; a later one waits for those that have just been started again, and no longer.
+ */
+static bool may_begin(const lksi_head *head) {
+    const int64_t now = lksi_now_ns();
+    for (int i = 0; i < head->n_nodes; i++) {
+        const lksi_node *node = &head->nodes[i];
+        if (!is_here(node) && (head->generation == 0 || (node->child.pid != 0 && now < node->wait_until_ns)))
+            return false;
+    }
+    return true;
+}
+
+void lksi_head_begin_if_possible(lksi_head *head) {
+    char text[128];
+    if (head->phase != LKSI_GATHERING) return;
+    if (may_begin(head)) {
+        if (head->generation == 0 && head->n_wanted == 0)
+            for (int i = 0; i < head->n_nodes; i++) head->n_wanted += head->nodes[i].n_slots;
+        const int size = size_of_next(head);
+        if (head->generation == 0 && size != head->n_wanted) {
+            snprintf(text, sizeof text, "--grains %d, --min-ranks %d: %d ranks do not fit", head->run->job.grains,
+                     head->run->min_ranks, head->n_wanted);
+            lksi_head_end(head, 2, text);
+        } else if (size > 0) {
+            prepare(head, size);
+        }
+    }
+    if (head->phase == LKSI_GATHERING && lksi_now_ns() >= head->gather_until_ns) give_up_gathering(head);
+}
+
+static void start(lksi_head *head, const lksi_message *port) {
+    lksi_message message = {.kind = LKSI_MESSAGE_START,
+                            .generation = head->generation,
+                            .world_size = head->world_size,
+                            .number = port->number};
+    snprintf(message.address, sizeof message.address, "%s", port->address);
+    head->phase = LKSI_RUNNING;
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        if (node->n_ranks == 0) continue;
+        message.first_rank = node->first_rank, message.n_ranks = node->n_ranks;
+        node->is_running = true;
+        lksi_link_send(&node->link, &message);
+    }
+}
+
+/* --- a generation that fails --- */
+
+/* The first failure counts, but one that was killed is the cause of those that exit at the same time. */
+static void fail(lksi_head *head, const lksi_message *failure) {
+    if (head->is_settled || (head->has_failed && (head->failed_by_signal || !failure->is_killed))) return;
+    if (!head->has_failed) head->settle_at_ns = ns_from_now(failure->is_killed ? 0 : SETTLE_MS);
+    head->has_failed = true;
+    head->failed_by_signal = failure->is_killed;
+    head->failed_status = failure->number;
+    snprintf(head->failed_text, sizeof head->failed_text, "%s", failure->text);
+    snprintf(head->failed_last_lines, sizeof head->failed_last_lines, "%s", failure->last_lines);
+    if (head->phase != LKSI_RUNNING) return;
+    const int64_t grace_ms = head->run->job.grace_ms > 0 ? head->run->job.grace_ms : GRACE_MS;
+    head->phase = LKSI_ENDING;
+    if (head->end_until_ns == 0) head->end_until_ns = ns_from_now(grace_ms + END_MS);
+}
+
+/* Ranks that end with SIGTERM's status while the run grows do what they are asked to. */
+static bool is_expected(const lksi_head *head) { return head->is_growing && head->failed_status == 128 + 15; }
+
+static void settle(lksi_head *head) {
+    lksi_message message = {.kind = LKSI_MESSAGE_FAILED, .number = head->failed_status};
+    head->is_settled = true;
+    if (!is_expected(head)) {
+        memcpy(message.text, head->failed_text, sizeof message.text);
+        memcpy(message.last_lines, head->failed_last_lines, sizeof message.last_lines);
+    }
+    tell(head, &message);
+}
+
+/* --- what follows a generation --- */
+
+static void gather_next(lksi_head *head) {
+    char missing[256], text[320];
+    head->generation++;
+    head->phase = LKSI_GATHERING;
+    head->end_until_ns = 0;
+    head->gather_until_ns = ns_from_now(head->run->join_timeout_ms);
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        if (!is_here(node) && node->is_started_here && lksi_head_start_agent(head, node) != LKS_OK)
+            note(head, lks_error_text());
+    }
+    list_missing(head, missing);
+    if (size_of_next(head) > 0 || missing[0] == '\0') return;
+    snprintf(text, sizeof text, "the next generation waits for %s", missing);
+    note(head, text);
+}
+
+static bool is_verdict(int exit_status) {
+    const lksi_end end = {.exit_status = exit_status};
+    return !lksi_end_is_worth_a_restart(LKS_ERR_PEER, &end);
+}
+
+static void decide(lksi_head *head) {
+    const int exit_status = head->has_failed ? head->failed_status : 0;
+    if (head->is_timed_out)
+        lksi_head_end(head, LKSI_EXIT_TIMEOUT, "");
+    else if (head->signal != 0 || !head->has_failed)
+        lksi_head_end(head, exit_status, "");
+    else if (is_expected(head))
+        gather_next(head);
+    else if (is_verdict(exit_status) || head->n_restarts == head->run->max_restarts)
+        lksi_head_end(head, exit_status, "");
+    else {
+        head->n_restarts++;
+        gather_next(head);
+    }
+}
+
+static bool is_any_running(const lksi_head *head) {
+    for (int i = 0; i < head->n_nodes; i++)
+        if (head->nodes[i].is_running) return true;
+    return false;
+}
+
+static void decide_if_ended(lksi_head *head) {
+    if ((head->phase != LKSI_RUNNING && head->phase != LKSI_ENDING) || is_any_running(head)) return;
+    if (head->has_failed && !head->is_settled && lksi_now_ns() < head->settle_at_ns) return;
+    if (head->has_failed && !head->is_settled) settle(head);
+    decide(head);
+}
+
+/* --- what comes from outside --- */
+
+void lksi_head_hear(lksi_head *head, lksi_node *node, const lksi_message *message) {
+    if (message->kind == LKSI_MESSAGE_SIGNAL) lksi_head_signal(head, message->number, node);
+    if (message->generation != head->generation) return; /* of one that is over */
+    if (message->kind == LKSI_MESSAGE_FAILED) fail(head, message);
+    if (message->kind == LKSI_MESSAGE_ENDED) node->is_running = false;
+    if (message->kind != LKSI_MESSAGE_PORT || head->phase != LKSI_PREPARING) return;
+    if (message->number == 0)
+        lksi_head_end(head, 1, message->text);
+    else
+        start(head, message);
+}
+
+void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
+    lksi_message lost = {.generation = head->generation, .number = 1, .is_killed = true};
+    const bool had_ranks = node->is_running;
+    lksi_link_close(&node->link);
+    if (node->is_started_here && head->phase != LKSI_OVER) lksi_child_end(&node->child);
+    node->is_running = false;
+    snprintf(lost.text, sizeof lost.text, "%.200s was lost: it %.90s", node->name, why);
+    if (had_ranks) {
+        const size_t used = strlen(lost.text);
+        snprintf(lost.text + used, sizeof lost.text - used, " (ranks %d to %d)", node->first_rank,
+                 node->first_rank + node->n_ranks - 1);
+        fail(head, &lost);
+    } else if (head->phase != LKSI_OVER) {
+        note(head, lost.text);
+    }
+    if (head->phase == LKSI_PREPARING && node->n_ranks > 0) head->phase = LKSI_GATHERING;
+}
+
+void lksi_head_signal(lksi_head *head, int signal_number, const lksi_node *from) {
+    char text[64], name[16];
+    const lksi_message message = {.kind = LKSI_MESSAGE_SIGNAL, .number = signal_number};
+    const int64_t grace_ms = head->run->job.grace_ms > 0 ? head->run->job.grace_ms : SIGNAL_GRACE_MS;
+    head->signal = signal_number;
+    if (head->phase == LKSI_GATHERING || head->phase == LKSI_PREPARING) {
+        snprintf(text, sizeof text, "ended by %s", lksi_signal_name(signal_number, name));
+        lksi_head_end(head, LKSI_EXIT_SIGNAL + signal_number, text);
+        return;
+    }
+    head->end_until_ns = ns_from_now(grace_ms + END_MS);
+    for (int i = 0; i < head->n_nodes; i++)
+        if (&head->nodes[i] != from) lksi_link_send(&head->nodes[i].link, &message);
+}
+
+/* --- what time brings --- */
+
+/* A host has come back, or its slots are enough for a larger size now. */
+static void grow_if_possible(lksi_head *head) {
+    if (head->phase != LKSI_RUNNING || head->signal != 0 || head->is_growing) return;
+    const int size = size_of_next(head);
+    if (size <= head->world_size) return;
+    char text[160];
+    snprintf(text, sizeof text, "there is room for %d ranks again: the %d that run are told to end with a checkpoint",
+             size, head->world_size);
+    note(head, text);
+    head->is_growing = true;
+    head->end_until_ns = ns_from_now(SIGNAL_GRACE_MS + END_MS);
+    send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = SIGTERM});
+}
+
+static void time_out(lksi_head *head) {
+    char text[128];
+    if (head->phase == LKSI_OVER || lksi_now_ns() < head->timeout_at_ns) return;
+    snprintf(text, sizeof text, "the ranks had not ended after %g s, the timeout",
+             (double)head->run->job.timeout_ms / 1000);
+    head->timeout_at_ns = INT64_MAX;
+    if (!is_any_running(head)) {
+        lksi_head_end(head, LKSI_EXIT_TIMEOUT, text);
+        return;
+    }
+    note(head, text);
+    head->is_timed_out = true;
+    head->end_until_ns = ns_from_now(END_MS);
+    send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_STOP});
+}
+
+static void lose_those_that_do_not_end(lksi_head *head) {
+    if (head->phase == LKSI_OVER || head->end_until_ns == 0 || lksi_now_ns() < head->end_until_ns) return;
+    for (int i = 0; i < head->n_nodes; i++)
+        if (head->nodes[i].is_running) lksi_head_lose(head, &head->nodes[i], "did not end its ranks in time");
+}
+
+void lksi_head_tick(lksi_head *head) {
+    time_out(head);
+    if (head->phase == LKSI_ENDING && head->has_failed && !head->is_settled && lksi_now_ns() >= head->settle_at_ns)
+        settle(head);
+    lose_those_that_do_not_end(head);
+    decide_if_ended(head);
+    lksi_head_begin_if_possible(head);
+    grow_if_possible(head);
+}

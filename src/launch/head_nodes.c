@@ -1,0 +1,226 @@
+/* The hosts of a run as its head sees them: which there are, how their agents are started, how they join. */
+#define _GNU_SOURCE /* environ */
+#include "launch/agent.h"
+#include "launch/head_internal.h"
+#include "launch/hosts_file.h"
+
+#include "comm/bootstrap/job.h"
+#include "comm/comm.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NS_PER_MS 1000000
+enum { RESTART_WAIT_MS = 10000, MAX_VARIABLES = 512 };
+
+/* --- which there are --- */
+
+static lks_status make_nodes(lksi_head *head, int n_nodes) {
+    head->nodes = lksi_alloc_array((size_t)n_nodes, sizeof *head->nodes);
+    head->polled = lksi_alloc_array(2 + (size_t)n_nodes * (1 + LKSI_CHILD_N_POLLED), sizeof *head->polled);
+    if (head->nodes == NULL || head->polled == NULL) return LKS_ERR_MEMORY;
+    head->n_nodes = n_nodes;
+    for (int i = 0; i < n_nodes; i++) {
+        head->nodes[i].link.connection = -1;
+        snprintf(head->nodes[i].name, sizeof head->nodes[i].name, "node %d", i);
+    }
+    return LKS_OK;
+}
+
+static lks_status take_host(lksi_node *node, const lksi_host_line *host) {
+    node->n_slots = host->n_slots;
+    node->is_started_here = true;
+    snprintf(node->name, sizeof node->name, "host %s", host->name);
+    if (lksi_host_is_here(host->name)) return LKS_OK;
+    node->child.host = lksi_strdup(host->name);
+    return node->child.host != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+static lks_status read_hosts(lksi_head *head) {
+    const lksi_run *run = head->run;
+    lksi_host_line *hosts;
+    int n_hosts;
+    LKS_TRY(lksi_hosts_file_read(run->hosts_file, &hosts, &n_hosts));
+    lks_status status = make_nodes(head, n_hosts);
+    if (status == LKS_OK) status = lksi_hosts_fill(run->hosts_file, hosts, n_hosts, run->job.n_ranks);
+    for (int i = 0; status == LKS_OK && i < n_hosts; i++) {
+        status = take_host(&head->nodes[i], &hosts[i]);
+        head->n_wanted += hosts[i].n_slots;
+    }
+    if (run->job.n_ranks > 0) head->n_wanted = run->job.n_ranks;
+    lksi_free(hosts);
+    return status;
+}
+
+lks_status lksi_head_nodes_create(lksi_head *head) {
+    if (head->run->hosts_file != NULL) return read_hosts(head);
+    LKS_TRY(make_nodes(head, head->run->n_nodes));
+    head->nodes[0].is_started_here = true;
+    head->nodes[0].n_slots = head->run->job.n_ranks;
+    return LKS_OK;
+}
+
+void lksi_head_nodes_destroy(lksi_head *head) {
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        lksi_link_close(&node->link);
+        lksi_child_end(&node->child);
+        lksi_free(node->child.host);
+    }
+    lksi_free(head->nodes);
+    lksi_free(head->polled);
+}
+
+/* --- where the head is --- */
+
+/* Of this machine, the address from which packets to `host` leave: nothing is sent to find out. */
+static lks_status address_towards(const char *host, lksi_address *own) {
+    lksi_address there;
+    LKS_TRY(lksi_address_resolve(host, 9, &there)); /* any port will do */
+    int probe = socket(there.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (probe < 0) return lksi_error_errno("cannot make a socket");
+    lks_status status = LKS_OK;
+    if (connect(probe, (const struct sockaddr *)&there.storage, there.nbytes) != 0)
+        status = lksi_error_errno("there is no way to the host '%s'", host);
+    if (status == LKS_OK) status = lksi_address_of_socket(probe, own);
+    close(probe);
+    return status;
+}
+
+/* Where --master-addr does not say it: the address that the first of the other hosts sees; loopback if there is none.
+ */
+static lks_status find_address(const lksi_head *head, lksi_address *own) {
+    for (int i = 0; i < head->n_nodes; i++) {
+        const char *host = head->nodes[i].child.host;
+        if (host == NULL) continue;
+        lks_status status = address_towards(host, own);
+        if (status == LKS_OK) return LKS_OK;
+        return lksi_error(status, "%s; --master-addr can name the address of this machine that the hosts reach",
+                          lks_error_text());
+    }
+    return lksi_address_resolve("127.0.0.1", 0, own);
+}
+
+/* Without a key from outside: hosts that are started from here are told a new one. */
+static lks_status make_key(lksi_head *head) {
+    unsigned char key[32];
+    const char *given = getenv("LOCKSTEP_JOB_KEY");
+    if (head->run->hosts_file == NULL || (given != NULL && given[0] != '\0')) return LKS_OK;
+    if (sodium_init() < 0) return lksi_error(LKS_ERR_SYSTEM, "libsodium cannot be initialised");
+    randombytes_buf(key, sizeof key);
+    sodium_bin2hex(head->job_key, sizeof head->job_key, key, sizeof key);
+    setenv("LOCKSTEP_JOB_KEY", head->job_key, 1);
+    return LKS_OK;
+}
+
+/* --- hosts that join --- */
+
+static void refuse(int connection, const char *text) {
+    lksi_link link;
+    lksi_message message = {.kind = LKSI_MESSAGE_OVER, .number = 1};
+    snprintf(message.text, sizeof message.text, "%s", text);
+    lksi_link_open(&link, connection);
+    lksi_link_send(&link, &message);
+    lksi_link_close(&link);
+}
+
+/* Why it cannot come in, into `text`; "" if it can. */
+static void examine(const lksi_head *head, const lksi_agent_hello *hello, char text[512]) {
+    text[0] = '\0';
+    if (hello->magic != LKSI_AGENT_MAGIC || hello->protocol != LKSI_AGENT_PROTOCOL ||
+        strcmp(hello->version, lks_version()) != 0)
+        snprintf(text, 512, "host %s runs lockstep %s, the head of the run %s", hello->host, hello->version,
+                 lks_version());
+    else if (hello->n_nodes != 0 && hello->n_nodes != head->n_nodes)
+        snprintf(text, 512, "node %d (host %s) has --nnodes %d, node 0 has %d", (int)hello->node, hello->host,
+                 (int)hello->n_nodes, head->n_nodes);
+    else if (hello->node < 0 || hello->node >= head->n_nodes || hello->n_slots < 1 || hello->n_slots > LKSI_MAX_RANKS)
+        snprintf(text, 512, "host %s says that it is node %d of %d with %d slots", hello->host, (int)hello->node,
+                 head->n_nodes, (int)hello->n_slots);
+    else if (head->nodes[hello->node].link.connection >= 0)
+        snprintf(text, 512, "two hosts say that they are node %d, the second is %s", (int)hello->node, hello->host);
+}
+
+static void join(void *argument, int connection, const void *opaque) {
+    lksi_head *head = argument;
+    lksi_agent_hello hello;
+    char text[512];
+    memcpy(&hello, opaque, sizeof hello);
+    hello.version[sizeof hello.version - 1] = hello.host[sizeof hello.host - 1] = '\0';
+    examine(head, &hello, text);
+    if (text[0] != '\0') {
+        refuse(connection, text);
+        if (head->generation == 0 && head->phase == LKSI_GATHERING) lksi_head_end(head, 1, text);
+        return;
+    }
+    lksi_node *node = &head->nodes[hello.node];
+    lksi_link_open(&node->link, connection);
+    node->n_slots = hello.n_slots;
+    if (head->run->hosts_file == NULL)
+        snprintf(node->name, sizeof node->name, "node %d (host %s)", (int)hello.node, hello.host);
+}
+
+lks_status lksi_head_listen(lksi_head *head) {
+    const lksi_run *run = head->run;
+    lksi_address address;
+    lksi_job_secret secret;
+    LKS_TRY(make_key(head));
+    if (run->address != NULL)
+        LKS_TRY(lksi_address_resolve(run->address, run->port, &address));
+    else
+        LKS_TRY(find_address(head, &address));
+    lksi_address_set_port(&address, run->port);
+    lks_status status = lksi_listen(&address, &head->listener, &head->address);
+    if (status != LKS_OK && errno == EADDRINUSE)
+        return lksi_error(status, "%s; --master-port can name another, on all hosts", lks_error_text());
+    LKS_TRY(status);
+    const int port = lksi_address_port(&head->address);
+    LKS_TRY(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = port}, &secret));
+    LKS_TRY(lksi_job_secret_allows(&secret, "--master-addr", &head->address));
+    return lksi_acceptor_create(&head->acceptor, head->listener, secret.key, sizeof(lksi_agent_hello), join, head);
+}
+
+/* --- how their agents are started --- */
+
+static bool begins_with(const char *text, const char *start) { return strncmp(text, start, strlen(start)) == 0; }
+
+/* What says who a process is, or comes from a launcher above us, is not for other hosts. */
+static bool is_forwarded(const lksi_run *run, const char *variable) {
+    static const char *const own[] = {
+        "LOCKSTEP_LISTENER_FD=", "LOCKSTEP_LAUNCHER_PID=", "LOCKSTEP_THREADS=", "LOCKSTEP_GENERATION="};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (begins_with(variable, own[i])) return false;
+    if (begins_with(variable, "LOCKSTEP_") || begins_with(variable, "OMP_NUM_THREADS=")) return true;
+    for (int i = 0; i < run->n_forwarded; i++)
+        if (begins_with(variable, run->forwarded[i]) && variable[strlen(run->forwarded[i])] == '=') return true;
+    return false;
+}
+
+extern char **environ;
+
+lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
+    const char *variables[MAX_VARIABLES + 1];
+    char address[LKSI_ADDRESS_TEXT_NBYTES], *text;
+    size_t nbytes;
+    int n_variables = 0;
+    lksi_run orders = *head->run;
+    for (char **each = environ; *each != NULL && n_variables < MAX_VARIABLES; each++)
+        if (is_forwarded(head->run, *each)) variables[n_variables++] = *each;
+    variables[n_variables] = NULL;
+    lksi_address_text(&head->address, address);
+    *strrchr(address, ':') = '\0';
+    orders.address = address;
+    orders.port = lksi_address_port(&head->address);
+    orders.node = (int)(node - head->nodes);
+    orders.n_nodes = head->n_nodes;
+    orders.job.n_ranks = node->n_slots;
+    LKS_TRY(lksi_agent_text_write(&orders, variables, &text, &nbytes));
+    lks_status status = lksi_child_start(&node->child, head->run->ssh, text, nbytes, &head->signals);
+    node->wait_until_ns = lksi_now_ns() + (int64_t)RESTART_WAIT_MS * NS_PER_MS;
+    lksi_free(text);
+    return status;
+}

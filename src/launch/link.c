@@ -1,0 +1,94 @@
+#include "launch/link.h"
+
+#include "comm/comm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define NS_PER_MS 1000000
+enum { HEARTBEAT_MS = 1000 };
+
+void lksi_link_open(lksi_link *link, int connection) {
+    const int64_t now = lksi_now_ns();
+    *link = (lksi_link){.connection = connection, .heard_ns = now, .said_ns = now};
+}
+
+void lksi_link_close(lksi_link *link) {
+    if (link->connection >= 0) close(link->connection);
+    link->connection = -1;
+}
+
+static void lose(lksi_link *link, const char *why) {
+    snprintf(link->loss, sizeof link->loss, "%s", why);
+    lksi_link_close(link);
+}
+
+void lksi_link_send(lksi_link *link, const lksi_message *message) {
+    ssize_t n_sent;
+    if (link->connection < 0) return;
+    do n_sent = send(link->connection, message, sizeof *message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n_sent < 0 && errno == EINTR);
+    link->said_ns = lksi_now_ns();
+    if (n_sent == (ssize_t)sizeof *message) return;
+    /* Some hundred messages fit into a socket's buffer: who has so many to read has stopped to. */
+    if (n_sent >= 0 || errno == EAGAIN)
+        lose(link, "does not read what it is told");
+    else
+        lose(link, errno == EPIPE || errno == ECONNRESET ? "ended the connection" : strerror(errno));
+}
+
+static bool is_number(int32_t value, int32_t min, int32_t max) { return value >= min && value <= max; }
+
+/* It comes from one who knows the key, but maybe of another version or gone wrong. */
+static bool is_sound(lksi_message *message) {
+    message->address[sizeof message->address - 1] = '\0';
+    message->text[sizeof message->text - 1] = '\0';
+    message->last_lines[sizeof message->last_lines - 1] = '\0';
+    return is_number(message->kind, 0, LKSI_MESSAGE_N_KINDS - 1) && message->generation >= 0 &&
+           is_number(message->world_size, 0, LKSI_MAX_RANKS) && is_number(message->n_ranks, 0, LKSI_MAX_RANKS) &&
+           is_number(message->first_rank, 0, LKSI_MAX_RANKS) && is_number(message->number, 0, 65535);
+}
+
+/* False where nothing is there to be read. */
+static bool read_part(lksi_link *link) {
+    ssize_t n_read =
+        recv(link->connection, (char *)&link->coming + link->n_read, sizeof link->coming - link->n_read, MSG_DONTWAIT);
+    if (n_read > 0) {
+        link->n_read += (size_t)n_read;
+        link->heard_ns = lksi_now_ns();
+        return true;
+    }
+    if (n_read < 0 && errno == EINTR) return true;
+    if (n_read < 0 && errno == EAGAIN) return false;
+    lose(link, n_read == 0 || errno == ECONNRESET ? "ended the connection" : strerror(errno));
+    return false;
+}
+
+bool lksi_link_receive(lksi_link *link, lksi_message *message) {
+    while (link->connection >= 0 && read_part(link)) {
+        if (link->n_read < sizeof link->coming) continue;
+        link->n_read = 0;
+        if (!is_sound(&link->coming)) {
+            lose(link, "says what makes no sense");
+            return false;
+        }
+        if (link->coming.kind == LKSI_MESSAGE_HEARTBEAT) continue;
+        *message = link->coming;
+        return true;
+    }
+    return false;
+}
+
+void lksi_link_tick(lksi_link *link, int64_t timeout_ms) {
+    char why[64];
+    const int64_t now = lksi_now_ns();
+    if (link->connection < 0) return;
+    if (now - link->heard_ns > timeout_ms * NS_PER_MS) {
+        snprintf(why, sizeof why, "has been silent for %g s", (double)timeout_ms / 1000);
+        lose(link, why);
+    } else if (now - link->said_ns > (int64_t)HEARTBEAT_MS * NS_PER_MS) {
+        lksi_link_send(link, &(lksi_message){.kind = LKSI_MESSAGE_HEARTBEAT});
+    }
+}
