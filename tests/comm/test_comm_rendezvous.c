@@ -88,7 +88,7 @@ static int find_each_other(int rank, int size, void *argument) {
     MUST_OK(visit_begin(&v, 20000));
     for (int other = 0; other < size; other++) {
         MUST(v.members[other].identity.rank == other && v.members[other].size == size);
-        MUST(v.members[other].host_id == lksi_host_id());
+        MUST(v.members[other].host_id == lksi_host_id(NULL));
         MUST(lksi_address_is_valid(&v.members[other].address) && lksi_address_is_loopback(&v.members[other].address));
     }
     lksi_address mine;

@@ -17,13 +17,14 @@ static void read_boot_id(char text[LKSI_HOST_NBYTES]) {
     if (!is_read) lksi_host_name(text);
 }
 
-uint64_t lksi_host_id(void) {
+uint64_t lksi_host_id(const char *node) {
     const char *given = getenv("LOCKSTEP_HOST_ID");
     if (given != NULL && given[0] != '\0') return add_text(LKSI_HASH_START, given);
     char boot_id[LKSI_HOST_NBYTES];
     struct stat network = {.st_ino = 0};
     read_boot_id(boot_id);
+    if (node == NULL) node = "";
     (void)stat("/proc/self/ns/net", &network); /* without /proc all are in one */
     uint64_t numbers[] = {(uint64_t)network.st_ino, (uint64_t)getuid()};
-    return lksi_hash64(add_text(LKSI_HASH_START, boot_id), numbers, sizeof numbers);
+    return lksi_hash64(add_text(add_text(LKSI_HASH_START, boot_id), node), numbers, sizeof numbers);
 }

@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 void lksi_member_fill(lksi_member *member, const lksi_environment *environment) {
-    *member = (lksi_member){.host_id = lksi_host_id(),
+    const char *node = environment->launcher == LKSI_LAUNCHER_SLURM ? getenv("SLURMD_NODENAME") : NULL;
+    *member = (lksi_member){.host_id = lksi_host_id(node),
                             .size = environment->size,
                             .local_rank = environment->local_rank,
                             .local_size = environment->local_size};
