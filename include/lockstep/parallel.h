@@ -118,14 +118,16 @@ LKS_API void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimi
 typedef struct lks_step_sums {
     double n_samples, loss, n_correct;
     double grad_norm; /* of the mean gradient, before clipping; 0 where the rule does not clip. Given by no rank */
+    double stop;      /* not a sum: the largest that any rank gives. Above 0 where one wants all to end after this step,
+                         which they so agree on without a collective of its own */
 } lks_step_sums;
 
 /* Averages the gradients of all ranks and updates the parameters.
  *
  * The store's gradients must hold the SUM over this rank's samples: lks_program_backward(program, n_samples) makes the
  * mean loss into that; a rank without samples passes n_samples 0, and its gradients are not read. `mine` carries the
- * number of samples, which weights the mean, and any two figures of this rank to be summed along; `all` (may be NULL)
- * receives the sums.
+ * number of samples, which weights the mean, any two figures of this rank to be summed along, and whether it wants to
+ * stop; `all` (may be NULL) receives the sums.
  * Collective. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
  * Errors: LKS_ERR_ARGUMENT where no rank has a sample; those of the group. After an error in the middle of an update
  * the parameters are torn: reading them through the library gives LKS_ERR_TORN. */

@@ -45,6 +45,8 @@ typedef struct lks_metrics {
     double loss, accuracy;
     int64_t n_samples;    /* labels that count */
     double lr, grad_norm; /* of a step; grad_norm: before clipping, 0 where the optimizer does not clip */
+    int stop; /* of a step: the largest that any rank gave to lks_trainer_request_stop, on all ranks the same; 0: none
+               */
 } lks_metrics;
 
 /* With grains a global batch is cut into G shards, a power of two, whatever the number of ranks is. A rank computes its
@@ -78,6 +80,12 @@ LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
  * of ranks. Collective. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
+
+/* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a
+ * signal, say) on every rank, or a larger one where another rank gave that. So ranks that were signalled at different
+ * moments, or one of them alone, leave their loops after the same step. Costs nothing; not collective. 0 takes it back.
+ */
+LKS_API void lks_trainer_request_stop(lks_trainer *trainer, int number);
 
 /* From the next step on the learning rate is `lr`, times what the schedule says; the same on all ranks. */
 LKS_API lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr);
@@ -123,15 +131,72 @@ typedef struct lks_position {
 
 /* Everything that a run needs to go on to the same bits: weights, the optimizer's state ("optimizer.<name>.m", ".v"),
  * steps, position, seed, grains, rule ("trainer.counters", "trainer.rule"). Does not depend on the number of ranks.
- * Collective; rank 0 writes. Errors: LKS_ERR_ARGUMENT where step is not in 0..steps_per_epoch, or epoch *
- * steps_per_epoch + step is not the number of steps that the trainer has made. */
+ * Returns when the disk has it. Collective; rank 0 writes, and needs memory for all of it. Errors: LKS_ERR_ARGUMENT
+ * where step is not in 0..steps_per_epoch, or epoch * steps_per_epoch + step is not the number of steps that the
+ * trainer has made. */
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
 /* Goes on from there; `position` says which steps_per_epoch, global_batch and data_hash are expected, and is then where
  * to begin.
- * Collective; every rank reads its part.
- * Errors: also LKS_ERR_ARGUMENT where seed, rule, grains, steps_per_epoch, global_batch or data_hash differ, by name;
- * LKS_ERR_MISMATCH where ranks read different files. Nothing is overwritten then. */
+ * Collective; rank 0 reads the file, which the other ranks' hosts need not have, and hands it out.
+ * Errors: also LKS_ERR_ARGUMENT where seed, rule, grains, steps_per_epoch, global_batch or data_hash differ, by name.
+ * Nothing is overwritten then. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
+/* The same from a file or, where `path` is a directory, from the newest checkpoint in it that is whole: of the files
+ * called as lks_checkpointer calls them, rank 0 takes the one with the largest step whose hash and entries are good.
+ * Those it passes over, and why, are warnings on stderr. `taken` (may be NULL) receives the file's path, and "" where
+ * the directory has none: `position` is then the beginning, and nothing has changed. Collective.
+ * Errors: those of lks_trainer_load; a file of another run (LKS_ERR_ARGUMENT) is not passed over. */
+LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
+                                      size_t taken_nbytes);
+
+/* --- checkpoints while training ---
+ *
+ * Every so many steps rank 0 copies the whole state to memory of its own, and a thread hashes it and writes it to
+ * DIRECTORY/step-<12 digits>.safetensors while training goes on: first beside it, synced, then put in its place, so
+ * that a death at any moment leaves the one before. The loop of a program that survives its launcher's restarts:
+ *
+ *     lks_trainer_resume(trainer, directory, &position, NULL, 0);          an empty directory: from the beginning
+ *     lks_checkpointer_create(&checkpointer, trainer, directory, &(lks_checkpointer_options){.every = 100});
+ *     lks_loader_seek(loader, position.epoch), and on to batch position.step
+ *     while (lks_loader_next(loader, &batch)) {
+ *         lks_trainer_request_stop(trainer, signal_that_arrived);          what a handler has noted, or 0
+ *         lks_trainer_step(trainer, &batch, &metrics);
+ *         position.step++;
+ *         if (metrics.stop > 0) break;                                     on all ranks after the same step
+ *         lks_checkpointer_step(checkpointer, &position);
+ *     }
+ *     lks_checkpointer_save(checkpointer, &position);
+ *
+ * The directory needs to be on rank 0's host only; it may be shared. One run at a time writes to it: it holds a lock
+ * (DIRECTORY/lock), which its death lets go of. */
+typedef struct lks_checkpointer lks_checkpointer;
+
+typedef struct lks_checkpointer_options {
+    int64_t every; /* steps from one to the next; 0: only where lks_checkpointer_save asks. The same on all ranks */
+    int64_t keep;  /* how many stay, the newest; older ones are removed once a new one is on the disk. 0: 3 */
+} lks_checkpointer_options;
+
+/* Makes the directory where it is missing, and takes the memory: rank 0 as much as a checkpoint, but for the model's
+ * states, which follow with the first one. What a killed run left half written is removed. `options` may be NULL.
+ * Collective. The trainer must outlive it.
+ * Errors: LKS_ERR_STATE: another run has the lock, or the directory holds later steps than the trainer's and it was not
+ * resumed from there: they would be taken for this run's; LKS_ERR_FILE, LKS_ERR_ARGUMENT, LKS_ERR_MEMORY. */
+LKS_API lks_status lks_checkpointer_create(lks_checkpointer **checkpointer, lks_trainer *trainer, const char *directory,
+                                           const lks_checkpointer_options *options);
+/* Ends what is being written (an error of it goes to the log) and lets go of the directory. Not collective. */
+LKS_API void lks_checkpointer_destroy(lks_checkpointer *checkpointer);
+/* After each step: where one is due, begins it, and returns once the state is copied. Where the last one is still being
+ * written, waits for it, for the group's time limit at most. Collective.
+ * Errors: LKS_ERR_FILE on all ranks where the last one could not be written (disk full, directory gone), naming it;
+ * this one was then not begun. The group lives on, and the next may succeed. LKS_ERR_TIMEOUT; those of
+ * lks_trainer_save. */
+LKS_API lks_status lks_checkpointer_step(lks_checkpointer *checkpointer, const lks_position *position);
+/* One of this moment, whether due or not, and returns when the disk has it. Collective. */
+LKS_API lks_status lks_checkpointer_save(lks_checkpointer *checkpointer, const lks_position *position);
+/* Waits for the last one, and says whether the disk has it. Collective. */
+LKS_API lks_status lks_checkpointer_finish(lks_checkpointer *checkpointer);
+/* Where the last one that was begun is or will be; "" before the first. */
+LKS_API const char *lks_checkpointer_path(const lks_checkpointer *checkpointer);
 
 #ifdef __cplusplus
 }

@@ -89,7 +89,8 @@ lks_status lksi_new_file_create(lksi_new_file **file, const char *path);
 lks_status lksi_new_file_write(lksi_new_file *file, const void *data, size_t nbytes);
 /* Over bytes that were written before. */
 lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const void *data, size_t nbytes);
-/* Ends `file` in any case; where it fails, `path` is as it was. */
+/* Ends `file` in any case; where it fails, `path` is as it was, or, where only its directory could not be synced, new.
+ */
 lks_status lksi_new_file_commit(lksi_new_file *file);
 void lksi_new_file_discard(lksi_new_file *file); /* accepts NULL */
 

@@ -136,11 +136,27 @@ lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const v
     return LKS_OK;
 }
 
+/* The name is in the directory, which is a file of its own. Not all file systems let a directory be synced. */
+static lks_status sync_directory(const char *path) {
+    char *directory = lksi_strdup(path);
+    if (directory == NULL) return LKS_ERR_MEMORY;
+    char *slash = strrchr(directory, '/');
+    if (slash != NULL) slash[slash == directory] = '\0';
+    int descriptor = open(slash != NULL ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    lksi_free(directory);
+    if (descriptor < 0) return LKS_OK; /* one that may be written to and not read */
+    lks_status status = fsync(descriptor) == 0 || errno == EINVAL || errno == EROFS ? LKS_OK : fail(path);
+    close(descriptor);
+    return status;
+}
+
 lks_status lksi_new_file_commit(lksi_new_file *file) {
     lks_status status = LKS_OK;
     if (fsync(file->descriptor) != 0 || rename(file->temporary, file->path) != 0) {
         status = fail(file->path);
         unlink(file->temporary);
+    } else {
+        status = sync_directory(file->path);
     }
     release(file);
     return status;

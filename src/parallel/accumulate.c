@@ -49,6 +49,7 @@ void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
     sums->n_samples += mine->n_samples;
     sums->loss += mine->loss;
     sums->n_correct += mine->n_correct;
+    if (mine->stop > sums->stop) sums->stop = mine->stop;
 }
 
 /* Puts a block of a pass's gradients together with all below `level` and there. Nothing is copied on the way but where

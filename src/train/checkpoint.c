@@ -5,6 +5,12 @@
 
 static size_t name_nbytes(const char *name) { return strlen(LKSI_OPTIMIZER_PREFIX) + strlen(name) + sizeof ".m"; }
 
+static void add_item(lksi_checkpoint *c, const lks_trainer *trainer, const char *name, int tensor, int state) {
+    lks_parameter_view view = lks_store_parameter(trainer->store, tensor);
+    c->items[c->n_items++] = (lksi_checkpoint_item){name, tensor, state, c->items_nbytes};
+    c->items_nbytes += (size_t)view.count * lks_type_nbytes(view.type);
+}
+
 /* Names of the state: "optimizer.<name>.m" and ".v", for parameters alone; buffers have none. */
 static void add_state(lksi_checkpoint *c, const lks_trainer *trainer, const lksi_named_tensor *order) {
     char *next = c->names;
@@ -13,7 +19,7 @@ static void add_state(lksi_checkpoint *c, const lks_trainer *trainer, const lksi
             if (lks_store_parameter(trainer->store, order[i].index).is_buffer) continue;
             size_t nbytes = name_nbytes(order[i].name);
             snprintf(next, nbytes, LKSI_OPTIMIZER_PREFIX "%s.%c", order[i].name, state == 0 ? 'm' : 'v');
-            c->items[c->n_items++] = (lksi_checkpoint_item){next, order[i].index, state};
+            add_item(c, trainer, next, order[i].index, state);
             next += nbytes;
         }
 }
@@ -37,8 +43,7 @@ lks_status lksi_checkpoint_create(lksi_checkpoint *c, const lks_trainer *trainer
     lks_status status = LKS_ERR_MEMORY;
     if (c->items != NULL && c->names != NULL && c->values != NULL && c->stored != NULL && c->rows != NULL &&
         c->counts != NULL) {
-        for (size_t i = 0; i < n; i++)
-            c->items[c->n_items++] = (lksi_checkpoint_item){order[i].name, order[i].index, -1};
+        for (size_t i = 0; i < n; i++) add_item(c, trainer, order[i].name, order[i].index, -1);
         add_state(c, trainer, order);
         status = LKS_OK;
     }
@@ -53,7 +58,7 @@ void lksi_checkpoint_destroy(lksi_checkpoint *c) {
     lksi_free(c->stored);
     lksi_free(c->rows);
     lksi_free(c->counts);
-    lksi_free(c->states);
+    lksi_free(c->image);
 }
 
 bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const char **what) {

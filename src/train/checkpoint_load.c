@@ -1,5 +1,8 @@
-/* Loading: every rank reads the file and checks all of it; when all have found it good, each takes its part. */
+/* Loading: rank 0 reads the file and checks all of it, and only then hands it out, tensor by tensor; each rank takes
+ * its part. So the file needs to be on rank 0's host alone, and no two ranks can go on from different ones. */
 #include "train/checkpoint.h"
+
+#include <string.h>
 
 /* --- what must be as it was --- */
 
@@ -74,8 +77,8 @@ static lks_status find(const lksi_safetensors *file, const char *name, lks_type 
 }
 
 /* Every entry that there must be, and no other: all are found, so counting them is enough. */
-static lks_status check_entries(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
-                                int64_t global_batch) {
+static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
+                                lksi_checkpoint_head *head) {
     size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states;
     const lksi_safetensors_entry *entry;
     LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &entry));
@@ -84,7 +87,7 @@ static lks_status check_entries(lks_trainer *trainer, const lksi_checkpoint *c, 
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
         LKS_TRY(find(file, c->items[i].name, view.type, view.n_dims, view.dims, &entry));
     }
-    LKS_TRY(lksi_checkpoint_check_states(trainer, file, global_batch));
+    LKS_TRY(lksi_checkpoint_check_states(trainer, file, head->counters.global_batch, &head->has_states));
     if (file->n_entries == n_expected) return LKS_OK;
     LKS_TRY(lksi_weights_check(trainer->store, file)); /* names a weight that the model does not have */
     return lksi_error(LKS_ERR_FORMAT, "%s: it has %zu entries of optimizer and trainer more than this run", file->path,
@@ -97,19 +100,33 @@ static lks_status read_trainer(const lksi_safetensors *file, lksi_counters *coun
 }
 
 /* Everything but the overwriting. */
-static lks_status check_file(lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
-                             const lksi_safetensors *file, lksi_counters *counters, double rule[LKSI_N_RULE]) {
+static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
+                             const lksi_safetensors *file, lksi_checkpoint_head *head) {
+    const lksi_safetensors_entry *entry;
+    head->counters.global_batch = expected->global_batch;
     if (lksi_safetensors_find(file, LKSI_RULE_NAME) != NULL) { /* another optimizer is better told by its name */
-        const lksi_safetensors_entry *entry;
         LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &entry));
         LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &entry));
         if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
         LKS_TRY(lksi_safetensors_verify(file));
-        LKS_TRY(read_trainer(file, counters, rule));
-        LKS_TRY(check_counters(trainer, file->path, counters, expected));
-        LKS_TRY(check_rule(trainer, file->path, rule));
+        LKS_TRY(read_trainer(file, &head->counters, head->rule));
+        LKS_TRY(check_counters(trainer, file->path, &head->counters, expected));
+        LKS_TRY(check_rule(trainer, file->path, head->rule));
     }
-    return check_entries(trainer, c, file, expected->global_batch);
+    return check_entries(trainer, c, file, head);
+}
+
+lks_status lksi_checkpoint_open(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
+                                const lks_position *expected, lksi_safetensors **file, lksi_checkpoint_head *head) {
+    LKS_TRY(lksi_safetensors_open(file, path));
+    lks_status status = check_file(trainer, c, expected, *file, head);
+    if (status == LKS_OK) {
+        snprintf(head->path, sizeof head->path, "%s", path);
+        return LKS_OK;
+    }
+    lksi_safetensors_close(*file);
+    *file = NULL;
+    return status;
 }
 
 /* --- overwriting --- */
@@ -122,53 +139,87 @@ static lks_status end_overwriting(lks_trainer *trainer, const char *what, const 
     return lksi_store_is_shared(trainer->store) ? LKS_OK : lks_check_replicas(trainer->options.group, trainer->store);
 }
 
+/* A tensor's values from rank 0 to all ranks. */
+static lks_status hand_out(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_checkpoint_item *item,
+                           const lksi_safetensors *file) {
+    lks_parameter_view view = lks_store_parameter(trainer->store, item->tensor);
+    bool is_for_all = item->state >= 0 || !lksi_store_is_shared(trainer->store);
+    if (file != NULL) LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, item->name), c->values));
+    if (!is_for_all) return LKS_OK;
+    return lks_broadcast(trainer->options.group, c->values, (size_t)view.count, view.type, 0, NULL);
+}
+
 static lks_status take_item(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_checkpoint_item *item,
                             const lksi_safetensors *file) {
     size_t offset, count;
     lksi_store_place(trainer->store, item->tensor, &offset, &count);
     bool is_writer = !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;
+    LKS_TRY(hand_out(trainer, c, item, file));
     if (item->state < 0 ? !is_writer : !lksi_state_is_mine(trainer->optimizer, offset, count)) return LKS_OK;
-    LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, item->name), c->values));
     if (item->state < 0) return lks_store_write(trainer->store, item->tensor, c->values);
     LKS_TRY(lksi_store_pack(trainer->store, item->tensor, c->values, c->stored));
     lksi_state_put(trainer->optimizer, item->state, offset, count, c->stored);
     return LKS_OK;
 }
 
-static lks_status take(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
-                       const lksi_counters *counters, double lr) {
+static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safetensors *file,
+                       const lksi_checkpoint_head *head) {
     for (size_t i = 0; i < c->n_items; i++) LKS_TRY(take_item(trainer, c, &c->items[i], file));
-    LKS_TRY(lksi_checkpoint_take_states(trainer, file, counters->global_batch));
-    LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, lr));
-    lksi_state_set_step(trainer->optimizer, counters->step);
-    trainer->n_steps = counters->step;
+    lks_trainer_reset_states(trainer);
+    if (head->has_states) LKS_TRY(lksi_checkpoint_take_states(trainer, c, file, head->counters.global_batch));
+    LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, head->rule[LKSI_RULE_FIELDS]));
+    lksi_state_set_step(trainer->optimizer, head->counters.step);
+    trainer->n_steps = head->counters.step;
     return LKS_OK;
 }
 
-static uint64_t hash_of(const lksi_safetensors *file) {
-    return file != NULL ? lksi_hash64(LKSI_HASH_START, file->sha256, sizeof file->sha256) : 0;
+/* What rank 0 found, told to all; what it could not do, they could not either. */
+static lks_status tell(const lks_trainer *trainer, lks_status status, lksi_checkpoint_head *head) {
+    head->status = status;
+    if (status != LKS_OK) snprintf(head->text, sizeof head->text, "%s", lks_error_text());
+    LKS_TRY(lks_broadcast(trainer->options.group, head, sizeof *head, LKS_U8, 0, NULL));
+    return head->status == LKS_OK ? LKS_OK : lksi_error((lks_status)head->status, "%s", head->text);
 }
 
-lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
+static lks_status load(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensors **file, const char *path,
+                       const lks_position *expected, lksi_checkpoint_find find_file, lksi_checkpoint_head *head) {
+    lks_status status = lksi_checkpoint_create(c, trainer);
+    LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_load", path, status, 0));
+    if (lks_group_rank(trainer->options.group) == 0) status = find_file(trainer, c, path, expected, file, head);
+    LKS_TRY(tell(trainer, status, head));
+    if (head->path[0] == '\0') { /* there is none: from the beginning */
+        head->counters = (lksi_counters){0};
+        return LKS_OK;
+    }
+    if (head->has_states) status = lksi_checkpoint_reserve_states(trainer, head->counters.global_batch);
+    LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_load (room)", head->path, status, 0));
+    return end_overwriting(trainer, "trainer_load (end)", head->path, take(trainer, c, *file, head));
+}
+
+lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_position *position,
+                                lksi_checkpoint_find find_file, char *taken, size_t taken_nbytes) {
     lksi_checkpoint c;
     lksi_safetensors *file = NULL;
-    lksi_counters counters = {0};
-    double rule[LKSI_N_RULE] = {0};
-    lks_status status = lksi_checkpoint_create(&c, trainer);
-    if (status == LKS_OK) status = lksi_safetensors_open(&file, path);
-    if (status == LKS_OK) status = check_file(trainer, &c, position, file, &counters, rule);
-    status = lksi_checkpoint_agree(trainer, "trainer_load", path, status, hash_of(file));
+    lksi_checkpoint_head head = {0};
+    lks_status status = load(trainer, &c, &file, path, position, find_file, &head);
     if (status == LKS_OK) {
-        status = take(trainer, &c, file, &counters, rule[LKSI_RULE_FIELDS]);
-        status = end_overwriting(trainer, "trainer_load (end)", path, status);
+        position->epoch = head.counters.epoch, position->step = head.counters.epoch_step;
+        if (taken != NULL) snprintf(taken, taken_nbytes, "%s", head.path);
     }
-    if (status == LKS_OK) position->epoch = counters.epoch, position->step = counters.epoch_step;
     lksi_safetensors_close(file);
     lksi_checkpoint_destroy(&c);
     return status;
 }
 
-/* --- weights alone --- */
+lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
+    return lksi_checkpoint_load(trainer, path, position, lksi_checkpoint_open, NULL, 0);
+}
+
+/* --- weights alone: every rank reads the file --- */
+
+static uint64_t hash_of(const lksi_safetensors *file) {
+    return file != NULL ? lksi_hash64(LKSI_HASH_START, file->sha256, sizeof file->sha256) : 0;
+}
 
 static lks_status take_weights(lks_trainer *trainer, const lksi_safetensors *file, void *values) {
     bool is_writer = !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;

@@ -17,84 +17,102 @@ lks_status lksi_checkpoint_count_rows(lks_trainer *trainer, lksi_checkpoint *c) 
     if (trainer->options.n_states == 0) return LKS_OK;
     int64_t mine = trainer->states.n_rows;
     LKS_TRY(lks_all_gather(trainer->options.group, &mine, c->rows, 1, LKS_I64, NULL));
+    c->n_rows = 0;
     for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++) c->n_rows += c->rows[rank];
     return LKS_OK;
 }
 
-lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, lksi_checkpoint *c,
+size_t lksi_checkpoint_states_nbytes(const lks_trainer *trainer, const lksi_checkpoint *c) {
+    size_t nbytes = 0;
+    for (int i = 0; i < trainer->options.n_states; i++)
+        nbytes += (size_t)c->n_rows * lksi_states_row_nbytes(trainer, i);
+    return nbytes;
+}
+
+lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, const lksi_checkpoint *c,
                                           lksi_safetensors_writer *writer) {
-    size_t largest = 0;
     for (int i = 0; i < trainer->options.n_states; i++) {
         char name[32];
         int64_t dims[LKSI_MAX_DIMS];
         int n_dims = shape_of(trainer, i, c->n_rows, dims);
         name_state(i, name);
         LKS_TRY(lksi_safetensors_declare(writer, name, LKS_F32, n_dims, dims));
-        if (lksi_states_row_nbytes(trainer, i) > largest) largest = lksi_states_row_nbytes(trainer, i);
     }
-    c->states = lksi_alloc_array((size_t)c->n_rows, largest);
-    return c->states != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    return LKS_OK;
 }
 
-lks_status lksi_checkpoint_write_states(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensors_writer *writer,
-                                        lks_status *status) {
+lks_status lksi_checkpoint_gather_states(lks_trainer *trainer, lksi_checkpoint *c) {
     static const float nothing;
+    size_t offset = c->items_nbytes;
     for (int i = 0; i < trainer->options.n_states; i++) {
         size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
         for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++)
             c->counts[rank] = (size_t)c->rows[rank] * row_nbytes / sizeof(float);
         const void *mine = trainer->states.n_rows > 0 ? (const void *)trainer->states.values[i] : &nothing;
-        LKS_TRY(lks_gatherv(trainer->options.group, mine, c->states, c->counts, LKS_F32, 0, NULL));
-        if (writer != NULL && *status == LKS_OK)
-            *status = lksi_safetensors_append(writer, c->states, (size_t)c->n_rows * row_nbytes);
+        void *out = c->image != NULL ? c->image + offset : NULL; /* rank 0 alone has one, and takes them in */
+        LKS_TRY(lks_gatherv(trainer->options.group, mine, out, c->counts, LKS_F32, 0, NULL));
+        offset += (size_t)c->n_rows * row_nbytes;
     }
     return LKS_OK;
 }
 
-/* This rank's rows of a global batch. */
-static int64_t rows_of(const lks_trainer *trainer, int64_t global_batch, int64_t *begin) {
-    int64_t rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
-    if (trainer->options.grains > 0) {
-        int64_t end;
-        lksi_grains_of_rank(trainer->options.grains, rank, size, global_batch, begin, &end);
-        return end - *begin;
-    }
-    int64_t each = global_batch / size, n_larger = global_batch % size;
-    *begin = rank * each + (rank < n_larger ? rank : n_larger);
-    return each + (rank < n_larger);
+/* Rank `rank`'s rows of a global batch. */
+static int64_t rows_of(const lks_trainer *trainer, int64_t global_batch, int64_t rank) {
+    int64_t size = lks_group_size(trainer->options.group), begin, end;
+    if (trainer->options.grains == 0) return global_batch / size + (rank < global_batch % size);
+    lksi_grains_of_rank(trainer->options.grains, rank, size, global_batch, &begin, &end);
+    return end - begin;
 }
 
 /* Whether the states were ever written; the others are zeros. */
 static bool has_rows(const lksi_safetensors_entry *entry) { return entry->n_dims > 0 && entry->dims[0] > 0; }
 
-lks_status lksi_checkpoint_check_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch) {
+lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch,
+                                        int64_t *has) {
+    *has = 0;
     for (int i = 0; i < trainer->options.n_states; i++) {
         char name[32];
-        int64_t dims[LKSI_MAX_DIMS], begin;
+        int64_t dims[LKSI_MAX_DIMS];
         name_state(i, name);
         const lksi_safetensors_entry *entry = lksi_safetensors_find(file, name);
         if (entry == NULL) return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'", file->path, name);
         if (!entry->has_type || entry->type != LKS_F32)
             return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of f32", file->path, name, entry->dtype);
-        int n_dims = shape_of(trainer, i, has_rows(entry) ? global_batch : 0, dims);
+        if (i == 0) *has = has_rows(entry); /* of all or of none */
+        int n_dims = shape_of(trainer, i, *has ? global_batch : 0, dims);
         LKS_TRY(lksi_safetensors_check_shape(file, entry, n_dims, dims));
-        if (has_rows(entry))
-            LKS_TRY(lksi_states_reserve(trainer, &trainer->states, rows_of(trainer, global_batch, &begin)));
     }
     return LKS_OK;
 }
 
-lks_status lksi_checkpoint_take_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch) {
-    lks_trainer_reset_states(trainer);
-    for (int i = 0; i < trainer->options.n_states; i++) {
-        char name[32];
-        int64_t begin, n_rows = rows_of(trainer, global_batch, &begin);
-        size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
-        name_state(i, name);
-        const lksi_safetensors_entry *entry = lksi_safetensors_find(file, name);
-        if (has_rows(entry))
-            LKS_TRY(lksi_safetensors_read_part(file, entry, (uint64_t)begin * row_nbytes, (size_t)n_rows * row_nbytes,
-                                               trainer->states.values[i]));
-    }
-    return LKS_OK;
+lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t global_batch) {
+    return lksi_states_reserve(trainer, &trainer->states,
+                               rows_of(trainer, global_batch, lks_group_rank(trainer->options.group)));
+}
+
+static lks_status take_state(lks_trainer *trainer, lksi_checkpoint *c, int i, const lksi_safetensors *file,
+                             int64_t global_batch, void *all) {
+    size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
+    int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
+    char name[32];
+    name_state(i, name);
+    if (file != NULL) LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, name), all));
+    for (int r = 0; r < size; r++)
+        c->counts[r] = (size_t)rows_of(trainer, global_batch, r) * row_nbytes / sizeof(float);
+    static float nothing;
+    void *mine = c->counts[rank] > 0 ? (void *)trainer->states.values[i] : &nothing;
+    return lks_scatterv(trainer->options.group, all, mine, c->counts, LKS_F32, 0, NULL);
+}
+
+lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safetensors *file,
+                                       int64_t global_batch) {
+    size_t largest = 0;
+    for (int i = 0; i < trainer->options.n_states; i++)
+        if (lksi_states_row_nbytes(trainer, i) > largest) largest = lksi_states_row_nbytes(trainer, i);
+    void *all = file != NULL ? lksi_alloc_array((size_t)global_batch, largest) : NULL;
+    lks_status status = file != NULL && all == NULL ? LKS_ERR_MEMORY : LKS_OK;
+    for (int i = 0; i < trainer->options.n_states && status == LKS_OK; i++)
+        status = take_state(trainer, c, i, file, global_batch, all);
+    lksi_free(all);
+    return status;
 }

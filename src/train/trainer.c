@@ -196,6 +196,7 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     lks_status status = compute_pieces(trainer, batch, &mine);
     if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
     LKS_TRY(check_gradients(trainer));
+    mine.stop = trainer->stop;
     LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
     trainer->n_steps++;
     if ((int64_t)all.n_samples != batch->global_n_labels)
@@ -212,9 +213,12 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
                                  .accuracy = all.n_correct / all.n_samples,
                                  .n_samples = (int64_t)all.n_samples,
                                  .lr = lksi_optimizer_lr(lksi_state_rule(trainer->optimizer), trainer->n_steps),
-                                 .grad_norm = all.grad_norm};
+                                 .grad_norm = all.grad_norm,
+                                 .stop = (int)all.stop};
     return LKS_OK;
 }
+
+void lks_trainer_request_stop(lks_trainer *trainer, int number) { trainer->stop = number; }
 
 lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
     return lks_distributed_optimizer_set_lr(trainer->optimizer, lr);

@@ -27,6 +27,12 @@ typedef struct lksi_states {
     int64_t n_rows;
 } lksi_states;
 
+/* The directory that a run was resumed from: what is newer there than this run is known to be no good. */
+typedef struct lksi_searched {
+    bool is_any;
+    uint64_t device, inode;
+} lksi_searched;
+
 struct lks_trainer {
     lks_trainer_options options;
     lks_node *loss, *n_correct;
@@ -35,6 +41,8 @@ struct lks_trainer {
     lksi_compiled *compiled; /* programs by batch size, each made when first needed */
     size_t n_compiled, capacity;
     int64_t n_steps;
+    lksi_searched searched; /* rank 0's */
+    int stop;               /* what this rank asks for: lks_trainer_request_stop */
     lksi_verdict *verdicts; /* room for every rank's */
     lks_node **outputs;     /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;

@@ -1,0 +1,148 @@
+#define _GNU_SOURCE /* flock, gethostname */
+#include "train/checkpoint_directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PREFIX "step-"
+#define SUFFIX ".safetensors"
+
+enum { NAME_NBYTES = 64 };
+
+static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
+
+static void name_of(char name[NAME_NBYTES], int64_t step) {
+    snprintf(name, NAME_NBYTES, PREFIX "%012lld" SUFFIX, (long long)step);
+}
+
+void lksi_checkpoint_path(char path[LKSI_CHECKPOINT_PATH_NBYTES], const char *directory, int64_t step) {
+    char name[NAME_NBYTES];
+    name_of(name, step);
+    snprintf(path, LKSI_CHECKPOINT_PATH_NBYTES, "%s/%s", directory, name);
+}
+
+/* --- which there are --- */
+
+/* The step whose file has this name; -1 for any other name. */
+static int64_t step_of(const char *name) {
+    char again[NAME_NBYTES];
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0) return -1;
+    long long step = strtoll(name + sizeof PREFIX - 1, NULL, 10);
+    name_of(again, step);
+    return step >= 0 && strcmp(name, again) == 0 ? step : -1;
+}
+
+static int newest_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+lks_status lksi_checkpoint_list(const char *directory, int64_t **steps, size_t *count) {
+    int64_t *found = NULL;
+    size_t n = 0, capacity = 0;
+    DIR *entries = opendir(directory);
+    if (entries == NULL) return fail(directory);
+    lks_status status = LKS_OK;
+    for (struct dirent *entry; status == LKS_OK && (entry = readdir(entries)) != NULL;) {
+        int64_t step = step_of(entry->d_name);
+        if (step < 0) continue;
+        status = lksi_grow((void **)&found, &capacity, n + 1, sizeof *found);
+        if (status == LKS_OK) found[n++] = step;
+    }
+    closedir(entries);
+    if (status != LKS_OK) {
+        lksi_free(found);
+        return status;
+    }
+    if (n > 0) qsort(found, n, sizeof *found, newest_first);
+    *steps = found;
+    *count = n;
+    return LKS_OK;
+}
+
+/* --- what is to go --- */
+
+static void remove_file(const char *path) {
+    if (unlink(path) != 0 && errno != ENOENT)
+        lksi_log(LKS_LOG_WARNING, "%s: an old checkpoint cannot be removed: %s", path, strerror(errno));
+}
+
+lks_status lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t keep) {
+    int64_t *steps, n_kept = 0;
+    size_t count;
+    LKS_TRY(lksi_checkpoint_list(directory, &steps, &count));
+    for (size_t i = 0; i < count; i++) {
+        char path[LKSI_CHECKPOINT_PATH_NBYTES];
+        if (steps[i] <= newest && n_kept++ < keep) continue;
+        lksi_checkpoint_path(path, directory, steps[i]);
+        remove_file(path);
+    }
+    lksi_free(steps);
+    return LKS_OK;
+}
+
+static bool is_partial(const char *name) {
+    return strncmp(name, PREFIX, sizeof PREFIX - 1) == 0 && strstr(name, SUFFIX ".tmp") != NULL;
+}
+
+/* Whoever holds the lock is the only one who writes here, so nobody is writing these. */
+static lks_status remove_partial(const char *directory) {
+    DIR *entries = opendir(directory);
+    if (entries == NULL) return fail(directory);
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
+        if (is_partial(entry->d_name) && unlinkat(dirfd(entries), entry->d_name, 0) != 0)
+            lksi_log(LKS_LOG_WARNING, "%s/%s: cannot be removed: %s", directory, entry->d_name, strerror(errno));
+    closedir(entries);
+    return LKS_OK;
+}
+
+/* --- the lock --- */
+
+static lks_status is_taken(const char *path, int descriptor) {
+    char owner[128] = "";
+    ssize_t n_read = pread(descriptor, owner, sizeof owner - 1, 0);
+    owner[n_read > 0 ? strcspn(owner, "\n") : 0] = '\0';
+    return lksi_error(LKS_ERR_STATE, "%s: another run writes its checkpoints there: %s", path,
+                      owner[0] != '\0' ? owner : "which one it does not say");
+}
+
+/* Who it is, for the one who comes second. Nothing depends on it. */
+static void sign(int descriptor) {
+    char host[256] = "localhost", line[320];
+    gethostname(host, sizeof host - 1);
+    int length = snprintf(line, sizeof line, "pid %d on %s\n", (int)getpid(), host);
+    if (ftruncate(descriptor, 0) != 0 || pwrite(descriptor, line, (size_t)length, 0) != length)
+        lksi_log(LKS_LOG_DEBUG, "the lock of the checkpoints is not signed: %s", strerror(errno));
+}
+
+static lks_status lock(const char *directory, int *descriptor) {
+    char path[LKSI_CHECKPOINT_PATH_NBYTES];
+    snprintf(path, sizeof path, "%s/lock", directory);
+    int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (opened < 0) return fail(path);
+    if (flock(opened, LOCK_EX | LOCK_NB) == 0) {
+        sign(opened);
+        *descriptor = opened;
+        return LKS_OK;
+    }
+    lks_status status = LKS_OK;
+    if (errno == EWOULDBLOCK)
+        status = is_taken(path, opened);
+    else
+        lksi_log(LKS_LOG_WARNING, "%s: %s: nothing keeps a second run from writing there", path, strerror(errno));
+    close(opened);
+    return status;
+}
+
+lks_status lksi_checkpoint_take_directory(const char *directory, int *descriptor) {
+    *descriptor = -1;
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST) return fail(directory);
+    LKS_TRY(lock(directory, descriptor));
+    return remove_partial(directory);
+}

@@ -1,0 +1,71 @@
+/* The data section of a checkpoint, put together on rank 0: what must happen between two steps. */
+#include "train/checkpoint.h"
+
+#include <string.h>
+
+static void fill_counters(const lks_trainer *trainer, const lks_position *position, lksi_counters *counters) {
+    *counters = (lksi_counters){.version = LKSI_CHECKPOINT_VERSION,
+                                .step = trainer->n_steps,
+                                .epoch = position->epoch,
+                                .epoch_step = position->step,
+                                .steps_per_epoch = position->steps_per_epoch,
+                                .global_batch = position->global_batch,
+                                .seed = (int64_t)trainer->options.seed,
+                                .data_hash = (int64_t)position->data_hash,
+                                .grains = trainer->options.grains};
+}
+
+lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char *path, const lks_position *position) {
+    const char *what;
+    if (lksi_checkpoint_adds_up(position, trainer->n_steps, &what)) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: not saved: %s (epoch %lld, step %lld of %lld, after %lld steps)", path,
+                      what, (long long)position->epoch, (long long)position->step, (long long)position->steps_per_epoch,
+                      (long long)trainer->n_steps);
+}
+
+lks_status lksi_checkpoint_reserve(const lks_trainer *trainer, lksi_checkpoint *c) {
+    if (lks_group_rank(trainer->options.group) != 0) return LKS_OK;
+    size_t nbytes = c->items_nbytes + lksi_checkpoint_states_nbytes(trainer, c) + sizeof(lksi_counters) +
+                    LKSI_N_RULE * sizeof(double);
+    if (nbytes > c->image_capacity) {
+        LKS_TRY(lksi_grow((void **)&c->image, &c->image_capacity, nbytes, 1));
+        memset(c->image, 0, c->image_capacity); /* the pages are there before training waits for a copy to them */
+    }
+    c->image_nbytes = nbytes;
+    return LKS_OK;
+}
+
+/* All ranks go through all items, for the state's sake. Rank 0's own share may fail there without the others: it still
+ * goes through the rest with them. */
+static lks_status put_items(lks_trainer *trainer, lksi_checkpoint *c, bool is_first, lks_status *status) {
+    for (size_t i = 0; i < c->n_items; i++) {
+        const lksi_checkpoint_item *item = &c->items[i];
+        size_t offset, count;
+        lksi_store_place(trainer->store, item->tensor, &offset, &count);
+        if (item->state >= 0) LKS_TRY(lksi_state_gather(trainer->optimizer, item->state, offset, count, c->stored));
+        if (!is_first || *status != LKS_OK) continue;
+        *status = item->state < 0 ? lks_store_read(trainer->store, item->tensor, c->image + item->offset)
+                                  : lksi_store_unpack(trainer->store, item->tensor, c->stored, c->image + item->offset);
+    }
+    return LKS_OK;
+}
+
+static void put_trainer(const lks_trainer *trainer, lksi_checkpoint *c, const lks_position *position) {
+    lksi_counters counters;
+    double rule[LKSI_N_RULE];
+    fill_counters(trainer, position, &counters);
+    lksi_rule_fields(&trainer->options.optimizer, rule);
+    rule[LKSI_RULE_FIELDS] = lksi_state_rule(trainer->optimizer)->lr;
+    memcpy(c->image + c->image_nbytes - sizeof rule - sizeof counters, &counters, sizeof counters);
+    memcpy(c->image + c->image_nbytes - sizeof rule, rule, sizeof rule);
+}
+
+lks_status lksi_checkpoint_snapshot(lks_trainer *trainer, lksi_checkpoint *c, const lks_position *position,
+                                    lks_status *status) {
+    bool is_first = lks_group_rank(trainer->options.group) == 0;
+    *status = LKS_OK;
+    LKS_TRY(put_items(trainer, c, is_first, status));
+    LKS_TRY(lksi_checkpoint_gather_states(trainer, c));
+    if (is_first) put_trainer(trainer, c, position);
+    return LKS_OK;
+}

@@ -1,0 +1,136 @@
+/* One image is written at a time. All that both threads touch is under the mutex; the image itself is handed over by
+ * it: it is the thread's while is_busy.
+ *
+ * The thread gives way to those that compute (nice): what it hashes and writes has until the next checkpoint is due,
+ * and when training waits for it then, the CPU is its own. */
+#define _GNU_SOURCE /* gettid's number for setpriority */
+#include "train/checkpoint_writer.h"
+
+#include "train/checkpoint_directory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+struct lksi_checkpoint_writer {
+    const lks_trainer *trainer;
+    const lksi_checkpoint *checkpoint;
+    const char *directory;
+    int64_t keep;
+    lksi_thread *thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool is_busy, is_ending;
+    int64_t step;
+    lks_status status; /* of the last one, until it is told */
+    char text[1024];
+};
+
+static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
+    char path[LKSI_CHECKPOINT_PATH_NBYTES];
+    lksi_checkpoint_path(path, writer->directory, writer->step);
+    LKS_TRY(lksi_checkpoint_write(writer->trainer, writer->checkpoint, path));
+    return lksi_checkpoint_prune(writer->directory, writer->step, writer->keep);
+}
+
+/* With the mutex held. */
+static void note(lksi_checkpoint_writer *writer, lks_status status) {
+    writer->status = status;
+    if (status != LKS_OK) snprintf(writer->text, sizeof writer->text, "%s", lks_error_text());
+}
+
+static void give_way(void) {
+    enum { NICENESS = 10 };
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS); /* of this thread alone, on Linux */
+}
+
+static void run(void *opaque) {
+    lksi_checkpoint_writer *writer = opaque;
+    give_way();
+    pthread_mutex_lock(&writer->mutex);
+    while (writer->is_busy || !writer->is_ending) {
+        if (!writer->is_busy) {
+            pthread_cond_wait(&writer->changed, &writer->mutex);
+            continue;
+        }
+        pthread_mutex_unlock(&writer->mutex);
+        lks_status status = write_and_prune(writer);
+        pthread_mutex_lock(&writer->mutex);
+        note(writer, status);
+        writer->is_busy = false;
+        pthread_cond_broadcast(&writer->changed);
+    }
+    pthread_mutex_unlock(&writer->mutex);
+}
+
+lks_status lksi_checkpoint_writer_create(lksi_checkpoint_writer **writer, const lks_trainer *trainer,
+                                         const lksi_checkpoint *checkpoint, const char *directory, int64_t keep) {
+    pthread_condattr_t monotonic;
+    lksi_checkpoint_writer *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->trainer = trainer;
+    created->checkpoint = checkpoint;
+    created->directory = directory;
+    created->keep = keep;
+    pthread_mutex_init(&created->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&created->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    lks_status status = lksi_thread_create(&created->thread, run, created, "lockstep-save");
+    if (status == LKS_OK)
+        *writer = created;
+    else
+        lksi_checkpoint_writer_destroy(created);
+    return status;
+}
+
+void lksi_checkpoint_writer_destroy(lksi_checkpoint_writer *writer) {
+    if (writer == NULL) return;
+    pthread_mutex_lock(&writer->mutex);
+    writer->is_ending = true;
+    pthread_cond_broadcast(&writer->changed);
+    pthread_mutex_unlock(&writer->mutex);
+    lksi_thread_join(writer->thread);
+    if (writer->status != LKS_OK) lksi_log(LKS_LOG_ERROR, "%s", writer->text); /* nobody asked */
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->mutex);
+    lksi_free(writer);
+}
+
+void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t step, lks_status status) {
+    pthread_mutex_lock(&writer->mutex);
+    writer->step = step;
+    note(writer, status);
+    writer->is_busy = status == LKS_OK;
+    pthread_cond_broadcast(&writer->changed);
+    pthread_mutex_unlock(&writer->mutex);
+}
+
+static struct timespec deadline_after(int64_t timeout_ms) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += (time_t)(timeout_ms / 1000);
+    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
+    return at;
+}
+
+lks_status lksi_checkpoint_writer_wait(lksi_checkpoint_writer *writer, int64_t timeout_ms) {
+    struct timespec deadline = deadline_after(timeout_ms);
+    int error = 0;
+    pthread_mutex_lock(&writer->mutex);
+    while (writer->is_busy && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&writer->changed, &writer->mutex, &deadline);
+    bool is_busy = writer->is_busy;
+    lks_status status = is_busy ? LKS_ERR_TIMEOUT : writer->status;
+    if (!is_busy) writer->status = LKS_OK;
+    pthread_mutex_unlock(&writer->mutex);
+    if (is_busy)
+        return lksi_error(status, "%s: the checkpoint of step %lld is still being written after %g s",
+                          writer->directory, (long long)writer->step, (double)timeout_ms / 1000);
+    return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", writer->text);
+}

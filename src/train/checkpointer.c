@@ -1,0 +1,138 @@
+/* Checkpoints every so many steps.
+ *
+ *     rank 0    step ── [wait for the last file] snapshot ── step ── step ── step ...
+ *     others    step ── bring their part of the state ────── step ── step ── step ...
+ *     thread                                    └> hash, write, sync, rename, remove old ones
+ *
+ * What holds training up is the snapshot, a copy in memory. Where the last file is not finished when the next is due,
+ * training waits for it: how much a death may cost was given, how fast the disk is was not. */
+#include "train/checkpoint_directory.h"
+#include "train/checkpoint_writer.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { DEFAULT_KEEP = 3 };
+
+struct lks_checkpointer {
+    lks_trainer *trainer;
+    int64_t every;
+    char *directory;
+    lksi_checkpoint checkpoint;
+    lksi_checkpoint_writer *writer;         /* rank 0 */
+    int lock;                               /* rank 0: a descriptor, or -1 */
+    char path[LKSI_CHECKPOINT_PATH_NBYTES]; /* of the last; empty before */
+};
+
+static bool is_first(const lks_checkpointer *c) { return lks_group_rank(c->trainer->options.group) == 0; }
+
+/* --- coming and going --- */
+
+static lks_status check_options(const char *directory, const lks_checkpointer_options *options) {
+    if (directory == NULL || directory[0] == '\0') return lksi_error(LKS_ERR_ARGUMENT, "checkpoints need a directory");
+    if (options->every >= 0 && options->keep >= 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "checkpoints every %lld steps, of which %lld are kept",
+                      (long long)options->every, (long long)options->keep);
+}
+
+/* Checkpoints that this run has not gone on from would be taken for its own when it is resumed. */
+static lks_status check_newer(const lks_checkpointer *c) {
+    int64_t *steps;
+    size_t count;
+    if (lksi_checkpoint_was_searched(c->trainer, c->directory)) return LKS_OK;
+    LKS_TRY(lksi_checkpoint_list(c->directory, &steps, &count));
+    int64_t newest = count > 0 ? steps[0] : -1;
+    lksi_free(steps);
+    if (newest <= c->trainer->n_steps) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE,
+                      "%s: it holds a run's checkpoints up to step %lld, and this one begins at step %lld: resume from "
+                      "that directory, or take another",
+                      c->directory, (long long)newest, (long long)c->trainer->n_steps);
+}
+
+static lks_status prepare(lks_checkpointer *c, const char *directory, const lks_checkpointer_options *options) {
+    LKS_TRY(check_options(directory, options));
+    LKS_TRY(lksi_checkpoint_create(&c->checkpoint, c->trainer));
+    c->every = options->every;
+    c->directory = lksi_strdup(directory);
+    if (c->directory == NULL) return LKS_ERR_MEMORY;
+    if (!is_first(c)) return LKS_OK;
+    LKS_TRY(lksi_checkpoint_take_directory(directory, &c->lock));
+    LKS_TRY(check_newer(c));
+    LKS_TRY(lksi_checkpoint_reserve(c->trainer, &c->checkpoint));
+    return lksi_checkpoint_writer_create(&c->writer, c->trainer, &c->checkpoint, c->directory,
+                                         options->keep > 0 ? options->keep : DEFAULT_KEEP);
+}
+
+lks_status lks_checkpointer_create(lks_checkpointer **checkpointer, lks_trainer *trainer, const char *directory,
+                                   const lks_checkpointer_options *options) {
+    const lks_checkpointer_options defaults = {0};
+    if (options == NULL) options = &defaults;
+    lks_checkpointer *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return lksi_group_fail(trainer->options.group, LKS_ERR_MEMORY);
+    created->trainer = trainer;
+    created->lock = -1;
+    lks_status status = prepare(created, directory, options);
+    status = lksi_checkpoint_agree(trainer, "checkpointer_create", directory, status, 0);
+    if (status == LKS_OK)
+        status = lksi_exchange(trainer->options.group, "checkpointer_create (every)", (uint64_t)options->every, NULL, 0,
+                               NULL);
+    if (status == LKS_OK)
+        *checkpointer = created;
+    else
+        lks_checkpointer_destroy(created);
+    return status;
+}
+
+void lks_checkpointer_destroy(lks_checkpointer *c) {
+    if (c == NULL) return;
+    lksi_checkpoint_writer_destroy(c->writer);
+    lksi_checkpoint_destroy(&c->checkpoint);
+    if (c->lock >= 0) close(c->lock);
+    lksi_free(c->directory);
+    lksi_free(c);
+}
+
+/* --- in between --- */
+
+static lks_status wait_for_last(lks_checkpointer *c) {
+    if (c->writer == NULL) return LKS_OK;
+    return lksi_checkpoint_writer_wait(c->writer, lksi_group_timeout_ms(c->trainer->options.group));
+}
+
+/* A model's states are as large as its batches, which the first step shows. */
+static lks_status reserve_states(lks_checkpointer *c) {
+    if (c->trainer->options.n_states == 0) return LKS_OK;
+    LKS_TRY(lksi_checkpoint_count_rows(c->trainer, &c->checkpoint));
+    lks_status status = lksi_checkpoint_reserve(c->trainer, &c->checkpoint);
+    return lksi_checkpoint_agree(c->trainer, "checkpointer (room)", c->path, status, 0);
+}
+
+static lks_status begin(lks_checkpointer *c, const lks_position *position) {
+    lks_status status = wait_for_last(c);
+    if (status == LKS_OK) status = lksi_checkpoint_check_position(c->trainer, c->directory, position);
+    LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", c->path[0] != '\0' ? c->path : c->directory, status, 0));
+    lksi_checkpoint_path(c->path, c->directory, c->trainer->n_steps);
+    LKS_TRY(reserve_states(c));
+    LKS_TRY(lksi_checkpoint_snapshot(c->trainer, &c->checkpoint, position, &status));
+    if (c->writer != NULL) lksi_checkpoint_writer_start(c->writer, c->trainer->n_steps, status);
+    return LKS_OK;
+}
+
+lks_status lks_checkpointer_step(lks_checkpointer *c, const lks_position *position) {
+    if (c->every == 0 || c->trainer->n_steps % c->every != 0) return LKS_OK;
+    return begin(c, position);
+}
+
+lks_status lks_checkpointer_finish(lks_checkpointer *c) {
+    lks_status status = wait_for_last(c);
+    return lksi_checkpoint_agree(c->trainer, "checkpointer_finish", c->path[0] != '\0' ? c->path : c->directory, status,
+                                 0);
+}
+
+lks_status lks_checkpointer_save(lks_checkpointer *c, const lks_position *position) {
+    LKS_TRY(begin(c, position));
+    return lks_checkpointer_finish(c);
+}
+
+const char *lks_checkpointer_path(const lks_checkpointer *c) { return c->path; }
