@@ -72,6 +72,35 @@ LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);
 /* Writes sample `index` (F floats) and its label. Errors: LKS_ERR_ARGUMENT for an index outside 0..N-1. */
 LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label);
 
+/* --- download: sets that are known by name --- */
+
+typedef struct lks_data_options {
+    int verifies;       /* 1: what is there already must have the right SHA-256; 0: files of the right names will do */
+    int replaces;       /* 1: files that differ are replaced (with `verifies`); 0: they are an error */
+    int shows_progress; /* 1: who downloads says on stderr what, and on a terminal how far it is */
+} lks_data_options;
+
+/* Sees to it that `directory` holds the set `name` (mnist, fashion-mnist, cifar-10, ptb): downloads what is missing,
+ * checks its SHA-256 and puts it there, all at once where the directory is new. Of each file the mirrors are asked in
+ * turn, or only $LOCKSTEP_DATA_MIRROR/<name>/<file>, where that is set. What came before an error, or a kill, is gone
+ * on from the next time. Proxies: as libcurl, http_proxy, https_proxy, no_proxy.
+ * Collective over `group`; NULL: for this process alone. On each host one rank downloads; where hosts, or other jobs,
+ * share the directory, one of all. The others wait for as long as it goes on; the group's deadline counts for ranks
+ * that give no sign of life, and a server that sends nothing is given up after 30 s.
+ * `directory`: NULL: lks_data_directory's. `options`: may be NULL.
+ * Errors: the same on all ranks, those of the rank that downloads. LKS_ERR_ARGUMENT: no such name, with all names;
+ * LKS_ERR_UNSUPPORTED: libcurl or libarchive is missing; LKS_ERR_FILE: no mirror has it, with what each of them said;
+ * no space, no right to write; the directory holds other files only; LKS_ERR_FORMAT: a file differs; LKS_ERR_TIMEOUT:
+ * another process that is at it stands still for a minute. The group lives on. */
+LKS_API lks_status lks_data_get(lks_group *group, const char *name, const char *directory,
+                                const lks_data_options *options);
+
+/* Where the set `name` lies, or would be put: $LOCKSTEP_DATA/<its directory>, $XDG_CACHE_HOME/lockstep/data/<the same>
+ * or ~/.cache/lockstep/data/<the same>, the first that is there; else the first whose variable is set. A set's directory
+ * has its name, but for cifar-10, cifar-10-batches-bin; a name that is not in the catalogue is taken as it is. Errors:
+ * LKS_ERR_ARGUMENT where it is longer than directory_nbytes, or none of the variables, HOME included, is set. */
+LKS_API lks_status lks_data_directory(const char *name, char *directory, size_t directory_nbytes);
+
 /* --- texts: a vocabulary, and three splits as tokens in it --- */
 
 typedef struct lks_text lks_text;

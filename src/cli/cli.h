@@ -12,6 +12,7 @@ typedef struct lksi_command {
 
 extern const lksi_command lksi_command_run;
 extern const lksi_command lksi_command_bench;
+extern const lksi_command lksi_command_data;
 extern const lksi_command lksi_command_info;
 
 #endif

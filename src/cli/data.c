@@ -1,0 +1,139 @@
+/* lockstep data: data sets by name. */
+#include "cli/cli.h"
+#include "data/download/download.h"
+
+#include <string.h>
+
+static const char help_text[] =
+    "usage: lockstep data get NAME... [--dir DIR] [--force] [--quiet]\n"
+    "       lockstep data verify NAME... [--dir DIR]\n"
+    "       lockstep data list [--dir DIR]\n"
+    "\n"
+    "get downloads data sets and checks them; what is there already is checked alone, without a network. verify only\n"
+    "checks. list tells which sets there are, and where each lies or would be put.\n"
+    "\n"
+    "  --dir DIR         sets lie in DIR/mnist and so on (default: $LOCKSTEP_DATA, else "
+    "$XDG_CACHE_HOME/lockstep/data,\n"
+    "                    else ~/.cache/lockstep/data, where the trainers look)\n"
+    "  --force           replace files that differ from what is expected\n"
+    "  --quiet           print errors alone\n"
+    "\n"
+    "LOCKSTEP_DATA_MIRROR=URL: download from URL/NAME/FILE alone. A mirror of one's own is a web server on such a "
+    "tree:\n"
+    "the files as 'get' leaves them, and of cifar-10 cifar-10/cifar-10-binary.tar.gz.\n"
+    "A download that was cut off, or killed, goes on where it stopped. Several at once into one directory do it once.\n"
+    "Exit status: 0; 1 where a set could not be got, or is not right; 2 for a wrong option or name.\n";
+
+enum { MAX_NAMES = 16, PATH_NBYTES = 4096 };
+
+typedef struct request {
+    const char *directory; /* --dir, or NULL */
+    bool is_forced, is_quiet;
+    const lksi_set *sets[MAX_NAMES];
+    int n_sets;
+} request;
+
+static int refuse(const char *format, ...) LKS_PRINTF(1, 2);
+
+static int refuse(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("lockstep data: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    return LKSI_EXIT_USAGE;
+}
+
+static int add_set(request *asked, const char *name) {
+    const lksi_set *set = lksi_set_find(name);
+    if (set == NULL) return refuse("%s", lks_error_text());
+    if (asked->n_sets == MAX_NAMES) return refuse("more than %d names", MAX_NAMES);
+    asked->sets[asked->n_sets++] = set;
+    return 0;
+}
+
+static int parse(int argc, char **argv, request *asked) {
+    for (int i = 0; i < argc; i++) {
+        int refused = 0;
+        if (strcmp(argv[i], "--force") == 0)
+            asked->is_forced = true;
+        else if (strcmp(argv[i], "--quiet") == 0)
+            asked->is_quiet = true;
+        else if (strcmp(argv[i], "--dir") == 0 && (i + 1 == argc || argv[i + 1][0] == '\0'))
+            refused = refuse("--dir needs a directory");
+        else if (strcmp(argv[i], "--dir") == 0)
+            asked->directory = argv[++i];
+        else if (strncmp(argv[i], "--dir=", 6) == 0 && argv[i][6] != '\0')
+            asked->directory = argv[i] + 6;
+        else if (argv[i][0] == '-')
+            refused = refuse("unknown option '%s'; see lockstep help data", argv[i]);
+        else
+            refused = add_set(asked, argv[i]);
+        if (refused != 0) return refused;
+    }
+    return 0;
+}
+
+static lks_status find_directory(const request *asked, const lksi_set *set, char path[PATH_NBYTES]) {
+    if (asked->directory == NULL) return lks_data_directory(set->name, path, PATH_NBYTES);
+    int length = snprintf(path, PATH_NBYTES, "%s/%s", asked->directory, set->directory);
+    return length < PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "--dir: more than %d bytes", PATH_NBYTES);
+}
+
+typedef lks_status (*action)(const request *asked, const lksi_set *set, const char *directory);
+
+static lks_status get(const request *asked, const lksi_set *set, const char *directory) {
+    lksi_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
+    lksi_get_options options = {.verifies = true, .replaces = asked->is_forced};
+    bool was_there;
+    LKS_TRY(lksi_get(set, directory, &options, &progress, &was_there));
+    if (!asked->is_quiet) printf("%s: %s%s\n", set->name, directory, was_there ? " (was there already)" : "");
+    return LKS_OK;
+}
+
+static lks_status verify(const request *asked, const lksi_set *set, const char *directory) {
+    lksi_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
+    LKS_TRY(lksi_set_verify(set, directory, &progress));
+    if (!asked->is_quiet) printf("%s: %s: all files are right\n", set->name, directory);
+    return LKS_OK;
+}
+
+static lks_status list(const request *asked, const lksi_set *set, const char *directory) {
+    (void)asked;
+    printf("%-14s %6.1f MB  %s\n%-14s %9s  %s%s\n", set->name, (double)lksi_set_nbytes(set) / 1e6, set->title, "", "",
+           directory, lksi_file_exists(directory) ? "" : " (not there)");
+    return LKS_OK;
+}
+
+/* Goes through all sets, so that one run tells of every one. */
+static int for_each(const request *asked, action act) {
+    char directory[PATH_NBYTES];
+    int exit_status = 0;
+    for (int i = 0; i < asked->n_sets; i++) {
+        lks_status status = find_directory(asked, asked->sets[i], directory);
+        if (status == LKS_OK) status = act(asked, asked->sets[i], directory);
+        if (status == LKS_OK) continue;
+        fprintf(stderr, "lockstep data: %s\n", lks_error_text());
+        exit_status = 1;
+    }
+    return exit_status;
+}
+
+static int run(int argc, char **argv) {
+    request asked = {.n_sets = 0};
+    if (argc < 2) return refuse("get, verify or list? see lockstep help data");
+    bool is_get = strcmp(argv[1], "get") == 0, is_list = strcmp(argv[1], "list") == 0;
+    if (!is_get && !is_list && strcmp(argv[1], "verify") != 0)
+        return refuse("'%s': get, verify or list was expected; see lockstep help data", argv[1]);
+    int refused = parse(argc - 2, argv + 2, &asked);
+    if (refused != 0) return refused;
+    if (asked.is_forced && !is_get) return refuse("--force goes with get alone");
+    if (is_list && asked.n_sets > 0) return refuse("list takes no names");
+    if (!is_list && asked.n_sets == 0) return refuse("which data sets? see lockstep data list");
+    for (int i = 0; is_list && lksi_set_at(i) != NULL; i++) asked.sets[asked.n_sets++] = lksi_set_at(i);
+    return for_each(&asked, is_get ? get : is_list ? list : verify);
+}
+
+const lksi_command lksi_command_data = {
+    .name = "data", .summary = "download data sets, and check them", .help = help_text, .run = run};

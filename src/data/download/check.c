@@ -1,0 +1,117 @@
+/* Whether what lies in a directory, or came from a mirror, is what the catalogue says. */
+#include "data/download/download.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+enum { PATH_NBYTES = 4096, PIECE_NBYTES = 1 << 17 };
+
+/* A file read as it is, or unpacked where it is packed. */
+typedef struct source {
+    const char *path;
+    FILE *raw;
+    gzFile unpacked;
+} source;
+
+static lks_status open_source(source *from, const char *path, bool is_raw) {
+    struct stat info;
+    *from = (source){.path = path};
+    if (stat(path, &info) != 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
+    if (is_raw)
+        from->raw = fopen(path, "rbe");
+    else
+        from->unpacked = gzopen(path, "rbe");
+    if (from->raw == NULL && from->unpacked == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (from->unpacked != NULL) gzbuffer(from->unpacked, PIECE_NBYTES);
+    return LKS_OK;
+}
+
+static void close_source(source *from) {
+    if (from->raw != NULL) fclose(from->raw);
+    if (from->unpacked != NULL) gzclose(from->unpacked);
+}
+
+static int read_piece(source *from, void *piece) {
+    return from->raw != NULL ? (int)fread(piece, 1, PIECE_NBYTES, from->raw)
+                             : gzread(from->unpacked, piece, PIECE_NBYTES);
+}
+
+/* Reading that ended early looks like the end of the file until it is asked. */
+static lks_status check_end(const source *from) {
+    int code = Z_OK;
+    if (from->raw != NULL)
+        return ferror(from->raw) ? lksi_error(LKS_ERR_FILE, "%s: cannot be read to its end", from->path) : LKS_OK;
+    const char *reason = gzerror(from->unpacked, &code);
+    if (code == Z_OK || code == Z_STREAM_END) return LKS_OK;
+    if (code == Z_ERRNO) return lksi_error(LKS_ERR_FILE, "%s: %s", from->path, strerror(errno));
+    return lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", from->path, code == Z_BUF_ERROR ? "truncated" : reason);
+}
+
+/* Reads on to one piece more than max_nbytes at most: what is longer is wrong anyway. */
+static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, lksi_progress *progress, char hex[65],
+                            int64_t *nbytes) {
+    unsigned char piece[PIECE_NBYTES];
+    source from;
+    lksi_sha256 *hash;
+    LKS_TRY(open_source(&from, path, is_raw));
+    lks_status status = lksi_sha256_create(&hash);
+    if (status != LKS_OK) goto close_file;
+    int n_read;
+    *nbytes = 0;
+    while (*nbytes <= max_nbytes && (n_read = read_piece(&from, piece)) > 0) {
+        lksi_sha256_update(hash, piece, (size_t)n_read);
+        *nbytes += n_read;
+        if (progress != NULL) (void)lksi_progress_tick(progress, *nbytes);
+    }
+    lksi_sha256_finish(hash, hex);
+    status = check_end(&from);
+close_file:
+    close_source(&from);
+    return status;
+}
+
+/* DIRECTORY/NAME, or of what may also lie there unpacked that one, which readers prefer. */
+static bool find(const lksi_content *content, const char *directory, char *path, size_t path_nbytes) {
+    size_t length = strlen(content->name);
+    if (length > 3 && strcmp(content->name + length - 3, ".gz") == 0) {
+        snprintf(path, path_nbytes, "%s/%.*s", directory, (int)(length - 3), content->name);
+        if (lksi_file_exists(path)) return true;
+    }
+    snprintf(path, path_nbytes, "%s/%s", directory, content->name);
+    return lksi_file_exists(path);
+}
+
+lksi_presence lksi_content_check(const lksi_content *content, const char *directory, bool verifies,
+                                 lksi_progress *progress) {
+    char path[PATH_NBYTES], hex[65];
+    int64_t nbytes;
+    if (!find(content, directory, path, sizeof path)) {
+        (void)lksi_error(LKS_ERR_FILE, "%s: no such file", path);
+        return LKSI_MISSING;
+    }
+    if (!verifies) return LKSI_PRESENT;
+    if (hash_file(path, false, content->nbytes, progress, hex, &nbytes) != LKS_OK) return LKSI_DIFFERENT;
+    if (nbytes == content->nbytes && strcmp(hex, content->sha256) == 0) return LKSI_PRESENT;
+    if (nbytes > content->nbytes)
+        (void)lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %lld bytes expected", path,
+                         (long long)content->nbytes);
+    else
+        (void)lksi_error(LKS_ERR_FORMAT, "%s: %lld bytes with SHA-256 %s; expected are %lld with %s", path,
+                         (long long)nbytes, hex, (long long)content->nbytes, content->sha256);
+    return LKSI_DIFFERENT;
+}
+
+/* Of an archive all bytes count; of a single file what is in it, however it was packed. */
+lks_status lksi_download_check(const lksi_download *download, const char *path, lksi_progress *progress,
+                               bool *is_right) {
+    bool is_archive = download->archive_root != NULL;
+    int64_t wanted = is_archive ? download->nbytes : download->contents->nbytes, nbytes;
+    char hex[65];
+    lks_status status = hash_file(path, is_archive, wanted, progress, hex, &nbytes);
+    const char *sha256 = is_archive ? download->sha256 : download->contents->sha256;
+    *is_right = status == LKS_OK && nbytes == wanted && strcmp(hex, sha256) == 0;
+    return status == LKS_ERR_FORMAT ? LKS_OK : status; /* damaged: not right */
+}

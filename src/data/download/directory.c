@@ -1,0 +1,36 @@
+/* Where data sets lie when nobody says where. */
+#include "data/download/download.h"
+
+#include <stdlib.h>
+
+static const char *variable(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static const char *directory_name(const char *name) {
+    const lksi_set *set = lksi_set_find(name);
+    return set != NULL ? set->directory : name;
+}
+
+lks_status lks_data_directory(const char *name, char *directory, size_t directory_nbytes) {
+    const char *const places[][2] = {{variable("LOCKSTEP_DATA"), ""},
+                                     {variable("XDG_CACHE_HOME"), "/lockstep/data"},
+                                     {variable("HOME"), "/.cache/lockstep/data"}};
+    enum { N_PLACES = sizeof places / sizeof *places };
+    char path[4096], first[4096] = "";
+    bool is_there = false;
+    for (int i = 0; i < N_PLACES && !is_there; i++) {
+        if (places[i][0] == NULL) continue;
+        if (i == N_PLACES - 1 && places[i - 1][0] != NULL) break; /* XDG_CACHE_HOME stands in for ~/.cache */
+        int length = snprintf(path, sizeof path, "%s%s/%s", places[i][0], places[i][1], directory_name(name));
+        if (length >= (int)sizeof path || (size_t)length >= directory_nbytes)
+            return lksi_error(LKS_ERR_ARGUMENT, "the path of %s is longer than %zu bytes", name, directory_nbytes - 1);
+        is_there = lksi_file_exists(path);
+        if (is_there || first[0] == '\0') snprintf(first, sizeof first, "%s", path);
+    }
+    if (first[0] == '\0')
+        return lksi_error(LKS_ERR_ARGUMENT, "no place for data: LOCKSTEP_DATA, XDG_CACHE_HOME and HOME are not set");
+    snprintf(directory, directory_nbytes, "%s", first);
+    return LKS_OK;
+}

@@ -1,0 +1,119 @@
+/* One file from the first of its mirrors that has it.
+ *
+ * What came before a connection broke, or the program was killed, is kept and only the rest asked for, of whatever
+ * mirror; the SHA-256 at the end tells whether the pieces fit together, so no server's word (ETag, Last-Modified) is
+ * needed. Where they do not, the file is fetched anew, once. */
+#include "data/download/download.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const lksi_fetch_limits lksi_default_limits = {.connect_ms = 15000, .stall_s = 30, .backoff_ms = 500, .n_tries = 4};
+
+enum { URL_NBYTES = 2048 };
+
+static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
+
+static lks_status start_anew(lksi_transfer *transfer) {
+    transfer->offset = 0;
+    return ftruncate(transfer->descriptor, 0) == 0 ? LKS_OK : fail(transfer->path);
+}
+
+/* False where the work is to be given up. */
+static bool wait_before(lksi_transfer *transfer, int n_failed) {
+    int64_t until_ns = lksi_now_ns() + (transfer->limits->backoff_ms << (n_failed - 1)) * 1000000;
+    while (lksi_now_ns() < until_ns) {
+        if (!lksi_progress_tick(transfer->progress, transfer->offset)) return false;
+        lksi_sleep_ns(50 * 1000000);
+    }
+    return true;
+}
+
+/* What there is to say of a file that is none of ours. */
+static lks_status examine(const lksi_download *download, lksi_transfer *transfer, bool *is_right) {
+    LKS_TRY(lksi_download_check(download, transfer->path, transfer->progress, is_right));
+    if (!*is_right)
+        snprintf(transfer->reason, sizeof transfer->reason,
+                 "another file: %lld bytes, whose SHA-256 is not the one expected", (long long)transfer->offset);
+    return LKS_OK;
+}
+
+/* Tries as long as bytes come. An error is one of this side; *outcome is LKSI_GOT_ALL or LKSI_REFUSED. */
+static lks_status try_mirror(const lksi_download *download, lksi_transfer *transfer, const char *url,
+                             lksi_outcome *outcome) {
+    int n_failed = 0;
+    int64_t most = transfer->offset;
+    for (bool is_anew = false;;) {
+        transfer->begun_at = 0;
+        *outcome = lksi_transfer_run(transfer, url);
+        if (*outcome == LKSI_GIVEN_UP) return lksi_error(LKS_ERR_FILE, "%s: %s", download->name, transfer->reason);
+        if (*outcome == LKSI_GOT_ALL || transfer->offset == transfer->max_nbytes) {
+            bool is_right, was_whole = transfer->begun_at == 0;
+            LKS_TRY(examine(download, transfer, &is_right));
+            *outcome = is_right ? LKSI_GOT_ALL : LKSI_REFUSED;
+            if (is_right) return LKS_OK;
+            LKS_TRY(start_anew(transfer));
+            if (was_whole || is_anew) return LKS_OK;
+            is_anew = true;
+            continue;
+        }
+        if (*outcome == LKSI_REFUSED) return LKS_OK;
+        n_failed = transfer->offset > most ? 1 : n_failed + 1;
+        if (transfer->offset > most) most = transfer->offset;
+        *outcome = LKSI_REFUSED;
+        if (n_failed >= transfer->limits->n_tries) return LKS_OK;
+        if (!wait_before(transfer, n_failed)) return lksi_error(LKS_ERR_STATE, "%s: given up", download->name);
+    }
+}
+
+static lks_status try_mirrors(const lksi_download *download, const char *const *mirrors, lksi_transfer *transfer) {
+    char url[URL_NBYTES], reasons[1024] = "";
+    for (; *mirrors != NULL; mirrors++) {
+        lksi_outcome outcome;
+        if (snprintf(url, sizeof url, "%s/%s", *mirrors, download->name) >= (int)sizeof url)
+            return lksi_error(LKS_ERR_ARGUMENT, "a mirror's address of more than %d bytes: %.64s...", URL_NBYTES,
+                              *mirrors);
+        LKS_TRY(try_mirror(download, transfer, url, &outcome));
+        if (outcome == LKSI_GOT_ALL) {
+            lksi_progress_say(transfer->progress, "%s: %lld bytes from %s", download->name, (long long)transfer->offset,
+                              url);
+            return LKS_OK;
+        }
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof reasons - used, "%s%.300s: %s", used > 0 ? "; " : "", url, transfer->reason);
+    }
+    return lksi_error(LKS_ERR_FILE, "%s cannot be downloaded: %s", download->name, reasons);
+}
+
+/* How much of the file is here already; what is longer than the whole is none of it. */
+static lks_status look_at(const lksi_download *download, lksi_transfer *transfer, bool *is_complete) {
+    struct stat info;
+    *is_complete = false;
+    if (fstat(transfer->descriptor, &info) != 0) return fail(transfer->path);
+    transfer->offset = info.st_size;
+    if (info.st_size > transfer->max_nbytes) return start_anew(transfer);
+    if (info.st_size < transfer->max_nbytes) return LKS_OK;
+    LKS_TRY(lksi_download_check(download, transfer->path, transfer->progress, is_complete));
+    return *is_complete ? LKS_OK : start_anew(transfer);
+}
+
+lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors, const char *path,
+                      const lksi_fetch_limits *limits, lksi_progress *progress) {
+    LKS_TRY(lksi_transfer_available());
+    lksi_transfer transfer = {.path = path, .max_nbytes = download->nbytes, .limits = limits, .progress = progress};
+    transfer.descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (transfer.descriptor < 0) return fail(path);
+    bool is_complete;
+    lks_status status = look_at(download, &transfer, &is_complete);
+    if (status == LKS_OK && !is_complete) {
+        lksi_progress_begin(progress, download->name, transfer.offset, download->nbytes);
+        status = try_mirrors(download, mirrors, &transfer);
+    }
+    if (status == LKS_OK && fsync(transfer.descriptor) != 0) status = fail(path);
+    close(transfer.descriptor);
+    if (status != LKS_OK && transfer.offset == 0) unlink(path); /* nothing to go on from */
+    return status;
+}

@@ -1,0 +1,178 @@
+/* A data set into its directory, by one process.
+ *
+ *     directory is not there             directory is there
+ *     PARENT/.NAME.lockstep-download/    DIRECTORY/.lockstep-download/    what came so far; stays after an error
+ *     PARENT/.NAME.lockstep-new/         DIRECTORY/.lockstep-new/         the files, once all have come
+ *     PARENT/.NAME.lockstep-lock         DIRECTORY/.lockstep-lock         who is at it
+ *
+ * Then the new directory is renamed, or its files are, each over the one it replaces: a reader sees none or all of a
+ * new set, and never a part of a file. */
+#include "data/download/download.h"
+#include "data/download/place.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct errand {
+    const lksi_set *set;
+    const char *directory;
+    const lksi_get_options *options;
+    lksi_progress *progress;
+    lksi_place *place;
+} errand;
+
+/* What of the set is there: its first file that is missing or differs is in the error text. */
+typedef struct inventory {
+    int n_present, n_missing, n_different;
+    char different[512]; /* the first that differs, in words */
+} inventory;
+
+static void take_inventory(const lksi_set *set, const char *directory, bool verifies, lksi_progress *progress,
+                           inventory *found) {
+    *found = (inventory){.n_present = 0};
+    for (int i = 0; i < set->n_downloads; i++)
+        for (int j = 0; j < set->downloads[i].n_contents; j++) {
+            const lksi_content *content = &set->downloads[i].contents[j];
+            lksi_presence presence = lksi_content_check(content, directory, verifies, progress);
+            if (presence == LKSI_DIFFERENT && found->n_different == 0)
+                snprintf(found->different, sizeof found->different, "%s", lks_error_text());
+            found->n_present += presence == LKSI_PRESENT;
+            found->n_missing += presence == LKSI_MISSING;
+            found->n_different += presence == LKSI_DIFFERENT;
+        }
+}
+
+static bool is_complete(const inventory *found) { return found->n_missing == 0 && found->n_different == 0; }
+
+lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_progress *progress) {
+    for (int i = 0; i < set->n_downloads; i++)
+        for (int j = 0; j < set->downloads[i].n_contents; j++) {
+            lksi_presence presence = lksi_content_check(&set->downloads[i].contents[j], directory, true, progress);
+            if (presence == LKSI_MISSING) return LKS_ERR_FILE;
+            if (presence == LKSI_DIFFERENT) return LKS_ERR_FORMAT;
+        }
+    return LKS_OK;
+}
+
+/* What the user has there is not touched without being told to, nor mixed with files of ours. */
+static lks_status check_replaceable(const errand *e, const inventory *found) {
+    if (found->n_different > 0 && !e->options->replaces)
+        return lksi_error(LKS_ERR_FORMAT, "%s; it is replaced where that is asked for (--force)", found->different);
+    if (found->n_present + found->n_different == 0 && lksi_place_has_files(e->directory))
+        return lksi_error(LKS_ERR_FILE, "%s: holds other files, and none of %s", e->directory, e->set->name);
+    return LKS_OK;
+}
+
+/* $LOCKSTEP_DATA_MIRROR/<name> alone, where that is set. */
+static lks_status find_mirrors(const lksi_set *set, char own[2048], const char *own_list[2],
+                               const char *const **mirrors) {
+    enum { OWN_NBYTES = 2048 };
+    const char *address = getenv("LOCKSTEP_DATA_MIRROR");
+    *mirrors = set->mirrors;
+    if (address == NULL || address[0] == '\0') return LKS_OK;
+    size_t length = strlen(address);
+    while (length > 0 && address[length - 1] == '/') length--;
+    if (snprintf(own, OWN_NBYTES, "%.*s/%s", (int)length, address, set->name) >= OWN_NBYTES)
+        return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_DATA_MIRROR: an address of more than %d bytes", OWN_NBYTES);
+    own_list[0] = own;
+    own_list[1] = NULL;
+    *mirrors = own_list;
+    return LKS_OK;
+}
+
+static bool is_needed(const errand *e, const lksi_download *download) {
+    for (int i = 0; i < download->n_contents; i++)
+        if (lksi_content_check(&download->contents[i], e->directory, e->options->verifies, e->progress) != LKSI_PRESENT)
+            return true;
+    return false;
+}
+
+static lks_status fetch_all(const errand *e) {
+    char own[2048], path[LKSI_PATH_NBYTES];
+    const char *own_list[2], *const *mirrors;
+    const lksi_fetch_limits *limits = e->options->limits != NULL ? e->options->limits : &lksi_default_limits;
+    LKS_TRY(find_mirrors(e->set, own, own_list, &mirrors));
+    for (int i = 0; i < e->set->n_downloads; i++) {
+        const lksi_download *download = &e->set->downloads[i];
+        if (!is_needed(e, download)) continue;
+        if (download->archive_root != NULL) LKS_TRY(lksi_unpack_available()); /* before the long download */
+        LKS_TRY(lksi_place_path(path, e->place->downloads, download->name));
+        LKS_TRY(lksi_fetch(download, mirrors, path, limits, e->progress));
+    }
+    return LKS_OK;
+}
+
+/* An archive may have a few small files besides the contents: a readme, a list of names. */
+static int64_t most_unpacked(const lksi_download *download) {
+    int64_t nbytes = 1 << 20;
+    for (int i = 0; i < download->n_contents; i++) nbytes += download->contents[i].nbytes;
+    return nbytes;
+}
+
+/* Fills the new directory with what was downloaded. */
+static lks_status stage(const errand *e, const lksi_download *download) {
+    char from[LKSI_PATH_NBYTES], to[LKSI_PATH_NBYTES];
+    inventory found;
+    LKS_TRY(lksi_place_path(from, e->place->downloads, download->name));
+    if (!lksi_file_exists(from)) return LKS_OK;
+    if (download->archive_root == NULL) {
+        LKS_TRY(lksi_place_path(to, e->place->staged, download->name));
+        return lksi_place_move(from, to);
+    }
+    LKS_TRY(lksi_unpack(from, download->archive_root, e->place->staged, most_unpacked(download), e->progress));
+    lksi_set only = {.downloads = download, .n_downloads = 1};
+    take_inventory(&only, e->place->staged, true, e->progress, &found);
+    if (found.n_missing > 0)
+        return lksi_error(LKS_ERR_FORMAT, "%s: %d of the archive's %d files are missing", download->name,
+                          found.n_missing, download->n_contents);
+    return found.n_different > 0 ? lksi_error(LKS_ERR_FORMAT, "%s", found.different) : LKS_OK;
+}
+
+static lks_status stage_all(const errand *e) {
+    LKS_TRY(lksi_place_remove(e->place->staged)); /* of one that was killed */
+    LKS_TRY(lksi_place_make(e->place->staged));
+    for (int i = 0; i < e->set->n_downloads; i++) LKS_TRY(stage(e, &e->set->downloads[i]));
+    return lksi_place_install(e->place);
+}
+
+/* With the lock held. What was downloaded stays after an error, for the next time. */
+static lks_status get_locked(const errand *e, bool *was_there) {
+    inventory found;
+    take_inventory(e->set, e->directory, e->options->verifies, e->progress, &found);
+    *was_there = is_complete(&found); /* another one may have been at it */
+    if (*was_there) return LKS_OK;
+    LKS_TRY(check_replaceable(e, &found));
+    LKS_TRY(lksi_place_make(e->place->downloads));
+    lks_status status = fetch_all(e);
+    if (status == LKS_OK) status = stage_all(e);
+    if (status == LKS_OK) return lksi_place_remove(e->place->downloads);
+    char text[1024]; /* the first error is the one to tell */
+    snprintf(text, sizeof text, "%s", lks_error_text());
+    (void)lksi_place_remove(e->place->staged);
+    (void)rmdir(e->place->downloads); /* where nothing came */
+    return lksi_error(status, "%s", text);
+}
+
+lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_options *options,
+                    lksi_progress *progress, bool *was_there) {
+    enum { MINUTE_MS = 60000 };
+    inventory found;
+    take_inventory(set, directory, options->verifies, progress, &found);
+    *was_there = is_complete(&found);
+    if (*was_there) return LKS_OK;
+    lksi_place place;
+    lksi_lock *lock;
+    errand e = {.set = set, .directory = directory, .options = options, .progress = progress, .place = &place};
+    LKS_TRY(check_replaceable(&e, &found));
+    LKS_TRY(lksi_transfer_available());
+    LKS_TRY(lksi_place_find(&place, directory));
+    lksi_lock_options lock_options = {.timeout_ms = options->lock_timeout_ms > 0 ? options->lock_timeout_ms : MINUTE_MS,
+                                      .purpose = set->name};
+    LKS_TRY(lksi_lock_acquire(&lock, place.lock, &lock_options, progress));
+    progress->lock = lksi_lock_descriptor(lock);
+    lks_status status = get_locked(&e, was_there);
+    progress->lock = -1;
+    lksi_lock_release(lock);
+    return status;
+}

@@ -1,0 +1,166 @@
+/* One process at a time, of this host and of others that see the same directory.
+ *
+ * The lock is a file with flock on it, which ends with its process, however that ends. Where the file system has no
+ * flock it is the file's being there, made by one alone; then it says who made it, and is taken away from a process of
+ * this host that is gone, or from one of another host that gave no sign of life for as long as the deadline. A sign of
+ * life is the file's time, which the holder sets every second: only its change counts, since hosts' clocks differ. */
+#define _GNU_SOURCE /* flock */
+#include "data/download/download.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct lksi_lock {
+    int descriptor;
+    char *path;
+};
+
+enum { HOST_NBYTES = 128 };
+static const int64_t POLL_NS = 100 * 1000000;
+
+/* The file's name may have gone to another file between opening and locking it. */
+static bool is_still_named(int descriptor, const char *path) {
+    struct stat held, named;
+    return fstat(descriptor, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
+
+static void write_owner(int descriptor) {
+    char host[HOST_NBYTES] = "?", text[HOST_NBYTES + 32];
+    (void)gethostname(host, sizeof host - 1);
+    int length = snprintf(text, sizeof text, "%s %ld\n", host, (long)getpid());
+    if (ftruncate(descriptor, 0) == 0 && pwrite(descriptor, text, (size_t)length, 0) != length)
+        (void)ftruncate(descriptor, 0); /* nobody's name is better than half of one */
+}
+
+typedef struct owner {
+    char host[HOST_NBYTES];
+    long pid;
+} owner;
+
+static void read_owner(const char *path, owner *who) {
+    *who = (owner){.host = "?"};
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return;
+    if (fscanf(file, "%127s %ld", who->host, &who->pid) != 2) *who = (owner){.host = "?"};
+    fclose(file);
+}
+
+static bool has_ended(const owner *who) {
+    char host[HOST_NBYTES] = "";
+    (void)gethostname(host, sizeof host - 1);
+    return who->pid > 0 && strcmp(host, who->host) == 0 && kill((pid_t)who->pid, 0) != 0 && errno == ESRCH;
+}
+
+/* What became of one try. */
+typedef enum attempt { TAKEN, HELD, WITHOUT_FLOCK, FAILED } attempt;
+
+static attempt try_flock(const char *path, int *descriptor) {
+    *descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (*descriptor < 0) return FAILED;
+    bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;
+    if (is_locked && is_still_named(*descriptor, path)) return TAKEN;
+    bool has_flock = is_locked || errno == EWOULDBLOCK || errno == EINTR;
+    attempt result = has_flock ? HELD : WITHOUT_FLOCK;
+    close(*descriptor);
+    if (result == WITHOUT_FLOCK) unlink(path); /* nobody can hold it */
+    return result;
+}
+
+static attempt try_exclusive(const char *path, int *descriptor) {
+    owner who;
+    *descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (*descriptor >= 0) return TAKEN;
+    if (errno != EEXIST) return FAILED;
+    read_owner(path, &who);
+    if (has_ended(&who)) unlink(path);
+    return HELD;
+}
+
+/* Waiting for another, and since when without a sign of life. */
+typedef struct waiting {
+    struct timespec sign;
+    int64_t since_ns;
+    bool is_told;
+} waiting;
+
+static bool is_overdue(waiting *w, const char *path, int64_t timeout_ms) {
+    struct stat info = {0};
+    int64_t now_ns = lksi_now_ns();
+    bool is_there = stat(path, &info) == 0;
+    if (w->since_ns == 0 || !is_there || info.st_mtim.tv_sec != w->sign.tv_sec ||
+        info.st_mtim.tv_nsec != w->sign.tv_nsec) {
+        w->since_ns = now_ns;
+        w->sign = info.st_mtim;
+    }
+    return now_ns - w->since_ns > timeout_ms * 1000000;
+}
+
+static lks_status overdue(const char *path, const lksi_lock_options *options) {
+    owner who;
+    read_owner(path, &who);
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: pid %ld on %s is at it, and gave no sign of life for %.3g s",
+                      options->purpose, who.pid, who.host, (double)options->timeout_ms / 1000);
+}
+
+static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_options *options,
+                           lksi_progress *progress) {
+    waiting w = {.since_ns = 0};
+    bool is_exclusive = options->is_exclusive;
+    for (;;) {
+        attempt result = is_exclusive ? try_exclusive(path, descriptor) : try_flock(path, descriptor);
+        if (result == TAKEN) return LKS_OK;
+        if (result == FAILED) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+        if (result == WITHOUT_FLOCK) {
+            is_exclusive = true;
+            continue;
+        }
+        if (is_overdue(&w, path, options->timeout_ms)) {
+            if (!is_exclusive) return overdue(path, options);
+            unlink(path);
+            w.since_ns = 0;
+        }
+        if (!w.is_told) {
+            owner who;
+            read_owner(path, &who);
+            lksi_progress_say(progress, "%s: waiting for pid %ld on %s, which is at it", options->purpose, who.pid,
+                              who.host);
+            w.is_told = true;
+        }
+        if (!lksi_progress_tick(progress, 0)) return lksi_error(LKS_ERR_STATE, "%s: given up", options->purpose);
+        lksi_sleep_ns(POLL_NS);
+    }
+}
+
+lks_status lksi_lock_acquire(lksi_lock **lock, const char *path, const lksi_lock_options *options,
+                             lksi_progress *progress) {
+    lksi_lock *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    created->path = lksi_strdup(path);
+    lks_status status = created->path != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    if (status == LKS_OK) status = wait_for(&created->descriptor, path, options, progress);
+    if (status != LKS_OK) {
+        lksi_free(created->path);
+        lksi_free(created);
+        return status;
+    }
+    write_owner(created->descriptor);
+    *lock = created;
+    return LKS_OK;
+}
+
+int lksi_lock_descriptor(const lksi_lock *lock) { return lock->descriptor; }
+
+/* Its name goes first: whoever waits on the nameless file sees that, and makes a new one. */
+void lksi_lock_release(lksi_lock *lock) {
+    if (lock == NULL) return;
+    if (is_still_named(lock->descriptor, lock->path)) unlink(lock->path);
+    close(lock->descriptor);
+    lksi_free(lock->path);
+    lksi_free(lock);
+}

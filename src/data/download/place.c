@@ -1,0 +1,156 @@
+/* Directories: where a set is made, and how it comes to where it is read. */
+#include "data/download/place.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
+
+lks_status lksi_place_path(char path[LKSI_PATH_NBYTES], const char *directory, const char *name) {
+    int length = snprintf(path, LKSI_PATH_NBYTES, "%s/%s", directory, name);
+    return length < LKSI_PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
+}
+
+lks_status lksi_place_make(const char *directory) {
+    struct stat info;
+    if (mkdir(directory, 0777) == 0) return LKS_OK;
+    if (errno != EEXIST) return fail(directory);
+    if (lstat(directory, &info) == 0 && S_ISDIR(info.st_mode)) return LKS_OK;
+    errno = ENOTDIR;
+    return fail(directory);
+}
+
+/* All directories that `path` names before its last '/'. */
+static lks_status make_parents(const char *path) {
+    char parent[LKSI_PATH_NBYTES];
+    struct stat info;
+    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
+        if (mkdir(parent, 0777) == 0 || (stat(parent, &info) == 0 && S_ISDIR(info.st_mode))) continue;
+        return fail(parent);
+    }
+    return LKS_OK;
+}
+
+/* PREFIXdownload, PREFIXnew, PREFIXlock. */
+static lks_status name_places(lksi_place *place, const char *prefix) {
+    const char *const names[] = {"download", "new", "lock"};
+    char *const paths[] = {place->downloads, place->staged, place->lock};
+    for (int i = 0; i < 3; i++)
+        if (snprintf(paths[i], LKSI_PATH_NBYTES, "%s%s", prefix, names[i]) >= LKSI_PATH_NBYTES)
+            return lksi_error(LKS_ERR_FILE, "%s: path is too long", place->directory);
+    return LKS_OK;
+}
+
+static lks_status find_existing(lksi_place *place, const char *directory) {
+    char prefix[LKSI_PATH_NBYTES];
+    struct stat info;
+    if (stat(directory, &info) != 0) return fail(directory);
+    if (!S_ISDIR(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", directory);
+    place->is_there = true;
+    if (realpath(directory, place->directory) == NULL) return fail(directory);
+    LKS_TRY(lksi_place_path(prefix, place->directory, ".lockstep-"));
+    return name_places(place, prefix);
+}
+
+static lks_status find_new(lksi_place *place, const char *directory) {
+    char parent[LKSI_PATH_NBYTES], real[LKSI_PATH_NBYTES], prefix[LKSI_PATH_NBYTES];
+    LKS_TRY(make_parents(directory));
+    const char *slash = strrchr(directory, '/'), *name = slash != NULL ? slash + 1 : directory;
+    if (slash == NULL)
+        snprintf(parent, sizeof parent, ".");
+    else
+        snprintf(parent, sizeof parent, "%.*s", slash == directory ? 1 : (int)(slash - directory), directory);
+    if (realpath(parent, real) == NULL) return fail(parent);
+    LKS_TRY(lksi_place_path(place->directory, real, name));
+    if (snprintf(prefix, sizeof prefix, "%s/.%s.lockstep-", real, name) >= (int)sizeof prefix)
+        return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
+    return name_places(place, prefix);
+}
+
+lks_status lksi_place_find(lksi_place *place, const char *directory) {
+    char bare[LKSI_PATH_NBYTES];
+    size_t length = strlen(directory);
+    *place = (lksi_place){.is_there = false};
+    if (length == 0 || length >= sizeof bare)
+        return lksi_error(LKS_ERR_FILE, "a directory's path of %zu bytes cannot be", length);
+    while (length > 1 && directory[length - 1] == '/') length--;
+    memcpy(bare, directory, length);
+    bare[length] = '\0';
+    return lksi_file_exists(bare) ? find_existing(place, bare) : find_new(place, bare);
+}
+
+bool lksi_place_has_files(const char *directory) {
+    DIR *stream = opendir(directory);
+    bool has_files = false;
+    if (stream == NULL) return false;
+    for (struct dirent *entry; !has_files && (entry = readdir(stream)) != NULL;) has_files = entry->d_name[0] != '.';
+    closedir(stream);
+    return has_files;
+}
+
+lks_status lksi_place_move(const char *from, const char *to) { return rename(from, to) == 0 ? LKS_OK : fail(to); }
+
+typedef lks_status (*file_function)(const char *path, const char *name, const lksi_place *place);
+
+static lks_status for_each_file(const char *directory, file_function function, const lksi_place *place) {
+    char path[LKSI_PATH_NBYTES];
+    DIR *stream = opendir(directory);
+    if (stream == NULL) return fail(directory);
+    lks_status status = LKS_OK;
+    for (struct dirent *entry; status == LKS_OK && (entry = readdir(stream)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        status = lksi_place_path(path, directory, entry->d_name);
+        if (status == LKS_OK) status = function(path, entry->d_name, place);
+    }
+    closedir(stream);
+    return status;
+}
+
+static lks_status remove_file(const char *path, const char *name, const lksi_place *place) {
+    (void)name, (void)place;
+    return unlink(path) == 0 ? LKS_OK : fail(path);
+}
+
+lks_status lksi_place_remove(const char *directory) {
+    if (!lksi_file_exists(directory)) return LKS_OK;
+    LKS_TRY(for_each_file(directory, remove_file, NULL));
+    return rmdir(directory) == 0 ? LKS_OK : fail(directory);
+}
+
+/* NAME.gz takes the place of NAME too, which would be read in its stead. */
+static lks_status install_file(const char *path, const char *name, const lksi_place *place) {
+    char target[LKSI_PATH_NBYTES];
+    LKS_TRY(lksi_place_path(target, place->directory, name));
+    LKS_TRY(lksi_place_move(path, target));
+    size_t length = strlen(target);
+    if (length > 3 && strcmp(target + length - 3, ".gz") == 0) {
+        target[length - 3] = '\0';
+        if (unlink(target) != 0 && errno != ENOENT) return fail(target);
+    }
+    return LKS_OK;
+}
+
+/* So that after a power failure too the directory has all or nothing. */
+static void sync_directory(const char *path) {
+    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) return;
+    (void)fsync(descriptor);
+    close(descriptor);
+}
+
+lks_status lksi_place_install(const lksi_place *place) {
+    sync_directory(place->staged);
+    if (!place->is_there) {
+        if (rename(place->staged, place->directory) == 0) return LKS_OK;
+        if (errno != EEXIST && errno != ENOTEMPTY) return fail(place->directory); /* else someone made it meanwhile */
+    }
+    LKS_TRY(for_each_file(place->staged, install_file, place));
+    sync_directory(place->directory);
+    return rmdir(place->staged) == 0 ? LKS_OK : fail(place->staged);
+}

@@ -1,0 +1,47 @@
+/* Tells the user, the ranks that wait and those outside that want the same lock how far a download is. */
+#include "data/download/download.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const int64_t MEGABYTE = 1000000, SECOND_NS = 1000000000;
+
+void lksi_progress_begin(lksi_progress *progress, const char *what, int64_t nbytes_done, int64_t total_nbytes) {
+    progress->what = what;
+    progress->begun_nbytes = nbytes_done;
+    progress->total_nbytes = total_nbytes;
+    progress->begun_ns = lksi_now_ns();
+    progress->drawn_ns = 0;
+}
+
+/* One line that is written over and over. */
+static void draw(lksi_progress *progress, int64_t nbytes_done, int64_t now_ns) {
+    if (!progress->is_shown || progress->what == NULL || now_ns - progress->drawn_ns < SECOND_NS / 5) return;
+    if (!isatty(STDERR_FILENO)) return;
+    progress->drawn_ns = now_ns;
+    double seconds = (double)(now_ns - progress->begun_ns + 1) / (double)SECOND_NS;
+    fprintf(stderr, "\r\x1b[K%s: %.1f of %.1f MB, %.1f MB/s", progress->what, (double)nbytes_done / (double)MEGABYTE,
+            (double)progress->total_nbytes / (double)MEGABYTE,
+            (double)(nbytes_done - progress->begun_nbytes) / (double)MEGABYTE / seconds);
+    fflush(stderr);
+}
+
+bool lksi_progress_tick(lksi_progress *progress, int64_t nbytes_done) {
+    int64_t now_ns = lksi_now_ns();
+    if (progress->lock >= 0 && now_ns - progress->touched_ns >= SECOND_NS) {
+        progress->touched_ns = now_ns;
+        (void)futimens(progress->lock, NULL);
+    }
+    draw(progress, nbytes_done, now_ns);
+    return atomic_load(&progress->is_cancelled) == 0;
+}
+
+void lksi_progress_say(lksi_progress *progress, const char *format, ...) {
+    if (!progress->is_shown) return;
+    va_list arguments;
+    va_start(arguments, format);
+    if (isatty(STDERR_FILENO)) fputs("\r\x1b[K", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
