@@ -87,6 +87,8 @@ static int check_request(lksi_run_request *request, const char *program) {
     if (job->as_threads && (job->prefix || job->log_dir != NULL))
         return lksi_run_refuse("%s needs ranks that are processes: threads share one output",
                                job->prefix ? "--prefix" : "--log-dir");
+    if (run->hosts_file != NULL && job->n_ranks > 0 && job->grains > 0 && job->grains % job->n_ranks != 0)
+        return lksi_run_refuse("--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     if (run->n_nodes > 0 || run->hosts_file != NULL) return 0; /* how many ranks there are the head knows */
     if (run->min_ranks > job->n_ranks)
         return lksi_run_refuse("--min-ranks %d: there are %d ranks", run->min_ranks, job->n_ranks);

@@ -2,6 +2,8 @@
 #include "launch/head_internal.h"
 #include "launch/plan.h"
 
+#include "comm/comm.h"
+
 #include <string.h>
 
 #define NS_PER_MS 1000000
@@ -119,20 +121,23 @@ static bool may_begin(const lksi_head *head) {
     return true;
 }
 
-void lksi_head_begin_if_possible(lksi_head *head) {
+/* Of all slots, or of those that were asked for, as many as the grains allow; the others' are spare from the start. */
+static void decide_wanted(lksi_head *head) {
     char text[128];
-    if (head->phase != LKSI_GATHERING) return;
-    if (may_begin(head)) {
-        if (head->generation == 0 && head->n_wanted == 0)
-            for (int i = 0; i < head->n_nodes; i++) head->n_wanted += head->nodes[i].n_slots;
+    int n_slots = head->n_wanted;
+    for (int i = 0; head->n_wanted == 0 && i < head->n_nodes; i++) n_slots += head->nodes[i].n_slots;
+    head->n_wanted = lksi_plan_size(n_slots, n_slots, 1, head->run->job.grains);
+    if (head->n_wanted >= head->run->min_ranks && head->n_wanted <= LKSI_MAX_RANKS) return;
+    snprintf(text, sizeof text, "%d ranks are fewer than --min-ranks %d, or more than %d", head->n_wanted,
+             head->run->min_ranks, LKSI_MAX_RANKS);
+    lksi_head_end(head, 2, text);
+}
+
+void lksi_head_begin_if_possible(lksi_head *head) {
+    if (head->phase == LKSI_GATHERING && may_begin(head)) {
+        if (head->generation == 0) decide_wanted(head);
         const int size = size_of_next(head);
-        if (head->generation == 0 && size != head->n_wanted) {
-            snprintf(text, sizeof text, "--grains %d, --min-ranks %d: %d ranks do not fit", head->run->job.grains,
-                     head->run->min_ranks, head->n_wanted);
-            lksi_head_end(head, 2, text);
-        } else if (size > 0) {
-            prepare(head, size);
-        }
+        if (size > 0 && head->phase == LKSI_GATHERING) prepare(head, size);
     }
     if (head->phase == LKSI_GATHERING && lksi_now_ns() >= head->gather_until_ns) give_up_gathering(head);
 }

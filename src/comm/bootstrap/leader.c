@@ -70,9 +70,12 @@ static void refuse(int connection, lks_status status) {
         (void)lksi_hand_over(connection, &verdict, sizeof verdict, -1);
 }
 
+/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only whether
+ * they are all on one host is something to agree on. */
 static lks_status check_size(const meeting *m, const lksi_hello *hello) {
     int local_size = m->is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
-    if (hello->size == m->met.size && hello->local_size == local_size) return LKS_OK;
+    const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
+    if (hello->size == m->met.size && agrees) return LKS_OK;
     if (m->is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
                           rank, hello->size, hello->local_size, m->met.size, local_size);
