@@ -1,5 +1,5 @@
 /* Before training: joining the world, and errors that one rank tells for all. */
-#include "trainer_run.h"
+#include "trainer_progress.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -60,11 +60,19 @@ static int directory_is_there(const char *path) {
     return 0;
 }
 
+/* Both, so that a run may be told to resume from what is not there yet. */
+static int run_directories_are_there(const trainer_flags *flags) {
+    char checkpoints[4096];
+    if (flags->run == NULL) return 1;
+    if (!directory_is_there(flags->run)) return 0;
+    trainer_checkpoint_directory(flags, checkpoints, sizeof checkpoints);
+    return flags->checkpoint_every == 0 || directory_is_there(checkpoints);
+}
+
 /* Found out before the training and not after it. */
 static int outputs_are_writable(const trainer_flags *flags) {
     return (flags->summary == NULL || file_is_writable(flags->summary, "summary")) &&
-           (flags->save == NULL || checkpoint_is_writable(flags->save)) &&
-           (flags->run == NULL || directory_is_there(flags->run));
+           (flags->save == NULL || checkpoint_is_writable(flags->save)) && run_directories_are_there(flags);
 }
 
 /* What the command line asks for instead of training: an exit code, or -1 to go on. */

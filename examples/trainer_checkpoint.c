@@ -1,24 +1,84 @@
-/* Checkpoints of the trainers: --init, --resume, --save. */
+/* Checkpoints of the trainers: --init, --resume, --save, --checkpoint-every. */
 #include "trainer_progress.h"
 
-lks_status trainer_checkpoint_begin(trainer_progress *p) {
-    if (p->flags->init != NULL) return lks_trainer_load_weights(p->trainer, p->flags->init);
-    if (p->flags->resume == NULL) return LKS_OK;
+#include <stdlib.h>
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        lks_status try_status = (call);                                                                                \
+        if (try_status != LKS_OK) return try_status;                                                                   \
+    } while (0)
+
+void trainer_checkpoint_directory(const trainer_flags *flags, char *directory, size_t nbytes) {
+    snprintf(directory, nbytes, "%s/checkpoints", flags->run);
+}
+
+static lks_position position_of(const trainer_progress *p) {
     int64_t per_epoch = p->source->steps_per_epoch;
-    lks_position position = {
-        .steps_per_epoch = per_epoch, .global_batch = p->flags->batch, .data_hash = p->source->train_hash};
-    lks_status status = lks_trainer_load(p->trainer, p->flags->resume, &position);
-    if (status == LKS_OK) p->step = p->first_step = position.epoch * per_epoch + position.step;
-    return status;
+    return (lks_position){.epoch = p->step / per_epoch,
+                          .step = p->step % per_epoch,
+                          .steps_per_epoch = per_epoch,
+                          .global_batch = p->flags->batch,
+                          .data_hash = p->source->train_hash};
+}
+
+/* --- where to begin --- */
+
+static lks_status resume(trainer_progress *p, const char *path) {
+    lks_position position = position_of(p);
+    TRY(lks_trainer_resume(p->trainer, path, &position, p->resumed_from, sizeof p->resumed_from));
+    p->step = p->first_step = position.epoch * position.steps_per_epoch + position.step;
+    return LKS_OK;
+}
+
+/* The launcher counts the worlds that it has started: in all but the first, there was a run before this one. */
+static int is_restarted(void) {
+    const char *generation = getenv("LOCKSTEP_GENERATION");
+    return generation != NULL && strtoll(generation, NULL, 10) > 0;
+}
+
+/* Its own checkpoints come first: those that the command line names are where the first world began. */
+static lks_status choose_beginning(trainer_progress *p, const char *own) {
+    if (p->flags->checkpoint_every > 0 && is_restarted()) TRY(resume(p, own));
+    if (p->resumed_from[0] == '\0' && p->flags->init != NULL)
+        return lks_trainer_load_weights(p->trainer, p->flags->init);
+    if (p->resumed_from[0] == '\0' && p->flags->resume != NULL) TRY(resume(p, p->flags->resume));
+    if (p->flags->resume != NULL || is_restarted()) trainer_report_resumed(p);
+    return LKS_OK;
+}
+
+lks_status trainer_checkpoint_begin(trainer_progress *p) {
+    char own[4096] = "";
+    const trainer_flags *flags = p->flags;
+    if (flags->checkpoint_every > 0) trainer_checkpoint_directory(flags, own, sizeof own);
+    TRY(choose_beginning(p, own));
+    if (flags->checkpoint_every == 0) return LKS_OK;
+    return lks_checkpointer_create(&p->checkpointer, p->trainer, own,
+                                   &(lks_checkpointer_options){.every = flags->checkpoint_every, .keep = flags->keep});
+}
+
+/* --- on the way --- */
+
+lks_status trainer_checkpoint_step(trainer_progress *p) {
+    lks_position position = position_of(p);
+    return p->checkpointer != NULL ? lks_checkpointer_step(p->checkpointer, &position) : LKS_OK;
 }
 
 lks_status trainer_checkpoint_save(trainer_progress *p) {
-    int64_t per_epoch = p->source->steps_per_epoch;
-    if (p->flags->save == NULL) return LKS_OK;
-    return lks_trainer_save(p->trainer, p->flags->save,
-                            &(lks_position){.epoch = p->step / per_epoch,
-                                            .step = p->step % per_epoch,
-                                            .steps_per_epoch = per_epoch,
-                                            .global_batch = p->flags->batch,
-                                            .data_hash = p->source->train_hash});
+    lks_position position = position_of(p);
+    return p->flags->save != NULL ? lks_trainer_save(p->trainer, p->flags->save, &position) : LKS_OK;
+}
+
+lks_status trainer_checkpoint_stop(trainer_progress *p) {
+    lks_position position = position_of(p);
+    if (p->checkpointer != NULL) TRY(lks_checkpointer_save(p->checkpointer, &position));
+    return trainer_checkpoint_save(p);
+}
+
+lks_status trainer_checkpoint_finish(trainer_progress *p) {
+    return p->checkpointer != NULL ? lks_checkpointer_finish(p->checkpointer) : LKS_OK;
+}
+
+const char *trainer_checkpoint_path(const trainer_progress *p) {
+    return p->checkpointer != NULL ? lks_checkpointer_path(p->checkpointer) : p->flags->save;
 }

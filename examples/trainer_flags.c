@@ -137,7 +137,7 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->seed = defaults->seed;
 }
 
-enum { N_SHARED = 14 };
+enum { N_SHARED = 16 };
 
 /* The flags that are numbers or choices, but for --lr; a last one without a name ends them. */
 static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
@@ -154,12 +154,25 @@ static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
         {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
         {"--compress-rank", NULL, &flags->compress_rank, 1, INT32_MAX, NULL, NULL},
         {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
+        {"--checkpoint-every", NULL, &flags->checkpoint_every, 1, INT32_MAX, NULL, NULL},
+        {"--keep", NULL, &flags->keep, 1, INT32_MAX, NULL, NULL},
         {"--check-replicas", NULL, &flags->check_replicas, 1, INT32_MAX, NULL, NULL},
         {.name = NULL}};
     memcpy(list, shared, sizeof shared);
 }
 
+/* The launcher that restarts a run on fewer ranks has to know the grains; it hands them on. */
+static void take_grains(trainer_flags *flags) {
+    const char *text = getenv("LOCKSTEP_GRAINS");
+    if (flags->grains > 0 || text == NULL || text[0] == '\0') return;
+    if (!parse_integer(text, 1, INT32_MAX, &flags->grains)) refuse_value(flags, "LOCKSTEP_GRAINS", text, "1 and more");
+}
+
 static void refuse_combinations(trainer_flags *flags) {
+    if (flags->checkpoint_every > 0 && flags->run == NULL)
+        refuse(flags, "%s goes with %s alone, where the checkpoints are written", "--checkpoint-every", "--run DIR");
+    if (flags->keep > 0 && flags->checkpoint_every == 0)
+        refuse(flags, "%s goes with %s alone", "--keep", "--checkpoint-every");
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
     if (flags->syncs_batch_norm && !flags->has_batch_norm)
@@ -187,6 +200,7 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
             i++;
         }
     }
+    take_grains(flags);
     refuse_combinations(flags);
     if (flags->wants_help) restore_defaults(flags, &defaults);
 }
@@ -257,7 +271,7 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
     printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
            "  --grains G         cut each step into G shards, a power of two: the same bits on every number of ranks\n"
-           "                     that divides it (none)\n"
+           "                     that divides it ($LOCKSTEP_GRAINS, or none)\n"
            "  --device NAME      cpu, reference\n"
            "  --precision NAME   f32, bf16 (products of operands rounded to bf16; cpu: with AVX512-BF16 or AMX)\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
@@ -268,8 +282,12 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --compress-rank R  of powersgd (4)\n"
            "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
            "  --init FILE        begin with the weights in a safetensors file\n"
-           "  --resume FILE      go on from a checkpoint, to the bits of a run that was never interrupted\n"
+           "  --resume PATH      go on from a checkpoint, or the newest whole one in a directory, to the bits of a\n"
+           "                     run that was never interrupted; an empty directory begins anew\n"
            "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
+           "  --checkpoint-every N  steps from one checkpoint in DIR/checkpoints to the next, written while training\n"
+           "                     goes on; a run that the launcher restarts goes on from the newest\n"
+           "  --keep K           how many of them stay (3)\n"
            "  --summary FILE     write the results as one JSON object\n"
            "  --check-replicas N compare all ranks' parameters every N steps (at the end only)\n"
            "  --check-gradients  stop at a gradient that is no number, and say whose it is\n"
@@ -278,6 +296,9 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     if (flags->has_batch_norm)
         printf("  --sync-batch-norm  batch norms by the statistics of all ranks' samples, not each rank's own\n");
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
+    printf("SIGTERM or SIGINT on any rank ends all after the same step, with a checkpoint (--checkpoint-every, --save) "
+           "and\n"
+           "status 128 + the signal's number; a second one, half a second later or more, ends at once.\n");
 }
 
 void trainer_data_directory(const trainer_flags *flags, const char *name, char *directory, size_t nbytes) {

@@ -11,11 +11,13 @@ typedef struct trainer_flags {
     const char *summary;                             /* where to write the summary, or NULL */
     const char *save;                                /* where to write checkpoints, or NULL */
     const char *init;                                /* weights to begin with, or NULL */
-    const char *resume;                              /* checkpoint to go on from, or NULL */
-    const char *run;                                 /* directory of the run's metrics, or NULL */
+    const char *resume;                              /* checkpoint to go on from, or a directory of them, or NULL */
+    const char *run;                                 /* directory of the run's metrics and checkpoints, or NULL */
     int64_t epochs, steps, batch, seed, num_threads; /* epochs or steps: whichever ends first; 0: not given */
     int64_t accumulate;                              /* micro-batches of a step; 0: 1 */
-    int64_t grains;                                  /* 0: none */
+    int64_t grains;                                  /* 0: none; default: $LOCKSTEP_GRAINS */
+    int64_t checkpoint_every;                        /* steps between two checkpoints in the run's directory; 0: none */
+    int64_t keep;                                    /* how many of them stay; 0: the library's default */
     int64_t precision;                               /* TRAINER_F32, TRAINER_BF16 */
     int64_t strategy;                                /* an lks_strategy */
     int64_t bucket;                                  /* bytes; 0: chosen */

@@ -13,6 +13,9 @@ typedef struct trainer_progress {
     const trainer_flags *flags;
     const trainer_source *source;
     lks_trainer *trainer;
+    lks_checkpointer *checkpointer; /* NULL without --checkpoint-every */
+    char resumed_from[4096];        /* the checkpoint that this run went on from; empty: none */
+    int stop;                       /* the signal that ends the run before its last step; 0: none */
     int is_speaker, is_terminal;
     int64_t first_step, step, n_steps; /* of the whole training; a resumed run begins at first_step */
     int64_t epoch, n_epochs;
@@ -47,23 +50,50 @@ lks_metrics trainer_take_train_metrics(trainer_progress *p);
 /* The line of a report by steps, and that of an epoch. */
 void trainer_report_steps_line(trainer_progress *p);
 void trainer_report_epoch_line(trainer_progress *p);
-/* A line of metrics.jsonl. */
-void trainer_report_metrics(trainer_progress *p, int has);
 /* The last line. */
 void trainer_report_end(trainer_progress *p, const char *params_sha256, double wall_s);
 /* The kernels of a training step, where the command line asks for them. */
 void trainer_report_program(trainer_progress *p);
-/* Opens metrics.jsonl where the command line asks for it. Returns 0 after an error, which it prints. */
+/* Where the run was resumed, or that it begins anew. */
+void trainer_report_resumed(trainer_progress *p);
+/* The last line of a run that a signal ends; `checkpoint` may be NULL. */
+void trainer_report_stop(trainer_progress *p, const char *checkpoint);
+/* Returns 0 where standard output could not take all lines, which it prints. */
+int trainer_output_end(trainer_progress *p);
+
+/* --- metrics.jsonl (trainer_metrics.c) --- */
+
+/* Opens it where the command line asks for it; a resumed run goes on behind the lines up to the step that it begins at.
+ * Returns 0 after an error, which it prints. */
 int trainer_metrics_open(trainer_progress *p);
-/* Closes it. Returns 0 where it or standard output could not take all lines, which it prints. */
-int trainer_outputs_close(trainer_progress *p);
+/* A line. */
+void trainer_metrics_report(trainer_progress *p, int has);
+/* Returns 0 where it could not take all lines, which it prints. */
+int trainer_metrics_close(trainer_progress *p);
 
-/* --- checkpoints (trainer_checkpoint.c), collective --- */
+/* --- checkpoints (trainer_checkpoint.c), collective but for the last two --- */
 
-/* Weights or a whole state to begin with, where the command line names any. */
+/* Weights or a whole state to begin with, where the command line names any or the run was restarted. */
 lks_status trainer_checkpoint_begin(trainer_progress *p);
-/* Where the command line asks for it. */
+/* After a step, and what is reported of it: --checkpoint-every. */
+lks_status trainer_checkpoint_step(trainer_progress *p);
+/* --save, where the command line asks for it. */
 lks_status trainer_checkpoint_save(trainer_progress *p);
+/* Of this moment, whatever the command line asks for: a signal ends the run. */
+lks_status trainer_checkpoint_stop(trainer_progress *p);
+/* Waits for what is being written. */
+lks_status trainer_checkpoint_finish(trainer_progress *p);
+/* The last one that trainer_checkpoint_stop has written; NULL: none. */
+const char *trainer_checkpoint_path(const trainer_progress *p);
+/* Where --checkpoint-every writes. */
+void trainer_checkpoint_directory(const trainer_flags *flags, char *directory, size_t nbytes);
+
+/* --- signals (trainer_signals.c) --- */
+
+/* From now on the first SIGTERM or SIGINT is noted, and another one ends the process. */
+void trainer_signals_catch(void);
+/* Its number; 0: none came. */
+int trainer_signals_arrived(void);
 
 /* --- the summary (trainer_summary.c) --- */
 

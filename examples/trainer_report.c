@@ -1,9 +1,9 @@
-/* What a run tells while it runs: a live line on a terminal, plain lines, and metrics.jsonl. */
+/* What a run tells while it runs: a live line on a terminal, and plain lines. */
 #include "trainer_progress.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -96,7 +96,7 @@ void trainer_report_end(trainer_progress *p, const char *params_sha256, double w
         printf("%s: %d ranks (%s) | %lld steps in %.2f s", p->job->name, lks_group_size(p->job->group),
                lks_group_transport(p->job->group), (long long)(p->step - p->first_step), wall_s);
     else
-        printf("%s: nothing left to train: %s ends at step %lld, this run at %lld", p->job->name, p->flags->resume,
+        printf("%s: nothing left to train: %s ends at step %lld, this run at %lld", p->job->name, p->resumed_from,
                (long long)p->step, (long long)p->n_steps);
     if (p->job->logits != NULL && p->train.n_samples > 0) printf(" | train_accuracy %.4f", p->train.accuracy);
     if (p->job->logits != NULL) printf(" | test_accuracy %.4f", p->test.accuracy);
@@ -118,60 +118,34 @@ void trainer_report_program(trainer_progress *p) {
     free(text);
 }
 
-/* --- metrics.jsonl --- */
+/* --- beginning and end --- */
 
-int trainer_metrics_open(trainer_progress *p) {
-    if (p->flags->run == NULL || !p->is_speaker) return 1;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", p->flags->run);
-    p->metrics = fopen(path, p->first_step > 0 ? "a" : "w");
-    if (p->metrics == NULL) fprintf(stderr, "lockstep: %s: %s\n", path, strerror(errno));
-    return p->metrics != NULL;
+void trainer_report_resumed(trainer_progress *p) {
+    if (is_silent(p)) return;
+    if (p->resumed_from[0] != '\0')
+        printf("%s: resumed from %s at step %lld\n", p->job->name, p->resumed_from, (long long)p->step);
+    else
+        printf("%s: no checkpoint to resume from yet: the run begins anew\n", p->job->name);
+    flush_lines(p);
 }
 
-static void add_metrics(cJSON *line, const trainer_job *job, const char *split, const lks_metrics *metrics) {
-    char key[64];
-    snprintf(key, sizeof key, "%s_loss", split);
-    cJSON_AddNumberToObject(line, key, metrics->loss);
-    snprintf(key, sizeof key, "%s_accuracy", split);
-    if (job->logits != NULL) cJSON_AddNumberToObject(line, key, metrics->accuracy);
-    snprintf(key, sizeof key, "%s_perplexity", split);
-    if (job->shows_perplexity) cJSON_AddNumberToObject(line, key, exp(metrics->loss));
-}
-
-void trainer_report_metrics(trainer_progress *p, int has) {
-    if (p->metrics == NULL) return;
-    double elapsed_s = trainer_now_s() - p->began_s;
-    cJSON *line = cJSON_CreateObject();
-    cJSON_AddNumberToObject(line, "step", (double)p->step);
-    cJSON_AddNumberToObject(line, "epoch", (double)p->step / (double)p->source->steps_per_epoch);
-    if (has & TRAINER_HAS_TRAIN) add_metrics(line, p->job, "train", &p->train);
-    if (has & TRAINER_HAS_VALIDATION) add_metrics(line, p->job, "valid", &p->validation);
-    if (has & TRAINER_HAS_TEST) add_metrics(line, p->job, "test", &p->test);
-    cJSON_AddNumberToObject(line, "lr", p->last.lr);
-    if (p->last.grad_norm > 0) cJSON_AddNumberToObject(line, "grad_norm", p->last.grad_norm);
-    cJSON_AddNumberToObject(line, "elapsed_s", elapsed_s);
-    cJSON_AddNumberToObject(line, "samples_per_s", (double)p->n_samples / elapsed_s);
-    char *text = cJSON_PrintUnformatted(line);
-    cJSON_Delete(line);
-    if (text != NULL) fprintf(p->metrics, "%s\n", text);
-    fflush(p->metrics);
-    cJSON_free(text);
+void trainer_report_stop(trainer_progress *p, const char *checkpoint) {
+    if (!p->is_speaker) return;
+    clear_live(p);
+    printf("%s: stopped by %s at step %lld of %lld; ", p->job->name, p->stop == SIGINT ? "SIGINT" : "SIGTERM",
+           (long long)p->step, (long long)p->n_steps);
+    if (checkpoint != NULL)
+        printf("checkpoint: %s\n", checkpoint);
+    else
+        printf("no checkpoint, which --checkpoint-every or --save would write\n");
+    flush_lines(p);
 }
 
 /* Output is buffered: what went wrong may show only now. */
-int trainer_outputs_close(trainer_progress *p) {
-    int is_metrics_good = 1;
-    if (p->metrics != NULL) {
-        is_metrics_good = !ferror(p->metrics);
-        if (fclose(p->metrics) != 0) is_metrics_good = 0;
-        p->metrics = NULL;
-    }
-    if (!is_metrics_good)
-        fprintf(stderr, "lockstep: %s/metrics.jsonl: not all lines could be written\n", p->flags->run);
-    if (!p->is_speaker) return is_metrics_good;
+int trainer_output_end(trainer_progress *p) {
+    if (!p->is_speaker) return 1;
     flush_lines(p);
-    if (p->output_errno == 0 && !ferror(stdout)) return is_metrics_good;
+    if (p->output_errno == 0 && !ferror(stdout)) return 1;
     fprintf(stderr, "lockstep: standard output cannot be written: %s\n", strerror(p->output_errno));
     return 0;
 }

@@ -23,7 +23,7 @@ static lks_status report_steps(trainer_progress *p) {
         p->train = trainer_take_train_metrics(p);
     TRY(measure(p, TRAINER_TEST, &p->test));
     trainer_report_steps_line(p);
-    trainer_report_metrics(p, TRAINER_HAS_TRAIN | TRAINER_HAS_TEST);
+    trainer_metrics_report(p, TRAINER_HAS_TRAIN | TRAINER_HAS_TEST);
     return LKS_OK;
 }
 
@@ -32,6 +32,8 @@ static int has_report_here(const trainer_progress *p) {
 }
 
 /* --- the loop --- */
+
+static int is_at_epoch_end(const trainer_progress *p) { return p->step % p->source->steps_per_epoch == 0; }
 
 static lks_status train_epoch(trainer_progress *p) {
     lks_batch batch;
@@ -43,6 +45,7 @@ static lks_status train_epoch(trainer_progress *p) {
         double before_s = trainer_now_s();
         if (p->step >= p->n_steps || !p->source->next(p->source->context, &batch)) break;
         lks_metrics metrics;
+        lks_trainer_request_stop(p->trainer, trainer_signals_arrived());
         TRY(lks_trainer_step(p->trainer, &batch, &metrics));
         double after_s = trainer_now_s();
         trainer_report_step(p, &metrics, (after_s - before_s) * 1e6);
@@ -50,6 +53,9 @@ static lks_status train_epoch(trainer_progress *p) {
             TRY(report_steps(p));
             paused_s += trainer_now_s() - after_s;
         }
+        if (p->step < p->n_steps) p->stop = metrics.stop; /* with the last step the run is over anyway */
+        if (p->stop > 0) break;
+        if (!is_at_epoch_end(p)) TRY(trainer_checkpoint_step(p));
     }
     p->spent_s = trainer_now_s() - began_s - paused_s;
     if (first == 0 && p->step % p->source->steps_per_epoch == 0) p->epoch_s = p->spent_s;
@@ -61,29 +67,38 @@ static lks_status end_epoch(trainer_progress *p) {
     if (p->job->report_every == 0) {
         p->train = trainer_take_train_metrics(p);
         trainer_report_epoch_line(p);
-        trainer_report_metrics(p, TRAINER_HAS_TRAIN | (p->job->has_validation ? TRAINER_HAS_VALIDATION : 0));
+        trainer_metrics_report(p, TRAINER_HAS_TRAIN | (p->job->has_validation ? TRAINER_HAS_VALIDATION : 0));
     }
-    if (p->step % p->source->steps_per_epoch == 0 && p->source->end_epoch != NULL)
+    if (is_at_epoch_end(p) && p->source->end_epoch != NULL)
         TRY(p->source->end_epoch(p->source->context, p->trainer, p->epoch,
                                  p->job->has_validation ? &p->validation : NULL));
-    return trainer_checkpoint_save(p);
+    TRY(trainer_checkpoint_save(p));
+    /* Behind what is reported of the epoch: who resumes from it does not report that again. */
+    return is_at_epoch_end(p) && p->stop == 0 ? trainer_checkpoint_step(p) : LKS_OK;
 }
 
 static lks_status train(trainer_progress *p) {
-    if (p->job->report_every > 0) TRY(report_steps(p));
-    for (p->epoch = p->step / p->source->steps_per_epoch; p->step < p->n_steps; p->epoch++) {
+    if (p->job->report_every > 0 && p->first_step == 0) TRY(report_steps(p));
+    for (p->epoch = p->step / p->source->steps_per_epoch; p->step < p->n_steps && p->stop == 0; p->epoch++) {
         TRY(train_epoch(p));
-        TRY(end_epoch(p));
+        if (p->stop == 0 || is_at_epoch_end(p)) TRY(end_epoch(p));
     }
+    if (p->stop > 0) return trainer_checkpoint_stop(p);
     if (p->step == p->first_step) TRY(trainer_checkpoint_save(p)); /* there was nothing left to train */
     if (p->job->report_every > 0)                                  /* the last figures are those of the last step */
-        return has_report_here(p) ? LKS_OK : report_steps(p);
+        return has_report_here(p) && p->step > p->first_step ? LKS_OK : report_steps(p);
     TRY(measure(p, TRAINER_TEST, &p->test));
-    trainer_report_metrics(p, TRAINER_HAS_TEST);
+    trainer_metrics_report(p, TRAINER_HAS_TEST);
     return LKS_OK;
 }
 
 /* --- before and after --- */
+
+/* Nothing is measured any more, and there is no summary: the run is not over, and who ends it may not wait long. */
+static int stop(trainer_progress *p) {
+    trainer_report_stop(p, trainer_checkpoint_path(p));
+    return 128 + p->stop;
+}
 
 static int finish(trainer_progress *p) {
     double wall_s = trainer_now_s() - p->began_s;
@@ -141,9 +156,13 @@ static int run(trainer_progress *p) {
         return 1;
     }
     p->began_s = p->shown_s = trainer_now_s();
+    trainer_signals_catch();
     status = train(p);
-    int exit_code = trainer_all_ok(p->job->group, status) ? finish(p) : 1;
-    return trainer_outputs_close(p) ? exit_code : 1;
+    if (status == LKS_OK) status = trainer_checkpoint_finish(p);
+    int exit_code = 1;
+    if (trainer_all_ok(p->job->group, status)) exit_code = p->stop > 0 ? stop(p) : finish(p);
+    int is_metrics_good = trainer_metrics_close(p);
+    return trainer_output_end(p) && is_metrics_good ? exit_code : 1;
 }
 
 int trainer_run(const trainer_job *job, const trainer_flags *flags) {
@@ -154,6 +173,7 @@ int trainer_run(const trainer_job *job, const trainer_flags *flags) {
     lks_status status = job->source == NULL ? trainer_source_create(&own, job, flags) : LKS_OK;
     int exit_code = trainer_all_ok(job->group, status) ? run(&p) : 1;
     free(p.step_us);
+    lks_checkpointer_destroy(p.checkpointer);
     lks_trainer_destroy(p.trainer);
     trainer_source_destroy(&own);
     return exit_code;

@@ -24,7 +24,7 @@ struct lksi_checkpoint_writer {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool is_busy, is_ending;
-    int64_t step;
+    int64_t step, copied_ns;
     lks_status status; /* of the last one, until it is told */
     char text[1024];
 };
@@ -32,7 +32,11 @@ struct lksi_checkpoint_writer {
 static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
     char path[LKSI_CHECKPOINT_PATH_NBYTES];
     lksi_checkpoint_path(path, writer->directory, writer->step);
+    int64_t began_ns = lksi_now_ns();
     LKS_TRY(lksi_checkpoint_write(writer->trainer, writer->checkpoint, path));
+    lksi_log(LKS_LOG_INFO, "%s: %zu bytes, copied in %.1f ms, written in %.1f ms", path,
+             writer->checkpoint->image_nbytes, (double)writer->copied_ns / 1e6,
+             (double)(lksi_now_ns() - began_ns) / 1e6);
     return lksi_checkpoint_prune(writer->directory, writer->step, writer->keep);
 }
 
@@ -101,9 +105,10 @@ void lksi_checkpoint_writer_destroy(lksi_checkpoint_writer *writer) {
     lksi_free(writer);
 }
 
-void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t step, lks_status status) {
+void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t step, int64_t copied_ns, lks_status status) {
     pthread_mutex_lock(&writer->mutex);
     writer->step = step;
+    writer->copied_ns = copied_ns;
     note(writer, status);
     writer->is_busy = status == LKS_OK;
     pthread_cond_broadcast(&writer->changed);

@@ -114,8 +114,10 @@ static lks_status begin(lks_checkpointer *c, const lks_position *position) {
     LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", c->path[0] != '\0' ? c->path : c->directory, status, 0));
     lksi_checkpoint_path(c->path, c->directory, c->trainer->n_steps);
     LKS_TRY(reserve_states(c));
+    int64_t began_ns = lksi_now_ns();
     LKS_TRY(lksi_checkpoint_snapshot(c->trainer, &c->checkpoint, position, &status));
-    if (c->writer != NULL) lksi_checkpoint_writer_start(c->writer, c->trainer->n_steps, status);
+    if (c->writer != NULL)
+        lksi_checkpoint_writer_start(c->writer, c->trainer->n_steps, lksi_now_ns() - began_ns, status);
     return LKS_OK;
 }
 

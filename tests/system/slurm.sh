@@ -47,7 +47,7 @@ MpiDefault=none
 KillWait=10
 SchedulerParameters=batch_sched_delay=0
 NodeName=n[1-$1] NodeHostname=localhost NodeAddr=10.78.0.[1-$1] Port=[7001-$((7000 + $1))] CPUs=$2
-PartitionName=all Nodes=ALL Default=YES State=UP
+PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
 EOF
 }
 
@@ -115,10 +115,9 @@ slurm_run() { # COMMAND...: where the nodes are, outside any job
 
 slurm_stop() {
   [ -n "$slurm_dir" ] || return 0
-  kill -9 "$slurm_unshare" 2>/dev/null
+  # With its init dies all that lives in the namespace; unshare then ends, too.
+  kill -9 "${slurm_namespaces:-$slurm_unshare}" 2>/dev/null
   wait "$slurm_unshare" 2>/dev/null
-  # Its init dies with it, and with the init all that lived there.
-  while [ -n "$slurm_namespaces" ] && [ -d "/proc/$slurm_namespaces" ]; do sleep 0.05; done
   PATH=${PATH#"$slurm_dir/bin:"}
   rm -rf "$slurm_dir"
   slurm_dir=

@@ -1,0 +1,48 @@
+/* SIGTERM and SIGINT: a handler notes the first one, and the loop looks for it before each step.
+ *
+ * Launchers, terminals and timeout(1) may each deliver the same request, so what follows within half a second is taken
+ * for it; what comes later is somebody who does not want to wait. */
+#define _POSIX_C_SOURCE 200809L /* sigaction */
+#include "trainer_progress.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+static const int caught[] = {SIGTERM, SIGINT};
+enum { N_CAUGHT = 2 };
+
+static const long long SAME_REQUEST_NS = 500000000;
+static atomic_int arrived;
+static atomic_llong arrived_ns;
+static atomic_flag is_installed = ATOMIC_FLAG_INIT; /* ranks may be threads of one process */
+
+static long long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Only what a handler may do. */
+static void note(int number) {
+    if (atomic_load(&arrived) == 0) {
+        atomic_store(&arrived_ns, now_ns());
+        atomic_store(&arrived, number);
+    } else if (now_ns() - atomic_load(&arrived_ns) > SAME_REQUEST_NS) {
+        signal(number, SIG_DFL);
+        raise(number); /* once this returns */
+    }
+}
+
+void trainer_signals_catch(void) {
+    if (atomic_flag_test_and_set(&is_installed)) return;
+    for (int i = 0; i < N_CAUGHT; i++) {
+        struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
+        sigemptyset(&action.sa_mask);
+        for (int k = 0; k < N_CAUGHT; k++) sigaddset(&action.sa_mask, caught[k]);
+        if (sigaction(caught[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            (void)sigaction(caught[i], &action, NULL); /* what was ignored stays so: nohup, a shell's background */
+    }
+}
+
+int trainer_signals_arrived(void) { return atomic_load(&arrived); }
