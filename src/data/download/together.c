@@ -72,8 +72,9 @@ static lks_status begin(errand *e, const char *directory, lksi_thread **thread) 
 static lks_status get_together(lks_group *group, errand *e, const char *directory) {
     lksi_thread *thread = NULL;
     if (lks_group_local_rank(group) == 0) {
-        e->status = begin(e, directory, &thread);
-        if (e->status != LKS_OK) {
+        lks_status begun = begin(e, directory, &thread);
+        if (begun != LKS_OK) {
+            e->status = begun; /* no thread writes to it then */
             snprintf(e->text, sizeof e->text, "%s", lks_error_text());
             atomic_store(&e->state, FAILED);
         }

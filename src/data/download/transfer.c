@@ -175,6 +175,7 @@ static lksi_outcome classify_stop(lksi_transfer *transfer, const answer *a) {
         return LKSI_CUT_OFF;
     }
     if (a->is_too_long) {
+        transfer->offset = transfer->begun_at; /* what came is of another file */
         snprintf(reason, sizeof transfer->reason, "sends more than the %lld bytes expected",
                  (long long)transfer->max_nbytes);
         return LKSI_REFUSED;

@@ -1,0 +1,421 @@
+/* labels: slow */
+/* Downloads from servers that do all that servers do wrong. */
+#include "data/download/download.h"
+#include "data/http_server.h"
+#include "ranks.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+enum { N_BYTES = 100000, PATH_NBYTES = 256, MAX_MIRRORS = 4 };
+
+static char work[] = "/tmp/lockstep_get_XXXXXX";
+static http_server server;
+static unsigned char bytes[N_BYTES];
+static char sha256[65];
+static const lksi_fetch_limits quick = {.connect_ms = 2000, .stall_s = 1, .backoff_ms = 5, .n_tries = 4};
+
+/* A set of one plain file and of one that is packed. */
+static lksi_content contents[] = {{"numbers.bin", N_BYTES, sha256}, {"packed.gz", N_BYTES, sha256}};
+static lksi_download downloads[] = {{.name = "numbers.bin", .nbytes = N_BYTES, .contents = contents, .n_contents = 1},
+                                    {.name = "packed.gz", .contents = contents + 1, .n_contents = 1}};
+
+static void path_of(char path[PATH_NBYTES], const char *name) {
+    assert_true(snprintf(path, PATH_NBYTES, "%s/%s", work, name) < PATH_NBYTES);
+}
+
+static void write_file(const char *name, const void *data, size_t nbytes) {
+    char path[PATH_NBYTES];
+    path_of(path, name);
+    assert_ok(lksi_file_write_atomic(path, data, nbytes));
+}
+
+static int make_work(void **state) {
+    (void)state;
+    char path[PATH_NBYTES], root[PATH_NBYTES], log[PATH_NBYTES];
+    struct stat info;
+    if (mkdtemp(work) == NULL) return -1;
+    for (int i = 0; i < N_BYTES; i++) bytes[i] = (unsigned char)(i * 7 + i / 251);
+    lksi_sha256 *hash;
+    assert_ok(lksi_sha256_create(&hash));
+    lksi_sha256_update(hash, bytes, N_BYTES);
+    lksi_sha256_finish(hash, sha256);
+    path_of(root, "root");
+    path_of(log, "log");
+    if (mkdir(root, 0777) != 0) return -1;
+    write_file("root/numbers.bin", bytes, N_BYTES);
+    path_of(path, "root/packed.gz");
+    gzFile packed = gzopen(path, "wb");
+    assert_int_equal(gzwrite(packed, bytes, N_BYTES), N_BYTES);
+    gzclose(packed);
+    assert_int_equal(stat(path, &info), 0);
+    downloads[1].nbytes = info.st_size;
+    http_server_start(&server, root, log);
+    return 0;
+}
+
+static int remove_work(void **state) {
+    (void)state;
+    char command[PATH_NBYTES];
+    http_server_stop(&server);
+    snprintf(command, sizeof command, "rm -rf '%s'", work);
+    return system(command) == 0 ? nothing_is_left(state) : -1;
+}
+
+/* How often the server was asked. */
+static int n_requests(void) {
+    char path[PATH_NBYTES];
+    int count = 0, letter;
+    path_of(path, "log");
+    FILE *log = fopen(path, "r");
+    if (log == NULL) return 0;
+    while ((letter = fgetc(log)) != EOF) count += letter == '\n';
+    fclose(log);
+    return count;
+}
+
+/* The directory `name`, new, from the mirrors that have these modes. */
+static lks_status get_with(const char *name, const char *modes[MAX_MIRRORS], const lksi_get_options *options,
+                           bool *was_there) {
+    static char urls[MAX_MIRRORS][64];
+    const char *mirrors[MAX_MIRRORS + 1] = {NULL};
+    char path[PATH_NBYTES];
+    if (server.port == 0) {
+        print_message("skipped: there is no python3\n");
+        skip();
+    }
+    for (int i = 0; i < MAX_MIRRORS && modes[i] != NULL; i++) {
+        snprintf(urls[i], sizeof urls[i], "http://127.0.0.1:%d/%s", server.port, modes[i]);
+        mirrors[i] = urls[i];
+    }
+    lksi_set set = {.name = "test", .directory = "test", .mirrors = mirrors, .downloads = downloads, .n_downloads = 2};
+    lksi_progress progress = {.lock = -1};
+    path_of(path, name);
+    return lksi_get(&set, path, options, &progress, was_there);
+}
+
+static lks_status get(const char *name, const char *mode, const char *next_mode) {
+    bool was_there;
+    return get_with(name, (const char *[MAX_MIRRORS]){mode, next_mode}, &(lksi_get_options){.limits = &quick},
+                    &was_there);
+}
+
+static int count_files(const char *name) {
+    char path[PATH_NBYTES], command[PATH_NBYTES + 32];
+    int count = -1;
+    path_of(path, name);
+    snprintf(command, sizeof command, "ls -A '%s' 2>/dev/null | wc -l", path);
+    FILE *stream = popen(command, "r");
+    assert_int_equal(fscanf(stream, "%d", &count), 1);
+    pclose(stream);
+    return count;
+}
+
+static void assert_complete(const char *name) {
+    char path[PATH_NBYTES];
+    path_of(path, name);
+    for (int i = 0; i < 2; i++)
+        if (lksi_content_check(&contents[i], path, true, NULL) != LKSI_PRESENT) fail_msg("%s", lks_error_text());
+    assert_int_equal(count_files(name), 2); /* nothing besides */
+}
+
+static void remove_tree(const char *name) {
+    char command[PATH_NBYTES];
+    snprintf(command, sizeof command, "rm -rf '%s/%s' '%s/.%s.'*", work, name, work, name);
+    assert_int_equal(system(command), 0);
+}
+
+static void servers_that_do_well_in_the_end_are_good_enough(void **state) {
+    (void)state;
+    static const char *const modes[] = {"good",      "cut",      "no-length-cut", "no-length",
+                                        "503-twice", "no-range", "redirect",      "wrong-range"};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (get("set", modes[i], NULL) != LKS_OK) fail_msg("%s: %s", modes[i], lks_error_text());
+        assert_complete("set");
+        remove_tree("set");
+    }
+}
+
+static void the_next_mirror_is_asked_where_one_has_it_not(void **state) {
+    (void)state;
+    static const char *const modes[] = {"404",       "503",       "wrong",   "page",        "loop",
+                                        "says-less", "says-more", "endless", "no-range-cut"};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (get("set", modes[i], "good") != LKS_OK) fail_msg("%s: %s", modes[i], lks_error_text());
+        assert_complete("set");
+        remove_tree("set");
+    }
+}
+
+static void a_server_that_stands_still_is_given_up(void **state) {
+    (void)state;
+    lksi_fetch_limits once = quick;
+    char path[PATH_NBYTES];
+    bool was_there;
+    once.n_tries = 1;
+    assert_ok(get("set", "good", NULL));
+    path_of(path, "set/numbers.bin");
+    assert_int_equal(unlink(path), 0);
+    assert_ok(get_with("set", (const char *[MAX_MIRRORS]){"stall", "good"}, &(lksi_get_options){.limits = &once},
+                       &was_there));
+    assert_complete("set");
+    remove_tree("set");
+}
+
+static void what_every_mirror_said_is_told(void **state) {
+    (void)state;
+    assert_int_equal(get("set", "404", "wrong"), LKS_ERR_FILE);
+    const char *text = lks_error_text();
+    assert_non_null(strstr(text, "numbers.bin cannot be downloaded: http://127.0.0.1:"));
+    assert_non_null(strstr(text, "/404/numbers.bin: HTTP status 404; http"));
+    assert_non_null(strstr(text, "/wrong/numbers.bin: another file: 100000 bytes"));
+    assert_int_equal(count_files("."), 2); /* root and log: nothing is left of it */
+    assert_int_equal(get("set", "endless", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "sends more than the 100000 bytes expected"));
+    assert_int_equal(get("set", "loop", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "redirect"));
+    assert_int_equal(count_files("."), 2);
+}
+
+static void a_server_that_is_not_there_is_named(void **state) {
+    (void)state;
+    const char *mirrors[] = {"http://127.0.0.1:1", NULL};
+    lksi_set set = {.name = "test", .mirrors = mirrors, .downloads = downloads, .n_downloads = 2};
+    lksi_progress progress = {.lock = -1};
+    char path[PATH_NBYTES];
+    bool was_there;
+    path_of(path, "set");
+    lks_status status = lksi_get(&set, path, &(lksi_get_options){.limits = &quick}, &progress, &was_there);
+    if (status == LKS_ERR_UNSUPPORTED) skip();
+    assert_int_equal(status, LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "http://127.0.0.1:1/numbers.bin: Failed to connect"));
+}
+
+static void what_came_before_is_not_asked_for_again(void **state) {
+    (void)state;
+    char path[PATH_NBYTES], line[128], last[128] = "";
+    path_of(path, ".set.lockstep-download");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file(".set.lockstep-download/numbers.bin", bytes, 60000);
+    assert_ok(get("set", "good", NULL));
+    assert_complete("set");
+    path_of(path, "log");
+    FILE *log = fopen(path, "r");
+    while (fgets(line, sizeof line, log) != NULL)
+        if (strstr(line, "numbers.bin") != NULL) snprintf(last, sizeof last, "%s", line);
+    fclose(log);
+    assert_string_equal(last, "good numbers.bin bytes=60000-\n");
+    remove_tree("set");
+}
+
+static void a_part_of_something_else_is_thrown_away(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    static const unsigned char zeros[N_BYTES + 5];
+    static const size_t nbytes[] = {60000, N_BYTES, N_BYTES + 5};
+    for (int i = 0; i < 3; i++) {
+        path_of(path, ".set.lockstep-download");
+        assert_int_equal(mkdir(path, 0777), 0);
+        write_file(".set.lockstep-download/numbers.bin", zeros, nbytes[i]);
+        assert_ok(get("set", "good", NULL));
+        assert_complete("set");
+        remove_tree("set");
+    }
+}
+
+static void what_is_there_needs_no_server(void **state) {
+    (void)state;
+    assert_ok(get("set", "good", NULL));
+    int before = n_requests();
+    bool was_there = false;
+    assert_ok(get_with("set", (const char *[MAX_MIRRORS]){"404"},
+                       &(lksi_get_options){.limits = &quick, .verifies = true}, &was_there));
+    assert_true(was_there);
+    assert_int_equal(n_requests(), before);
+    remove_tree("set");
+}
+
+static void only_what_is_missing_is_downloaded(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    assert_ok(get("set", "good", NULL));
+    int before = n_requests();
+    path_of(path, "set/packed.gz");
+    assert_int_equal(unlink(path), 0);
+    assert_ok(get("set", "good", NULL));
+    assert_int_equal(n_requests(), before + 1);
+    assert_complete("set");
+    remove_tree("set");
+}
+
+static void files_that_differ_are_replaced_on_demand_only(void **state) {
+    (void)state;
+    bool was_there;
+    const char *modes[MAX_MIRRORS] = {"good"};
+    lksi_get_options options = {.limits = &quick, .verifies = true};
+    assert_ok(get("set", "good", NULL));
+    write_file("set/numbers.bin", "mine", 4);
+    write_file("set/packed", "mine", 4); /* which would be read in place of packed.gz */
+    assert_int_equal(get_with("set", modes, &options, &was_there), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), "/set/numbers.bin: 4 bytes with SHA-256"));
+    options.replaces = true;
+    assert_ok(get_with("set", modes, &options, &was_there));
+    assert_complete("set");
+    remove_tree("set");
+}
+
+static void directories_of_others_are_left_alone(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file("set/thesis.tex", "mine", 4);
+    assert_int_equal(get("set", "good", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "/set: holds other files, and none of test"));
+    assert_int_equal(count_files("set"), 1);
+    remove_tree("set");
+}
+
+static void a_directory_that_is_there_is_filled(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_ok(get("set", "good", NULL));
+    assert_complete("set");
+    remove_tree("set");
+}
+
+/* --- the lock --- */
+
+static void a_holder_without_a_sign_of_life_is_named(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    lksi_progress progress = {.lock = -1};
+    lksi_lock *held, *wanted;
+    lksi_lock_options options = {.timeout_ms = 300, .purpose = "test"};
+    path_of(path, "lock");
+    assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
+    assert_int_equal(lksi_lock_acquire(&wanted, path, &options, &progress), LKS_ERR_TIMEOUT);
+    char pid[32];
+    snprintf(pid, sizeof pid, "test: pid %ld on ", (long)getpid());
+    assert_non_null(strstr(lks_error_text(), pid));
+    lksi_lock_release(held);
+    assert_false(lksi_file_exists(path));
+    assert_ok(lksi_lock_acquire(&wanted, path, &options, &progress));
+    lksi_lock_release(wanted);
+}
+
+static void without_flock_the_lock_of_an_ended_process_is_taken(void **state) {
+    (void)state;
+    char path[PATH_NBYTES], host[128] = "", text[200];
+    lksi_progress progress = {.lock = -1};
+    lksi_lock *held, *wanted;
+    lksi_lock_options options = {.timeout_ms = 60000, .is_exclusive = true, .purpose = "test"};
+    path_of(path, "lock");
+    pid_t ended = fork();
+    if (ended == 0) _exit(0);
+    waitpid(ended, NULL, 0);
+    gethostname(host, sizeof host - 1);
+    snprintf(text, sizeof text, "%s %ld\n", host, (long)ended);
+    write_file("lock", text, strlen(text));
+    assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
+    atomic_store(&progress.is_cancelled, 1);
+    assert_int_equal(lksi_lock_acquire(&wanted, path, &options, &progress), LKS_ERR_STATE); /* it is held */
+    atomic_store(&progress.is_cancelled, 0);
+    lksi_lock_release(held);
+    write_file("lock", "elsewhere 1\n", 12); /* of another host: nobody can tell whether it lives */
+    options.timeout_ms = 300;
+    assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
+    lksi_lock_release(held);
+    assert_false(lksi_file_exists(path));
+}
+
+/* --- ranks --- */
+
+static int unknown_set(void *argument) {
+    (void)argument;
+    lks_group *group;
+    RANK_OK(lks_init(&group, NULL));
+    RANK_CHECK(lks_data_get(group, "imagenet", NULL, NULL) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(lks_error_text(),
+                      "there is no data set 'imagenet'; there are mnist, fashion-mnist, cifar-10, ptb") == 0);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void an_unknown_set_is_refused_with_those_that_there_are(void **state) {
+    (void)state;
+    run_ranks(2, unknown_set, NULL);
+}
+
+/* Rank 0 finds the directory a file, and all ranks hear of it; the group can be used afterwards. */
+static int fails_on_one(void *argument) {
+    lks_group *group;
+    int32_t one = 1, sum = 0;
+    RANK_OK(lks_init(&group, NULL));
+    RANK_CHECK(lks_data_get(group, "ptb", argument, NULL) == LKS_ERR_FILE);
+    RANK_CHECK(strstr(lks_error_text(), "/a-file: not a directory") != NULL);
+    RANK_OK(lks_all_reduce(group, &one, &sum, 1, LKS_I32, LKS_SUM, NULL));
+    RANK_CHECK(sum == lks_group_size(group));
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void an_error_of_one_rank_is_that_of_all(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    if (lksi_transfer_available() != LKS_OK) skip();
+    write_file("a-file", "x", 1);
+    path_of(path, "a-file");
+    for (int n_ranks = 1; n_ranks <= 5; n_ranks++) run_ranks(n_ranks, fails_on_one, path);
+}
+
+/* --- where sets lie --- */
+
+static void sets_are_found_where_trainers_look(void **state) {
+    (void)state;
+    char directory[PATH_NBYTES], path[PATH_NBYTES], cache[PATH_NBYTES], made[2 * PATH_NBYTES];
+    path_of(cache, "cache");
+    setenv("XDG_CACHE_HOME", cache, 1);
+    setenv("LOCKSTEP_DATA", work, 1);
+    assert_ok(lks_data_directory("cifar-10", directory, sizeof directory));
+    path_of(path, "cifar-10-batches-bin");
+    assert_string_equal(directory, path);
+    snprintf(made, sizeof made, "mkdir -p '%s/lockstep/data/ptb'", cache);
+    assert_int_equal(system(made), 0);
+    assert_ok(lks_data_directory("ptb", directory, sizeof directory));
+    snprintf(made, sizeof made, "%s/lockstep/data/ptb", cache);
+    assert_string_equal(directory, made);
+    assert_int_equal(lks_data_directory("ptb", directory, 10), LKS_ERR_ARGUMENT);
+    unsetenv("LOCKSTEP_DATA");
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("HOME");
+    assert_int_equal(lks_data_directory("ptb", directory, sizeof directory), LKS_ERR_ARGUMENT);
+}
+
+int main(void) {
+    unsetenv("LOCKSTEP_DATA_MIRROR");
+    setenv("no_proxy", "127.0.0.1", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(servers_that_do_well_in_the_end_are_good_enough),
+        cmocka_unit_test(the_next_mirror_is_asked_where_one_has_it_not),
+        cmocka_unit_test(a_server_that_stands_still_is_given_up),
+        cmocka_unit_test(what_every_mirror_said_is_told),
+        cmocka_unit_test(a_server_that_is_not_there_is_named),
+        cmocka_unit_test(what_came_before_is_not_asked_for_again),
+        cmocka_unit_test(a_part_of_something_else_is_thrown_away),
+        cmocka_unit_test(what_is_there_needs_no_server),
+        cmocka_unit_test(only_what_is_missing_is_downloaded),
+        cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
+        cmocka_unit_test(directories_of_others_are_left_alone),
+        cmocka_unit_test(a_directory_that_is_there_is_filled),
+        cmocka_unit_test(a_holder_without_a_sign_of_life_is_named),
+        cmocka_unit_test(without_flock_the_lock_of_an_ended_process_is_taken),
+        cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),
+        cmocka_unit_test(an_error_of_one_rank_is_that_of_all),
+        cmocka_unit_test(sets_are_found_where_trainers_look),
+    };
+    return cmocka_run_group_tests(tests, make_work, remove_work);
+}
