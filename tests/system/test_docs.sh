@@ -8,7 +8,7 @@
 #   <!-- run: openmpi -->      mpirun is Open MPI's; likewise mpich
 #   <!-- run: as it is -->     here, without shortening it
 #   <!-- run: no, because WHY -->
-# else it runs here. An epoch becomes 60 steps, and sizes 1 KB. Whoever trains with --grains 4 ends with the same bits.
+# else it runs here. nodeI becomes its address, an epoch 60 steps, sizes 1 KB; a ```hosts block is the file of that name. Whoever trains with --grains 4 ends with the same bits.
 # Usage: test_docs.sh BUILD_DIR. Prints a line per behaviour; fails if one does; names what it had to skip.
 set -u
 # shellcheck source=tests/system/common.sh
@@ -60,7 +60,8 @@ for page in $pages; do extract "$page"; done
 # --- commands ---
 
 shorten() { # FILE
-  perl -pe 's/--epochs (\d+)/"--steps " . 60 * $1/ge; s/--sizes \S+/--sizes 1K/g; s/--checkpoint-every \d+/--checkpoint-every 20/g' "$1"
+  perl -pe 's/--epochs (\d+)/"--steps " . 60 * $1/ge; s/--sizes \S+/--sizes 1K/g; s/--checkpoint-every \d+/--checkpoint-every 20/g;
+    s/\bnode(\d)\b/"10.77.0." . ($1 + 1)/ge unless /^# on /; s/--hosts /--ssh "\$hosts_ssh" --hosts /' "$1"
 }
 params=$work/params # of every run of 60 steps in 4 grains, with the block that it was in
 : >"$params"
@@ -88,7 +89,7 @@ run_on_hosts() {
   awk -v stem="$file" '/^# on / { part = stem "." $3 } { print >part }' "$file"
   status=0
   for host in "$file".node*; do
-    (cd "$work/tree" && timeout 60 ip netns exec "${hosts[${host##*.node}]}" bash -eu -o pipefail "$host") \
+    (cd "$work/tree" && host_run "${host##*.node}" timeout 60 bash -eu -o pipefail "$host") \
       >"$host.out" 2>"$host.err" </dev/null &
     pids+=($!)
   done
@@ -126,6 +127,10 @@ mpi_can() { command -v "mpirun.$1" >/dev/null || { echo "there is no mpirun.$1";
 no_hosts='' no_ssh='' no_slurm=''
 hosts_made=1
 hosts_make 1gbit >"$work/why" 2>&1 || no_hosts=$(tail -n 1 "$work/why")
+no_ssh=$no_hosts
+[ -n "$no_hosts" ] || hosts_ssh >"$work/why" 2>&1 || no_ssh=$(tail -n 1 "$work/why")
+export hosts_ssh
+for file in "$work"/blocks/*.hosts; do shorten "$file" >"$work/tree/hosts"; done
 slurm_start 3 >"$work/why" 2>&1 || no_slurm=$(tail -n 1 "$work/why")
 for file in "$work"/blocks/*.sh; do run_commands "$file"; done
 check "every training in 4 grains ended with the same bits, $(wc -l <"$params") of them" \
