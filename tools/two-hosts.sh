@@ -1,9 +1,12 @@
-# Two hosts on one machine: network namespaces joined by a veth link that tc tbf holds to a rate. Sourced, not run; needs
-# root and iproute2. The link's burst holds a packet of 64 KiB, the largest that TCP hands to a network card: of a smaller
-# one the kernel would spend the time to cut them, which a card does itself. Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
+# Several hosts on one machine: network namespaces, each joined by a veth link that tc tbf holds to a rate to a bridge in
+# a namespace of its own. Sourced, not run; needs root and iproute2. A link's burst holds a packet of 64 KiB, the largest
+# that TCP hands to a network card: of a smaller one the kernel would spend the time to cut them, which a card does itself.
+# Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
 # shellcheck shell=bash
-hosts=("lks-$$-a" "lks-$$-b")
-host_devices=("v$$" "w$$")
+hosts=()               # the namespaces; the i-th is 10.77.0.(i+1) and knows itself as host-a, host-b, ...
+hosts_switch=lks-$$-sw # where the bridge is
+hosts_ssh_dir=         # what hosts_ssh has made
+hosts_made_run_sshd=
 
 # Also after hosts_make has failed. Ends what still runs there.
 hosts_remove() {
@@ -12,30 +15,90 @@ hosts_remove() {
     ip netns pids "$host" 2>/dev/null | xargs -r kill -9 2>/dev/null
     ip netns del "$host" 2>/dev/null
   done
+  ip netns del "$hosts_switch" 2>/dev/null
+  [ -z "$hosts_ssh_dir" ] || rm -rf "$hosts_ssh_dir"
+  [ -z "$hosts_made_run_sshd" ] || rmdir /run/sshd 2>/dev/null
+  hosts=()
 }
 
-# hosts_make RATE: 10.77.0.1 and 10.77.0.2. Fails with one line that says why it cannot.
+# hosts_make RATE [N]: 10.77.0.1 to 10.77.0.N (2). Fails with one line that says why it cannot.
 hosts_make() {
-  local rate=$1 host index why
+  local rate=$1 n=${2:-2} index host why
   command -v ip >/dev/null && command -v tc >/dev/null || {
     echo "network namespaces need iproute2 (ip, tc)"
     return 1
   }
-  for host in "${hosts[@]}"; do
-    why=$(ip netns add "$host" 2>&1) || {
-      echo "cannot make a network namespace: $why"
-      return 1
-    }
-    ip -n "$host" link set lo up
-  done
-  ip link add "${host_devices[0]}" netns "${hosts[0]}" type veth peer name "${host_devices[1]}" netns "${hosts[1]}" || {
-    echo "cannot make a veth link"
+  why=$(ip netns add "$hosts_switch" 2>&1) || {
+    echo "cannot make a network namespace: $why"
     return 1
   }
-  for index in 0 1; do
-    ip -n "${hosts[index]}" addr add "10.77.0.$((index + 1))/24" dev "${host_devices[index]}"
-    ip -n "${hosts[index]}" link set "${host_devices[index]}" up
-    ip netns exec "${hosts[index]}" tc qdisc add dev "${host_devices[index]}" root tbf rate "$rate" burst 96kb \
-      latency 50ms 2>/dev/null || echo "note: no tc tbf here, the link is as fast as it is"
+  ip -n "$hosts_switch" link add bridge type bridge && ip -n "$hosts_switch" link set bridge up || {
+    echo "cannot make a bridge"
+    return 1
+  }
+  for ((index = 0; index < n; index++)); do
+    host=lks-$$-$(host_letter "$index")
+    hosts+=("$host")
+    ip netns add "$host" && ip -n "$host" link set lo up &&
+      ip link add eth0 netns "$host" type veth peer name "port$index" netns "$hosts_switch" &&
+      ip -n "$hosts_switch" link set "port$index" master bridge up &&
+      ip -n "$host" addr add "10.77.0.$((index + 1))/24" dev eth0 && ip -n "$host" link set eth0 up || {
+      echo "cannot make a veth link"
+      return 1
+    }
+    ip netns exec "$host" tc qdisc add dev eth0 root tbf rate "$rate" burst 96kb latency 50ms 2>/dev/null ||
+      echo "note: no tc tbf here, the link is as fast as it is"
   done
+}
+
+host_letter() { printf "\\$(printf %03o $((97 + $1)))"; }
+
+# host_run INDEX COMMAND...: on that host, which knows itself by its name. In place of the calling shell, so that signals
+# reach the command: call it in a subshell, or in the background.
+host_run() {
+  local index=$1 name
+  shift
+  name=host-$(host_letter "$index")
+  # shellcheck disable=SC2016 # the inner shell expands it
+  exec ip netns exec "${hosts[index]}" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
+}
+
+# Takes a host's cable out, and puts it back.
+host_unplug() { ip -n "$hosts_switch" link set "port$1" down; }
+host_plug() { ip -n "$hosts_switch" link set "port$1" up; }
+
+# hosts_ssh: an sshd on each host, with keys of its own; $hosts_ssh is how to call it. Fails with one line.
+hosts_ssh() {
+  local index
+  command -v sshd >/dev/null || [ -x /usr/sbin/sshd ] || {
+    echo "there is no sshd (Debian: openssh-server)"
+    return 1
+  }
+  hosts_ssh_dir=$(mktemp -d)
+  [ -d /run/sshd ] || { mkdir /run/sshd && hosts_made_run_sshd=yes; } # where sshd insists on going
+  ssh-keygen -q -t ed25519 -N '' -f "$hosts_ssh_dir/host" && ssh-keygen -q -t ed25519 -N '' -f "$hosts_ssh_dir/user" || {
+    echo "ssh-keygen failed"
+    return 1
+  }
+  cp "$hosts_ssh_dir/user.pub" "$hosts_ssh_dir/authorized"
+  printf '%s\n' "HostKey $hosts_ssh_dir/host" "AuthorizedKeysFile $hosts_ssh_dir/authorized" "StrictModes no" "UsePAM no" \
+    "PasswordAuthentication no" "KbdInteractiveAuthentication no" "PermitRootLogin yes" "PidFile none" \
+    "MaxStartups 50" >"$hosts_ssh_dir/sshd_config"
+  printf '%s\n' "IdentityFile $hosts_ssh_dir/user" "IdentitiesOnly yes" "UserKnownHostsFile $hosts_ssh_dir/known" \
+    "StrictHostKeyChecking accept-new" "LogLevel ERROR" "ConnectTimeout 5" >"$hosts_ssh_dir/ssh_config"
+  # shellcheck disable=SC2034 # for whoever sources this
+  hosts_ssh="ssh -o BatchMode=yes -F $hosts_ssh_dir/ssh_config"
+  for index in "${!hosts[@]}"; do
+    (host_run "$index" /usr/sbin/sshd -D -e -f "$hosts_ssh_dir/sshd_config") >"$hosts_ssh_dir/log.$index" 2>&1 </dev/null &
+    disown # else the shell announces its end
+  done
+  for index in "${!hosts[@]}"; do host_answers "$index" || { echo "sshd does not start: $(tail -n 1 "$hosts_ssh_dir/log.$index")"; return 1; }; done
+}
+
+host_answers() {
+  for _ in $(seq 50); do
+    ip netns exec "${hosts[$1]}" bash -c ': </dev/tcp/127.0.0.1/22' 2>/dev/null && return
+    sleep 0.1
+  done
+  return 1
 }

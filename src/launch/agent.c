@@ -9,7 +9,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 500 };
+enum { WAIT_MS = 100 };
 
 typedef struct agent {
     const lksi_run *run;

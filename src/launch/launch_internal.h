@@ -65,7 +65,7 @@ typedef struct lksi_orders {
 typedef struct lksi_outside {
     void *argument;
     int (*descriptor)(void *argument);                    /* to poll; -1: none */
-    void (*step)(void *argument, lksi_orders *orders);    /* called when it is readable, and twice a second */
+    void (*step)(void *argument, lksi_orders *orders);    /* called when it is readable, and ten times a second */
     void (*signalled)(void *argument, int signal_number); /* this process was, and has forwarded it */
 } lksi_outside;
 

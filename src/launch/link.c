@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define NS_PER_MS 1000000
-enum { HEARTBEAT_MS = 1000 };
+enum { HEARTBEAT_MS = 1000, HEARTBEATS_PER_TIMEOUT = 4 };
 
 void lksi_link_open(lksi_link *link, int connection) {
     const int64_t now = lksi_now_ns();
@@ -83,12 +83,13 @@ bool lksi_link_receive(lksi_link *link, lksi_message *message) {
 
 void lksi_link_tick(lksi_link *link, int64_t timeout_ms) {
     char why[64];
-    const int64_t now = lksi_now_ns();
+    const int64_t now = lksi_now_ns(), most_ms = timeout_ms / HEARTBEATS_PER_TIMEOUT;
+    const int64_t interval_ms = most_ms < HEARTBEAT_MS ? most_ms : HEARTBEAT_MS;
     if (link->connection < 0) return;
     if (now - link->heard_ns > timeout_ms * NS_PER_MS) {
         snprintf(why, sizeof why, "has been silent for %g s", (double)timeout_ms / 1000);
         lose(link, why);
-    } else if (now - link->said_ns > (int64_t)HEARTBEAT_MS * NS_PER_MS) {
+    } else if (now - link->said_ns > interval_ms * NS_PER_MS) {
         lksi_link_send(link, &(lksi_message){.kind = LKSI_MESSAGE_HEARTBEAT});
     }
 }

@@ -10,8 +10,8 @@
  *        | ENDED, when none of its ranks is left --------------> |
  *        | <--------------------------------------  OVER         |   or PREPARE, or START: the next generation
  *
- * Both send a heartbeat every second: who is silent for too long is lost. Records are of one size, so that nothing that
- * is read is a length.
+ * Both send a heartbeat every second, or sooner where less silence is allowed: who is silent for too long is lost.
+ * Records are of one size, so that nothing that is read is a length.
  */
 #ifndef LKSI_LAUNCH_LINK_H
 #define LKSI_LAUNCH_LINK_H

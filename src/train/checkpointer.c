@@ -50,7 +50,10 @@ static lks_status check_newer(const lks_checkpointer *c) {
                       c->directory, (long long)newest, (long long)c->trainer->n_steps);
 }
 
-static lks_status prepare(lks_checkpointer *c, const char *directory, const lks_checkpointer_options *options) {
+static lks_status prepare(lks_checkpointer *c, lks_trainer *trainer, const char *directory,
+                          const lks_checkpointer_options *options) {
+    c->trainer = trainer;
+    c->lock = -1;
     LKS_TRY(check_options(directory, options));
     LKS_TRY(lksi_checkpoint_create(&c->checkpoint, c->trainer));
     c->every = options->every;
@@ -69,10 +72,7 @@ lks_status lks_checkpointer_create(lks_checkpointer **checkpointer, lks_trainer 
     const lks_checkpointer_options defaults = {0};
     if (options == NULL) options = &defaults;
     lks_checkpointer *created = lksi_alloc(sizeof *created);
-    if (created == NULL) return lksi_group_fail(trainer->options.group, LKS_ERR_MEMORY);
-    created->trainer = trainer;
-    created->lock = -1;
-    lks_status status = prepare(created, directory, options);
+    lks_status status = created != NULL ? prepare(created, trainer, directory, options) : LKS_ERR_MEMORY;
     status = lksi_checkpoint_agree(trainer, "checkpointer_create", directory, status, 0);
     if (status == LKS_OK)
         status = lksi_exchange(trainer->options.group, "checkpointer_create (every)", (uint64_t)options->every, NULL, 0,

@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -103,6 +104,26 @@ static void sha256_matches_the_standard(void **state) {
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"); /* FIPS 180-2, B.1 */
 }
 
+/* Against libsodium's, which is used where the CPU has no instructions for it. */
+static void sha256_is_the_same_however_the_bytes_are_divided(void **state) {
+    (void)state;
+    enum { MOST = 300 };
+    unsigned char bytes[MOST], digest[crypto_hash_sha256_BYTES];
+    char expected[65], hex[65];
+    for (size_t i = 0; i < MOST; i++) bytes[i] = (unsigned char)(i * 7 + i / 64);
+    for (size_t n = 0; n <= MOST; n++)
+        for (size_t piece = 1; piece <= n + 1; piece += 1 + n / 9) {
+            lksi_sha256 *hash;
+            assert_ok(lksi_sha256_create(&hash));
+            for (size_t at = 0; at < n; at += piece)
+                lksi_sha256_update(hash, bytes + at, n - at < piece ? n - at : piece);
+            lksi_sha256_finish(hash, hex);
+            crypto_hash_sha256(digest, bytes, n);
+            sodium_bin2hex(expected, sizeof expected, digest, sizeof digest);
+            assert_string_equal(hex, expected);
+        }
+}
+
 static void numbers_are_parsed_whole_or_refused(void **state) {
     (void)state;
     int64_t i;
@@ -124,6 +145,7 @@ int main(void) {
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
         cmocka_unit_test(a_file_is_written_whole_and_read_back),
         cmocka_unit_test(sha256_matches_the_standard),
+        cmocka_unit_test(sha256_is_the_same_however_the_bytes_are_divided),
         cmocka_unit_test(numbers_are_parsed_whole_or_refused),
     };
     return run_group(tests);

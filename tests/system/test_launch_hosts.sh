@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# labels: no-asan
+# lockstep run over hosts: three network namespaces, each with an sshd. By --nnodes, as torchrun, and by --hosts over ssh.
+# Usage: test_launch_hosts.sh BUILD_DIR. Needs root, iproute2 and openssh-server; without them it says that it was skipped.
+set -u
+. tests/system/common.sh
+# shellcheck source=tools/two-hosts.sh
+. tools/two-hosts.sh
+marker=lockstep-hosts-$$ # in the arguments of every process that must not survive
+touch "$work/out" "$work/err"
+
+clean_up() {
+  pkill -KILL -f "$marker"
+  hosts_remove
+  rm -rf "$work"
+}
+trap clean_up EXIT
+{ hosts_make 1gbit 3 && hosts_ssh; } >"$work/why" 2>&1 || {
+  echo "skipped: $(cat "$work/why")"
+  exit 77
+}
+cat "$work/why"
+
+out_has() { grep -qE -- "$1" "$work/out"; }
+status_is() { [ "$status" = "$1" ]; }
+eventually() { # within ten seconds
+  for _ in $(seq 100); do
+    "$@" && return
+    sleep 0.1
+  done
+  return 1
+}
+none_left() { ! pgrep -f "$marker|$lockstep run" >/dev/null; }
+port=29417
+
+# node INDEX OPTIONS...: `lockstep run` as node INDEX of --nnodes 2, two ranks each; output in out.INDEX and err.INDEX
+node() {
+  local index=$1
+  shift
+  (host_run "$index" "$lockstep" run -n 2 --nnodes 2 --node-rank "$index" --master-addr 10.77.0.1 --master-port $port "$@") \
+    >"$work/out.$index" 2>"$work/err.$index" </dev/null &
+  node_pids[index]=$!
+}
+end_nodes() { # exit statuses in $status0 and $status1; all output in $work/out and $work/err
+  wait "${node_pids[0]}"
+  status0=$?
+  wait "${node_pids[1]}"
+  status1=$?
+  cat "$work"/out.[01] >"$work/out"
+  cat "$work"/err.[01] >"$work/err"
+}
+statuses_are() { [ "$status0/$status1" = "$1" ]; }
+on_both_says() { grep -qE -- "$1" "$work/err.0" && grep -qE -- "$1" "$work/err.1"; }
+from_c() { # OPTIONS...: `lockstep run --hosts` from the third host, which has no ranks
+  (host_run 2 "$lockstep" run --ssh "$hosts_ssh" "$@") >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+}
+both_nodes() {
+  node 0 "$@"
+  node 1 "$@"
+  end_nodes
+}
+
+# --- the same bits wherever it runs ---
+train=("$build/examples/mnist" --grains 4 --steps 30 --quiet)
+run "$lockstep" run -n 4 "${train[@]}" --summary "$work/one"
+node 0 "${train[@]}"
+LOCKSTEP_JOB_KEY='' node 1 --join-timeout 3 "${train[@]}"
+end_nodes
+check "without a job key a run across hosts is refused" eval 'statuses_are 1/1 && on_both_says "needs LOCKSTEP_JOB_KEY"'
+export LOCKSTEP_JOB_KEY=the-secret-of-this-test
+node 0 "${train[@]}" --summary "$work/nodes"
+node 1 "${train[@]}" --summary "$work/nodes"
+end_nodes
+check "--nnodes 2: mnist trains" statuses_are 0/0
+check "to the bits of one host" same "$(value "$work/one" params_sha256)" "$(value "$work/nodes" params_sha256)"
+check "over tcp" same "$(value "$work/nodes" transport)" tcp
+unset LOCKSTEP_JOB_KEY
+printf '# two of three\n10.77.0.1 slots=2\n10.77.0.2   slots = 2  # and no more\n' >"$work/hosts"
+from_c --hosts "$work/hosts" "${train[@]}" --summary "$work/ssh"
+check "--hosts over ssh, with a new key: mnist trains" status_is 0
+check "to the bits of one host, too" same "$(value "$work/one" params_sha256)" "$(value "$work/ssh" params_sha256)"
+
+# --- what ranks find, and where their output goes ---
+show='echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $(hostname) $MASTER_ADDR $MY_OWN"; echo to-stderr >&2'
+MY_OWN=mine from_c --hosts "$work/hosts" --prefix -x MY_OWN --log-dir "$work/logs" bash -c "$show"
+check "output of ranks elsewhere comes here, with the rank before it" \
+  eval 'status_is 0 && out_has "^\[0\] 0/4 0/2 host-a 10.77.0.1 mine$" && out_has "^\[3\] 3/4 1/2 host-b 10.77.0.1 mine$" && err_has "^\[2\] to-stderr$"'
+check "and into a log per rank" grep -q "^3/4 " "$work/logs/rank-3.log"
+from_c --hosts "$work/hosts" -n 3 bash -c 'for i in $(seq 300); do printf "aaaa"; printf "bbbb\n"; done'
+check "lines stay whole" eval '[ "$(grep -cx aaaabbbb "$work/out")" = 900 ]'
+# shellcheck disable=SC2016
+from_c --hosts "$work/hosts" bash -c '! tr "\0" "\n" </proc/$PPID/environ | grep -q ^LOCKSTEP_JOB_KEY= && ! ps -eo args | grep -q "[r]un.*$LOCKSTEP_JOB_KEY"'
+check "the key is in no command line, and not in the environment that an agent was started with" status_is 0
+
+# --- failures ---
+export LOCKSTEP_JOB_KEY=the-secret-of-this-test
+both_nodes --grace 1 bash -c '[ $RANK = 3 ] && exit 7; exec -a '"$marker"' sleep 60'
+check "a rank that fails is named on both hosts, and its status is that of both" \
+  eval 'statuses_are 7/7 && on_both_says "rank 3 \(pid [0-9]+ on host-b\) exited with status 7"'
+from_c --hosts "$work/hosts" --grace 1 --log-dir "$work/logs" bash -c '[ $RANK = 2 ] && { echo "no such data" >&2; kill -KILL $$; }; exec -a '"$marker"' sleep 60'
+check "over ssh, too, with its last lines" eval 'status_is 137 && err_has "rank 2 .* on host-b. was killed by SIGKILL; its last lines:" && err_has "  . no such data"'
+check "and nothing is left on either" none_left
+printf '10.77.0.1\nno-such-host.invalid\n' >"$work/unknown"
+from_c --hosts "$work/unknown" bash -c "exec -a $marker sleep 60"
+check "an unknown host is named with ssh's words" eval 'status_is 1 && err_has "host no-such-host.invalid cannot take part: .*Could not resolve" && none_left'
+(host_run 2 "$lockstep" run --hosts "$work/hosts" --ssh "ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null" true) >"$work/out" 2>"$work/err"
+status=$?
+check "so is one whose sshd refuses us" eval 'status_is 1 && err_has "host 10.77.0.[12] cannot take part: .*Permission denied" && none_left'
+printf '10.77.0.1 slots=2\n10.77.0.2 slots=many\n' >"$work/bad"
+from_c --hosts "$work/bad" true
+check "a bad line of the hosts file is named" eval 'status_is 1 && err_has "/bad:2: slots=N was expected"'
+host_run 0 python3 -c 'import socket, time; s = socket.create_server(("10.77.0.1", 29417)); time.sleep(60)' "$marker" &
+disown
+port_is_taken() { ip netns exec "${hosts[0]}" ss -ltn | grep -q :29417; }
+eventually port_is_taken
+node 0 --join-timeout 5 true
+wait "${node_pids[0]}"
+check "a port in use is named" grep -q "10.77.0.1:29417.*in use.*--master-port" "$work/err.0"
+pkill -KILL -f "$marker"
+node 0 --join-timeout 1 true
+wait "${node_pids[0]}"
+check "of two hosts the one that is missing is named" grep -q "node 1 did not join the run at 10.77.0.1:29417 within 1 s" "$work/err.0"
+node 0 --join-timeout 2 true
+LOCKSTEP_JOB_KEY=another node 1 --join-timeout 2 true
+end_nodes
+check "a wrong key is said on both" eval 'statuses_are 1/1 && on_both_says "knows another LOCKSTEP_JOB_KEY"'
+node 0 --join-timeout 5 true
+node 1 --nnodes 3 --join-timeout 5 true
+end_nodes
+check "another --nnodes is said on both" eval 'statuses_are 1/1 && on_both_says "node 1 .host host-b. has --nnodes 3, node 0 has 2"'
+
+# --- a run that goes on ---
+both_nodes --max-restarts 1 bash -c '[ $LOCKSTEP_GENERATION = 1 ] || { [ $RANK = 2 ] && kill -KILL $$; sleep 60; }; echo "$LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"'
+check "after a killed rank all hosts go on" eval 'statuses_are 0/0 && [ "$(grep -c "^1 ./4$" "$work/out")" = 4 ] && on_both_says "generation 1 of 4 ranks follows; restarts left: 0"'
+# Ends in order when told to; the third generation ends by itself.
+stay='trap "exit 143" TERM; echo "$LOCKSTEP_GENERATION $RANK/$WORLD_SIZE"; [ $LOCKSTEP_GENERATION = 2 ] || while :; do sleep 0.1; done; : '"$marker"
+generation_is() { [ "$(cat "$work"/out.* | grep -c "^$1 ./$2$")" = "$2" ]; }
+elastic=(--max-restarts 1 --min-ranks 2 --grains 4 --heartbeat-timeout 2)
+node 0 "${elastic[@]}" bash -c "$stay"
+node 1 "${elastic[@]}" bash -c "$stay"
+eventually generation_is 0 4
+host_unplug 1
+check "a host that is cut off is lost, the others go on with fewer" eventually generation_is 1 2
+wait "${node_pids[1]}"
+check "and it ends by itself" eval 'grep -q "head of the run at 10.77.0.1 port 29417 was lost: it has been silent for 2 s" "$work/err.1"'
+check "the loss is named" grep -q "node 1 .host host-b. was lost: it has been silent for 2 s .ranks 2 to 3." "$work/err.0"
+host_plug 1
+node 1 "${elastic[@]}" bash -c "$stay"
+check "when it comes back all its ranks take part again" eventually generation_is 2 4
+end_nodes
+check "which is no restart" statuses_are 0/0
+
+# --- the end of everything ---
+node 0 bash -c "exec -a $marker sleep 60"
+node 1 bash -c "exec -a $marker sleep 60"
+all_sleep() { [ "$(pgrep -cf "^$marker")" = 4 ]; }
+eventually all_sleep
+kill -TERM "${node_pids[1]}"
+end_nodes
+check "a signal to one host ends all" eval 'statuses_are 143/143 && on_both_says "ended by SIGTERM" && none_left'
+node 0 bash -c "exec -a $marker sleep 60"
+node 1 bash -c "exec -a $marker sleep 60"
+eventually all_sleep
+disown "${node_pids[0]}"
+kill -KILL "${node_pids[0]}"
+wait "${node_pids[1]}"
+check "without a head its hosts end and say so" grep -q "the head of the run at 10.77.0.1 port 29417 was lost: it ended the connection" "$work/err.1"
+check "nothing is left then" eventually none_left
+(host_run 2 "$lockstep" run --ssh "$hosts_ssh" --hosts "$work/hosts" bash -c "exec -a $marker sleep 60") >"$work/out" 2>"$work/err" </dev/null &
+job=$!
+disown
+eventually all_sleep
+kill -KILL $job
+check "nor after the death of a launcher whose hosts are reached by ssh" eventually none_left
+exit $((n_failed > 0))
