@@ -53,11 +53,15 @@ typedef struct lks_init_options {
 } lks_init_options;
 
 /* Joins the world of all ranks: those of the thread world this thread was started in (lks_spawn, lks_main), else
- * those of the launcher's environment (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), else
- * a world of this process alone. `options` may be NULL.
+ * those of the launcher's environment, else a world of this process alone. `options` may be NULL.
+ * Launchers:   the first that is whole of RANK WORLD_SIZE (LOCAL_RANK LOCAL_WORLD_SIZE) with MASTER_ADDR MASTER_PORT, as
+ *              lockstep run and torchrun set them; OMPI_COMM_WORLD_* or PMI_* of mpirun; SLURM_* inside a step of srun,
+ *              whose ranks meet on the step's first node at port 20000 + (101 job + step) mod 10000 unless MASTER_ADDR
+ *              and MASTER_PORT say otherwise. Under sbatch and salloc, without srun, a program is a world of one.
  * Collective. The caller owns *world and gives it to lks_group_destroy.
  * Errors: LKS_ERR_ARGUMENT (an environment variable or option is wrong, named), LKS_ERR_TIMEOUT (names the ranks that
- * did not arrive), LKS_ERR_PEER, LKS_ERR_SYSTEM. */
+ * did not arrive, or the port that another program has), LKS_ERR_MISMATCH (another version of the library, WORLD_SIZE or
+ * LOCKSTEP_JOB_KEY on some rank, named), LKS_ERR_PEER, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it; the other ranks do not take this for a death. Waits for nothing but asynchronous

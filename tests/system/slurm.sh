@@ -71,18 +71,19 @@ wait
 '
 
 slurm_wrap() { # PROGRAM: the name is a command of the shell that sources this, and of what it starts
+  local program
+  program=$(command -v "$1")
   cat >"$slurm_dir/bin/$1" <<EOF
 #!/bin/sh
-# What it starts there (a command of salloc, say) finds Slurm's own programs: these ones only lead in from outside.
-PATH=\$(printf %s "\$PATH" | sed 's|$slurm_dir/bin:||g')
+[ "\${SLURM_CONF:-}" != $slurm_dir/slurm.conf ] || exec $program "\$@" # inside, in a job's script
 exec nsenter --target $slurm_namespaces --mount --net --pid --uts --ipc \\
-  env SLURM_CONF=$slurm_dir/slurm.conf sh -c 'cd "\$0" && exec "\$@"' "\$PWD" $(command -v "$1") "\$@"
+  env SLURM_CONF=$slurm_dir/slurm.conf sh -c 'cd "\$0" && exec "\$@"' "\$PWD" $program "\$@"
 EOF
   chmod +x "$slurm_dir/bin/$1"
 }
 
 slurm_start() { # NODES [CPUS]: not in a subshell
-  local n_nodes=$1 why program i
+  local n_nodes=$1 why name i
   why=$(slurm_can) || { echo "$why"; return 1; }
   slurm_dir=$(mktemp -d /tmp/lockstep-slurm-XXXXXX)
   chmod 755 "$slurm_dir"
@@ -96,7 +97,7 @@ slurm_start() { # NODES [CPUS]: not in a subshell
     slurm_namespaces=$(cat /proc/$slurm_unshare/task/$slurm_unshare/children 2>/dev/null) || break
     slurm_namespaces=${slurm_namespaces// /}
     if [ $i = 0 ] || [ -z "$slurm_namespaces" ] || [ ! -S "$slurm_dir/munge.socket" ]; then sleep 0.1; continue; fi
-    for program in srun sbatch salloc scancel squeue sinfo scontrol; do slurm_wrap $program; done
+    for name in srun sbatch salloc scancel squeue sinfo scontrol; do slurm_wrap $name; done
     [ "$("$slurm_dir/bin/sinfo" -h -t idle -o %D 2>/dev/null)" = "$n_nodes" ] && break
     sleep 0.1
   done
