@@ -7,8 +7,6 @@
 
 #include <stdio.h>
 
-static const trainer_flag no_flags[] = {{.name = NULL}};
-
 static int train(const trainer_flags *flags, lks_group *group, lks_device *device, lks_dataset *train_set,
                  lks_dataset *test_set) {
     lks_graph *g = lks_graph_create(device);
@@ -41,18 +39,25 @@ static lks_status normalize(lks_dataset *train_set, lks_dataset *test_set) {
 }
 
 static int mnist(int argc, char **argv) {
+    static const char *const names[] = {"mnist", "fashion-mnist"};
+    int64_t set = 0;
+    const trainer_flag own[] = {{.name = "--dataset",
+                                 .help = "digits or clothes: mnist, fashion-mnist (mnist)",
+                                 .value = &set,
+                                 .choices = "mnist|fashion-mnist"},
+                                {.name = NULL}};
     trainer_flags flags = {.batch = 64, .lr = 1e-3, .seed = 1, .num_threads = 1};
-    trainer_flags_parse(&flags, no_flags, argc, argv);
+    trainer_flags_parse(&flags, own, argc, argv);
     if (flags.epochs == 0 && flags.steps == 0) flags.epochs = 5;
     lks_group *group;
     int exit_code;
-    if (trainer_begin(&flags, no_flags, argv, &group, &exit_code)) return exit_code;
+    if (trainer_begin(&flags, own, argv, &group, &exit_code)) return exit_code;
 
     char directory[4096];
-    trainer_data_directory(&flags, "mnist", directory, sizeof directory);
     lks_dataset *train_set = NULL, *test_set = NULL;
     lks_device *device = NULL;
-    lks_status status = trainer_device_create(&device, &flags);
+    lks_status status = trainer_data(&flags, group, names[set], directory, sizeof directory);
+    if (status == LKS_OK) status = trainer_device_create(&device, &flags);
     if (status == LKS_OK) status = lks_dataset_mnist(&train_set, directory, 1);
     if (status == LKS_OK) status = lks_dataset_mnist(&test_set, directory, 0);
     if (status == LKS_OK) status = normalize(train_set, test_set);

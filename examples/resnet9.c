@@ -110,10 +110,10 @@ static int resnet9_main(int argc, char **argv) {
     if (trainer_begin(&flags, own, argv, &group, &exit_code)) return exit_code;
 
     char directory[4096];
-    trainer_data_directory(&flags, "cifar-10-batches-bin", directory, sizeof directory);
     sets data = {NULL, NULL};
     lks_device *device = NULL;
-    lks_status status = trainer_device_create(&device, &flags);
+    lks_status status = trainer_data(&flags, group, "cifar-10", directory, sizeof directory);
+    if (status == LKS_OK) status = trainer_device_create(&device, &flags);
     if (status == LKS_OK) status = read_sets(directory, &data);
     exit_code = trainer_all_ok(group, status) ? train(&flags, recipe, group, device, &data) : 1;
     lks_dataset_destroy(data.test);

@@ -105,3 +105,13 @@ lks_status trainer_device_create(lks_device **device, const trainer_flags *flags
                                                    .precision = flags->precision == TRAINER_BF16 ? LKS_BF16 : LKS_F32,
                                                    .num_threads = (int)flags->num_threads});
 }
+
+lks_status trainer_data(const trainer_flags *flags, lks_group *group, const char *name, char *directory,
+                        size_t nbytes) {
+    lks_data_options options = {.shows_progress = !flags->is_quiet};
+    lks_status status = flags->downloads ? lks_data_get(group, name, flags->data, &options) : LKS_OK;
+    if (status != LKS_OK) return status;
+    if (flags->data == NULL) return lks_data_directory(name, directory, nbytes);
+    snprintf(directory, nbytes, "%s", flags->data);
+    return LKS_OK;
+}

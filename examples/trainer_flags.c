@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
@@ -120,6 +119,7 @@ static int store_switch(trainer_flags *flags, const char *flag) {
         int *value;
     } switches[] = {{"--help", &flags->wants_help},
                     {"--quiet", &flags->is_quiet},
+                    {"--download", &flags->downloads},
                     {"--print-program", &flags->prints_program},
                     {"--sync-batch-norm", &flags->syncs_batch_norm},
                     {"--check-gradients", &flags->checks_gradients}};
@@ -237,6 +237,7 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
                                    {"--save", NULL, &(int64_t){copy.save != NULL}, 0, 0, "no|yes", NULL},
                                    {"--init", NULL, &(int64_t){copy.init != NULL}, 0, 0, "no|yes", NULL},
                                    {"--resume", NULL, &(int64_t){copy.resume != NULL}, 0, 0, "no|yes", NULL},
+                                   {"--download", NULL, &(int64_t){copy.downloads}, 0, 0, "no|yes", NULL},
                                    {"--print-program", NULL, &(int64_t){copy.prints_program}, 0, 0, "no|yes", NULL},
                                    {"--check-gradients", NULL, &(int64_t){copy.checks_gradients}, 0, 0, "no|yes", NULL},
                                    {"--sync-batch-norm", NULL, &(int64_t){copy.syncs_batch_norm}, 0, 0, "no|yes", NULL},
@@ -262,7 +263,8 @@ static void help_default(const char *flag, const char *help, double value) {
 void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own) {
     const char *base = strrchr(program, '/');
     printf("usage: %s [FLAGS]\n"
-           "  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n",
+           "  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
+           "  --download         get the data set where it is not there, once a host (see lockstep help data)\n",
            base != NULL ? base + 1 : program);
     help_default("--epochs N", "passes over the training data", (double)flags->epochs);
     help_default("--steps N", "stop after so many steps", (double)flags->steps);
@@ -299,20 +301,4 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     printf("SIGTERM or SIGINT on any rank ends all after the same step, with a checkpoint (--checkpoint-every, --save) "
            "and\n"
            "status 128 + the signal's number; a second one, half a second later or more, ends at once.\n");
-}
-
-void trainer_data_directory(const trainer_flags *flags, const char *name, char *directory, size_t nbytes) {
-    const char *data = getenv("LOCKSTEP_DATA"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (flags->data != NULL) {
-        snprintf(directory, nbytes, "%s", flags->data);
-        return;
-    }
-    if (data != NULL && data[0] != '\0') {
-        snprintf(directory, nbytes, "%s/%s", data, name);
-        if (access(directory, F_OK) == 0) return;
-    }
-    if (cache != NULL && cache[0] != '\0')
-        snprintf(directory, nbytes, "%s/lockstep/data/%s", cache, name);
-    else
-        snprintf(directory, nbytes, "%s/.cache/lockstep/data/%s", home != NULL ? home : "", name);
 }

@@ -5,7 +5,7 @@
 #include <lockstep/lockstep.h>
 
 typedef struct trainer_flags {
-    const char *data;   /* the data set's own directory; NULL: looked for, see trainer_data_directory */
+    const char *data;   /* the data set's own directory; NULL: looked for, see trainer_data */
     const char *device; /* cpu, reference */
     const char *transport;
     const char *summary;                             /* where to write the summary, or NULL */
@@ -26,6 +26,7 @@ typedef struct trainer_flags {
     double lr;
     int64_t check_replicas; /* steps between two checks; 0: at the end only */
     int is_quiet, prints_program, checks_gradients;
+    int downloads;        /* the data set, where it is not there */
     int has_batch_norm;   /* whether the example's model has any; the caller's word, not the command line's */
     int syncs_batch_norm; /* by the statistics of all ranks' samples */
     char error[512];      /* what is wrong with the command line; empty where nothing is */
@@ -56,8 +57,5 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
 
 /* Prints how to call `program`. After --help, `flags` hold the defaults: what the caller settles after parsing, too. */
 void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own);
-
-/* Where `name` lies: --data, else $LOCKSTEP_DATA/<name>, else $XDG_CACHE_HOME/lockstep/data/<name> (~/.cache). */
-void trainer_data_directory(const trainer_flags *flags, const char *name, char *directory, size_t nbytes);
 
 #endif

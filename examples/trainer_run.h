@@ -49,6 +49,10 @@ typedef struct trainer_job {
  * *exit_code (0 after --help) and `group` is NULL. */
 int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group **group, int *exit_code);
 
+/* The directory in which the data set `name` lies: --data, or where lks_data_directory finds it. With --download it is
+ * got first: collective then, and an error is the same on all ranks. */
+lks_status trainer_data(const trainer_flags *flags, lks_group *group, const char *name, char *directory, size_t nbytes);
+
 /* The device that the command line asks for. */
 lks_status trainer_device_create(lks_device **device, const trainer_flags *flags);
 

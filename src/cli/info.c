@@ -4,6 +4,7 @@
 #include "base/isa.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
+#include "data/download/download.h"
 #ifdef LKSI_HAS_ONEDNN
 #include "onednn/onednn.h"
 #endif
@@ -59,6 +60,13 @@ static void print_algorithms(void) {
     }
 }
 
+static void print_downloads(void) {
+    bool has_curl = lksi_transfer_available() == LKS_OK, has_archive = lksi_unpack_available() == LKS_OK;
+    printf("downloads:       %s\n", !has_curl     ? "none: libcurl is missing"
+                                    : has_archive ? "libcurl, libarchive"
+                                                  : "libcurl; no archives: libarchive is missing");
+}
+
 static int run(int argc, char **argv) {
     if (argc > 1) {
         fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
@@ -69,6 +77,7 @@ static int run(int argc, char **argv) {
     print_devices();
     printf("transports:      self, thread, shm, tcp\n");
     print_algorithms();
+    print_downloads();
     printf("zlib:            %s\n", zlibVersion());
     printf("libsodium:       %s\n", sodium_version_string());
     printf("cJSON:           %s\n", cJSON_Version());

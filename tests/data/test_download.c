@@ -2,6 +2,7 @@
 /* Downloads from servers that do all that servers do wrong. */
 #include "data/download/download.h"
 #include "data/http_server.h"
+#include "data/tar.h"
 #include "ranks.h"
 
 #include <string.h>
@@ -287,6 +288,72 @@ static void a_directory_that_is_there_is_filled(void **state) {
     remove_tree("set");
 }
 
+/* --- an archive --- */
+
+/* The SHA-256 of TAR_FILE_NBYTES letters 'x', and of the archive of such files that the server has from now on. */
+static void make_archive(const tar_member *members, char file_sha256[65], lksi_download *archive,
+                         char archive_sha256[65]) {
+    char path[PATH_NBYTES], letters[TAR_FILE_NBYTES];
+    struct stat info;
+    lksi_sha256 *hash;
+    void *data;
+    memset(letters, 'x', sizeof letters);
+    assert_ok(lksi_sha256_create(&hash));
+    lksi_sha256_update(hash, letters, sizeof letters);
+    lksi_sha256_finish(hash, file_sha256);
+    path_of(path, "root/set.tar.gz");
+    tar_write(path, members);
+    assert_int_equal(stat(path, &info), 0);
+    data = malloc((size_t)info.st_size);
+    FILE *file = fopen(path, "rb");
+    assert_int_equal(fread(data, 1, (size_t)info.st_size, file), info.st_size);
+    fclose(file);
+    assert_ok(lksi_sha256_create(&hash));
+    lksi_sha256_update(hash, data, (size_t)info.st_size);
+    lksi_sha256_finish(hash, archive_sha256);
+    free(data);
+    archive->nbytes = info.st_size;
+    archive->sha256 = archive_sha256;
+}
+
+static lks_status get_archive(const lksi_download *archive, const char *mode) {
+    char path[PATH_NBYTES], url[64];
+    const char *mirrors[] = {url, NULL};
+    lksi_set set = {.name = "test", .mirrors = mirrors, .downloads = archive, .n_downloads = 1};
+    lksi_progress progress = {.lock = -1};
+    bool was_there;
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/%s", server.port, mode);
+    path_of(path, "archive");
+    return lksi_get(&set, path, &(lksi_get_options){.limits = &quick, .verifies = true}, &progress, &was_there);
+}
+
+static void an_archive_is_unpacked_whole_or_not_at_all(void **state) {
+    (void)state;
+    if (server.port == 0 || lksi_unpack_available() != LKS_OK) skip();
+    char file_sha256[65], archive_sha256[65];
+    lksi_content parts[] = {{"a", TAR_FILE_NBYTES, file_sha256}, {"b", TAR_FILE_NBYTES, file_sha256}};
+    lksi_download archive = {.name = "set.tar.gz", .archive_root = "set", .contents = parts, .n_contents = 2};
+    tar_member members[] = {{"set/", '5', NULL}, {"set/a", '0', NULL}, {"set/b", '0', NULL}, {0}};
+    make_archive(members, file_sha256, &archive, archive_sha256);
+    assert_ok(get_archive(&archive, "cut"));
+    assert_int_equal(count_files("archive"), 2);
+    remove_tree("archive");
+    assert_int_equal(get_archive(&archive, "wrong"), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "/wrong/set.tar.gz: another file"));
+    assert_int_equal(count_files("archive"), 0);
+    members[2] = (tar_member){"set/b", '2', "/etc/passwd"};
+    make_archive(members, file_sha256, &archive, archive_sha256);
+    assert_int_equal(get_archive(&archive, "good"), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), "'set/b' is no plain file"));
+    assert_int_equal(count_files("archive"), 0);
+    members[2] = (tar_member){"set/c", '0', NULL};
+    make_archive(members, file_sha256, &archive, archive_sha256);
+    assert_int_equal(get_archive(&archive, "good"), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), "set.tar.gz: 1 of the archive's 2 files are missing"));
+    assert_int_equal(count_files("archive"), 0);
+    remove_tree("archive");
+}
+
 /* --- the lock --- */
 
 static void a_holder_without_a_sign_of_life_is_named(void **state) {
@@ -411,6 +478,7 @@ int main(void) {
         cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
         cmocka_unit_test(directories_of_others_are_left_alone),
         cmocka_unit_test(a_directory_that_is_there_is_filled),
+        cmocka_unit_test(an_archive_is_unpacked_whole_or_not_at_all),
         cmocka_unit_test(a_holder_without_a_sign_of_life_is_named),
         cmocka_unit_test(without_flock_the_lock_of_an_ended_process_is_taken),
         cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),

@@ -1,44 +1,15 @@
 /* Archives as they should be, and as they should not. */
 #include "data/download/download.h"
 #include "files.h"
+#include "tar.h"
 
 #include <sys/stat.h>
-#include <zlib.h>
 
-enum { BLOCK_NBYTES = 512, PATH_NBYTES = 300, N_BYTES = 1000, MAX_NBYTES = 2000 };
+enum { PATH_NBYTES = 300, MAX_NBYTES = 2000 };
 
-/* One header of a tar archive (POSIX.1-1988 ustar) and, of a plain file, N_BYTES letters. */
-typedef struct member {
-    const char *name;
-    char type; /* '0' file, '1' hard link, '2' symbolic link, '3' device, '5' directory */
-    const char *target;
-} member;
-
-static void add(gzFile archive, const member *m) {
-    char block[BLOCK_NBYTES] = {0}, letters[2 * BLOCK_NBYTES] = {0};
-    bool is_file = m->type == '0';
-    unsigned sum = 0;
-    snprintf(block, 100, "%s", m->name);
-    memcpy(block + 100, "0000644", 7);
-    memcpy(block + 108, "0000000", 7);
-    memcpy(block + 116, "0000000", 7);
-    snprintf(block + 124, 12, "%011o", is_file ? N_BYTES : 0);
-    memcpy(block + 136, "00000000000", 11);
-    memset(block + 148, ' ', 8);
-    block[156] = m->type;
-    if (m->target != NULL) snprintf(block + 157, 100, "%s", m->target);
-    memcpy(block + 257, "ustar\00000", 8);
-    for (int i = 0; i < BLOCK_NBYTES; i++) sum += (unsigned char)block[i];
-    snprintf(block + 148, 8, "%06o", sum);
-    assert_int_equal(gzwrite(archive, block, sizeof block), sizeof block);
-    memset(letters, 'x', N_BYTES);
-    if (is_file) assert_int_equal(gzwrite(archive, letters, sizeof letters), sizeof letters);
-}
-
-/* Unpacks an archive of these members, whose names end with a NULL, into the directory "out". */
-static lks_status unpack(const member *members, off_t nbytes_left) {
+/* Unpacks an archive of these members, into the directory "out". */
+static lks_status unpack(const tar_member *members, off_t nbytes_left) {
     char path[PATH_NBYTES], out[PATH_NBYTES], command[2 * PATH_NBYTES];
-    static const char end[2 * BLOCK_NBYTES];
     lksi_progress progress = {.lock = -1};
     if (lksi_unpack_available() != LKS_OK) skip();
     snprintf(path, sizeof path, "%s/test.tar.gz", directory);
@@ -46,10 +17,7 @@ static lks_status unpack(const member *members, off_t nbytes_left) {
     snprintf(command, sizeof command, "rm -rf '%s'", out);
     assert_int_equal(system(command), 0);
     assert_int_equal(mkdir(out, 0777), 0);
-    gzFile archive = gzopen(path, "wb");
-    for (; members->name != NULL; members++) add(archive, members);
-    gzwrite(archive, end, sizeof end);
-    gzclose(archive);
+    tar_write(path, members);
     if (nbytes_left > 0) cut_file("test.tar.gz", nbytes_left);
     return lksi_unpack(path, "set", out, MAX_NBYTES, &progress);
 }
@@ -68,14 +36,14 @@ static bool is_out(const char *name) {
 
 static void the_files_of_the_root_are_unpacked(void **state) {
     (void)state;
-    assert_ok(unpack((member[]){{"set/", '5', NULL}, {"set/a.bin", '0', NULL}, {"./set/b", '0', NULL}, {0}}, 0));
+    assert_ok(unpack((tar_member[]){{"set/", '5', NULL}, {"set/a.bin", '0', NULL}, {"./set/b", '0', NULL}, {0}}, 0));
     assert_true(is_out("a.bin") && is_out("b"));
     void *data;
     size_t nbytes;
     char path[PATH_NBYTES];
     snprintf(path, sizeof path, "%s/out/a.bin", directory);
     assert_ok(lksi_file_read(path, MAX_NBYTES, &data, &nbytes));
-    assert_int_equal(nbytes, N_BYTES);
+    assert_int_equal(nbytes, TAR_FILE_NBYTES);
     for (size_t i = 0; i < nbytes; i++) assert_int_equal(((char *)data)[i], 'x');
     lksi_free(data);
 }
@@ -85,7 +53,7 @@ static void names_that_lead_elsewhere_are_refused(void **state) {
     static const char *const names[] = {"../evil", "set/../../evil", "/tmp/evil",   "set/deep/evil",
                                         "set/..",  "other/evil",     "settle/evil", "evil"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        assert_int_equal(unpack((member[]){{names[i], '0', NULL}, {0}}, 0), LKS_ERR_FORMAT);
+        assert_int_equal(unpack((tar_member[]){{names[i], '0', NULL}, {0}}, 0), LKS_ERR_FORMAT);
         char wanted[PATH_NBYTES];
         snprintf(wanted, sizeof wanted, "test.tar.gz: '%s' does not lie in set/", names[i]);
         if (strstr(lks_error_text(), wanted) == NULL) fail_msg("%s", lks_error_text());
@@ -94,12 +62,12 @@ static void names_that_lead_elsewhere_are_refused(void **state) {
 
 static void what_is_no_plain_file_is_refused(void **state) {
     (void)state;
-    static const member members[] = {{"set/link", '2', "/etc/passwd"},
-                                     {"set/hard", '1', "set/a.bin"},
-                                     {"set/device", '3', NULL},
-                                     {"set/directory", '5', NULL}};
+    static const tar_member members[] = {{"set/link", '2', "/etc/passwd"},
+                                         {"set/hard", '1', "set/a.bin"},
+                                         {"set/device", '3', NULL},
+                                         {"set/directory", '5', NULL}};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        assert_int_equal(unpack((member[]){{"set/a.bin", '0', NULL}, members[i], {0}}, 0), LKS_ERR_FORMAT);
+        assert_int_equal(unpack((tar_member[]){{"set/a.bin", '0', NULL}, members[i], {0}}, 0), LKS_ERR_FORMAT);
         if (strstr(lks_error_text(), "' is no plain file") == NULL) fail_msg("%s", lks_error_text());
         assert_false(is_out(members[i].name + 4));
     }
@@ -108,13 +76,13 @@ static void what_is_no_plain_file_is_refused(void **state) {
 /* The second would be written through what the first one is. */
 static void a_name_that_comes_twice_is_refused(void **state) {
     (void)state;
-    assert_int_equal(unpack((member[]){{"set/a", '0', NULL}, {"set/a", '0', NULL}, {0}}, 0), LKS_ERR_FILE);
+    assert_int_equal(unpack((tar_member[]){{"set/a", '0', NULL}, {"set/a", '0', NULL}, {0}}, 0), LKS_ERR_FILE);
     assert_non_null(strstr(lks_error_text(), "File exists"));
 }
 
 static void more_bytes_than_expected_are_refused(void **state) {
     (void)state;
-    assert_int_equal(unpack((member[]){{"set/a", '0', NULL}, {"set/b", '0', NULL}, {"set/c", '0', NULL}, {0}}, 0),
+    assert_int_equal(unpack((tar_member[]){{"set/a", '0', NULL}, {"set/b", '0', NULL}, {"set/c", '0', NULL}, {0}}, 0),
                      LKS_ERR_FORMAT);
     assert_non_null(strstr(lks_error_text(), "holds more than the 2000 bytes expected"));
 }
@@ -123,7 +91,7 @@ static void truncated_archives_are_refused(void **state) {
     (void)state;
     char path[PATH_NBYTES];
     struct stat info;
-    static const member members[] = {{"set/a", '0', NULL}, {"set/b", '0', NULL}, {0}};
+    static const tar_member members[] = {{"set/a", '0', NULL}, {"set/b", '0', NULL}, {0}};
     assert_ok(unpack(members, 0));
     snprintf(path, sizeof path, "%s/test.tar.gz", directory);
     assert_int_equal(stat(path, &info), 0);

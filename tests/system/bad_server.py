@@ -77,9 +77,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, mode, data):
         if mode == "slow":
-            for i in range(0, len(data), 1 << 16):
-                self.wfile.write(data[i : i + (1 << 16)])
-                time.sleep(0.02)
+            for i in range(0, len(data), 1 << 18):
+                self.wfile.write(data[i : i + (1 << 18)])
+                time.sleep(0.025)
         elif mode in ("cut", "no-range-cut", "stall", "no-length-cut"):
             self.wfile.write(data[: max(1, len(data) // 2)])
             self.wfile.flush()

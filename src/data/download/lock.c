@@ -108,6 +108,16 @@ static lks_status overdue(const char *path, const lksi_lock_options *options) {
                       options->purpose, who.pid, who.host, (double)options->timeout_ms / 1000);
 }
 
+/* Once, as soon as the holder has said who it is. */
+static void tell(waiting *w, const char *path, const lksi_lock_options *options, lksi_progress *progress) {
+    owner who;
+    if (w->is_told) return;
+    read_owner(path, &who);
+    if (who.pid == 0) return;
+    w->is_told = true;
+    lksi_progress_say(progress, "%s: waiting for pid %ld on %s, which is at it", options->purpose, who.pid, who.host);
+}
+
 static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_options *options,
                            lksi_progress *progress) {
     waiting w = {.since_ns = 0};
@@ -125,13 +135,7 @@ static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_op
             unlink(path);
             w.since_ns = 0;
         }
-        if (!w.is_told) {
-            owner who;
-            read_owner(path, &who);
-            lksi_progress_say(progress, "%s: waiting for pid %ld on %s, which is at it", options->purpose, who.pid,
-                              who.host);
-            w.is_told = true;
-        }
+        tell(&w, path, options, progress);
         if (!lksi_progress_tick(progress, 0)) return lksi_error(LKS_ERR_STATE, "%s: given up", options->purpose);
         lksi_sleep_ns(POLL_NS);
     }
