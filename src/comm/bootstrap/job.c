@@ -69,6 +69,13 @@ static void take_from_environment(int port) {
     unsetenv("LOCKSTEP_LISTENER_FD"); /* the number means nothing to the programs that this process starts */
 }
 
+void lksi_job_keep_listener(int listener) {
+    pthread_mutex_lock(&kept_mutex);
+    if (kept_listener >= 0) close(kept_listener);
+    kept_listener = listener;
+    pthread_mutex_unlock(&kept_mutex);
+}
+
 static int listener_for(int port) {
     pthread_mutex_lock(&kept_mutex);
     take_from_environment(port);

@@ -18,6 +18,9 @@ typedef struct lksi_job_secret {
  * Errors: LKS_ERR_ARGUMENT (a key of more than 4096 bytes). */
 lks_status lksi_job_secret_read(const lksi_environment *environment, lksi_job_secret *job);
 
+/* From now on `listener` is rank 0's socket on MASTER_PORT; the process owns it. */
+void lksi_job_keep_listener(int listener);
+
 /* LKS_ERR_ARGUMENT where the job has no key and `address`, which `name` gave ("MASTER_ADDR"), is not loopback. */
 lks_status lksi_job_secret_allows(const lksi_job_secret *job, const char *name, const lksi_address *address);
 
