@@ -3,9 +3,9 @@
 # that TCP hands to a network card: of a smaller one the kernel would spend the time to cut them, which a card does itself.
 # Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
 # shellcheck shell=bash
-hosts=()               # the namespaces; the i-th is 10.77.0.(i+1) and knows itself as host-a, host-b, ...
+hosts=()               # the namespaces; the i-th is 10.77.0.(i+1), and host-a, host-b, ... by name
 hosts_switch=lks-$$-sw # where the bridge is
-hosts_ssh_dir=         # what hosts_ssh has made
+hosts_dir=             # the files that only the hosts see
 hosts_made_run_sshd=
 
 # Also after hosts_make has failed. Ends what still runs there.
@@ -16,7 +16,7 @@ hosts_remove() {
     ip netns del "$host" 2>/dev/null
   done
   ip netns del "$hosts_switch" 2>/dev/null
-  [ -z "$hosts_ssh_dir" ] || rm -rf "$hosts_ssh_dir"
+  [ -z "$hosts_dir" ] || rm -rf "$hosts_dir"
   [ -z "$hosts_made_run_sshd" ] || rmdir /run/sshd 2>/dev/null
   hosts=()
 }
@@ -28,6 +28,9 @@ hosts_make() {
     echo "network namespaces need iproute2 (ip, tc)"
     return 1
   }
+  hosts_dir=$(mktemp -d)
+  echo "hosts: files" >"$hosts_dir/nsswitch.conf" # nobody there would answer a question about a name
+  echo "127.0.0.1 localhost" >"$hosts_dir/hosts"
   why=$(ip netns add "$hosts_switch" 2>&1) || {
     echo "cannot make a network namespace: $why"
     return 1
@@ -39,6 +42,7 @@ hosts_make() {
   for ((index = 0; index < n; index++)); do
     host=lks-$$-$(host_letter "$index")
     hosts+=("$host")
+    echo "10.77.0.$((index + 1)) host-$(host_letter "$index")" >>"$hosts_dir/hosts"
     ip netns add "$host" && ip -n "$host" link set lo up &&
       ip link add eth0 netns "$host" type veth peer name "port$index" netns "$hosts_switch" &&
       ip -n "$hosts_switch" link set "port$index" master bridge up &&
@@ -60,7 +64,8 @@ host_run() {
   shift
   name=host-$(host_letter "$index")
   # shellcheck disable=SC2016 # the inner shell expands it
-  exec ip netns exec "${hosts[index]}" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
+  exec ip netns exec "${hosts[index]}" unshare --uts sh -c 'for file in hosts nsswitch.conf; do mount --bind "$1/$file" "/etc/$file" || exit; done
+    hostname "$0" && shift && exec "$@"' "$name" "$hosts_dir" "$@"
 }
 
 # Takes a host's cable out, and puts it back.
@@ -74,25 +79,24 @@ hosts_ssh() {
     echo "there is no sshd (Debian: openssh-server)"
     return 1
   }
-  hosts_ssh_dir=$(mktemp -d)
   [ -d /run/sshd ] || { mkdir /run/sshd && hosts_made_run_sshd=yes; } # where sshd insists on going
-  ssh-keygen -q -t ed25519 -N '' -f "$hosts_ssh_dir/host" && ssh-keygen -q -t ed25519 -N '' -f "$hosts_ssh_dir/user" || {
+  ssh-keygen -q -t ed25519 -N '' -f "$hosts_dir/host" && ssh-keygen -q -t ed25519 -N '' -f "$hosts_dir/user" || {
     echo "ssh-keygen failed"
     return 1
   }
-  cp "$hosts_ssh_dir/user.pub" "$hosts_ssh_dir/authorized"
-  printf '%s\n' "HostKey $hosts_ssh_dir/host" "AuthorizedKeysFile $hosts_ssh_dir/authorized" "StrictModes no" "UsePAM no" \
+  cp "$hosts_dir/user.pub" "$hosts_dir/authorized"
+  printf '%s\n' "HostKey $hosts_dir/host" "AuthorizedKeysFile $hosts_dir/authorized" "StrictModes no" "UsePAM no" \
     "PasswordAuthentication no" "KbdInteractiveAuthentication no" "PermitRootLogin yes" "PidFile none" \
-    "MaxStartups 50" >"$hosts_ssh_dir/sshd_config"
-  printf '%s\n' "IdentityFile $hosts_ssh_dir/user" "IdentitiesOnly yes" "UserKnownHostsFile $hosts_ssh_dir/known" \
-    "StrictHostKeyChecking accept-new" "LogLevel ERROR" "ConnectTimeout 5" >"$hosts_ssh_dir/ssh_config"
+    "MaxStartups 50" >"$hosts_dir/sshd_config"
+  printf '%s\n' "IdentityFile $hosts_dir/user" "IdentitiesOnly yes" "UserKnownHostsFile $hosts_dir/known" \
+    "StrictHostKeyChecking accept-new" "LogLevel ERROR" "ConnectTimeout 5" >"$hosts_dir/ssh_config"
   # shellcheck disable=SC2034 # for whoever sources this
-  hosts_ssh="ssh -o BatchMode=yes -F $hosts_ssh_dir/ssh_config"
+  hosts_ssh="ssh -o BatchMode=yes -F $hosts_dir/ssh_config"
   for index in "${!hosts[@]}"; do
-    (host_run "$index" /usr/sbin/sshd -D -e -f "$hosts_ssh_dir/sshd_config") >"$hosts_ssh_dir/log.$index" 2>&1 </dev/null &
+    (host_run "$index" /usr/sbin/sshd -D -e -f "$hosts_dir/sshd_config") >"$hosts_dir/log.$index" 2>&1 </dev/null &
     disown # else the shell announces its end
   done
-  for index in "${!hosts[@]}"; do host_answers "$index" || { echo "sshd does not start: $(tail -n 1 "$hosts_ssh_dir/log.$index")"; return 1; }; done
+  for index in "${!hosts[@]}"; do host_answers "$index" || { echo "sshd does not start: $(tail -n 1 "$hosts_dir/log.$index")"; return 1; }; done
 }
 
 host_answers() {

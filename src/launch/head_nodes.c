@@ -119,9 +119,9 @@ static lks_status make_key(lksi_head *head) {
 
 /* --- hosts that join --- */
 
-static void refuse(int connection, const char *text) {
+static void refuse(int connection, int exit_status, const char *text) {
     lksi_link link;
-    lksi_message message = {.kind = LKSI_MESSAGE_OVER, .number = 1};
+    lksi_message message = {.kind = LKSI_MESSAGE_OVER, .number = exit_status};
     snprintf(message.text, sizeof message.text, "%s", text);
     lksi_link_open(&link, connection);
     lksi_link_send(&link, &message);
@@ -152,8 +152,12 @@ static void join(void *argument, int connection, const void *opaque) {
     memcpy(&hello, opaque, sizeof hello);
     hello.version[sizeof hello.version - 1] = hello.host[sizeof hello.host - 1] = '\0';
     examine(head, &hello, text);
+    if (head->phase == LKSI_OVER) {
+        refuse(connection, head->exit_status, ""); /* it comes when the others have been told */
+        return;
+    }
     if (text[0] != '\0') {
-        refuse(connection, text);
+        refuse(connection, 1, text);
         if (head->generation == 0 && head->phase == LKSI_GATHERING) lksi_head_end(head, 1, text);
         return;
     }
