@@ -234,7 +234,7 @@ slurm_tasks() {
     show 'srun -w n1,n3 -n 2 hostname | sort'
     show "salloc -Q -N 2 -n 4 bash -c 'srun -n 2 hostname | sort; srun -n 4 hostname | sort | uniq -c'"
     show "salloc -Q -N 3 bash -c 'srun -N 1 -n 1 --exact hostname & srun -N 2 -n 2 --exact hostname & wait' | sort"
-  } 2>&1 | fenced
+  } 2>&1 | sed '/^srun: job .* resources$/d' | fenced
 }
 
 slurm_training() {
@@ -245,7 +245,7 @@ slurm_training() {
   arguments=("$examples/mnist" --data "$data" --grains 4 "${length[@]}" --quiet --summary "$work/summary")
   rm -f "$work/hashes"
   for ((repetition = 0; repetition < repetitions; repetition++)); do
-    for allocation in "-N 1 -n 1" "-N 1 -n 2" "-N 1 -n 4" "-N 2 -n 2" "-N 2 -n 4" "-N 3 -n 4"; do
+    for allocation in "-N 1 -n 1" "-N 1 -n 2" "-N 1 -n 4" "-N 2 -n 2" "-N 2 --ntasks-per-node 2" "-N 2 -n 4" "-N 3 -n 4"; do
       # shellcheck disable=SC2086
       srun --kill-on-bad-exit=1 $allocation "${arguments[@]}" >/dev/null && training_figures "srun $allocation"
     done
