@@ -38,8 +38,9 @@ fuzz: ## each fuzz target of tests/fuzz for ten seconds (SECONDS=n)
 	@tools/install-packages build lint
 	@tests/fuzz/run_fuzz $(or $(SECONDS),10)
 
-soak: test-packages build ## 200 lost ranks, and each fuzz target for ten minutes
+soak: test-packages build ## 200 lost ranks, 50 training runs that lose one or a host, each fuzz target for ten minutes
 	@LOCKSTEP_SOAK=200 build/tests/test_comm_soak
+	@LOCKSTEP_SOAK=50 bash tests/system/test_survive.sh build
 	@tools/install-packages lint
 	@tests/fuzz/run_fuzz 600
 

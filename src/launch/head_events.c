@@ -304,6 +304,16 @@ static void grow_if_possible(lksi_head *head) {
     send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = SIGTERM});
 }
 
+/* A host that was lost may be there again. */
+static void retry_lost_hosts(lksi_head *head) {
+    if (head->phase != LKSI_RUNNING || head->signal != 0) return;
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        if (is_here(node) || !node->is_started_here || lksi_now_ns() < node->retry_at_ns) continue;
+        if (lksi_head_start_agent(head, node) != LKS_OK) note(head, lks_error_text());
+    }
+}
+
 static void time_out(lksi_head *head) {
     char text[128];
     if (head->phase == LKSI_OVER || lksi_now_ns() < head->timeout_at_ns) return;
@@ -333,5 +343,6 @@ void lksi_head_tick(lksi_head *head) {
     lose_those_that_do_not_end(head);
     decide_if_ended(head);
     lksi_head_begin_if_possible(head);
+    retry_lost_hosts(head);
     grow_if_possible(head);
 }

@@ -13,6 +13,7 @@ typedef struct lksi_node {
     lksi_child child;
     bool is_started_here;  /* `child` is its agent, or starts it */
     int64_t wait_until_ns; /* how long a restart waits for it */
+    int64_t retry_at_ns;   /* when to try once more to start its agent, while the others run */
     int n_slots;
     int first_rank, n_ranks; /* in the present generation */
     bool is_running;         /* its ranks have not all ended */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define NS_PER_MS 1000000
-enum { RESTART_WAIT_MS = 10000, MAX_VARIABLES = 512 };
+enum { RESTART_WAIT_MS = 10000, RETRY_MS = 30000, MAX_VARIABLES = 512 };
 
 /* --- which there are --- */
 
@@ -225,6 +225,7 @@ lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
     LKS_TRY(lksi_agent_text_write(&orders, variables, &text, &nbytes));
     lks_status status = lksi_child_start(&node->child, head->run->ssh, text, nbytes, &head->signals);
     node->wait_until_ns = lksi_now_ns() + (int64_t)RESTART_WAIT_MS * NS_PER_MS;
+    node->retry_at_ns = lksi_now_ns() + (int64_t)RETRY_MS * NS_PER_MS;
     lksi_free(text);
     return status;
 }

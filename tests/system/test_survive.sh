@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# labels: no-asan
+# A training run that loses a rank, an agent or a host's link at a random moment ends with the bits of one that was left
+# alone. Usage: test_survive.sh BUILD_DIR. LOCKSTEP_SOAK=N: so many losses (5); LOCKSTEP_SOAK_SEED=N: of the moments.
+# Needs root, iproute2 and openssh-server; without them it says that it was skipped.
+set -u
+. tests/system/common.sh
+# shellcheck source=tools/two-hosts.sh
+. tools/two-hosts.sh
+n_losses=${LOCKSTEP_SOAK:-5}
+RANDOM=${LOCKSTEP_SOAK_SEED:-1}
+touch "$work/out" "$work/err"
+clean_up() {
+  hosts_remove
+  rm -rf "$work"
+}
+trap clean_up EXIT
+cifar=${LOCKSTEP_DATA:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/data}/cifar-10-batches-bin
+{ hosts_make 10gbit 3 && hosts_ssh; } >"$work/why" 2>&1 || {
+  echo "skipped: $(cat "$work/why")"
+  exit 77
+}
+printf 'host-a slots=2\nhost-b slots=2\n' >"$work/hosts"
+
+# Where CIFAR-10 is not on this machine, noise of its shape: what is compared is bits, not accuracy.
+[ -d "$cifar" ] || {
+  cifar=$work/cifar
+  mkdir "$cifar"
+  python3 -c '
+import random, sys
+random.seed(1)
+for name in ["test_batch"] + ["data_batch_%d" % i for i in range(1, 6)]:
+    images = bytearray(random.randbytes(10000 * 3073))
+    images[::3073] = bytes(i % 10 for i in range(10000))
+    open("%s/%s.bin" % (sys.argv[1], name), "wb").write(images)' "$cifar"
+}
+
+now_ms() { date +%s%3N; }
+start_run() { # four ranks on host-a and host-b, two where one of them is gone; the head is on host-c
+  rm -rf "$work/run" "$work/summary"
+  begun_ms=$(now_ms)
+  (host_run 2 "$lockstep" run --hosts "$work/hosts" --ssh "$hosts_ssh" --grains 4 --min-ranks 2 --max-restarts 3 --heartbeat-timeout 2 \
+    --grace 2 "$build/examples/resnet9" --data "$cifar" --steps 60 --batch 32 --run "$work/run" --checkpoint-every 10 --quiet \
+    --summary "$work/summary") >"$work/out" 2>"$work/err" </dev/null &
+  job=$!
+}
+end_run() {
+  wait "$job"
+  status=$?
+  wall_ms=$(($(now_ms) - begun_ms))
+  host_plug 0
+  host_plug 1
+}
+
+# One of the processes that $1 matches on a random host.
+kill_one_of() {
+  local pids
+  pids=$(ip netns pids "${hosts[RANDOM % 2]}" | xargs -r ps -o pid=,args= -p | awk -v wanted="$1" 'index($0, wanted) { print $1 }')
+  pids=$(shuf -n 1 --random-source=<(yes "$RANDOM") <<<"$pids")
+  [ -n "$pids" ] && kill -KILL "$pids"
+}
+lose() { # KIND
+  case $1 in
+    rank) kill_one_of "$build/examples/resnet9" ;;
+    agent) kill_one_of "$lockstep run --agent" ;;
+    link) host_unplug $((RANDOM % 2)) ;;
+  esac
+}
+
+start_run
+end_run
+undisturbed=$(value "$work/summary" params_sha256)
+undisturbed_ms=$wall_ms
+check "a run that is left alone ends" eval '[ "$status" = 0 ] && same "$undisturbed" "$undisturbed"'
+
+n_restarted=0
+declare -A n_of=([rank]=0 [agent]=0 [link]=0) lost_ms_of=([rank]=0 [agent]=0 [link]=0) most_ms_of=([rank]=0 [agent]=0 [link]=0)
+kinds=(rank agent rank agent link)
+for ((i = 0; i < n_losses; i++)); do
+  kind=${kinds[i % 5]}
+  delay_ms=$((undisturbed_ms * (10 + RANDOM % 80) / 100))
+  start_run
+  sleep "$(printf '%d.%03d' $((delay_ms / 1000)) $((delay_ms % 1000)))"
+  lose $kind
+  end_run
+  check "$((i + 1)) $kind lost after $delay_ms ms: the run ends, with the bits of the one that was left alone" \
+    eval '[ "$status" = 0 ] && same "$(value "$work/summary" params_sha256)" "$undisturbed"'
+  grep -q "generation 1 of . ranks follows" "$work/err" && n_restarted=$((n_restarted + 1))
+  lost_ms=$((wall_ms - undisturbed_ms))
+  n_of[$kind]=$((n_of[$kind] + 1))
+  lost_ms_of[$kind]=$((lost_ms_of[$kind] + lost_ms))
+  [ $lost_ms -le "${most_ms_of[$kind]}" ] || most_ms_of[$kind]=$lost_ms
+done
+printf '%-6s %6s %14s %14s   (an undisturbed run: %d ms)\n' lost times 'mean cost/ms' 'most/ms' "$undisturbed_ms"
+for kind in rank agent link; do
+  [ "${n_of[$kind]}" = 0 ] ||
+    printf '%-6s %6d %14d %14d\n' $kind "${n_of[$kind]}" $((lost_ms_of[$kind] / n_of[$kind])) "${most_ms_of[$kind]}"
+done
+echo "$n_restarted of $n_losses runs had to start again"
+check "most losses cost a restart" [ $((2 * n_restarted)) -gt "$n_losses" ]
+exit $((n_failed > 0))
