@@ -1,9 +1,10 @@
 /* Who a task of a Slurm step is, by the variables that srun sets.
  *
  *     SLURM_PROCID                 rank
- *     SLURM_STEP_NUM_TASKS         size (else SLURM_NTASKS, which may still be that of the job: inside another
- * launcher) SLURM_LOCALID                rank on the node SLURM_STEP_TASKS_PER_NODE    "2(x3),1": that of node number
- * SLURM_NODEID is the local size SLURM_STEP_NODELIST          "n[1-3,7]": rank 0 is on the first
+ *     SLURM_STEP_NUM_TASKS         size; else SLURM_NTASKS, which may still be that of the whole job
+ *     SLURM_LOCALID                rank on the node
+ *     SLURM_STEP_TASKS_PER_NODE    "2(x3),1": that of node number SLURM_NODEID is the local size
+ *     SLURM_STEP_NODELIST          "n[1-3,7]": rank 0 is on the first
  */
 #include "comm/bootstrap/hostlist.h"
 #include "comm/bootstrap/launcher.h"
