@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""What checkpoints cost training: resnet9 with and without --checkpoint-every, taking turns in one run.
+
+A run's figure is the time of its epoch per step, whatever is between the steps included; what is written last is waited
+for after it. The cost is the ratio of the medians, less 1. Copying holds all ranks up; hashing and writing take CPU
+time from whichever rank has less of it to spare. The bits are compared on the way. Prints one JSON object.
+
+    python3 bench/checkpoint.py --repetitions 9
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from train import ROOT, find_cached
+
+FILE_LINE = re.compile(r"safetensors: (\d+) bytes, copied in ([0-9.]+) ms, written in ([0-9.]+) ms")
+
+
+def run_once(every, arguments):
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
+        summary = os.path.join(folder, "summary.json")
+        command = [os.path.join(arguments.build, "lockstep"), "run", "-n", str(arguments.ranks),
+                   os.path.join(arguments.build, "examples", arguments.example), *arguments.data, "--epochs", "1",
+                   "--run", os.path.join(folder, "run"), *(["--checkpoint-every", str(every)] if every else []),
+                   "--quiet", "--summary", summary]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                              text=True, env={**os.environ, "LOCKSTEP_LOG": "info"})
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
+        with open(summary, encoding="utf-8") as file:
+            result = json.load(file)
+        return {"step_us": result["epoch_s"] / result["steps"] * 1e6, "hash": result["params_sha256"],
+                "files": [tuple(map(float, found)) for found in FILE_LINE.findall(done.stderr)]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--example", default="resnet9", choices=["resnet9", "mnist"])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--every", type=int, default=100)
+    parser.add_argument("--directory", help="where the runs write (default: the system's for temporary files)")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    arguments = parser.parse_args()
+    arguments.data = []
+    if arguments.example == "resnet9":
+        arguments.data = ["--data", find_cached("cifar-10-batches-bin", "data_batch_1.bin", "$LOCKSTEP_DATA")]
+    runs = {0: [], arguments.every: []}
+    for repetition in range(arguments.repetitions):
+        for every, results in runs.items():
+            results.append(run_once(every, arguments))
+            print(f"{repetition + 1}/{arguments.repetitions} every {every or 'none'}: "
+                  f"{results[-1]['step_us']:.0f} us a step", file=sys.stderr, flush=True)
+    if len({result["hash"] for results in runs.values() for result in results}) != 1:
+        sys.exit("the runs ended with different parameters")
+    without, with_them = (statistics.median(r["step_us"] for r in results) for results in runs.values())
+    files = [file for result in runs[arguments.every] for file in result["files"]]
+    if not files:
+        sys.exit(f"no checkpoint was due: an epoch has fewer than {arguments.every} steps")
+    nbytes, copied, written = (statistics.median(column) for column in zip(*files))
+    print(json.dumps({"example": arguments.example, "ranks": arguments.ranks, "every": arguments.every,
+                      "repetitions": arguments.repetitions, "step_us_without": round(without, 1),
+                      "step_us_with": round(with_them, 1), "cost_percent": round((with_them / without - 1) * 100, 2),
+                      "file_bytes": int(nbytes), "copied_ms": copied, "written_ms": written}))
+
+
+if __name__ == "__main__":
+    main()
