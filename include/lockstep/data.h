@@ -96,9 +96,10 @@ LKS_API lks_status lks_data_get(lks_group *group, const char *name, const char *
                                 const lks_data_options *options);
 
 /* Where the set `name` lies, or would be put: $LOCKSTEP_DATA/<its directory>, $XDG_CACHE_HOME/lockstep/data/<the same>
- * or ~/.cache/lockstep/data/<the same>, the first that is there; else the first whose variable is set. A set's directory
- * has its name, but for cifar-10, cifar-10-batches-bin; a name that is not in the catalogue is taken as it is. Errors:
- * LKS_ERR_ARGUMENT where it is longer than directory_nbytes, or none of the variables, HOME included, is set. */
+ * or ~/.cache/lockstep/data/<the same>, the first that is there; else the first whose variable is set. A set's
+ * directory has its name, but for cifar-10, cifar-10-batches-bin; a name that is not in the catalogue is taken as it
+ * is. Errors: LKS_ERR_ARGUMENT where it is longer than directory_nbytes, or none of the variables, HOME included, is
+ * set. */
 LKS_API lks_status lks_data_directory(const char *name, char *directory, size_t directory_nbytes);
 
 /* --- texts: a vocabulary, and three splits as tokens in it --- */

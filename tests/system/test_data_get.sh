@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: no-asan
 # lockstep data get, and --download of the trainers, against a server of this machine that serves well and badly.
 # Usage: test_data_get.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u

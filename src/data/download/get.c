@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { URL_NBYTES = 2048 };
+
 typedef struct errand {
     const lksi_set *set;
     const char *directory;
@@ -65,16 +67,15 @@ static lks_status check_replaceable(const errand *e, const inventory *found) {
 }
 
 /* $LOCKSTEP_DATA_MIRROR/<name> alone, where that is set. */
-static lks_status find_mirrors(const lksi_set *set, char own[2048], const char *own_list[2],
+static lks_status find_mirrors(const lksi_set *set, char own[URL_NBYTES], const char *own_list[2],
                                const char *const **mirrors) {
-    enum { OWN_NBYTES = 2048 };
     const char *address = getenv("LOCKSTEP_DATA_MIRROR");
     *mirrors = set->mirrors;
     if (address == NULL || address[0] == '\0') return LKS_OK;
     size_t length = strlen(address);
     while (length > 0 && address[length - 1] == '/') length--;
-    if (snprintf(own, OWN_NBYTES, "%.*s/%s", (int)length, address, set->name) >= OWN_NBYTES)
-        return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_DATA_MIRROR: an address of more than %d bytes", OWN_NBYTES);
+    if (snprintf(own, URL_NBYTES, "%.*s/%s", (int)length, address, set->name) >= URL_NBYTES)
+        return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_DATA_MIRROR: an address of more than %d bytes", URL_NBYTES);
     own_list[0] = own;
     own_list[1] = NULL;
     *mirrors = own_list;
@@ -89,7 +90,7 @@ static bool is_needed(const errand *e, const lksi_download *download) {
 }
 
 static lks_status fetch_all(const errand *e) {
-    char own[2048], path[LKSI_PATH_NBYTES];
+    char own[URL_NBYTES], path[LKSI_PATH_NBYTES];
     const char *own_list[2], *const *mirrors;
     const lksi_fetch_limits *limits = e->options->limits != NULL ? e->options->limits : &lksi_default_limits;
     LKS_TRY(find_mirrors(e->set, own, own_list, &mirrors));
