@@ -154,9 +154,9 @@ LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_typ
                              lks_received *received, lks_work **work);
 
 /* --- collectives ---
- * Every one has the algorithm "native", too, where MPI runs in the ranks: MPI's own collective, only by name. Reductions
- * of floats then add in MPI's order, and f16, bf16, and min and max of floats are refused (LKS_ERR_ARGUMENT). After an
- * error MPI may still write to the buffers of a native call. */
+ * Every one has the algorithm "native", too, where MPI runs in the ranks: MPI's own collective, only by name.
+ * Reductions of floats then add in MPI's order; those of f16, bf16, i8 and u8, and min and max of floats, are refused
+ * (LKS_ERR_ARGUMENT). After an error MPI may still write to the buffers of a native call. */
 
 /* Returns when all ranks have called it. Algorithms: dissemination, direct. `options` may be NULL, here and below. */
 LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *options);

@@ -105,8 +105,7 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
         group->world->is_mpi = true;
     }
     if (group->size > 1) LKS_TRY(lksi_watch_create(&group->world->watch));
-    if (group->size > 1 && (is_apart || !is_one_host))
-        return meet_over_tcp(group, environment, wanted, index);
+    if (group->size > 1 && (is_apart || !is_one_host)) return meet_over_tcp(group, environment, wanted, index);
     assume_members(group);
     return lksi_group_form(group, NULL);
 }

@@ -2,12 +2,14 @@
  *
  *     all ranks ── compare the call ──> MPI_Ibcast, MPI_Iallreduce, ... ── MPI_Test under the deadline ──> done
  *
- *     steps, messages: those of the barrier called dissemination between hosts (on one host none), then MPI's own, which
- *     lks_group_counters does not know
+ *     steps, messages: those of the barrier called dissemination between hosts (on one host none), then MPI's own,
+ * which lks_group_counters does not know
  *
  * Only by name. MPI adds floats in an order of its own, the same on repetition; D1 and D2 hold as far as the MPI goes.
- * Not offered: f16 and bf16 in reductions, which MPI does not know; min and max of floats, of which it does not say
- * what they do with NaN. After an error MPI may still write to the buffers of the call: they are to be kept.
+ * Reductions that are not offered: of f16 and bf16, which MPI does not know; min and max of floats, of which it does
+ * not say what they do with NaN; those of 8 bits, which libraries get wrong (Open MPI 4.1.4 adds them with saturation,
+ * and MPICH 4.0.2 compares u8 as if it were signed). After an error MPI may still write to the buffers of the call:
+ * they are to be kept.
  */
 #include "comm/collective/native.h"
 #include "comm/collective/collective.h"
@@ -24,9 +26,11 @@ size_t lksi_native_most = INT_MAX;
 const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) {
     bool is_float = call->type == LKS_F32 || call->type == LKS_F64;
     if (!group->world->is_mpi) return "MPI does not run in these ranks: start them by mpirun, or srun --mpi";
+    if (!lksi_mpi_facts_get()->is_multiple) return "this MPI has no MPI_THREAD_MULTIPLE, which communicators need";
     if (call->counts != NULL && call->count > lksi_native_most) return "the counts together are over what MPI can take";
     if (!call->operation->is_reduction) return NULL;
     if (call->type == LKS_F16 || call->type == LKS_BF16) return "MPI has no reductions of f16 and bf16";
+    if (call->type == LKS_I8 || call->type == LKS_U8) return "MPI libraries are not to be trusted with 8 bits";
     if (is_float && (call->op == LKS_MIN || call->op == LKS_MAX)) return "MPI's min and max of floats may lose a NaN";
     return NULL;
 }
@@ -34,8 +38,8 @@ const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) 
 /* On one host the call has been compared already. */
 static lks_status agree(lks_group *group, const lksi_call *call, lksi_mpi_kind kind, lksi_mpi_collective *c) {
     if (!lksi_is_on_one_host(group)) LKS_TRY(lksi_barrier_dissemination(group, call));
-    *c = (lksi_mpi_collective){.kind = kind, .type = call->type, .op = call->op, .rank = group->rank,
-                               .root = call->root};
+    *c = (lksi_mpi_collective){
+        .kind = kind, .type = call->type, .op = call->op, .rank = group->rank, .root = call->root};
     return lksi_mpi_communicator_of(group, &c->communicator);
 }
 

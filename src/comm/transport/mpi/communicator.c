@@ -2,9 +2,9 @@
  *
  *     all ranks have agreed on the call ─> the group's communicator, made by the first such call ─> MPI_I..., MPI_Test
  *
- * MPI_Comm_create_group blocks, so a thread of its own calls it, with the lock: all ranks of the group are there, and
- * it takes a moment. Where a rank is lost in that moment the thread stays behind in MPI, with the lock, and nobody waits
- * for either: the group is dead, and all others with it that have such a rank.
+ * MPI_Comm_create_group blocks, so a thread of its own calls it, without the lock, because a thread of another group
+ * may do the same at that moment: all ranks of the group are there, and it takes no time. Where a rank is lost
+ * meanwhile the thread stays behind in MPI, and nobody waits for it: the group is dead.
  */
 #include "comm/transport/mpi/streams.h"
 
@@ -40,12 +40,9 @@ typedef struct making {
 
 static void make(void *opaque) {
     making *m = opaque;
-    const lksi_mpi_module *mpi;
-    while ((mpi = lksi_mpi_enter()) == NULL) lksi_sleep_ns(PAUSE_NS);
-    int code = mpi->make_communicator(m->ranks, m->n_ranks, m->tag, &m->made);
+    int code = lksi_mpi_module_get()->make_communicator(m->ranks, m->n_ranks, m->tag, &m->made);
     m->status = code == 0 ? LKS_OK : lksi_mpi_error(code, "MPI_Comm_create_group");
     if (code != 0) snprintf(m->text, sizeof m->text, "%s", lks_error_text());
-    lksi_mpi_leave();
     atomic_store(&m->is_done, true);
 }
 

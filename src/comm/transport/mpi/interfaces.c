@@ -24,8 +24,7 @@ static bool is_wanted(const struct ifaddrs *each, int family) {
 static void add(lksi_interfaces *interfaces, const struct ifaddrs *each, socklen_t nbytes) {
     if (interfaces->n == LKSI_MAX_INTERFACES) return;
     char *text = interfaces->addresses[interfaces->n];
-    if (getnameinfo(each->ifa_addr, nbytes, text, LKSI_INTERFACE_NBYTES, NULL, 0, NI_NUMERICHOST) == 0)
-        interfaces->n++;
+    if (getnameinfo(each->ifa_addr, nbytes, text, LKSI_INTERFACE_NBYTES, NULL, 0, NI_NUMERICHOST) == 0) interfaces->n++;
 }
 
 void lksi_interfaces_list(lksi_interfaces *interfaces, bool are_near) {

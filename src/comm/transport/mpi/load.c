@@ -17,7 +17,7 @@ const char *lksi_mpi_family(int index) {
 
 typedef struct search {
     const char *family;
-    char path[LKSI_MPI_PATH_NBYTES];   /* of the module that was found */
+    char path[LKSI_MPI_PATH_NBYTES];  /* of the module that was found */
     char tried[LKSI_MPI_PATH_NBYTES]; /* the places */
 } search;
 
@@ -69,8 +69,7 @@ static lks_status open_module(const search *s, int flags, void **handle, const l
         *handle = opened, *module = found;
         return LKS_OK;
     }
-    lks_status status =
-        lksi_error(LKS_ERR_UNSUPPORTED, "%s is no MPI module of this version of Lockstep", s->path);
+    lks_status status = lksi_error(LKS_ERR_UNSUPPORTED, "%s is no MPI module of this version of Lockstep", s->path);
     dlclose(opened);
     return status;
 }

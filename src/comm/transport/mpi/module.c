@@ -66,7 +66,7 @@ static int start(lksi_mpi_facts *facts) {
     TRY_MPI(MPI_Initialized(&is_initialised));
     is_ours = !is_initialised;
     if (is_ours)
-        TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
+        TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level));
     else
         TRY_MPI(MPI_Query_thread(&level));
     TRY_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &facts->rank));
@@ -74,6 +74,7 @@ static int start(lksi_mpi_facts *facts) {
     TRY_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &has_most));
     facts->most_tag = has_most ? *most : 32767; /* what the standard grants */
     facts->is_ours = is_ours;
+    facts->is_multiple = level >= MPI_THREAD_MULTIPLE;
     facts->may_thread = level >= (is_ours ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
     return MPI_SUCCESS;
 }
@@ -292,8 +293,7 @@ static int begin_uneven(const lksi_mpi_collective *c, MPI_Comm comm, MPI_Request
     if (c->kind == LKSI_MPI_GATHERV)
         return MPI_Igatherv(from, mine, type, is_root ? to : NULL, c->counts, c->begins, type, c->root, comm, request);
     if (c->kind == LKSI_MPI_SCATTERV)
-        return MPI_Iscatterv(is_root ? from : NULL, c->counts, c->begins, type, to, mine, type, c->root, comm,
-                             request);
+        return MPI_Iscatterv(is_root ? from : NULL, c->counts, c->begins, type, to, mine, type, c->root, comm, request);
     return MPI_Iallgatherv(from, mine, type, to, c->counts, c->begins, type, comm, request);
 }
 

@@ -3,9 +3,9 @@
  *     liblockstep ── dlopen ──> lockstep-mpi-openmpi.so ──> libmpi.so        the module knows nothing of the library:
  *                          or   lockstep-mpi-mpich.so   ──> libmpich.so      it includes this header alone
  *
- * The functions are called one at a time (MPI_THREAD_SERIALIZED is enough), under the library's lock, and return 0 or
- * MPI's error code. What takes time is a transfer, which `test` moves on; only `start`, `make_communicator` and
- * `finish` block as their MPI functions do.
+ * The functions are called one at a time, under the library's lock, and return 0 or MPI's error code. What takes time
+ * is a transfer, which `test` moves on; only `start`, `make_communicator` and `finish` block as their MPI functions do.
+ * MPI_THREAD_SERIALIZED is enough for all but make_communicator, which is called beside others, without the lock.
  */
 #ifndef LKSI_MPI_MODULE_H
 #define LKSI_MPI_MODULE_H
@@ -24,8 +24,9 @@ enum { LKSI_MPI_MODULE_VERSION = 1, LKSI_MPI_ANY_SOURCE = -1 };
 typedef struct lksi_mpi_facts {
     int rank, size;
     int most_tag;
-    bool is_ours; /* the module has initialised MPI: a program that has done so itself also finalises it */
-    bool may_thread; /* our threads may call MPI: MPI_THREAD_SERIALIZED where it is ours, else MULTIPLE */
+    bool is_ours;     /* the module has initialised MPI: a program that has done so itself also finalises it */
+    bool may_thread;  /* our threads may call MPI: MPI_THREAD_SERIALIZED where it is ours, else MULTIPLE */
+    bool is_multiple; /* MPI_THREAD_MULTIPLE */
 } lksi_mpi_facts;
 
 /* A message or a collective under way. `data` is the module's. */
@@ -59,10 +60,10 @@ typedef struct lksi_mpi_collective {
     lksi_mpi_communicator *communicator; /* NULL: of all ranks */
     const void *in;
     void *out;
-    int count;                 /* elements of a block */
+    int count;                    /* elements of a block */
     size_t in_stride, out_stride; /* elements from block to block, where blocks have gaps; 0: none */
-    const int *counts, *begins; /* of the -v forms, in elements, by rank; else NULL */
-    lks_type type;             /* of reductions; what else is moved may be any type of that length */
+    const int *counts, *begins;   /* of the -v forms, in elements, by rank; else NULL */
+    lks_type type;                /* of reductions; what else is moved may be any type of that length */
     lks_operator op;
     int rank, root;
 } lksi_mpi_collective;
@@ -92,7 +93,8 @@ typedef struct lksi_mpi_module {
     /* Lets MPI work. *is_pending: messages of ours are still to be taken. */
     int (*progress)(bool *is_pending);
 
-    /* Collective over `ranks` (of all ranks). */
+    /* Collective over `ranks` (of all ranks). Only where facts.is_multiple: two groups may be made at once, in another
+     * order here than elsewhere. */
     int (*make_communicator)(const int *ranks, int n_ranks, int tag, lksi_mpi_communicator **communicator);
     void (*free_communicator)(lksi_mpi_communicator *communicator); /* accepts NULL */
 

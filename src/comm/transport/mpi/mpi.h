@@ -7,7 +7,7 @@
  *
  * What a program's own MPI_Init means: it is MPI_Init_thread with MPI_THREAD_MULTIPLE, because threads of Lockstep call
  * MPI, too; it comes before lks_init, and its MPI_Finalize after the last group is destroyed. Lockstep then finalises
- * nothing. Where Lockstep initialises MPI it asks for MPI_THREAD_SERIALIZED, so that a program makes no calls of its own.
+ * nothing. Where Lockstep initialises MPI, MPI_THREAD_SERIALIZED will do, but then no group has native algorithms.
  *
  * The end, where MPI is ours: at exit with status 0, and only where every world was destroyed without an error, all
  * ranks settle what is under way and finalise. Otherwise MPI_Finalize could wait for a rank that is lost: the process
@@ -40,12 +40,14 @@ bool lksi_mpi_find(const char *family, char path[LKSI_MPI_PATH_NBYTES], char ver
 lks_status lksi_mpi_start(const lksi_environment *environment);
 bool lksi_mpi_is_started(void);
 const lksi_mpi_facts *lksi_mpi_facts_get(void);
+const lksi_mpi_module *lksi_mpi_module_get(void); /* for make_communicator alone, which needs no lock */
 
-/* The module with the lock held, to be given back soon; NULL while another thread has it: try again under a deadline. */
+/* The module with the lock held, to be given back soon; NULL while another thread has it: try again under a deadline.
+ */
 const lksi_mpi_module *lksi_mpi_enter(void);
 void lksi_mpi_leave(void);
 void lksi_mpi_leave_silently(void); /* of the thread of progress.c: it need not be woken */
-/* LKS_ERR_SYSTEM with MPI's own text, `what` before it. The lock is held. */
+/* LKS_ERR_SYSTEM with MPI's own text, `what` before it. The lock is held, or need not be. */
 lks_status lksi_mpi_error(int code, const char *what);
 
 /* Runs a collective of all ranks under a deadline, before there is a group. */

@@ -21,6 +21,7 @@ static pid_t owner; /* a forked child has no MPI */
 
 bool lksi_mpi_is_started(void) { return atomic_load(&is_started); }
 const lksi_mpi_facts *lksi_mpi_facts_get(void) { return &facts; }
+const lksi_mpi_module *lksi_mpi_module_get(void) { return module; }
 void lksi_mpi_give_up(void) { atomic_store(&is_given_up, true); }
 
 const lksi_mpi_module *lksi_mpi_enter(void) { return pthread_mutex_trylock(&mutex) == 0 ? module : NULL; }
@@ -152,9 +153,10 @@ static lks_status check_facts(const lksi_environment *environment) {
     if (module->is_finalised())
         return lksi_error(LKS_ERR_STATE, "lks_init: the program has called MPI_Finalize before");
     if (!facts.may_thread)
-        return lksi_error(LKS_ERR_STATE,
-                          "lks_init: the program has initialised MPI for less than MPI_THREAD_MULTIPLE (MPI_Init_thread), "
-                          "but threads of Lockstep call it, too");
+        return lksi_error(
+            LKS_ERR_STATE,
+            "lks_init: the program has initialised MPI for less than MPI_THREAD_MULTIPLE (MPI_Init_thread), "
+            "but threads of Lockstep call it, too");
     if (facts.rank == environment->rank && facts.size == environment->size) return LKS_OK;
     return lksi_error(LKS_ERR_MISMATCH,
                       "lks_init: MPI says that this is rank %d of %d, the environment rank %d of %d: was the program "
