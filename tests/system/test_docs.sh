@@ -91,6 +91,7 @@ run_block() { # NAME FILE: in the tree, with its output in $work/out and $work/e
   check "$1" [ "$status" = 0 ]
   note_params "$1" "$2"
 }
+all_same() { [ "$(grep -c ' params ' "$work/out")" -gt 1 ] && [ "$(sed -n 's/.* params //p' "$work/out" | sort -u | wc -l)" = 1 ]; }
 skip() { # NAME WHY
   echo "skipped: $1: $2"
 }
@@ -119,7 +120,9 @@ run_commands() { # FILE
   [ "$where" = "as it is" ] || { shorten "$file" >"$file.short" && mv "$file.short" "$file"; }
   case $where in
     here) run_block "$name" "$file" ;;
-    "as it is") LOCKSTEP_DATA=$work/all run_block "$name" "$file" ;;
+    "as it is")
+      LOCKSTEP_DATA=$work/all run_block "$name" "$file"
+      check "$name: all of its runs ended with the same bits" all_same ;;
     no,*) skip "$name" "${where#no, because }" ;;
     hosts*) if [ -z "$no_hosts" ]; then run_on_hosts "$name" "$file"; else skip "$name" "$no_hosts"; fi ;;
     ssh*) if [ -z "$no_ssh" ]; then run_on_hosts "$name" "$file"; else skip "$name" "$no_ssh"; fi ;;
