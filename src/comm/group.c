@@ -144,11 +144,21 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
     return status;
 }
 
+/* Ranks that wait in a part of a dead group are to hear why, and not that this one has left. */
+static void abort_part(const lks_group *group, const lks_group *part) {
+    if (part == NULL || part->control == NULL || group->control == NULL) return;
+    const lksi_abort *record = &group->control->abort;
+    if (atomic_load(&record->state) == LKSI_ABORT_WRITTEN)
+        (void)lksi_control_abort(part->control, (lks_status)record->status, "%s", record->text);
+}
+
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
     char text[LKSI_ABORT_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     snprintf(text, sizeof text, "%s", lks_error_text());
     lksi_work_stop(group);
+    abort_part(group, group->outer);
+    abort_part(group, group->inner);
     lks_group_destroy(group->outer);
     lks_group_destroy(group->inner);
     lksi_mpi_communicator_close(group);
