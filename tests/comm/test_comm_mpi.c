@@ -23,7 +23,7 @@ static int conformance(int rank, int size, void *argument) {
 /* Also where MPI's counts would be so short that every call is cut into many. */
 static int native(int rank, int size, void *argument) {
     (void)rank, (void)argument;
-    static const size_t most[] = {2147483647, 100};
+    static const size_t most[] = {2147483647, 5003};
     lks_group *world;
     memory m;
     MUST_OK(lks_init(&world, NULL));
