@@ -98,7 +98,7 @@ die_and_go_on "a classifier" 400 40 "$build/examples/mlp" --samples 1540
 die_and_go_on "a language model with its states" 300 20 "${text[@]}"
 data=${LOCKSTEP_DATA:-}
 if [ -n "$data" ] && [ -d "$data/mnist" ]; then
-  die_and_go_on mnist 300 20 "$build/examples/mnist"
+  die_and_go_on mnist 900 60 "$build/examples/mnist"
 else
   echo "skipped: mnist goes on after deaths (\$LOCKSTEP_DATA/mnist is missing)"
 fi
@@ -224,6 +224,21 @@ wait $alone
 status=$?
 check "a single rank is stopped likewise, and --save is where its checkpoint goes" \
   eval '[ $status = 143 ] && grep -q "checkpoint: $work/alone$" "$work/out" && [ -s "$work/alone" ]'
+
+catches_sigterm() { (($((16#$(sed -nE 's/^SigCgt:\s*//p' "/proc/$1/status"))) >> 14 & 1)); }
+"$build/examples/mlp" --samples 8000 --features 1024 --hidden 2048 --batch 8000 --steps 100 >"$work/out" 2>"$work/err" & # long steps
+alone=$!
+for _ in $(seq 3000); do catches_sigterm $alone && break || sleep 0.01; done
+kill -TERM $alone
+sleep 0.1
+kill -TERM $alone # the same request, as timeout(1) makes it
+sleep 0.2
+check "one request that comes twice is one" kill -0 $alone
+sleep 0.5
+kill -TERM $alone
+{ wait $alone; } 2>/dev/null
+status=$?
+check "a second signal ends a rank at once" eval '[ $status = 143 ] && ! grep -q "stopped by" "$work/out"'
 
 # --- metrics go on ---
 dir=$work/metrics
