@@ -82,8 +82,8 @@ static lks_status get_with(const char *name, const char *modes[MAX_MIRRORS], con
     static char urls[MAX_MIRRORS][64];
     const char *mirrors[MAX_MIRRORS + 1] = {NULL};
     char path[PATH_NBYTES];
-    if (server.port == 0) {
-        print_message("skipped: there is no python3\n");
+    if (server.port == 0 || lksi_transfer_available() != LKS_OK) {
+        print_message("skipped: %s\n", server.port == 0 ? "there is no python3" : lks_error_text());
         skip();
     }
     for (int i = 0; i < MAX_MIRRORS && modes[i] != NULL; i++) {
@@ -329,7 +329,7 @@ static lks_status get_archive(const lksi_download *archive, const char *mode) {
 
 static void an_archive_is_unpacked_whole_or_not_at_all(void **state) {
     (void)state;
-    if (server.port == 0 || lksi_unpack_available() != LKS_OK) skip();
+    if (server.port == 0 || lksi_transfer_available() != LKS_OK || lksi_unpack_available() != LKS_OK) skip();
     char file_sha256[65], archive_sha256[65];
     lksi_content parts[] = {{"a", TAR_FILE_NBYTES, file_sha256}, {"b", TAR_FILE_NBYTES, file_sha256}};
     lksi_download archive = {.name = "set.tar.gz", .archive_root = "set", .contents = parts, .n_contents = 2};

@@ -59,6 +59,8 @@ typedef struct lksi_progress {
 void lksi_progress_begin(lksi_progress *progress, const char *what, int64_t nbytes_done, int64_t total_nbytes);
 /* Called at least once a second. False where the work is to be given up. */
 bool lksi_progress_tick(lksi_progress *progress, int64_t nbytes_done);
+/* Removes what was drawn. */
+void lksi_progress_end(lksi_progress *progress);
 /* A line on stderr, where that is wanted. */
 void lksi_progress_say(lksi_progress *progress, const char *format, ...) LKS_PRINTF(2, 3);
 

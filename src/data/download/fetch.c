@@ -48,6 +48,7 @@ static lks_status try_mirror(const lksi_download *download, lksi_transfer *trans
     int64_t most = transfer->offset;
     for (bool is_anew = false;;) {
         transfer->begun_at = 0;
+        lksi_progress_begin(transfer->progress, download->name, transfer->offset, download->nbytes);
         *outcome = lksi_transfer_run(transfer, url);
         if (*outcome == LKSI_GIVEN_UP) return lksi_error(LKS_ERR_FILE, "%s: %s", download->name, transfer->reason);
         if (*outcome == LKSI_GOT_ALL || transfer->offset == transfer->max_nbytes) {
@@ -108,10 +109,7 @@ lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors,
     if (transfer.descriptor < 0) return fail(path);
     bool is_complete;
     lks_status status = look_at(download, &transfer, &is_complete);
-    if (status == LKS_OK && !is_complete) {
-        lksi_progress_begin(progress, download->name, transfer.offset, download->nbytes);
-        status = try_mirrors(download, mirrors, &transfer);
-    }
+    if (status == LKS_OK && !is_complete) status = try_mirrors(download, mirrors, &transfer);
     if (status == LKS_OK && fsync(transfer.descriptor) != 0) status = fail(path);
     close(transfer.descriptor);
     if (status != LKS_OK && transfer.offset == 0) unlink(path); /* nothing to go on from */

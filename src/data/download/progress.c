@@ -11,7 +11,6 @@ void lksi_progress_begin(lksi_progress *progress, const char *what, int64_t nbyt
     progress->begun_nbytes = nbytes_done;
     progress->total_nbytes = total_nbytes;
     progress->begun_ns = lksi_now_ns();
-    progress->drawn_ns = 0;
 }
 
 /* One line that is written over and over. */
@@ -36,11 +35,16 @@ bool lksi_progress_tick(lksi_progress *progress, int64_t nbytes_done) {
     return atomic_load(&progress->is_cancelled) == 0;
 }
 
+void lksi_progress_end(lksi_progress *progress) {
+    if (progress->drawn_ns != 0 && isatty(STDERR_FILENO)) fputs("\r\x1b[K", stderr);
+    progress->drawn_ns = 0;
+}
+
 void lksi_progress_say(lksi_progress *progress, const char *format, ...) {
     if (!progress->is_shown) return;
+    lksi_progress_end(progress);
     va_list arguments;
     va_start(arguments, format);
-    if (isatty(STDERR_FILENO)) fputs("\r\x1b[K", stderr);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);

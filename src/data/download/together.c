@@ -28,6 +28,7 @@ static void do_errand(void *argument) {
     errand *e = argument;
     bool was_there;
     e->status = lksi_get(e->set, e->directory, &e->options, &e->progress, &was_there);
+    lksi_progress_end(&e->progress);
     if (e->status != LKS_OK) snprintf(e->text, sizeof e->text, "%s", lks_error_text());
     atomic_store(&e->state, e->status == LKS_OK ? 0 : FAILED);
 }
@@ -97,5 +98,7 @@ lks_status lks_data_get(lks_group *group, const char *name, const char *director
     if (group != NULL && lks_group_size(group) > 1) return get_together(group, &e, directory);
     bool was_there;
     LKS_TRY(begin(&e, directory, NULL));
-    return lksi_get(set, e.directory, &e.options, &e.progress, &was_there);
+    lks_status status = lksi_get(set, e.directory, &e.options, &e.progress, &was_there);
+    lksi_progress_end(&e.progress);
+    return status;
 }
