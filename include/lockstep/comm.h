@@ -60,16 +60,17 @@ typedef struct lks_init_options {
  *              torchrun set them; else OMPI_COMM_WORLD_* or PMI_* of mpirun; else SLURM_* inside a step of srun: its
  *              ranks meet on the first node, at port 20000 + (101 job + step) mod 10000, unless MASTER_ADDR and
  *              MASTER_PORT say otherwise. Under sbatch or salloc without srun a program is a world of one.
- * MPI:         under mpirun (Open MPI's or MPICH's) ranks find each other over MPI, which lks_init then initialises,
- *              and talk over shared memory within a host and over MPI between hosts; transport "mpi" has them talk over
- *              MPI on one host, too. With MASTER_ADDR and MASTER_PORT set, MPI is left alone unless "mpi" is asked for.
- *              MPI_Init waits without a deadline, and mpirun itself ends the other ranks when one fails. At exit with
- *              status 0, all worlds destroyed, MPI is finalised. A program that uses MPI itself calls MPI_Init_thread
- *              with MPI_THREAD_MULTIPLE before lks_init, and MPI_Finalize after the last lks_group_destroy.
+ * MPI:         under mpirun (Open MPI's or MPICH's) ranks find each other over MPI, which lks_init then initialises;
+ *              they share memory within a host and talk over MPI between hosts; transport "mpi" has them talk over
+ *              MPI on one host, too. With MASTER_ADDR and MASTER_PORT set, MPI is left alone unless "mpi" is asked
+ *              for. MPI_Init waits without a deadline, and mpirun itself ends the other ranks when one fails. At
+ *              exit with status 0, all worlds destroyed without an error, MPI is finalised. A program that uses MPI
+ *              itself calls MPI_Init_thread with MPI_THREAD_MULTIPLE before lks_init, and MPI_Finalize after the
+ *              last lks_group_destroy.
  * Errors:      LKS_ERR_ARGUMENT (an environment variable or option is wrong, named); LKS_ERR_TIMEOUT (names the
  *              ranks that did not arrive, or the port that another program has); LKS_ERR_MISMATCH (another version
- *              of the library, WORLD_SIZE or LOCKSTEP_JOB_KEY on a rank, named); LKS_ERR_PEER; LKS_ERR_SYSTEM;
- *              LKS_ERR_UNSUPPORTED (no module for the MPI that is needed; the text says where it was looked for). */
+ *              of the library, WORLD_SIZE or LOCKSTEP_JOB_KEY on a rank, named); LKS_ERR_UNSUPPORTED (no module for
+ *              the MPI that is needed; the text says where it was looked for); LKS_ERR_PEER; LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it; the other ranks do not take this for a death. Waits for nothing but asynchronous

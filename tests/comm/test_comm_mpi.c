@@ -136,7 +136,6 @@ static int loss(int rank, int size, void *argument) {
     lks_group *world;
     float data[5000] = {0};
     lks_status status = LKS_OK;
-    signal(SIGUSR1, SIG_IGN); /* by which MPICH's launcher tells of a dead rank */
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
     for (int i = 0; status == LKS_OK; i++) {
         if (rank == 1 && i == 20) raise(SIGKILL);
@@ -190,6 +189,7 @@ static int number(const char *first, const char *second) {
 }
 
 static int be_a_rank(const char *name) {
+    signal(SIGUSR1, SIG_IGN); /* by which MPICH's launcher tells that another rank has ended badly */
     int rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK"), size = number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (strcmp(parts[i].name, name) != 0) continue;
@@ -249,23 +249,17 @@ static int count(const char *text, const char *part) {
     return n;
 }
 
-/* Under mpirun as it lets ranks live on when one has ended badly: so many of 3 ranks say that they have survived. */
-static void survives_under_every_mpi(const char *name, int n_survivors) {
-    static const char *const families[][2] = {{"openmpi", "--enable-recovery"}, {"mpich", "-disable-auto-cleanup"}};
+/* Under an mpirun that lets ranks live on when one has ended badly: so many of 3 ranks say that they have survived. */
+static void survive_under(const char *family, const char *options, const char *name, int n_survivors) {
     static const char *const transports[] = {"mpi", "auto"};
-    int n_found = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2; i++) {
         char output[4096];
-        const char *const *family = families[i / 2];
-        if (!has_mpi(family[0])) continue;
-        n_found++;
-        setenv("LOCKSTEP_TRANSPORT", transports[i % 2], 1);
-        (void)start(family[0], family[1], 3, name, output, sizeof output);
+        setenv("LOCKSTEP_TRANSPORT", transports[i], 1);
+        (void)start(family, options, 3, name, output, sizeof output);
         unsetenv("LOCKSTEP_TRANSPORT");
         if (count(output, "survivor") != n_survivors)
-            fail_msg("%s over %s, %s: %s", family[0], transports[i % 2], name, output);
+            fail_msg("%s over %s, %s: %s", family, transports[i], name, output);
     }
-    if (n_found == 0) skip();
 }
 
 static void operations_agree_over_mpi(void **state) {
@@ -298,7 +292,10 @@ static void long_messages_and_unwanted_ones_go_over_mpi(void **state) {
 
 static void calls_that_differ_are_named_before_mpi_gets_them(void **state) {
     (void)state;
-    survives_under_every_mpi("mismatch", 3);
+    bool has_openmpi = has_mpi("openmpi"), has_mpich = has_mpi("mpich");
+    if (has_openmpi) survive_under("openmpi", "--enable-recovery", "mismatch", 3);
+    if (has_mpich) survive_under("mpich", "-disable-auto-cleanup", "mismatch", 3);
+    if (!has_openmpi && !has_mpich) skip();
 }
 
 static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
@@ -306,9 +303,11 @@ static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
     under_every_mpi("mpi", 2, "own_mpi");
 }
 
+/* MPICH's launcher ends all ranks at once, or (4.0.2) fails an assertion of its own and takes them along. */
 static void a_killed_rank_is_named(void **state) {
     (void)state;
-    survives_under_every_mpi("loss", 2);
+    if (!has_mpi("openmpi")) skip();
+    survive_under("openmpi", "--enable-recovery", "loss", 2);
 }
 
 int main(int argc, char **argv) {

@@ -50,7 +50,7 @@ static int bad_calls(int rank, int size, void *argument) {
     REFUSED(lks_barrier(world, &(lks_collective_options){.timeout_ms = -1}), "negative");
 
     REFUSED(lks_all_to_all(world, a, b, N, LKS_F32, &unknown),
-            "all_to_all has no algorithm 'quantum' (it has: auto, direct, pairwise, bruck)");
+            "all_to_all has no algorithm 'quantum' (it has: auto, direct, pairwise, bruck, native)");
     unknown.algorithm = "two_level";
     REFUSED(lks_all_reduce(world, a, b, N, LKS_F32, LKS_SUM, &unknown), "the group does not span hosts");
 

@@ -30,5 +30,5 @@ uint64_t lksi_host_id(const char *node) {
     const char *given = getenv("LOCKSTEP_HOST_ID");
     if (given != NULL && given[0] != '\0') return add_text(LKSI_HASH_START, given);
     uint64_t user = (uint64_t)getuid();
-    return lksi_hash64(add_text(lksi_network_id(), node != NULL ? node : ""), &user, sizeof user);
+    return lksi_hash64(add_text(lksi_network_id(), node == NULL ? "" : node), &user, sizeof user);
 }
