@@ -48,7 +48,8 @@ static void hosts_have_the_slots_that_their_lines_say(void **state) {
     (void)state;
     lksi_host_line *hosts;
     int n_hosts;
-    assert_ok(parse("# all\n\nhead\n  node1 slots=2\t# two\nnode2 max_slots = 4 slots =1\nnode3 max-slots=3\n", &hosts, &n_hosts));
+    assert_ok(parse("# all\n\nhead\n  node1 slots=2\t# two\nnode2 max_slots = 4 slots =1\nnode3 max-slots=3\n", &hosts,
+                    &n_hosts));
     assert_int_equal(n_hosts, 4);
     assert_string_equal(hosts[0].name, "head");
     assert_int_equal(hosts[0].n_slots, 1);
@@ -161,11 +162,6 @@ static void orders_that_are_cut_off_are_refused(void **state) {
     lksi_free(text);
 }
 
-static void nothing_is_left(void **state) {
-    (void)state;
-    assert_int_equal(lks_memory_live_bytes(), 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_size_that_fits_is_taken),
@@ -175,7 +171,6 @@ int main(void) {
         cmocka_unit_test(more_ranks_than_slots_need_hosts_that_allow_them),
         cmocka_unit_test(an_agent_hears_what_it_was_told),
         cmocka_unit_test(orders_that_are_cut_off_are_refused),
-        cmocka_unit_test(nothing_is_left),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_group(tests);
 }
