@@ -275,7 +275,7 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --device NAME      cpu, reference\n"
            "  --precision NAME   f32, bf16 (products of operands rounded to bf16; cpu: with AVX512-BF16 or AMX)\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
-           "  --transport NAME   auto, thread, shm, tcp\n"
+           "  --transport NAME   auto, thread, shm, tcp, mpi\n"
            "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
            "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
            "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"

@@ -48,20 +48,33 @@ typedef enum lks_order { LKS_ORDER_CANONICAL, LKS_ORDER_ANY } lks_order;
 
 typedef struct lks_init_options {
     int64_t timeout_ms;    /* deadline of the start and of every later wait; 0: 300000, or LOCKSTEP_TIMEOUT_MS */
-    const char *transport; /* "auto" (NULL), "thread", "shm", "tcp"; or LOCKSTEP_TRANSPORT */
+    const char *transport; /* "auto" (NULL), "thread", "shm", "tcp", "mpi"; or LOCKSTEP_TRANSPORT */
     lks_order order;       /* of the reductions that choose their algorithm themselves; the same on all ranks */
 } lks_init_options;
 
 /* Joins the world of all ranks: those of the thread world this thread was started in (lks_spawn, lks_main), else
- * those of the launcher's environment (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), else
- * a world of this process alone. `options` may be NULL.
- * Collective. The caller owns *world and gives it to lks_group_destroy.
- * Errors: LKS_ERR_ARGUMENT (an environment variable or option is wrong, named), LKS_ERR_TIMEOUT (names the ranks that
- * did not arrive), LKS_ERR_PEER, LKS_ERR_SYSTEM. */
+ * those of the launcher's environment, else a world of this process alone. `options` may be NULL.
+ *
+ * Collective:  the caller owns *world and gives it to lks_group_destroy.
+ * Launchers:   RANK WORLD_SIZE (LOCAL_RANK LOCAL_WORLD_SIZE) and MASTER_ADDR MASTER_PORT, as lockstep run and
+ *              torchrun set them; else OMPI_COMM_WORLD_* or PMI_* of mpirun; else SLURM_* inside a step of srun: its
+ *              ranks meet on the first node, at port 20000 + (101 job + step) mod 10000, unless MASTER_ADDR and
+ *              MASTER_PORT say otherwise. Under sbatch or salloc without srun a program is a world of one.
+ * mpirun:      (Open MPI's or MPICH's) ranks find each other over MPI, which lks_init then initialises, and talk over
+ *              shared memory within a host and over MPI between hosts; transport "mpi" has them talk over MPI on one
+ *              host, too. With MASTER_ADDR and MASTER_PORT set, MPI is left alone unless "mpi" is asked for. MPI_Init
+ *              waits without a deadline, and mpirun itself ends the other ranks when one fails. At exit with status
+ *              0, all worlds destroyed, MPI is finalised. A program that uses MPI itself calls MPI_Init_thread with
+ *              MPI_THREAD_MULTIPLE before lks_init, and MPI_Finalize after the last lks_group_destroy.
+ * Errors:      LKS_ERR_ARGUMENT (an environment variable or option is wrong, named); LKS_ERR_TIMEOUT (names the
+ *              ranks that did not arrive, or the port that another program has); LKS_ERR_MISMATCH (another version
+ *              of the library, WORLD_SIZE or LOCKSTEP_JOB_KEY on a rank, named); LKS_ERR_PEER; LKS_ERR_SYSTEM;
+ *              LKS_ERR_UNSUPPORTED (no module for the MPI that is needed; the text says where it was looked for). */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it; the other ranks do not take this for a death. Waits for nothing but asynchronous
- * collectives under way, which end at their deadline at the latest; messages under way are given up (LKS_ERR_STATE).
+ * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
+ * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
  * Their works must still be given to lks_work_wait. Accepts NULL. */
 LKS_API void lks_group_destroy(lks_group *group);
 
@@ -70,7 +83,7 @@ LKS_API int lks_group_size(const lks_group *group);
 /* Rank and number of ranks on this host. */
 LKS_API int lks_group_local_rank(const lks_group *group);
 LKS_API int lks_group_local_size(const lks_group *group);
-/* "self", "thread", "shm", "tcp" (between hosts; ranks of one host still share memory). */
+/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory). */
 LKS_API const char *lks_group_transport(const lks_group *group);
 
 /* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with
@@ -140,7 +153,10 @@ LKS_API lks_status lks_isend(lks_group *group, const void *data, size_t count, l
 LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
                              lks_received *received, lks_work **work);
 
-/* --- collectives --- */
+/* --- collectives ---
+ * Every one has the algorithm "native", too, where MPI runs in the ranks: MPI's own collective, only by name.
+ * Reductions of floats then add in MPI's order; those of f16, bf16, i8 and u8, and min and max of floats, are refused
+ * (LKS_ERR_ARGUMENT). After an error MPI may still write to the buffers of a native call. */
 
 /* Returns when all ranks have called it. Algorithms: dissemination, direct. `options` may be NULL, here and below. */
 LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *options);

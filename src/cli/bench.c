@@ -17,7 +17,7 @@ static const char help_text[] =
     "                    lockstep run -n 4 lockstep bench all_reduce\n"
     "  --processes       with --ranks: as processes (the default)\n"
     "  --threads         with --ranks: as threads\n"
-    "  --transport T     auto, thread, shm or tcp\n"
+    "  --transport T     auto, thread, shm, tcp or mpi (under mpirun)\n"
     "  --algorithm NAME  auto, a name, or all\n"
     "  --sizes LIST      bytes: 4:64M doubles (the default), 4:64M:4 goes by fours, 8,1K,3M lists\n"
     "  --type T          f32 (the default) f64 f16 bf16 i8 u8 i32 i64\n"

@@ -83,13 +83,13 @@ static int set_repetitions(lksi_bench_plan *plan, const char *value) {
 }
 
 static int set_transport(lksi_bench_plan *plan, const char *value) {
-    static const char *const known[] = {"auto", "thread", "shm", "tcp"};
+    static const char *const known[] = {"auto", "thread", "shm", "tcp", "mpi"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(value, known[i]) == 0) {
             plan->transport = known[i];
             return 0;
         }
-    return lksi_bench_refuse("--transport '%s': one of auto, thread, shm, tcp was expected", value);
+    return lksi_bench_refuse("--transport '%s': one of auto, thread, shm, tcp, mpi was expected", value);
 }
 
 static int set_type(lksi_bench_plan *plan, const char *value) {
@@ -231,6 +231,8 @@ static int complete_mode(lksi_bench_plan *plan) {
     const char *transport = plan->transport != NULL ? plan->transport : "auto";
     bool is_thread = strcmp(transport, "thread") == 0;
     if (plan->as_processes && is_thread) return lksi_bench_refuse("--transport 'thread': the ranks are processes");
+    if (plan->n_ranks > 0 && strcmp(transport, "mpi") == 0)
+        return lksi_bench_refuse("--transport 'mpi': mpirun starts the ranks, and --ranks is left out");
     if (plan->as_threads && strcmp(transport, "shm") == 0)
         return lksi_bench_refuse("--transport 'shm': the ranks are threads");
     plan->as_threads |= is_thread && plan->n_ranks > 0;

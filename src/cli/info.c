@@ -4,6 +4,7 @@
 #include "base/isa.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
+#include "comm/transport/mpi/mpi.h"
 #ifdef LKSI_HAS_ONEDNN
 #include "onednn/onednn.h"
 #endif
@@ -59,6 +60,16 @@ static void print_algorithms(void) {
     }
 }
 
+static void print_mpi_modules(void) {
+    const char *family;
+    char path[LKSI_MPI_PATH_NBYTES], version[LKSI_MPI_VERSION_NBYTES];
+    for (int i = 0; (family = lksi_mpi_family(i)) != NULL; i++)
+        if (lksi_mpi_find(family, path, version))
+            printf("MPI module:      %s: %s (%s)\n", family, version, path);
+        else
+            printf("MPI module:      %s: none in %s\n", family, path);
+}
+
 static int run(int argc, char **argv) {
     if (argc > 1) {
         fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
@@ -67,7 +78,8 @@ static int run(int argc, char **argv) {
     static const char *const instruction_sets[] = {"base", "avx2", "avx512"};
     printf("lockstep:        %s\n", lks_version());
     print_devices();
-    printf("transports:      self, thread, shm, tcp\n");
+    printf("transports:      self, thread, shm, tcp, mpi\n");
+    print_mpi_modules();
     print_algorithms();
     printf("zlib:            %s\n", zlibVersion());
     printf("libsodium:       %s\n", sodium_version_string());

@@ -36,6 +36,7 @@ typedef struct lksi_algorithm {
     bool is_segment;
     lks_status (*run_remote)(lks_group *group, const lksi_call *call);
     bool is_two_level;  /* over group->inner and group->outer */
+    bool is_native;     /* a collective of MPI; once the ranks have compared the call */
     bool is_order_free; /* floats: another order than the canonical one, so chosen by `auto` only where that is allowed
                          */
 } lksi_algorithm;
@@ -127,6 +128,8 @@ typedef struct lksi_steps lksi_steps;
 typedef struct lksi_messages lksi_messages;
 typedef struct lksi_transfer lksi_transfer;
 typedef struct lksi_worker lksi_worker;
+typedef struct lksi_mpi_streams lksi_mpi_streams;
+typedef struct lksi_mpi_communicator lksi_mpi_communicator;
 
 typedef struct lksi_world lksi_world;
 typedef struct lksi_member lksi_member;
@@ -167,6 +170,8 @@ struct lks_group {
     void *backing;             /* the transport's */
     const lksi_remote *remote; /* how ranks of other hosts are reached; NULL where there are none */
     void *remote_state;
+    lksi_mpi_streams *mpi_streams;           /* where the remote is mpi's */
+    lksi_mpi_communicator *mpi_communicator; /* of the algorithms called native; made when first needed */
     /* Where the group spans hosts: the ranks of this host as a group, and the first rank of each host as a group (NULL
      * on the others). NULL otherwise. Both are used by two-level algorithms only. */
     lks_group *inner, *outer;
@@ -347,6 +352,8 @@ lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, c
 lks_status lksi_select(lks_group *group, lksi_call *call, const char *name);
 /* Why the two-level algorithms cannot serve this call; NULL where they can. */
 const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *call);
+/* The same of MPI's own collectives. */
+const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call);
 static inline bool lksi_is_on_one_host(const lks_group *group) { return group->n_seats == group->size; }
 
 #endif

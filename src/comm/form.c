@@ -1,11 +1,12 @@
 /* Forming a group: from a list of members to seats, streams and the groups of its two levels.
  *
  *     members ─> hosts ─> the ranks of this host share a control segment (a seat each)
- *                    └──> where there are other hosts: streams to their ranks (tcp), and
+ *                    └──> where there are other hosts: streams to their ranks (tcp, mpi), and
  *                         inner: the ranks of this host;  outer: the first rank of every host
  */
 #define _GNU_SOURCE /* affinity */
 #include "comm/comm_internal.h"
+#include "comm/transport/mpi/streams.h"
 #include "comm/transport/tcp/tcp.h"
 #include "comm/tune.h"
 #include "comm/world.h"
@@ -143,11 +144,15 @@ static lks_status form_levels(lks_group *group) {
     return status;
 }
 
+static lks_status join_other_hosts(lks_group *group, int *connections) {
+    return group->world->is_over_mpi ? lksi_mpi_join(group, connections) : lksi_tcp_join(group, connections);
+}
+
 lks_status lksi_group_form(lks_group *group, int *connections) {
     find_hosts(group);
     LKS_TRY(join_seats(group));
     learn_identities(group);
-    if (group->n_hosts > 1) LKS_TRY(lksi_tcp_join(group, connections));
+    if (group->n_hosts > 1) LKS_TRY(join_other_hosts(group, connections));
     LKS_TRY(sit_down(group));
     if (group->remote == NULL) return LKS_OK;
     LKS_TRY(lksi_tune(group));

@@ -1,6 +1,7 @@
 /* The group: how a world begins, what a group answers, how it dies. */
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
+#include "comm/transport/mpi/streams.h"
 #include "comm/world.h"
 
 #include <stdatomic.h>
@@ -10,7 +11,16 @@
 
 enum { DEFAULT_TIMEOUT_MS = 300000 };
 
-typedef enum wanted_transport { ANY_TRANSPORT, THREAD_TRANSPORT, SHM_TRANSPORT, TCP_TRANSPORT } wanted_transport;
+typedef enum wanted_transport {
+    ANY_TRANSPORT,
+    THREAD_TRANSPORT,
+    SHM_TRANSPORT,
+    TCP_TRANSPORT,
+    MPI_TRANSPORT,
+    N_TRANSPORTS
+} wanted_transport;
+
+static const char *const transport_names[N_TRANSPORTS] = {"auto", "thread", "shm", "tcp", "mpi"};
 
 static lks_status read_transport(const char *name, wanted_transport *wanted) {
     const char *origin = "the option `transport`";
@@ -18,15 +28,10 @@ static lks_status read_transport(const char *name, wanted_transport *wanted) {
         name = getenv("LOCKSTEP_TRANSPORT");
         origin = "LOCKSTEP_TRANSPORT";
     }
-    *wanted = ANY_TRANSPORT;
-    if (name == NULL || name[0] == '\0' || strcmp(name, "auto") == 0) return LKS_OK;
-    *wanted = THREAD_TRANSPORT;
-    if (strcmp(name, "thread") == 0) return LKS_OK;
-    *wanted = SHM_TRANSPORT;
-    if (strcmp(name, "shm") == 0) return LKS_OK;
-    *wanted = TCP_TRANSPORT;
-    if (strcmp(name, "tcp") == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s' (there are: auto, thread, shm, tcp)", origin, name);
+    if (name == NULL || name[0] == '\0') name = transport_names[ANY_TRANSPORT];
+    for (*wanted = ANY_TRANSPORT; *wanted < N_TRANSPORTS; (*wanted)++)
+        if (strcmp(name, transport_names[*wanted]) == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s' (there are: auto, thread, shm, tcp, mpi)", origin, name);
 }
 
 static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
@@ -59,7 +64,8 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
     for (int rank = 0; rank < group->size; rank++) connections[rank] = -1;
     lksi_member_fill(mine, environment);
     mine->world_index = index;
-    world->is_apart = wanted == TCP_TRANSPORT;
+    world->is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;
+    world->is_over_mpi = wanted == MPI_TRANSPORT || (wanted == ANY_TRANSPORT && world->is_mpi);
     lks_status status = lksi_job_secret_read(environment, &world->secret);
     if (status == LKS_OK)
         status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
@@ -74,9 +80,9 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
 }
 
 static lks_status join_threads(lks_group *group, wanted_transport wanted) {
-    if (wanted == SHM_TRANSPORT || wanted == TCP_TRANSPORT)
+    if (wanted != ANY_TRANSPORT && wanted != THREAD_TRANSPORT)
         return lksi_error(LKS_ERR_ARGUMENT, "transport '%s' was asked for, but the ranks are threads",
-                          wanted == SHM_TRANSPORT ? "shm" : "tcp");
+                          transport_names[wanted]);
     group->id = world_id(lksi_thread_world_next(group->world->threads, group->rank));
     assume_members(group);
     return lksi_group_form(group, NULL);
@@ -92,9 +98,14 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks are on this host",
                           environment->local_size, environment->size);
     group->id = world_id(index);
+    bool is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;
+    if (wanted == MPI_TRANSPORT && group->size > 1) LKS_TRY(lksi_mpi_start(environment));
+    if (group->size > 1 && lksi_mpi_is_started()) {
+        LKS_TRY(lksi_mpi_hold());
+        group->world->is_mpi = true;
+    }
     if (group->size > 1) LKS_TRY(lksi_watch_create(&group->world->watch));
-    if (group->size > 1 && (wanted == TCP_TRANSPORT || !is_one_host))
-        return meet_over_tcp(group, environment, wanted, index);
+    if (group->size > 1 && (is_apart || !is_one_host)) return meet_over_tcp(group, environment, wanted, index);
     assume_members(group);
     return lksi_group_form(group, NULL);
 }
@@ -124,11 +135,21 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
     if (world == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_init: `world` is NULL");
     lks_group *group = NULL;
     lks_status status = join(options == NULL ? &defaults : options, &group);
-    if (status == LKS_OK)
+    if (status == LKS_OK) {
         *world = group;
-    else
-        lks_group_destroy(group);
+        return LKS_OK;
+    }
+    lksi_mpi_give_up();
+    lks_group_destroy(group);
     return status;
+}
+
+/* Ranks that wait in a part of a dead group are to hear why, and not that this one has left. */
+static void abort_part(const lks_group *group, const lks_group *part) {
+    if (part == NULL || part->control == NULL || group->control == NULL) return;
+    const lksi_abort *record = &group->control->abort;
+    if (atomic_load(&record->state) == LKSI_ABORT_WRITTEN)
+        (void)lksi_control_abort(part->control, (lks_status)record->status, "%s", record->text);
 }
 
 void lks_group_destroy(lks_group *group) {
@@ -136,8 +157,11 @@ void lks_group_destroy(lks_group *group) {
     char text[LKSI_ABORT_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     snprintf(text, sizeof text, "%s", lks_error_text());
     lksi_work_stop(group);
+    abort_part(group, group->outer);
+    abort_part(group, group->inner);
     lks_group_destroy(group->outer);
     lks_group_destroy(group->inner);
+    lksi_mpi_communicator_close(group);
     if (group->control != NULL) {
         lksi_symmetric_free_all(group);
         lksi_messages_close(group);
@@ -146,6 +170,7 @@ void lks_group_destroy(lks_group *group) {
     }
     if (group->remote != NULL) group->remote->close(group);
     if (group->control != NULL) group->transport->close(group);
+    if (group->is_world && group->world != NULL && group->world->is_mpi) lksi_mpi_let_go();
     lksi_world_release(group->world);
     void *tables[] = {group->error_text, group->members,     group->identities,     group->seat_of,
                       group->rank_of,    group->host_of,     (void *)group->inputs, group->outputs,
@@ -169,6 +194,7 @@ lks_order lksi_group_order(const lks_group *group) { return group->order; }
 
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
     if (atomic_exchange(&group->is_failing, true)) return status;
+    lksi_mpi_give_up();
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
     group->status = status;
     /* What happened to the group as a whole keeps its name on the other ranks; what happened to this rank alone is to

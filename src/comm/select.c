@@ -117,11 +117,17 @@ static lks_status choose_across_hosts(lks_group *group, lksi_call *call) {
     return LKS_OK;
 }
 
+/* Why the algorithm cannot serve this call; NULL where it can. */
+static const char *obstacle_to(const lksi_algorithm *algorithm, const lks_group *group, const lksi_call *call) {
+    if (algorithm->is_two_level) return lksi_two_level_obstacle(group, call);
+    return algorithm->is_native ? lksi_native_obstacle(group, call) : NULL;
+}
+
 static lks_status choose(lks_group *group, lksi_call *call) {
     lksi_selection *selection = &group->selection;
     if (!selection->is_read) LKS_TRY(read_variable(selection));
     const lksi_algorithm *forced = selection->forced[call->operation - lksi_operation_at(0)];
-    if (forced != NULL && (!forced->is_two_level || lksi_two_level_obstacle(group, call) == NULL)) {
+    if (forced != NULL && obstacle_to(forced, group, call) == NULL) {
         call->algorithm = forced;
         return LKS_OK;
     }
@@ -133,9 +139,9 @@ lks_status lksi_select(lks_group *group, lksi_call *call, const char *name) {
     if (name == NULL || strcmp(name, "auto") == 0) return choose(group, call);
     call->algorithm = find(call->operation, name);
     if (call->algorithm == NULL) return refuse_name(call->operation, "", name);
-    const char *obstacle = call->algorithm->is_two_level ? lksi_two_level_obstacle(group, call) : NULL;
+    const char *obstacle = obstacle_to(call->algorithm, group, call);
     if (obstacle == NULL) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s: two_level: %s", call->operation->name, obstacle);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: %s: %s", call->operation->name, name, obstacle);
 }
 
 const char *lksi_group_last_algorithm(const lks_group *group) { return group->selection.last; }

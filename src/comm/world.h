@@ -26,7 +26,9 @@ typedef struct lksi_arrival lksi_arrival;
 typedef struct lksi_world {
     atomic_int n_holding;
     lksi_thread_world *threads; /* NULL where ranks are processes */
-    bool is_apart;              /* ranks of one host, too, talk over tcp: it was asked for by name */
+    bool is_apart;              /* ranks of one host, too, talk over tcp or mpi: it was asked for by name */
+    bool is_over_mpi;           /* ranks of different hosts talk over MPI */
+    bool is_mpi;                /* MPI runs in all ranks, which it knows by the same numbers */
     lksi_watch *watch;          /* NULL where there is nothing to watch */
     lksi_environment environment;
     lksi_job_secret secret; /* of several hosts */

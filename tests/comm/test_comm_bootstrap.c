@@ -235,12 +235,14 @@ static void addresses_are_read_and_written(void **state) {
 
 static void the_host_id_follows_its_variable(void **state) {
     (void)state;
-    uint64_t real = lksi_host_id();
-    assert_true(real == lksi_host_id());
+    uint64_t real = lksi_host_id(NULL);
+    assert_true(real == lksi_host_id(NULL));
+    assert_true(lksi_host_id("n1") != real && lksi_host_id("n1") != lksi_host_id("n2"));
     setenv("LOCKSTEP_HOST_ID", "a", 1);
-    uint64_t a = lksi_host_id();
+    uint64_t a = lksi_host_id(NULL);
     setenv("LOCKSTEP_HOST_ID", "b", 1);
-    assert_true(a != lksi_host_id() && a != real);
+    assert_true(a != lksi_host_id(NULL) && a != real);
+    assert_true(lksi_host_id("n1") == lksi_host_id("n2"));
     unsetenv("LOCKSTEP_HOST_ID");
 }
 

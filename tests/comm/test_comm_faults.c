@@ -488,6 +488,31 @@ static int wait_for_lost_thread(int exit_code, bool has_joined) {
     return other.result;
 }
 
+/* Ranks 0 and 1 on one host, 2 on another. What rank 1 found out has reached rank 0 through memory alone. */
+static int hears_why_before_rank_0_leaves(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCAL_RANK", rank == 1 ? "1" : "0", 1), setenv("LOCAL_WORLD_SIZE", rank < 2 ? "2" : "1", 1);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) lksi_control_abort(world->control, LKS_ERR_PEER, "rank 7 was lost");
+    while (rank == 0 && !lksi_control_is_aborted(world->control)) lksi_sleep_ns(100000);
+    if (rank != 1) {
+        MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 7 was lost");
+    } else {
+        lksi_sleep_ns(500000000); /* it would tell, too */
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_gives_up_tells_other_hosts_why(void **state) {
+    (void)state;
+    run_processes(3, hears_why_before_rank_0_leaves, NULL);
+}
+
 static void a_thread_that_ends_early_is_lost(void **state) {
     (void)state;
     assert_int_equal(wait_for_lost_thread(0, false), 0);
@@ -602,6 +627,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
+        cmocka_unit_test(a_rank_that_gives_up_tells_other_hosts_why),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
         cmocka_unit_test(a_death_is_noticed_after_the_first_rank_has_left),

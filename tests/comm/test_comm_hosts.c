@@ -99,6 +99,12 @@ static int check_case(lks_group *group, const cluster *c, const conformance_area
         MUST_SAY("two_level: the hosts do not hold contiguous");
         return 0;
     }
+    if (strcmp(k->algorithm, "native") == 0) {
+        lksi_call call = {.operation = k->operation, .type = k->type, .op = k->op};
+        MUST(lksi_select(group, &call, "native") == LKS_ERR_ARGUMENT);
+        MUST_SAY("native: MPI does not run in these ranks");
+        return 0;
+    }
     MUST(conformance_run_case(group, areas, k) == 0);
     bool is_auto = strcmp(k->algorithm, "auto") == 0;
     const char *last = lksi_group_last_algorithm(group);

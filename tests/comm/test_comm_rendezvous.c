@@ -7,6 +7,7 @@
 #include "comm/bootstrap/host.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/star.h"
+#include "comm/bootstrap/store.h"
 #include "ranks.h"
 
 #include <lockstep/launch.h>
@@ -88,7 +89,7 @@ static int find_each_other(int rank, int size, void *argument) {
     MUST_OK(visit_begin(&v, 20000));
     for (int other = 0; other < size; other++) {
         MUST(v.members[other].identity.rank == other && v.members[other].size == size);
-        MUST(v.members[other].host_id == lksi_host_id());
+        MUST(v.members[other].host_id == lksi_host_id(NULL));
         MUST(lksi_address_is_valid(&v.members[other].address) && lksi_address_is_loopback(&v.members[other].address));
     }
     lksi_address mine;
@@ -205,20 +206,77 @@ static int has_another_key(int rank, int size, void *argument) {
     return fails_as_expected(rank, size, argument);
 }
 
+/* It ends by itself, and neither rank 0 nor those that have arrived wait for it until their deadline. */
 static void a_rank_with_another_key_is_told(void **state) {
     (void)state;
-    pid_t pids[2];
+    pid_t pids[3];
     expectation told = {
-        LKS_ERR_MISMATCH, 20000, {"rank 0 did not arrive", "the other side knows another LOCKSTEP_JOB_KEY"}};
-    int claimed = claim_master_port(), ended;
-    pids[0] = start_process(0, 2, find_each_other, NULL);
-    pids[1] = start_process(1, 2, has_another_key, &told);
-    assert_int_equal(waitpid(pids[1], &ended, 0), pids[1]);
-    assert_int_equal(ended, 0);
-    kill(pids[0], SIGKILL); /* it goes on waiting for the right one */
-    pids[1] = 0;
-    await_processes(pids, 2, 0);
+        LKS_ERR_MISMATCH, 60000, {"rank 0 did not arrive", "the other side knows another LOCKSTEP_JOB_KEY"}};
+    expectation others = {LKS_ERR_MISMATCH,
+                          60000,
+                          {"rank(s) 1 of 3 did not arrive, and somebody at 127.0.0.1 tries with another "
+                           "LOCKSTEP_JOB_KEY"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 3, fails_as_expected, &others);
+    pids[1] = start_process(1, 3, has_another_key, &told);
+    pids[2] = start_process(2, 3, fails_as_expected, &others);
+    await_processes(pids, 3, -1);
     close(claimed);
+}
+
+/* A rank of another library, as far as it gets: it is heard, and told why it cannot come in. */
+static int runs_another_build(int rank, int size, void *argument) {
+    const lksi_build *build = argument;
+    lksi_arrival arrival = {
+        .magic = LKSI_ARRIVAL_MAGIC, .build = *build, .rank = rank, .size = size, .host = "elsewhere"};
+    lksi_environment environment;
+    lksi_job_secret job;
+    lksi_address master;
+    lksi_verdict verdict;
+    int connection;
+    MUST_OK(lksi_environment_read(&environment));
+    MUST_OK(lksi_job_secret_read(&environment, &job));
+    MUST_OK(lksi_address_resolve(environment.master_address, environment.master_port, &master));
+    MUST_OK(lksi_dial(&master, job.key, &arrival, sizeof arrival, soon_ns(), true, NULL, NULL, &connection));
+    MUST_OK(lksi_take_over(connection, &verdict, sizeof verdict, NULL, soon_ns()));
+    close(connection);
+    MUST(verdict.status == LKS_ERR_MISMATCH);
+    MUST(strstr(verdict.text, "rank 1 on host elsewhere runs") != NULL);
+    return 0;
+}
+
+static int comes_late(int rank, int size, void *argument) {
+    lksi_sleep_ns(SECOND_NS / 2);
+    return fails_as_expected(rank, size, argument);
+}
+
+static void ranks_of_another_version_are_told(void **state) {
+    (void)state;
+    char versions[128];
+    lksi_build newer, other;
+    lksi_build_fill(&newer);
+    lksi_build_fill(&other);
+    snprintf(newer.version, sizeof newer.version, "99.1.2");
+    other.layout++;
+    snprintf(versions, sizeof versions, " %s", lks_version());
+    expectation by_version = {
+        LKS_ERR_MISMATCH, 60000, {"rank 1 on host elsewhere runs lockstep 99.1.2, rank 0 on host ", versions}};
+    expectation by_layout = {
+        LKS_ERR_MISMATCH, 60000, {"rank 1 on host elsewhere runs another build of lockstep ", "than rank 0 on host "}};
+    struct {
+        lksi_build *build;
+        expectation *all;
+    } cases[] = {{&newer, &by_version}, {&other, &by_layout}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        pid_t pids[4];
+        int claimed = claim_master_port();
+        pids[0] = start_process(0, 4, fails_as_expected, cases[i].all);
+        pids[1] = start_process(1, 4, runs_another_build, cases[i].build);
+        pids[2] = start_process(2, 4, fails_as_expected, cases[i].all);
+        pids[3] = start_process(3, 4, comes_late, cases[i].all);
+        await_processes(pids, 4, -1);
+        close(claimed);
+    }
 }
 
 static void a_rank_lost_at_the_rendezvous_is_named(void **state) {
@@ -445,6 +503,7 @@ int main(void) {
         cmocka_unit_test(ranks_of_another_size_are_told),
         cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),
         cmocka_unit_test(a_rank_with_another_key_is_told),
+        cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(hosts_need_a_key),
         cmocka_unit_test(the_launchers_socket_serves_every_rendezvous),
         cmocka_unit_test(a_descriptor_that_is_no_such_socket_is_not_taken),

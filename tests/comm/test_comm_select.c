@@ -142,9 +142,10 @@ static void a_variable_that_names_nothing_is_refused_with_what_there_is(void **s
     static const struct {
         const char *value, *said;
     } cases[] = {
-        {"quantum", "LOCKSTEP_ALGORITHM: no operation has an algorithm 'quantum' (there are: auto, direct, "
-                    "dissemination, two_level, naive, tree, ring, scatter_allgather, butterfly, halving_doubling, "
-                    "bruck, halving, pairwise)"},
+        {"quantum",
+         "LOCKSTEP_ALGORITHM: no operation has an algorithm 'quantum' (there are: auto, direct, "
+         "dissemination, two_level, native, naive, tree, ring, scatter_allgather, butterfly, halving_doubling, "
+         "bruck, halving, pairwise)"},
         {"all_reduce=bruck", "LOCKSTEP_ALGORITHM: all_reduce has no algorithm 'bruck' (it has: auto, direct"},
         {"reduce_all=ring", "LOCKSTEP_ALGORITHM: there is no operation 'reduce_all' (there are: barrier, broadcast"},
     };
@@ -166,7 +167,7 @@ static void the_table_of_operations_can_be_read(void **state) {
     assert_int_equal(n, 12);
     assert_null(lksi_operation_find("quantum"));
     assert_null(lksi_operation_at(-1));
-    assert_null(lksi_operation_algorithm(lksi_operation_find("barrier"), 3));
+    assert_null(lksi_operation_algorithm(lksi_operation_find("barrier"), 4));
 }
 
 int main(void) {

@@ -1,6 +1,7 @@
 /* comm/: what lks_init reads, whom it waits for, and whom it does not let in. */
 #include "test.h"
 
+#include "comm/bootstrap/build.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
@@ -163,6 +164,51 @@ static void ranks_with_another_world_size_are_told(void **state) {
     await_processes(pids, 2, -1);
 }
 
+static int finds_another_version(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    if (rank == 2) lksi_sleep_ns(500000000); /* and is told all the same */
+    MUST(lks_init(&world, NULL) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 1 on host ");
+    MUST_SAY(" runs lockstep 99.1.2, rank 0 on host ");
+    return 0;
+}
+
+/* A rank of another library, as far as it gets. */
+static int runs_another_version(int rank, int size, void *argument) {
+    (void)argument;
+    char name[LKSI_SOCKET_NAME_NBYTES], heard;
+    lksi_environment environment;
+    lksi_hello hello = {.magic = LKSI_HELLO_MAGIC, .size = size, .local_size = size};
+    lksi_welcome welcome;
+    int connection, descriptor;
+    int64_t deadline_ns = lksi_now_ns() + INT64_C(20000000000);
+    lksi_build_fill(&hello.build);
+    snprintf(hello.build.version, sizeof hello.build.version, "99.1.2");
+    lksi_identity_fill(&hello.identity, rank);
+    MUST_OK(lksi_environment_read(&environment));
+    MUST_OK(lksi_socket_name(&environment, NULL, name));
+    while ((connection = lksi_local_connect(name)) < 0) lksi_sleep_ns(1000000);
+    MUST_OK(lksi_hand_over(connection, &hello, sizeof hello, -1));
+    MUST_OK(lksi_take_over(connection, &heard, 1, NULL, deadline_ns));
+    MUST_OK(lksi_take_over(connection, &welcome, sizeof welcome, &descriptor, deadline_ns));
+    close(connection);
+    MUST(welcome.status == LKS_ERR_MISMATCH && descriptor < 0);
+    MUST(strstr(welcome.text, "runs lockstep 99.1.2") != NULL);
+    return 0;
+}
+
+static void ranks_of_another_version_are_told(void **state) {
+    (void)state;
+    pid_t pids[4];
+    set_master_environment();
+    pids[0] = start_process(0, 4, finds_another_version, NULL);
+    pids[1] = start_process(1, 4, runs_another_version, NULL);
+    pids[2] = start_process(2, 4, finds_another_version, NULL);
+    pids[3] = start_process(3, 4, finds_another_version, NULL);
+    await_processes(pids, 4, -1);
+}
+
 static int loses_rank_1(int rank, int size, void *argument) {
     (void)rank, (void)size, (void)argument;
     lks_group *world;
@@ -193,7 +239,7 @@ static int join_world(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Strangers of our own user, who know the name: silent ones, garbage, an old version, a rank that is there already. */
+/* Strangers of our own user, who know the name: silent ones, garbage, other words, a rank that is not one. */
 static void strangers_do_not_disturb_the_start(void **state) {
     (void)state;
     enum { N_STRANGERS = 150 };
@@ -211,7 +257,8 @@ static void strangers_do_not_disturb_the_start(void **state) {
     pids[1] = start_process(1, 3, join_world, NULL);
     for (int i = 0; i < N_STRANGERS; i++) {
         while ((strangers[i] = lksi_local_connect(name)) < 0) lksi_sleep_ns(1000000);
-        lksi_hello hello = {.magic = LKSI_HELLO_MAGIC, .version = (uint32_t)(i % 2), .size = 3, .local_size = 3};
+        lksi_hello hello = {.magic = LKSI_HELLO_MAGIC + (i % 2 == 0), .size = 3, .local_size = 3};
+        lksi_build_fill(&hello.build);
         lksi_identity_fill(&hello.identity, i % 4 == 1 ? 99 : 1);
         if (i % 3 == 1) assert_true(send(strangers[i], garbage, sizeof garbage, MSG_NOSIGNAL) > 0);
         if (i % 3 == 2 && (i % 2 == 0 || i % 4 == 1))
@@ -247,6 +294,7 @@ int main(void) {
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(missing_threads_are_named),
         cmocka_unit_test(ranks_with_another_world_size_are_told),
+        cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(a_rank_that_dies_during_the_start_is_named),
         cmocka_unit_test(strangers_do_not_disturb_the_start),
         cmocka_unit_test(the_name_depends_on_the_key),

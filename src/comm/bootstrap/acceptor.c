@@ -17,6 +17,9 @@ enum {
     N_LINES_PER_SECOND = 5,
 };
 #define HANDSHAKE_LIMIT_NS (INT64_C(10) * 1000 * 1000 * 1000)
+/* A dialler believes five seconds of wrong answers: one that means it has tried for four when seven have passed. */
+#define INSISTENCE_NS (INT64_C(4) * 1000 * 1000 * 1000)
+#define OTHER_KEY_LIMIT_NS (INT64_C(7) * 1000 * 1000 * 1000)
 #define SECOND_NS (INT64_C(1000) * 1000 * 1000)
 
 /* What an event of the epoll is about: a place's index, or one of these. */
@@ -41,6 +44,8 @@ struct lksi_acceptor {
     uint64_t n_accepted;
     int64_t second_ns; /* the lines of this second are counted, and what was left out */
     int n_lines, n_unsaid;
+    char other_key_peer[LKSI_ADDRESS_TEXT_NBYTES]; /* who tried with another key, without the port, and when */
+    int64_t other_key_first_ns, other_key_last_ns;
     char last_said[160]; /* who was dropped, without the port, and why: not said twice in a row */
     place places[N_PLACES];
 };
@@ -86,6 +91,26 @@ static void say_dropped(lksi_acceptor *acceptor, lksi_address peer, const char *
     lksi_log(LKS_LOG_WARNING, "a connection from %s was dropped: it %s", address, why);
 }
 
+/* One that has come back after a while begins anew, and so does another one. */
+static void note_other_key(lksi_acceptor *acceptor, lksi_address peer) {
+    char host[LKSI_ADDRESS_TEXT_NBYTES];
+    int64_t now = lksi_now_ns();
+    lksi_address_set_port(&peer, 0);
+    lksi_address_text(&peer, host);
+    bool is_known = strcmp(host, acceptor->other_key_peer) == 0;
+    bool is_recent = now - acceptor->other_key_last_ns < SECOND_NS;
+    if (!is_known && is_recent) return;
+    if (!is_known || !is_recent) acceptor->other_key_first_ns = now;
+    acceptor->other_key_last_ns = now;
+    memcpy(acceptor->other_key_peer, host, sizeof host);
+}
+
+bool lksi_acceptor_hears_other_key(const lksi_acceptor *acceptor, char peer[LKSI_ADDRESS_TEXT_NBYTES]) {
+    bool has_insisted = acceptor->other_key_last_ns - acceptor->other_key_first_ns >= INSISTENCE_NS;
+    memcpy(peer, acceptor->other_key_peer, sizeof acceptor->other_key_peer);
+    return has_insisted && lksi_now_ns() - acceptor->other_key_first_ns >= OTHER_KEY_LIMIT_NS;
+}
+
 /* Closing alone would not do: a copy of the descriptor in a forked child would keep it in the epoll. */
 static void vacate(lksi_acceptor *acceptor, place *left) {
     watch(acceptor, EPOLL_CTL_DEL, left->auth.descriptor, 0, 0);
@@ -107,6 +132,7 @@ static void serve(lksi_acceptor *acceptor, place *served) {
     int connection = served->auth.descriptor;
     if (result == LKSI_AUTH_FAILED) {
         lksi_auth_describe_failure(&served->auth, why, sizeof why);
+        if (served->auth.failure == LKSI_AUTH_OTHER_KEY) note_other_key(acceptor, served->peer);
         drop(acceptor, served, why);
     } else if (result == LKSI_AUTH_DONE) {
         vacate(acceptor, served);

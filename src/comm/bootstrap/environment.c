@@ -1,26 +1,38 @@
 #include "comm/bootstrap/environment.h"
 
+#include "comm/bootstrap/launcher.h"
 #include "comm/comm.h"
+#include "comm/transport/mpi/bootstrap.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A launcher's names for the four numbers. The first source that is set decides. */
+/* A launcher's names for the four numbers. `size` is NULL where no variable says it, all are for Slurm, which says
+ * more. */
 typedef struct source {
+    lksi_launcher launcher;
+    bool needs_local; /* whole only with the local numbers */
     const char *rank, *size, *local_rank, *local_size;
 } source;
 
 static const source sources[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, /* torchrun, lockstep run */
+    {LKSI_LAUNCHER_TORCHRUN, false, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {LKSI_LAUNCHER_OPENMPI, true, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {LKSI_LAUNCHER_PMI, true, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {.launcher = LKSI_LAUNCHER_SLURM},
+    {LKSI_LAUNCHER_PMI, false, "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
+    {.launcher = LKSI_LAUNCHER_PMI, .rank = "PMIX_RANK"}, /* the size is asked of a server, by MPI */
 };
+enum { N_SOURCES = sizeof sources / sizeof sources[0] };
 
-static const char *get(const char *name) {
+const char *lksi_variable(const char *name) {
     const char *value = getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-static lks_status parse(const char *name, int64_t min, int64_t max, int64_t *value) {
-    const char *text = get(name);
+lks_status lksi_variable_number(const char *name, int64_t min, int64_t max, int64_t *value) {
+    const char *text = lksi_variable(name);
     if (text == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment", name);
     if (!lksi_parse_i64(text, min, max, value))
         return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s', which is no number from %lld to %lld", name, text,
@@ -29,52 +41,125 @@ static lks_status parse(const char *name, int64_t min, int64_t max, int64_t *val
 }
 
 lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value) {
-    if (get(name) != NULL) return parse(name, min, max, value);
+    if (lksi_variable(name) != NULL) return lksi_variable_number(name, min, max, value);
     *value = missing;
     return LKS_OK;
 }
 
-/* Rank or size alone is a source that is half there: an error, because taking it for a world of one would train n
- * models that know nothing of each other. The local numbers alone say nothing. */
-static bool is_present(const source *s) { return get(s->rank) != NULL || get(s->size) != NULL; }
+/* --- which source --- */
+
+static bool is_set(const char *name) { return name != NULL && lksi_variable(name) != NULL; }
+
+static bool is_whole(const source *s) {
+    if (s->launcher == LKSI_LAUNCHER_SLURM) return lksi_slurm_is_step() && lksi_slurm_missing() == NULL;
+    return is_set(s->rank) && is_set(s->size) && (!s->needs_local || (is_set(s->local_rank) && is_set(s->local_size)));
+}
+
+/* A source that is half there is an error, because taking it for a world of one would train n models that know nothing
+ * of each other. The local numbers alone say nothing. */
+static lks_status refuse_half(const source *s) {
+    if (s->launcher == LKSI_LAUNCHER_SLURM) {
+        if (!lksi_slurm_is_step()) return LKS_OK;
+        return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while SLURM_STEP_ID is '%s'",
+                          lksi_slurm_missing(), lksi_variable("SLURM_STEP_ID"));
+    }
+    const char *there = is_set(s->rank) ? s->rank : s->size;
+    if (!is_set(there)) return LKS_OK;
+    if (s->size == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "%s is '%s', but no variable says how many ranks there are (WORLD_SIZE with RANK would)",
+                          s->rank, lksi_variable(s->rank));
+    const char *const names[] = {s->rank, s->size, s->local_rank, s->local_size};
+    int missing = 0;
+    while (is_set(names[missing])) missing++;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while %s is '%s'", names[missing], there,
+                      lksi_variable(there));
+}
+
+/* NULL: a world of one. */
+static lks_status choose(const source **chosen) {
+    *chosen = NULL;
+    for (int i = 0; i < N_SOURCES; i++)
+        if (is_whole(&sources[i])) {
+            *chosen = &sources[i];
+            return LKS_OK;
+        }
+    for (int i = 0; i < N_SOURCES; i++) LKS_TRY(refuse_half(&sources[i]));
+    return LKS_OK;
+}
+
+/* --- what it says --- */
+
+static bool can_ask_mpi(const lksi_environment *environment) {
+    bool is_mpi = environment->launcher == LKSI_LAUNCHER_OPENMPI || environment->launcher == LKSI_LAUNCHER_PMI;
+    return is_mpi && lksi_variable("MASTER_ADDR") == NULL;
+}
 
 static lks_status read_source(const source *s, lksi_environment *environment) {
     int64_t rank, size, local_rank, local_size;
-    LKS_TRY(parse(s->size, 1, LKSI_MAX_RANKS, &size));
-    LKS_TRY(parse(s->rank, 0, size - 1, &rank));
+    environment->launcher = s->launcher;
+    if (s->launcher == LKSI_LAUNCHER_SLURM) return lksi_slurm_read(environment);
+    LKS_TRY(lksi_variable_number(s->size, 1, LKSI_MAX_RANKS, &size));
+    LKS_TRY(lksi_variable_number(s->rank, 0, size - 1, &rank));
+    environment->rank = (int)rank, environment->size = (int)size;
+    environment->local_rank = environment->local_size = 0;
+    if (!is_set(s->local_size) && size > 1 && can_ask_mpi(environment)) return LKS_OK;
     /* Without local numbers all ranks are on one host; where they are not, they will not find each other in time. */
     LKS_TRY(lksi_environment_number(s->local_size, 1, size, size, &local_size));
     LKS_TRY(lksi_environment_number(s->local_rank, 0, local_size - 1, rank < local_size ? rank : -1, &local_rank));
     if (local_rank < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while %s is %lld and %s is %lld",
                           s->local_rank, s->rank, (long long)rank, s->local_size, (long long)local_size);
-    environment->rank = (int)rank, environment->size = (int)size;
     environment->local_rank = (int)local_rank, environment->local_size = (int)local_size;
     return LKS_OK;
 }
 
+static lks_status read_address(lksi_environment *environment) {
+    const char *address = lksi_variable("MASTER_ADDR");
+    if (address == NULL && environment->launcher == LKSI_LAUNCHER_SLURM)
+        return lksi_slurm_master_address(environment, environment->master_address);
+    if (address == NULL) return lksi_error(LKS_ERR_ARGUMENT, "MASTER_ADDR is not set in the environment");
+    if (strlen(address) >= sizeof environment->master_address)
+        return lksi_error(LKS_ERR_ARGUMENT, "MASTER_ADDR has %zu characters; up to %zu are possible", strlen(address),
+                          sizeof environment->master_address - 1);
+    snprintf(environment->master_address, sizeof environment->master_address, "%s", address);
+    return LKS_OK;
+}
+
+static lks_status read_port(lksi_environment *environment) {
+    int64_t port;
+    if (lksi_variable("MASTER_PORT") == NULL && environment->launcher == LKSI_LAUNCHER_SLURM)
+        return lksi_slurm_master_port(&environment->master_port);
+    LKS_TRY(lksi_variable_number("MASTER_PORT", 1, 65535, &port));
+    environment->master_port = (int)port;
+    return LKS_OK;
+}
+
+/* An MPI launcher does not say where the ranks meet, but MPI can tell all ranks what rank 0 says. */
+static lks_status read_master(lksi_environment *environment) {
+    if (can_ask_mpi(environment)) return lksi_mpi_bootstrap(environment);
+    LKS_TRY(read_address(environment));
+    return read_port(environment);
+}
+
+const char *lksi_environment_job_key(const lksi_environment *environment) {
+    const char *key = lksi_variable("LOCKSTEP_JOB_KEY");
+    return key != NULL ? key : environment->job_key;
+}
+
 lks_status lksi_environment_read(lksi_environment *environment) {
     /* Each would be a world of one, and none would know of the others. */
-    const char *threads = get("LOCKSTEP_THREADS");
+    const char *threads = lksi_variable("LOCKSTEP_THREADS");
     if (threads != NULL)
         return lksi_error(LKS_ERR_STATE,
                           "lks_init: this job's %s ranks are threads (LOCKSTEP_THREADS), and this thread is none of "
                           "them: call lks_main with the function that each rank runs, and lks_init from there",
                           threads);
     lksi_environment found = {.size = 1, .local_size = 1};
-    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
-        if (!is_present(&sources[i])) continue;
-        LKS_TRY(read_source(&sources[i], &found));
-        break;
-    }
-    if (found.size > 1) {
-        int64_t port;
-        found.master_address = get("MASTER_ADDR");
-        if (found.master_address == NULL)
-            return lksi_error(LKS_ERR_ARGUMENT, "MASTER_ADDR is not set in the environment");
-        LKS_TRY(parse("MASTER_PORT", 1, 65535, &port));
-        found.master_port = (int)port;
-    }
+    const source *chosen;
+    LKS_TRY(choose(&chosen));
+    if (chosen != NULL) LKS_TRY(read_source(chosen, &found));
+    if (found.size > 1) LKS_TRY(read_master(&found));
     *environment = found;
     return LKS_OK;
 }

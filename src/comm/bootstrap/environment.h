@@ -4,16 +4,49 @@
 
 #include "base/base.h"
 
+/* Whose variables said it. */
+typedef enum lksi_launcher {
+    LKSI_LAUNCHER_NONE,
+    LKSI_LAUNCHER_TORCHRUN, /* lockstep run sets the same */
+    LKSI_LAUNCHER_OPENMPI,
+    LKSI_LAUNCHER_PMI, /* MPICH and its kin */
+    LKSI_LAUNCHER_SLURM
+} lksi_launcher;
+
+enum { LKSI_MASTER_ADDRESS_NBYTES = 256, LKSI_JOB_KEY_NBYTES = 65 };
+
 typedef struct lksi_environment {
     int rank, size, local_rank, local_size;
-    const char *master_address; /* of the environment; NULL in a world of one */
+    lksi_launcher launcher;
+    char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one */
     int master_port;
+    char job_key[LKSI_JOB_KEY_NBYTES]; /* the job's secret where LOCKSTEP_JOB_KEY is not set; "": none */
 } lksi_environment;
 
-/* Rank and size come together from one source; a world of one where there is none. Errors: LKS_ERR_ARGUMENT, naming the
- * variable and its value; LKS_ERR_STATE where the launcher has asked for ranks that are threads: this is not one. */
+/* Rank and size come together from one source, the first that is whole of
+ *
+ *     RANK WORLD_SIZE (LOCAL_RANK LOCAL_WORLD_SIZE)                                   lockstep run, torchrun
+ *     OMPI_COMM_WORLD_ RANK SIZE LOCAL_RANK LOCAL_SIZE                                Open MPI's mpirun
+ *     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS                               MPICH's mpirun, Intel MPI's
+ *     SLURM_ PROCID STEP_NUM_TASKS LOCALID STEP_TASKS_PER_NODE, with SLURM_STEP_ID    srun
+ *     PMI_RANK PMI_SIZE (PMI_LOCAL_RANK PMI_LOCAL_SIZE)                               other launchers of MPI programs
+ *
+ * so that a launcher inside an allocation goes before the allocation, and srun --mpi=pmi2 or pmix counts as srun: its
+ * own variables say more. A batch script, or an allocation's shell, is no step: a program run there without srun is a
+ * world of one. Where the local numbers in parentheses are missing, all ranks are on one host; under an MPI launcher
+ * without MASTER_ADDR, MPI is asked. No source is whole: a world of one, or an error where one is there in part.
+ *
+ * MASTER_ADDR and MASTER_PORT count separately. Without them an MPI launcher's ranks ask MPI; those of a Slurm step
+ * meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 where it is the only one), at port 20000 + (101 SLURM_JOB_ID
+ * + SLURM_STEP_ID) mod 10000.
+ *
+ * Errors: LKS_ERR_ARGUMENT, naming the variable and its value; LKS_ERR_STATE where the launcher has asked for ranks
+ * that are threads: this is not one. */
 lks_status lksi_environment_read(lksi_environment *environment);
 /* A whole number from the environment, `missing` where the variable is not set or empty. */
 lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value);
+
+/* The job's secret: LOCKSTEP_JOB_KEY, else environment->job_key; "" where there is none. */
+const char *lksi_environment_job_key(const lksi_environment *environment);
 
 #endif

@@ -9,8 +9,8 @@ enum { FIRST_RETRY_NS = 500 * 1000, LAST_RETRY_NS = 10 * 1000 * 1000 };
 /* Whoever ends the connection before this rank was heard is busy with another job, or no leader at all. */
 static bool is_heard(int connection, const lksi_meeting *met, int local_size, int64_t deadline_ns) {
     char heard;
-    lksi_hello hello = {
-        .magic = LKSI_HELLO_MAGIC, .version = LKSI_HELLO_VERSION, .size = met->size, .local_size = local_size};
+    lksi_hello hello = {.magic = LKSI_HELLO_MAGIC, .size = met->size, .local_size = local_size};
+    lksi_build_fill(&hello.build);
     lksi_identity_fill(&hello.identity, met->rank);
     return lksi_is_ours(connection) && lksi_hand_over(connection, &hello, sizeof hello, -1) == LKS_OK &&
            lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK;

@@ -3,17 +3,21 @@
 #ifndef LKSI_HANDSHAKE_H
 #define LKSI_HANDSHAKE_H
 
+#include "comm/bootstrap/build.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/transport/segment/control.h"
 
-/* What a rank says when it comes, and what it hears in the end: fixed sizes, so that nothing read is a length. The
- * rank of the identity is that of the meeting; local_size is `size` again but in the world's meeting. */
+/* What a rank says when it comes, and what it hears in the end: fixed sizes, so that nothing read is a length, and the
+ * same in every version of the library, so that two versions can say which they are. The rank of the identity is that
+ * of the meeting; local_size is `size` again but in the world's meeting. */
 typedef struct lksi_hello {
     uint64_t magic;
-    uint32_t version;
+    lksi_build build;
     int32_t size, local_size;
     lksi_identity identity;
+    unsigned char unused[8];
 } lksi_hello;
+_Static_assert(sizeof(lksi_hello) == 128, "a hello has this length in every version");
 
 /* Follows when all have arrived, together with the descriptor of the control segment; or when it failed, without. */
 typedef struct lksi_welcome {

@@ -17,13 +17,18 @@ static void read_boot_id(char text[LKSI_HOST_NBYTES]) {
     if (!is_read) lksi_host_name(text);
 }
 
-uint64_t lksi_host_id(void) {
-    const char *given = getenv("LOCKSTEP_HOST_ID");
-    if (given != NULL && given[0] != '\0') return add_text(LKSI_HASH_START, given);
+uint64_t lksi_network_id(void) {
     char boot_id[LKSI_HOST_NBYTES];
     struct stat network = {.st_ino = 0};
     read_boot_id(boot_id);
     (void)stat("/proc/self/ns/net", &network); /* without /proc all are in one */
-    uint64_t numbers[] = {(uint64_t)network.st_ino, (uint64_t)getuid()};
-    return lksi_hash64(add_text(LKSI_HASH_START, boot_id), numbers, sizeof numbers);
+    uint64_t number = (uint64_t)network.st_ino;
+    return lksi_hash64(add_text(LKSI_HASH_START, boot_id), &number, sizeof number);
+}
+
+uint64_t lksi_host_id(const char *node) {
+    const char *given = getenv("LOCKSTEP_HOST_ID");
+    if (given != NULL && given[0] != '\0') return add_text(LKSI_HASH_START, given);
+    uint64_t user = (uint64_t)getuid();
+    return lksi_hash64(add_text(lksi_network_id(), node == NULL ? "" : node), &user, sizeof user);
 }

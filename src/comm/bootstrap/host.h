@@ -5,7 +5,11 @@
 #include "base/base.h"
 
 /* The same for two processes that can share memory and local sockets: the same boot of a machine, network namespace
- * and user; or the same text in LOCKSTEP_HOST_ID where that is set. */
-uint64_t lksi_host_id(void);
+ * and user, and the same `node`; or the same text in LOCKSTEP_HOST_ID where that is set. `node` is the launcher's name
+ * for what it divides among ranks, NULL where it has none: several Slurm nodes may be one machine (SLURMD_NODENAME),
+ * and are several hosts all the same. */
+uint64_t lksi_host_id(const char *node);
+/* The same for two processes that reach each other over loopback: the same boot of a machine and network namespace. */
+uint64_t lksi_network_id(void);
 
 #endif

@@ -27,7 +27,7 @@ static void hash_texts(const char *const *texts, size_t n_texts, unsigned char k
 }
 
 static lks_status make_key(const lksi_environment *environment, lksi_job_secret *job) {
-    const char *secret = value_of("LOCKSTEP_JOB_KEY"), *generation = value_of("LOCKSTEP_GENERATION");
+    const char *secret = lksi_environment_job_key(environment), *generation = value_of("LOCKSTEP_GENERATION");
     char numbers[64];
     if (strlen(secret) > MAX_KEY_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_JOB_KEY has %zu bytes; up to %d are possible", strlen(secret),
@@ -67,6 +67,13 @@ static void take_from_environment(int port) {
         kept_listener = (int)descriptor;
     }
     unsetenv("LOCKSTEP_LISTENER_FD"); /* the number means nothing to the programs that this process starts */
+}
+
+void lksi_job_keep_listener(int listener) {
+    pthread_mutex_lock(&kept_mutex);
+    if (kept_listener >= 0) close(kept_listener);
+    kept_listener = listener;
+    pthread_mutex_unlock(&kept_mutex);
 }
 
 static int listener_for(int port) {

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { N_PENDING = 64, POLL_MS = 100 };
+enum { N_PENDING = 64, POLL_MS = 100, LATECOMERS_MS = 3000 };
 
 typedef struct pending {
     int connection;
@@ -25,12 +25,14 @@ typedef struct meeting {
     const lksi_environment *environment;
     lksi_meeting met;
     bool is_world;
+    int64_t began_ns;
     int listener;
     pending pending[N_PENDING]; /* oldest first */
     int n_pending;
     int *connections; /* by rank; -1: has not arrived */
     lksi_identity *identities;
-    int n_arrived;
+    int n_arrived, n_refused;
+    lks_status is_over; /* why nobody comes in any more; LKS_OK: they do */
     struct pollfd *polls;
 } meeting;
 
@@ -55,26 +57,29 @@ static lks_status accept_all(meeting *m) {
     return is_out ? lksi_error_errno("%s: cannot take a connection", m->met.purpose) : LKS_OK;
 }
 
-/* A whole hello of this job, or one that must be dropped. */
+/* A whole hello of this job, or one that must be dropped. That of another version is one. */
 static bool is_credible(const meeting *m, const lksi_hello *hello) {
     int rank = hello->identity.rank;
-    if (hello->magic != LKSI_HELLO_MAGIC || hello->version != LKSI_HELLO_VERSION) return false;
+    if (hello->magic != LKSI_HELLO_MAGIC) return false;
     return rank > 0 && rank < m->met.size ? m->connections[rank] < 0 : hello->size != m->met.size;
 }
 
-/* Tells a rank of another world why it cannot come in: it would otherwise try until its deadline. */
+/* Tells a rank why it cannot come in: it would otherwise try until its deadline. Leaves the error's text as it is. */
 static void refuse(int connection, lks_status status) {
     lksi_welcome verdict = {.magic = LKSI_HELLO_MAGIC, .status = (int32_t)status};
     snprintf(verdict.text, sizeof verdict.text, "%s", lks_error_text());
     if (lksi_hand_over(connection, "!", 1, -1) == LKS_OK)
         (void)lksi_hand_over(connection, &verdict, sizeof verdict, -1);
+    (void)lksi_error(status, "%s", verdict.text);
 }
 
-/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only whether
- * they are all on one host is something to agree on. */
-static lks_status check_size(const meeting *m, const lksi_hello *hello) {
+/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only
+ * whether they are all on one host is something to agree on. */
+static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     int local_size = m->is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
+    hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
+    LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
     if (hello->size == m->met.size && agrees) return LKS_OK;
     if (m->is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
@@ -91,10 +96,11 @@ static lks_status arrive(meeting *m, int index) {
         return LKS_OK;
     }
     int rank = hello->identity.rank;
-    lks_status status = check_size(m, hello);
+    lks_status status = m->is_over != LKS_OK ? m->is_over : check_hello(m, hello);
     if (status != LKS_OK) {
         refuse(m->pending[index].connection, status);
-        (void)check_size(m, hello); /* refuse may have overwritten the text */
+        m->n_refused++;
+        drop(m, index);
         return status;
     }
     if (lksi_hand_over(m->pending[index].connection, "!", 1, -1) != LKS_OK) {
@@ -103,7 +109,6 @@ static lks_status arrive(meeting *m, int index) {
     }
     m->connections[rank] = m->pending[index].connection;
     m->identities[rank] = hello->identity;
-    m->identities[rank].host[LKSI_HOST_NBYTES - 1] = '\0';
     m->identities[rank].rank = lksi_meeting_name(&m->met, rank);
     m->n_arrived++;
     m->n_pending--;
@@ -172,6 +177,22 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
     return LKS_OK;
 }
 
+/* Those that start a little later than the leader would not know that it was there, and wait for it until their
+ * deadline. */
+static void tell_latecomers(meeting *m, lks_status status) {
+    char text[LKSI_ABORT_TEXT_NBYTES];
+    int64_t limit_ns = m->began_ns + LATECOMERS_MS * INT64_C(1000000);
+    snprintf(text, sizeof text, "%s", lks_error_text());
+    m->is_over = status;
+    while (m->n_arrived + m->n_refused < m->met.size - 1 && lksi_now_ns() < limit_ns) {
+        wait_for_news(m);
+        if (check_arrived(m) != LKS_OK || accept_all(m) != LKS_OK) break;
+        (void)lksi_error(status, "%s", text);
+        (void)listen_to_pending(m);
+    }
+    (void)lksi_error(status, "%s", text);
+}
+
 /* The name may still be held by this job's last generation, or by another job that is about to have started. */
 static lks_status open_listener(const lksi_environment *environment, const lksi_meeting *met, int64_t deadline_ns,
                                 int *listener) {
@@ -194,6 +215,7 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
     *m = (meeting){.environment = environment,
                    .met = lksi_meeting_or_world(environment, met),
                    .is_world = met == NULL,
+                   .began_ns = lksi_now_ns(),
                    .connections = connections,
                    .identities = identities};
     m->polls = lksi_alloc_array(1 + N_PENDING + (size_t)m->met.size, sizeof *m->polls);
@@ -201,6 +223,7 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
         m->polls == NULL ? LKS_ERR_MEMORY : open_listener(environment, &m->met, deadline_ns, &m->listener);
     if (status == LKS_OK) {
         status = hold(m, deadline_ns);
+        if (m->is_world && status == LKS_ERR_MISMATCH) tell_latecomers(m, status);
         close(m->listener);
     }
     while (m->n_pending > 0) drop(m, m->n_pending - 1);

@@ -20,8 +20,8 @@ lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meet
     lksi_sha256 *hash;
     char text[96], hex[65];
     lksi_meeting met = lksi_meeting_or_world(environment, meeting);
-    const char *secrets[] = {environment->master_address, getenv("LOCKSTEP_JOB_KEY"), getenv("LOCKSTEP_GENERATION"),
-                             met.purpose};
+    const char *secrets[] = {environment->master_address, lksi_environment_job_key(environment),
+                             getenv("LOCKSTEP_GENERATION"), met.purpose};
     LKS_TRY(lksi_sha256_create(&hash));
     snprintf(text, sizeof text, "lockstep %d %lu %llu", environment->master_port, (unsigned long)getuid(),
              (unsigned long long)met.id);

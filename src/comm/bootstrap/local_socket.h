@@ -4,7 +4,6 @@
 
 #include "base/base.h"
 
-enum { LKSI_HELLO_VERSION = 1 };
 #define LKSI_HELLO_MAGIC UINT64_C(0x4c4f434b53544550) /* "LOCKSTEP" */
 
 /* -1 with errno set. Both are non-blocking and closed on exec. */

@@ -10,8 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+/* How long rank 0 waits for its port, which the job's last generation may still have. */
+#define PORT_LIMIT_NS (INT64_C(10) * 1000 * 1000 * 1000)
+
 void lksi_member_fill(lksi_member *member, const lksi_environment *environment) {
-    *member = (lksi_member){.host_id = lksi_host_id(),
+    const char *node = environment->launcher == LKSI_LAUNCHER_SLURM ? getenv("SLURMD_NODENAME") : NULL;
+    *member = (lksi_member){.host_id = lksi_host_id(node),
                             .size = environment->size,
                             .local_rank = environment->local_rank,
                             .local_size = environment->local_size};
@@ -59,6 +63,8 @@ static bool is_at(int listener, const lksi_address *master) {
  * serves. A port that somebody else listens on may be that of this job's last generation, on its way out. */
 static lks_status open_store(int kept, const lksi_address *master, int64_t deadline_ns, int *listener) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
+    int64_t limit_ns = lksi_now_ns() + PORT_LIMIT_NS;
+    if (limit_ns > deadline_ns) limit_ns = deadline_ns;
     lksi_address_text(master, text);
     for (;;) {
         lks_status status = LKS_OK;
@@ -68,9 +74,10 @@ static lks_status open_store(int kept, const lksi_address *master, int64_t deadl
         else if (listen(kept, LKSI_BACKLOG) != 0)
             status = lksi_error_errno("cannot listen on %s", text);
         if (status != LKS_ERR_SYSTEM || errno != EADDRINUSE) return status;
-        if (lksi_now_ns() >= deadline_ns)
+        if (lksi_now_ns() >= limit_ns)
             return lksi_error(LKS_ERR_TIMEOUT,
-                              "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT): another program does",
+                              "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT): another program does; "
+                              "MASTER_PORT may be set to another port, on all ranks",
                               text);
         lksi_sleep_ns(10 * 1000 * 1000);
     }
@@ -106,10 +113,9 @@ static lks_status serve(const lksi_environment *environment, const lksi_job_secr
 
 static lks_status reach_store(const lksi_environment *environment, const lksi_job_secret *job,
                               const lksi_address *master, int64_t deadline_ns, int *connection) {
-    lksi_arrival arrival = {.magic = LKSI_ARRIVAL_MAGIC,
-                            .version = LKSI_ARRIVAL_VERSION,
-                            .rank = environment->rank,
-                            .size = environment->size};
+    lksi_arrival arrival = {.magic = LKSI_ARRIVAL_MAGIC, .rank = environment->rank, .size = environment->size};
+    lksi_build_fill(&arrival.build);
+    lksi_host_name(arrival.host);
     lks_status status =
         lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, NULL, NULL, connection);
     if (status == LKS_OK) return LKS_OK;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { POLL_MS = 100, FAREWELL_MS = 1000, N_REFUSED = 16 };
+enum { POLL_MS = 100, FAREWELL_MS = 1000, LATECOMERS_MS = 3000, N_REFUSED = 16 };
 
 typedef struct store {
     const lksi_environment *environment;
@@ -20,7 +20,8 @@ typedef struct store {
     lksi_member *members;
     int *connections;
     size_t *n_read; /* bytes of each rank's member record */
-    int n_arrived;  /* whose record is whole; rank 0 among them */
+    int64_t began_ns;
+    int n_arrived; /* whose record is whole; rank 0 among them */
     int n_refused;
     int refused[N_REFUSED]; /* connections of ranks that cannot come in, until they have heard why */
     lks_status status;
@@ -33,7 +34,7 @@ typedef struct store {
 
 /* The first failure is that of the whole rendezvous. */
 static void fail(store *s, lks_status status) {
-    if (s->status != LKS_OK) return;
+    if (s->status != LKS_OK || status == LKS_OK) return;
     s->status = status;
     snprintf(s->text, sizeof s->text, "%s", lks_error_text());
 }
@@ -42,8 +43,9 @@ static void fail(store *s, lks_status status) {
 
 static lks_status check_arrival(const store *s, const lksi_arrival *arrival) {
     int size = s->environment->size;
-    if (arrival->magic != LKSI_ARRIVAL_MAGIC || arrival->version != LKSI_ARRIVAL_VERSION)
-        return lksi_error(LKS_ERR_MISMATCH, "a rank speaks another version of the rendezvous than rank 0");
+    if (arrival->magic != LKSI_ARRIVAL_MAGIC)
+        return lksi_error(LKS_ERR_MISMATCH, "a rank came to the rendezvous with other words than rank 0 knows");
+    LKS_TRY(lksi_build_check(&arrival->build, arrival->rank, arrival->host, 0));
     if (arrival->size != size)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d, rank 0 has %d", arrival->rank, arrival->size,
                           size);
@@ -58,12 +60,14 @@ static void arrive(void *argument, int connection, const void *hello) {
     store *s = argument;
     lksi_arrival arrival;
     memcpy(&arrival, hello, sizeof arrival);
+    arrival.host[sizeof arrival.host - 1] = '\0';
+    bool is_free = arrival.rank > 0 && arrival.rank < s->environment->size && s->connections[arrival.rank] < 0;
     lks_status status = s->status == LKS_OK ? check_arrival(s, &arrival) : s->status;
-    if (status == LKS_OK) {
+    fail(s, status);
+    if (is_free) { /* also where it cannot come in: it hears why, as all do */
         s->connections[arrival.rank] = connection;
         return;
     }
-    fail(s, status);
     if (s->n_refused < N_REFUSED)
         s->refused[s->n_refused++] = connection;
     else
@@ -115,26 +119,35 @@ static void wait_for_arrivals(store *s) {
     (void)poll(s->polls, (nfds_t)size, POLL_MS);
 }
 
-static lks_status name_missing(const store *s) {
+static lks_status name_missing(const store *s, lks_status status, const char *other) {
     char missing[256] = "";
     size_t used = 0;
     for (int rank = 1; rank < s->environment->size && used < sizeof missing - 16; rank++)
         if (s->n_read[rank] < sizeof(lksi_member))
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", rank);
-    return lksi_error(LKS_ERR_TIMEOUT, "lks_init: rank(s) %s of %d did not arrive", missing, s->environment->size);
+    return lksi_error(status, "lks_init: rank(s) %s of %d did not arrive%s", missing, s->environment->size, other);
+}
+
+/* A rank with another key ends after five seconds, and will not come again. */
+static lks_status check_keys(const store *s) {
+    char peer[LKSI_ADDRESS_TEXT_NBYTES], other[160];
+    if (!lksi_acceptor_hears_other_key(s->acceptor, peer)) return LKS_OK;
+    snprintf(other, sizeof other, ", and somebody at %.*s tries with another LOCKSTEP_JOB_KEY",
+             (int)(strrchr(peer, ':') - peer), peer);
+    return name_missing(s, LKS_ERR_MISMATCH, other);
 }
 
 static void gather(store *s, int64_t deadline_ns) {
     while (s->status == LKS_OK && s->n_arrived < s->environment->size) {
         if (lksi_now_ns() >= deadline_ns) {
-            fail(s, name_missing(s));
+            fail(s, name_missing(s, LKS_ERR_TIMEOUT, ""));
             return;
         }
         wait_for_arrivals(s);
         lksi_acceptor_step(s->acceptor);
+        fail(s, check_keys(s));
         for (int rank = 1; rank < s->environment->size && s->status == LKS_OK; rank++) {
-            lks_status status = s->connections[rank] >= 0 ? hear(s, rank) : LKS_OK;
-            if (status != LKS_OK) fail(s, status);
+            if (s->connections[rank] >= 0) fail(s, hear(s, rank));
         }
     }
 }
@@ -189,6 +202,24 @@ static void wait_for_takers(store *s) {
     (void)poll(s->polls, (nfds_t)size, POLL_MS);
 }
 
+static int count_missing(const store *s) {
+    int n_missing = -s->n_refused;
+    for (int rank = 1; rank < s->environment->size; rank++) n_missing += s->connections[rank] < 0;
+    return n_missing;
+}
+
+/* Those that start a little later than rank 0 would not know that it was there, and wait for it until their deadline.
+ */
+static void tell_latecomers(store *s) {
+    int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
+    while (count_missing(s) > 0 && lksi_now_ns() < limit_ns) {
+        struct pollfd arrivals = {.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
+        (void)poll(&arrivals, 1, POLL_MS);
+        lksi_acceptor_step(s->acceptor);
+        (void)send_to_all(s);
+    }
+}
+
 /* Those that had all of a good answer when another was lost learn of it as of any loss later: their connection ends. */
 static void answer(store *s, int64_t deadline_ns) {
     bool was_good = s->status == LKS_OK;
@@ -202,6 +233,7 @@ static void answer(store *s, int64_t deadline_ns) {
         }
         wait_for_takers(s);
     }
+    if (!was_good && s->status == LKS_ERR_MISMATCH) tell_latecomers(s);
 }
 
 /* Closing a connection with something unread in it takes the verdict away from the other side. So: says that nothing
@@ -247,7 +279,11 @@ static lks_status allocate(store *s) {
 
 lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
                             int64_t deadline_ns, lksi_member *members, int *connections) {
-    store s = {.environment = environment, .members = members, .connections = connections, .n_arrived = 1};
+    store s = {.environment = environment,
+               .members = members,
+               .connections = connections,
+               .began_ns = lksi_now_ns(),
+               .n_arrived = 1};
     lks_status status = allocate(&s);
     if (status == LKS_OK) status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_arrival), arrive, &s);
     if (status == LKS_OK) {

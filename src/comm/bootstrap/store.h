@@ -2,17 +2,20 @@
 #ifndef LKSI_STORE_H
 #define LKSI_STORE_H
 
+#include "comm/bootstrap/build.h"
 #include "comm/bootstrap/rendezvous.h"
 
-/* Proven by the handshake: who comes. */
+/* Proven by the handshake: who comes. It and the verdict are the same in every version of the library, so that two
+ * versions can say which they are. */
 typedef struct lksi_arrival {
     uint64_t magic;
-    uint32_t version;
+    lksi_build build;
     int32_t rank, size;
-    uint32_t unused;
+    char host[LKSI_HOST_NBYTES];
+    unsigned char unused[16];
 } lksi_arrival;
+_Static_assert(sizeof(lksi_arrival) == 128, "an arrival has this length in every version");
 #define LKSI_ARRIVAL_MAGIC UINT64_C(0x4c4f434b52454e44) /* "LOCKREND" */
-enum { LKSI_ARRIVAL_VERSION = 1 };
 
 /* How it ended; where it is LKS_OK, the members follow. */
 typedef struct lksi_verdict {

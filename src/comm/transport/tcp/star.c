@@ -191,6 +191,13 @@ static void drain(int descriptor) {
     while (recv(descriptor, unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
 }
 
+/* Rank 0 may know of a loss from its own host alone, and nobody will tell the others once it has left. */
+static void pass_on_abort(lks_group *group) {
+    const lksi_abort *record = &group->control->abort;
+    if (group->rank == 0 && atomic_load(&record->state) == LKSI_ABORT_WRITTEN)
+        lksi_tcp_announce(group, (lks_status)record->status, record->text);
+}
+
 void lksi_tcp_star_close(lks_group *group) {
     lksi_tcp *tcp = group->remote_state;
     lksi_star *star = tcp->star;
@@ -198,6 +205,7 @@ void lksi_tcp_star_close(lks_group *group) {
     /* Nobody watches any more when rank 0 ends the connection in answer: that is not its loss. */
     for (int rank = 0; rank < group->size; rank++)
         if (star->lines[rank].descriptor >= 0) lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
+    pass_on_abort(group);
     lksi_star_record goodbye = {.kind = LKSI_STAR_GOODBYE, .origin = group->rank, .group = group->id};
     lksi_star_tell(group, &goodbye, -1);
     for (int rank = 0; rank < group->size; rank++) {

@@ -1,0 +1,237 @@
+/* native: the collectives of MPI itself, where it runs in all ranks (started by mpirun, or transport mpi).
+ *
+ *     all ranks ── compare the call ──> MPI_Ibcast, MPI_Iallreduce, ... ── MPI_Test under the deadline ──> done
+ *
+ *     steps, messages: those of the barrier called dissemination between hosts (on one host none), then MPI's own,
+ * which lks_group_counters does not know
+ *
+ * Only by name. MPI adds floats in an order of its own, the same on repetition; D1 and D2 hold as far as the MPI goes.
+ * Reductions that are not offered: of f16 and bf16, which MPI does not know; min and max of floats, of which it does
+ * not say what they do with NaN; those of 8 bits, which libraries get wrong (Open MPI 4.1.4 adds them with saturation,
+ * and MPICH 4.0.2 compares u8 as if it were signed). After an error MPI may still write to the buffers of the call:
+ * they are to be kept.
+ */
+#include "comm/collective/native.h"
+#include "comm/collective/collective.h"
+#include "comm/transport/mpi/streams.h"
+#include "comm/world.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum { REDUCED_NBYTES = 4 << 20 /* of a reduction at once: what is scaled or misaligned is copied first */ };
+
+size_t lksi_native_most = INT_MAX;
+
+const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) {
+    bool is_float = call->type == LKS_F32 || call->type == LKS_F64;
+    if (!group->world->is_mpi) return "MPI does not run in these ranks: start them by mpirun, or srun --mpi";
+    if (!lksi_mpi_facts_get()->is_multiple) return "this MPI has no MPI_THREAD_MULTIPLE, which communicators need";
+    if (call->counts != NULL && call->count > lksi_native_most) return "the counts together are over what MPI can take";
+    if (!call->operation->is_reduction) return NULL;
+    if (call->type == LKS_F16 || call->type == LKS_BF16) return "MPI has no reductions of f16 and bf16";
+    if (call->type == LKS_I8 || call->type == LKS_U8) return "MPI libraries are not to be trusted with 8 bits";
+    if (is_float && (call->op == LKS_MIN || call->op == LKS_MAX)) return "MPI's min and max of floats may lose a NaN";
+    return NULL;
+}
+
+/* On one host the call has been compared already. */
+static lks_status agree(lks_group *group, const lksi_call *call, lksi_mpi_kind kind, lksi_mpi_collective *c) {
+    if (!lksi_is_on_one_host(group)) LKS_TRY(lksi_barrier_dissemination(group, call));
+    *c = (lksi_mpi_collective){
+        .kind = kind, .type = call->type, .op = call->op, .rank = group->rank, .root = call->root};
+    return lksi_mpi_communicator_of(group, &c->communicator);
+}
+
+/* Scratch memory of a call that failed is MPI's, like the caller's buffers. */
+static lks_status run(lks_group *group, const lksi_call *call, const lksi_mpi_collective *c) {
+    lks_status status = lksi_mpi_run(group, c, call->operation->name);
+    if (status == LKS_OK) return LKS_OK;
+    group->scratch = NULL;
+    group->scratch_nbytes = 0;
+    return status;
+}
+
+lks_status lksi_barrier_native(lks_group *group, const lksi_call *call) {
+    lksi_mpi_collective c;
+    LKS_TRY(agree(group, call, LKSI_MPI_BARRIER, &c));
+    return run(group, call, &c);
+}
+
+/* `count` elements at `data` of `root` to all. */
+static lks_status send_to_all(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, int root,
+                              unsigned char *data, size_t count) {
+    size_t each = lks_type_nbytes(call->type);
+    c->kind = LKSI_MPI_BROADCAST, c->root = root;
+    for (size_t first = 0, n; first < count; first += n) {
+        n = lksi_least(count - first, lksi_native_most);
+        c->out = data + first * each, c->count = (int)n;
+        LKS_TRY(run(group, call, c));
+        group->progress.done_nbytes += n * each;
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_broadcast_native(lks_group *group, const lksi_call *call) {
+    lksi_mpi_collective c;
+    LKS_TRY(agree(group, call, LKSI_MPI_BROADCAST, &c));
+    return send_to_all(group, call, &c, call->root, call->out, call->count);
+}
+
+/* --- reductions --- */
+
+static bool is_aligned(const void *data, size_t each) { return (uintptr_t)data % each == 0; }
+
+/* Elements [first, first + count): what is ready to be read or written is used where it lies. `out` is NULL where this
+ * rank gets nothing. */
+static lks_status reduce_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, size_t first,
+                              size_t count) {
+    size_t each = lks_type_nbytes(call->type);
+    bool has_out = !call->operation->is_rooted || group->rank == call->root;
+    unsigned char *scratch, *out = has_out ? lksi_at(call->out, first * each) : NULL;
+    size_t room = lksi_least(call->nbytes, REDUCED_NBYTES);
+    LKS_TRY(lksi_group_scratch(group, 2 * room, &scratch));
+    c->in = lksi_contribution(call, first, count, scratch);
+    c->out = is_aligned(out, each) ? out : scratch + room;
+    if (c->in == c->out) c->in = NULL;
+    c->count = (int)count;
+    LKS_TRY(run(group, call, c));
+    group->progress.done_nbytes += count * each;
+    double divisor = lksi_divisor(call->op, group->size);
+    if (has_out && (c->out != out || divisor != 1)) lksi_conclude(out, c->out, divisor, count, call->type);
+    return LKS_OK;
+}
+
+static lks_status reduce_parts(lks_group *group, const lksi_call *call, lksi_mpi_kind kind) {
+    lksi_mpi_collective c;
+    size_t step = lksi_least(REDUCED_NBYTES / lks_type_nbytes(call->type), lksi_native_most);
+    LKS_TRY(agree(group, call, kind, &c));
+    for (size_t first = 0, n; first < call->count; first += n) {
+        n = lksi_least(call->count - first, step);
+        LKS_TRY(reduce_part(group, call, &c, first, n));
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_reduce_native(lks_group *group, const lksi_call *call) {
+    return reduce_parts(group, call, LKSI_MPI_REDUCE);
+}
+
+lks_status lksi_all_reduce_native(lks_group *group, const lksi_call *call) {
+    return reduce_parts(group, call, LKSI_MPI_ALL_REDUCE);
+}
+
+/* Elements [first, first + count) of every block, gathered in scratch memory: MPI knows no gaps here, and in place
+ * means another thing to it. */
+static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, size_t first,
+                               size_t count) {
+    size_t each = lks_type_nbytes(call->type), n = (size_t)group->size, nbytes = count * each;
+    unsigned char *scratch;
+    LKS_TRY(lksi_group_scratch(group, (n + 1) * nbytes, &scratch));
+    for (size_t block = 0; block < n; block++)
+        lksi_contribute(scratch + block * nbytes, lksi_at(call->in, (block * call->count + first) * each), call->scale,
+                        count, call->type);
+    c->in = scratch, c->out = scratch + n * nbytes, c->count = (int)count;
+    LKS_TRY(run(group, call, c));
+    group->progress.done_nbytes += nbytes;
+    lksi_conclude(lksi_at(call->out, first * each), c->out, lksi_divisor(call->op, group->size), count, call->type);
+    return LKS_OK;
+}
+
+lks_status lksi_reduce_scatter_native(lks_group *group, const lksi_call *call) {
+    lksi_mpi_collective c;
+    size_t step = REDUCED_NBYTES / lks_type_nbytes(call->type) / (size_t)group->size;
+    LKS_TRY(agree(group, call, LKSI_MPI_REDUCE_SCATTER, &c));
+    for (size_t first = 0, n; first < call->count; first += n) {
+        n = lksi_least(call->count - first, lksi_least(step, lksi_native_most));
+        LKS_TRY(scatter_part(group, call, &c, first, n));
+    }
+    return LKS_OK;
+}
+
+/* --- blocks that go as they are --- */
+
+/* Whether this rank's own block lies where it belongs. */
+static bool is_in_place(const lks_group *group, const lksi_call *call) {
+    const lksi_operation *operation = call->operation;
+    lksi_layout layout = lksi_layout_of(group, call);
+    size_t begin = lksi_blocks(&layout, group->rank, 1).begin;
+    if (operation->is_rooted && group->rank != call->root) return false;
+    if (operation->is_in_blocked && operation->is_out_blocked) return call->in == call->out;
+    return operation->is_out_blocked ? call->in == lksi_at(call->out, begin) : call->out == lksi_at(call->in, begin);
+}
+
+/* As MPI says it. A buffer without elements may be NULL to us, which would be another thing to the module. */
+static void place(const lks_group *group, const lksi_call *call, size_t first_nbytes, lksi_mpi_collective *c) {
+    static unsigned char nothing[8];
+    bool is_scatter = call->operation->is_in_blocked && !call->operation->is_out_blocked;
+    c->in = call->in != NULL ? lksi_at(call->in, first_nbytes) : nothing;
+    c->out = call->out != NULL ? lksi_at(call->out, first_nbytes) : nothing;
+    if (!is_in_place(group, call)) return;
+    if (is_scatter)
+        c->out = NULL;
+    else
+        c->in = NULL;
+}
+
+/* Where blocks are longer than MPI counts, part after part of each; parts of one block have gaps between them. */
+static lks_status move_blocks(lks_group *group, const lksi_call *call, lksi_mpi_kind kind) {
+    lksi_mpi_collective c;
+    size_t each = lks_type_nbytes(call->type);
+    LKS_TRY(agree(group, call, kind, &c));
+    for (size_t first = 0, n; first < call->count; first += n) {
+        n = lksi_least(call->count - first, lksi_native_most);
+        size_t stride = n < call->count ? call->count : 0;
+        c.in_stride = call->operation->is_in_blocked ? stride : 0;
+        c.out_stride = call->operation->is_out_blocked ? stride : 0;
+        c.count = (int)n;
+        place(group, call, first * each, &c);
+        LKS_TRY(run(group, call, &c));
+        group->progress.done_nbytes += n * each;
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_gather_native(lks_group *group, const lksi_call *call) {
+    return move_blocks(group, call, LKSI_MPI_GATHER);
+}
+
+lks_status lksi_scatter_native(lks_group *group, const lksi_call *call) {
+    return move_blocks(group, call, LKSI_MPI_SCATTER);
+}
+
+lks_status lksi_all_gather_native(lks_group *group, const lksi_call *call) {
+    return move_blocks(group, call, LKSI_MPI_ALL_GATHER);
+}
+
+lks_status lksi_all_to_all_native(lks_group *group, const lksi_call *call) {
+    return move_blocks(group, call, LKSI_MPI_ALL_TO_ALL);
+}
+
+static lks_status move_uneven(lks_group *group, const lksi_call *call, lksi_mpi_kind kind) {
+    lksi_mpi_collective c;
+    unsigned char *scratch;
+    size_t n = (size_t)group->size;
+    LKS_TRY(agree(group, call, kind, &c));
+    LKS_TRY(lksi_group_scratch(group, 2 * n * sizeof(int), &scratch));
+    int *counts = (int *)(void *)scratch, *begins = counts + n, begin = 0;
+    for (int rank = 0; rank < group->size; rank++) {
+        counts[rank] = (int)call->counts[rank], begins[rank] = begin;
+        begin += counts[rank];
+    }
+    c.counts = counts, c.begins = begins;
+    place(group, call, 0, &c);
+    return run(group, call, &c);
+}
+
+lks_status lksi_gatherv_native(lks_group *group, const lksi_call *call) {
+    return move_uneven(group, call, LKSI_MPI_GATHERV);
+}
+
+lks_status lksi_scatterv_native(lks_group *group, const lksi_call *call) {
+    return move_uneven(group, call, LKSI_MPI_SCATTERV);
+}
+
+lks_status lksi_all_gatherv_native(lks_group *group, const lksi_call *call) {
+    return move_uneven(group, call, LKSI_MPI_ALL_GATHERV);
+}

@@ -1,0 +1,124 @@
+/* MPI's own collectives on a group, under its deadline.
+ *
+ *     all ranks have agreed on the call ─> the group's communicator, made by the first such call ─> MPI_I..., MPI_Test
+ *
+ * MPI_Comm_create_group blocks, so a thread of its own calls it, without the lock, because a thread of another group
+ * may do the same at that moment: all ranks of the group are there, and it takes no time. Where a rank is lost
+ * meanwhile the thread stays behind in MPI, and nobody waits for it: the group is dead.
+ */
+#include "comm/transport/mpi/streams.h"
+
+#include "comm/world.h"
+
+#include <string.h>
+
+enum { PAUSE_NS = 20 * 1000, N_PAUSES = 25000, LAST_LOOK_NS = 2 * 1000 * 1000 };
+
+/* One turn of a wait. At the deadline somebody is to be named: the next rank, or whom that waits for. */
+static lks_status wait_a_turn(lks_group *group, int *turn) {
+    if (lksi_pause(group, LKSI_CONTEXT_COLLECTIVE, (*turn)++)) return LKS_OK;
+    int64_t left_ns = 0;
+    int next = (group->rank + 1) % group->size;
+    LKS_TRY(lksi_look(group, LKSI_CONTEXT_COLLECTIVE, NULL, 0, &left_ns));
+    if (left_ns < LAST_LOOK_NS) LKS_TRY(lksi_look(group, LKSI_CONTEXT_COLLECTIVE, &next, 1, &left_ns));
+    (void)lksi_poke(group);
+    lksi_sleep_ns(PAUSE_NS);
+    lksi_activity_await(group, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
+    return LKS_OK;
+}
+
+/* --- the communicator --- */
+
+typedef struct making {
+    int *ranks; /* of MPI */
+    int n_ranks, tag;
+    lksi_mpi_communicator *made;
+    lks_status status;
+    char text[LKSI_ABORT_TEXT_NBYTES];
+    atomic_bool is_done;
+} making;
+
+static void make(void *opaque) {
+    making *m = opaque;
+    int code = lksi_mpi_module_get()->make_communicator(m->ranks, m->n_ranks, m->tag, &m->made);
+    m->status = code == 0 ? LKS_OK : lksi_mpi_error(code, "MPI_Comm_create_group");
+    if (code != 0) snprintf(m->text, sizeof m->text, "%s", lks_error_text());
+    atomic_store(&m->is_done, true);
+}
+
+static lks_status await_maker(lks_group *group, making *m, lksi_thread *thread) {
+    int turn = 0;
+    lks_status status = LKS_OK;
+    while (status == LKS_OK && !atomic_load(&m->is_done)) status = wait_a_turn(group, &turn);
+    if (!atomic_load(&m->is_done)) return status; /* the thread stays behind, with what it works on */
+    lksi_thread_join(thread);
+    return status == LKS_OK && m->status != LKS_OK ? lksi_error(m->status, "%s", m->text) : status;
+}
+
+static lks_status make_communicator(lks_group *group, making *m) {
+    lksi_thread *thread;
+    m->n_ranks = group->size;
+    m->tag = (int)(group->id % (uint64_t)lksi_mpi_facts_get()->most_tag);
+    for (int rank = 0; rank < group->size; rank++) m->ranks[rank] = group->members[rank].identity.rank;
+    LKS_TRY(lksi_thread_create(&thread, make, m, "lockstep-mpi"));
+    return await_maker(group, m, thread);
+}
+
+lks_status lksi_mpi_communicator_of(lks_group *group, lksi_mpi_communicator **communicator) {
+    if (group->mpi_communicator == NULL) {
+        making *m = lksi_alloc(sizeof *m + (size_t)group->size * sizeof(int));
+        if (m == NULL) return LKS_ERR_MEMORY;
+        m->ranks = (int *)(void *)(m + 1);
+        lks_status status = make_communicator(group, m);
+        group->mpi_communicator = m->made;
+        if (status == LKS_OK || atomic_load(&m->is_done)) lksi_free(m); /* else it is the maker's */
+        LKS_TRY(status);
+    }
+    *communicator = group->mpi_communicator;
+    return LKS_OK;
+}
+
+/* One of a dead group may be in use for ever. */
+void lksi_mpi_communicator_close(lks_group *group) {
+    const lksi_mpi_module *mpi = NULL;
+    if (group->mpi_communicator == NULL || group->status != LKS_OK) return;
+    for (int i = 0; i < N_PAUSES && (mpi = lksi_mpi_enter()) == NULL; i++) lksi_sleep_ns(PAUSE_NS);
+    if (mpi == NULL) return; /* a thread of another group is stuck in MPI */
+    mpi->free_communicator(group->mpi_communicator);
+    lksi_mpi_leave();
+}
+
+/* --- a collective --- */
+
+static lks_status begin(lks_group *group, const lksi_mpi_collective *collective, const char *what,
+                        lksi_mpi_transfer **transfer) {
+    const lksi_mpi_module *mpi;
+    int turn = 0;
+    while ((mpi = lksi_mpi_enter()) == NULL) LKS_TRY(wait_a_turn(group, &turn));
+    int code = mpi->collective(collective, transfer);
+    lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, what);
+    lksi_mpi_leave();
+    return status;
+}
+
+static lks_status test(lksi_mpi_transfer *transfer, const char *what, bool *is_done) {
+    const lksi_mpi_module *mpi = lksi_mpi_enter();
+    if (mpi == NULL) return LKS_OK;
+    int code = mpi->test(transfer, is_done);
+    lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, what);
+    if (*is_done || code != 0) mpi->release(transfer);
+    lksi_mpi_leave();
+    return status;
+}
+
+/* After an error its buffers may still be MPI's: nobody can tell it to let go. */
+lks_status lksi_mpi_run(lks_group *group, const lksi_mpi_collective *collective, const char *what) {
+    lksi_mpi_transfer *transfer = NULL;
+    int turn = 0;
+    LKS_TRY(begin(group, collective, what, &transfer));
+    for (bool is_done = false;;) {
+        LKS_TRY(test(transfer, what, &is_done));
+        if (is_done) return LKS_OK;
+        LKS_TRY(wait_a_turn(group, &turn));
+    }
+}

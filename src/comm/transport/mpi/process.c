@@ -1,0 +1,202 @@
+/* MPI in this process: its start, its lock, its end. */
+#define _GNU_SOURCE /* RTLD_DEFAULT, on_exit */
+#include "comm/transport/mpi/mpi.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PAUSE_NS = 100 * 1000, DEFAULT_TIMEOUT_MS = 300000 };
+
+static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER; /* over the start, and n_held */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;       /* around every call of the module */
+static const lksi_mpi_module *module;
+static int n_held; /* worlds */
+static lksi_mpi_facts facts;
+static atomic_bool is_started, is_given_up;
+static pid_t owner; /* a forked child has no MPI */
+
+bool lksi_mpi_is_started(void) { return atomic_load(&is_started); }
+const lksi_mpi_facts *lksi_mpi_facts_get(void) { return &facts; }
+const lksi_mpi_module *lksi_mpi_module_get(void) { return module; }
+void lksi_mpi_give_up(void) { atomic_store(&is_given_up, true); }
+
+const lksi_mpi_module *lksi_mpi_enter(void) { return pthread_mutex_trylock(&mutex) == 0 ? module : NULL; }
+void lksi_mpi_leave_silently(void) { pthread_mutex_unlock(&mutex); }
+void lksi_mpi_leave(void) {
+    lksi_mpi_leave_silently();
+    lksi_mpi_progress_wake();
+}
+
+lks_status lksi_mpi_error(int code, const char *what) {
+    char reason[256];
+    module->explain(code, reason, sizeof reason);
+    return lksi_error(LKS_ERR_SYSTEM, "MPI: %s: %s", what, reason);
+}
+
+/* --- waiting before there is a group --- */
+
+static lks_status await(lksi_mpi_transfer *transfer, int64_t deadline_ns, const char *what) {
+    for (bool is_done = false; !is_done;) {
+        if (lksi_now_ns() > deadline_ns)
+            return lksi_error(LKS_ERR_TIMEOUT, "lks_init: not all of the %d ranks that MPI knows came to %s in time",
+                              facts.size, what);
+        if (lksi_mpi_enter() != NULL) {
+            int code = module->test(transfer, &is_done);
+            lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, what);
+            lksi_mpi_leave();
+            LKS_TRY(status);
+        }
+        if (!is_done) lksi_sleep_ns(PAUSE_NS);
+    }
+    return LKS_OK;
+}
+
+static void release(lksi_mpi_transfer *transfer) {
+    pthread_mutex_lock(&mutex);
+    module->release(transfer);
+    pthread_mutex_unlock(&mutex);
+}
+
+lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t deadline_ns) {
+    lksi_mpi_transfer *transfer = NULL;
+    pthread_mutex_lock(&mutex);
+    int code = module->collective(collective, &transfer);
+    lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, "agreeing where to meet");
+    pthread_mutex_unlock(&mutex);
+    LKS_TRY(status);
+    status = await(transfer, deadline_ns, "agree where to meet");
+    release(transfer);
+    return status;
+}
+
+/* --- worlds --- */
+
+lks_status lksi_mpi_hold(void) {
+    pthread_mutex_lock(&start_mutex);
+    lks_status status = n_held == 0 ? lksi_mpi_progress_start() : LKS_OK;
+    if (status == LKS_OK) n_held++;
+    pthread_mutex_unlock(&start_mutex);
+    return status;
+}
+
+void lksi_mpi_let_go(void) {
+    pthread_mutex_lock(&start_mutex);
+    if (--n_held == 0) lksi_mpi_progress_stop();
+    pthread_mutex_unlock(&start_mutex);
+}
+
+/* --- the end --- */
+
+static bool settle(int64_t deadline_ns) {
+    while (lksi_now_ns() < deadline_ns) {
+        bool is_done = false;
+        if (lksi_mpi_enter() != NULL) {
+            int code = module->settle(&is_done);
+            lksi_mpi_leave();
+            if (code != 0) return false;
+        }
+        if (is_done) return true;
+        lksi_sleep_ns(PAUSE_NS);
+    }
+    return false;
+}
+
+static int64_t settle_deadline_ns(void) {
+    int64_t timeout_ms = DEFAULT_TIMEOUT_MS;
+    (void)lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, INT64_C(1) << 40, timeout_ms, &timeout_ms);
+    return lksi_now_ns() + timeout_ms * 1000000;
+}
+
+/* Other ranks may still be at work, and MPI takes a rank that is gone before for lost: so the wait is as long as others
+ * are. */
+static void end(int exit_status, void *unused) {
+    (void)unused;
+    if (getpid() != owner) return;
+    if (n_held > 0) lksi_mpi_progress_stop();
+    bool is_clean = exit_status == 0 && n_held == 0 && !atomic_load(&is_given_up);
+    if (!is_clean || !facts.is_ours || module->is_finalised()) return;
+    if (!settle(settle_deadline_ns())) {
+        lksi_log(LKS_LOG_WARNING, "rank %d: not all ranks came to the end in time; MPI is not finalised", facts.rank);
+        return;
+    }
+    (void)module->finish();
+}
+
+/* --- the start --- */
+
+static bool has(const char *name) { return getenv(name) != NULL; }
+
+/* The MPI that the program has initialised itself: the same C functions in both, so no header is needed to ask. */
+static const char *family_of_program(void) {
+    int (*is_initialised)(int *);
+    int (*get_version)(char *, int *);
+    char version[8192] = ""; /* the longest of both */
+    int flag = 0, length = 0;
+    *(void **)&is_initialised = dlsym(RTLD_DEFAULT, "MPI_Initialized");
+    *(void **)&get_version = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+    if (is_initialised == NULL || get_version == NULL) return NULL;
+    if (is_initialised(&flag) != 0 || !flag || get_version(version, &length) != 0) return NULL;
+    return strncmp(version, "Open MPI", 8) == 0 ? "openmpi" : "mpich";
+}
+
+static const char *family_of_launcher(void) {
+    if (has("OMPI_COMM_WORLD_RANK")) return "openmpi";
+    if (has("PMI_RANK")) return "mpich";
+    return has("PMIX_RANK") ? "openmpi" : NULL;
+}
+
+static lks_status check_facts(const lksi_environment *environment) {
+    if (module->is_finalised())
+        return lksi_error(LKS_ERR_STATE, "lks_init: the program has called MPI_Finalize before");
+    if (!facts.may_thread)
+        return lksi_error(
+            LKS_ERR_STATE,
+            "lks_init: the program has initialised MPI for less than MPI_THREAD_MULTIPLE (MPI_Init_thread), "
+            "but threads of Lockstep call it, too");
+    if (facts.rank == environment->rank && facts.size == environment->size) return LKS_OK;
+    return lksi_error(LKS_ERR_MISMATCH,
+                      "lks_init: MPI says that this is rank %d of %d, the environment rank %d of %d: was the program "
+                      "started by the mpirun of another MPI?",
+                      facts.rank, facts.size, environment->rank, environment->size);
+}
+
+static lks_status duplicate(void) {
+    lksi_mpi_transfer *transfer = NULL;
+    int code = module->duplicate(&transfer);
+    if (code != 0) return lksi_mpi_error(code, "MPI_Comm_idup");
+    lks_status status = await(transfer, settle_deadline_ns(), "begin");
+    release(transfer);
+    return status;
+}
+
+static lks_status start(const lksi_environment *environment) {
+    const char *family = family_of_program();
+    if (family == NULL) family = family_of_launcher();
+    if (family == NULL)
+        return lksi_error(LKS_ERR_UNSUPPORTED,
+                          "MPI was asked for, but no MPI launcher (mpirun, srun --mpi) has started this rank: "
+                          "OMPI_COMM_WORLD_RANK, PMI_RANK and PMIX_RANK are not set");
+    LKS_TRY(lksi_mpi_load(family, &module));
+    owner = getpid();
+    atomic_store(&is_given_up, false);
+    (void)on_exit(end, NULL);
+    int code = module->start(&facts);
+    if (code != 0) return lksi_mpi_error(code, "MPI_Init_thread");
+    LKS_TRY(check_facts(environment));
+    LKS_TRY(duplicate());
+    atomic_store(&is_started, true);
+    return LKS_OK;
+}
+
+lks_status lksi_mpi_start(const lksi_environment *environment) {
+    pthread_mutex_lock(&start_mutex);
+    lks_status status = LKS_OK;
+    if (!lksi_mpi_is_started()) status = start(environment);
+    if (status != LKS_OK) lksi_mpi_give_up();
+    pthread_mutex_unlock(&start_mutex);
+    return status;
+}

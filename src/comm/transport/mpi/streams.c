@@ -1,0 +1,413 @@
+/* Byte streams between two ranks over MPI, as over tcp one per group, context, pair and direction.
+ *
+ *     rank 0 ── tag 0: "group 7, collective: tag 12" ──> rank 1        said before the first bytes
+ *     rank 0 ══ tag 12: up to 64 KiB ══════════════════> rank 1        at most 4 pieces that rank 1 has not begun to
+ * take
+ *
+ * The sender numbers its streams, so that a tag of a source never means two of them, and nobody has to agree on one.
+ * Pieces are copied and sent synchronously: MPI keeps no more of a stream than its 4 pieces for a receiver that is
+ * late, and the caller's memory is never MPI's. Control connections stay those over tcp, which tell of a lost rank at
+ * once.
+ *
+ * MPI can wake nobody, so whoever sleeps looks again and again, at growing distances of up to 0.5 ms.
+ */
+#include "comm/transport/mpi/streams.h"
+
+#include "comm/copy.h"
+#include "comm/transport/tcp/tcp.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum {
+    HELLO_TAG = 0,
+    N_SLOTS = 4,
+    PIECE_NBYTES = 64 * 1024,
+    MAX_PARTS = 4,
+    FIRST_PAUSE_NS = 20 * 1000,
+    LAST_PAUSE_NS = 500 * 1000,
+    DRAIN_MS = 1000,
+    PATIENCE_MS = 500, /* for the reason why a stream ended, which comes over the control connections */
+};
+
+/* Which stream a tag of its sender is. */
+typedef struct hello {
+    uint64_t group_id;
+    int32_t context, tag;
+} hello;
+
+/* One that came before anybody asked for its stream. */
+typedef struct known {
+    struct known *next;
+    int source;
+    hello said;
+} known;
+
+typedef struct out_stream {
+    int tag;                                /* 0: not told yet */
+    lksi_mpi_transfer *pieces[N_SLOTS + 1]; /* under way; the last is the hello */
+} out_stream;
+
+typedef struct in_stream {
+    int tag; /* 0: not heard yet */
+    lksi_mpi_transfer *coming;
+    bool is_whole;
+    size_t n_taken;
+} in_stream;
+
+struct lksi_mpi_streams {
+    const lksi_remote *beside; /* tcp's */
+    out_stream *out[LKSI_N_CONTEXTS];
+    in_stream *in[LKSI_N_CONTEXTS];
+};
+
+static pthread_mutex_t known_mutex = PTHREAD_MUTEX_INITIALIZER; /* over the next three */
+static known *known_streams;
+static int n_joined, last_tag;
+
+static int in_mpi(const lks_group *group, int rank) { return (int)group->members[rank].identity.rank; }
+
+/* --- tags --- */
+
+static lks_status number_stream(int *tag) {
+    pthread_mutex_lock(&known_mutex);
+    bool is_left = last_tag < lksi_mpi_facts_get()->most_tag;
+    if (is_left) *tag = ++last_tag;
+    pthread_mutex_unlock(&known_mutex);
+    if (is_left) return LKS_OK;
+    return lksi_error(LKS_ERR_UNSUPPORTED, "this process has used all %d tags of its MPI: too many groups were made",
+                      last_tag);
+}
+
+static lks_status keep(int source, const hello *said) {
+    known *kept = lksi_alloc(sizeof *kept);
+    if (kept == NULL) return LKS_ERR_MEMORY;
+    *kept = (known){.source = source, .said = *said};
+    pthread_mutex_lock(&known_mutex);
+    kept->next = known_streams;
+    known_streams = kept;
+    pthread_mutex_unlock(&known_mutex);
+    return LKS_OK;
+}
+
+/* Those of a group, or all. */
+static void forget(const uint64_t *group_id) {
+    for (known **link = &known_streams; *link != NULL;) {
+        known *each = *link;
+        if (group_id != NULL && each->said.group_id != *group_id) {
+            link = &each->next;
+            continue;
+        }
+        *link = each->next;
+        lksi_free(each);
+    }
+}
+
+static int take_known(const lks_group *group, lksi_context context, int source) {
+    int tag = 0;
+    pthread_mutex_lock(&known_mutex);
+    for (known **link = &known_streams; *link != NULL && tag == 0;) {
+        known *each = *link;
+        bool is_it = each->source == source && each->said.group_id == group->id && each->said.context == (int)context;
+        if (!is_it) {
+            link = &each->next;
+            continue;
+        }
+        tag = each->said.tag;
+        *link = each->next;
+        lksi_free(each);
+    }
+    pthread_mutex_unlock(&known_mutex);
+    return tag;
+}
+
+/* One after the other: what has come whole is kept. The lock is held. */
+static lks_status hear_hellos(const lksi_mpi_module *mpi) {
+    static lksi_mpi_transfer *coming;
+    for (;;) {
+        bool is_done = false;
+        int code = coming == NULL ? mpi->receive(LKSI_MPI_ANY_SOURCE, HELLO_TAG, &coming) : 0;
+        if (code == 0 && coming != NULL) code = mpi->test(coming, &is_done);
+        if (code != 0) return lksi_mpi_error(code, "a stream's first message");
+        if (!is_done) return LKS_OK;
+        hello said = {.tag = 0};
+        if (coming->nbytes == sizeof said) memcpy(&said, coming->data, sizeof said);
+        int source = coming->source;
+        mpi->release(coming);
+        coming = NULL;
+        if (said.tag > 0) LKS_TRY(keep(source, &said));
+    }
+}
+
+/* --- ends --- */
+
+/* Whoever leaves has seen its pieces taken before it says so, or has waited long for that; so what it sent is seen. */
+static lks_status look_for_end(lks_group *group, lksi_context context, int rank) {
+    char doing[160];
+    if (!lksi_tcp_star_has_left(group, rank)) return LKS_OK;
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
+    const lksi_identity *gone = &group->identities[rank];
+    return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) has left the group and is waited for; %s", rank,
+                      gone->host, (int)gone->pid, doing);
+}
+
+/* MPI's own word for a rank that is lost says less than the control connections will. Not under the lock. */
+static lks_status failed(lks_group *group, lksi_context context, lks_status status) {
+    char doing[160];
+    if (status != LKS_ERR_SYSTEM) return status;
+    for (int i = 0; i < PATIENCE_MS && !lksi_control_is_aborted(group->control); i++) lksi_sleep_ns(1000000);
+    if (!lksi_control_is_aborted(group->control)) return status;
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    return lksi_control_abort_error(group->control, doing);
+}
+
+/* --- out --- */
+
+/* The place of a piece that is not under way, or -1. The lock is held. */
+static lks_status free_slot(const lksi_mpi_module *mpi, out_stream *out, int *slot) {
+    *slot = -1;
+    for (int i = 0; i < N_SLOTS; i++) {
+        bool is_done = true;
+        int code = out->pieces[i] == NULL ? 0 : mpi->test(out->pieces[i], &is_done);
+        if (code != 0) return lksi_mpi_error(code, "a message to another rank");
+        if (!is_done) continue;
+        mpi->release(out->pieces[i]);
+        out->pieces[i] = NULL;
+        *slot = i;
+        return LKS_OK;
+    }
+    return LKS_OK;
+}
+
+static lks_status introduce(const lksi_mpi_module *mpi, const lks_group *group, lksi_context context, int to) {
+    out_stream *out = &group->mpi_streams->out[context][to];
+    hello said = {.group_id = group->id, .context = (int32_t)context};
+    if (out->tag != 0) return LKS_OK;
+    LKS_TRY(number_stream(&said.tag));
+    struct iovec whole = {&said, sizeof said};
+    int code = mpi->send(in_mpi(group, to), HELLO_TAG, &whole, 1, &out->pieces[N_SLOTS]);
+    if (code != 0) return lksi_mpi_error(code, "a message to another rank");
+    out->tag = said.tag;
+    return LKS_OK;
+}
+
+/* Of `parts` from byte `begin` on, as much as makes a piece. */
+static int cut_piece(const struct iovec *parts, int n_parts, size_t begin, struct iovec *piece, size_t *nbytes) {
+    int n = 0;
+    *nbytes = 0;
+    for (int i = 0; i < n_parts && *nbytes < PIECE_NBYTES && n < MAX_PARTS; i++) {
+        size_t skipped = begin < parts[i].iov_len ? begin : parts[i].iov_len, length = parts[i].iov_len - skipped;
+        begin -= skipped;
+        if (length > PIECE_NBYTES - *nbytes) length = PIECE_NBYTES - *nbytes;
+        if (length == 0) continue;
+        piece[n++] = (struct iovec){(char *)parts[i].iov_base + skipped, length};
+        *nbytes += length;
+    }
+    return n;
+}
+
+static lks_status write_pieces(const lksi_mpi_module *mpi, const lks_group *group, lksi_context context, int to,
+                               const struct iovec *parts, int n_parts, size_t *n_written) {
+    out_stream *out = &group->mpi_streams->out[context][to];
+    LKS_TRY(introduce(mpi, group, context, to));
+    for (;;) {
+        struct iovec piece[MAX_PARTS];
+        size_t nbytes;
+        int slot, n = cut_piece(parts, n_parts, *n_written, piece, &nbytes);
+        if (nbytes == 0) return LKS_OK;
+        LKS_TRY(free_slot(mpi, out, &slot));
+        if (slot < 0) return LKS_OK;
+        int code = mpi->send(in_mpi(group, to), out->tag, piece, n, &out->pieces[slot]);
+        if (code != 0) return lksi_mpi_error(code, "a message to another rank");
+        *n_written += nbytes;
+    }
+}
+
+static lks_status write_some(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
+                             size_t *n_written) {
+    *n_written = 0;
+    const lksi_mpi_module *mpi = lksi_mpi_enter();
+    if (mpi == NULL) return LKS_OK;
+    lks_status status = write_pieces(mpi, group, context, to, parts, n_parts, n_written);
+    lksi_mpi_leave();
+    if (status != LKS_OK) return failed(group, context, status);
+    return *n_written > 0 ? LKS_OK : look_for_end(group, context, to);
+}
+
+/* --- in --- */
+
+/* Finds the next piece and moves it on; in->is_whole: it can be read. The lock is held. */
+static lks_status fetch(const lksi_mpi_module *mpi, const lks_group *group, lksi_context context, int from) {
+    in_stream *in = &group->mpi_streams->in[context][from];
+    int source = in_mpi(group, from), code = 0;
+    if (in->is_whole) return LKS_OK;
+    if (in->tag == 0) {
+        LKS_TRY(hear_hellos(mpi));
+        in->tag = take_known(group, context, source);
+    }
+    if (in->tag != 0 && in->coming == NULL) code = mpi->receive(source, in->tag, &in->coming);
+    if (code == 0 && in->coming != NULL) code = mpi->test(in->coming, &in->is_whole);
+    return code == 0 ? LKS_OK : lksi_mpi_error(code, "a message from another rank");
+}
+
+static lks_status read_pieces(const lksi_mpi_module *mpi, const lks_group *group, lksi_context context, int from,
+                              unsigned char *data, size_t nbytes, size_t *n_read) {
+    in_stream *in = &group->mpi_streams->in[context][from];
+    while (*n_read < nbytes) {
+        LKS_TRY(fetch(mpi, group, context, from));
+        if (!in->is_whole) return LKS_OK;
+        size_t n = in->coming->nbytes - in->n_taken;
+        if (n > nbytes - *n_read) n = nbytes - *n_read;
+        lksi_copy(data + *n_read, in->coming->data + in->n_taken, n);
+        *n_read += n, in->n_taken += n;
+        if (in->n_taken < in->coming->nbytes) return LKS_OK;
+        mpi->release(in->coming);
+        in->coming = NULL, in->is_whole = false, in->n_taken = 0;
+    }
+    return LKS_OK;
+}
+
+/* What has been received whole needs no MPI to be read. */
+static size_t take_ahead(in_stream *in, void *data, size_t nbytes) {
+    size_t n = in->is_whole ? in->coming->nbytes - in->n_taken : 0;
+    if (n <= nbytes) return 0; /* the last of a piece also makes room for the next */
+    lksi_copy(data, in->coming->data + in->n_taken, nbytes);
+    in->n_taken += nbytes;
+    return nbytes;
+}
+
+static lks_status read_some(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
+                            size_t *n_read) {
+    in_stream *in = &group->mpi_streams->in[context][from];
+    *n_read = take_ahead(in, data, nbytes);
+    if (*n_read > 0 || nbytes == 0) return LKS_OK;
+    bool had_left = lksi_tcp_star_has_left(group, from); /* before the look for what it has sent */
+    const lksi_mpi_module *mpi = lksi_mpi_enter();
+    if (mpi == NULL) return LKS_OK;
+    lks_status status = read_pieces(mpi, group, context, from, data, nbytes, n_read);
+    lksi_mpi_leave();
+    if (status != LKS_OK) return failed(group, context, status);
+    return *n_read == 0 && had_left && in->coming == NULL ? look_for_end(group, context, from) : LKS_OK;
+}
+
+/* --- sleeping --- */
+
+static bool may_go_on(lks_group *group, lksi_context context, const lksi_interest *interest) {
+    lksi_mpi_streams *streams = group->mpi_streams;
+    bool may = false;
+    int slot;
+    const lksi_mpi_module *mpi = lksi_mpi_enter();
+    if (mpi == NULL) return false;
+    if (interest->is_write)
+        may = free_slot(mpi, &streams->out[context][interest->peer], &slot) != LKS_OK || slot >= 0;
+    else
+        may = fetch(mpi, group, context, interest->peer) != LKS_OK || streams->in[context][interest->peer].is_whole;
+    lksi_mpi_leave();
+    return may || lksi_tcp_star_has_left(group, interest->peer);
+}
+
+static void sleep_on_streams(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
+                             int64_t limit_ns) {
+    int64_t end_ns = lksi_now_ns() + limit_ns, pause_ns = FIRST_PAUSE_NS;
+    while (!lksi_control_is_aborted(group->control) && lksi_now_ns() < end_ns) {
+        for (int i = 0; i < n_interests; i++)
+            if (may_go_on(group, context, &interests[i])) return;
+        lksi_sleep_ns(pause_ns);
+        if (pause_ns < LAST_PAUSE_NS) pause_ns *= 2;
+    }
+}
+
+/* --- the group's life --- */
+
+static bool is_drained(const lksi_mpi_module *mpi, out_stream *out) {
+    for (int i = 0; i <= N_SLOTS; i++) {
+        bool is_done = true;
+        if (out->pieces[i] != NULL && mpi->test(out->pieces[i], &is_done) == 0 && !is_done) return false;
+    }
+    return true;
+}
+
+/* The lock is held. */
+static bool are_all_drained(const lksi_mpi_module *mpi, const lks_group *group) {
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++)
+        for (int rank = 0; rank < group->size && group->mpi_streams->out[context] != NULL; rank++)
+            if (!lksi_tcp_star_has_left(group, rank) && !is_drained(mpi, &group->mpi_streams->out[context][rank]))
+                return false;
+    return true;
+}
+
+/* MPI moves on in calls of MPI alone, so who leaves stays a moment until others have what they were sent. */
+static void drain(const lks_group *group) {
+    int64_t end_ns = lksi_now_ns() + INT64_C(1000000) * DRAIN_MS;
+    while (lksi_now_ns() < end_ns && !lksi_control_is_aborted(group->control)) {
+        bool is_done = false;
+        const lksi_mpi_module *mpi = lksi_mpi_enter();
+        if (mpi != NULL) {
+            is_done = are_all_drained(mpi, group);
+            lksi_mpi_leave();
+        }
+        if (is_done) return;
+        lksi_sleep_ns(FIRST_PAUSE_NS);
+    }
+}
+
+/* Where another thread is stuck in MPI, the group is dead and what is under way stays MPI's. */
+static void release_transfers(const lks_group *group) {
+    lksi_mpi_streams *streams = group->mpi_streams;
+    const lksi_mpi_module *mpi = NULL;
+    for (int i = 0; i < PATIENCE_MS && (mpi = lksi_mpi_enter()) == NULL; i++) lksi_sleep_ns(1000000);
+    if (mpi == NULL) return;
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++)
+        for (int rank = 0; rank < group->size; rank++) {
+            if (streams->in[context] != NULL) mpi->release(streams->in[context][rank].coming);
+            for (int i = 0; i <= N_SLOTS && streams->out[context] != NULL; i++)
+                mpi->release(streams->out[context][rank].pieces[i]);
+        }
+    lksi_mpi_leave();
+}
+
+static void mpi_close(lks_group *group) {
+    lksi_mpi_streams *streams = group->mpi_streams;
+    if (group->status == LKS_OK) drain(group);
+    release_transfers(group);
+    pthread_mutex_lock(&known_mutex);
+    forget(--n_joined == 0 ? NULL : &group->id);
+    pthread_mutex_unlock(&known_mutex);
+    streams->beside->close(group);
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
+        lksi_free(streams->out[context]);
+        lksi_free(streams->in[context]);
+    }
+    lksi_free(streams);
+    group->mpi_streams = NULL;
+}
+
+static const lksi_remote mpi_remote = {.name = "mpi",
+                                       .write_some = write_some,
+                                       .read_some = read_some,
+                                       .sleep = sleep_on_streams,
+                                       .announce = lksi_tcp_announce,
+                                       .roll_call = lksi_tcp_roll_call,
+                                       .close = mpi_close};
+
+/* Whoever comes before its group is made here is heard by any other group, and kept. */
+lks_status lksi_mpi_join(lks_group *group, int *connections) {
+    size_t n = (size_t)group->size;
+    lks_status status = lksi_tcp_join(group, connections);
+    if (group->remote == NULL) return status;
+    struct lksi_mpi_streams *streams = lksi_alloc(sizeof *streams);
+    if (streams == NULL) return LKS_ERR_MEMORY;
+    pthread_mutex_lock(&known_mutex);
+    n_joined++;
+    pthread_mutex_unlock(&known_mutex);
+    streams->beside = group->remote;
+    group->mpi_streams = streams;
+    group->remote = &mpi_remote;
+    for (int context = 0; context < LKSI_N_CONTEXTS && status == LKS_OK; context++) {
+        streams->out[context] = lksi_alloc_array(n, sizeof(out_stream));
+        streams->in[context] = lksi_alloc_array(n, sizeof(in_stream));
+        if (streams->out[context] == NULL || streams->in[context] == NULL) status = LKS_ERR_MEMORY;
+    }
+    return status;
+}

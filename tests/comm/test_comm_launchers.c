@@ -1,0 +1,270 @@
+/* comm/: who a rank is under each launcher, by the variables that they set, and where its ranks meet. */
+#include "test.h"
+
+#include "comm/bootstrap/environment.h"
+#include "comm/bootstrap/hostlist.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- the environment --- */
+
+/* "RANK=1 WORLD_SIZE=3": these and no others that a launcher sets. Underscores stand as they are. */
+static void set_only(const char *assignments) {
+    static const char *const prefixes[] = {"RANK=", "WORLD_SIZE=", "LOCAL_",    "MASTER_", "OMPI_",
+                                           "PMI_",  "PMIX_",       "MPI_LOCAL", "SLURM",   "LOCKSTEP_"};
+    extern char **environ;
+    for (char **each = environ; *each != NULL;) {
+        bool is_launchers = false;
+        for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+            is_launchers |= strncmp(*each, prefixes[i], strlen(prefixes[i])) == 0;
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*each, "="), *each);
+        if (is_launchers)
+            unsetenv(name);
+        else
+            each++;
+    }
+    char copy[2048], *rest = copy, *word;
+    snprintf(copy, sizeof copy, "%s", assignments);
+    while ((word = strtok_r(rest, " ", &rest)) != NULL) {
+        char *value = strchr(word, '=');
+        assert_non_null(value);
+        *value = '\0';
+        setenv(word, value + 1, 1);
+    }
+}
+
+#define OPENMPI                                                                                                        \
+    "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2 "         \
+    "PMIX_RANK=2 PMIX_NAMESPACE=1086521345 "
+#define HYDRA "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 "
+/* As Slurm 22.05 sets them in `srun -N 3 -n 7` on n[1-3], in the last task of n2. */
+#define SLURM_TASK                                                                                                     \
+    "SLURM_JOB_ID=12 SLURM_STEP_ID=3 SLURM_PROCID=5 SLURM_NTASKS=7 SLURM_STEP_NUM_TASKS=7 SLURM_LOCALID=2 "            \
+    "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=3(x2),1 SLURM_STEP_NODELIST=n[1-3] SLURMD_NODENAME=n2 "
+#define ON_ONE_NODE                                                                                                    \
+    "SLURM_JOB_ID=12 SLURM_STEP_ID=3 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1 "            \
+    "SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=n3 "
+#define SCRIPT                                                                                                         \
+    "SLURM_JOB_ID=12 SLURM_PROCID=0 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_TASKS_PER_NODE=3(x2),1 "
+#define MASTER "MASTER_ADDR=10.0.0.1 MASTER_PORT=1234 "
+
+typedef struct expected {
+    const char *variables;
+    lksi_launcher launcher;
+    int rank, size, local_rank, local_size;
+    const char *address; /* NULL: a world of one */
+    int port;
+} expected;
+
+static void ranks_are_who_their_launcher_says(void **state) {
+    (void)state;
+    static const expected cases[] = {
+        {"", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
+        {"RANK=1 WORLD_SIZE=3 " MASTER, LKSI_LAUNCHER_TORCHRUN, 1, 3, 1, 3, "10.0.0.1", 1234},
+        {OPENMPI MASTER, LKSI_LAUNCHER_OPENMPI, 2, 4, 0, 2, "10.0.0.1", 1234},
+        {HYDRA MASTER, LKSI_LAUNCHER_PMI, 3, 4, 1, 2, "10.0.0.1", 1234},
+        {"PMI_RANK=1 PMI_SIZE=2 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 1, 2, "10.0.0.1", 1234},
+        {"PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=0 PMI_LOCAL_SIZE=1 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 0, 1, "10.0.0.1",
+         1234},
+        {"PMI_RANK=0 PMI_SIZE=1 ", LKSI_LAUNCHER_PMI, 0, 1, 0, 1, NULL, 0},
+        {SLURM_TASK, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 20000 + 12 * 101 + 3},
+        {SLURM_TASK MASTER, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "10.0.0.1", 1234},
+        {SLURM_TASK "MASTER_PORT=77", LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 77},
+        {ON_ONE_NODE, LKSI_LAUNCHER_SLURM, 1, 2, 1, 2, "127.0.0.1", 20000 + 12 * 101 + 3},
+        {ON_ONE_NODE "SLURM_JOB_ID=4294967280", LKSI_LAUNCHER_SLURM, 1, 2, 1, 2, "127.0.0.1", 25283},
+        /* The job has more tasks than the step. */
+        {ON_ONE_NODE "SLURM_NTASKS=7", LKSI_LAUNCHER_SLURM, 1, 2, 1, 2, "127.0.0.1", 20000 + 12 * 101 + 3},
+        {ON_ONE_NODE "SLURM_STEP_NUM_TASKS=", LKSI_LAUNCHER_SLURM, 1, 2, 1, 2, "127.0.0.1", 20000 + 12 * 101 + 3},
+        /* Without srun. */
+        {SCRIPT, LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
+        {SCRIPT "SLURM_STEP_ID=4294967291", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
+        {SCRIPT "SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lksi_environment found;
+        set_only(cases[i].variables);
+        assert_ok(lksi_environment_read(&found));
+        assert_int_equal(found.launcher, cases[i].launcher);
+        assert_int_equal(found.rank, cases[i].rank);
+        assert_int_equal(found.size, cases[i].size);
+        assert_int_equal(found.local_rank, cases[i].local_rank);
+        assert_int_equal(found.local_size, cases[i].local_size);
+        assert_string_equal(found.master_address, cases[i].address == NULL ? "" : cases[i].address);
+        assert_int_equal(found.master_port, cases[i].port);
+    }
+    set_only("");
+}
+
+/* mpirun inside a step, a launcher of ours inside mpirun, srun --mpi=..., half a source beside a whole one. */
+static void the_first_whole_source_decides(void **state) {
+    (void)state;
+    static const struct {
+        const char *variables;
+        lksi_launcher launcher;
+    } cases[] = {
+        {"RANK=0 WORLD_SIZE=2 " MASTER OPENMPI SLURM_TASK, LKSI_LAUNCHER_TORCHRUN},
+        {OPENMPI MASTER SLURM_TASK, LKSI_LAUNCHER_OPENMPI},
+        {HYDRA MASTER SLURM_TASK, LKSI_LAUNCHER_PMI},
+        {SLURM_TASK "PMI_RANK=5 PMI_SIZE=7 PMI_JOBID=12.3 PMI_FD=9", LKSI_LAUNCHER_SLURM},
+        {SLURM_TASK "PMIX_RANK=5 PMIX_NAMESPACE=slurm.pmix.12.3", LKSI_LAUNCHER_SLURM},
+        {SLURM_TASK "WORLD_SIZE=7", LKSI_LAUNCHER_SLURM}, /* as scripts for PyTorch export it */
+        {SLURM_TASK "OMPI_COMM_WORLD_SIZE=4", LKSI_LAUNCHER_SLURM},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lksi_environment found;
+        set_only(cases[i].variables);
+        assert_ok(lksi_environment_read(&found));
+        assert_int_equal(found.launcher, cases[i].launcher);
+    }
+    set_only("");
+}
+
+static void what_is_missing_or_wrong_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *variables, *says;
+    } cases[] = {
+        {"WORLD_SIZE=7", "RANK is not set in the environment, while WORLD_SIZE is '7'"},
+        {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE is not set in the environment, while OMPI_COMM_WORLD_RANK is"},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK is not set"},
+        {"PMI_RANK=1", "PMI_SIZE is not set in the environment, while PMI_RANK is '1'"},
+        {"PMIX_RANK=1", "PMIX_RANK is '1', but no variable says how many ranks there are"},
+        {"PMI_RANK=4 PMI_SIZE=4 " MASTER, "PMI_RANK is '4', which is no number from 0 to 3"},
+        {"SLURM_STEP_ID=0", "SLURM_PROCID is not set in the environment, while SLURM_STEP_ID is '0'"},
+        {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=", "SLURM_STEP_TASKS_PER_NODE is not set"},
+        {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=3,,1", "SLURM_STEP_TASKS_PER_NODE is '3,,1'"},
+        {SLURM_TASK "SLURM_STEP_TASKS_PER_NODE=3,3", "is '3,3', 6 tasks, while SLURM_STEP_NUM_TASKS is 7"},
+        {SLURM_TASK "SLURM_LOCALID=3", "SLURM_LOCALID is '3', which is no number from 0 to 2"},
+        {SLURM_TASK "SLURM_NODEID=3", "SLURM_NODEID is '3', which is no number from 0 to 2"},
+        {SLURM_TASK "SLURM_NODEID=", "SLURM_NODEID is not set"},
+        {SLURM_TASK "SLURM_STEP_NODELIST=", "SLURM_STEP_NODELIST is not set"},
+        {SLURM_TASK "SLURM_STEP_NODELIST=n[1-", "SLURM_STEP_NODELIST is 'n[1-', which is no list of hosts"},
+        {SLURM_TASK "SLURM_JOB_ID=", "SLURM_JOB_ID is not set"},
+        {SLURM_TASK "SLURM_STEP_ID=x", "SLURM_STEP_ID is 'x'"},
+        {SLURM_TASK "MASTER_PORT=0", "MASTER_PORT is '0'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lksi_environment found;
+        set_only(cases[i].variables);
+        assert_int_equal(lksi_environment_read(&found), LKS_ERR_ARGUMENT);
+        if (strstr(lks_error_text(), cases[i].says) == NULL)
+            fail_msg("'%s' does not say '%s'", lks_error_text(), cases[i].says);
+    }
+    set_only("");
+}
+
+static void the_jobs_key_comes_from_its_variable_first(void **state) {
+    (void)state;
+    lksi_environment environment = {.job_key = "from the launcher"};
+    set_only("");
+    assert_string_equal(lksi_environment_job_key(&environment), "from the launcher");
+    set_only("LOCKSTEP_JOB_KEY=mine");
+    assert_string_equal(lksi_environment_job_key(&environment), "mine");
+    set_only("");
+}
+
+/* --- Slurm's lists --- */
+
+static void the_first_host_of_a_list_is_found(void **state) {
+    (void)state;
+    static const struct {
+        const char *list, *first;
+        int n_hosts;
+    } cases[] = {
+        {"n1", "n1", 1},
+        {"n1,n2", "n1", 2},
+        {"n[1-3,7]", "n1", 4},
+        {"n[1-3,7],gpu[01-04]-x", "n1", 8},
+        {"gpu[01-04]-x,n7", "gpu01-x", 5},
+        {"rack[08-10]-node[2,4-5].example.org", "rack08-node2.example.org", 9},
+        {"n[007]", "n007", 1},
+        {"a-b_c.d", "a-b_c.d", 1},
+        {"[1-2]n", "1n", 2},
+        {"n[0-2147483646]", "n0", INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char first[64];
+        int n_hosts;
+        assert_true(lksi_hostlist_read(cases[i].list, first, sizeof first, &n_hosts));
+        assert_string_equal(first, cases[i].first);
+        assert_int_equal(n_hosts, cases[i].n_hosts);
+    }
+}
+
+static void malformed_host_lists_are_refused(void **state) {
+    (void)state;
+    static const char *const wrong[] = {
+        "",
+        ",",
+        "n1,",
+        ",n1",
+        "n[",
+        "n]",
+        "n[]",
+        "n[1",
+        "n[1-",
+        "n[1-]",
+        "n[-1]",
+        "n[3-1]",
+        "n[1,]",
+        "n[1-2-3]",
+        "n[a]",
+        "n[1]]",
+        "n[[1]]",
+        "n1 n2",
+        "n/1",
+        "n[1x2]",
+        "n1,n[2-",
+        "n[1-2][",
+        "n[1- 2]",
+        "n[99999999999]",
+        "n[0-2147483647]",
+        "n[1-65536]m[1-65536]",
+    };
+    char first[64];
+    int n_hosts;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        if (lksi_hostlist_read(wrong[i], first, sizeof first, &n_hosts)) fail_msg("'%s' was accepted", wrong[i]);
+    assert_true(lksi_hostlist_read("abcdefg", first, 8, &n_hosts)); /* fits with its NUL */
+    assert_false(lksi_hostlist_read("abcdefgh", first, 8, &n_hosts));
+    assert_false(lksi_hostlist_read("abcde[100]", first, 8, &n_hosts));
+    assert_true(lksi_hostlist_read("a,bcdefghijkl", first, 8, &n_hosts)); /* only the first is kept */
+}
+
+static void counts_per_node_are_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *list;
+        int index, count, n_counts, sum;
+    } cases[] = {
+        {"2", 0, 2, 1, 2},       {"2(x3),1", 0, 2, 4, 7},    {"2(x3),1", 2, 2, 4, 7},
+        {"2(x3),1", 3, 1, 4, 7}, {"4,3(x2),4", 3, 4, 4, 14}, {"1(x1024)", 1023, 1, 1024, 1024},
+    };
+    static const char *const wrong[] = {"",     ",",   "2,", "2(",   "2(x",      "2(x3",   "2(x0)", "0",
+                                        "2(3)", "2x3", "-1", "1025", "1(x1025)", "2(x3),", "2 ,1",  "600,600"};
+    int count, n_counts, sum;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_true(lksi_counts_read(cases[i].list, cases[i].index, &count, &n_counts, &sum));
+        assert_int_equal(count, cases[i].count);
+        assert_int_equal(n_counts, cases[i].n_counts);
+        assert_int_equal(sum, cases[i].sum);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        if (lksi_counts_read(wrong[i], 0, &count, &n_counts, &sum)) fail_msg("'%s' was accepted", wrong[i]);
+    assert_false(lksi_counts_read("2(x3),1", 4, &count, &n_counts, &sum));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_are_who_their_launcher_says),
+        cmocka_unit_test(the_first_whole_source_decides),
+        cmocka_unit_test(what_is_missing_or_wrong_is_named),
+        cmocka_unit_test(the_jobs_key_comes_from_its_variable_first),
+        cmocka_unit_test(the_first_host_of_a_list_is_found),
+        cmocka_unit_test(malformed_host_lists_are_refused),
+        cmocka_unit_test(counts_per_node_are_read),
+    };
+    return run_group(tests);
+}

@@ -1,0 +1,331 @@
+/* labels: no-asan no-tsan */
+/* comm/: under mpirun. Without arguments this program is the test and starts itself under each MPI that is here; with a
+ * name it is a rank, and does what the name says. */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
+#include "test.h"
+
+#include "comm/collective/native.h"
+#include "comm/transport/mpi/mpi.h"
+
+#include "suite.h"
+
+#include <dlfcn.h>
+
+/* --- ranks --- */
+
+static int conformance(int rank, int size, void *argument) {
+    static const rank_function suite[] = {payloads_are_exchanged,     rows_of_small_calls_agree, barriers_hold,
+                                          symmetric_copies_are_found, mixed_buffers_agree,       operations_agree};
+    for (size_t i = 0; i < sizeof suite / sizeof suite[0]; i++) MUST(suite[i](rank, size, argument) == 0);
+    return 0;
+}
+
+/* Also where MPI's counts would be so short that every call is cut into many. */
+static int native(int rank, int size, void *argument) {
+    (void)rank, (void)argument;
+    static const size_t most[] = {2147483647, 5003};
+    lks_group *world;
+    memory m;
+    MUST_OK(lks_init(&world, NULL));
+    MUST(acquire(world, &m) == 0);
+    stepper s = {.state = (uint64_t)size};
+    for (size_t k = 0; k < sizeof most / sizeof most[0]; k++)
+        for (int i = 1; lksi_operation_at(i) != NULL; i++) {
+            lksi_native_most = most[k];
+            if (lksi_operation_at(i)->has_counts && k > 0) continue;
+            MUST(check_algorithm(world, &m, lksi_operation_at(i), "native", &s) == 0);
+        }
+    MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "native"}));
+    release(&m);
+    return leave(world);
+}
+
+static int what_mpi_lacks_is_refused(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    const lks_collective_options options = {.algorithm = "native"};
+    lks_group *world;
+    uint16_t half = 0;
+    float value = 1, sum;
+    MUST_OK(lks_init(&world, NULL));
+    MUST(lks_all_reduce(world, &half, &half, 1, LKS_BF16, LKS_SUM, &options) == LKS_ERR_ARGUMENT);
+    MUST_SAY("all_reduce: native: MPI has no reductions of f16 and bf16");
+    MUST(lks_all_reduce(world, &value, &sum, 1, LKS_F32, LKS_MIN, &options) == LKS_ERR_ARGUMENT);
+    MUST_SAY("all_reduce: native: MPI's min and max of floats may lose a NaN");
+    MUST_OK(lks_all_reduce(world, &value, &sum, 1, LKS_F32, LKS_SUM, NULL));
+    MUST(strcmp(lksi_group_last_algorithm(world), "native") != 0);
+    return leave(world);
+}
+
+/* Groups that have ranks in common are used at once, by workers and by the caller. */
+static int subgroups(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world, *part, *reversed;
+    lks_work *works[3];
+    lks_collective_options options = {.algorithm = "native"};
+    int32_t one = 1, n_all = 0, n_part = 0, sum_reversed = 0, last = -1;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_group_split(world, rank % 2, 0, &part));
+    MUST_OK(lks_group_split(world, 0, -rank, &reversed));
+    MUST(lks_group_rank(reversed) == size - 1 - rank);
+    for (int i = 0; i < 20; i++) {
+        options.work = &works[0];
+        MUST_OK(lks_all_reduce(part, &one, &n_part, 1, LKS_I32, LKS_SUM, &options));
+        options.work = &works[1];
+        MUST_OK(lks_all_reduce(reversed, &rank, &sum_reversed, 1, LKS_I32, LKS_SUM, &options));
+        options.work = NULL;
+        MUST_OK(lks_all_reduce(world, &one, &n_all, 1, LKS_I32, LKS_SUM, &options));
+        if (rank == size - 1) last = i; /* rank 0 of the reversed */
+        options.work = &works[2];
+        MUST_OK(lks_broadcast(reversed, &last, 1, LKS_I32, 0, &options));
+        for (int k = 0; k < 3; k++) MUST_OK(lks_work_wait(works[k]));
+        MUST(n_all == size && n_part == (size + 1 - rank % 2) / 2);
+        MUST(sum_reversed == size * (size - 1) / 2 && last == i);
+    }
+    lks_group_destroy(part);
+    lks_group_destroy(reversed);
+    return leave(world);
+}
+
+/* Messages longer than what is under way at once, all ways at once, some of which nobody takes. */
+static int messages(int rank, int size, void *argument) {
+    (void)argument;
+    enum { COUNT = 300001, TAG = 7 };
+    lks_group *world;
+    lks_work *works[MAX_TEST_RANKS];
+    int32_t *sent = lksi_alloc_array(COUNT, 4), *got = lksi_alloc_array(COUNT, 4), unwanted = rank;
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 0; i < COUNT; i++) sent[i] = rank + i;
+    for (int to = 0; to < size; to++) MUST_OK(lks_isend(world, sent, COUNT, LKS_I32, to, TAG, &works[to]));
+    for (int i = 0; i < size; i++) {
+        lks_received received;
+        MUST_OK(lks_recv(world, got, COUNT, LKS_I32, LKS_ANY_SOURCE, TAG, &received));
+        for (int k = 0; k < COUNT; k++) MUST(got[k] == received.from + k);
+    }
+    for (int to = 0; to < size; to++) MUST_OK(lks_work_wait(works[to]));
+    MUST_OK(lks_send(world, &unwanted, 1, LKS_I32, (rank + 1) % size, TAG));
+    lksi_free(sent);
+    lksi_free(got);
+    return leave(world);
+}
+
+/* After an error MPI is not finalised, and mpirun has its own verdict on that: so a rank says that all is well. */
+static int survive(lks_group *world, int rank) {
+    lks_group_destroy(world);
+    printf("survivor %d\n", rank);
+    fflush(stdout);
+    return 0;
+}
+
+static int mismatch(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t data[8] = {0};
+    MUST_OK(lks_init(&world, NULL));
+    size_t count = rank == 1 ? 6 : 5;
+    lks_status status =
+        lks_all_reduce(world, data, data, count, LKS_I32, LKS_SUM, &(lks_collective_options){.algorithm = "native"});
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("all_reduce(count 5, i32, sum, algorithm native)");
+    MUST_SAY("rank 1 called all_reduce(count 6, i32, sum, algorithm native)");
+    return survive(world, rank);
+}
+
+/* The survivors are to say who it was. */
+static int loss(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    float data[5000] = {0};
+    lks_status status = LKS_OK;
+    signal(SIGUSR1, SIG_IGN); /* by which MPICH's launcher tells of a dead rank */
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    for (int i = 0; status == LKS_OK; i++) {
+        if (rank == 1 && i == 20) raise(SIGKILL);
+        const char *algorithm = i % 2 == 0 ? "native" : "ring";
+        status = lks_all_reduce(world, data, data, 5000, LKS_F32, LKS_SUM,
+                                &(lks_collective_options){.algorithm = algorithm});
+    }
+    MUST(status == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host ");
+    MUST_SAY("was lost");
+    return survive(world, rank);
+}
+
+/* A program that has initialised MPI itself. Here without its header: the two functions are alike in both MPIs. */
+static int own_mpi(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { THREAD_MULTIPLE = 3 };
+    int (*init_thread)(int *, char ***, int, int *), (*finalize)(void);
+    lks_group *world;
+    char path[LKSI_MPI_PATH_NBYTES], version[LKSI_MPI_VERSION_NBYTES];
+    int level, one = 1, n = 0;
+    MUST(lksi_mpi_find(getenv("OMPI_COMM_WORLD_RANK") != NULL ? "openmpi" : "mpich", path, version));
+    MUST(dlopen(path, RTLD_NOW | RTLD_GLOBAL) != NULL);
+    *(void **)&init_thread = dlsym(RTLD_DEFAULT, "MPI_Init_thread");
+    *(void **)&finalize = dlsym(RTLD_DEFAULT, "MPI_Finalize");
+    MUST(init_thread(NULL, NULL, THREAD_MULTIPLE, &level) == 0 && level == THREAD_MULTIPLE);
+    MUST_OK(lks_init(&world, NULL));
+    MUST(!lksi_mpi_facts_get()->is_ours && lksi_mpi_facts_get()->rank == rank);
+    MUST_OK(lks_all_reduce(world, &one, &n, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.algorithm = "native"}));
+    MUST(n == size);
+    MUST(leave(world) == 0);
+    MUST(finalize() == 0);
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    rank_function function;
+} parts[] = {{"conformance", conformance},
+             {"native", native},
+             {"refusals", what_mpi_lacks_is_refused},
+             {"subgroups", subgroups},
+             {"messages", messages},
+             {"mismatch", mismatch},
+             {"loss", loss},
+             {"own_mpi", own_mpi}};
+
+static int number(const char *first, const char *second) {
+    const char *text = getenv(first) != NULL ? getenv(first) : getenv(second);
+    return text != NULL ? (int)strtol(text, NULL, 10) : 0;
+}
+
+static int be_a_rank(const char *name) {
+    int rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK"), size = number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (strcmp(parts[i].name, name) != 0) continue;
+        int line = parts[i].function(rank, size, NULL);
+        if (line == 0 && lks_memory_nbytes() != 0 && strcmp(name, "loss") != 0) {
+            fprintf(stderr, "rank %d still holds %lld bytes\n", rank, (long long)lks_memory_nbytes());
+            line = 1;
+        }
+        return line == 0 ? 0 : 1;
+    }
+    fprintf(stderr, "there is no part '%s'\n", name);
+    return 2;
+}
+
+/* --- the test --- */
+
+static const char *self;
+
+static bool has_mpi(const char *family) {
+    char command[128], path[LKSI_MPI_PATH_NBYTES], version[LKSI_MPI_VERSION_NBYTES];
+    snprintf(command, sizeof command, "command -v mpirun.%s >/dev/null", family);
+    return system(command) == 0 && lksi_mpi_find(family, path, version);
+}
+
+/* What the ranks print, and mpirun's exit status. */
+static int start(const char *family, const char *options, int n_ranks, const char *name, char *output,
+                 size_t output_nbytes) {
+    char command[512];
+    snprintf(command, sizeof command, "timeout 120 mpirun.%s %s -np %d %s %s 2>&1", family, options, n_ranks, self,
+             name);
+    FILE *pipe = popen(command, "re");
+    if (pipe == NULL) return -1;
+    size_t n = fread(output, 1, output_nbytes - 1, pipe);
+    output[n] = '\0';
+    int state = pclose(pipe);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+}
+
+static void under_every_mpi(const char *transport, int n_ranks, const char *name) {
+    const char *family;
+    int n_found = 0;
+    setenv("LOCKSTEP_TRANSPORT", transport, 1);
+    for (int i = 0; (family = lksi_mpi_family(i)) != NULL; i++) {
+        char output[4096];
+        if (!has_mpi(family)) continue;
+        n_found++;
+        int status = start(family, "", n_ranks, name, output, sizeof output);
+        if (status != 0) fail_msg("%s, %d ranks, %s over %s: %d\n%s", family, n_ranks, name, transport, status, output);
+    }
+    unsetenv("LOCKSTEP_TRANSPORT");
+    if (n_found == 0) skip();
+}
+
+static int count(const char *text, const char *part) {
+    int n = 0;
+    for (; (text = strstr(text, part)) != NULL; text++) n++;
+    return n;
+}
+
+/* Under mpirun as it lets ranks live on when one has ended badly: so many of 3 ranks say that they have survived. */
+static void survives_under_every_mpi(const char *name, int n_survivors) {
+    static const char *const families[][2] = {{"openmpi", "--enable-recovery"}, {"mpich", "-disable-auto-cleanup"}};
+    static const char *const transports[] = {"mpi", "auto"};
+    int n_found = 0;
+    for (int i = 0; i < 4; i++) {
+        char output[4096];
+        const char *const *family = families[i / 2];
+        if (!has_mpi(family[0])) continue;
+        n_found++;
+        setenv("LOCKSTEP_TRANSPORT", transports[i % 2], 1);
+        (void)start(family[0], family[1], 3, name, output, sizeof output);
+        unsetenv("LOCKSTEP_TRANSPORT");
+        if (count(output, "survivor") != n_survivors)
+            fail_msg("%s over %s, %s: %s", family[0], transports[i % 2], name, output);
+    }
+    if (n_found == 0) skip();
+}
+
+static void operations_agree_over_mpi(void **state) {
+    (void)state;
+    under_every_mpi("mpi", 2, "conformance");
+    under_every_mpi("mpi", 4, "conformance");
+}
+
+static void mpi_s_own_collectives_agree(void **state) {
+    (void)state;
+    under_every_mpi("mpi", 3, "native");
+    under_every_mpi("auto", 2, "native");
+}
+
+static void what_mpi_lacks_is_refused_by_name(void **state) {
+    (void)state;
+    under_every_mpi("auto", 2, "refusals");
+}
+
+static void subgroups_work_over_mpi(void **state) {
+    (void)state;
+    under_every_mpi("mpi", 4, "subgroups");
+    under_every_mpi("auto", 4, "subgroups");
+}
+
+static void long_messages_and_unwanted_ones_go_over_mpi(void **state) {
+    (void)state;
+    under_every_mpi("mpi", 3, "messages");
+}
+
+static void calls_that_differ_are_named_before_mpi_gets_them(void **state) {
+    (void)state;
+    survives_under_every_mpi("mismatch", 3);
+}
+
+static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
+    (void)state;
+    under_every_mpi("mpi", 2, "own_mpi");
+}
+
+static void a_killed_rank_is_named(void **state) {
+    (void)state;
+    survives_under_every_mpi("loss", 2);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) return be_a_rank(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_mpi_lacks_is_refused_by_name),
+        cmocka_unit_test(calls_that_differ_are_named_before_mpi_gets_them),
+        cmocka_unit_test(subgroups_work_over_mpi),
+        cmocka_unit_test(long_messages_and_unwanted_ones_go_over_mpi),
+        cmocka_unit_test(mpi_of_the_program_is_used_and_left_to_it),
+        cmocka_unit_test(a_killed_rank_is_named),
+        cmocka_unit_test(mpi_s_own_collectives_agree),
+        cmocka_unit_test(operations_agree_over_mpi),
+    };
+    self = argv[0];
+    setenv("LOCKSTEP_MPI_MODULE", LKSI_BUILD_DIR, 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    return run_group(tests);
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# labels: no-asan
+# Ranks that MPI's launchers start and that are told where to meet: who they are, and the same bits as elsewhere, by
+# examples/launch/. Usage: test_launchers.sh BUILD_DIR. Without Debian's openmpi-bin or mpich it says what it skipped.
+set -u
+# shellcheck source=tests/system/common.sh
+. tests/system/common.sh
+out_has() { grep -qE -- "$1" "$work/out"; }
+same_as_run() { same "$(value "$work/$1.json" params_sha256)" "$(value "$work/run.json" params_sha256)"; }
+unset LOCKSTEP_JOB_KEY
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((15000 + $$ % 5000))
+
+n_launchers=0
+for launcher in openmpi mpich; do
+  command -v mpirun.$launcher >/dev/null || { echo "note: no mpirun.$launcher (Debian: openmpi-bin, mpich)"; continue; }
+  n_launchers=$((n_launchers + 1))
+  run mpirun.$launcher -np 2 "$build/examples/hello"
+  check "under mpirun.$launcher ranks are who it says" eval '[ "$status" = 0 ] && out_has "rank 1 of 2 .*local rank 1 of 2, transport shm"'
+done
+[ $n_launchers -gt 0 ] || { echo "skipped: no mpirun on this machine (Debian: openmpi-bin, mpich)"; exit 77; }
+
+if ! found=$(tools/find-data); then
+  echo "note: no data set in MNIST's format on this machine; what trains on it is left out"
+elif command -v mpirun.openmpi >/dev/null; then
+  read -r _ directory <<<"$found"
+  steps=(--data "$directory" --steps 30 --grains 4)
+  build=$(cd "$build" && pwd)
+  run "$lockstep" run -n 2 "$build/examples/mnist" "${steps[@]}" --summary "$work/run.json"
+  check "two ranks of lockstep run, to compare with" [ "$status" = 0 ]
+  # As users call it, where MPI can say where ranks meet.
+  [ ! -f "$build/lockstep-mpi-openmpi.so" ] || unset MASTER_ADDR MASTER_PORT
+  run mpirun.openmpi --hostfile examples/launch/hosts -np 4 examples/launch/run_training.sh "$build/examples/mnist" \
+    "${steps[@]}" --summary "$work/mpirun.json"
+  check "examples/launch/ under mpirun gives the same bits" eval '[ "$status" = 0 ] && same_as_run mpirun && same "$(value "$work/mpirun.json" world_size)" 4'
+fi
+
+[ $n_failed = 0 ] && echo "launchers: ok"
+exit $((n_failed > 0))
