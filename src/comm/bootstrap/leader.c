@@ -73,8 +73,8 @@ static void refuse(int connection, lks_status status) {
     (void)lksi_error(status, "%s", verdict.text);
 }
 
-/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only whether
- * they are all on one host is something to agree on. */
+/* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only
+ * whether they are all on one host is something to agree on. */
 static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     int local_size = m->is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
