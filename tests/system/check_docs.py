@@ -12,8 +12,8 @@ import sys
 
 PAGES = sorted(glob.glob("docs/*.md") + glob.glob("docs/decisions/*.md")) + ["README.md", "CONTRIBUTING.md"]
 USER_PAGES = ("docs/launching.md", "docs/exercises.md", "docs/from-pytorch.md")
-# Flags of other programs that stand in our tables: of srun, salloc and sbatch, mpirun, Docker, pip-less PyTorch scripts.
-FOREIGN_FLAGS = {"--exact", "--kill-on-bad-exit", "--shm-size", "--redirects", "--tee", "--standalone", "--network"}
+# Flags of other programs that our sentences and tables name: Slurm's, Docker's, torchrun's.
+FOREIGN_FLAGS = {"--exact", "--ntasks-per-node", "--shm-size", "--redirects", "--tee", "--standalone"}
 findings = []
 
 
