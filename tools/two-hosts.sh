@@ -1,7 +1,7 @@
 # Several hosts on one machine: network namespaces, each joined by a veth link that tc tbf holds to a rate to a bridge in
-# a namespace of its own. Sourced, not run; needs root and iproute2. Namespaces share no abstract sockets, so that only
-# ranks of one "host" can share memory. The link's burst holds a packet of 64 KiB, the largest that TCP hands to a network
-# card: of a smaller one the kernel would spend the time to cut them, which a card does itself.
+# a namespace of its own. Sourced, not run; needs root and iproute2. A link's burst holds a packet of 64 KiB, the largest
+# that TCP hands to a network card: of a smaller one the kernel would spend the time to cut them, which a card does itself.
+# Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
 # shellcheck shell=bash
 hosts=()               # the namespaces; the i-th is 10.77.0.(i+1), and host-a, host-b, ... by name
 hosts_switch=lks-$$-sw # where the bridge is

@@ -1,4 +1,4 @@
-/* lockstep run: ranks on this machine. */
+/* lockstep run: ranks on this machine, or on several. */
 #include "cli/run.h"
 #include "cli/cli.h"
 #include "launch/agent.h"
@@ -10,29 +10,52 @@
 static const char help_text[] =
     "usage: lockstep run -n N [OPTIONS] PROGRAM [ARGUMENTS]\n"
     "\n"
-    "Runs PROGRAM as N ranks on this machine and ends as the first of them that fails does.\n"
+    "Runs PROGRAM as N ranks, on this machine or on several, and ends as the first of them that fails does.\n"
     "\n"
-    "  -n N              number of ranks\n"
+    "  -n N              number of ranks; with --nnodes on this host, with --hosts on all of them\n"
     "  --threads         ranks are threads of one process; PROGRAM hands its rank function to lks_main\n"
     "  --prefix          each line of output begins with the rank that wrote it: [0] ...\n"
     "  --log-dir DIR     output goes to DIR/rank-N.log, and to the terminal only with --prefix\n"
     "  --timeout SECONDS end all ranks that still run then; the exit status is 124\n"
     "  --grace SECONDS   how long survivors of a failure have to report it before they are ended (5), and all ranks\n"
     "                    to end in order after a signal (30)\n"
-    "  --bind            rank i runs on the i-th allowed CPU, modulo their number\n"
-    "  --max-restarts R  after the loss of a rank start all ranks again, up to R times; they go on from their last\n"
-    "                    checkpoint, as LOCKSTEP_GENERATION, 1 for the first restart, tells them to\n"
+    "  --bind            rank i of a host runs on the i-th allowed CPU, modulo their number\n"
+    "\n"
+    "To go on after a loss:\n"
+    "  --max-restarts R  start all ranks again, up to R times; they go on from their last checkpoint, as\n"
+    "                    LOCKSTEP_GENERATION, 1 for the first restart, tells them to\n"
     "  --min-ranks M     the fewest ranks to go on with where a host is gone (as many as at first)\n"
     "  --grains G        only numbers of ranks that divide G; the ranks find it as LOCKSTEP_GRAINS\n"
     "\n"
-    "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCKSTEP_JOB_KEY in\n"
-    "its environment, and OMP_NUM_THREADS=1 unless it is set. Rank 0 reads standard input unless that is a terminal.\n"
+    "Several hosts, each of which starts the same command:\n"
+    "  --nnodes N        how many; -n ranks on each\n"
+    "  --node-rank I     which of them this is, from 0\n"
+    "  --master-addr A   a name or address of node 0 that the others reach\n"
+    "  --master-port P   where it listens (29400)\n"
+    "LOCKSTEP_JOB_KEY has to be set to the same secret on all of them.\n"
+    "\n"
+    "Several hosts that are started from here, by ssh:\n"
+    "  --hosts FILE      a host a line, with slots=N (1) or max_slots=N, as for Open MPI; without -n all slots\n"
+    "  --ssh COMMAND     in place of ssh -o BatchMode=yes; called with the host and one more word, a command\n"
+    "  -x NAME           ranks find the variable NAME as it is here, as they do LOCKSTEP_* and OMP_NUM_THREADS\n"
+    "  --master-addr A   of this machine, where the hosts reach it (found out by the first of them)\n"
+    "The same PROGRAM and lockstep are expected in the same place there. Ranks have no standard input.\n"
+    "\n"
+    "  --join-timeout SECONDS       how long to wait for all hosts (300)\n"
+    "  --heartbeat-timeout SECONDS  a host that is silent for so long is lost (10)\n"
+    "The host with node 0, or where --hosts was given, is the head: without it the run is over everywhere. One that "
+    "is\n"
+    "lost and comes back takes part again: the ranks are told to end by SIGTERM, and more of them follow.\n"
+    "\n"
+    "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_GENERATION "
+    "and\n"
+    "LOCKSTEP_JOB_KEY in its environment, and OMP_NUM_THREADS=1 unless it is set. On one host rank 0 reads standard\n"
+    "input unless that is a terminal.\n"
     "SIGINT, SIGTERM and SIGHUP are forwarded to the ranks; a second one kills them. After them, after the timeout, "
     "and\n"
     "after a rank that exits with 2 (its command line is wrong) nothing is started again.\n"
-    "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 2 for a wrong option, 126 "
-    "or\n"
-    "127 for a PROGRAM that cannot be started.\n";
+    "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 2 for a wrong option, 126\n"
+    "or 127 for a PROGRAM that cannot be started.\n";
 
 int lksi_run_refuse(const char *format, ...) {
     va_list arguments;
@@ -150,5 +173,7 @@ static int run(int argc, char **argv) {
     return exit_status;
 }
 
-const lksi_command lksi_command_run = {
-    .name = "run", .summary = "start a program as several ranks on this machine", .help = help_text, .run = run};
+const lksi_command lksi_command_run = {.name = "run",
+                                       .summary = "start a program as several ranks, here or on several hosts",
+                                       .help = help_text,
+                                       .run = run};

@@ -139,7 +139,7 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
         *world = group;
         return LKS_OK;
     }
-    lksi_mpi_give_up();
+    if (status != LKS_ERR_ARGUMENT) lksi_mpi_give_up(); /* wrong arguments leave everything as it was */
     lks_group_destroy(group);
     return status;
 }

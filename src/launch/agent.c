@@ -102,6 +102,7 @@ static void run_ranks(agent *a, const lksi_message *start) {
     snprintf(a->environment.master_port, sizeof a->environment.master_port, "%d", (int)start->number);
     a->generation = job.generation = start->generation;
     job.first_rank = start->first_rank, job.n_ranks = start->n_ranks, job.world_size = start->world_size;
+    job.timeout_ms = 0; /* the head has an eye on it */
     job.environment = &a->environment, job.signals = &a->signals, job.outside = &outside;
     job.report = send_failure, job.report_argument = a;
     lks_status status = lksi_supervise(&job, &end);

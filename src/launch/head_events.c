@@ -264,8 +264,11 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
     snprintf(lost.text, sizeof lost.text, "%.200s was lost: it %.90s", node->name, why);
     if (had_ranks) {
         const size_t used = strlen(lost.text);
-        snprintf(lost.text + used, sizeof lost.text - used, " (ranks %d to %d)", node->first_rank,
-                 node->first_rank + node->n_ranks - 1);
+        const int last_rank = node->first_rank + node->n_ranks - 1;
+        if (node->n_ranks == 1)
+            snprintf(lost.text + used, sizeof lost.text - used, " (rank %d)", last_rank);
+        else
+            snprintf(lost.text + used, sizeof lost.text - used, " (ranks %d to %d)", node->first_rank, last_rank);
         fail(head, &lost);
     } else if (head->phase != LKSI_OVER) {
         note(head, lost.text);
@@ -306,7 +309,7 @@ static void grow_if_possible(lksi_head *head) {
 
 /* A host that was lost may be there again. */
 static void retry_lost_hosts(lksi_head *head) {
-    if (head->phase != LKSI_RUNNING || head->signal != 0) return;
+    if ((head->phase != LKSI_RUNNING && head->phase != LKSI_GATHERING) || head->signal != 0) return;
     for (int i = 0; i < head->n_nodes; i++) {
         lksi_node *node = &head->nodes[i];
         if (is_here(node) || !node->is_started_here || lksi_now_ns() < node->retry_at_ns) continue;

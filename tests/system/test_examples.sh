@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The examples that need no data: collectives_by_hand, race, own_data_parallel and the two matrix products.
+# The examples that need no data: collectives_by_hand, race, own_data_parallel, the two matrix products, ping_pong, replicas
+# and fake_world.
 # Usage: test_examples.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
 build=$1
@@ -79,5 +80,27 @@ for program in matmul_rows matmul_reduction; do
   check "$program as processes" eval "status_is 0 && out_has '\| right$'"
   run "$lockstep" run -n 2 "$examples/$program" --k none
   check "$program refuses a size that is no number" eval "status_is 2 && err_has \"'none'\""
+done
+
+# --- a message there and back, replicas that differ, a world inside one program ---
+for mode in "" --threads; do
+  run "$lockstep" run -n 3 $mode "$examples/ping_pong"
+  check "ping_pong times seven sizes ${mode:-as processes}" \
+    eval 'status_is 0 && [ "$(grep -cE "^ *[0-9]+ +[0-9.]+$" "$work/out")" = 7 ] && out_has "^latency [0-9.]+ us, bandwidth [0-9.]+ GB/s$"'
+  run "$lockstep" run -n 3 $mode "$examples/replicas"
+  check "replicas that differ are named, those that do not are equal ${mode:-as processes}" \
+    eval 'status_is 0 && out_has "drew its own: replicas differ: .* of rank 1 " && out_has "broadcast: all replicas are equal" &&
+          out_has "last rank: replicas differ: .*fc2.bias. of rank 2 "'
+done
+for program in ping_pong replicas; do
+  run "$examples/$program"
+  check "$program says that one rank is too few" eval "status_is 1 && err_has 'lockstep run -n'"
+done
+run "$examples/fake_world"
+check "fake_world: processes have memory of their own, threads share theirs" \
+  eval 'status_is 0 && out_has "^4 processes .* what 0 of them" && out_has "^4 threads .* what 4 of them"'
+for program in ping_pong fake_world; do
+  run "$examples/$program" --loud
+  check "$program names an unknown argument" eval "status_is 2 && err_has \"'--loud'\""
 done
 exit $((n_failed > 0))

@@ -33,7 +33,7 @@ typedef struct lksi_interest {
 /* Byte streams to and from ranks of other hosts, one per context, pair and direction. A context is used by one thread
  * at a time, the two contexts of a group maybe by two. */
 typedef struct lksi_remote {
-    const char *name; /* "tcp" */
+    const char *name; /* "tcp", "mpi" */
     /* As many bytes of `parts` as go without waiting; *n_written 0: none now. LKS_ERR_PEER where the connection ended.
      */
     lks_status (*write_some)(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,

@@ -9,7 +9,6 @@ enum { LKSI_MAX_INTERFACES = 31, LKSI_INTERFACE_NBYTES = 46 };
 /* Fixed layout: it travels. */
 typedef struct lksi_interfaces {
     int32_t n;
-    int32_t unused;
     char addresses[LKSI_MAX_INTERFACES][LKSI_INTERFACE_NBYTES];
 } lksi_interfaces;
 
