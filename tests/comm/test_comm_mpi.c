@@ -116,14 +116,16 @@ static int survive(lks_group *world, int rank) {
     return 0;
 }
 
+/* A rank that is late may hear of it while it still joins: then that is its error. */
 static int mismatch(int rank, int size, void *argument) {
     (void)size, (void)argument;
-    lks_group *world;
+    lks_group *world = NULL;
     int32_t data[8] = {0};
-    MUST_OK(lks_init(&world, NULL));
     size_t count = rank == 1 ? 6 : 5;
-    lks_status status =
-        lks_all_reduce(world, data, data, count, LKS_I32, LKS_SUM, &(lks_collective_options){.algorithm = "native"});
+    lks_status status = lks_init(&world, NULL);
+    if (status == LKS_OK)
+        status = lks_all_reduce(world, data, data, count, LKS_I32, LKS_SUM,
+                                &(lks_collective_options){.algorithm = "native"});
     MUST(status == LKS_ERR_MISMATCH);
     MUST_SAY("all_reduce(count 5, i32, sum, algorithm native)");
     MUST_SAY("rank 1 called all_reduce(count 6, i32, sum, algorithm native)");
