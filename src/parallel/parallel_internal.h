@@ -31,6 +31,8 @@ typedef struct lksi_replica {
 lksi_replica *lksi_store_replica(const lks_store *store);
 /* How a store's ranks share the work; a plain store's is bucketed. */
 lks_strategy lksi_store_strategy(const lks_store *store);
+/* The group that a store was made in; NULL for a plain one. */
+lks_group *lksi_store_group(const lks_store *store);
 /* The bucket size that was asked for; 0: none. */
 size_t lksi_store_bucket_nbytes(const lks_store *store);
 /* How its gradients are compressed; a plain store's are not. */
@@ -63,7 +65,7 @@ struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
     lks_optimizer rule;
-    int64_t step;
+    int64_t step; /* steps that have updated, the one under way included from its update on */
     lks_strategy strategy;
     lksi_bucket *buckets; /* in the order of the flat arrays, which is that in which gradients become final */
     size_t n_buckets;
@@ -99,8 +101,10 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *
                        size_t begin, size_t count, const void *gradient);
 /* What ranks must agree on before a step: its number and learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
-/* Adds the ranks' sums in canonical order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
+/* Adds the ranks' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
+/* LKS_ERR_ARGUMENT, with this rank's number, where its number of samples is none. */
+lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
 /* sums += mine */
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
 
