@@ -72,8 +72,8 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); with check_gradients a gradient (step,
  * rank and parameter), or where the optimizer clips the norm: on all ranks, nothing was updated, and the group lives
  * on, but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
- * check_every the replicas differ, or where batches are not parts of one or not cut in the trainer's grains;
- * LKS_ERR_ARGUMENT: a label outside C. */
+ * check_every the replicas differ, or, before anything is updated, where batches are not parts of one or not cut in the
+ * trainer's grains; LKS_ERR_ARGUMENT: a label outside C. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number

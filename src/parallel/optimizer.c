@@ -91,6 +91,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     created->store = store;
     created->strategy = lksi_store_strategy(store);
     created->rule = *rule;
+    created->n_expected = -1;
     lks_status status = prepare(created);
     if (status != LKS_OK)
         (void)lksi_group_fail(group, status);
@@ -193,9 +194,17 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
     *all = add_up_tree(optimizer->sums, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* given by no rank */
     if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
+    if (optimizer->n_expected >= 0 && all->n_samples != (double)optimizer->n_expected)
+        return lksi_error(LKS_ERR_MISMATCH,
+                          "step %lld: the ranks brought %.15g labels together, rank %d expects %lld: their loaders "
+                          "differ; nothing was updated",
+                          (long long)optimizer->step + 1, all->n_samples, lks_group_rank(optimizer->group),
+                          (long long)optimizer->n_expected);
     optimizer->mean_scale = 1.0 / all->n_samples;
     return LKS_OK;
 }
+
+void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples) { optimizer->n_expected = n_samples; }
 
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer) {
     uint64_t hash = lksi_hash64(LKSI_HASH_START, &optimizer->step, sizeof optimizer->step);
@@ -230,6 +239,7 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
     lks_status status = optimizer->strategy == LKS_STRATEGY_SHARED ? lksi_step_shared_replica(optimizer, &own, &sums)
                                                                    : lksi_step_buckets(optimizer, &own, &sums);
     lksi_pending_clear(optimizer);
+    optimizer->n_expected = -1;
     if (status == LKS_OK && all != NULL) *all = sums;
     return status;
 }

@@ -187,11 +187,16 @@ static int step_with_loaders_that_part(void *argument) {
     static const int32_t labels[2];
     lks_batch batch = {
         .features = features, .labels = labels, .count = 2, .global_count = 4, .n_labels = 2, .global_n_labels = 4};
+    char before[65], after[65];
     RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), before));
+    RANK_OK(lks_barrier(s.group, NULL));
     if (lks_group_rank(s.group) == 1) batch.count = batch.n_labels = 1;
     RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
     RANK_CHECK(strstr(lks_error_text(), "step 2: the ranks brought 3 labels together") != NULL);
-    RANK_CHECK(strstr(lks_error_text(), "their loaders differ") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "their loaders differ; nothing was updated") != NULL);
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), after));
+    RANK_CHECK(strcmp(before, after) == 0);
     destroy(&s);
     return 0;
 }
