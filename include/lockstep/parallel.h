@@ -42,7 +42,8 @@ typedef enum lks_strategy {
  * other bits than one that was not interrupted. It is a sum over samples, as gradients are here: a short last batch,
  * whose mean is over fewer samples, gives what was held back that much more weight. Averages of statistics (batch
  * norm's) are never compressed. A group of one rank has nothing to send: its sum is exact. Gradients that are not
- * finite come out not finite, and are not held back.
+ * finite come out not finite, and are not held back; where such a step is refused, what it held back of the others
+ * stays held back.
  *
  * Source: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
  * "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */
@@ -107,7 +108,9 @@ LKS_API lks_status lks_broadcast_parameters(lks_group *group, lks_store *store);
 typedef struct lks_distributed_optimizer lks_distributed_optimizer;
 
 /* The strategy is the store's; one that lks_store_create made is bucketed. `group` and `store` must outlive it.
- * Collective. Errors: LKS_ERR_ARGUMENT (a hyperparameter, named), LKS_ERR_MEMORY.
+ * Collective. Errors: LKS_ERR_ARGUMENT: a hyperparameter, named; another group than the one that
+ * lks_distributed_store_create was given; LKS_ERR_MISMATCH: ranks have other rules, or other parameters;
+ * LKS_ERR_MEMORY.
  */
 LKS_API lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group,
                                                     lks_store *store, const lks_optimizer *rule);
@@ -130,7 +133,9 @@ typedef struct lks_step_sums {
  * number of samples, which weights the mean, any two figures of this rank to be summed along, and whether it wants to
  * stop; `all` (may be NULL) receives the sums.
  * Collective. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
- * Errors: LKS_ERR_ARGUMENT where no rank has a sample; those of the group. After an error in the middle of an update
+ * Errors: LKS_ERR_ARGUMENT where no rank has a sample, or one a number of them that is negative or not finite (that
+ * rank is named); LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated,
+ * and the group lives on; those of the group. After an error in the middle of an update
  * the parameters are torn: reading them through the library gives LKS_ERR_TORN. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
@@ -140,17 +145,17 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
  * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
  * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
  * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
- * LKS_ERR_MEMORY.
+ * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite.
  */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
 
 /* From now on each backward pass of `program`, one of the store's, starts the reduction of a bucket as soon as its
  * gradients are final, on a thread of the optimizer's; the step waits for them. Between such a pass and its step the
- * group is that thread's, and the gradients are not to be read. Several programs may be attached; a rank that runs none
- * in a step just steps. Takes the program's lks_on_gradient. Not collective, and does nothing where there is nothing to
- * overlap: a shared replica, one rank.
- * Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. A second pass before the step: LKS_ERR_STATE. */
+ * group is that thread's (collectives of the caller's are LKS_ERR_STATE), and the gradients are not to be read. Several
+ * programs may be attached; a rank that runs none in a step just steps. Takes the program's lks_on_gradient. Not
+ * collective, and does nothing where there is nothing to overlap: a shared replica, one rank. Errors: LKS_ERR_MEMORY,
+ * LKS_ERR_SYSTEM. A second pass before the step: LKS_ERR_STATE. */
 LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);
 
 /* 1: backward passes start nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate puts aside.
@@ -181,9 +186,10 @@ typedef struct lks_option {
 } lks_option;
 
 /* Are all ranks about to do the same? Compares the ranks' options by name, in any order; names are unique. Collective;
- * costs a barrier where all is equal. lks_trainer does it by itself.
- * Errors: LKS_ERR_MISMATCH on all ranks, whose text is a table, one line per option that differs and one column per
- * kind of ranks. The group lives on. */
+ * costs a barrier where all is equal. lks_trainer does it by itself. Control characters are shown as '?'; of values
+ * that are too long for a column, where they begin to differ. Errors: LKS_ERR_MISMATCH on all ranks, whose text is a
+ * table, one line per option that differs and one column per kind of ranks. The group lives on. LKS_ERR_ARGUMENT: a
+ * negative number of options, LKS_ERR_PEER on the others. */
 LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
 
 /* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
@@ -207,7 +213,7 @@ LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
  * are then 0. */
 LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
-/* Compares all ranks' parameters by hash. Collective. The group lives on.
+/* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 

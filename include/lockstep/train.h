@@ -71,14 +71,16 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 
 /* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
  * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
- * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named), or with check_gradients a gradient (step,
- * rank and parameter, on all ranks; nothing was updated, and the group lives on); LKS_ERR_MISMATCH where with
- * check_every the replicas differ, or where batches are not parts of one or not cut in the trainer's grains;
- * LKS_ERR_ARGUMENT: a label outside C. */
+ * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); with check_gradients a gradient (step,
+ * rank and parameter), or where the optimizer clips the norm: on all ranks, nothing was updated, and the group lives
+ * on, but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
+ * check_every the replicas differ, or, before anything is updated, where batches are not parts of one or not cut in the
+ * trainer's grains; LKS_ERR_ARGUMENT: a label outside C. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
- * of ranks. Collective. */
+ * of ranks. Collective. Errors: LKS_ERR_ARGUMENT: no sample; LKS_ERR_SHAPE: samples of another size. They fail the
+ * group, for the other ranks may have been given another set. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
 /* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a
@@ -95,7 +97,7 @@ LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t
 /* The same over a text, whose labels are each token's next one: every one counts once. The model's features are (N,T)
  * i32; the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number
  * of ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective. Errors:
- * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text. */
+ * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text. They fail the group. */
 LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count,
                                              lks_metrics *metrics);
 
@@ -131,6 +133,8 @@ typedef struct lks_position {
 
 /* Everything that a run needs to go on to the same bits: weights, the optimizer's state ("optimizer.<name>.m", ".v"),
  * steps, position, seed, grains, rule ("trainer.counters", "trainer.rule"). Does not depend on the number of ranks.
+ * Not in it, and not compared: accumulate, compression, strategy and bucket size. The first two change the bits: a run
+ * that goes on with others than it began with ends with other bits.
  * Returns when the disk has it. Collective; rank 0 writes, and needs memory for all of it. Errors: LKS_ERR_ARGUMENT
  * where step is not in 0..steps_per_epoch, or epoch * steps_per_epoch + step is not the number of steps that the
  * trainer has made. */

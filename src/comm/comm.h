@@ -39,6 +39,9 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
 /* The calling thread is such a one from now on: it spins only where CPUs are left over, and leaves messages alone. */
 void lksi_work_become_worker(void);
 
+/* While it is lent, the group's collectives are for such a thread alone: on any other they are LKS_ERR_STATE. */
+void lksi_group_lend(lks_group *group, bool is_lent);
+
 /* --- the operations and their algorithms (used by cli/ and the tests) --- */
 
 typedef struct lksi_operation lksi_operation;

@@ -183,6 +183,7 @@ struct lks_group {
     uint64_t peek_word; /* what they try it on */
     int64_t timeout_ms;
     lks_order order;
+    atomic_bool is_lent; /* to a thread of parallel/'s */
 
     /* The first error. Both threads of a group may find one: the first to set is_failing writes the text, then status.
      * The text has room for LKSI_ABORT_TEXT_NBYTES and is made with the group: a failing group allocates nothing. */

@@ -54,7 +54,20 @@ lks_status lksi_group_refuse_dead(const lks_group *group) {
     return group->status == LKS_OK ? LKS_OK : lksi_error(group->status, "%s", group->error_text);
 }
 
+void lksi_group_lend(lks_group *group, bool is_lent) {
+    atomic_store_explicit(&group->is_lent, is_lent, memory_order_relaxed);
+}
+
+/* Two threads in one group's collectives would spoil what each holds of it. */
+static lks_status refuse_lent(const lks_group *group, const char *name) {
+    if (!atomic_load_explicit(&group->is_lent, memory_order_relaxed) || lksi_work_is_worker()) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE,
+                      "%s on rank %d between a backward pass and its step: gradients are being sent over this group",
+                      name, group->rank);
+}
+
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {
+    LKS_TRY(refuse_lent(group, name));
     group->progress = (lksi_progress){.name = name, .sequence = sequence, .timeout_ms = timeout_ms};
     return lksi_start(group, LKSI_CONTEXT_COLLECTIVE);
 }
@@ -89,6 +102,7 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
                           (long long)call->timeout_ms);
     LKS_TRY(lksi_call_validate(group, call));
     LKS_TRY(lksi_group_refuse_dead(group));
+    LKS_TRY(refuse_lent(group, call->operation->name));
     LKS_TRY(lksi_select(group, call, options->algorithm));
     group->selection.last = call->algorithm->name;
     call->sequence = ++group->counters.n_calls;
@@ -124,6 +138,7 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a payload of %zu bytes is over %d", operation, nbytes,
                           (int)LKSI_PAYLOAD_NBYTES);
     LKS_TRY(lksi_group_refuse_dead(group));
+    LKS_TRY(refuse_lent(group, operation));
     const lksi_operation described = {
         .name = operation,
         .algorithms = {{.run = exchange_lines, .is_segment = true, .run_remote = exchange_messages}}};

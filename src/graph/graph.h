@@ -70,8 +70,10 @@ size_t lksi_store_buffer_begin(const lks_store *store);
 /* The momentum of the buffer that element `offset` (>= buffer_begin) belongs to; *end: where that buffer ends. */
 double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t *end);
 size_t lksi_store_padded_count(const lks_store *store);
-/* Hash over where and how each tensor lies: equal on ranks whose flat arrays mean the same. */
+/* Hash over the tensors, where and how each lies: equal on ranks whose flat arrays mean the same. */
 uint64_t lksi_store_fingerprint(const lks_store *store);
+/* Hash over one tensor's name, type and shape. */
+uint64_t lksi_store_fingerprint_of(const lks_store *store, int index);
 void *lksi_store_values(const lks_store *store);
 void *lksi_store_gradients(const lks_store *store);
 /* Where tensor `index` lies in them: elements, the padding of its layout included. */

@@ -317,9 +317,19 @@ free_order:
     return status;
 }
 
+uint64_t lksi_store_fingerprint_of(const lks_store *store, int index) {
+    const lksi_slot *slot = &store->slots[index];
+    const lksi_tensor *tensor = &slot->node->outputs[0];
+    uint64_t hash = lksi_hash64(LKSI_HASH_START, slot->node->name, strlen(slot->node->name) + 1);
+    hash = lksi_hash64(hash, &tensor->type, sizeof tensor->type);
+    return lksi_hash64(hash, tensor->dims, (size_t)tensor->n_dims * sizeof *tensor->dims);
+}
+
 uint64_t lksi_store_fingerprint(const lks_store *store) {
     uint64_t hash = LKSI_HASH_START;
     for (int i = 0; i < store->n_slots; i++) {
+        uint64_t tensor = lksi_store_fingerprint_of(store, i);
+        hash = lksi_hash64(hash, &tensor, sizeof tensor);
         hash = lksi_hash64(hash, &store->slots[i].offset, sizeof store->slots[i].offset);
         hash = lksi_hash64(hash, &store->slots[i].layout.id, sizeof store->slots[i].layout.id);
     }

@@ -84,6 +84,8 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
                                                             "sent; lks_distributed_optimizer_no_sync comes before the "
                                                             "backward pass of a piece",
                                                             lks_group_rank(optimizer->group)));
+    lks_status good = lksi_sums_check(optimizer, mine);
+    if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     int level = first_free_level(optimizer);
     lksi_partial *partial = &optimizer->partials[level];
     if (partial->gradients == NULL)

@@ -137,6 +137,7 @@ static lks_status step(lks_distributed_optimizer *optimizer, lks_step_sums *all)
         LKS_TRY(lksi_progress_wait(optimizer->progress, reduce_item(optimizer, optimizer->n_buckets - 1) + 1));
         return lksi_error(status, "%s", text);
     }
+    optimizer->step++;
     lksi_store_set_torn(optimizer->store, true);
     LKS_TRY(update_all(optimizer, clip * optimizer->mean_scale));
     lksi_store_set_torn(optimizer->store, false);

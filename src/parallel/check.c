@@ -3,37 +3,68 @@
 
 #include <inttypes.h>
 
-static lks_status parameter_hash(const lks_store *store, int index, uint64_t *hash) {
+/* What a rank says of one tensor. */
+typedef struct digest {
+    uint64_t shape, values;
+} digest;
+
+static lks_status digest_of(const lks_store *store, int index, digest *mine) {
     lks_parameter_view view = lks_store_parameter(store, index);
     size_t nbytes = (size_t)view.count * lks_type_nbytes(view.type);
     void *values = lksi_alloc(nbytes);
     if (values == NULL) return LKS_ERR_MEMORY;
     lks_status status = lks_store_read(store, index, values);
-    if (status == LKS_OK) *hash = lksi_hash64(LKSI_HASH_START, values, nbytes);
+    if (status == LKS_OK)
+        *mine = (digest){lksi_store_fingerprint_of(store, index), lksi_hash64(LKSI_HASH_START, values, nbytes)};
     lksi_free(values);
     return status;
 }
 
-lks_status lks_check_replicas(lks_group *group, const lks_store *store) {
-    int size = lks_group_size(group);
-    uint64_t *all = lksi_alloc_array((size_t)size, sizeof *all);
-    if (all == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
-    lks_status status = LKS_OK;
-    for (int i = 0; i < lks_store_n_tensors(store) && status == LKS_OK; i++) {
-        uint64_t mine = 0;
-        status = parameter_hash(store, i, &mine);
-        if (status != LKS_OK) {
-            (void)lksi_group_fail(group, status);
-            break;
-        }
-        status = lksi_exchange(group, "check_replicas", (uint64_t)i, &mine, sizeof mine, all);
-        for (int rank = 1; rank < size && status == LKS_OK; rank++)
-            if (all[rank] != all[0])
-                status = lksi_error(LKS_ERR_MISMATCH,
-                                    "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64
-                                    ") is not rank 0's (%016" PRIx64 ")",
-                                    lks_store_parameter(store, i).name, rank, all[rank], all[0]);
+static lks_status compare(const lks_store *store, int index, const digest *all, int size) {
+    const char *name = lks_store_parameter(store, index).name;
+    for (int rank = 1; rank < size; rank++) {
+        if (all[rank].shape != all[0].shape)
+            return lksi_error(LKS_ERR_MISMATCH,
+                              "replicas differ: parameter %d has another name, type or shape on rank %d than on rank 0 "
+                              "(here it is '%s')",
+                              index, rank, name);
+        if (all[rank].values != all[0].values)
+            return lksi_error(LKS_ERR_MISMATCH,
+                              "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64
+                              ") is not rank 0's (%016" PRIx64 ")",
+                              name, rank, all[rank].values, all[0].values);
     }
+    return LKS_OK;
+}
+
+/* Else a rank with fewer tensors would be done while the others go on. */
+static lks_status check_count(lks_group *group, const lks_store *store, digest *all) {
+    const digest mine = {.shape = (uint64_t)lks_store_n_tensors(store)};
+    LKS_TRY(lksi_exchange(group, "check_replicas", 0, &mine, sizeof mine, all));
+    for (int rank = 1; rank < lks_group_size(group); rank++)
+        if (all[rank].shape != all[0].shape)
+            return lksi_error(LKS_ERR_MISMATCH,
+                              "replicas differ: rank %d has %" PRIu64 " parameters and buffers, rank 0 %" PRIu64, rank,
+                              all[rank].shape, all[0].shape);
+    return LKS_OK;
+}
+
+static lks_status check_all(lks_group *group, const lks_store *store, digest *all) {
+    LKS_TRY(check_count(group, store, all));
+    for (int i = 0; i < lks_store_n_tensors(store); i++) {
+        digest mine;
+        lks_status status = digest_of(store, i, &mine);
+        if (status != LKS_OK) return lksi_group_fail(group, status);
+        LKS_TRY(lksi_exchange(group, "check_replicas", (uint64_t)i + 1, &mine, sizeof mine, all));
+        LKS_TRY(compare(store, i, all, lks_group_size(group)));
+    }
+    return LKS_OK;
+}
+
+lks_status lks_check_replicas(lks_group *group, const lks_store *store) {
+    digest *all = lksi_alloc_array((size_t)lks_group_size(group), sizeof *all);
+    if (all == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
+    lks_status status = check_all(group, store, all);
     lksi_free(all);
     return status;
 }

@@ -66,5 +66,5 @@ lks_status lksi_clip_conclude(const lks_distributed_optimizer *optimizer, double
     *factor = lksi_optimizer_clip(&optimizer->rule, *norm);
     if (isfinite(*norm)) return LKS_OK;
     return lksi_error(LKS_ERR_NUMERIC, "the norm of the gradient in step %lld is %g; nothing was updated",
-                      (long long)optimizer->step, *norm);
+                      (long long)optimizer->step + 1, *norm);
 }

@@ -114,7 +114,9 @@ static lks_status compare(comparison *c, const digest *mine) {
 lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options) {
     comparison c = {.group = group, .size = lks_group_size(group)};
     digest mine = {0};
-    lks_status status = pack(&c, options, n_options, &mine);
+    lks_status status = n_options < 0 ? lksi_error(LKS_ERR_ARGUMENT, "%d options to compare on rank %d", n_options,
+                                                   lks_group_rank(group))
+                                      : pack(&c, options, n_options, &mine);
     status = status == LKS_OK ? compare(&c, &mine) : lksi_group_fail(group, status);
     lksi_free(c.mine);
     lksi_free(c.digests);

@@ -11,10 +11,12 @@
 
 #include <string.h>
 
+enum { CELL_NBYTES = 128, SEEN_NBYTES = 16 }; /* of a value, and of what is shown around the first difference */
 enum { MAX_ROWS = 16, NAME_NBYTES = 32, LAST_LINES_NBYTES = 96, CELLS_NBYTES = LKSI_KINDS_SHOWN * LKSI_COLUMN_NBYTES };
 
 typedef struct row {
     const char *name, *values[LKSI_KINDS_SHOWN];
+    size_t skipped_nbytes; /* of each value, all the same, so that a column shows where they differ */
 } row;
 
 typedef struct table {
@@ -59,6 +61,33 @@ static void compare_option(table *t, const char *name) {
     t->n_differing++;
 }
 
+/* How far all values of the row are the same. */
+static size_t common_nbytes(const table *t, const row *r) {
+    const char *some = NULL;
+    size_t n = 0;
+    for (int k = 0; k < t->n_kinds; k++) {
+        const char *value = r->values[k];
+        if (value == NULL) continue;
+        if (some == NULL) some = value, n = strlen(value);
+        size_t same = 0;
+        while (same < n && value[same] == some[same]) same++;
+        n = same;
+    }
+    return n;
+}
+
+static size_t longest_nbytes(const table *t, const row *r) {
+    size_t longest = 0;
+    for (int k = 0; k < t->n_kinds; k++)
+        if (r->values[k] != NULL && strlen(r->values[k]) > longest) longest = strlen(r->values[k]);
+    return longest;
+}
+
+static void choose_skipped(const table *t, row *r, size_t most) {
+    size_t common = common_nbytes(t, r);
+    if (longest_nbytes(t, r) > most && common + SEEN_NBYTES > most) r->skipped_nbytes = common - SEEN_NBYTES / 2;
+}
+
 /* All names, in the order of the first kind that has them. */
 static void collect_rows(table *t) {
     for (int k = 0; k < t->n_kinds; k++) {
@@ -76,39 +105,55 @@ static int width_of(const char *text, int width, int most) {
     return length > width ? length : width;
 }
 
-static const char *shown(const char *value) { return value != NULL ? value : "-"; }
+/* What a rank was given may be anything: nothing of it is to act on a terminal, or to break the line. */
+static void copy_printable(char cell[CELL_NBYTES], size_t used, const char *value) {
+    for (; *value != '\0' && used + 1 < CELL_NBYTES; value++)
+        cell[used++] = (unsigned char)*value < ' ' || *value == 127 ? '?' : *value;
+    cell[used] = '\0';
+}
+
+static const char *shown(const char *value, size_t skipped_nbytes, char cell[CELL_NBYTES]) {
+    if (value == NULL) return "-";
+    if (skipped_nbytes > 0) memcpy(cell, "...", 3);
+    copy_printable(cell, skipped_nbytes > 0 ? 3 : 0, value + skipped_nbytes);
+    return cell;
+}
 
 static void choose_widths(table *t) {
+    char cell[CELL_NBYTES];
     t->name_width = (int)strlen("option");
     for (int i = 0; i < t->n_rows; i++) t->name_width = width_of(t->rows[i].name, t->name_width, NAME_NBYTES);
     int most = CELLS_NBYTES / t->n_kinds - 1;
+    for (int i = 0; i < t->n_rows; i++) choose_skipped(t, &t->rows[i], (size_t)most);
     for (int k = 0; k < t->n_kinds; k++) {
         t->widths[k] = (int)strlen(t->kinds[k].ranks);
-        for (int i = 0; i < t->n_rows; i++) t->widths[k] = width_of(shown(t->rows[i].values[k]), t->widths[k], most);
+        for (int i = 0; i < t->n_rows; i++)
+            t->widths[k] = width_of(shown(t->rows[i].values[k], t->rows[i].skipped_nbytes, cell), t->widths[k], most);
     }
 }
 
-static void print_line(const table *t, const char *name, const char *const *cells, char *text, size_t text_nbytes) {
-    append(text, text_nbytes, "\n  %-*.*s", t->name_width, t->name_width, name);
+static void print_line(const table *t, const row *r, char *text, size_t text_nbytes) {
+    char cell[CELL_NBYTES];
+    append(text, text_nbytes, "\n  %-*.*s", t->name_width, t->name_width, shown(r->name, 0, cell));
     for (int k = 0; k < t->n_kinds; k++) {
         int width = k + 1 < t->n_kinds ? t->widths[k] : 0; /* nothing trails the last */
-        append(text, text_nbytes, " | %-*.*s", width, t->widths[k], shown(cells[k]));
+        append(text, text_nbytes, " | %-*.*s", width, t->widths[k], shown(r->values[k], r->skipped_nbytes, cell));
     }
 }
 
 void lksi_compare_table(const lksi_kind *kinds, int n_kinds, const char *left, char *text, size_t text_nbytes) {
     table t = {.kinds = kinds, .n_kinds = n_kinds};
-    const char *heads[LKSI_KINDS_SHOWN] = {0};
-    for (int k = 0; k < n_kinds; k++) heads[k] = kinds[k].ranks;
+    row head = {.name = "option"};
+    for (int k = 0; k < n_kinds; k++) head.values[k] = kinds[k].ranks;
     collect_rows(&t);
     choose_widths(&t);
     size_t line_nbytes = 3 + (size_t)t.name_width;
     for (int k = 0; k < n_kinds; k++) line_nbytes += 3 + (size_t)t.widths[k];
     snprintf(text, text_nbytes, "the ranks do not agree:");
-    print_line(&t, "option", heads, text, text_nbytes);
+    print_line(&t, &head, text, text_nbytes);
     int i = 0;
     for (; i < t.n_rows && strlen(text) + line_nbytes + LAST_LINES_NBYTES < text_nbytes; i++)
-        print_line(&t, t.rows[i].name, t.rows[i].values, text, text_nbytes);
+        print_line(&t, &t.rows[i], text, text_nbytes);
     if (i < t.n_differing) append(text, text_nbytes, "\n  and %d more", t.n_differing - i);
     if (left[0] != '\0') append(text, text_nbytes, "\n  and yet others on %s", left);
 }

@@ -1,6 +1,7 @@
 /* The distributed optimizer: how it comes to be, and how it updates the part of the parameters that is this rank's. */
 #include "parallel/parallel_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
@@ -34,8 +35,19 @@ static lks_status create_compressor(lks_distributed_optimizer *optimizer) {
     return lksi_compressor_create(&optimizer->compressor, optimizer->group, optimizer->store, &compression);
 }
 
+/* Another group's ranks are others, and need not even see this store's memory. */
+static lks_status check_group(const lks_distributed_optimizer *optimizer) {
+    const lks_group *home = lksi_store_group(optimizer->store);
+    if (home == NULL || home == optimizer->group) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "the store was made in a group of %d ranks, and the optimizer was given another group, of %d: "
+                      "rank %d of it",
+                      lks_group_size(home), lks_group_size(optimizer->group), lks_group_rank(optimizer->group));
+}
+
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
+    LKS_TRY(check_group(optimizer));
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
     LKS_TRY(create_compressor(optimizer));
@@ -64,11 +76,11 @@ void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]
     memcpy(fields, values, sizeof values);
 }
 
-/* Field by field: the bytes between them are anything. */
-static uint64_t rule_fingerprint(const lks_optimizer *rule) {
+/* Field by field: the bytes between them are anything. A plain store has not been compared before. */
+static uint64_t fingerprint_of(const lks_distributed_optimizer *optimizer) {
     double fields[LKSI_RULE_FIELDS];
-    lksi_rule_fields(rule, fields);
-    return lksi_hash64(LKSI_HASH_START, fields, sizeof fields);
+    lksi_rule_fields(&optimizer->rule, fields);
+    return lksi_hash64(lksi_store_fingerprint(optimizer->store), fields, sizeof fields);
 }
 
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
@@ -79,11 +91,13 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     created->store = store;
     created->strategy = lksi_store_strategy(store);
     created->rule = *rule;
+    created->n_expected = -1;
     lks_status status = prepare(created);
     if (status != LKS_OK)
         (void)lksi_group_fail(group, status);
     else
-        status = lksi_exchange(group, "distributed_optimizer_create (rule)", rule_fingerprint(rule), NULL, 0, NULL);
+        status = lksi_exchange(group, "distributed_optimizer_create (rule, parameters of the model)",
+                               fingerprint_of(created), NULL, 0, NULL);
     if (status == LKS_OK) status = lksi_clip_prepare(created);
     if (status != LKS_OK) {
         lks_distributed_optimizer_destroy(created);
@@ -180,10 +194,17 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
     *all = add_up_tree(optimizer->sums, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* given by no rank */
     if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
-    optimizer->step++;
+    if (optimizer->n_expected >= 0 && all->n_samples != (double)optimizer->n_expected)
+        return lksi_error(LKS_ERR_MISMATCH,
+                          "step %lld: the ranks brought %.15g labels together, rank %d expects %lld: their loaders "
+                          "differ; nothing was updated",
+                          (long long)optimizer->step + 1, all->n_samples, lks_group_rank(optimizer->group),
+                          (long long)optimizer->n_expected);
     optimizer->mean_scale = 1.0 / all->n_samples;
     return LKS_OK;
 }
+
+void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples) { optimizer->n_expected = n_samples; }
 
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer) {
     uint64_t hash = lksi_hash64(LKSI_HASH_START, &optimizer->step, sizeof optimizer->step);
@@ -196,9 +217,17 @@ static void clear_gradients(const lks_distributed_optimizer *optimizer) {
                lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
 }
 
+lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    if (isfinite(mine->n_samples) && mine->n_samples >= 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings gradients of %g samples", lks_group_rank(optimizer->group),
+                      mine->n_samples);
+}
+
 lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                           lks_step_sums *all) {
     lks_step_sums own = *mine, sums;
+    lks_status good = lksi_sums_check(optimizer, mine);
+    if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     if (!(mine->n_samples > 0) && optimizer->n_told > 0)
         return lksi_group_fail(optimizer->group,
                                lksi_error(LKS_ERR_STATE,
@@ -210,6 +239,7 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
     lks_status status = optimizer->strategy == LKS_STRATEGY_SHARED ? lksi_step_shared_replica(optimizer, &own, &sums)
                                                                    : lksi_step_buckets(optimizer, &own, &sums);
     lksi_pending_clear(optimizer);
+    optimizer->n_expected = -1;
     if (status == LKS_OK && all != NULL) *all = sums;
     return status;
 }

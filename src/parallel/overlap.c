@@ -24,6 +24,7 @@ static lks_status on_gradient(void *context, int index) {
                        "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
                        "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
                        lks_group_rank(optimizer->group)));
+    lksi_group_lend(optimizer->group, true);
     optimizer->is_told[index] = true;
     optimizer->n_told++;
     lksi_store_place(optimizer->store, index, &offset, &count);
@@ -69,13 +70,15 @@ void lksi_overlap_reset(lks_distributed_optimizer *optimizer) {
     for (int index = 0; index < lks_store_n_tensors(optimizer->store); index++) optimizer->is_told[index] = false;
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].n_open = optimizer->buckets[i].n_tensors;
     optimizer->n_told = 0;
+    lksi_group_lend(optimizer->group, false);
 }
 
 void lksi_overlap_stop(lks_distributed_optimizer *optimizer) {
     if (optimizer->progress == NULL) return;
-    if (lksi_progress_is_busy(optimizer->progress))
+    if (optimizer->n_told > 0)
         (void)lksi_group_fail(optimizer->group,
                               lksi_error(LKS_ERR_STATE, "rank %d destroyed its optimizer in the middle of a step",
                                          lks_group_rank(optimizer->group)));
+    lksi_group_lend(optimizer->group, false);
     lksi_progress_destroy(optimizer->progress);
 }

@@ -33,6 +33,8 @@ lksi_bad_gradient lksi_find_bad_gradient(lks_store *store);
 /* The rest of lks_check_gradients, for a step in several passes: `mine` is what this rank found in any of them. */
 lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int64_t step,
                                    const lksi_bad_gradient *mine);
+/* The next step is LKS_ERR_MISMATCH, and updates nothing, unless the ranks bring `n_samples` together. */
+void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples);
 /* Forgets what was accumulated: after a step, or in place of one. */
 void lksi_pending_clear(lks_distributed_optimizer *optimizer);
 

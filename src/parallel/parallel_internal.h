@@ -31,6 +31,8 @@ typedef struct lksi_replica {
 lksi_replica *lksi_store_replica(const lks_store *store);
 /* How a store's ranks share the work; a plain store's is bucketed. */
 lks_strategy lksi_store_strategy(const lks_store *store);
+/* The group that a store was made in; NULL for a plain one. */
+lks_group *lksi_store_group(const lks_store *store);
 /* The bucket size that was asked for; 0: none. */
 size_t lksi_store_bucket_nbytes(const lks_store *store);
 /* How its gradients are compressed; a plain store's are not. */
@@ -63,7 +65,7 @@ struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
     lks_optimizer rule;
-    int64_t step;
+    int64_t step; /* steps that have updated, the one under way included from its update on */
     lks_strategy strategy;
     lksi_bucket *buckets; /* in the order of the flat arrays, which is that in which gradients become final */
     size_t n_buckets;
@@ -75,6 +77,7 @@ struct lks_distributed_optimizer {
     size_t *counts;         /* room for a number per rank */
     lks_step_sums *sums;    /* room for every rank's */
     lks_step_sums own_sums; /* what this rank brings to the step under way */
+    int64_t n_expected;     /* samples of all ranks in the step under way; negative: any number */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
     int64_t n_pending;      /* passes accumulated for the next step; its bits say which partials hold something */
@@ -99,8 +102,11 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *
                        size_t begin, size_t count, const void *gradient);
 /* What ranks must agree on before a step: its number and learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
-/* Adds the ranks' sums in canonical order and advances the step count. LKS_ERR_ARGUMENT where there are no samples. */
+/* Adds the ranks' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they are
+ * not as many as expected. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
+/* LKS_ERR_ARGUMENT, with this rank's number, where its number of samples is none. */
+lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
 /* sums += mine */
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
 

@@ -108,13 +108,6 @@ lks_status lksi_progress_wait(lksi_progress *progress, size_t n) {
     return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", progress->text);
 }
 
-bool lksi_progress_is_busy(lksi_progress *progress) {
-    pthread_mutex_lock(&progress->mutex);
-    bool is_busy = is_runnable(progress);
-    pthread_mutex_unlock(&progress->mutex);
-    return is_busy;
-}
-
 void lksi_progress_reset(lksi_progress *progress) {
     pthread_mutex_lock(&progress->mutex);
     if (progress->status == LKS_OK) progress->n_allowed = progress->n_finished = 0;

@@ -19,8 +19,6 @@ lks_status lksi_progress_start(lksi_progress *progress);
 void lksi_progress_allow(lksi_progress *progress, size_t n);
 /* Returns once the items before `n`, which are allowed, have run. Without a thread it runs them. */
 lks_status lksi_progress_wait(lksi_progress *progress, size_t n);
-/* Whether an item is allowed that has not run, in a row without an error. */
-bool lksi_progress_is_busy(lksi_progress *progress);
 /* The next row begins with item 0. Nothing may be under way. An error stays. */
 void lksi_progress_reset(lksi_progress *progress);
 

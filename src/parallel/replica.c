@@ -76,6 +76,8 @@ lks_strategy lksi_store_strategy(const lks_store *store) {
     return home_of(store) != NULL ? home_of(store)->strategy : LKS_STRATEGY_BUCKETED;
 }
 
+lks_group *lksi_store_group(const lks_store *store) { return home_of(store) != NULL ? home_of(store)->group : NULL; }
+
 size_t lksi_store_bucket_nbytes(const lks_store *store) {
     return home_of(store) != NULL ? home_of(store)->bucket_nbytes : 0;
 }

@@ -81,6 +81,7 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     LKS_TRY(lksi_add_sums(optimizer, all));
     double clip = 1;
     if (optimizer->squares != NULL) LKS_TRY(find_norm(optimizer, &all->grad_norm, &clip));
+    optimizer->step++;
     /* Odd from here until every rank is known to have finished. */
     atomic_uint_least64_t *count = &replica->update_counts[lks_group_rank(optimizer->group)].count;
     atomic_fetch_add_explicit(count, 1, memory_order_acq_rel);

@@ -1,7 +1,26 @@
 /* The ranks of a program's host steps. */
 #include "parallel/parallel_internal.h"
 
+#include <math.h>
+
+static bool is_finite(const void *data, size_t i, lks_type type) {
+    return type == LKS_F64 ? isfinite(((const double *)data)[i]) : isfinite(((const float *)data)[i]);
+}
+
+/* In the sum nobody could tell whose they were. */
+static lks_status check(const lks_group *group, const void *data, size_t count, lks_type type) {
+    for (size_t i = 0; i < count; i++)
+        if (!is_finite(data, i, type))
+            return lksi_error(
+                LKS_ERR_NUMERIC,
+                "what rank %d brings to a synchronised batch norm is not finite: its samples, or what the "
+                "layers before made of them",
+                lks_group_rank(group));
+    return LKS_OK;
+}
+
 static lks_status sum(void *context, void *data, size_t count, lks_type type) {
+    LKS_TRY(check(context, data, count, type));
     return lks_all_reduce(context, data, data, count, type, LKS_SUM, NULL);
 }
 

@@ -40,12 +40,16 @@ static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset
     return LKS_OK;
 }
 
+static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset) {
+    if (lks_dataset_count(dataset) == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
+    return lksi_trainer_check_features(trainer, lks_dataset_n_features(dataset));
+}
+
 lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics) {
     int64_t count = lks_dataset_count(dataset), n_chunks = (count + CHUNK - 1) / CHUNK;
-    if (count == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
-    LKS_TRY(lksi_trainer_check_features(trainer, lks_dataset_n_features(dataset)));
     scratch s = {0};
-    lks_status status = evaluate_mine(trainer, dataset, n_chunks, &s);
+    lks_status status = check(trainer, dataset);
+    if (status == LKS_OK) status = evaluate_mine(trainer, dataset, n_chunks, &s);
     if (status != LKS_OK)
         (void)lksi_group_fail(trainer->options.group, status);
     else /* each entry is non-zero on one rank only, so this sum is exact */

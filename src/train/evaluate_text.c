@@ -82,10 +82,10 @@ static lks_status check_text(const lks_trainer *trainer, int64_t count) {
 }
 
 lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count, lks_metrics *metrics) {
-    LKS_TRY(check_text(trainer, count));
     text_cut cut = cut_text(tokens, count);
     chunk_sums sums[MOST_CHUNKS] = {{0}}, total = {0};
-    lks_status status = evaluate_mine(trainer, &cut, sums);
+    lks_status status = check_text(trainer, count);
+    if (status == LKS_OK) status = evaluate_mine(trainer, &cut, sums);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     /* Each entry is non-zero on one rank only, so this sum is exact. */
     LKS_TRY(lks_all_reduce(trainer->options.group, sums, sums, 2 * MOST_CHUNKS, LKS_F64, LKS_SUM, NULL));

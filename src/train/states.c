@@ -23,6 +23,9 @@ static lks_status check_state(const lks_state *state, int i) {
 
 /* A poisoned graph has shapes that mean nothing; its own error comes from the store. */
 static lks_status check_states(const lks_state *states, int n_states) {
+    if (n_states < 0 || (n_states > 0 && states == NULL))
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer was given %d states%s", n_states,
+                          n_states > 0 ? ", but no array of them" : "");
     for (int i = 0; i < n_states; i++) {
         bool is_poison = states[i].input != NULL && states[i].output != NULL &&
                          (lksi_node_is_poison(states[i].input) || lksi_node_is_poison(states[i].output));
@@ -35,7 +38,7 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
     const lks_state *given = trainer->options.states;
     size_t n_states = (size_t)trainer->options.n_states;
     trainer->options.states = NULL;
-    LKS_TRY(check_states(given, (int)n_states));
+    LKS_TRY(check_states(given, trainer->options.n_states));
     lks_state *copy = lksi_alloc_array(n_states, sizeof *copy);
     trainer->options.states = copy;
     trainer->states.values = lksi_alloc_array(n_states, sizeof *trainer->states.values);

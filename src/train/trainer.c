@@ -197,16 +197,11 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
     LKS_TRY(check_gradients(trainer));
     mine.stop = trainer->stop;
-    LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
+    lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
+    status = lks_distributed_optimizer_step(trainer->optimizer, &mine, &all);
+    if (status == LKS_ERR_MISMATCH) return lksi_group_fail(trainer->options.group, status); /* of one rank, perhaps */
+    LKS_TRY(status);
     trainer->n_steps++;
-    if ((int64_t)all.n_samples != batch->global_n_labels)
-        return lksi_group_fail(
-            trainer->options.group,
-            lksi_error(LKS_ERR_MISMATCH,
-                       "step %lld: the ranks brought %lld labels together, rank %d expects %lld: their "
-                       "loaders differ",
-                       (long long)trainer->n_steps, (long long)all.n_samples, lks_group_rank(trainer->options.group),
-                       (long long)batch->global_n_labels));
     LKS_TRY(check_replicas(trainer));
     if (metrics != NULL)
         *metrics = (lks_metrics){.loss = all.loss / all.n_samples,

@@ -87,6 +87,24 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
     }
 }
 
+/* Where messages carry the calls: an exchange has no algorithm to name. */
+static int exchange_something_else_over_tcp(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp"}));
+    MUST(call_other_fingerprint(world, rank) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 0 called step(fingerprint ");
+    MUST_SAY("rank 1 called step(fingerprint ");
+    MUST(strstr(lks_error_text(), "null") == NULL);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void an_exchange_that_differs_is_shown_over_tcp(void **state) {
+    (void)state;
+    run_processes(2, exchange_something_else_over_tcp, NULL);
+}
+
 /* --- a root that runs ahead of a row of small broadcasts --- */
 
 /* A receiver reads what the root has not waited for; the root learns of it at its next call that waits. */
@@ -616,6 +634,7 @@ static void nothing_is_left_in_dev_shm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
         cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
         cmocka_unit_test(a_root_runs_ahead_only_so_far),
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),

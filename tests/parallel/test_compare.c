@@ -113,6 +113,46 @@ static void ranks_past_the_columns_are_named(void **state) {
                                                  "  and yet others on ranks 4-7");
 }
 
+/* 60 bytes alike, and then something that differs. */
+static void differ_late(int rank, given *mine) {
+    static const char alike[] = "................................................--data=/a/b/";
+    static char values[2][80];
+    snprintf(values[rank], sizeof values[rank], "%s%s", alike, rank == 0 ? "first" : "second");
+    add(mine, "flags", values[rank]);
+}
+
+static void long_values_are_shown_where_they_differ(void **state) {
+    (void)state;
+    assert_string_equal(table_of(2, differ_late), "the ranks do not agree:\n"
+                                                  "  option | rank 0           | rank 1\n"
+                                                  "  flags  | ...ta=/a/b/first | ...ta=/a/b/second");
+}
+
+static void differ_in_control(int rank, given *mine) { add(mine, "a\nb", rank == 0 ? "1\n2\t" : "\033[31mred\177"); }
+
+static void nothing_that_a_terminal_would_obey_is_shown(void **state) {
+    (void)state;
+    assert_string_equal(table_of(2, differ_in_control), "the ranks do not agree:\n"
+                                                        "  option | rank 0 | rank 1\n"
+                                                        "  a?b    | 1?2?   | ?[31mred?");
+}
+
+static int compare_a_negative_number(void *argument) {
+    (void)argument;
+    lks_group *group;
+    RANK_OK(lks_init(&group, NULL));
+    int is_wrong = lks_group_rank(group) == 0;
+    RANK_CHECK(lks_compare_options(group, NULL, -is_wrong) == (is_wrong ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), "-1 options to compare on rank 0") != NULL);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_negative_number_of_options_is_refused(void **state) {
+    (void)state;
+    run_ranks(2, compare_a_negative_number, NULL);
+}
+
 /* Names and values of any length. */
 static void differ_in_long_ones(int rank, given *mine) {
     static const char long_value[] = "................................................................";
@@ -143,6 +183,9 @@ int main(void) {
         cmocka_unit_test(an_option_that_others_lack_is_shown),
         cmocka_unit_test(a_rank_without_options_is_shown),
         cmocka_unit_test(ranks_past_the_columns_are_named),
+        cmocka_unit_test(long_values_are_shown_where_they_differ),
+        cmocka_unit_test(nothing_that_a_terminal_would_obey_is_shown),
+        cmocka_unit_test(a_negative_number_of_options_is_refused),
         cmocka_unit_test(a_table_is_cut_where_it_is_too_long),
     };
     return run_group(tests);

@@ -222,6 +222,33 @@ static void a_hook_that_fails_on_one_rank_ends_all(void **state) {
     run_threads(3, failed_hook_ends_all, NULL);
 }
 
+/* As who does not call the library, which sets the texts; and who returns anything at all. */
+static lks_status refuse_without_a_word(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
+    if (lks_group_rank(group) == 1) return *(lks_status *)context;
+    return lks_all_reduce(group, gradients, gradients, count, type, LKS_SUM, NULL);
+}
+
+static int silent_hook_is_named(int rank, int size, void *argument) {
+    (void)size;
+    lks_status returned = *(lks_status *)argument;
+    compressed c = {0};
+    MUST_OK(compressed_begin(
+        &c, &(lks_compression){.kind = LKS_COMPRESS_USER, .hook = refuse_without_a_word, .context = &returned}));
+    (void)lksi_error(LKS_ERR_FILE, "of long ago");
+    lks_status status = lksi_compressor_reduce(c.compressor, 0, whole(&c));
+    MUST(status == (rank != 1 ? LKS_ERR_PEER : returned == LKS_ERR_ARGUMENT ? returned : LKS_ERR_STATE));
+    MUST_SAY(returned == LKS_ERR_ARGUMENT ? "the reduce hook returned" : "the reduce hook returned 12345 (");
+    MUST_SAY("on rank 1");
+    compressed_end(&c);
+    return 0;
+}
+
+static void a_hook_that_fails_without_a_word_is_named(void **state) {
+    (void)state;
+    run_threads(2, silent_hook_is_named, &(lks_status){LKS_ERR_ARGUMENT});
+    run_threads(2, silent_hook_is_named, &(lks_status){(lks_status)12345});
+}
+
 /* --- options --- */
 
 static void options_that_cannot_be_meant_are_refused(void **state) {
@@ -317,6 +344,7 @@ int main(void) {
         cmocka_unit_test(buffers_are_never_compressed),
         cmocka_unit_test(a_hook_of_the_users_makes_the_sums),
         cmocka_unit_test(a_hook_that_fails_on_one_rank_ends_all),
+        cmocka_unit_test(a_hook_that_fails_without_a_word_is_named),
         cmocka_unit_test(options_that_cannot_be_meant_are_refused),
         cmocka_unit_test(what_was_made_goes_when_memory_is_out),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),

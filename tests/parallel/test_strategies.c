@@ -231,6 +231,16 @@ static void ranks_with_other_strategies_or_buckets_are_told_so(void **state) {
 
 typedef enum misuse { PUT_ASIDE, RUN_TWICE, BRING_NOTHING, LEAVE } misuse;
 
+/* Also where all has been sent that the backward pass allowed. */
+static int leave(strategy_rank *s) {
+    RANK_OK(lksi_progress_wait(s->optimizer->progress, s->optimizer->n_buckets - 1));
+    RANK_OK(lksi_group_status(s->group));
+    lks_distributed_optimizer_destroy(s->optimizer);
+    s->optimizer = NULL;
+    RANK_CHECK(lksi_group_status(s->group) == LKS_ERR_STATE);
+    return 0;
+}
+
 static int use_wrongly(void *argument) {
     misuse how = *(misuse *)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -247,9 +257,10 @@ static int use_wrongly(void *argument) {
                                 : LKS_ERR_STATE; /* what the others are told */
         RANK_CHECK(status == LKS_ERR_STATE);
         RANK_CHECK(how == LEAVE || strstr(lks_error_text(), "rank 0") != NULL);
+        RANK_CHECK(how != LEAVE || leave(s) == 0);
     } else {
         RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_PEER);
-        RANK_CHECK(strstr(lks_error_text(), "rank 0") != NULL);
+        RANK_CHECK(strstr(lks_error_text(), how == LEAVE ? "rank 0 destroyed its optimizer" : "rank 0") != NULL);
     }
     strategy_destroy(s);
     return 0;
@@ -258,6 +269,127 @@ static int use_wrongly(void *argument) {
 static void what_comes_after_gradients_were_sent_is_refused_on_all_ranks(void **state) {
     (void)state;
     for (int how = PUT_ASIDE; how <= LEAVE; how++) run_ranks(3, use_wrongly, &(misuse){(misuse)how});
+}
+
+/* A barrier, and what higher rooms make of exchanges, all between a backward pass and its step, which goes on. */
+static int use_the_group_meanwhile(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    void *memory;
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, argument, 0, 4, &mine) == 0);
+    RANK_CHECK(lks_barrier(s->group, NULL) == LKS_ERR_STATE);
+    RANK_CHECK(strstr(lks_error_text(), "barrier on rank ") != NULL);
+    RANK_CHECK(lks_check_replicas(s->group, s->store) == LKS_ERR_STATE);
+    RANK_CHECK(lks_symmetric_alloc(s->group, 64, &memory) == LKS_ERR_STATE);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_OK(lks_check_replicas(s->group, s->store));
+    RANK_OK(lks_barrier(s->group, NULL));
+    strategy_destroy(s);
+    return 0;
+}
+
+static void until_its_step_the_group_belongs_to_the_backward_pass(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
+        run_ranks(3, use_the_group_meanwhile, &plan);
+    }
+}
+
+/* --- what happens when --- */
+
+/* Buckets but the last are reduced before the step; nobody waits for that but this test. */
+static int reduce_before_the_step(void *argument) {
+    enum { PATIENCE_S = 60 };
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_counters before, now;
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    strategy_fill(s, 0);
+    lks_group_counters(s->group, &before);
+    RANK_CHECK(strategy_compute(s, argument, 0, 4, &mine) == 0);
+    int64_t began_ns = lksi_now_ns();
+    do {
+        lks_group_counters(s->group, &now);
+        usleep(1000);
+    } while (now.n_collectives - before.n_collectives < s->optimizer->n_buckets - 1 &&
+             lksi_now_ns() - began_ns < PATIENCE_S * INT64_C(1000000000));
+    RANK_CHECK(s->optimizer->n_buckets >= 3);
+    RANK_CHECK(now.n_collectives - before.n_collectives == s->optimizer->n_buckets - 1);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    strategy_destroy(s);
+    return 0;
+}
+
+static void attached_programs_have_their_buckets_reduced_before_the_step(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
+        run_ranks(2, reduce_before_the_step, &plan);
+    }
+}
+
+static int create_large(void *argument) {
+    const strategy_run *plan = argument;
+    lks_group *group;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer;
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    RANK_OK(lks_init(&group, NULL));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1024});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_distributed_options options = {.strategy = plan->strategy, .bucket_nbytes = plan->bucket_nbytes};
+    RANK_OK(lks_distributed_store_create(&store, group, lks_cross_entropy(lks_linear(x, 1280, "fc"), y), &options));
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &rule));
+    RANK_CHECK(optimizer->n_buckets == 3);
+    RANK_CHECK(optimizer->buckets[0].end == (1 << 20) / sizeof(float));
+    RANK_CHECK(optimizer->buckets[1].end - optimizer->buckets[1].begin == plan->bucket_nbytes / sizeof(float));
+    lks_distributed_optimizer_destroy(optimizer);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void the_first_bucket_is_small(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        run_ranks(2, create_large, (&(strategy_run){.strategy = (lks_strategy)strategy, .bucket_nbytes = 3 << 20}));
+}
+
+/* The last bucket's hook fails on every rank: by then the first may be updated. */
+static lks_status fail_at_the_end(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
+    const strategy_rank *s = context;
+    if ((float *)gradients + count == (float *)lksi_store_gradients(s->store) + lksi_store_buffer_begin(s->store))
+        return LKS_ERR_STATE;
+    return lks_all_reduce(group, gradients, gradients, count, type, LKS_SUM, NULL);
+}
+
+static int fail_in_the_update(void *argument) {
+    (void)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    char hex[65];
+    RANK_CHECK(s != NULL);
+    strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED,
+                         .bucket_nbytes = 1,
+                         .compression = {.kind = LKS_COMPRESS_USER, .hook = fail_at_the_end, .context = s}};
+    RANK_CHECK(strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    RANK_OK(lks_store_sha256(s->store, hex));
+    RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) != LKS_OK);
+    RANK_CHECK(lks_store_sha256(s->store, hex) == LKS_ERR_TORN);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_step_that_fails_in_its_update_leaves_torn_parameters(void **state) {
+    (void)state;
+    run_ranks(2, fail_in_the_update, NULL);
 }
 
 static int tear(void *argument) {
@@ -294,6 +426,10 @@ int main(void) {
         cmocka_unit_test(state_is_divided_among_the_ranks),
         cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
         cmocka_unit_test(what_comes_after_gradients_were_sent_is_refused_on_all_ranks),
+        cmocka_unit_test(until_its_step_the_group_belongs_to_the_backward_pass),
+        cmocka_unit_test(attached_programs_have_their_buckets_reduced_before_the_step),
+        cmocka_unit_test(the_first_bucket_is_small),
+        cmocka_unit_test(a_step_that_fails_in_its_update_leaves_torn_parameters),
         cmocka_unit_test(parameters_in_the_middle_of_an_update_cannot_be_read),
     };
     return run_group(tests);

@@ -85,11 +85,11 @@ die_and_go_on() { # NAME STEPS EVERY PROGRAM ARGS...: on 4 ranks, on 2 of them, 
   finish
   local first
   first=$(newest "$dir")
-  LOCKSTEP_GENERATION=1 LOCKSTEP_GRAINS=4 start 2 "$@" --steps "$steps" --run "$dir" --checkpoint-every "$every"
+  LOCKSTEP_GRAINS=4 start 2 "$@" --steps "$steps" --run "$dir" --checkpoint-every "$every" --resume "$dir/checkpoints"
   until_step "$dir" $((first + every))
   kill -9 "$(ranks_of $launcher | head -n 1)" 2>/dev/null
   finish
-  gone_on=$(LOCKSTEP_GENERATION=2 LOCKSTEP_GRAINS=4 finished 1 "$@" --steps "$steps" --run "$dir" --checkpoint-every "$every")
+  gone_on=$(LOCKSTEP_GRAINS=4 finished 1 "$@" --steps "$steps" --run "$dir" --checkpoint-every "$every" --resume "$dir/checkpoints")
   check "$name: 4 ranks, a death (at $first or later), 2, a death, 1: the bits of an undisturbed run" \
     same "$gone_on" "$whole"
   check "$name: the last one went on where the one before had been" grep -qE 'resumed from .*/step-0*[1-9][0-9]*' "$work/out"
@@ -114,7 +114,7 @@ n_kills=${LOCKSTEP_KILLS:-20}
 n_lost=0
 for ((i = 0; i < n_kills; i++)); do
   before=$(newest "$dir")
-  LOCKSTEP_GENERATION=$((i > 0)) start 2 "${text[@]}" --steps 100000 --run "$dir" --checkpoint-every 1 --keep 2
+  start 2 "${text[@]}" --steps 100000 --run "$dir" --checkpoint-every 1 --keep 2 --resume "$dir/checkpoints"
   until_step "$dir" $((before + 1))
   sleep "0.0$((RANDOM % 90 + 10))"
   seen=$(newest "$dir")
@@ -128,7 +128,7 @@ for ((i = 0; i < n_kills; i++)); do
 done
 check "$n_kills kills during writes lose none that was there ($n_lost did)" [ "$n_lost" = 0 ]
 last=$(newest "$dir")
-gone_on=$(LOCKSTEP_GENERATION=1 finished 2 "${text[@]}" --steps $((last + 10)) --run "$dir" --checkpoint-every 1000)
+gone_on=$(finished 2 "${text[@]}" --steps $((last + 10)) --run "$dir" --checkpoint-every 1000 --resume "$dir/checkpoints")
 check "the run of $last steps and $n_kills deaths has the bits of one that was left alone" \
   same "$gone_on" "$(finished 2 "${text[@]}" --steps $((last + 10)))"
 check "what killed writers left is gone after the next start" eval '! ls "$dir/checkpoints" | grep -q tmp'

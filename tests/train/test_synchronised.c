@@ -5,6 +5,7 @@
 
 #include <lockstep/train.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { N_FEATURES = 16, N_CLASSES = 4, MAX_RANKS = 8, N_STEPS = 20, BATCH = 10, N_SAMPLES = 96, N_HIDDEN = 512 };
@@ -166,6 +167,28 @@ static void a_rank_that_fails_in_its_pass_fails_the_step_on_all(void **state) {
     }
 }
 
+/* Rank 1's sample is no number: in the sums of statistics it would be everybody's. */
+static int step_with_a_bad_sample(void *argument) {
+    setting s;
+    lks_batch batch;
+    RANK_CHECK(set_up(&s, argument) == 0);
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    bool is_bad = lks_group_rank(s.group) == 1;
+    if (is_bad) ((float *)(uintptr_t)batch.features)[0] = NAN;
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == (is_bad ? LKS_ERR_NUMERIC : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), "what rank 1 brings to a synchronised batch norm is not finite") != NULL);
+    tear_down(&s);
+    return 0;
+}
+
+static void a_sample_that_is_no_number_is_its_ranks(void **state) {
+    (void)state;
+    for (lks_strategy strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        run r = {.is_synchronised = 1, .strategy = strategy};
+        run_ranks(3, step_with_a_bad_sample, &r);
+    }
+}
+
 static int create_with_grains(void *argument) {
     (void)argument;
     lks_group *group;
@@ -196,6 +219,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_ranks_follows_one_by_every_strategy),
         cmocka_unit_test(pieces_are_as_many_on_every_rank),
         cmocka_unit_test(grains_have_statistics_of_their_own),
+        cmocka_unit_test(a_sample_that_is_no_number_is_its_ranks),
         cmocka_unit_test(a_rank_that_fails_in_its_pass_fails_the_step_on_all),
     };
     return run_group(tests);

@@ -3,6 +3,7 @@
 
 #include <lockstep/train.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 typedef struct result {
@@ -133,6 +134,30 @@ static void samples_of_another_size_are_refused(void **state) {
     run_ranks(2, evaluate_samples_of_another_size, NULL);
 }
 
+/* Rank 1 alone cannot begin; rank 0 is told so and does not wait. */
+static int evaluate_what_one_rank_cannot(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_dataset *other;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s) == 0);
+    RANK_OK(lks_dataset_classification(
+        &other,
+        &(lks_classification_options){.n_samples = 10, .n_features = 8, .n_classes = 2, .clusters_per_class = 1}));
+    bool is_odd = lks_group_rank(s.group) == 1;
+    lks_status status = lks_trainer_evaluate(s.trainer, is_odd ? other : s.data, &metrics);
+    RANK_CHECK(status == (is_odd ? LKS_ERR_SHAPE : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), "samples of 8 features") != NULL);
+    lks_dataset_destroy(other);
+    destroy(&s);
+    return 0;
+}
+
+static void a_rank_that_cannot_evaluate_is_not_waited_for(void **state) {
+    (void)state;
+    run_ranks(2, evaluate_what_one_rank_cannot, NULL);
+}
+
 /* Rank 1's loader makes smaller batches than rank 0's. */
 static int step_with_different_loaders(void *argument) {
     (void)argument;
@@ -151,6 +176,34 @@ static int step_with_different_loaders(void *argument) {
 static void loaders_that_differ_are_noticed(void **state) {
     (void)state;
     run_ranks(2, step_with_different_loaders, NULL);
+}
+
+/* As the ranks said in the first step, and not in the second. */
+static int step_with_loaders_that_part(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s) == 0);
+    static const float features[2 * 16];
+    static const int32_t labels[2];
+    lks_batch batch = {
+        .features = features, .labels = labels, .count = 2, .global_count = 4, .n_labels = 2, .global_n_labels = 4};
+    char before[65], after[65];
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), before));
+    RANK_OK(lks_barrier(s.group, NULL));
+    if (lks_group_rank(s.group) == 1) batch.count = batch.n_labels = 1;
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "step 2: the ranks brought 3 labels together") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "their loaders differ; nothing was updated") != NULL);
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), after));
+    RANK_CHECK(strcmp(before, after) == 0);
+    destroy(&s);
+    return 0;
+}
+
+static void loaders_that_part_later_are_noticed(void **state) {
+    (void)state;
+    run_ranks(2, step_with_loaders_that_part, NULL);
 }
 
 static int step_on_bad_data(void *argument) {
@@ -173,7 +226,16 @@ static void a_loss_that_is_not_finite_is_an_error(void **state) {
 }
 
 /* What one rank alone is given wrongly; the others are told instead of left waiting. */
-typedef enum mistake { LR_NAN, NESTEROV_ALONE, NO_LABELS, NEGATIVE_ACCUMULATE, F64_DEVICE, N_MISTAKES } mistake;
+typedef enum mistake {
+    LR_NAN,
+    NESTEROV_ALONE,
+    NO_LABELS,
+    NEGATIVE_ACCUMULATE,
+    F64_DEVICE,
+    STATES_OF_NULL,
+    NEGATIVE_STATES,
+    N_MISTAKES
+} mistake;
 
 static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f64) {
     int is_wrong = lks_group_rank(group) == 0;
@@ -186,6 +248,8 @@ static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f6
     if (is_wrong && which == NESTEROV_ALONE) options.optimizer.is_nesterov = 1;
     if (is_wrong && which == NO_LABELS) options.labels = NULL;
     if (is_wrong && which == NEGATIVE_ACCUMULATE) options.accumulate = -1;
+    if (is_wrong && which == STATES_OF_NULL) options.n_states = 2;
+    if (is_wrong && which == NEGATIVE_STATES) options.n_states = -1;
     lks_trainer *trainer = NULL;
     lks_status status = lks_trainer_create(&trainer, lks_cross_entropy(lks_linear(x, 4, "fc"), y), &options);
     lks_trainer_destroy(trainer);
@@ -195,8 +259,13 @@ static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f6
 
 static int make_mistakes(void *argument) {
     (void)argument;
-    static const char *const texts[] = {"nan", "momentum", "a trainer needs features and labels",
-                                        "a step of -1 micro-batches", "a trainer's batches are f32"};
+    static const char *const texts[] = {"nan",
+                                        "momentum",
+                                        "a trainer needs features and labels",
+                                        "a step of -1 micro-batches",
+                                        "a trainer's batches are f32",
+                                        "a trainer was given 2 states, but no array of them",
+                                        "a trainer was given -1 states"};
     lks_device *f64;
     RANK_OK(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
     for (int which = 0; which < N_MISTAKES; which++) {
@@ -225,7 +294,9 @@ int main(void) {
         cmocka_unit_test(training_learns_and_repeats_to_the_bit),
         cmocka_unit_test(evaluation_is_the_same_on_any_number_of_ranks),
         cmocka_unit_test(samples_of_another_size_are_refused),
+        cmocka_unit_test(a_rank_that_cannot_evaluate_is_not_waited_for),
         cmocka_unit_test(loaders_that_differ_are_noticed),
+        cmocka_unit_test(loaders_that_part_later_are_noticed),
         cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
         cmocka_unit_test(a_bad_option_of_one_rank_fails_all_ranks_at_once),
     };

@@ -27,7 +27,8 @@ const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
     header->flags = (uint8_t)((operation->has_count ? HAS_COUNT : 0) | (operation->has_type ? HAS_TYPE : 0) |
                               (operation->is_reduction ? IS_REDUCTION : 0) | (operation->is_rooted ? IS_ROOTED : 0));
     snprintf(header->operation, sizeof header->operation, "%s", operation->name);
-    if (call->algorithm != NULL) snprintf(header->algorithm, sizeof header->algorithm, "%s", call->algorithm->name);
+    if (call->algorithm != NULL && call->algorithm->name != NULL) /* an exchange's one algorithm has no name */
+        snprintf(header->algorithm, sizeof header->algorithm, "%s", call->algorithm->name);
     return header;
 }
 

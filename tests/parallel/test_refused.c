@@ -1,0 +1,170 @@
+/* What the optimizer refuses: told on every rank, by name, and nothing of it is left behind. */
+#include "strategy_run.h"
+
+#include <math.h>
+
+/* --- a step whose norm is not finite --- */
+
+/* Steps 0, 1 and 2; before step 1, where `is_bad`, one in which a pixel of rank 0 is infinite. */
+static int train_around_a_bad_step(const strategy_run *r, int is_bad, char hex[65]) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums all, mine;
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    for (int step = 0; step < 3; step++) {
+        if (step == 1 && is_bad) {
+            strategy_fill(s, 9);
+            if (lks_group_rank(s->group) == 0) s->images[5] = INFINITY;
+            RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+            RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, &all) == LKS_ERR_NUMERIC);
+            RANK_CHECK(strstr(lks_error_text(), "in step 2 is ") != NULL);
+            RANK_CHECK(lksi_state_step(s->optimizer) == 1);
+        }
+        strategy_fill(s, step);
+        RANK_CHECK(strategy_step(s, r, step, &all) == 0);
+    }
+    RANK_CHECK(lksi_state_step(s->optimizer) == 3);
+    RANK_OK(lks_store_sha256(s->store, hex));
+    RANK_OK(lks_barrier(s->group, NULL));
+    strategy_destroy(s);
+    return 0;
+}
+
+/* Adam's corrections depend on the number of steps. */
+static int take_a_bad_step(void *argument) {
+    char with[65], without[65];
+    RANK_CHECK(train_around_a_bad_step(argument, 1, with) == 0);
+    RANK_CHECK(train_around_a_bad_step(argument, 0, without) == 0);
+    RANK_CHECK(strcmp(with, without) == 0);
+    return 0;
+}
+
+static void a_step_without_a_norm_is_not_counted(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        run_ranks(3, take_a_bad_step,
+                  (&(strategy_run){.strategy = (lks_strategy)strategy, .clip_norm = 0.1, .is_attached = 1}));
+}
+
+/* --- numbers of samples --- */
+
+static int bring_a_bad_number(void *argument) {
+    const double *n_samples = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    bool is_bad = lks_group_rank(s->group) == 1;
+    lks_step_sums mine = {.n_samples = is_bad ? n_samples[0] : 4};
+    lks_status status = is_bad && n_samples[1] != 0 ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
+                                                    : lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
+    RANK_CHECK(status == (is_bad ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), "rank 1 brings gradients of ") != NULL);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_number_of_samples_that_is_none_is_refused(void **state) {
+    (void)state;
+    static const double numbers[] = {-5, (double)INFINITY, -(double)INFINITY, (double)NAN};
+    for (int i = 0; i < 4; i++)
+        for (int is_put_aside = 0; is_put_aside < 2; is_put_aside++)
+            run_ranks(2, bring_a_bad_number, ((double[]){numbers[i], is_put_aside}));
+}
+
+/* --- ranks that mean different things --- */
+
+static int be_a_step_behind(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, argument, 0, 4, &mine) == 0);
+    if (lks_group_rank(s->group) == 1) lksi_state_set_step(s->optimizer, 7);
+    RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_MISMATCH);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void ranks_in_different_steps_are_told_so(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        run_ranks(2, be_a_step_behind, (&(strategy_run){.strategy = (lks_strategy)strategy}));
+}
+
+/* A store of its own: weight (n_outputs, n_inputs), and a bias where there is to be one more tensor. */
+static int create_plain_store(lks_graph *g, int64_t n_outputs, int64_t n_inputs, int has_bias, lks_store **store) {
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, n_inputs});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *logits = lks_linear_with(x, n_outputs, "fc", &(lks_linear_options){.no_bias = !has_bias});
+    RANK_OK(lks_store_create(store, lks_cross_entropy(logits, y), NULL));
+    return 0;
+}
+
+typedef enum difference { OTHER_SHAPE, ONE_MORE, N_DIFFERENCES } difference;
+
+static int differ_in_the_model(void *argument) {
+    static const char *const texts[] = {"has another name, type or shape on rank 1",
+                                        "rank 1 has 2 parameters and buffers, rank 0 1"};
+    difference which = *(difference *)argument;
+    lks_group *group;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer;
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    RANK_OK(lks_init(&group, NULL));
+    int is_other = lks_group_rank(group) == 1;
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    int64_t n_outputs = is_other && which == OTHER_SHAPE ? 8 : 4;
+    RANK_CHECK(create_plain_store(g, n_outputs, 32 / n_outputs, is_other && which == ONE_MORE, &store) == 0);
+    RANK_CHECK(lks_check_replicas(group, store) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), texts[which]) != NULL);
+    RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, &rule) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "parameters of the model") != NULL);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void ranks_whose_plain_stores_differ_are_told_so(void **state) {
+    (void)state;
+    for (int which = 0; which < N_DIFFERENCES; which++) run_ranks(2, differ_in_the_model, &(difference){which});
+}
+
+/* --- another group than the store's --- */
+
+static int use_another_group(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_distributed_optimizer *optimizer;
+    lks_group *half;
+    lks_store *plain;
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    RANK_OK(lks_group_split(s->group, lks_group_rank(s->group) / 2, 0, &half));
+    RANK_OK(lks_store_create(&plain, s->loss, NULL));
+    RANK_OK(lks_distributed_optimizer_create(&optimizer, half, plain, &rule)); /* which belongs to none */
+    lks_distributed_optimizer_destroy(optimizer);
+    lks_status status = lks_distributed_optimizer_create(&optimizer, half, s->store, &rule);
+    RANK_CHECK(status == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "made in a group of 4 ranks, and the optimizer was given another") != NULL);
+    lks_store_destroy(plain);
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_group_destroy(half);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void an_optimizer_of_another_group_than_its_store_is_refused(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        run_ranks(4, use_another_group, (&(strategy_run){.strategy = (lks_strategy)strategy}));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_without_a_norm_is_not_counted),
+        cmocka_unit_test(a_number_of_samples_that_is_none_is_refused),
+        cmocka_unit_test(ranks_in_different_steps_are_told_so),
+        cmocka_unit_test(ranks_whose_plain_stores_differ_are_told_so),
+        cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
+    };
+    return run_group(tests);
+}
