@@ -34,9 +34,9 @@ ubsan: test-packages ## the tests under UndefinedBehaviorSanitizer alone
 tsan: test-packages ## the tests under ThreadSanitizer
 	@tools/sanitize tsan
 
-fuzz: ## each fuzz target of tests/fuzz for ten seconds (SECONDS=n)
+fuzz: ## each fuzz target of tests/fuzz for ten seconds (FUZZ_SECONDS=n)
 	@tools/install-packages build lint
-	@tests/fuzz/run_fuzz $(or $(SECONDS),10)
+	@tests/fuzz/run_fuzz $(or $(FUZZ_SECONDS),10)
 
 soak: test-packages build ## 200 lost ranks, 50 training runs that lose one or a host, each fuzz target for ten minutes
 	@LOCKSTEP_SOAK=200 build/tests/test_comm_soak
