@@ -12,15 +12,23 @@
 
 #include <string.h>
 
-enum { PAUSE_NS = 20 * 1000, N_PAUSES = 25000, LAST_LOOK_NS = 2 * 1000 * 1000 };
+enum { PAUSE_NS = 20 * 1000, N_PAUSES = 25000 };
 
-/* One turn of a wait. At the deadline somebody is to be named: the next rank, or whom that waits for. */
+/* Inside MPI nobody knows who is waited for. The next rank stands for all, for others to ask what it does; but one that
+ * has left has done its part. -1: all have. */
+static int next_rank(const lks_group *group) {
+    for (int distance = 1; distance < group->size; distance++) {
+        int rank = (group->rank + distance) % group->size, seat = group->seat_of[rank];
+        if (seat < 0 || atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT) return rank;
+    }
+    return -1;
+}
+
 static lks_status wait_a_turn(lks_group *group, int *turn) {
     if (lksi_pause(group, LKSI_CONTEXT_COLLECTIVE, (*turn)++)) return LKS_OK;
     int64_t left_ns = 0;
-    int next = (group->rank + 1) % group->size;
-    LKS_TRY(lksi_look(group, LKSI_CONTEXT_COLLECTIVE, NULL, 0, &left_ns));
-    if (left_ns < LAST_LOOK_NS) LKS_TRY(lksi_look(group, LKSI_CONTEXT_COLLECTIVE, &next, 1, &left_ns));
+    int next = next_rank(group);
+    LKS_TRY(lksi_look(group, LKSI_CONTEXT_COLLECTIVE, &next, next >= 0, &left_ns));
     (void)lksi_poke(group);
     lksi_sleep_ns(PAUSE_NS);
     lksi_activity_await(group, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
