@@ -6,7 +6,6 @@
 hosts=()               # the namespaces; the i-th is 10.77.0.(i+1), and host-a, host-b, ... by name
 hosts_switch=lks-$$-sw # where the bridge is
 hosts_dir=             # the files that only the hosts see
-hosts_made_run_sshd=
 
 # Also after hosts_make has failed. Ends what still runs there.
 hosts_remove() {
@@ -17,7 +16,6 @@ hosts_remove() {
   done
   ip netns del "$hosts_switch" 2>/dev/null
   [ -z "$hosts_dir" ] || rm -rf "$hosts_dir"
-  [ -z "$hosts_made_run_sshd" ] || rmdir /run/sshd 2>/dev/null
   hosts=()
 }
 
@@ -79,7 +77,6 @@ hosts_ssh() {
     echo "there is no sshd (Debian: openssh-server)"
     return 1
   }
-  [ -d /run/sshd ] || { mkdir /run/sshd && hosts_made_run_sshd=yes; } # where sshd insists on going
   ssh-keygen -q -t ed25519 -N '' -f "$hosts_dir/host" && ssh-keygen -q -t ed25519 -N '' -f "$hosts_dir/user" || {
     echo "ssh-keygen failed"
     return 1
@@ -93,7 +90,9 @@ hosts_ssh() {
   # shellcheck disable=SC2034 # for whoever sources this
   hosts_ssh="ssh -o BatchMode=yes -F $hosts_dir/ssh_config"
   for index in "${!hosts[@]}"; do
-    (host_run "$index" /usr/sbin/sshd -D -e -f "$hosts_dir/sshd_config") >"$hosts_dir/log.$index" 2>&1 </dev/null &
+    # sshd insists on its directory in /run, which others might take away: the host gets a /run of its own.
+    # shellcheck disable=SC2016 # the inner shell expands it
+    (host_run "$index" sh -c 'mount -t tmpfs none /run && mkdir /run/sshd && exec /usr/sbin/sshd -D -e -f "$0"' "$hosts_dir/sshd_config") >"$hosts_dir/log.$index" 2>&1 </dev/null &
     disown # else the shell announces its end
   done
   for index in "${!hosts[@]}"; do host_answers "$index" || { echo "sshd does not start: $(tail -n 1 "$hosts_dir/log.$index")"; return 1; }; done

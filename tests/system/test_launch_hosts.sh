@@ -30,7 +30,13 @@ eventually() { # within ten seconds
   done
   return 1
 }
-none_left() { ! pgrep -f "$marker|$lockstep run" >/dev/null; }
+none_left() {
+  local host
+  for host in "${hosts[@]}"; do
+    ip netns pids "$host" | xargs -r ps -o comm= -p | grep -vqx sshd && return 1
+  done
+  ! pgrep -f "$marker" >/dev/null
+}
 port=29417
 
 # node INDEX OPTIONS...: `lockstep run` as node INDEX of --nnodes 2, two ranks each; output in out.INDEX and err.INDEX
@@ -100,13 +106,13 @@ check "a rank that fails is named on both hosts, and its status is that of both"
   eval 'statuses_are 7/7 && on_both_says "rank 3 \(pid [0-9]+ on host-b\) exited with status 7"'
 from_c --hosts "$work/hosts" --grace 1 --log-dir "$work/logs" bash -c '[ $RANK = 2 ] && { echo "no such data" >&2; kill -KILL $$; }; exec -a '"$marker"' sleep 60'
 check "over ssh, too, with its last lines" eval 'status_is 137 && err_has "rank 2 .* on host-b. was killed by SIGKILL; its last lines:" && err_has "  . no such data"'
-check "and nothing is left on either" none_left
+check "and nothing is left on either" eventually none_left
 printf '10.77.0.1\nno-such-host\n' >"$work/unknown"
 from_c --hosts "$work/unknown" bash -c "exec -a $marker sleep 60"
-check "an unknown host is named with ssh's words" eval 'status_is 1 && err_has "host no-such-host cannot take part: .*Could not resolve" && none_left'
+check "an unknown host is named with ssh's words" eval 'status_is 1 && err_has "host no-such-host cannot take part: .*Could not resolve" && eventually none_left'
 (host_run 2 "$lockstep" run --hosts "$work/hosts" --ssh "ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null" true) >"$work/out" 2>"$work/err"
 status=$?
-check "so is one whose sshd refuses us" eval 'status_is 1 && err_has "host (host-a|10.77.0.2) cannot take part: .*Permission denied" && none_left'
+check "so is one whose sshd refuses us" eval 'status_is 1 && err_has "host (host-a|10.77.0.2) cannot take part: .*Permission denied" && eventually none_left'
 printf '10.77.0.1 slots=2\n10.77.0.2 slots=many\n' >"$work/bad"
 from_c --hosts "$work/bad" true
 check "a bad line of the hosts file is named" eval 'status_is 1 && err_has "/bad:2: slots=N was expected"'

@@ -52,17 +52,16 @@ end_run() {
   host_plug 1
 }
 
-# One of the processes that $1 matches on a random host.
+# On a random host one of the processes that $1 matches, the first of them if $2 is 1, any of the first two if it is 2.
 kill_one_of() {
   local pids
-  pids=$(ip netns pids "${hosts[RANDOM % 2]}" | xargs -r ps -o pid=,args= -p | awk -v wanted="$1" 'index($0, wanted) { print $1 }')
-  pids=$(shuf -n 1 --random-source=<(yes "$RANDOM") <<<"$pids")
-  [ -n "$pids" ] && kill -KILL "$pids"
+  mapfile -t pids < <(ip netns pids "${hosts[RANDOM % 2]}" | xargs -r ps -o pid=,args= -p | awk -v wanted="$1" 'index($0, wanted) { print $1 }' | sort -n)
+  [ ${#pids[@]} = 0 ] || kill -KILL "${pids[RANDOM % $2 % ${#pids[@]}]}" 2>/dev/null
 }
 lose() { # KIND
   case $1 in
-    rank) kill_one_of "$build/examples/resnet9" ;;
-    agent) kill_one_of "$lockstep run --agent" ;;
+    rank) kill_one_of "$build/examples/resnet9" 2 ;;
+    agent) kill_one_of "$lockstep run --agent" 1 ;; # the second is its guard
     link) host_unplug $((RANDOM % 2)) ;;
   esac
 }
@@ -71,7 +70,7 @@ start_run
 end_run
 undisturbed=$(value "$work/summary" params_sha256)
 undisturbed_ms=$wall_ms
-check "a run that is left alone ends" eval '[ "$status" = 0 ] && same "$undisturbed" "$undisturbed"'
+check "a run that is left alone ends" [ "$status/${#undisturbed}" = 0/64 ]
 
 n_restarted=0
 declare -A n_of=([rank]=0 [agent]=0 [link]=0) lost_ms_of=([rank]=0 [agent]=0 [link]=0) most_ms_of=([rank]=0 [agent]=0 [link]=0)
