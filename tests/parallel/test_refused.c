@@ -126,7 +126,8 @@ static int differ_in_the_model(void *argument) {
 
 static void ranks_whose_plain_stores_differ_are_told_so(void **state) {
     (void)state;
-    for (int which = 0; which < N_DIFFERENCES; which++) run_ranks(2, differ_in_the_model, &(difference){which});
+    for (int which = 0; which < N_DIFFERENCES; which++)
+        run_ranks(2, differ_in_the_model, &(difference){(difference)which});
 }
 
 /* --- another group than the store's --- */
