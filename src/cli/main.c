@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const lksi_command *const commands[] = {&lksi_command_run, &lksi_command_bench, &lksi_command_data, &lksi_command_info};
+static const lksi_command *const commands[] = {&lksi_command_run, &lksi_command_bench, &lksi_command_data,
+                                               &lksi_command_info};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static const lksi_command *find_command(const char *name) {
