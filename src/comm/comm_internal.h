@@ -117,7 +117,7 @@ typedef struct lksi_allocation {
 
 /* One thread writes each; the worker the messages of algorithms, so those are read across threads. */
 typedef struct lksi_counters {
-    uint64_t n_calls; /* collective ones; their sequence number */
+    _Atomic uint64_t n_calls; /* collective ones; their sequence number */
     uint64_t n_point_to_point;
     _Atomic uint64_t n_messages, n_message_nbytes; /* of the algorithms */
     uint64_t n_user_messages, n_user_message_nbytes;
@@ -217,6 +217,17 @@ struct lks_group {
     unsigned char *scratch;
     size_t scratch_nbytes;
 };
+
+/* How many collective calls there have been; any thread may ask. */
+static inline uint64_t lksi_n_calls(const lks_group *group) {
+    return atomic_load_explicit(&group->counters.n_calls, memory_order_relaxed);
+}
+/* Counts one more, whose sequence number that is. One thread at a time does. */
+static inline uint64_t lksi_count_call(lks_group *group) {
+    uint64_t sequence = lksi_n_calls(group) + 1;
+    atomic_store_explicit(&group->counters.n_calls, sequence, memory_order_relaxed);
+    return sequence;
+}
 
 /* Makes the group out of its rank, size, world (held for it), id, members, timeout and order: seats, transport, and
  * where it spans hosts, streams and the groups of a two-level algorithm (form.c). `connections` as in lksi_tcp_join.

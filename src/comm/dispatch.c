@@ -43,7 +43,7 @@ static uint64_t name_hash(lks_group *group, const char *name) {
 }
 
 static uint64_t fingerprint(lks_group *group, const lksi_call *call) {
-    uint64_t hash = lksi_mix(name_hash(group, call->operation->name), group->counters.n_calls);
+    uint64_t hash = lksi_mix(name_hash(group, call->operation->name), lksi_n_calls(group));
     hash = lksi_mix(hash, call->count);
     for (int rank = 0; call->counts != NULL && rank < group->size; rank++) hash = lksi_mix(hash, call->counts[rank]);
     hash = lksi_mix(hash, (uint64_t)call->type << 32 | (uint64_t)call->op);
@@ -105,7 +105,7 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
     LKS_TRY(refuse_lent(group, call->operation->name));
     LKS_TRY(lksi_select(group, call, options->algorithm));
     group->selection.last = call->algorithm->name;
-    call->sequence = ++group->counters.n_calls;
+    call->sequence = lksi_count_call(group);
     call->fingerprint = fingerprint(group, call);
     return options->work != NULL ? lksi_work_submit(group, call, options->work) : lksi_work_run(group, call);
 }
@@ -142,7 +142,7 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
     const lksi_operation described = {
         .name = operation,
         .algorithms = {{.run = exchange_lines, .is_segment = true, .run_remote = exchange_messages}}};
-    uint64_t hash = name_hash(group, operation), sequence = ++group->counters.n_calls;
+    uint64_t hash = name_hash(group, operation), sequence = lksi_count_call(group);
     hash = lksi_mix(lksi_mix(hash, sequence), nbytes);
     lksi_call call = {.operation = &described,
                       .algorithm = described.algorithms,

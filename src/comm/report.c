@@ -114,7 +114,7 @@ void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
 
 void lks_group_counters(const lks_group *group, lks_counters *counters) {
     const lksi_counters *own = &group->counters;
-    *counters = (lks_counters){.n_collectives = own->n_calls,
+    *counters = (lks_counters){.n_collectives = lksi_n_calls(group),
                                .n_point_to_point = own->n_point_to_point,
                                .n_messages = get(&own->n_messages) + own->n_user_messages,
                                .n_message_nbytes = get(&own->n_message_nbytes) + own->n_user_message_nbytes};

@@ -88,10 +88,10 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
                           group->remote->name);
 
     lksi_work_drain(group);
-    LKS_TRY(lksi_begin(group, name, group->counters.n_calls + 1, 0));
+    LKS_TRY(lksi_begin(group, name, lksi_n_calls(group) + 1, 0));
     lksi_operation operation = {.name = name, .has_count = true};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
-    hash = lksi_mix(lksi_mix(hash, ++group->counters.n_calls), nbytes);
+    hash = lksi_mix(lksi_mix(hash, lksi_count_call(group)), nbytes);
     lksi_call call = {.operation = &operation, .count = nbytes, .fingerprint = hash};
     lks_status status = allocate(group, &call, is_shared, data);
     if (status == LKS_OK) lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);

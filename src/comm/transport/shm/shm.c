@@ -63,7 +63,7 @@ static lks_status create_segment(size_t nbytes, int *descriptor) {
 
 static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
     const shm *s = group->backing;
-    handover record = {.call = group->counters.n_calls, .nbytes = nbytes};
+    handover record = {.call = lksi_n_calls(group), .nbytes = nbytes};
     int descriptor;
     LKS_TRY(create_segment(nbytes, &descriptor));
     lks_status status = map(descriptor, nbytes, base);
@@ -81,7 +81,7 @@ static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0
         handover record;
         int descriptor;
         LKS_TRY(lksi_take_over(s->connections[0], &record, sizeof record, &descriptor, deadline_ns));
-        bool is_it = record.call == group->counters.n_calls && record.nbytes == nbytes && descriptor >= 0;
+        bool is_it = record.call == lksi_n_calls(group) && record.nbytes == nbytes && descriptor >= 0;
         lks_status status = is_it ? map(descriptor, nbytes, base) : LKS_OK;
         if (descriptor >= 0) close(descriptor);
         if (is_it) return status;
