@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* CIFAR-10: both versions are read, and what is neither is refused with file and record or opcode. */
 #include "test.h"
 

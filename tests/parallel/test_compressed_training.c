@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* Training by compressed gradients: all ranks alike, close to what exact gradients give, and refused where it cannot
  * be.
  */

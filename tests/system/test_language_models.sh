@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: no-asan
 # The trainers on texts as users run them, on a small text whose entropy is known.
 # Usage: test_language_models.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
