@@ -28,8 +28,8 @@ examples=$build/examples
 work=$(mktemp -d)
 export LOCKSTEP_JOB_KEY=the-secret-of-the-exercises OMP_NUM_THREADS=1
 has_hosts=0 has_slurm=0
-# shellcheck source=tools/two-hosts.sh
-. tools/two-hosts.sh
+# shellcheck source=tools/hosts.sh
+. tools/hosts.sh
 
 clean_up() {
   [ $has_hosts = 0 ] || hosts_remove

@@ -6,8 +6,8 @@
  *     rank 0 <--- n bytes ---- rank 1       half of this round is the time of one message
  *
  * A round is timed by one clock; the clocks of two hosts are farther apart than a message takes. A small message takes
- * the latency, whatever its size; a large one its bytes through the bandwidth. Together: latency + bytes / bandwidth,
- * the line by which the costs of all collectives are reckoned.
+ * the latency, whatever its size; a large one its bytes through the bandwidth, beside which the latency is nothing.
+ * Together: latency + bytes / bandwidth, the line by which the costs of all collectives are reckoned.
  */
 #include <lockstep/comm.h>
 #include <lockstep/launch.h>
@@ -64,8 +64,7 @@ static lks_status play(lks_group *world, char *message) {
         if (nbytes == FIRST_NBYTES) latency_us = message_us;
         if (is_first) printf("%8zu %12.2f\n", nbytes, message_us);
     }
-    if (is_first)
-        printf("latency %.2f us, bandwidth %.2f GB/s\n", latency_us, LAST_NBYTES / (message_us - latency_us) * 1e-3);
+    if (is_first) printf("latency %.2f us, bandwidth %.2f GB/s\n", latency_us, LAST_NBYTES / message_us * 1e-3);
     return LKS_OK;
 }
 

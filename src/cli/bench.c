@@ -100,9 +100,9 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     bool is_speaker = lks_group_rank(world) == 0;
     int size = lks_group_size(world);
     if (plan->root >= size)
-        return is_speaker ? lksi_bench_refuse("--root '%d': there are %d ranks", plan->root, size) : LKSI_EXIT_USAGE;
+        return is_speaker ? lksi_refuse("bench", "--root '%d': there are %d ranks", plan->root, size) : LKSI_EXIT_USAGE;
     if (size < 2 && plan->operation != NULL && plan->operation->is_pair)
-        return lksi_bench_refuse("send_recv needs 2 ranks: --ranks 2, or a launcher");
+        return lksi_refuse("bench", "send_recv needs 2 ranks: --ranks 2, or a launcher");
     return 0;
 }
 
@@ -121,7 +121,7 @@ static int be_rank(void *argument) {
     lks_status status = exit_code == 0 ? measure(world, plan, &n_errors) : LKS_OK;
     if (status != LKS_OK) exit_code = fail(world, status);
     if (n_errors > 0 && lks_group_rank(world) == 0)
-        exit_code = lksi_bench_refuse("%lld wrong elements", (long long)n_errors) != 0;
+        exit_code = lksi_refuse("bench", "%lld wrong elements", (long long)n_errors) != 0;
     lks_group_destroy(world);
     return exit_code;
 }
@@ -139,7 +139,7 @@ static int run(int argc, char **argv) {
     if (plan.n_ranks == 0) return lks_main(argc, argv, be_launched_rank);
     lks_status status = lks_spawn(plan.n_ranks, plan.as_threads ? LKS_THREADS : LKS_PROCESSES, be_rank, &plan);
     if (status == LKS_OK) return 0;
-    (void)lksi_bench_refuse("%s", lks_error_text());
+    (void)lksi_refuse("bench", "%s", lks_error_text());
     return 1;
 }
 

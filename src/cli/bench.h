@@ -80,7 +80,6 @@ typedef struct lksi_bench_plan {
 
 /* Fills in the plan from the flags; where they are wrong, says so in one line and returns the exit status. */
 int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan);
-int lksi_bench_refuse(const char *format, ...) LKS_PRINTF(1, 2);
 
 /* --- measuring (bench_measure.c) --- */
 

@@ -6,16 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int lksi_bench_refuse(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("lockstep bench: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    return LKSI_EXIT_USAGE;
-}
-
 /* --- sizes: "4:64M" (doubling), "4:64M:4" (times four), "4,1K,3:48" --- */
 
 /* A number of bytes with K, M or G behind it; *end is what follows. */
@@ -57,8 +47,8 @@ static bool parse_sizes(lksi_bench_plan *plan, const char *text) {
 
 static int set_sizes(lksi_bench_plan *plan, const char *value) {
     if (parse_sizes(plan, value)) return 0;
-    return lksi_bench_refuse("--sizes '%s': bytes were expected, as in 4:64M, 4:64M:4 or 8,1K,3M (at most %d sizes)",
-                             value, LKSI_BENCH_MAX_SIZES);
+    return lksi_refuse("bench", "--sizes '%s': bytes were expected, as in 4:64M, 4:64M:4 or 8,1K,3M (at most %d sizes)",
+                       value, LKSI_BENCH_MAX_SIZES);
 }
 
 /* --- the others --- */
@@ -66,8 +56,8 @@ static int set_sizes(lksi_bench_plan *plan, const char *value) {
 static int parse_number(const char *name, const char *value, int64_t min, int64_t max, int *number) {
     int64_t parsed;
     if (!lksi_parse_i64(value, min, max, &parsed))
-        return lksi_bench_refuse("%s '%s': a number from %lld to %lld was expected", name, value, (long long)min,
-                                 (long long)max);
+        return lksi_refuse("bench", "%s '%s': a number from %lld to %lld was expected", name, value, (long long)min,
+                           (long long)max);
     *number = (int)parsed;
     return 0;
 }
@@ -89,7 +79,7 @@ static int set_transport(lksi_bench_plan *plan, const char *value) {
             plan->transport = known[i];
             return 0;
         }
-    return lksi_bench_refuse("--transport '%s': one of auto, thread, shm, tcp, mpi was expected", value);
+    return lksi_refuse("bench", "--transport '%s': one of auto, thread, shm, tcp, mpi was expected", value);
 }
 
 static int set_type(lksi_bench_plan *plan, const char *value) {
@@ -98,7 +88,7 @@ static int set_type(lksi_bench_plan *plan, const char *value) {
             plan->type = (lks_type)type;
             return 0;
         }
-    return lksi_bench_refuse("--type '%s': one of f32, f64, f16, bf16, i8, u8, i32, i64 was expected", value);
+    return lksi_refuse("bench", "--type '%s': one of f32, f64, f16, bf16, i8, u8, i32, i64 was expected", value);
 }
 
 static int set_operator(lksi_bench_plan *plan, const char *value) {
@@ -107,8 +97,8 @@ static int set_operator(lksi_bench_plan *plan, const char *value) {
             plan->op = (lks_operator)op;
             return 0;
         }
-    return lksi_bench_refuse("--operator '%s': one of sum, product, min, max, avg, band, bor, bxor was expected",
-                             value);
+    return lksi_refuse("bench", "--operator '%s': one of sum, product, min, max, avg, band, bor, bxor was expected",
+                       value);
 }
 
 static int set_algorithm(lksi_bench_plan *plan, const char *value) {
@@ -117,7 +107,7 @@ static int set_algorithm(lksi_bench_plan *plan, const char *value) {
 }
 
 static int set_path(const char *name, const char *value, const char **path) {
-    if (*value == '\0') return lksi_bench_refuse("%s '': a file was expected", name);
+    if (*value == '\0') return lksi_refuse("bench", "%s '': a file was expected", name);
     *path = value;
     return 0;
 }
@@ -131,7 +121,7 @@ static int set_tune(lksi_bench_plan *plan, const char *value) {
 static int set_operation(lksi_bench_plan *plan, const char *value) {
     plan->operation = lksi_bench_operation_find(value);
     if (plan->operation != NULL || strcmp(value, "all") == 0) return 0;
-    return lksi_bench_refuse("unknown operation '%s'; see lockstep help bench", value);
+    return lksi_refuse("bench", "unknown operation '%s'; see lockstep help bench", value);
 }
 
 typedef struct option {
@@ -179,14 +169,14 @@ static bool is_no_value(const char *argument) {
 static int take_argument(char **argv, int *i, lksi_bench_plan *plan) {
     const char *value;
     const option *found = find_option(argv[*i], &value);
-    if (found == NULL) return lksi_bench_refuse("unknown option '%s'; see lockstep help bench", argv[*i]);
+    if (found == NULL) return lksi_refuse("bench", "unknown option '%s'; see lockstep help bench", argv[*i]);
     if (found->set == NULL) {
-        if (value != NULL) return lksi_bench_refuse("%s takes no value", found->name);
+        if (value != NULL) return lksi_refuse("bench", "%s takes no value", found->name);
         *(bool *)((char *)plan + found->flag) = true;
         return 0;
     }
     if (value == NULL && !(found->may_lack_value && is_no_value(argv[*i + 1]))) {
-        if (argv[*i + 1] == NULL) return lksi_bench_refuse("%s needs a value", found->name);
+        if (argv[*i + 1] == NULL) return lksi_refuse("bench", "%s needs a value", found->name);
         value = argv[++*i];
     }
     return found->set(plan, value);
@@ -199,30 +189,30 @@ static int check_algorithm(const lksi_bench_plan *plan) {
     char names[160] = "auto";
     if (strcmp(asked, "auto") == 0 || strcmp(asked, "all") == 0) return 0;
     if (plan->operation == NULL)
-        return lksi_bench_refuse("--algorithm '%s': with all operations it is auto or all", asked);
+        return lksi_refuse("bench", "--algorithm '%s': with all operations it is auto or all", asked);
     for (int i = 1; (known = lksi_bench_algorithm_at(plan->operation, i)) != NULL; i++) {
         if (strcmp(asked, known) == 0) return 0;
         size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, ", %s", known);
     }
-    return lksi_bench_refuse("--algorithm '%s': %s has %s, and 'all' of them", asked, plan->operation->name, names);
+    return lksi_refuse("bench", "--algorithm '%s': %s has %s, and 'all' of them", asked, plan->operation->name, names);
 }
 
 static int check_ranks(const lksi_bench_plan *plan) {
-    if (plan->as_threads && plan->as_processes) return lksi_bench_refuse("--threads and --processes: one of them");
+    if (plan->as_threads && plan->as_processes) return lksi_refuse("bench", "--threads and --processes: one of them");
     if (plan->n_ranks == 0) {
         if (!plan->as_threads && !plan->as_processes) return 0;
-        return lksi_bench_refuse("%s needs --ranks: without it the ranks are those of the launcher",
-                                 plan->as_threads ? "--threads" : "--processes");
+        return lksi_refuse("bench", "%s needs --ranks: without it the ranks are those of the launcher",
+                           plan->as_threads ? "--threads" : "--processes");
     }
     const char *launched = getenv("LOCKSTEP_THREADS") != NULL ? "LOCKSTEP_THREADS" : "RANK";
     if (getenv(launched) != NULL)
-        return lksi_bench_refuse("--ranks '%d': a launcher has started ranks already (%s is set)", plan->n_ranks,
-                                 launched);
+        return lksi_refuse("bench", "--ranks '%d': a launcher has started ranks already (%s is set)", plan->n_ranks,
+                           launched);
     if (plan->root >= plan->n_ranks)
-        return lksi_bench_refuse("--root '%d': there are %d ranks", plan->root, plan->n_ranks);
+        return lksi_refuse("bench", "--root '%d': there are %d ranks", plan->root, plan->n_ranks);
     if (plan->operation != NULL && plan->operation->is_pair && plan->n_ranks < 2)
-        return lksi_bench_refuse("--ranks '%d': send_recv needs 2", plan->n_ranks);
+        return lksi_refuse("bench", "--ranks '%d': send_recv needs 2", plan->n_ranks);
     return 0;
 }
 
@@ -230,11 +220,11 @@ static int check_ranks(const lksi_bench_plan *plan) {
 static int complete_mode(lksi_bench_plan *plan) {
     const char *transport = plan->transport != NULL ? plan->transport : "auto";
     bool is_thread = strcmp(transport, "thread") == 0;
-    if (plan->as_processes && is_thread) return lksi_bench_refuse("--transport 'thread': the ranks are processes");
+    if (plan->as_processes && is_thread) return lksi_refuse("bench", "--transport 'thread': the ranks are processes");
     if (plan->n_ranks > 0 && strcmp(transport, "mpi") == 0)
-        return lksi_bench_refuse("--transport 'mpi': mpirun starts the ranks, and --ranks is left out");
+        return lksi_refuse("bench", "--transport 'mpi': mpirun starts the ranks, and --ranks is left out");
     if (plan->as_threads && strcmp(transport, "shm") == 0)
-        return lksi_bench_refuse("--transport 'shm': the ranks are threads");
+        return lksi_refuse("bench", "--transport 'shm': the ranks are threads");
     plan->as_threads |= is_thread && plan->n_ranks > 0;
     return 0;
 }
@@ -242,10 +232,10 @@ static int complete_mode(lksi_bench_plan *plan) {
 static int check_operation(const lksi_bench_plan *plan) {
     bool is_reduction = plan->operation == NULL || plan->operation->is_reduction;
     if (is_reduction && lksi_reduction_check("bench", plan->type, plan->op, 1) != LKS_OK)
-        return lksi_bench_refuse("--operator '%s': not defined on --type %s", lksi_operator_name(plan->op),
-                                 lks_type_name(plan->type));
+        return lksi_refuse("bench", "--operator '%s': not defined on --type %s", lksi_operator_name(plan->op),
+                           lks_type_name(plan->type));
     if (plan->plot_path != NULL && plan->operation == NULL)
-        return lksi_bench_refuse("--plot '%s': a plot shows one operation", plan->plot_path);
+        return lksi_refuse("bench", "--plot '%s': a plot shows one operation", plan->plot_path);
     return 0;
 }
 
@@ -253,8 +243,8 @@ static int check_operation(const lksi_bench_plan *plan) {
 static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
     if (!plan->does_tune) return 0;
     if (has_operation && (plan->operation == NULL || !plan->operation->is_pair))
-        return lksi_bench_refuse("--tune measures send_recv, not %s",
-                                 plan->operation != NULL ? plan->operation->name : "all");
+        return lksi_refuse("bench", "--tune measures send_recv, not %s",
+                           plan->operation != NULL ? plan->operation->name : "all");
     plan->operation = lksi_bench_operation_find("send_recv");
     if (plan->transport == NULL) plan->transport = "tcp";
     if (plan->n_sizes == 0) plan->sizes[0] = 8, plan->sizes[1] = 4 << 20, plan->n_sizes = 2;
@@ -267,13 +257,13 @@ int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan) {
     *plan = (lksi_bench_plan){.algorithm = "auto", .n_blocks = LKSI_BENCH_MIN_BLOCKS};
     for (int i = 1; i < argc && refused == 0; i++) {
         bool is_operation = argv[i][0] != '-';
-        if (is_operation && has_operation) return lksi_bench_refuse("one operation, not also '%s'", argv[i]);
+        if (is_operation && has_operation) return lksi_refuse("bench", "one operation, not also '%s'", argv[i]);
         has_operation |= is_operation;
         refused = is_operation ? set_operation(plan, argv[i]) : take_argument(argv, &i, plan);
     }
     if (refused == 0) refused = complete_tuning(plan, has_operation);
     if (refused == 0 && !has_operation && !plan->does_tune)
-        return lksi_bench_refuse("which operation? see lockstep help bench");
+        return lksi_refuse("bench", "which operation? see lockstep help bench");
     if (plan->n_sizes == 0) add_range(plan, 4, 64 << 20, 2);
     if (refused == 0) refused = check_algorithm(plan);
     if (refused == 0) refused = check_ranks(plan);

@@ -2,7 +2,12 @@
 #ifndef LKSI_CLI_H
 #define LKSI_CLI_H
 
+#include "base/base.h"
+
 enum { LKSI_EXIT_USAGE = 2 };
+
+/* "lockstep COMMAND: ...", a line on stderr. Returns the exit status of a wrong command line. */
+int lksi_refuse(const char *command, const char *format, ...) LKS_PRINTF(2, 3);
 
 typedef struct lksi_command {
     const char *name, *summary;

@@ -33,22 +33,10 @@ typedef struct request {
     int n_sets;
 } request;
 
-static int refuse(const char *format, ...) LKS_PRINTF(1, 2);
-
-static int refuse(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("lockstep data: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    return LKSI_EXIT_USAGE;
-}
-
 static int add_set(request *asked, const char *name) {
     const lksi_set *set = lksi_set_find(name);
-    if (set == NULL) return refuse("%s", lks_error_text());
-    if (asked->n_sets == MAX_NAMES) return refuse("more than %d names", MAX_NAMES);
+    if (set == NULL) return lksi_refuse("data", "%s", lks_error_text());
+    if (asked->n_sets == MAX_NAMES) return lksi_refuse("data", "more than %d names", MAX_NAMES);
     asked->sets[asked->n_sets++] = set;
     return 0;
 }
@@ -61,13 +49,13 @@ static int parse(int argc, char **argv, request *asked) {
         else if (strcmp(argv[i], "--quiet") == 0)
             asked->is_quiet = true;
         else if (strcmp(argv[i], "--dir") == 0 && (i + 1 == argc || argv[i + 1][0] == '\0'))
-            refused = refuse("--dir needs a directory");
+            refused = lksi_refuse("data", "--dir needs a directory");
         else if (strcmp(argv[i], "--dir") == 0)
             asked->directory = argv[++i];
         else if (strncmp(argv[i], "--dir=", 6) == 0 && argv[i][6] != '\0')
             asked->directory = argv[i] + 6;
         else if (argv[i][0] == '-')
-            refused = refuse("unknown option '%s'; see lockstep help data", argv[i]);
+            refused = lksi_refuse("data", "unknown option '%s'; see lockstep help data", argv[i]);
         else
             refused = add_set(asked, argv[i]);
         if (refused != 0) return refused;
@@ -126,15 +114,15 @@ static int for_each(const request *asked, action act) {
 
 static int run(int argc, char **argv) {
     request asked = {.n_sets = 0};
-    if (argc < 2) return refuse("get, verify or list? see lockstep help data");
+    if (argc < 2) return lksi_refuse("data", "get, verify or list? see lockstep help data");
     bool is_get = strcmp(argv[1], "get") == 0, is_list = strcmp(argv[1], "list") == 0;
     if (!is_get && !is_list && strcmp(argv[1], "verify") != 0)
-        return refuse("'%s': get, verify or list was expected; see lockstep help data", argv[1]);
+        return lksi_refuse("data", "'%s': get, verify or list was expected; see lockstep help data", argv[1]);
     int refused = parse(argc - 2, argv + 2, &asked);
     if (refused != 0) return refused;
-    if (asked.is_forced && !is_get) return refuse("--force goes with get alone");
-    if (is_list && asked.n_sets > 0) return refuse("list takes no names");
-    if (!is_list && asked.n_sets == 0) return refuse("which data sets? see lockstep data list");
+    if (asked.is_forced && !is_get) return lksi_refuse("data", "--force goes with get alone");
+    if (is_list && asked.n_sets > 0) return lksi_refuse("data", "list takes no names");
+    if (!is_list && asked.n_sets == 0) return lksi_refuse("data", "which data sets? see lockstep data list");
     for (int i = 0; is_list && lksi_set_at(i) != NULL; i++) asked.sets[asked.n_sets++] = lksi_set_at(i);
     return for_each(&asked, is_get ? get : is_list ? list : verify);
 }

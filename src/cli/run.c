@@ -57,16 +57,6 @@ static const char help_text[] =
     "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 2 for a wrong option, 126\n"
     "or 127 for a PROGRAM that cannot be started.\n";
 
-int lksi_run_refuse(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("lockstep run: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    return LKSI_EXIT_USAGE;
-}
-
 static void report(void *argument, const lksi_failure *failure) {
     const char *line = failure->last_lines;
     (void)argument;
@@ -83,13 +73,15 @@ static void report(void *argument, const lksi_failure *failure) {
 static int check_hosts(lksi_run_request *request) {
     lksi_run *run = &request->run;
     if (run->n_nodes > 0 && run->hosts_file != NULL)
-        return lksi_run_refuse("--nnodes is for hosts that start by themselves, --hosts for those started from here");
-    if (run->job.as_threads) return lksi_run_refuse("--threads are for one host");
+        return lksi_refuse("run",
+                           "--nnodes is for hosts that start by themselves, --hosts for those started from here");
+    if (run->job.as_threads) return lksi_refuse("run", "--threads are for one host");
     if (run->n_nodes > 0 && !request->has_node)
-        return lksi_run_refuse("which of the %d? --node-rank is missing", run->n_nodes);
+        return lksi_refuse("run", "which of the %d? --node-rank is missing", run->n_nodes);
     if (run->n_nodes > 0 && run->node >= run->n_nodes)
-        return lksi_run_refuse("--node-rank %d: --nnodes is %d", run->node, run->n_nodes);
-    if (run->n_nodes > 0 && run->address == NULL) return lksi_run_refuse("where is node 0? --master-addr is missing");
+        return lksi_refuse("run", "--node-rank %d: --nnodes is %d", run->node, run->n_nodes);
+    if (run->n_nodes > 0 && run->address == NULL)
+        return lksi_refuse("run", "where is node 0? --master-addr is missing");
     if (run->n_nodes > 0 && run->port == 0) run->port = 29400;
     return 0;
 }
@@ -103,20 +95,20 @@ static int check_request(lksi_run_request *request, const char *program) {
         if (refused != 0) return refused;
     } else if (request->has_node || run->address != NULL || run->port != 0 || run->ssh != NULL ||
                run->n_forwarded > 0) {
-        return lksi_run_refuse("which hosts? --nnodes N or --hosts FILE is missing");
+        return lksi_refuse("run", "which hosts? --nnodes N or --hosts FILE is missing");
     }
     if (job->n_ranks == 0 && run->hosts_file == NULL)
-        return lksi_run_refuse("how many ranks? -n N is missing before '%s'", program);
+        return lksi_refuse("run", "how many ranks? -n N is missing before '%s'", program);
     if (job->as_threads && (job->prefix || job->log_dir != NULL))
-        return lksi_run_refuse("%s needs ranks that are processes: threads share one output",
-                               job->prefix ? "--prefix" : "--log-dir");
+        return lksi_refuse("run", "%s needs ranks that are processes: threads share one output",
+                           job->prefix ? "--prefix" : "--log-dir");
     if (run->hosts_file != NULL && job->n_ranks > 0 && job->grains > 0 && job->grains % job->n_ranks != 0)
-        return lksi_run_refuse("--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
+        return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     if (run->n_nodes > 0 || run->hosts_file != NULL) return 0; /* how many ranks there are the head knows */
     if (run->min_ranks > job->n_ranks)
-        return lksi_run_refuse("--min-ranks %d: there are %d ranks", run->min_ranks, job->n_ranks);
+        return lksi_refuse("run", "--min-ranks %d: there are %d ranks", run->min_ranks, job->n_ranks);
     if (job->grains > 0 && job->grains % job->n_ranks != 0)
-        return lksi_run_refuse("--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
+        return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     return 0;
 }
 
@@ -125,7 +117,7 @@ static int run_here(const lksi_run *run) {
     lks_status status = lksi_supervise_generations(&run->job, run->max_restarts, &end);
     /* A failed rank and the timeout have been reported, when they happened. */
     if (status != LKS_OK && status != LKS_ERR_PEER && status != LKS_ERR_TIMEOUT)
-        (void)lksi_run_refuse("%s", lks_error_text());
+        (void)lksi_refuse("run", "%s", lks_error_text());
     return end.exit_status;
 }
 
@@ -142,7 +134,7 @@ static int run_agent(void) {
     if (lksi_agent_text_read(STDIN_FILENO, &orders, &text, &argv) == LKS_OK)
         exit_status = lksi_agent_run(&orders);
     else
-        (void)lksi_run_refuse("%s", lks_error_text());
+        (void)lksi_refuse("run", "%s", lks_error_text());
     lksi_free(text);
     lksi_free(argv);
     return exit_status;
@@ -153,7 +145,7 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     int refused = lksi_run_options_parse(argc, argv, request, &n_taken);
     if (refused != 0) return refused;
     if (request->is_agent) return run_agent();
-    if (n_taken >= argc) return lksi_run_refuse("which program? see lockstep help run");
+    if (n_taken >= argc) return lksi_refuse("run", "which program? see lockstep help run");
     refused = check_request(request, argv[n_taken]);
     if (refused != 0) return refused;
     request->run.job.argv = argv + n_taken;
@@ -167,7 +159,7 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
 static int run(int argc, char **argv) {
     lksi_run_request request = {.run.job.report = report};
     request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
-    if (request.forwarded == NULL) return lksi_run_refuse("%s", lks_error_text());
+    if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());
     int exit_status = run_request(argc, argv, &request);
     lksi_free(request.forwarded);
     return exit_status;

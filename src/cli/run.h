@@ -12,11 +12,8 @@ typedef struct lksi_run_request {
     const char **forwarded;
 } lksi_run_request;
 
-/* "lockstep run: ..." on stderr. Returns the exit status of a wrong command line. */
-int lksi_run_refuse(const char *format, ...) LKS_PRINTF(1, 2);
-
 /* Takes the options, which end at the program or at "--"; *n_taken counts the arguments. Returns 0, or what
- * lksi_run_refuse did. `request->forwarded` has room for as many texts as there are arguments. */
+ * lksi_refuse did. `request->forwarded` has room for as many texts as there are arguments. */
 int lksi_run_options_parse(int argc, char **argv, lksi_run_request *request, int *n_taken);
 
 #endif

@@ -46,7 +46,7 @@ static void *place_of(lksi_run_request *request, const option *o) { return (char
 static int set_number(lksi_run_request *request, const option *o, const char *value) {
     int64_t number;
     if (!lksi_parse_i64(value, o->min, o->max, &number))
-        return lksi_run_refuse("%s '%s': a number from %d to %d was expected", o->name, value, o->min, o->max);
+        return lksi_refuse("run", "%s '%s': a number from %d to %d was expected", o->name, value, o->min, o->max);
     *(int *)place_of(request, o) = (int)number;
     if (strcmp(o->name, "--node-rank") == 0) request->has_node = true;
     return 0;
@@ -55,20 +55,20 @@ static int set_number(lksi_run_request *request, const option *o, const char *va
 static int set_seconds(lksi_run_request *request, const option *o, const char *value) {
     double seconds;
     if (!lksi_parse_f64(value, 0.001, 1e9, &seconds))
-        return lksi_run_refuse("%s '%s': seconds were expected, at least 0.001", o->name, value);
+        return lksi_refuse("run", "%s '%s': seconds were expected, at least 0.001", o->name, value);
     *(int64_t *)place_of(request, o) = (int64_t)ceil(seconds * 1000);
     return 0;
 }
 
 static int set_text(lksi_run_request *request, const option *o, const char *value) {
-    if (*value == '\0') return lksi_run_refuse("%s '': %s was expected", o->name, o->expected);
+    if (*value == '\0') return lksi_refuse("run", "%s '': %s was expected", o->name, o->expected);
     *(const char **)place_of(request, o) = value;
     return 0;
 }
 
 static int add_variable(lksi_run_request *request, const option *o, const char *value) {
     if (*value == '\0' || strchr(value, '=') != NULL)
-        return lksi_run_refuse("%s '%s': the name of a variable was expected", o->name, value);
+        return lksi_refuse("run", "%s '%s': the name of a variable was expected", o->name, value);
     request->forwarded[request->run.n_forwarded++] = value;
     return 0;
 }
@@ -111,10 +111,10 @@ int lksi_run_options_parse(int argc, char **argv, lksi_run_request *request, int
         }
         const char *value;
         const option *found = find_option(argv[i], &value);
-        if (found == NULL) return lksi_run_refuse("unknown option '%s'; see lockstep help run", argv[i]);
-        if (found->kind == FLAG && value != NULL) return lksi_run_refuse("%s takes no value", found->name);
+        if (found == NULL) return lksi_refuse("run", "unknown option '%s'; see lockstep help run", argv[i]);
+        if (found->kind == FLAG && value != NULL) return lksi_refuse("run", "%s takes no value", found->name);
         if (found->kind != FLAG && value == NULL) {
-            if (i + 1 >= argc) return lksi_run_refuse("%s needs a value", found->name);
+            if (i + 1 >= argc) return lksi_refuse("run", "%s needs a value", found->name);
             value = argv[++i];
         }
         int refused = set(request, found, value);

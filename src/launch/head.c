@@ -25,21 +25,25 @@ static void hear_node(lksi_head *head, lksi_node *node) {
     if (node->link.connection < 0) lksi_head_lose(head, node, node->link.loss);
 }
 
+/* The last line of `text` that has anything in it, and its length. */
+static const char *last_line_of(const char *text, int *length) {
+    size_t end = strlen(text);
+    while (end > 0 && text[end - 1] == '\n') end--;
+    size_t begin = end;
+    while (begin > 0 && text[begin - 1] != '\n') begin--;
+    *length = (int)(end - begin);
+    return text + begin;
+}
+
 /* One that ends before it has joined has said why: its last line goes into ours. */
 static void look_after_child(lksi_head *head, lksi_node *node) {
     char text[512];
+    int length;
     if (!lksi_child_reap(&node->child) || node->link.connection >= 0 || head->phase != LKSI_GATHERING) return;
-    const char *said = node->child.last_lines != NULL ? node->child.last_lines : "";
-    const char *last = strrchr(said, '\n');
-    while (last != NULL && last[1] == '\0' && last > said) { /* the newline that ends the last line */
-        const char *before = last - 1;
-        while (before > said && *before != '\n') before--;
-        last = *before == '\n' ? before : NULL;
-    }
-    said = last != NULL ? last + 1 : said;
+    const char *said = last_line_of(node->child.last_lines != NULL ? node->child.last_lines : "", &length);
     snprintf(text, sizeof text, "%.200s cannot take part: %s %s%s%.*s", node->name,
-             node->child.host != NULL ? "the remote shell" : "its agent", node->child.end, *said != '\0' ? ": " : "",
-             (int)strcspn(said, "\n"), said);
+             node->child.host != NULL ? "the remote shell" : "its agent", node->child.end, length > 0 ? ": " : "",
+             length, said);
     if (head->generation == 0)
         lksi_head_end(head, 1, text);
     else if (head->run->job.report != NULL)

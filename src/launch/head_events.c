@@ -9,9 +9,7 @@
 #define NS_PER_MS 1000000
 enum {
     SETTLE_MS = 300, /* a killed rank may be told of later than those that fail because of it */
-    GRACE_MS = 5000, /* as the supervisor has them */
-    SIGNAL_GRACE_MS = 30000,
-    END_MS = 12000, /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
+    END_MS = 12000,  /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
 };
 
 static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * NS_PER_MS; }
@@ -170,9 +168,8 @@ static void fail(lksi_head *head, const lksi_message *failure) {
     snprintf(head->failed_text, sizeof head->failed_text, "%s", failure->text);
     snprintf(head->failed_last_lines, sizeof head->failed_last_lines, "%s", failure->last_lines);
     if (head->phase != LKSI_RUNNING) return;
-    const int64_t grace_ms = head->run->job.grace_ms > 0 ? head->run->job.grace_ms : GRACE_MS;
     head->phase = LKSI_ENDING;
-    if (head->end_until_ns == 0) head->end_until_ns = ns_from_now(grace_ms + END_MS);
+    if (head->end_until_ns == 0) head->end_until_ns = ns_from_now(lksi_grace_ms(&head->run->job) + END_MS);
 }
 
 /* Ranks that end with SIGTERM's status while the run grows do what they are asked to. */
@@ -279,14 +276,13 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
 void lksi_head_signal(lksi_head *head, int signal_number, const lksi_node *from) {
     char text[64], name[16];
     const lksi_message message = {.kind = LKSI_MESSAGE_SIGNAL, .number = signal_number};
-    const int64_t grace_ms = head->run->job.grace_ms > 0 ? head->run->job.grace_ms : SIGNAL_GRACE_MS;
     head->signal = signal_number;
     if (head->phase == LKSI_GATHERING || head->phase == LKSI_PREPARING) {
         snprintf(text, sizeof text, "ended by %s", lksi_signal_name(signal_number, name));
         lksi_head_end(head, LKSI_EXIT_SIGNAL + signal_number, text);
         return;
     }
-    head->end_until_ns = ns_from_now(grace_ms + END_MS);
+    head->end_until_ns = ns_from_now(lksi_signal_grace_ms(&head->run->job) + END_MS);
     for (int i = 0; i < head->n_nodes; i++)
         if (&head->nodes[i] != from) lksi_link_send(&head->nodes[i].link, &message);
 }
@@ -303,7 +299,7 @@ static void grow_if_possible(lksi_head *head) {
              size, head->world_size);
     note(head, text);
     head->is_growing = true;
-    head->end_until_ns = ns_from_now(SIGNAL_GRACE_MS + END_MS);
+    head->end_until_ns = ns_from_now(lksi_signal_grace_ms(&head->run->job) + END_MS);
     send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = SIGTERM});
 }
 

@@ -69,6 +69,13 @@ typedef struct lksi_outside {
     void (*signalled)(void *argument, int signal_number); /* this process was, and has forwarded it */
 } lksi_outside;
 
+/* --- time that ranks are given --- */
+
+/* Survivors of a failure, to report it. */
+static inline int64_t lksi_grace_ms(const lksi_job *job) { return job->grace_ms > 0 ? job->grace_ms : 5000; }
+/* After a signal, to end in order. */
+static inline int64_t lksi_signal_grace_ms(const lksi_job *job) { return job->grace_ms > 0 ? job->grace_ms : 30000; }
+
 /* --- generations.c: what follows a failure --- */
 
 /* Whether another generation of ranks may do better than one that ended like this. */

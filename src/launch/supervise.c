@@ -15,13 +15,7 @@
 #define NEVER INT64_MAX
 #define NS_PER_MS 1000000
 
-enum {
-    DEFAULT_GRACE_MS = 5000,
-    DEFAULT_SIGNAL_GRACE_MS = 30000,
-    TERM_TO_KILL_MS = 2000,
-    SETTLE_MS = 200,
-    OUTSIDE_MS = 100
-};
+enum { TERM_TO_KILL_MS = 2000, SETTLE_MS = 200, OUTSIDE_MS = 100 };
 enum { POLLED_SIGNALS, POLLED_OUTSIDE, POLLED_OUTPUT };
 
 typedef struct supervisor {
@@ -109,9 +103,8 @@ static void forward(supervisor *s, int signal_number) {
         s->kill_at = lksi_now_ns(); /* whoever asks twice wants it to end */
         return;
     }
-    const int64_t grace_ms = s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_SIGNAL_GRACE_MS;
     s->forwarded_signal = signal_number;
-    s->kill_at = lksi_now_ns() + grace_ms * NS_PER_MS;
+    s->kill_at = lksi_now_ns() + lksi_signal_grace_ms(s->job) * NS_PER_MS;
     signal_all(s, signal_number);
 }
 
@@ -134,7 +127,7 @@ static void take_signals(supervisor *s) {
 
 static void give_grace(supervisor *s) {
     if (s->forwarded_signal != 0) return; /* they have theirs already */
-    s->term_at = lksi_now_ns() + (s->job->grace_ms > 0 ? s->job->grace_ms : DEFAULT_GRACE_MS) * NS_PER_MS;
+    s->term_at = lksi_now_ns() + lksi_grace_ms(s->job) * NS_PER_MS;
 }
 
 /* At the first failure: finds out which rank it was, and gives the others their time. */

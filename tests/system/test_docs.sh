@@ -14,8 +14,8 @@
 set -u
 # shellcheck source=tests/system/common.sh
 . "$(dirname "$0")/common.sh"
-# shellcheck source=tools/two-hosts.sh
-. tools/two-hosts.sh
+# shellcheck source=tools/hosts.sh
+. tools/hosts.sh
 # shellcheck source=tests/system/slurm.sh
 . tests/system/slurm.sh
 pages="docs/launching.md docs/exercises.md docs/from-pytorch.md README.md"

@@ -6,8 +6,8 @@ set -u
 build=$1
 work=$(mktemp -d)
 n_failed=0
-# shellcheck source=tools/two-hosts.sh
-. tools/two-hosts.sh
+# shellcheck source=tools/hosts.sh
+. tools/hosts.sh
 
 clean_up() {
   hosts_remove

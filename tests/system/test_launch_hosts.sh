@@ -4,8 +4,8 @@
 # Usage: test_launch_hosts.sh BUILD_DIR. Needs root, iproute2 and openssh-server; without them it says that it was skipped.
 set -u
 . tests/system/common.sh
-# shellcheck source=tools/two-hosts.sh
-. tools/two-hosts.sh
+# shellcheck source=tools/hosts.sh
+. tools/hosts.sh
 marker=lockstep-hosts-$$ # in the arguments of every process that must not survive
 touch "$work/out" "$work/err"
 

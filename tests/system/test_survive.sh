@@ -5,8 +5,8 @@
 # Needs root, iproute2 and openssh-server; without them it says that it was skipped.
 set -u
 . tests/system/common.sh
-# shellcheck source=tools/two-hosts.sh
-. tools/two-hosts.sh
+# shellcheck source=tools/hosts.sh
+. tools/hosts.sh
 n_losses=${LOCKSTEP_SOAK:-5}
 RANDOM=${LOCKSTEP_SOAK_SEED:-1}
 touch "$work/out" "$work/err"
