@@ -98,12 +98,21 @@ void lksi_new_file_discard(lksi_new_file *file); /* accepts NULL */
 /* Prints `object` in one line with a newline and writes it atomically. */
 lks_status lksi_json_write(const struct cJSON *object, const char *path);
 
-/* --- hashing --- */
+/* --- hashing and secrets (libcrypto) --- */
+enum { LKSI_SHA256_NBYTES = 32, LKSI_SHA256_HEX_NBYTES = 2 * LKSI_SHA256_NBYTES + 1 };
 typedef struct lksi_sha256 lksi_sha256;
 lks_status lksi_sha256_create(lksi_sha256 **hash);
 void lksi_sha256_update(lksi_sha256 *hash, const void *data, size_t nbytes);
-/* Writes 64 hexadecimal digits and a NUL, and destroys `hash`. */
-void lksi_sha256_finish(lksi_sha256 *hash, char hex[65]);
+/* Both destroy `hash`. */
+void lksi_sha256_finish(lksi_sha256 *hash, unsigned char digest[LKSI_SHA256_NBYTES]);
+void lksi_sha256_finish_hex(lksi_sha256 *hash, char hex[LKSI_SHA256_HEX_NBYTES]);
+lks_status lksi_hmac_sha256(const unsigned char *key, size_t key_nbytes, const void *data, size_t nbytes,
+                            unsigned char code[LKSI_SHA256_NBYTES]);
+/* Takes the same time wherever they differ. */
+bool lksi_secrets_are_equal(const void *a, const void *b, size_t nbytes);
+lks_status lksi_random_secret(unsigned char *secret, size_t nbytes);
+/* Two digits per byte, and a NUL. */
+void lksi_hex(const unsigned char *bytes, size_t nbytes, char *hex);
 /* FNV-1a, for fingerprints that are compared and never trusted against an attacker. Start with LKSI_HASH_START. */
 #define LKSI_HASH_START 0xcbf29ce484222325u
 uint64_t lksi_hash64(uint64_t hash, const void *data, size_t nbytes);

@@ -3,8 +3,11 @@
  * They are written as PATH.tmp, one name for each target, so that what a writer leaves behind that dies is overwritten
  * by the next one. Whoever writes it holds a lock on it, which ends with its process; a second writer meanwhile, or one
  * on a file system without locks, makes a PATH.tmp.<n> that was not there. So nobody writes into another's file, and
- * the newest that is complete stays. */
-#define _GNU_SOURCE /* flock */
+ * the newest that is complete stays.
+ *
+ * What is larger than the stage goes to the disk past the page cache, where the file system can (O_DIRECT): it would be
+ * copied there page by page only to be synced and forgotten, with CPU time that training has a better use for. */
+#define _GNU_SOURCE /* flock, O_DIRECT */
 #include "base/base.h"
 
 #include <errno.h>
@@ -15,13 +18,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { STAGE_NBYTES = 1 << 20, BLOCK_NBYTES = 4096 };
+
 struct lksi_new_file {
     int descriptor;
+    bool is_direct;
     char *path, *temporary;
+    void *memory;
+    char *stage; /* what is still to be written; in `memory`, at an address that direct writes take */
+    size_t n_staged;
 };
 
 static void release(lksi_new_file *file) {
     if (file->descriptor >= 0) close(file->descriptor);
+    lksi_free(file->memory);
     lksi_free(file->path);
     lksi_free(file->temporary);
     lksi_free(file);
@@ -102,7 +112,9 @@ lks_status lksi_new_file_create(lksi_new_file **file, const char *path) {
     lks_status status = LKS_ERR_MEMORY;
     created->path = lksi_strdup(path);
     created->temporary = lksi_alloc(nbytes);
-    if (created->path == NULL || created->temporary == NULL) goto release_file;
+    created->memory = lksi_alloc(STAGE_NBYTES + BLOCK_NBYTES);
+    if (created->path == NULL || created->temporary == NULL || created->memory == NULL) goto release_file;
+    created->stage = (char *)created->memory + (-(uintptr_t)created->memory & (BLOCK_NBYTES - 1));
     LKS_TRY_GOTO(open_file(created, nbytes), release_file);
     *file = created;
     return LKS_OK;
@@ -111,20 +123,51 @@ release_file:
     return status;
 }
 
+static void set_direct(lksi_new_file *file, bool is_wanted) {
+    const int flags = fcntl(file->descriptor, F_GETFL);
+    if (flags < 0 || file->is_direct == is_wanted) return;
+    if (fcntl(file->descriptor, F_SETFL, is_wanted ? flags | O_DIRECT : flags & ~O_DIRECT) == 0)
+        file->is_direct = is_wanted;
+}
+
+static lks_status write_stage(lksi_new_file *file) {
+    for (size_t done = 0; done < file->n_staged;) {
+        ssize_t n_written = write(file->descriptor, file->stage + done, file->n_staged - done);
+        if (n_written >= 0)
+            done += (size_t)n_written;
+        else if (errno == EINVAL && file->is_direct) /* blocks of another size, or a part of one is left */
+            set_direct(file, false);
+        else if (errno != EINTR)
+            return fail(file->path);
+    }
+    file->n_staged = 0;
+    return LKS_OK;
+}
+
 lks_status lksi_new_file_write(lksi_new_file *file, const void *data, size_t nbytes) {
     const char *next = data;
     while (nbytes > 0) {
-        ssize_t n_written = write(file->descriptor, next, nbytes);
-        if (n_written < 0 && errno == EINTR) continue;
-        if (n_written < 0) return fail(file->path);
-        next += n_written;
-        nbytes -= (size_t)n_written;
+        const size_t room = STAGE_NBYTES - file->n_staged, n_taken = nbytes < room ? nbytes : room;
+        memcpy(file->stage + file->n_staged, next, n_taken);
+        file->n_staged += n_taken;
+        next += n_taken;
+        nbytes -= n_taken;
+        if (file->n_staged < STAGE_NBYTES) continue;
+        set_direct(file, true);
+        LKS_TRY(write_stage(file));
     }
     return LKS_OK;
 }
 
+/* The end of the file need not be whole blocks. */
+static lks_status write_rest(lksi_new_file *file) {
+    set_direct(file, false);
+    return write_stage(file);
+}
+
 lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const void *data, size_t nbytes) {
     const char *next = data;
+    LKS_TRY(write_rest(file));
     while (nbytes > 0) {
         ssize_t n_written = pwrite(file->descriptor, next, nbytes, (off_t)offset);
         if (n_written < 0 && errno == EINTR) continue;
@@ -151,13 +194,13 @@ static lks_status sync_directory(const char *path) {
 }
 
 lks_status lksi_new_file_commit(lksi_new_file *file) {
-    lks_status status = LKS_OK;
-    if (fsync(file->descriptor) != 0 || rename(file->temporary, file->path) != 0) {
+    lks_status status = write_rest(file);
+    if (status == LKS_OK && (fsync(file->descriptor) != 0 || rename(file->temporary, file->path) != 0))
         status = fail(file->path);
-        unlink(file->temporary);
-    } else {
+    if (status == LKS_OK)
         status = sync_directory(file->path);
-    }
+    else
+        unlink(file->temporary);
     release(file);
     return status;
 }

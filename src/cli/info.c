@@ -12,7 +12,7 @@
 
 #include <cjson/cJSON.h>
 #include <sched.h>
-#include <sodium.h>
+#include <openssl/crypto.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -91,7 +91,7 @@ static int run(int argc, char **argv) {
     print_algorithms();
     print_downloads();
     printf("zlib:            %s\n", zlibVersion());
-    printf("libsodium:       %s\n", sodium_version_string());
+    printf("libcrypto:       %s\n", OpenSSL_version(OPENSSL_VERSION));
     printf("cJSON:           %s\n", cJSON_Version());
     print_cpus();
     printf("instruction set: %s\n", instruction_sets[lksi_isa_level()]);

@@ -308,7 +308,7 @@ lks_status lks_store_sha256(const lks_store *store, char hex[65]) {
     if (values == NULL) goto free_order;
     LKS_TRY_GOTO(lksi_sha256_create(&hash), free_values);
     status = hash_all(store, order, values, hash);
-    lksi_sha256_finish(hash, digits);
+    lksi_sha256_finish_hex(hash, digits);
     if (status == LKS_OK) memcpy(hex, digits, sizeof digits);
 free_values:
     lksi_free(values);

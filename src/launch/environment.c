@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -53,7 +52,6 @@ static void cut_port(char *text) {
 
 lks_status lksi_rank_environment_create(lksi_rank_environment *environment, const lksi_address *address) {
     lksi_address at;
-    if (sodium_init() < 0) return lksi_error(LKS_ERR_SYSTEM, "libsodium cannot be initialised");
     if (address != NULL)
         at = *address;
     else
@@ -62,8 +60,8 @@ lks_status lksi_rank_environment_create(lksi_rank_environment *environment, cons
     cut_port(environment->master_address);
     LKS_TRY(claim_port(environment, at));
     unsigned char key[32];
-    randombytes_buf(key, sizeof key);
-    sodium_bin2hex(environment->job_key, sizeof environment->job_key, key, sizeof key);
+    LKS_TRY(lksi_random_secret(key, sizeof key));
+    lksi_hex(key, sizeof key, environment->job_key);
     return LKS_OK;
 }
 

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -110,9 +109,8 @@ static lks_status make_key(lksi_head *head) {
     unsigned char key[32];
     const char *given = getenv("LOCKSTEP_JOB_KEY");
     if (head->run->hosts_file == NULL || (given != NULL && given[0] != '\0')) return LKS_OK;
-    if (sodium_init() < 0) return lksi_error(LKS_ERR_SYSTEM, "libsodium cannot be initialised");
-    randombytes_buf(key, sizeof key);
-    sodium_bin2hex(head->job_key, sizeof head->job_key, key, sizeof key);
+    LKS_TRY(lksi_random_secret(key, sizeof key));
+    lksi_hex(key, sizeof key, head->job_key);
     setenv("LOCKSTEP_JOB_KEY", head->job_key, 1);
     return LKS_OK;
 }

@@ -91,7 +91,7 @@ lks_status lksi_safetensors_verify(const lksi_safetensors *file) {
     lks_status status = lksi_sha256_create(&hash);
     if (status == LKS_OK) {
         status = hash_data(file, chunk, hash);
-        lksi_sha256_finish(hash, hex);
+        lksi_sha256_finish_hex(hash, hex);
         if (status == LKS_OK && strcmp(hex, file->sha256) != 0)
             status =
                 lksi_error(LKS_ERR_FORMAT, "%s: damaged: the hash of its data is %.16s..., its header says %.16s...",

@@ -87,7 +87,7 @@ lks_status lksi_safetensors_append(lksi_safetensors_writer *writer, const void *
 
 lks_status lksi_safetensors_finish(lksi_safetensors_writer *writer) {
     char hex[65];
-    lksi_sha256_finish(writer->hash, hex);
+    lksi_sha256_finish_hex(writer->hash, hex);
     writer->hash = NULL;
     LKS_TRY(lksi_new_file_overwrite(writer->file, writer->hash_offset, hex, 64));
     lksi_new_file *file = writer->file;
@@ -98,7 +98,7 @@ lks_status lksi_safetensors_finish(lksi_safetensors_writer *writer) {
 void lksi_safetensors_writer_destroy(lksi_safetensors_writer *writer) {
     char hex[65];
     if (writer == NULL) return;
-    if (writer->hash != NULL) lksi_sha256_finish(writer->hash, hex);
+    if (writer->hash != NULL) lksi_sha256_finish_hex(writer->hash, hex);
     lksi_new_file_discard(writer->file);
     cJSON_Delete(writer->header);
     lksi_free(writer);

@@ -99,7 +99,7 @@ static void sha256_matches_the_standard(void **state) {
     assert_ok(lksi_sha256_create(&hash));
     lksi_sha256_update(hash, "ab", 2);
     lksi_sha256_update(hash, "c", 1);
-    lksi_sha256_finish(hash, hex);
+    lksi_sha256_finish_hex(hash, hex);
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"); /* FIPS 180-2, B.1 */
 }
 

@@ -41,7 +41,7 @@ static int make_work(void **state) {
     lksi_sha256 *hash;
     assert_ok(lksi_sha256_create(&hash));
     lksi_sha256_update(hash, bytes, N_BYTES);
-    lksi_sha256_finish(hash, sha256);
+    lksi_sha256_finish_hex(hash, sha256);
     path_of(root, "root");
     path_of(log, "log");
     if (mkdir(root, 0777) != 0) return -1;
@@ -300,7 +300,7 @@ static void make_archive(const tar_member *members, char file_sha256[65], lksi_d
     memset(letters, 'x', sizeof letters);
     assert_ok(lksi_sha256_create(&hash));
     lksi_sha256_update(hash, letters, sizeof letters);
-    lksi_sha256_finish(hash, file_sha256);
+    lksi_sha256_finish_hex(hash, file_sha256);
     path_of(path, "root/set.tar.gz");
     tar_write(path, members);
     assert_int_equal(stat(path, &info), 0);
@@ -310,7 +310,7 @@ static void make_archive(const tar_member *members, char file_sha256[65], lksi_d
     fclose(file);
     assert_ok(lksi_sha256_create(&hash));
     lksi_sha256_update(hash, data, (size_t)info.st_size);
-    lksi_sha256_finish(hash, archive_sha256);
+    lksi_sha256_finish_hex(hash, archive_sha256);
     free(data);
     archive->nbytes = info.st_size;
     archive->sha256 = archive_sha256;

@@ -352,7 +352,7 @@ static int move_buffers(void *argument) {
         lksi_sha256_update(hash, values, sizeof values);
         RANK_OK(lks_store_read(s.store, lks_store_find(s.store, "bn.running_var"), values));
         lksi_sha256_update(hash, values, sizeof values);
-        lksi_sha256_finish(hash, hexes[i]);
+        lksi_sha256_finish_hex(hash, hexes[i]);
         lks_program_destroy(s.program);
         lks_distributed_optimizer_destroy(s.optimizer);
         lks_store_destroy(s.store);

@@ -362,7 +362,7 @@ static void write_counters(const unsigned char *good, size_t nbytes, int64_t ste
     memcpy(at, counters, sizeof counters);
     assert_ok(lksi_sha256_create(&hash));
     lksi_sha256_update(hash, bytes + begin, nbytes - begin);
-    lksi_sha256_finish(hash, hex);
+    lksi_sha256_finish_hex(hash, hex);
     char *digits = strstr((char *)bytes + 8, key);
     assert_non_null(digits);
     memcpy(digits + sizeof key - 1, hex, 64);

@@ -1,31 +1,35 @@
 #include "comm/bootstrap/auth.h"
 
 #include <errno.h>
-#include <sodium.h>
 #include <string.h>
 
 _Static_assert(sizeof(lksi_greeting) == 48, "the greeting has no padding, and this length in every version");
-_Static_assert((int)LKSI_PROOF_NBYTES == (int)crypto_auth_hmacsha256_BYTES, "a proof is one HMAC");
-_Static_assert((int)LKSI_KEY_NBYTES == (int)crypto_auth_hmacsha256_KEYBYTES, "keys are used as they are");
+_Static_assert((int)LKSI_PROOF_NBYTES == (int)LKSI_SHA256_NBYTES, "a proof is one HMAC");
 
 static unsigned char *my_nonce(lksi_auth *auth) {
     return auth->is_dialler ? auth->dialler_nonce : auth->acceptor_nonce;
 }
 
-static void prove(const lksi_auth *auth, const char *role, unsigned char proof[LKSI_PROOF_NBYTES]) {
-    crypto_auth_hmacsha256_state state;
-    crypto_auth_hmacsha256_init(&state, auth->key, sizeof auth->key);
-    crypto_auth_hmacsha256_update(&state, (const unsigned char *)role, strlen(role) + 1);
-    crypto_auth_hmacsha256_update(&state, auth->dialler_nonce, sizeof auth->dialler_nonce);
-    crypto_auth_hmacsha256_update(&state, auth->acceptor_nonce, sizeof auth->acceptor_nonce);
-    crypto_auth_hmacsha256_update(&state, auth->hello, auth->hello_nbytes);
-    crypto_auth_hmacsha256_final(&state, proof);
+static size_t put(unsigned char *message, size_t used, const void *data, size_t nbytes) {
+    memcpy(message + used, data, nbytes);
+    return used + nbytes;
+}
+
+/* False, and zeros, which prove nothing, where libcrypto fails. */
+static bool prove(const lksi_auth *auth, const char *role, unsigned char proof[LKSI_PROOF_NBYTES]) {
+    enum { MAX_ROLE_NBYTES = 16 };
+    unsigned char message[MAX_ROLE_NBYTES + 2 * LKSI_NONCE_NBYTES + LKSI_AUTH_HELLO_MAX_NBYTES];
+    size_t used = put(message, 0, role, strlen(role) + 1);
+    used = put(message, used, auth->dialler_nonce, sizeof auth->dialler_nonce);
+    used = put(message, used, auth->acceptor_nonce, sizeof auth->acceptor_nonce);
+    used = put(message, used, auth->hello, auth->hello_nbytes);
+    memset(proof, 0, LKSI_PROOF_NBYTES);
+    return lksi_hmac_sha256(auth->key, sizeof auth->key, message, used, proof) == LKS_OK;
 }
 
 static bool is_proven(const lksi_auth *auth, const char *role, const unsigned char *proof) {
     unsigned char expected[LKSI_PROOF_NBYTES];
-    prove(auth, role, expected);
-    return sodium_memcmp(expected, proof, sizeof expected) == 0; /* takes the same time wherever they differ */
+    return prove(auth, role, expected) && lksi_secrets_are_equal(expected, proof, sizeof expected);
 }
 
 static void say(lksi_auth *auth, const void *data, size_t nbytes) {
@@ -53,13 +57,12 @@ static void fail(lksi_auth *auth, lksi_auth_failure failure) {
 
 lks_status lksi_auth_begin(lksi_auth *auth, int descriptor, bool is_dialler, const unsigned char key[LKSI_KEY_NBYTES],
                            const void *hello, size_t hello_nbytes) {
-    if (sodium_init() < 0) return lksi_error(LKS_ERR_SYSTEM, "libsodium cannot be initialised");
     if (hello_nbytes > LKSI_AUTH_HELLO_MAX_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "a hello of %zu bytes is over %d", hello_nbytes,
                           (int)LKSI_AUTH_HELLO_MAX_NBYTES);
     *auth = (lksi_auth){.descriptor = descriptor, .is_dialler = is_dialler, .hello_nbytes = hello_nbytes};
     memcpy(auth->key, key, sizeof auth->key);
-    randombytes_buf(my_nonce(auth), LKSI_NONCE_NBYTES);
+    LKS_TRY(lksi_random_secret(my_nonce(auth), LKSI_NONCE_NBYTES));
     if (is_dialler) {
         if (hello_nbytes > 0) memcpy(auth->hello, hello, hello_nbytes);
         say_greeting(auth);
@@ -84,7 +87,7 @@ static void hear_greeting(lksi_auth *auth) {
     memcpy(auth->is_dialler ? auth->acceptor_nonce : auth->dialler_nonce, greeting.nonce, sizeof greeting.nonce);
     if (auth->is_dialler) {
         unsigned char proof[LKSI_PROOF_NBYTES];
-        prove(auth, "dialler", proof);
+        (void)prove(auth, "dialler", proof);
         say(auth, auth->hello, auth->hello_nbytes);
         say(auth, proof, sizeof proof);
     }
@@ -100,7 +103,7 @@ static void hear_proof(lksi_auth *auth) {
     }
     bool is_right = is_proven(auth, auth->is_dialler ? "acceptor" : "dialler", proof);
     if (!auth->is_dialler) {
-        if (is_right) prove(auth, "acceptor", answer);
+        if (is_right) (void)prove(auth, "acceptor", answer);
         say(auth, answer, sizeof answer);
     }
     if (is_right)

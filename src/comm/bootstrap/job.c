@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,12 +17,13 @@ static const char *value_of(const char *name) {
     return value != NULL ? value : "";
 }
 
-static void hash_texts(const char *const *texts, size_t n_texts, unsigned char key[LKSI_KEY_NBYTES]) {
-    crypto_hash_sha256_state state;
-    crypto_hash_sha256_init(&state);
+static lks_status hash_texts(const char *const *texts, size_t n_texts, unsigned char key[LKSI_KEY_NBYTES]) {
+    lksi_sha256 *hash;
+    LKS_TRY(lksi_sha256_create(&hash));
     for (size_t i = 0; i < n_texts; i++) /* with its NUL, so that ("a", "b") is not ("ab", "") */
-        crypto_hash_sha256_update(&state, (const unsigned char *)texts[i], strlen(texts[i]) + 1);
-    crypto_hash_sha256_final(&state, key);
+        lksi_sha256_update(hash, texts[i], strlen(texts[i]) + 1);
+    lksi_sha256_finish(hash, key);
+    return LKS_OK;
 }
 
 static lks_status make_key(const lksi_environment *environment, lksi_job_secret *job) {
@@ -34,11 +34,8 @@ static lks_status make_key(const lksi_environment *environment, lksi_job_secret 
                           MAX_KEY_NBYTES);
     job->has_key = secret[0] != '\0';
     snprintf(numbers, sizeof numbers, "%lu %d", (unsigned long)getuid(), environment->master_port);
-    if (job->has_key)
-        hash_texts((const char *const[]){"lockstep job", secret, generation}, 3, job->key);
-    else
-        hash_texts((const char *const[]){"lockstep no key", numbers, generation}, 3, job->key);
-    return LKS_OK;
+    if (job->has_key) return hash_texts((const char *const[]){"lockstep job", secret, generation}, 3, job->key);
+    return hash_texts((const char *const[]){"lockstep no key", numbers, generation}, 3, job->key);
 }
 
 /* A stream socket on that port, connected to nobody. */

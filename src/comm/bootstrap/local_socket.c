@@ -30,7 +30,7 @@ lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meet
         const char *value = secrets[i] == NULL ? "" : secrets[i];
         lksi_sha256_update(hash, value, strlen(value) + 1);
     }
-    lksi_sha256_finish(hash, hex);
+    lksi_sha256_finish_hex(hash, hex);
     snprintf(name, LKSI_SOCKET_NAME_NBYTES, "lockstep-%s", hex);
     return LKS_OK;
 }

@@ -67,7 +67,7 @@ static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, l
         *nbytes += n_read;
         if (progress != NULL) (void)lksi_progress_tick(progress, *nbytes);
     }
-    lksi_sha256_finish(hash, hex);
+    lksi_sha256_finish_hex(hash, hex);
     status = check_end(&from);
 close_file:
     close_source(&from);
