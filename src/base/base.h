@@ -42,7 +42,9 @@ void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
 
 /* --- counted memory --- */
 
-/* 64-byte aligned, zeroed. nbytes 0 gives a valid pointer. NULL with the error text set when memory is out. */
+enum { LKSI_ALLOC_PAGED_NBYTES = 1 << 20 };
+/* Zeroed, and aligned to 64 bytes, from LKSI_ALLOC_PAGED_NBYTES on to 4096. nbytes 0 gives a valid pointer. NULL with
+ * the error text set when memory is out. */
 void *lksi_alloc(size_t nbytes);
 /* count * nbytes_each, checked for overflow. */
 void *lksi_alloc_array(size_t count, size_t nbytes_each);
@@ -86,6 +88,8 @@ bool lksi_file_exists(const char *path);
 /* The same piece by piece. */
 typedef struct lksi_new_file lksi_new_file;
 lks_status lksi_new_file_create(lksi_new_file **file, const char *path);
+/* Costs least in pieces of LKSI_NEW_FILE_PIECE_NBYTES that begin at a multiple of 4096, in memory and in the file. */
+enum { LKSI_NEW_FILE_PIECE_NBYTES = 1 << 20 };
 lks_status lksi_new_file_write(lksi_new_file *file, const void *data, size_t nbytes);
 /* Over bytes that were written before. */
 lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const void *data, size_t nbytes);

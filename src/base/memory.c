@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before each block, so that free can subtract what alloc added; a whole cache line keeps the block aligned. */
+enum { LINE_NBYTES = 64, PAGE_NBYTES = 4096 };
+
+/* Right before each block, so that free can subtract what alloc added. */
 typedef struct header {
     size_t nbytes;
-    char padding[64 - sizeof(size_t)];
+    void *start; /* of what was allocated: a cache line before the block, or a page */
 } header;
 
 static atomic_int_least64_t held_nbytes;
@@ -26,13 +28,16 @@ static bool must_fail(void) {
 }
 
 void *lksi_alloc(size_t nbytes) {
-    header *block = NULL;
-    if (nbytes <= SIZE_MAX - 128 && !must_fail()) block = aligned_alloc(64, sizeof *block + (nbytes + 63) / 64 * 64);
-    if (block == NULL) {
+    const size_t boundary = nbytes < LKSI_ALLOC_PAGED_NBYTES ? LINE_NBYTES : PAGE_NBYTES;
+    char *start = NULL;
+    if (nbytes <= SIZE_MAX - 2 * PAGE_NBYTES && !must_fail())
+        start = aligned_alloc(boundary, boundary + (nbytes + boundary - 1) / boundary * boundary);
+    if (start == NULL) {
         (void)lksi_error(LKS_ERR_MEMORY, "out of memory: %zu bytes were asked for", nbytes);
         return NULL;
     }
-    block->nbytes = nbytes;
+    header *block = (header *)(start + boundary) - 1;
+    *block = (header){.nbytes = nbytes, .start = start};
     memset(block + 1, 0, nbytes);
     atomic_fetch_add(&held_nbytes, (int64_t)nbytes);
     atomic_fetch_add(&allocation_count, 1);
@@ -51,7 +56,7 @@ void lksi_free(void *pointer) {
     if (pointer == NULL) return;
     header *block = (header *)pointer - 1;
     atomic_fetch_sub(&held_nbytes, (int64_t)block->nbytes);
-    free(block);
+    free(block->start);
 }
 
 lks_status lksi_grow(void **array, size_t *capacity, size_t count, size_t nbytes_each) {

@@ -5,7 +5,7 @@
  * on a file system without locks, makes a PATH.tmp.<n> that was not there. So nobody writes into another's file, and
  * the newest that is complete stays.
  *
- * What is larger than the stage goes to the disk past the page cache, where the file system can (O_DIRECT): it would be
+ * What is larger than a piece goes to the disk past the page cache, where the file system can (O_DIRECT): it would be
  * copied there page by page only to be synced and forgotten, with CPU time that training has a better use for. */
 #define _GNU_SOURCE /* flock, O_DIRECT */
 #include "base/base.h"
@@ -18,20 +18,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STAGE_NBYTES = 1 << 20, BLOCK_NBYTES = 4096 };
+enum { STAGE_NBYTES = LKSI_NEW_FILE_PIECE_NBYTES, BLOCK_NBYTES = 4096 }; /* of the disk, at most */
 
 struct lksi_new_file {
     int descriptor;
     bool is_direct;
     char *path, *temporary;
-    void *memory;
-    char *stage; /* what is still to be written; in `memory`, at an address that direct writes take */
+    char *stage; /* what is still to be written, after whole blocks */
     size_t n_staged;
 };
 
 static void release(lksi_new_file *file) {
     if (file->descriptor >= 0) close(file->descriptor);
-    lksi_free(file->memory);
+    lksi_free(file->stage);
     lksi_free(file->path);
     lksi_free(file->temporary);
     lksi_free(file);
@@ -112,9 +111,8 @@ lks_status lksi_new_file_create(lksi_new_file **file, const char *path) {
     lks_status status = LKS_ERR_MEMORY;
     created->path = lksi_strdup(path);
     created->temporary = lksi_alloc(nbytes);
-    created->memory = lksi_alloc(STAGE_NBYTES + BLOCK_NBYTES);
-    if (created->path == NULL || created->temporary == NULL || created->memory == NULL) goto release_file;
-    created->stage = (char *)created->memory + (-(uintptr_t)created->memory & (BLOCK_NBYTES - 1));
+    created->stage = lksi_alloc(STAGE_NBYTES);
+    if (created->path == NULL || created->temporary == NULL || created->stage == NULL) goto release_file;
     LKS_TRY_GOTO(open_file(created, nbytes), release_file);
     *file = created;
     return LKS_OK;
@@ -130,31 +128,47 @@ static void set_direct(lksi_new_file *file, bool is_wanted) {
         file->is_direct = is_wanted;
 }
 
-static lks_status write_stage(lksi_new_file *file) {
-    for (size_t done = 0; done < file->n_staged;) {
-        ssize_t n_written = write(file->descriptor, file->stage + done, file->n_staged - done);
+static lks_status write_out(lksi_new_file *file, const char *data, size_t nbytes) {
+    while (nbytes > 0) {
+        ssize_t n_written = write(file->descriptor, data, nbytes);
         if (n_written >= 0)
-            done += (size_t)n_written;
+            data += n_written, nbytes -= (size_t)n_written;
         else if (errno == EINVAL && file->is_direct) /* blocks of another size, or a part of one is left */
             set_direct(file, false);
         else if (errno != EINTR)
             return fail(file->path);
     }
-    file->n_staged = 0;
     return LKS_OK;
+}
+
+static lks_status write_stage(lksi_new_file *file) {
+    const size_t nbytes = file->n_staged;
+    file->n_staged = 0;
+    return write_out(file, file->stage, nbytes);
+}
+
+/* What need not be staged: whole pieces, where only whole blocks came before. */
+static size_t count_unstaged(const lksi_new_file *file, const char *data, size_t nbytes) {
+    const bool is_aligned = file->n_staged % BLOCK_NBYTES == 0 && (uintptr_t)data % BLOCK_NBYTES == 0;
+    return is_aligned ? nbytes / STAGE_NBYTES * STAGE_NBYTES : 0;
 }
 
 lks_status lksi_new_file_write(lksi_new_file *file, const void *data, size_t nbytes) {
     const char *next = data;
     while (nbytes > 0) {
-        const size_t room = STAGE_NBYTES - file->n_staged, n_taken = nbytes < room ? nbytes : room;
-        memcpy(file->stage + file->n_staged, next, n_taken);
-        file->n_staged += n_taken;
+        const size_t n_unstaged = count_unstaged(file, next, nbytes), room = STAGE_NBYTES - file->n_staged;
+        const size_t n_taken = n_unstaged > 0 ? n_unstaged : nbytes < room ? nbytes : room;
+        if (n_unstaged == 0) {
+            memcpy(file->stage + file->n_staged, next, n_taken);
+            file->n_staged += n_taken;
+        }
+        if (n_unstaged > 0 || file->n_staged == STAGE_NBYTES) {
+            set_direct(file, true);
+            LKS_TRY(write_stage(file));
+            LKS_TRY(write_out(file, next, n_unstaged));
+        }
         next += n_taken;
         nbytes -= n_taken;
-        if (file->n_staged < STAGE_NBYTES) continue;
-        set_direct(file, true);
-        LKS_TRY(write_stage(file));
     }
     return LKS_OK;
 }

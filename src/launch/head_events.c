@@ -254,7 +254,8 @@ void lksi_head_hear(lksi_head *head, lksi_node *node, const lksi_message *messag
 
 void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
     lksi_message lost = {.generation = head->generation, .number = 1, .is_killed = true};
-    const bool had_ranks = node->is_running;
+    const bool is_prepared = head->phase == LKSI_PREPARING && node->n_ranks > 0;
+    const bool had_ranks = node->is_running || is_prepared;
     lksi_link_close(&node->link);
     if (node->is_started_here && head->phase != LKSI_OVER) lksi_child_end(&node->child);
     node->is_running = false;
@@ -267,10 +268,10 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
         else
             snprintf(lost.text + used, sizeof lost.text - used, " (ranks %d to %d)", node->first_rank, last_rank);
         fail(head, &lost);
+        if (is_prepared) head->phase = LKSI_ENDING; /* as if its ranks had begun */
     } else if (head->phase != LKSI_OVER) {
         note(head, lost.text);
     }
-    if (head->phase == LKSI_PREPARING && node->n_ranks > 0) head->phase = LKSI_GATHERING;
 }
 
 void lksi_head_signal(lksi_head *head, int signal_number, const lksi_node *from) {

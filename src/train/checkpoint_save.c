@@ -11,9 +11,8 @@ static lks_status declare(const lks_trainer *trainer, const lksi_checkpoint *c, 
     return lksi_safetensors_declare(writer, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE});
 }
 
-/* Piece by piece: what was hashed is written while it is in the cache. */
 static lks_status append(lksi_safetensors_writer *writer, const char *image, size_t nbytes) {
-    enum { PIECE_NBYTES = 1 << 18 };
+    enum { PIECE_NBYTES = LKSI_NEW_FILE_PIECE_NBYTES };
     for (size_t done = 0; done < nbytes; done += PIECE_NBYTES)
         LKS_TRY(
             lksi_safetensors_append(writer, image + done, nbytes - done < PIECE_NBYTES ? nbytes - done : PIECE_NBYTES));

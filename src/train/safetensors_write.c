@@ -56,12 +56,15 @@ lks_status lksi_safetensors_declare(lksi_safetensors_writer *writer, const char 
     return LKS_OK;
 }
 
-/* Blanks fill the header up to a multiple of 8, so that the data can be mapped as what it is. */
+/* Blanks fill the header up to whole pages, so that the data can be mapped, and written past the page cache. */
 static lks_status write_header(lksi_safetensors_writer *writer, const char *text) {
-    static const char blanks[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
-    size_t text_nbytes = strlen(text), padding = (8 - text_nbytes % 8) % 8;
-    uint64_t nbytes = text_nbytes + padding;
+    enum { PAGE_NBYTES = 4096 };
     unsigned char length[8];
+    char blanks[PAGE_NBYTES];
+    const size_t text_nbytes = strlen(text), over = (sizeof length + text_nbytes) % PAGE_NBYTES;
+    const size_t padding = over == 0 ? 0 : PAGE_NBYTES - over;
+    const uint64_t nbytes = text_nbytes + padding;
+    memset(blanks, ' ', padding);
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)(nbytes >> (8 * i));
     writer->hash_offset = 8 + (uint64_t)(strstr(text, NO_HASH) - text);
     LKS_TRY(lksi_new_file_write(writer->file, length, sizeof length));

@@ -115,25 +115,27 @@ static void what_bears_the_temporary_name_and_is_no_file_is_left_alone(void **st
     }
 }
 
-/* Around what is written at a time, in pieces of which no block is a multiple, with some bytes changed at the end; on
- * a disk, and in memory, where files know no direct writes. */
+/* Around what is written at a time, at once and in pieces of which no block is a multiple, with some bytes changed at
+ * the end; on a disk, and in memory, where files know no direct writes. */
 static void large_files_hold_what_was_written(void **state) {
     (void)state;
-    enum { MIB = 1 << 20, LONGEST = 3 * MIB + 4097, PIECE = 77777 };
+    enum { MIB = 1 << 20, LONGEST = 3 * MIB + 4097 };
     static const size_t sizes[] = {0, 1, 4096, MIB - 1, MIB, MIB + 1, 2 * MIB, LONGEST};
+    static const size_t pieces[] = {77777, MIB + 4096, LONGEST};
     static const char *const names[] = {NULL, "/dev/shm/lockstep_new_file_test"};
     unsigned char *data = lksi_alloc(LONGEST);
     assert_non_null(data);
-    for (int i = 0; i < 2; i++)
+    for (size_t i = 0; i < 6; i++)
         for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
-            const char *name = names[i] != NULL ? names[i] : path;
+            const char *name = names[i % 2] != NULL ? names[i % 2] : path;
+            const size_t piece = pieces[i / 2];
             lksi_new_file *file;
             void *held;
             size_t nbytes;
             for (size_t k = 0; k < sizes[j]; k++) data[k] = (unsigned char)lksi_random_u32(5, j, k);
             assert_ok(lksi_new_file_create(&file, name));
-            for (size_t k = 0; k < sizes[j]; k += PIECE)
-                assert_ok(lksi_new_file_write(file, data + k, sizes[j] - k < PIECE ? sizes[j] - k : PIECE));
+            for (size_t k = 0; k < sizes[j]; k += piece)
+                assert_ok(lksi_new_file_write(file, data + k, sizes[j] - k < piece ? sizes[j] - k : piece));
             for (size_t k = 0; k + 8 < sizes[j]; k += 1000003) {
                 memcpy(data + k, "changed", 8);
                 assert_ok(lksi_new_file_overwrite(file, k, "changed", 8));

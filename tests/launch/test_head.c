@@ -1,4 +1,4 @@
-/* launch/: hosts that the head of a run does not let in. */
+/* launch/: hosts that the head of a run does not let in, and one that is lost early. */
 /* labels: no-tsan */
 #include "test.h"
 
@@ -13,16 +13,6 @@
 
 enum { DEADLINE_MS = 20000 };
 
-/* Node 0 of two, whose rank would end at once; what it tells the user goes into `report`. */
-static int be_head(int port, int report) {
-    char number[16];
-    snprintf(number, sizeof number, "%d", port);
-    if (dup2(report, STDERR_FILENO) < 0) return 1;
-    execl(LKSI_BUILD_DIR "/lockstep", "lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "0",
-          "--master-addr", "127.0.0.1", "--master-port", number, "true", (char *)NULL);
-    return 1;
-}
-
 static int free_port(void) {
     lksi_address any, bound;
     int listener;
@@ -30,6 +20,50 @@ static int free_port(void) {
     assert_ok(lksi_listen(&any, &listener, &bound));
     close(listener);
     return lksi_address_port(&bound);
+}
+
+/* Node 0 of two, whose ranks end at once; what it tells the user goes into `report`. */
+static int be_head(int port, int report) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", port);
+    if (dup2(report, STDERR_FILENO) < 0) return 1;
+    execl(LKSI_BUILD_DIR "/lockstep", "lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "0",
+          "--master-addr", "127.0.0.1", "--master-port", number, "--max-restarts", "1", "--min-ranks", "1", "true",
+          (char *)NULL);
+    return 1;
+}
+
+typedef struct head_process {
+    pid_t pid;
+    int port, report;
+} head_process;
+
+static head_process start_head(void) {
+    int report[2];
+    head_process head = {.port = free_port()};
+    assert_int_equal(pipe(report), 0);
+    head.pid = fork();
+    assert_true(head.pid >= 0);
+    if (head.pid == 0) _exit(be_head(head.port, report[1]));
+    close(report[1]);
+    head.report = report[0];
+    return head;
+}
+
+static void assert_ends(const head_process *head, int exit_status, const char *told) {
+    char text[2048] = "";
+    int status;
+    for (size_t n_told = 0; n_told < sizeof text - 1;) {
+        ssize_t n_read = read(head->report, text + n_told, sizeof text - 1 - n_told);
+        if (n_read <= 0) break;
+        n_told += (size_t)n_read;
+    }
+    close(head->report);
+    assert_int_equal(waitpid(head->pid, &status, 0), head->pid);
+    assert_true(WIFEXITED(status));
+    if (strstr(text, told) == NULL) print_error("'%s' was expected in '%s'\n", told, text);
+    assert_non_null(strstr(text, told));
+    assert_int_equal(WEXITSTATUS(status), exit_status);
 }
 
 static int join(int port, const lksi_agent_hello *hello) {
@@ -56,45 +90,48 @@ static void assert_told_to_end(int connection, const char *why) {
     lksi_link_close(&link);
 }
 
+static lksi_agent_hello right_hello(void) {
+    lksi_agent_hello hello = {.magic = LKSI_AGENT_MAGIC,
+                              .protocol = LKSI_AGENT_PROTOCOL,
+                              .node = 1,
+                              .n_nodes = 2,
+                              .n_slots = 1,
+                              .host = "far"};
+    snprintf(hello.version, sizeof hello.version, "%s", lks_version());
+    return hello;
+}
+
 static void a_host_that_does_not_fit_ends_the_run(void **state) {
     (void)state;
-    static const lksi_agent_hello right = {.magic = LKSI_AGENT_MAGIC,
-                                           .protocol = LKSI_AGENT_PROTOCOL,
-                                           .node = 1,
-                                           .n_nodes = 2,
-                                           .n_slots = 1,
-                                           .host = "far"};
     static const char *const whys[] = {
         "host far runs lockstep 9.8.7, the head of the run ", "node 1 (host far) has --nnodes 3, node 0 has 2",
         "host far says that it is node 2 of 2 with 1 slots", "host far says that it is node 1 of 2 with 0 slots"};
     for (int i = 0; i < 4; i++) {
-        lksi_agent_hello hello = right;
-        snprintf(hello.version, sizeof hello.version, "%s", i == 0 ? "9.8.7" : lks_version());
+        lksi_agent_hello hello = right_hello();
+        if (i == 0) snprintf(hello.version, sizeof hello.version, "9.8.7");
         if (i == 1) hello.n_nodes = 3;
         if (i == 2) hello.node = 2;
         if (i == 3) hello.n_slots = 0;
-        char told[512] = "";
-        int report[2], status, port = free_port();
-        assert_int_equal(pipe(report), 0);
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) _exit(be_head(port, report[1]));
-        close(report[1]);
-        assert_told_to_end(join(port, &hello), whys[i]);
-        for (size_t n_told = 0; n_told < sizeof told - 1;) {
-            ssize_t n_read = read(report[0], told + n_told, sizeof told - 1 - n_told);
-            if (n_read <= 0) break;
-            n_told += (size_t)n_read;
-        }
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFEXITED(status));
-        assert_int_equal(WEXITSTATUS(status), 1);
-        assert_non_null(strstr(told, whys[i]));
-        close(report[0]);
+        const head_process head = start_head();
+        assert_told_to_end(join(head.port, &hello), whys[i]);
+        assert_ends(&head, 1, whys[i]);
     }
 }
 
+/* All hosts are there, so the run has begun: what follows is a generation without the one that is lost. */
+static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(void **state) {
+    (void)state;
+    const lksi_agent_hello hello = right_hello();
+    const head_process head = start_head();
+    lksi_sleep_ns(INT64_C(1000000) * 1500); /* node 0's own agent has joined meanwhile */
+    close(join(head.port, &hello));
+    assert_ends(&head, 0, "generation 1 of 1 rank follows");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_host_that_does_not_fit_ends_the_run)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
+        cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
+    };
     return run_group(tests);
 }
