@@ -65,9 +65,9 @@ lks_status lksi_rank_environment_create(lksi_rank_environment *environment, cons
     return LKS_OK;
 }
 
-static void set_number(const char *name, int value) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", value);
+static void set_number(const char *name, int64_t value) {
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)value);
     setenv(name, text, 1);
 }
 
@@ -84,7 +84,7 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
     if (job->as_threads) {
         for (size_t i = 0; i < sizeof of_processes / sizeof *of_processes; i++) unsetenv(of_processes[i]);
         set_number("LOCKSTEP_THREADS", job->n_ranks);
-        if (job->grace_ms > 0) set_number("LOCKSTEP_GRACE_MS", (int)job->grace_ms);
+        if (job->grace_ms > 0) set_number("LOCKSTEP_GRACE_MS", job->grace_ms);
         if (job->bind) setenv("LOCKSTEP_BIND", "1", 1);
     } else {
         const int world_size = job->world_size > 0 ? job->world_size : job->n_ranks;

@@ -17,17 +17,10 @@ static void say(const lksi_job *job, int generation, int n_left) {
     if (job->report != NULL) job->report(job->report_argument, &(lksi_failure){.text = text, .last_lines = ""});
 }
 
-/* What is left of the time that is set for all generations; 1 ms where there is none left, as 0 would be no limit. */
-static int64_t time_left_ms(int64_t timeout_ms, int64_t began_ns) {
-    if (timeout_ms <= 0) return 0;
-    int64_t left_ms = timeout_ms - (lksi_now_ns() - began_ns) / 1000000;
-    return left_ms > 0 ? left_ms : 1;
-}
-
 lks_status lksi_supervise_generations(const lksi_job *job, int max_restarts, lksi_end *end) {
     lksi_signals signals = {.descriptor = -1};
     lksi_job current = *job;
-    const int64_t began_ns = lksi_now_ns();
+    current.began_ns = lksi_now_ns(); /* the timeout is that of all generations */
     if (max_restarts == 0) return lksi_supervise(job, end);
     *end = (lksi_end){.exit_status = 1};
     /* For the whole run: one that comes between two generations ends the next. */
@@ -36,7 +29,6 @@ lks_status lksi_supervise_generations(const lksi_job *job, int max_restarts, lks
     lks_status status;
     for (;; current.generation++) {
         const int n_left = max_restarts - current.generation;
-        current.timeout_ms = time_left_ms(job->timeout_ms, began_ns);
         status = lksi_supervise(&current, end);
         if (!lksi_end_is_worth_a_restart(status, end) || n_left == 0) break;
         say(job, current.generation + 1, n_left - 1);

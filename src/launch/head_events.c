@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 
+#include <signal.h>
 #include <string.h>
 
 #define NS_PER_MS 1000000
@@ -274,15 +275,34 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
     }
 }
 
-void lksi_head_signal(lksi_head *head, int signal_number, const lksi_node *from) {
+/* Whether the same user has asked before. That those of several hosts ask is one request. */
+static bool is_asked_twice(int64_t *asked_ns) {
+    const int64_t now = lksi_now_ns();
+    if (*asked_ns == 0) *asked_ns = now;
+    return now - *asked_ns > (int64_t)LKSI_SAME_REQUEST_MS * NS_PER_MS;
+}
+
+void lksi_head_signal(lksi_head *head, int signal_number, lksi_node *from) {
     char text[64], name[16];
     const lksi_message message = {.kind = LKSI_MESSAGE_SIGNAL, .number = signal_number};
+    const bool is_second = is_asked_twice(from != NULL ? &from->asked_ns : &head->asked_ns);
+    const bool is_forwarded = head->signal != 0 || head->is_growing;
+    if (head->phase == LKSI_OVER) { /* some host is awaited, to be told */
+        if (is_second || (from == NULL && head->signal == 0)) head->end_until_ns = 0;
+        return;
+    }
     head->signal = signal_number;
+    if (is_second) {
+        head->end_until_ns = ns_from_now(END_MS);
+        send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = SIGKILL});
+        return;
+    }
     if (head->phase == LKSI_GATHERING || head->phase == LKSI_PREPARING) {
         snprintf(text, sizeof text, "ended by %s", lksi_signal_name(signal_number, name));
         lksi_head_end(head, LKSI_EXIT_SIGNAL + signal_number, text);
         return;
     }
+    if (is_forwarded) return;
     head->end_until_ns = ns_from_now(lksi_signal_grace_ms(&head->run->job) + END_MS);
     for (int i = 0; i < head->n_nodes; i++)
         if (&head->nodes[i] != from) lksi_link_send(&head->nodes[i].link, &message);

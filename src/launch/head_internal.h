@@ -14,6 +14,7 @@ typedef struct lksi_node {
     bool is_started_here;  /* `child` is its agent, or starts it */
     int64_t wait_until_ns; /* how long a restart waits for it */
     int64_t retry_at_ns;   /* when to try once more to start its agent, while the others run */
+    int64_t asked_ns;      /* when its user asked for the run's end; 0: not yet */
     int n_slots;
     int first_rank, n_ranks; /* in the present generation */
     bool is_running;         /* its ranks have not all ended */
@@ -36,7 +37,8 @@ typedef struct lksi_head {
     int generation, n_restarts; /* restarts so far: a generation that only grew is none */
     int n_wanted, world_size;   /* ranks of the first generation, of the present one */
     int64_t gather_until_ns, timeout_at_ns, settle_at_ns, end_until_ns;
-    int signal; /* that ends the run; 0: none */
+    int signal;       /* that ends the run; 0: none */
+    int64_t asked_ns; /* as a node's, by a signal to this process */
     bool is_growing, is_timed_out, has_failed, is_settled;
     int failed_status;
     bool failed_by_signal;
@@ -49,7 +51,8 @@ void lksi_head_begin_if_possible(lksi_head *head);
 void lksi_head_hear(lksi_head *head, lksi_node *node, const lksi_message *message);
 /* Its link has ended, or its agent is to be given up; `why` follows the name: "has been silent for 10 s". */
 void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why);
-void lksi_head_signal(lksi_head *head, int signal_number, const lksi_node *from);
+/* To this process, or to the agent of `from`. */
+void lksi_head_signal(lksi_head *head, int signal_number, lksi_node *from);
 void lksi_head_tick(lksi_head *head); /* what time brings */
 /* Ends the run; with a text everyone is told why. */
 void lksi_head_end(lksi_head *head, int exit_status, const char *text);

@@ -37,6 +37,7 @@ typedef struct lksi_job {
     const char *log_dir; /* output goes to DIR/rank-N.log, and to the terminal only with `prefix` */
     bool bind;           /* rank i on the i-th allowed CPU, round and round */
     int64_t timeout_ms;  /* 0: none */
+    int64_t began_ns;    /* what it counts from; 0: the start of the ranks */
     int64_t grace_ms;   /* for survivors of a failure to report it, 0: 5000; after a signal to end in order, 0: 30000 */
     lksi_report report; /* called once, at the first failure; NULL: nobody asks */
     void *report_argument;

@@ -73,6 +73,9 @@ typedef struct lksi_outside {
 
 /* Survivors of a failure, to report it. */
 static inline int64_t lksi_grace_ms(const lksi_job *job) { return job->grace_ms > 0 ? job->grace_ms : 5000; }
+/* A terminal, timeout(1), scancel and a launcher above us may each deliver the same request: what follows so soon after
+ * it is taken for it. */
+enum { LKSI_SAME_REQUEST_MS = 500 };
 /* After a signal, to end in order. */
 static inline int64_t lksi_signal_grace_ms(const lksi_job *job) { return job->grace_ms > 0 ? job->grace_ms : 30000; }
 

@@ -28,9 +28,9 @@ typedef struct supervisor {
     struct pollfd *polled; /* from POLLED_OUTPUT on the output */
     int n_processes, n_running, n_announced;
     bool adopts_orphans, must_end;
-    int forwarded_signal;                 /* 0: none */
-    int64_t timeout_at, term_at, kill_at; /* in ns; NEVER */
-    lks_status status;                    /* of the first failure */
+    int forwarded_signal;                           /* 0: none */
+    int64_t asked_at, timeout_at, term_at, kill_at; /* in ns; NEVER; asked: by a signal to this process */
+    lks_status status;                              /* of the first failure */
     int exit_status;
     char text[512];
 } supervisor;
@@ -99,17 +99,19 @@ static void note_announcement(supervisor *s, pid_t pid) {
 }
 
 static void forward(supervisor *s, int signal_number) {
-    if (s->forwarded_signal != 0) {
-        s->kill_at = lksi_now_ns(); /* whoever asks twice wants it to end */
-        return;
-    }
+    if (signal_number == SIGKILL) s->kill_at = lksi_now_ns();
+    if (s->forwarded_signal != 0) return;
     s->forwarded_signal = signal_number;
     s->kill_at = lksi_now_ns() + lksi_signal_grace_ms(s->job) * NS_PER_MS;
     signal_all(s, signal_number);
 }
 
-static void forward_own(supervisor *s, int signal_number) {
+/* Whoever asks twice wants it to end. That others have asked, too, through the run's head, makes it no second time. */
+static void heed_signal(supervisor *s, int signal_number) {
+    const int64_t now = lksi_now_ns();
     forward(s, signal_number);
+    if (s->asked_at == NEVER) s->asked_at = now;
+    if (now - s->asked_at > (int64_t)LKSI_SAME_REQUEST_MS * NS_PER_MS) forward(s, SIGKILL);
     if (s->job->outside != NULL) s->job->outside->signalled(s->job->outside->argument, signal_number);
 }
 
@@ -121,7 +123,7 @@ static void take_signals(supervisor *s) {
         else if (info.ssi_signo == (uint32_t)LKSI_SIGNAL_END)
             note_announcement(s, (pid_t)info.ssi_pid);
         else
-            forward_own(s, (int)info.ssi_signo);
+            heed_signal(s, (int)info.ssi_signo);
     }
 }
 
@@ -227,7 +229,8 @@ static lks_status start_and_watch(supervisor *s) {
     lksi_rank_environment_let_go(&s->environment);
     s->exit_status = 0;
     s->n_running = s->n_processes;
-    s->timeout_at = s->job->timeout_ms > 0 ? lksi_now_ns() + s->job->timeout_ms * NS_PER_MS : NEVER;
+    const int64_t began_ns = s->job->began_ns != 0 ? s->job->began_ns : lksi_now_ns();
+    s->timeout_at = s->job->timeout_ms > 0 ? began_ns + s->job->timeout_ms * NS_PER_MS : NEVER;
     watch(s);
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }
@@ -280,6 +283,7 @@ free_processes:
 lks_status lksi_supervise(const lksi_job *job, lksi_end *end) {
     supervisor s = {.job = job,
                     .n_processes = job->as_threads ? 1 : job->n_ranks,
+                    .asked_at = NEVER,
                     .term_at = NEVER,
                     .kill_at = NEVER,
                     .timeout_at = NEVER,

@@ -198,10 +198,22 @@ check "ranks that end in order after SIGINT are a success" eval 'status_is 0 && 
 handler='trap "" INT;'
 start_job
 kill -INT "$job"
-sleep 0.3
+sleep 0.7
 kill -INT "$job"
 end_job
 check "a second SIGINT kills" eval 'status_is 137 && none_left'
+handler='trap "sleep 0.3; echo saved; exit 143" TERM;'
+start_job
+kill -TERM "$job"
+sleep 0.1
+kill -TERM "$job"
+end_job
+check "one that follows at once is the same request" eval 'status_is 143 && [ "$(grep -c saved "$work/out")" = 2 ] && none_left'
+timeout 1 "$lockstep" run -n 2 bash -c 'trap "sleep 0.3; echo saved; exit 143" TERM; sleep 60 & wait' >"$work/out" 2>"$work/err"
+status=$?
+check "timeout(1) signals twice and asks once" eval 'status_is 124 && [ "$(grep -c saved "$work/out")" = 2 ]'
+run run -n 1 --timeout 1 --max-restarts 3 bash -c 'sleep 0.4; kill -KILL $$'
+check "the timeout is that of all generations, and is named as such" eval 'status_is 124 && err_has "after 1 s, the timeout"'
 handler=
 start_job
 disown "$job" # else the shell announces its death
