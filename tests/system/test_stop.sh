@@ -62,16 +62,13 @@ printf '#!/bin/sh\nexec sleep 60\n' >"$work/ssh"
 chmod +x "$work/ssh"
 echo far >"$work/hosts"
 set -m
-"$lockstep" run --hosts "$work/hosts" --master-addr 127.0.0.1 --ssh "$work/ssh" true >"$work/out" 2>"$work/err" &
+"$lockstep" run --hosts "$work/hosts" --master-addr 127.0.0.1 --ssh "$work/ssh" true >"$work/out.0" 2>"$work/err.0" &
 jobs=($!)
 set +m
 sleep 1
 kill -INT "${jobs[0]}"
 sleep 0.7
 kill -INT "${jobs[0]}"
-begun=$(date +%s%3N)
-wait "${jobs[0]}"
-statuses=($?)
-took_ms=$(($(date +%s%3N) - begun))
+end_hosts
 check "a second SIGINT does not wait for a host that does not answer" eval '[ ${statuses[0]} = 130 ] && [ $took_ms -lt 5000 ] && grep -q "ended by SIGINT" "$work/err"'
 exit $((n_failed > 0))
