@@ -36,6 +36,7 @@ end_hosts() {
   cat "$work"/out.? >"$work/out"
   cat "$work"/err.? >"$work/err"
 }
+was_quick() { [ "$took_ms" -lt 5000 ]; }
 n_saved_is() { [ "$(grep -c saved "$work/out")" = "$1" ]; }
 
 start_hosts
@@ -54,7 +55,7 @@ for asked in 0 1; do
   sleep 0.7
   kill -INT "${jobs[asked]}"
   end_hosts
-  check "a second SIGINT to host $asked ends the ranks everywhere" eval 'n_saved_is 0 && [ $took_ms -lt 5000 ]'
+  check "a second SIGINT to host $asked ends the ranks everywhere" eval 'n_saved_is 0 && was_quick'
 done
 
 # A remote shell that hangs.
@@ -70,5 +71,5 @@ kill -INT "${jobs[0]}"
 sleep 0.7
 kill -INT "${jobs[0]}"
 end_hosts
-check "a second SIGINT does not wait for a host that does not answer" eval '[ ${statuses[0]} = 130 ] && [ $took_ms -lt 5000 ] && grep -q "ended by SIGINT" "$work/err"'
+check "a second SIGINT does not wait for a host that does not answer" eval '[ ${statuses[0]} = 130 ] && was_quick && grep -q "ended by SIGINT" "$work/err"'
 exit $((n_failed > 0))
