@@ -25,6 +25,18 @@ static void hear_node(lksi_head *head, lksi_node *node) {
     if (node->link.connection < 0) lksi_head_lose(head, node, node->link.loss);
 }
 
+/* The host of rank 0 has as long to claim a port as hosts have to join. */
+static void look_after_port(lksi_head *head) {
+    const int64_t now = lksi_now_ns();
+    if (head->phase == LKSI_PREPARING && now < head->port_until_ns) return;
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        if (head->phase == LKSI_PREPARING && node->first_rank == 0 && node->n_ranks > 0)
+            lksi_head_lose(head, node, "did not claim a port in time");
+    }
+    head->port_until_ns = now + head->run->join_timeout_ms * 1000000;
+}
+
 /* The last line of `text` that has anything in it, and its length. */
 static const char *last_line_of(const char *text, int *length) {
     size_t end = strlen(text);
@@ -73,6 +85,7 @@ static void step(lksi_head *head) {
         hear_node(head, &head->nodes[i]);
         look_after_child(head, &head->nodes[i]);
     }
+    look_after_port(head);
     lksi_acceptor_step(head->acceptor);
     if (head->phase != LKSI_OVER) lksi_head_tick(head);
 }

@@ -60,7 +60,7 @@ typedef struct lksi_link {
 /* `connection`, non-blocking, is the link's from now on. */
 void lksi_link_open(lksi_link *link, int connection);
 void lksi_link_close(lksi_link *link); /* accepts one that is lost */
-/* Never waits: one who does not read is lost. */
+/* Never waits: one who does not read is lost, as lksi_link_receive then finds out. */
 void lksi_link_send(lksi_link *link, const lksi_message *message);
 /* The next message but heartbeats, checked for what it may hold; false where there is none yet, or never will be. */
 bool lksi_link_receive(lksi_link *link, lksi_message *message);

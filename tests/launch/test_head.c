@@ -1,13 +1,16 @@
-/* launch/: hosts that the head of a run does not let in, and one that is lost early. */
+/* launch/: hosts that the head of a run does not let in, those that are lost early, and how they are reached. */
 /* labels: no-tsan */
+#define _GNU_SOURCE /* memfd_create */
 #include "test.h"
 
 #include "comm/bootstrap/dial.h"
+#include "launch/agent.h"
 #include "launch/link.h"
 
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,31 +25,51 @@ static int free_port(void) {
     return lksi_address_port(&bound);
 }
 
-/* Node 0 of two, whose ranks end at once; what it tells the user goes into `report`. */
-static int be_head(int port, int report) {
-    char number[16];
-    snprintf(number, sizeof number, "%d", port);
-    if (dup2(report, STDERR_FILENO) < 0) return 1;
-    execl(LKSI_BUILD_DIR "/lockstep", "lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "0",
-          "--master-addr", "127.0.0.1", "--master-port", number, "--max-restarts", "1", "--min-ranks", "1", "true",
-          (char *)NULL);
-    return 1;
-}
-
 typedef struct head_process {
     pid_t pid;
-    int port, report;
+    int port, report; /* what it tells the user comes out of `report` */
 } head_process;
 
-static head_process start_head(void) {
+/* `lockstep ARGUMENTS`. */
+static head_process start_lockstep(char *const *arguments) {
     int report[2];
-    head_process head = {.port = free_port()};
+    head_process head = {.port = 0};
     assert_int_equal(pipe(report), 0);
     head.pid = fork();
     assert_true(head.pid >= 0);
-    if (head.pid == 0) _exit(be_head(head.port, report[1]));
+    if (head.pid == 0) {
+        if (dup2(report[1], STDERR_FILENO) >= 0) execv(LKSI_BUILD_DIR "/lockstep", arguments);
+        _exit(1);
+    }
     close(report[1]);
     head.report = report[0];
+    return head;
+}
+
+/* Node 0 of two, whose ranks end at once. */
+static head_process start_head(void) {
+    char number[16];
+    const int port = free_port();
+    snprintf(number, sizeof number, "%d", port);
+    head_process head = start_lockstep((char *[]){"lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "0",
+                                                  "--master-addr", "127.0.0.1", "--master-port", number,
+                                                  "--max-restarts", "1", "--min-ranks", "1", "true", NULL});
+    head.port = port;
+    return head;
+}
+
+/* Over the hosts of a file, each reached by this program as a remote shell of the kind `kind`. */
+static head_process start_head_of(const char *hosts, const char *kind, char *const *more) {
+    char path[64], self[1024] = "", shell[1100], *arguments[16] = {"lockstep", "run", "--hosts", path, "--ssh", shell};
+    const int file = memfd_create("hosts", 0);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, hosts, strlen(hosts)), (ssize_t)strlen(hosts));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    snprintf(shell, sizeof shell, "%s %s", self, kind);
+    for (int n = 6; *more != NULL; more++) arguments[n++] = *more;
+    const head_process head = start_lockstep(arguments);
+    close(file);
     return head;
 }
 
@@ -128,10 +151,39 @@ static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(voi
     assert_ends(&head, 0, "generation 1 of 1 rank follows");
 }
 
-int main(void) {
+static void a_host_that_claims_no_port_is_lost(void **state) {
+    (void)state;
+    const head_process head =
+        start_head_of("far", "mute", (char *[]){"--master-addr", "127.0.0.1", "--join-timeout", "1", "true", NULL});
+    assert_ends(&head, 1, "host far was lost: it did not claim a port in time (rank 0)");
+}
+
+/* --- this program as a remote shell --- */
+
+/* An agent that joins, and then has nothing to say. */
+static int be_mute(void) {
+    lksi_run run = {.port = 0};
+    lksi_agent_hello hello = right_hello();
+    char *text, **argv;
+    lksi_link link;
+    lksi_message message;
+    if (lksi_agent_text_read(STDIN_FILENO, &run, &text, &argv) != LKS_OK) return 1;
+    hello.node = run.node, hello.n_nodes = run.n_nodes, hello.n_slots = run.job.n_ranks;
+    lksi_link_open(&link, join(run.port, &hello));
+    while (link.connection >= 0) {
+        lksi_sleep_ns(INT64_C(100000000));
+        while (lksi_link_receive(&link, &message)) continue;
+        lksi_link_tick(&link, DEADLINE_MS);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "mute") == 0) return be_mute();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
+        cmocka_unit_test(a_host_that_claims_no_port_is_lost),
     };
     return run_group(tests);
 }
