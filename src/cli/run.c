@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 #include "launch/agent.h"
 #include "launch/head.h"
+#include "launch/terminal.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -57,16 +58,22 @@ static const char help_text[] =
     "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 2 for a wrong option, 126\n"
     "or 127 for a PROGRAM that cannot be started.\n";
 
+static void say(const char *text) { lksi_terminal_add(stderr, text, strlen(text)); }
+
 static void report(void *argument, const lksi_failure *failure) {
     const char *line = failure->last_lines;
     (void)argument;
-    fflush(stdout);
-    fprintf(stderr, "lockstep run: %s%s\n", failure->text, *line != '\0' ? "; its last lines:" : "");
+    say("lockstep run: ");
+    say(failure->text);
+    say(*line != '\0' ? "; its last lines:\n" : "\n");
     while (*line != '\0') {
-        int length = (int)strcspn(line, "\n");
-        fprintf(stderr, "  | %.*s\n", length, line);
+        const size_t length = strcspn(line, "\n");
+        say("  | ");
+        lksi_terminal_add(stderr, line, length);
+        say("\n");
         line += length + (line[length] == '\n');
     }
+    lksi_terminal_write();
 }
 
 /* The options of a run over hosts. */
@@ -161,6 +168,7 @@ static int run(int argc, char **argv) {
     request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
     if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());
     int exit_status = run_request(argc, argv, &request);
+    lksi_terminal_drain();
     lksi_free(request.forwarded);
     return exit_status;
 }

@@ -3,6 +3,7 @@
 #include "comm/bootstrap/dial.h"
 #include "launch/launch_internal.h"
 #include "launch/link.h"
+#include "launch/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +176,7 @@ static void serve(agent *a) {
         const int signal_number = take_signal(a);
         if (signal_number != 0) send_signal(a, signal_number);
         hear(a);
+        lksi_terminal_write(); /* what ranks have left */
         if (!a->is_over) lksi_link_tick(&a->link, a->run->heartbeat_timeout_ms);
     }
     if (a->is_over) return;

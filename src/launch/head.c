@@ -2,6 +2,7 @@
 #include "launch/head.h"
 
 #include "launch/head_internal.h"
+#include "launch/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,7 @@ static void wait_and_take(lksi_head *head) {
 
 static void step(lksi_head *head) {
     wait_and_take(head);
+    lksi_terminal_write();
     take_signals(head);
     for (int i = 0; i < head->n_nodes; i++) {
         hear_node(head, &head->nodes[i]);
@@ -95,6 +97,9 @@ static bool is_any_agent_left(const lksi_head *head) {
         if (head->nodes[i].link.connection >= 0 || head->nodes[i].child.pid != 0) return true;
     return false;
 }
+
+/* Agents end once we have taken what their ranks have written, and a reader that pauses keeps us from it. */
+static bool is_held_up(const lksi_head *head) { return head->signal == 0 && lksi_terminal_descriptor() >= 0; }
 
 static lks_status prepare(lksi_head *head) {
     LKS_TRY(lksi_signals_take(&head->signals, true));
@@ -120,7 +125,7 @@ int lksi_head_run(const lksi_run *run) {
         head.gather_until_ns = now + run->join_timeout_ms * 1000000;
         head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * 1000000 : INT64_MAX;
         while (head.phase != LKSI_OVER) step(&head);
-        while (is_any_agent_left(&head) && lksi_now_ns() < head.end_until_ns) step(&head);
+        while (is_any_agent_left(&head) && (lksi_now_ns() < head.end_until_ns || is_held_up(&head))) step(&head);
     } else if (run->job.report != NULL) {
         run->job.report(run->job.report_argument, &(lksi_failure){.text = lks_error_text(), .last_lines = ""});
     }

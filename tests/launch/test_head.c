@@ -1,12 +1,13 @@
 /* launch/: hosts that the head of a run does not let in, those that are lost early, and how they are reached. */
 /* labels: no-tsan */
-#define _GNU_SOURCE /* memfd_create */
+#define _GNU_SOURCE /* memfd_create, pipe2 */
 #include "test.h"
 
 #include "comm/bootstrap/dial.h"
 #include "launch/agent.h"
 #include "launch/link.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,32 @@ static void a_host_that_claims_no_port_is_lost(void **state) {
     assert_ends(&head, 1, "host far was lost: it did not claim a port in time (rank 0)");
 }
 
+static int count_lines(int descriptor) {
+    char text[65536];
+    int n_lines = 0;
+    for (ssize_t n_read; (n_read = read(descriptor, text, sizeof text)) > 0;)
+        for (ssize_t i = 0; i < n_read; i++) n_lines += text[i] == '\n';
+    return n_lines;
+}
+
+/* Here it does so for longer than a host may be silent. */
+static void a_reader_that_pauses_costs_no_host(void **state) {
+    (void)state;
+    int output[2];
+    const int own = dup(STDOUT_FILENO);
+    assert_int_equal(pipe2(output, O_CLOEXEC), 0);
+    assert_true(dup2(output[1], STDOUT_FILENO) >= 0);
+    close(output[1]);
+    const head_process head =
+        start_head_of("localhost", "none", (char *[]){"--prefix", "--heartbeat-timeout", "0.5", "seq", "100000", NULL});
+    assert_true(dup2(own, STDOUT_FILENO) >= 0);
+    close(own);
+    lksi_sleep_ns(INT64_C(1000000) * 1500);
+    assert_int_equal(count_lines(output[0]), 100000);
+    close(output[0]);
+    assert_ends(&head, 0, "");
+}
+
 /* --- this program as a remote shell --- */
 
 /* An agent that joins, and then has nothing to say. */
@@ -184,6 +211,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
         cmocka_unit_test(a_host_that_claims_no_port_is_lost),
+        cmocka_unit_test(a_reader_that_pauses_costs_no_host),
     };
     return run_group(tests);
 }
