@@ -5,6 +5,7 @@
 #include "launch/head.h"
 #include "launch/terminal.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -82,6 +83,8 @@ static int check_hosts(lksi_run_request *request) {
     if (run->n_nodes > 0 && run->hosts_file != NULL)
         return lksi_refuse("run",
                            "--nnodes is for hosts that start by themselves, --hosts for those started from here");
+    if (run->hosts_file != NULL && request->has_node)
+        return lksi_refuse("run", "--node-rank is for --nnodes: with --hosts the lines of the file number the hosts");
     if (run->job.as_threads) return lksi_refuse("run", "--threads are for one host");
     if (run->n_nodes > 0 && !request->has_node)
         return lksi_refuse("run", "which of the %d? --node-rank is missing", run->n_nodes);
@@ -163,8 +166,18 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     return run_here(&request->run);
 }
 
+/* Where whoever started us had closed one, a pipe or a connection of ours would get its number, and with it what ranks
+ * read and write. */
+static void fill_standard_descriptors(void) {
+    int opened;
+    do opened = open("/dev/null", O_RDWR);
+    while (opened >= 0 && opened <= STDERR_FILENO);
+    if (opened >= 0) close(opened);
+}
+
 static int run(int argc, char **argv) {
     lksi_run_request request = {.run.job.report = report};
+    fill_standard_descriptors();
     request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
     if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());
     int exit_status = run_request(argc, argv, &request);

@@ -185,6 +185,16 @@ static void serve(agent *a) {
     say(a, text);
 }
 
+/* Why it did not join. */
+static void describe_failure(const agent *a, char text[512]) {
+    char name[16];
+    if (a->exit_status > LKSI_EXIT_SIGNAL)
+        snprintf(text, 512, "node %d was ended by %s before it had joined the run", a->run->node,
+                 lksi_signal_name(a->exit_status - LKSI_EXIT_SIGNAL, name));
+    else
+        snprintf(text, 512, "node %d cannot join the run: %s", a->run->node, lks_error_text());
+}
+
 int lksi_agent_run(const lksi_run *run) {
     agent a = {
         .run = run, .link.connection = -1, .signals.descriptor = -1, .environment.listener = -1, .exit_status = 1};
@@ -195,7 +205,7 @@ int lksi_agent_run(const lksi_run *run) {
     if (status == LKS_OK) {
         serve(&a);
     } else {
-        snprintf(text, sizeof text, "node %d cannot join the run: %s", run->node, lks_error_text());
+        describe_failure(&a, text);
         if (run->job.report != NULL)
             say(&a, text);
         else

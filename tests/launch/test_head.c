@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -128,14 +129,16 @@ static lksi_agent_hello right_hello(void) {
 static void a_host_that_does_not_fit_ends_the_run(void **state) {
     (void)state;
     static const char *const whys[] = {
-        "host far runs lockstep 9.8.7, the head of the run ", "node 1 (host far) has --nnodes 3, node 0 has 2",
-        "host far says that it is node 2 of 2 with 1 slots", "host far says that it is node 1 of 2 with 0 slots"};
-    for (int i = 0; i < 4; i++) {
+        "host far runs lockstep 9.8.7, the head of the run ", "it speaks protocol 7, the head of the run ",
+        "node 1 (host far) has --nnodes 3, node 0 has 2", "host far says that it is node 2 of 2 with 1 slots",
+        "host far says that it is node 1 of 2 with 0 slots"};
+    for (int i = 0; i < 5; i++) {
         lksi_agent_hello hello = right_hello();
         if (i == 0) snprintf(hello.version, sizeof hello.version, "9.8.7");
-        if (i == 1) hello.n_nodes = 3;
-        if (i == 2) hello.node = 2;
-        if (i == 3) hello.n_slots = 0;
+        if (i == 1) hello.protocol = 7;
+        if (i == 2) hello.n_nodes = 3;
+        if (i == 3) hello.node = 2;
+        if (i == 4) hello.n_slots = 0;
         const head_process head = start_head();
         assert_told_to_end(join(head.port, &hello), whys[i]);
         assert_ends(&head, 1, whys[i]);
@@ -185,6 +188,81 @@ static void a_reader_that_pauses_costs_no_host(void **state) {
     assert_ends(&head, 0, "");
 }
 
+static void hosts_of_a_file_have_no_other_number(void **state) {
+    (void)state;
+    const head_process head = start_head_of("localhost", "none", (char *[]){"--node-rank", "1", "true", NULL});
+    assert_ends(&head, 2, "--node-rank is for --nnodes");
+}
+
+static void ssh_may_be_told_a_user(void **state) {
+    (void)state;
+    const head_process head = start_head_of("me@localhost", "sh", (char *[]){"true", NULL});
+    assert_ends(&head, 0, "");
+}
+
+/* The key is the last. */
+static void all_variables_are_handed_on(void **state) {
+    (void)state;
+    char name[32];
+    for (int i = 0; i < 600; i++) {
+        snprintf(name, sizeof name, "LOCKSTEP_TEST_%d", i);
+        setenv(name, "set", 1);
+    }
+    const head_process head = start_head_of(
+        "localhost", "none",
+        (char *[]){"sh", "-c", "test \"$(env | grep -c ^LOCKSTEP_TEST_)\" = 600 && test -n \"$LOCKSTEP_JOB_KEY\"",
+                   NULL});
+    assert_ends(&head, 0, "");
+    for (int i = 0; i < 600; i++) {
+        snprintf(name, sizeof name, "LOCKSTEP_TEST_%d", i);
+        unsetenv(name);
+    }
+}
+
+static void closed_standard_descriptors_do_no_harm(void **state) {
+    (void)state;
+    char directory[] = "/tmp/lockstep-test-head-XXXXXX", log[64], text[16] = "", number[16];
+    int status;
+    assert_non_null(mkdtemp(directory));
+    snprintf(number, sizeof number, "%d", free_port());
+    const pid_t pid = fork();
+    if (pid == 0) {
+        for (int i = 0; i <= STDERR_FILENO; i++) close(i);
+        execl(LKSI_BUILD_DIR "/lockstep", "lockstep", "run", "-n", "1", "--nnodes", "1", "--node-rank", "0",
+              "--master-addr", "127.0.0.1", "--master-port", number, "--log-dir", directory, "echo", "hello",
+              (char *)NULL);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    snprintf(log, sizeof log, "%s/rank-0.log", directory);
+    FILE *file = fopen(log, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    assert_string_equal(text, "hello\n");
+    fclose(file);
+    unlink(log);
+    rmdir(directory);
+}
+
+static void a_signal_before_it_has_joined_is_named(void **state) {
+    (void)state;
+    lksi_address any, bound;
+    char number[16];
+    int listener;
+    assert_ok(lksi_address_resolve("127.0.0.1", 0, &any));
+    assert_ok(lksi_listen(&any, &listener, &bound));
+    snprintf(number, sizeof number, "%d", lksi_address_port(&bound));
+    const head_process agent =
+        start_lockstep((char *[]){"lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "1", "--master-addr",
+                                  "127.0.0.1", "--master-port", number, "true", NULL});
+    struct pollfd polled = {.fd = listener, .events = POLLIN};
+    assert_int_equal(poll(&polled, 1, DEADLINE_MS), 1);
+    kill(agent.pid, SIGTERM);
+    assert_ends(&agent, 143, "node 1 was ended by SIGTERM before it had joined the run");
+    close(listener);
+}
+
 /* --- this program as a remote shell --- */
 
 /* An agent that joins, and then has nothing to say. */
@@ -207,11 +285,17 @@ static int be_mute(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "mute") == 0) return be_mute();
+    if (argc > 1) return execl("/bin/sh", "sh", "-c", argv[argc - 1], (char *)NULL); /* it was asked to */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
         cmocka_unit_test(a_host_that_claims_no_port_is_lost),
         cmocka_unit_test(a_reader_that_pauses_costs_no_host),
+        cmocka_unit_test(hosts_of_a_file_have_no_other_number),
+        cmocka_unit_test(ssh_may_be_told_a_user),
+        cmocka_unit_test(all_variables_are_handed_on),
+        cmocka_unit_test(closed_standard_descriptors_do_no_harm),
+        cmocka_unit_test(a_signal_before_it_has_joined_is_named),
     };
     return run_group(tests);
 }
