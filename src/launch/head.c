@@ -98,8 +98,15 @@ static bool is_any_agent_left(const lksi_head *head) {
     return false;
 }
 
-/* Agents end once we have taken what their ranks have written, and a reader that pauses keeps us from it. */
-static bool is_held_up(const lksi_head *head) { return head->signal == 0 && lksi_terminal_descriptor() >= 0; }
+/* They end once we have taken what their ranks have written. The time for which a reader keeps us from it is not
+ * theirs, but who was told to end does not wait for readers. */
+static void wait_for_agents(lksi_head *head) {
+    while (is_any_agent_left(head) && lksi_now_ns() < head->end_until_ns) {
+        const int64_t began_ns = lksi_now_ns();
+        step(head);
+        if (head->signal == 0 && lksi_terminal_descriptor() >= 0) head->end_until_ns += lksi_now_ns() - began_ns;
+    }
+}
 
 static lks_status prepare(lksi_head *head) {
     LKS_TRY(lksi_signals_take(&head->signals, true));
@@ -125,7 +132,7 @@ int lksi_head_run(const lksi_run *run) {
         head.gather_until_ns = now + run->join_timeout_ms * 1000000;
         head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * 1000000 : INT64_MAX;
         while (head.phase != LKSI_OVER) step(&head);
-        while (is_any_agent_left(&head) && (lksi_now_ns() < head.end_until_ns || is_held_up(&head))) step(&head);
+        wait_for_agents(&head);
     } else if (run->job.report != NULL) {
         run->job.report(run->job.report_argument, &(lksi_failure){.text = lks_error_text(), .last_lines = ""});
     }

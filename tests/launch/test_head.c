@@ -158,7 +158,7 @@ static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(voi
 static void a_host_that_claims_no_port_is_lost(void **state) {
     (void)state;
     const head_process head =
-        start_head_of("far", "mute", (char *[]){"--master-addr", "127.0.0.1", "--join-timeout", "1", "true", NULL});
+        start_head_of("far", "mute", (char *[]){"--master-addr", "127.0.0.1", "--join-timeout", "2", "true", NULL});
     assert_ends(&head, 1, "host far was lost: it did not claim a port in time (rank 0)");
 }
 
@@ -179,10 +179,10 @@ static void a_reader_that_pauses_costs_no_host(void **state) {
     assert_true(dup2(output[1], STDOUT_FILENO) >= 0);
     close(output[1]);
     const head_process head =
-        start_head_of("localhost", "none", (char *[]){"--prefix", "--heartbeat-timeout", "0.5", "seq", "100000", NULL});
+        start_head_of("localhost", "none", (char *[]){"--prefix", "--heartbeat-timeout", "1", "seq", "100000", NULL});
     assert_true(dup2(own, STDOUT_FILENO) >= 0);
     close(own);
-    lksi_sleep_ns(INT64_C(1000000) * 1500);
+    lksi_sleep_ns(INT64_C(1000000) * 2500);
     assert_int_equal(count_lines(output[0]), 100000);
     close(output[0]);
     assert_ends(&head, 0, "");
