@@ -3,7 +3,9 @@
 #include "cli/cli.h"
 #include "launch/agent.h"
 #include "launch/head.h"
+#include "launch/terminal.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,16 +59,22 @@ static const char help_text[] =
     "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 2 for a wrong option, 126\n"
     "or 127 for a PROGRAM that cannot be started.\n";
 
+static void say(const char *text) { lksi_terminal_add(stderr, text, strlen(text)); }
+
 static void report(void *argument, const lksi_failure *failure) {
     const char *line = failure->last_lines;
     (void)argument;
-    fflush(stdout);
-    fprintf(stderr, "lockstep run: %s%s\n", failure->text, *line != '\0' ? "; its last lines:" : "");
+    say("lockstep run: ");
+    say(failure->text);
+    say(*line != '\0' ? "; its last lines:\n" : "\n");
     while (*line != '\0') {
-        int length = (int)strcspn(line, "\n");
-        fprintf(stderr, "  | %.*s\n", length, line);
+        const size_t length = strcspn(line, "\n");
+        say("  | ");
+        lksi_terminal_add(stderr, line, length);
+        say("\n");
         line += length + (line[length] == '\n');
     }
+    lksi_terminal_write();
 }
 
 /* The options of a run over hosts. */
@@ -75,6 +83,8 @@ static int check_hosts(lksi_run_request *request) {
     if (run->n_nodes > 0 && run->hosts_file != NULL)
         return lksi_refuse("run",
                            "--nnodes is for hosts that start by themselves, --hosts for those started from here");
+    if (run->hosts_file != NULL && request->has_node)
+        return lksi_refuse("run", "--node-rank is for --nnodes: with --hosts the lines of the file number the hosts");
     if (run->job.as_threads) return lksi_refuse("run", "--threads are for one host");
     if (run->n_nodes > 0 && !request->has_node)
         return lksi_refuse("run", "which of the %d? --node-rank is missing", run->n_nodes);
@@ -156,11 +166,22 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
     return run_here(&request->run);
 }
 
+/* Where whoever started us had closed one, a pipe or a connection of ours would get its number, and with it what ranks
+ * read and write. */
+static void fill_standard_descriptors(void) {
+    int opened;
+    do opened = open("/dev/null", O_RDWR);
+    while (opened >= 0 && opened <= STDERR_FILENO);
+    if (opened >= 0) close(opened);
+}
+
 static int run(int argc, char **argv) {
     lksi_run_request request = {.run.job.report = report};
+    fill_standard_descriptors();
     request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
     if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());
     int exit_status = run_request(argc, argv, &request);
+    lksi_terminal_drain();
     lksi_free(request.forwarded);
     return exit_status;
 }

@@ -3,6 +3,7 @@
 #include "comm/bootstrap/dial.h"
 #include "launch/launch_internal.h"
 #include "launch/link.h"
+#include "launch/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,12 +176,23 @@ static void serve(agent *a) {
         const int signal_number = take_signal(a);
         if (signal_number != 0) send_signal(a, signal_number);
         hear(a);
+        lksi_terminal_write(); /* what ranks have left */
         if (!a->is_over) lksi_link_tick(&a->link, a->run->heartbeat_timeout_ms);
     }
     if (a->is_over) return;
     snprintf(text, sizeof text, "the head of the run at %s port %d was lost: it %s; no rank is left here",
              a->run->address, a->run->port, a->link.loss);
     say(a, text);
+}
+
+/* Why it did not join. */
+static void describe_failure(const agent *a, char text[512]) {
+    char name[16];
+    if (a->exit_status > LKSI_EXIT_SIGNAL)
+        snprintf(text, 512, "node %d was ended by %s before it had joined the run", a->run->node,
+                 lksi_signal_name(a->exit_status - LKSI_EXIT_SIGNAL, name));
+    else
+        snprintf(text, 512, "node %d cannot join the run: %s", a->run->node, lks_error_text());
 }
 
 int lksi_agent_run(const lksi_run *run) {
@@ -193,7 +205,7 @@ int lksi_agent_run(const lksi_run *run) {
     if (status == LKS_OK) {
         serve(&a);
     } else {
-        snprintf(text, sizeof text, "node %d cannot join the run: %s", run->node, lks_error_text());
+        describe_failure(&a, text);
         if (run->job.report != NULL)
             say(&a, text);
         else

@@ -2,6 +2,7 @@
 #include "launch/head.h"
 
 #include "launch/head_internal.h"
+#include "launch/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,18 @@ static void hear_node(lksi_head *head, lksi_node *node) {
     while (lksi_link_receive(&node->link, &message)) lksi_head_hear(head, node, &message);
     lksi_link_tick(&node->link, head->run->heartbeat_timeout_ms);
     if (node->link.connection < 0) lksi_head_lose(head, node, node->link.loss);
+}
+
+/* The host of rank 0 has as long to claim a port as hosts have to join. */
+static void look_after_port(lksi_head *head) {
+    const int64_t now = lksi_now_ns();
+    if (head->phase == LKSI_PREPARING && now < head->port_until_ns) return;
+    for (int i = 0; i < head->n_nodes; i++) {
+        lksi_node *node = &head->nodes[i];
+        if (head->phase == LKSI_PREPARING && node->first_rank == 0 && node->n_ranks > 0)
+            lksi_head_lose(head, node, "did not claim a port in time");
+    }
+    head->port_until_ns = now + head->run->join_timeout_ms * 1000000;
 }
 
 /* The last line of `text` that has anything in it, and its length. */
@@ -68,11 +81,13 @@ static void wait_and_take(lksi_head *head) {
 
 static void step(lksi_head *head) {
     wait_and_take(head);
+    lksi_terminal_write();
     take_signals(head);
     for (int i = 0; i < head->n_nodes; i++) {
         hear_node(head, &head->nodes[i]);
         look_after_child(head, &head->nodes[i]);
     }
+    look_after_port(head);
     lksi_acceptor_step(head->acceptor);
     if (head->phase != LKSI_OVER) lksi_head_tick(head);
 }
@@ -81,6 +96,16 @@ static bool is_any_agent_left(const lksi_head *head) {
     for (int i = 0; i < head->n_nodes; i++)
         if (head->nodes[i].link.connection >= 0 || head->nodes[i].child.pid != 0) return true;
     return false;
+}
+
+/* They end once we have taken what their ranks have written. The time for which a reader keeps us from it is not
+ * theirs, but who was told to end does not wait for readers. */
+static void wait_for_agents(lksi_head *head) {
+    while (is_any_agent_left(head) && lksi_now_ns() < head->end_until_ns) {
+        const int64_t began_ns = lksi_now_ns();
+        step(head);
+        if (head->signal == 0 && lksi_terminal_descriptor() >= 0) head->end_until_ns += lksi_now_ns() - began_ns;
+    }
 }
 
 static lks_status prepare(lksi_head *head) {
@@ -107,7 +132,7 @@ int lksi_head_run(const lksi_run *run) {
         head.gather_until_ns = now + run->join_timeout_ms * 1000000;
         head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * 1000000 : INT64_MAX;
         while (head.phase != LKSI_OVER) step(&head);
-        while (is_any_agent_left(&head) && lksi_now_ns() < head.end_until_ns) step(&head);
+        wait_for_agents(&head);
     } else if (run->job.report != NULL) {
         run->job.report(run->job.report_argument, &(lksi_failure){.text = lks_error_text(), .last_lines = ""});
     }

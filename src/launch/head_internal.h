@@ -36,7 +36,7 @@ typedef struct lksi_head {
     lksi_head_phase phase;
     int generation, n_restarts; /* restarts so far: a generation that only grew is none */
     int n_wanted, world_size;   /* ranks of the first generation, of the present one */
-    int64_t gather_until_ns, timeout_at_ns, settle_at_ns, end_until_ns;
+    int64_t gather_until_ns, port_until_ns, timeout_at_ns, settle_at_ns, end_until_ns;
     int signal;       /* that ends the run; 0: none */
     int64_t asked_ns; /* as a node's, by a signal to this process */
     bool is_growing, is_timed_out, has_failed, is_settled;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define NS_PER_MS 1000000
-enum { RESTART_WAIT_MS = 10000, RETRY_MS = 30000, MAX_VARIABLES = 512 };
+enum { RESTART_WAIT_MS = 10000, RETRY_MS = 30000 };
 
 /* --- which there are --- */
 
@@ -96,7 +96,8 @@ static lks_status find_address(const lksi_head *head, lksi_address *own) {
     for (int i = 0; i < head->n_nodes; i++) {
         const char *host = head->nodes[i].child.host;
         if (host == NULL) continue;
-        lks_status status = address_towards(host, own);
+        const char *user_end = strrchr(host, '@'); /* of user@host, as ssh takes it */
+        lks_status status = address_towards(user_end != NULL ? user_end + 1 : host, own);
         if (status == LKS_OK) return LKS_OK;
         return lksi_error(status, "%s; --master-addr can name the address of this machine that the hosts reach",
                           lks_error_text());
@@ -129,10 +130,12 @@ static void refuse(int connection, int exit_status, const char *text) {
 /* Why it cannot come in, into `text`; "" if it can. */
 static void examine(const lksi_head *head, const lksi_agent_hello *hello, char text[512]) {
     text[0] = '\0';
-    if (hello->magic != LKSI_AGENT_MAGIC || hello->protocol != LKSI_AGENT_PROTOCOL ||
-        strcmp(hello->version, lks_version()) != 0)
+    if (strcmp(hello->version, lks_version()) != 0)
         snprintf(text, 512, "host %s runs lockstep %s, the head of the run %s", hello->host, hello->version,
                  lks_version());
+    else if (hello->magic != LKSI_AGENT_MAGIC || hello->protocol != LKSI_AGENT_PROTOCOL)
+        snprintf(text, 512, "host %s has another build of lockstep %s: it speaks protocol %u, the head of the run %d",
+                 hello->host, hello->version, (unsigned)hello->protocol, LKSI_AGENT_PROTOCOL);
     else if (hello->n_nodes != 0 && hello->n_nodes != head->n_nodes)
         snprintf(text, 512, "node %d (host %s) has --nnodes %d, node 0 has %d", (int)hello->node, hello->host,
                  (int)hello->n_nodes, head->n_nodes);
@@ -205,15 +208,21 @@ static bool is_forwarded(const lksi_run *run, const char *variable) {
 
 extern char **environ;
 
-lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
-    const char *variables[MAX_VARIABLES + 1];
-    char address[LKSI_ADDRESS_TEXT_NBYTES], *text;
-    size_t nbytes;
-    int n_variables = 0;
+/* NAME=value of those that are, ended by NULL; caller frees it, and no text. */
+static const char **list_variables(const lksi_run *run) {
+    size_t n_variables = 0, n_listed = 0;
+    while (environ[n_variables] != NULL) n_variables++;
+    const char **list = lksi_alloc_array(n_variables + 1, sizeof *list);
+    for (size_t i = 0; list != NULL && i < n_variables; i++)
+        if (is_forwarded(run, environ[i])) list[n_listed++] = environ[i];
+    return list;
+}
+
+static lks_status write_orders(const lksi_head *head, const lksi_node *node, char **text, size_t *nbytes) {
+    char address[LKSI_ADDRESS_TEXT_NBYTES];
     lksi_run orders = *head->run;
-    for (char **each = environ; *each != NULL && n_variables < MAX_VARIABLES; each++)
-        if (is_forwarded(head->run, *each)) variables[n_variables++] = *each;
-    variables[n_variables] = NULL;
+    const char **variables = list_variables(head->run);
+    if (variables == NULL) return LKS_ERR_MEMORY;
     lksi_address_text(&head->address, address);
     *strrchr(address, ':') = '\0';
     orders.address = address;
@@ -221,7 +230,15 @@ lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
     orders.node = (int)(node - head->nodes);
     orders.n_nodes = head->n_nodes;
     orders.job.n_ranks = node->n_slots;
-    LKS_TRY(lksi_agent_text_write(&orders, variables, &text, &nbytes));
+    lks_status status = lksi_agent_text_write(&orders, variables, text, nbytes);
+    lksi_free(variables);
+    return status;
+}
+
+lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
+    char *text;
+    size_t nbytes;
+    LKS_TRY(write_orders(head, node, &text, &nbytes));
     lks_status status = lksi_child_start(&node->child, head->run->ssh, text, nbytes, &head->signals);
     node->wait_until_ns = lksi_now_ns() + (int64_t)RESTART_WAIT_MS * NS_PER_MS;
     node->retry_at_ns = lksi_now_ns() + (int64_t)RETRY_MS * NS_PER_MS;

@@ -7,6 +7,8 @@
 
 enum { MAX_FILE_NBYTES = 1 << 20 };
 
+static const char byte_order_mark[] = "\xef\xbb\xbf"; /* with which some editors begin a text in UTF-8 */
+
 typedef struct parser {
     const char *path;
     int line;
@@ -37,6 +39,7 @@ static bool take_word(parser *p, char word[256]) {
 static lks_status take_number(parser *p, const char *name, int *number) {
     char word[256];
     int64_t value;
+    if (*number != 0) return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s is there twice", p->path, p->line, name);
     if (!take_word(p, word) || strcmp(word, "=") != 0 || !take_word(p, word) ||
         !lksi_parse_i64(word, 1, LKSI_MAX_RANKS, &value))
         return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s=N was expected, N from 1 to %d", p->path, p->line, name,
@@ -92,6 +95,7 @@ lks_status lksi_hosts_parse(const char *path, char *text, lksi_host_line **hosts
     lks_status status = LKS_OK;
     parser p = {.path = path};
     *n_hosts = 0;
+    if (strncmp(text, byte_order_mark, strlen(byte_order_mark)) == 0) text += strlen(byte_order_mark);
     for (char *rest = text; status == LKS_OK && rest != NULL;) {
         char *newline = strchr(rest, '\n');
         if (newline != NULL) *newline = '\0';

@@ -20,9 +20,21 @@ void lksi_link_close(lksi_link *link) {
     link->connection = -1;
 }
 
+/* What is found out first is why. */
+static void note_loss(lksi_link *link, const char *why) {
+    if (link->loss[0] == '\0') snprintf(link->loss, sizeof link->loss, "%s", why);
+}
+
 static void lose(lksi_link *link, const char *why) {
-    snprintf(link->loss, sizeof link->loss, "%s", why);
+    note_loss(link, why);
     lksi_link_close(link);
+}
+
+/* In the middle of whatever had to be said: it is for lksi_link_receive to come to the end, after what was sent before,
+ * so that a loss is met in one place. */
+static void lose_soon(lksi_link *link, const char *why) {
+    note_loss(link, why);
+    (void)shutdown(link->connection, SHUT_RDWR);
 }
 
 void lksi_link_send(lksi_link *link, const lksi_message *message) {
@@ -34,9 +46,9 @@ void lksi_link_send(lksi_link *link, const lksi_message *message) {
     if (n_sent == (ssize_t)sizeof *message) return;
     /* Some hundred messages fit into a socket's buffer: who has so many to read has stopped to. */
     if (n_sent >= 0 || errno == EAGAIN)
-        lose(link, "does not read what it is told");
+        lose_soon(link, "does not read what it is told");
     else
-        lose(link, errno == EPIPE || errno == ECONNRESET ? "ended the connection" : strerror(errno));
+        lose_soon(link, errno == EPIPE || errno == ECONNRESET ? "ended the connection" : strerror(errno));
 }
 
 static bool is_number(int32_t value, int32_t min, int32_t max) { return value >= min && value <= max; }

@@ -36,7 +36,7 @@ typedef enum lksi_message_kind {
     LKSI_MESSAGE_START,   /* generation, world_size, first_rank, n_ranks, address, number: the port */
     LKSI_MESSAGE_FAILED,  /* generation, number: the exit status, is_killed, text, last_lines */
     LKSI_MESSAGE_ENDED,   /* generation, number: the exit status */
-    LKSI_MESSAGE_SIGNAL,  /* number: one that the agent was sent, or shall forward */
+    LKSI_MESSAGE_SIGNAL,  /* number: one that the agent was sent, or shall forward; SIGKILL: asked twice */
     LKSI_MESSAGE_STOP,    /* the ranks are to end now */
     LKSI_MESSAGE_NOTE,    /* text: for the user */
     LKSI_MESSAGE_OVER,    /* number: the exit status of the run; text: why it cannot go on, or "" */
@@ -60,7 +60,7 @@ typedef struct lksi_link {
 /* `connection`, non-blocking, is the link's from now on. */
 void lksi_link_open(lksi_link *link, int connection);
 void lksi_link_close(lksi_link *link); /* accepts one that is lost */
-/* Never waits: one who does not read is lost. */
+/* Never waits: one who does not read is lost, as lksi_link_receive then finds out. */
 void lksi_link_send(lksi_link *link, const lksi_message *message);
 /* The next message but heartbeats, checked for what it may hold; false where there is none yet, or never will be. */
 bool lksi_link_receive(lksi_link *link, lksi_message *message);

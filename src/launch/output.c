@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE /* pipe2 */
 #include "launch/launch_internal.h"
+#include "launch/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -116,8 +117,14 @@ static stream *stream_at(const lksi_output *output, int index) {
 }
 
 void lksi_output_poll_fill(const lksi_output *output, struct pollfd *polled) {
-    for (int i = 0; i < lksi_output_poll_count(output); i++)
-        polled[i] = (struct pollfd){.fd = stream_at(output, i)->read_end, .events = POLLIN};
+    const int waiting = lksi_terminal_descriptor();
+    for (int i = 0; i < lksi_output_poll_count(output); i++) {
+        const stream *from = stream_at(output, i);
+        if (from->terminal != NULL && waiting >= 0)
+            polled[i] = (struct pollfd){.fd = waiting, .events = POLLOUT};
+        else
+            polled[i] = (struct pollfd){.fd = from->read_end, .events = POLLIN};
+    }
 }
 
 static void keep_tail(rank_output *rank, const char *text, size_t nbytes) {
@@ -132,10 +139,15 @@ static void keep_tail(rank_output *rank, const char *text, size_t nbytes) {
     rank->tail[rank->tail_nbytes] = '\0';
 }
 
-static void write_line(FILE *file, const char *line, size_t nbytes) {
-    if (file == NULL) return;
-    fwrite(line, 1, nbytes, file);
-    fputc('\n', file);
+static void show_line(const rank_output *rank, FILE *terminal, const char *line, size_t nbytes) {
+    lksi_terminal_add(terminal, rank->tag, strlen(rank->tag));
+    lksi_terminal_add(terminal, line, nbytes);
+    lksi_terminal_add(terminal, "\n", 1);
+}
+
+static void log_line(FILE *log, const char *line, size_t nbytes) {
+    fwrite(line, 1, nbytes, log);
+    fputc('\n', log);
 }
 
 /* Writes whole lines; the last one gets its newline if it has none. */
@@ -145,12 +157,11 @@ static void write_lines(rank_output *rank, FILE *terminal, const char *text, siz
     for (const char *line = text; line < end;) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t line_nbytes = (size_t)((newline != NULL ? newline : end) - line);
-        if (terminal != NULL) fputs(rank->tag, terminal);
-        write_line(terminal, line, line_nbytes);
-        write_line(rank->log, line, line_nbytes);
+        if (terminal != NULL) show_line(rank, terminal, line, line_nbytes);
+        if (rank->log != NULL) log_line(rank->log, line, line_nbytes);
         line += line_nbytes + 1;
     }
-    if (terminal != NULL) fflush(terminal);
+    if (terminal != NULL) lksi_terminal_write();
     if (rank->log != NULL && fflush(rank->log) != 0) {
         lksi_log(LKS_LOG_WARNING, "the output of rank %.*s cannot be written to its log: %s",
                  (int)strcspn(rank->tag + 1, "]"), rank->tag + 1, strerror(errno));
@@ -195,8 +206,13 @@ static bool read_stream(rank_output *rank, stream *from) {
 }
 
 void lksi_output_take(lksi_output *output, const struct pollfd *polled) {
-    for (int i = 0; i < lksi_output_poll_count(output); i++)
-        if (polled[i].revents != 0) read_stream(&output->ranks[i / output->n_streams], stream_at(output, i));
+    for (int i = 0; i < lksi_output_poll_count(output); i++) {
+        if (polled[i].revents == 0) continue;
+        if (stream_at(output, i)->terminal != NULL && lksi_terminal_descriptor() >= 0)
+            lksi_terminal_write();
+        else
+            read_stream(&output->ranks[i / output->n_streams], stream_at(output, i));
+    }
 }
 
 void lksi_output_take_rank(lksi_output *output, int rank) {

@@ -1,13 +1,18 @@
-/* launch/: hosts that the head of a run does not let in, and one that is lost early. */
+/* launch/: hosts that the head of a run does not let in, those that are lost early, and how they are reached. */
 /* labels: no-tsan */
+#define _GNU_SOURCE /* memfd_create, pipe2 */
 #include "test.h"
 
 #include "comm/bootstrap/dial.h"
+#include "launch/agent.h"
 #include "launch/link.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,31 +27,51 @@ static int free_port(void) {
     return lksi_address_port(&bound);
 }
 
-/* Node 0 of two, whose ranks end at once; what it tells the user goes into `report`. */
-static int be_head(int port, int report) {
-    char number[16];
-    snprintf(number, sizeof number, "%d", port);
-    if (dup2(report, STDERR_FILENO) < 0) return 1;
-    execl(LKSI_BUILD_DIR "/lockstep", "lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "0",
-          "--master-addr", "127.0.0.1", "--master-port", number, "--max-restarts", "1", "--min-ranks", "1", "true",
-          (char *)NULL);
-    return 1;
-}
-
 typedef struct head_process {
     pid_t pid;
-    int port, report;
+    int port, report; /* what it tells the user comes out of `report` */
 } head_process;
 
-static head_process start_head(void) {
+/* `lockstep ARGUMENTS`. */
+static head_process start_lockstep(char *const *arguments) {
     int report[2];
-    head_process head = {.port = free_port()};
+    head_process head = {.port = 0};
     assert_int_equal(pipe(report), 0);
     head.pid = fork();
     assert_true(head.pid >= 0);
-    if (head.pid == 0) _exit(be_head(head.port, report[1]));
+    if (head.pid == 0) {
+        if (dup2(report[1], STDERR_FILENO) >= 0) execv(LKSI_BUILD_DIR "/lockstep", arguments);
+        _exit(1);
+    }
     close(report[1]);
     head.report = report[0];
+    return head;
+}
+
+/* Node 0 of two, whose ranks end at once. */
+static head_process start_head(void) {
+    char number[16];
+    const int port = free_port();
+    snprintf(number, sizeof number, "%d", port);
+    head_process head = start_lockstep((char *[]){"lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "0",
+                                                  "--master-addr", "127.0.0.1", "--master-port", number,
+                                                  "--max-restarts", "1", "--min-ranks", "1", "true", NULL});
+    head.port = port;
+    return head;
+}
+
+/* Over the hosts of a file, each reached by this program as a remote shell of the kind `kind`. */
+static head_process start_head_of(const char *hosts, const char *kind, char *const *more) {
+    char path[64], self[1024] = "", shell[1100], *arguments[16] = {"lockstep", "run", "--hosts", path, "--ssh", shell};
+    const int file = memfd_create("hosts", 0);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, hosts, strlen(hosts)), (ssize_t)strlen(hosts));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    snprintf(shell, sizeof shell, "%s %s", self, kind);
+    for (int n = 6; *more != NULL; more++) arguments[n++] = *more;
+    const head_process head = start_lockstep(arguments);
+    close(file);
     return head;
 }
 
@@ -104,14 +129,16 @@ static lksi_agent_hello right_hello(void) {
 static void a_host_that_does_not_fit_ends_the_run(void **state) {
     (void)state;
     static const char *const whys[] = {
-        "host far runs lockstep 9.8.7, the head of the run ", "node 1 (host far) has --nnodes 3, node 0 has 2",
-        "host far says that it is node 2 of 2 with 1 slots", "host far says that it is node 1 of 2 with 0 slots"};
-    for (int i = 0; i < 4; i++) {
+        "host far runs lockstep 9.8.7, the head of the run ", "it speaks protocol 7, the head of the run ",
+        "node 1 (host far) has --nnodes 3, node 0 has 2", "host far says that it is node 2 of 2 with 1 slots",
+        "host far says that it is node 1 of 2 with 0 slots"};
+    for (int i = 0; i < 5; i++) {
         lksi_agent_hello hello = right_hello();
         if (i == 0) snprintf(hello.version, sizeof hello.version, "9.8.7");
-        if (i == 1) hello.n_nodes = 3;
-        if (i == 2) hello.node = 2;
-        if (i == 3) hello.n_slots = 0;
+        if (i == 1) hello.protocol = 7;
+        if (i == 2) hello.n_nodes = 3;
+        if (i == 3) hello.node = 2;
+        if (i == 4) hello.n_slots = 0;
         const head_process head = start_head();
         assert_told_to_end(join(head.port, &hello), whys[i]);
         assert_ends(&head, 1, whys[i]);
@@ -128,10 +155,147 @@ static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(voi
     assert_ends(&head, 0, "generation 1 of 1 rank follows");
 }
 
-int main(void) {
+static void a_host_that_claims_no_port_is_lost(void **state) {
+    (void)state;
+    const head_process head =
+        start_head_of("far", "mute", (char *[]){"--master-addr", "127.0.0.1", "--join-timeout", "2", "true", NULL});
+    assert_ends(&head, 1, "host far was lost: it did not claim a port in time (rank 0)");
+}
+
+static int count_lines(int descriptor) {
+    char text[65536];
+    int n_lines = 0;
+    for (ssize_t n_read; (n_read = read(descriptor, text, sizeof text)) > 0;)
+        for (ssize_t i = 0; i < n_read; i++) n_lines += text[i] == '\n';
+    return n_lines;
+}
+
+/* Here it does so for longer than a host may be silent. */
+static void a_reader_that_pauses_costs_no_host(void **state) {
+    (void)state;
+    int output[2];
+    const int own = dup(STDOUT_FILENO);
+    assert_int_equal(pipe2(output, O_CLOEXEC), 0);
+    assert_true(dup2(output[1], STDOUT_FILENO) >= 0);
+    close(output[1]);
+    const head_process head =
+        start_head_of("localhost", "none", (char *[]){"--prefix", "--heartbeat-timeout", "1", "seq", "100000", NULL});
+    assert_true(dup2(own, STDOUT_FILENO) >= 0);
+    close(own);
+    lksi_sleep_ns(INT64_C(1000000) * 2500);
+    assert_int_equal(count_lines(output[0]), 100000);
+    close(output[0]);
+    assert_ends(&head, 0, "");
+}
+
+static void hosts_of_a_file_have_no_other_number(void **state) {
+    (void)state;
+    const head_process head = start_head_of("localhost", "none", (char *[]){"--node-rank", "1", "true", NULL});
+    assert_ends(&head, 2, "--node-rank is for --nnodes");
+}
+
+static void ssh_may_be_told_a_user(void **state) {
+    (void)state;
+    const head_process head = start_head_of("me@localhost", "sh", (char *[]){"true", NULL});
+    assert_ends(&head, 0, "");
+}
+
+/* The key is the last. */
+static void all_variables_are_handed_on(void **state) {
+    (void)state;
+    char name[32];
+    for (int i = 0; i < 600; i++) {
+        snprintf(name, sizeof name, "LOCKSTEP_TEST_%d", i);
+        setenv(name, "set", 1);
+    }
+    const head_process head = start_head_of(
+        "localhost", "none",
+        (char *[]){"sh", "-c", "test \"$(env | grep -c ^LOCKSTEP_TEST_)\" = 600 && test -n \"$LOCKSTEP_JOB_KEY\"",
+                   NULL});
+    assert_ends(&head, 0, "");
+    for (int i = 0; i < 600; i++) {
+        snprintf(name, sizeof name, "LOCKSTEP_TEST_%d", i);
+        unsetenv(name);
+    }
+}
+
+static void closed_standard_descriptors_do_no_harm(void **state) {
+    (void)state;
+    char directory[] = "/tmp/lockstep-test-head-XXXXXX", log[64], text[16] = "", number[16];
+    int status;
+    assert_non_null(mkdtemp(directory));
+    snprintf(number, sizeof number, "%d", free_port());
+    const pid_t pid = fork();
+    if (pid == 0) {
+        for (int i = 0; i <= STDERR_FILENO; i++) close(i);
+        execl(LKSI_BUILD_DIR "/lockstep", "lockstep", "run", "-n", "1", "--nnodes", "1", "--node-rank", "0",
+              "--master-addr", "127.0.0.1", "--master-port", number, "--log-dir", directory, "echo", "hello",
+              (char *)NULL);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    snprintf(log, sizeof log, "%s/rank-0.log", directory);
+    FILE *file = fopen(log, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    assert_string_equal(text, "hello\n");
+    fclose(file);
+    unlink(log);
+    rmdir(directory);
+}
+
+static void a_signal_before_it_has_joined_is_named(void **state) {
+    (void)state;
+    lksi_address any, bound;
+    char number[16];
+    int listener;
+    assert_ok(lksi_address_resolve("127.0.0.1", 0, &any));
+    assert_ok(lksi_listen(&any, &listener, &bound));
+    snprintf(number, sizeof number, "%d", lksi_address_port(&bound));
+    const head_process agent =
+        start_lockstep((char *[]){"lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "1", "--master-addr",
+                                  "127.0.0.1", "--master-port", number, "true", NULL});
+    struct pollfd polled = {.fd = listener, .events = POLLIN};
+    assert_int_equal(poll(&polled, 1, DEADLINE_MS), 1);
+    kill(agent.pid, SIGTERM);
+    assert_ends(&agent, 143, "node 1 was ended by SIGTERM before it had joined the run");
+    close(listener);
+}
+
+/* --- this program as a remote shell --- */
+
+/* An agent that joins, and then has nothing to say. */
+static int be_mute(void) {
+    lksi_run run = {.port = 0};
+    lksi_agent_hello hello = right_hello();
+    char *text, **argv;
+    lksi_link link;
+    lksi_message message;
+    if (lksi_agent_text_read(STDIN_FILENO, &run, &text, &argv) != LKS_OK) return 1;
+    hello.node = run.node, hello.n_nodes = run.n_nodes, hello.n_slots = run.job.n_ranks;
+    lksi_link_open(&link, join(run.port, &hello));
+    while (link.connection >= 0) {
+        lksi_sleep_ns(INT64_C(100000000));
+        while (lksi_link_receive(&link, &message)) continue;
+        lksi_link_tick(&link, DEADLINE_MS);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "mute") == 0) return be_mute();
+    if (argc > 1) return execl("/bin/sh", "sh", "-c", argv[argc - 1], (char *)NULL); /* it was asked to */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
+        cmocka_unit_test(a_host_that_claims_no_port_is_lost),
+        cmocka_unit_test(a_reader_that_pauses_costs_no_host),
+        cmocka_unit_test(hosts_of_a_file_have_no_other_number),
+        cmocka_unit_test(ssh_may_be_told_a_user),
+        cmocka_unit_test(all_variables_are_handed_on),
+        cmocka_unit_test(closed_standard_descriptors_do_no_harm),
+        cmocka_unit_test(a_signal_before_it_has_joined_is_named),
     };
     return run_group(tests);
 }

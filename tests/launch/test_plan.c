@@ -61,6 +61,15 @@ static void hosts_have_the_slots_that_their_lines_say(void **state) {
     lksi_free(hosts);
 }
 
+static void a_byte_order_mark_is_no_part_of_a_name(void **state) {
+    (void)state;
+    lksi_host_line *hosts;
+    int n_hosts;
+    assert_ok(parse("\xef\xbb\xbfhead slots=2\n", &hosts, &n_hosts));
+    assert_string_equal(hosts[0].name, "head");
+    lksi_free(hosts);
+}
+
 static void a_bad_line_is_named(void **state) {
     (void)state;
     static const struct {
@@ -70,6 +79,8 @@ static void a_bad_line_is_named(void **state) {
         {"a\n\nb slots\n", "hosts:3: slots=N was expected"},
         {"a slots=2x", "hosts:1: slots=N was expected"},
         {"a slots=1025", "hosts:1: slots=N was expected"},
+        {"a slots=2 slots=3", "hosts:1: slots is there twice"},
+        {"a max-slots=2 max_slots=2", "hosts:1: max_slots is there twice"},
         {"a two", "hosts:1: 'two' is neither"},
         {"a slots=3 max_slots=2", "hosts:1: slots=3 are more than max_slots=2"},
         {"=a", "hosts:1: a host was expected"},
@@ -167,6 +178,7 @@ int main(void) {
         cmocka_unit_test(the_largest_size_that_fits_is_taken),
         cmocka_unit_test(ranks_fill_the_hosts_in_order),
         cmocka_unit_test(hosts_have_the_slots_that_their_lines_say),
+        cmocka_unit_test(a_byte_order_mark_is_no_part_of_a_name),
         cmocka_unit_test(a_bad_line_is_named),
         cmocka_unit_test(more_ranks_than_slots_need_hosts_that_allow_them),
         cmocka_unit_test(an_agent_hears_what_it_was_told),

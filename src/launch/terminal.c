@@ -1,0 +1,90 @@
+#include "launch/terminal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CHUNK_NBYTES = 65536 };
+
+typedef struct chunk {
+    struct chunk *next;
+    FILE *to;
+    int descriptor;
+    size_t capacity, nbytes, n_written;
+    char text[];
+} chunk;
+
+static chunk *first, *last;
+
+/* A pipe or a terminal is opened anew: others share the description that we were given, and are not to find it
+ * non-blocking. */
+static int open_anew(int descriptor) {
+    struct stat about;
+    char path[32];
+    if (fstat(descriptor, &about) != 0 || (!S_ISFIFO(about.st_mode) && !S_ISCHR(about.st_mode))) return descriptor;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    const int opened = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    return opened >= 0 ? opened : descriptor;
+}
+
+static bool append(FILE *to, size_t nbytes) {
+    const size_t capacity = nbytes > CHUNK_NBYTES ? nbytes : CHUNK_NBYTES;
+    chunk *appended = lksi_alloc(sizeof *appended + capacity);
+    if (appended == NULL) return false;
+    fflush(to); /* what we have written there ourselves comes first */
+    *appended = (chunk){.to = to, .descriptor = open_anew(fileno(to)), .capacity = capacity};
+    if (first == NULL)
+        first = appended;
+    else
+        last->next = appended;
+    last = appended;
+    return true;
+}
+
+static void remove_first(void) {
+    chunk *removed = first;
+    first = removed->next;
+    if (removed->descriptor != fileno(removed->to)) close(removed->descriptor);
+    lksi_free(removed);
+}
+
+void lksi_terminal_add(FILE *to, const char *text, size_t nbytes) {
+    const bool has_room = first != NULL && last->to == to && last->capacity - last->nbytes >= nbytes;
+    if (!has_room && !append(to, nbytes)) { /* without memory there is no way but to wait */
+        lksi_terminal_drain();
+        fwrite(text, 1, nbytes, to);
+        fflush(to);
+        return;
+    }
+    memcpy(last->text + last->nbytes, text, nbytes);
+    last->nbytes += nbytes;
+}
+
+/* False where it would have to wait. One that is ready takes PIPE_BUF, even where it could not be opened anew. */
+static bool write_some(chunk *c) {
+    struct pollfd ready = {.fd = c->descriptor, .events = POLLOUT};
+    if (poll(&ready, 1, 0) <= 0) return false;
+    const size_t nbytes = c->nbytes - c->n_written;
+    const ssize_t n_written = write(c->descriptor, c->text + c->n_written, nbytes < PIPE_BUF ? nbytes : PIPE_BUF);
+    if (n_written < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    c->n_written = n_written < 0 ? c->nbytes : c->n_written + (size_t)n_written; /* nobody will ever take it */
+    return true;
+}
+
+void lksi_terminal_write(void) {
+    while (first != NULL && write_some(first))
+        if (first->n_written == first->nbytes) remove_first();
+}
+
+int lksi_terminal_descriptor(void) { return first != NULL ? first->descriptor : -1; }
+
+void lksi_terminal_drain(void) {
+    for (lksi_terminal_write(); first != NULL; lksi_terminal_write()) {
+        struct pollfd ready = {.fd = first->descriptor, .events = POLLOUT};
+        (void)poll(&ready, 1, -1);
+    }
+}

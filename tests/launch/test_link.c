@@ -1,0 +1,54 @@
+/* launch/: the connection between the head of a run and an agent. */
+#include "test.h"
+
+#include "launch/link.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void open_pair(lksi_link *ours, lksi_link *theirs) {
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    lksi_link_open(ours, ends[0]);
+    lksi_link_open(theirs, ends[1]);
+}
+
+static void assert_hears_then_loses(lksi_link *link, const char *why) {
+    lksi_message message;
+    assert_true(lksi_link_receive(link, &message));
+    assert_string_equal(message.text, "the last words");
+    assert_false(lksi_link_receive(link, &message));
+    assert_int_equal(link->connection, -1);
+    assert_string_equal(link->loss, why);
+}
+
+static const lksi_message last_words = {.kind = LKSI_MESSAGE_NOTE, .text = "the last words"};
+
+static void what_was_said_before_a_failed_send_is_heard_before_the_loss(void **state) {
+    (void)state;
+    lksi_link ours, theirs;
+    open_pair(&ours, &theirs);
+    lksi_link_send(&theirs, &last_words);
+    lksi_link_close(&theirs);
+    lksi_link_send(&ours, &last_words);
+    assert_hears_then_loses(&ours, "ended the connection");
+}
+
+static void one_who_does_not_read_is_lost(void **state) {
+    (void)state;
+    lksi_link ours, theirs;
+    open_pair(&ours, &theirs);
+    lksi_link_send(&theirs, &last_words);
+    for (int i = 0; i < 10000 && ours.loss[0] == '\0'; i++) lksi_link_send(&ours, &last_words);
+    assert_hears_then_loses(&ours, "does not read what it is told");
+    lksi_link_close(&theirs);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_said_before_a_failed_send_is_heard_before_the_loss),
+        cmocka_unit_test(one_who_does_not_read_is_lost),
+    };
+    return run_group(tests);
+}
