@@ -250,6 +250,55 @@ static void only_what_is_missing_is_downloaded(void **state) {
     remove_tree("set");
 }
 
+/* The user may have brought along a file of which an earlier call has left a part. */
+static void a_part_of_a_file_that_is_there_is_never_installed(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    assert_ok(get("set", "good", NULL));
+    path_of(path, "set/packed.gz");
+    assert_int_equal(unlink(path), 0);
+    path_of(path, "set/.lockstep-download");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file("set/.lockstep-download/numbers.bin", bytes, N_BYTES - 1);
+    assert_ok(get("set", "good", NULL));
+    assert_complete("set");
+    remove_tree("set");
+}
+
+static void what_cannot_be_installed_is_not_downloaded_again(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    bool was_there;
+    const char *modes[MAX_MIRRORS] = {"good"};
+    lksi_get_options options = {.limits = &quick, .verifies = true, .replaces = true};
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    path_of(path, "set/packed.gz");
+    assert_int_equal(mkdir(path, 0777), 0);
+    int before = n_requests();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(get_with("set", modes, &options, &was_there), LKS_ERR_FILE);
+        assert_non_null(strstr(lks_error_text(), "/set/packed.gz: Is a directory"));
+    }
+    assert_int_equal(rmdir(path), 0);
+    assert_ok(get_with("set", modes, &options, &was_there));
+    assert_int_equal(n_requests(), before + 2);
+    assert_complete("set");
+    remove_tree("set");
+}
+
+static void a_link_to_nothing_is_named_before_the_download(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    int before = n_requests();
+    path_of(path, "set");
+    assert_int_equal(symlink("nowhere", path), 0);
+    assert_int_equal(get("set", "good", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "/set: a symbolic link to what is not there"));
+    assert_int_equal(n_requests(), before);
+    remove_tree("set");
+}
+
 static void files_that_differ_are_replaced_on_demand_only(void **state) {
     (void)state;
     bool was_there;
@@ -475,6 +524,9 @@ int main(void) {
         cmocka_unit_test(a_part_of_something_else_is_thrown_away),
         cmocka_unit_test(what_is_there_needs_no_server),
         cmocka_unit_test(only_what_is_missing_is_downloaded),
+        cmocka_unit_test(a_part_of_a_file_that_is_there_is_never_installed),
+        cmocka_unit_test(what_cannot_be_installed_is_not_downloaded_again),
+        cmocka_unit_test(a_link_to_nothing_is_named_before_the_download),
         cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
         cmocka_unit_test(directories_of_others_are_left_alone),
         cmocka_unit_test(a_directory_that_is_there_is_filled),
