@@ -197,6 +197,29 @@ static void a_server_that_is_not_there_is_named(void **state) {
     assert_non_null(strstr(lks_error_text(), "http://127.0.0.1:1/numbers.bin: Failed to connect"));
 }
 
+static void a_mirrors_password_is_not_told(void **state) {
+    (void)state;
+    static const char *const mirrors[][2] = {{"http://user:p@ss@127.0.0.1:1/data@home"},
+                                             {"user:p@ss@127.0.0.1:1/data@home"},
+                                             {"http:/user:p@ss@127.0.0.1:1/data@home"}};
+    static const char *const shown[] = {
+        "http://127.0.0.1:1/data@home/numbers.bin: ", ": 127.0.0.1:1/data@home/numbers.bin: ",
+        "http:/127.0.0.1:1/data@home/numbers.bin: "};
+    for (int i = 0; i < 3; i++) {
+        lksi_set set = {.name = "test", .mirrors = mirrors[i], .downloads = downloads, .n_downloads = 2};
+        lksi_progress progress = {.lock = -1};
+        char path[PATH_NBYTES];
+        bool was_there;
+        path_of(path, "set");
+        lks_status status = lksi_get(&set, path, &(lksi_get_options){.limits = &quick}, &progress, &was_there);
+        if (status == LKS_ERR_UNSUPPORTED) skip();
+        assert_int_equal(status, LKS_ERR_FILE);
+        assert_non_null(strstr(lks_error_text(), shown[i]));
+        if (strstr(lks_error_text(), "user") != NULL || strstr(lks_error_text(), "ss@") != NULL)
+            fail_msg("%s", lks_error_text());
+    }
+}
+
 static void what_came_before_is_not_asked_for_again(void **state) {
     (void)state;
     char path[PATH_NBYTES], line[128], last[128] = "";
@@ -558,6 +581,7 @@ int main(void) {
         cmocka_unit_test(a_server_that_stands_still_is_given_up),
         cmocka_unit_test(what_every_mirror_said_is_told),
         cmocka_unit_test(a_server_that_is_not_there_is_named),
+        cmocka_unit_test(a_mirrors_password_is_not_told),
         cmocka_unit_test(what_came_before_is_not_asked_for_again),
         cmocka_unit_test(a_part_of_something_else_is_thrown_away),
         cmocka_unit_test(what_is_there_needs_no_server),
