@@ -149,7 +149,8 @@ LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_
  * called as lks_checkpointer calls them, rank 0 takes the one with the largest step whose hash and entries are good.
  * Those it passes over, and why, are warnings on stderr. `taken` (may be NULL) receives the file's path, and "" where
  * the directory has none: `position` is then the beginning, and nothing has changed. Collective.
- * Errors: those of lks_trainer_load; a file of another run (LKS_ERR_ARGUMENT) is not passed over. */
+ * Errors: those of lks_trainer_load; a file of another run (LKS_ERR_ARGUMENT) is not passed over; LKS_ERR_FORMAT where
+ * all that there are were passed over. */
 LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
                                       size_t taken_nbytes);
 

@@ -18,6 +18,7 @@ static lks_status open_one(const lks_trainer *trainer, const lksi_checkpoint *c,
     return LKS_OK;
 }
 
+/* To begin anew is for a directory that has none: who has checkpoints would rather look into what became of them. */
 static lks_status find_newest(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
                               const lks_position *expected, lksi_safetensors **file, lksi_checkpoint_head *head) {
     int64_t *steps;
@@ -31,6 +32,10 @@ static lks_status find_newest(const lks_trainer *trainer, const lksi_checkpoint 
         status = open_one(trainer, c, candidate, expected, file, head);
     }
     lksi_free(steps);
+    if (status == LKS_OK && count > 0 && *file == NULL)
+        return lksi_error(LKS_ERR_FORMAT,
+                          "%s: none of the %zu checkpoints in it can be used; without them the run would begin anew",
+                          path, count);
     return status;
 }
 

@@ -43,7 +43,7 @@ static lks_status open_file(lksi_safetensors *file, const char *path) {
     file->descriptor = -1;
     file->path = lksi_strdup(path);
     if (file->path == NULL) return LKS_ERR_MEMORY;
-    file->descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    file->descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would be waited for */
     if (file->descriptor < 0 || fstat(file->descriptor, &info) != 0) return fail(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     return read_header(file, (uint64_t)info.st_size);

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* --- the environment --- */
 
@@ -155,6 +156,36 @@ static void what_is_missing_or_wrong_is_named(void **state) {
     set_only("");
 }
 
+/* What lksi_environment_read writes to stderr. */
+static void read_with_log(const char *variables, char *log, size_t log_nbytes) {
+    lksi_environment found;
+    FILE *file = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    assert_non_null(file);
+    set_only(variables);
+    assert_int_equal(dup2(fileno(file), STDERR_FILENO), STDERR_FILENO);
+    lks_status status = lksi_environment_read(&found);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    assert_ok(status);
+    assert_int_equal(found.size, 1);
+    rewind(file);
+    log[fread(log, 1, log_nbytes - 1, file)] = '\0';
+    fclose(file);
+    set_only("");
+}
+
+static void a_world_of_one_among_processes_of_mpi_is_warned_of(void **state) {
+    (void)state;
+    char log[512];
+    read_with_log("RANK=0 WORLD_SIZE=1 " OPENMPI, log, sizeof log);
+    assert_non_null(strstr(log, "warning: a world of one, for WORLD_SIZE is 1, while OMPI_COMM_WORLD_SIZE is 4: "));
+    read_with_log("RANK=0 WORLD_SIZE=1 " HYDRA, log, sizeof log);
+    assert_non_null(strstr(log, "WORLD_SIZE is 1, while PMI_SIZE is 4: "));
+    read_with_log("RANK=0 WORLD_SIZE=1 PMI_RANK=0 PMI_SIZE=1", log, sizeof log);
+    assert_string_equal(log, "");
+}
+
 static void the_jobs_key_comes_from_its_variable_first(void **state) {
     (void)state;
     lksi_environment environment = {.job_key = "from the launcher"};
@@ -261,6 +292,7 @@ int main(void) {
         cmocka_unit_test(ranks_are_who_their_launcher_says),
         cmocka_unit_test(the_first_whole_source_decides),
         cmocka_unit_test(what_is_missing_or_wrong_is_named),
+        cmocka_unit_test(a_world_of_one_among_processes_of_mpi_is_warned_of),
         cmocka_unit_test(the_jobs_key_comes_from_its_variable_first),
         cmocka_unit_test(the_first_host_of_a_list_is_found),
         cmocka_unit_test(malformed_host_lists_are_refused),

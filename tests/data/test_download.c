@@ -1,12 +1,16 @@
 /* labels: slow */
 /* Downloads from servers that do all that servers do wrong. */
+#define _GNU_SOURCE /* syscall */
 #include "data/download/download.h"
 #include "data/http_server.h"
 #include "data/tar.h"
 #include "ranks.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <zlib.h>
 
 enum { N_BYTES = 100000, PATH_NBYTES = 256, MAX_MIRRORS = 4 };
@@ -193,6 +197,29 @@ static void a_server_that_is_not_there_is_named(void **state) {
     assert_non_null(strstr(lks_error_text(), "http://127.0.0.1:1/numbers.bin: Failed to connect"));
 }
 
+static void a_mirrors_password_is_not_told(void **state) {
+    (void)state;
+    static const char *const mirrors[][2] = {{"http://user:p@ss@127.0.0.1:1/data@home"},
+                                             {"user:p@ss@127.0.0.1:1/data@home"},
+                                             {"http:/user:p@ss@127.0.0.1:1/data@home"}};
+    static const char *const shown[] = {
+        "http://127.0.0.1:1/data@home/numbers.bin: ", ": 127.0.0.1:1/data@home/numbers.bin: ",
+        "http:/127.0.0.1:1/data@home/numbers.bin: "};
+    for (int i = 0; i < 3; i++) {
+        lksi_set set = {.name = "test", .mirrors = mirrors[i], .downloads = downloads, .n_downloads = 2};
+        lksi_progress progress = {.lock = -1};
+        char path[PATH_NBYTES];
+        bool was_there;
+        path_of(path, "set");
+        lks_status status = lksi_get(&set, path, &(lksi_get_options){.limits = &quick}, &progress, &was_there);
+        if (status == LKS_ERR_UNSUPPORTED) skip();
+        assert_int_equal(status, LKS_ERR_FILE);
+        assert_non_null(strstr(lks_error_text(), shown[i]));
+        if (strstr(lks_error_text(), "user") != NULL || strstr(lks_error_text(), "ss@") != NULL)
+            fail_msg("%s", lks_error_text());
+    }
+}
+
 static void what_came_before_is_not_asked_for_again(void **state) {
     (void)state;
     char path[PATH_NBYTES], line[128], last[128] = "";
@@ -247,6 +274,55 @@ static void only_what_is_missing_is_downloaded(void **state) {
     assert_ok(get("set", "good", NULL));
     assert_int_equal(n_requests(), before + 1);
     assert_complete("set");
+    remove_tree("set");
+}
+
+/* The user may have brought along a file of which an earlier call has left a part. */
+static void a_part_of_a_file_that_is_there_is_never_installed(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    assert_ok(get("set", "good", NULL));
+    path_of(path, "set/packed.gz");
+    assert_int_equal(unlink(path), 0);
+    path_of(path, "set/.lockstep-download");
+    assert_int_equal(mkdir(path, 0777), 0);
+    write_file("set/.lockstep-download/numbers.bin", bytes, N_BYTES - 1);
+    assert_ok(get("set", "good", NULL));
+    assert_complete("set");
+    remove_tree("set");
+}
+
+static void what_cannot_be_installed_is_not_downloaded_again(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    bool was_there;
+    const char *modes[MAX_MIRRORS] = {"good"};
+    lksi_get_options options = {.limits = &quick, .verifies = true, .replaces = true};
+    path_of(path, "set");
+    assert_int_equal(mkdir(path, 0777), 0);
+    path_of(path, "set/packed.gz");
+    assert_int_equal(mkdir(path, 0777), 0);
+    int before = n_requests();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(get_with("set", modes, &options, &was_there), LKS_ERR_FILE);
+        assert_non_null(strstr(lks_error_text(), "/set/packed.gz: Is a directory"));
+    }
+    assert_int_equal(rmdir(path), 0);
+    assert_ok(get_with("set", modes, &options, &was_there));
+    assert_int_equal(n_requests(), before + 2);
+    assert_complete("set");
+    remove_tree("set");
+}
+
+static void a_link_to_nothing_is_named_before_the_download(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    int before = n_requests();
+    path_of(path, "set");
+    assert_int_equal(symlink("nowhere", path), 0);
+    assert_int_equal(get("set", "good", NULL), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "/set: a symbolic link to what is not there"));
+    assert_int_equal(n_requests(), before);
     remove_tree("set");
 }
 
@@ -356,6 +432,15 @@ static void an_archive_is_unpacked_whole_or_not_at_all(void **state) {
 
 /* --- the lock --- */
 
+static bool has_no_flock;
+
+/* In place of the C library's. */
+int flock(int descriptor, int operation) {
+    if (!has_no_flock) return (int)syscall(SYS_flock, descriptor, operation);
+    errno = ENOLCK;
+    return -1;
+}
+
 static void a_holder_without_a_sign_of_life_is_named(void **state) {
     (void)state;
     char path[PATH_NBYTES];
@@ -374,13 +459,39 @@ static void a_holder_without_a_sign_of_life_is_named(void **state) {
     lksi_lock_release(wanted);
 }
 
+static void assert_held(const char *path) {
+    lksi_lock *wanted;
+    lksi_progress progress = {.lock = -1, .is_cancelled = 1};
+    lksi_lock_options options = {.timeout_ms = 60000, .purpose = "test"};
+    assert_int_equal(lksi_lock_acquire(&wanted, path, &options, &progress), LKS_ERR_STATE);
+}
+
+static void without_flock_one_at_a_time_holds_it_too(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    lksi_progress progress = {.lock = -1};
+    lksi_lock *held;
+    lksi_lock_options options = {.timeout_ms = 60000, .purpose = "test"};
+    path_of(path, "lock");
+    has_no_flock = true;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
+        assert_held(path);
+        assert_held(path); /* the first has left it as it was */
+        lksi_lock_release(held);
+        assert_false(lksi_file_exists(path));
+    }
+    has_no_flock = false;
+}
+
 static void without_flock_the_lock_of_an_ended_process_is_taken(void **state) {
     (void)state;
     char path[PATH_NBYTES], host[128] = "", text[200];
     lksi_progress progress = {.lock = -1};
-    lksi_lock *held, *wanted;
-    lksi_lock_options options = {.timeout_ms = 60000, .is_exclusive = true, .purpose = "test"};
+    lksi_lock *held;
+    lksi_lock_options options = {.timeout_ms = 60000, .purpose = "test"};
     path_of(path, "lock");
+    has_no_flock = true;
     pid_t ended = fork();
     if (ended == 0) _exit(0);
     waitpid(ended, NULL, 0);
@@ -388,15 +499,14 @@ static void without_flock_the_lock_of_an_ended_process_is_taken(void **state) {
     snprintf(text, sizeof text, "%s %ld\n", host, (long)ended);
     write_file("lock", text, strlen(text));
     assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
-    atomic_store(&progress.is_cancelled, 1);
-    assert_int_equal(lksi_lock_acquire(&wanted, path, &options, &progress), LKS_ERR_STATE); /* it is held */
-    atomic_store(&progress.is_cancelled, 0);
+    assert_held(path);
     lksi_lock_release(held);
     write_file("lock", "elsewhere 1\n", 12); /* of another host: nobody can tell whether it lives */
     options.timeout_ms = 300;
     assert_ok(lksi_lock_acquire(&held, path, &options, &progress));
     lksi_lock_release(held);
     assert_false(lksi_file_exists(path));
+    has_no_flock = false;
 }
 
 /* --- ranks --- */
@@ -471,15 +581,20 @@ int main(void) {
         cmocka_unit_test(a_server_that_stands_still_is_given_up),
         cmocka_unit_test(what_every_mirror_said_is_told),
         cmocka_unit_test(a_server_that_is_not_there_is_named),
+        cmocka_unit_test(a_mirrors_password_is_not_told),
         cmocka_unit_test(what_came_before_is_not_asked_for_again),
         cmocka_unit_test(a_part_of_something_else_is_thrown_away),
         cmocka_unit_test(what_is_there_needs_no_server),
         cmocka_unit_test(only_what_is_missing_is_downloaded),
+        cmocka_unit_test(a_part_of_a_file_that_is_there_is_never_installed),
+        cmocka_unit_test(what_cannot_be_installed_is_not_downloaded_again),
+        cmocka_unit_test(a_link_to_nothing_is_named_before_the_download),
         cmocka_unit_test(files_that_differ_are_replaced_on_demand_only),
         cmocka_unit_test(directories_of_others_are_left_alone),
         cmocka_unit_test(a_directory_that_is_there_is_filled),
         cmocka_unit_test(an_archive_is_unpacked_whole_or_not_at_all),
         cmocka_unit_test(a_holder_without_a_sign_of_life_is_named),
+        cmocka_unit_test(without_flock_one_at_a_time_holds_it_too),
         cmocka_unit_test(without_flock_the_lock_of_an_ended_process_is_taken),
         cmocka_unit_test(an_unknown_set_is_refused_with_those_that_there_are),
         cmocka_unit_test(an_error_of_one_rank_is_that_of_all),

@@ -139,6 +139,11 @@ cp "$work/checkpoint" "$work/flipped"
 printf '\377' | dd of="$work/flipped" bs=1 seek=6000 conv=notrunc 2>/dev/null
 train 2 --resume "$work/flipped"
 check "a damaged checkpoint is named" refused 1 "$work/flipped: damaged"
+mkdir "$work/all_damaged"
+cp "$work/flipped" "$work/all_damaged/step-000000000040.safetensors"
+mkfifo "$work/all_damaged/step-000000000030.safetensors"
+train 2 --resume "$work/all_damaged"
+check "a directory of nothing but damaged checkpoints is refused" eval '[ "$status" = 1 ] && err_has "step-000000000030.*: not a regular file; it is passed over" && err_has "^lockstep: .*$work/all_damaged: none of the 2 checkpoints"'
 train 2 --init "$work/flipped"
 check "damaged weights are named" refused 1 "$work/flipped: damaged"
 echo "not a checkpoint" >"$work/text_file"

@@ -17,6 +17,8 @@ for launcher in openmpi mpich; do
   n_launchers=$((n_launchers + 1))
   run mpirun.$launcher -np 2 "$build/examples/hello"
   check "under mpirun.$launcher ranks are who it says" eval '[ "$status" = 0 ] && out_has "rank 1 of 2 .*local rank 1 of 2, transport shm"'
+  run mpirun.$launcher -np 2 env RANK=0 WORLD_SIZE=1 "$build/examples/hello"
+  check "and where RANK and WORLD_SIZE say otherwise, each is told" eval '[ "$(grep -cE "warning: .*WORLD_SIZE is 1, while (OMPI_COMM_WORLD|PMI)_SIZE is 2" "$work/err")" = 2 ]'
 done
 [ $n_launchers -gt 0 ] || { echo "skipped: no mpirun on this machine (Debian: openmpi-bin, mpich)"; exit 77; }
 

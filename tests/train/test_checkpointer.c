@@ -260,15 +260,31 @@ static void damaged_ones_are_passed_over_and_the_one_before_is_used(void **state
         assert_int_equal(after.began_at, 6);
         assert_string_equal(after.hex, hex);
     }
-    run before = {.until = 6, .every = 6}, after = {.until = N_STEPS, .every = 20};
+    lks_log_set_level(LKS_LOG_WARNING);
+}
+
+static int resume_in_vain(void *argument) {
+    (void)argument;
+    set_up s;
+    RANK_CHECK(create(&s, LKS_STRATEGY_AUTO) == 0);
+    RANK_CHECK(lks_trainer_resume(s.trainer, directory_of(&s), &s.position, NULL, 0) == LKS_ERR_FORMAT);
+    RANK_CHECK(strstr(lks_error_text(), "none of the 2 checkpoints in it can be used") != NULL);
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    destroy(&s);
+    return 0;
+}
+
+static void a_directory_of_damaged_ones_is_not_taken_for_an_empty_one(void **state) {
+    (void)state;
+    run before = {.until = 12, .every = 6};
     empty_directory();
     run_ranks(1, train, &before);
     spoil(6, 1);
-    run_ranks(2, train, &after); /* there is none: from the beginning */
-    assert_string_equal(after.taken, "");
-    assert_string_equal(after.hex, hex);
-    assert_steps("6 20 40"); /* it counts as one of those that are kept, but is never taken */
+    spoil(12, 0);
+    lks_log_set_level(LKS_LOG_ERROR);
+    run_ranks(2, resume_in_vain, NULL);
     lks_log_set_level(LKS_LOG_WARNING);
+    assert_steps("6 12");
 }
 
 /* A later one that a run has not gone on from is gone once it has written one of its own. */
@@ -449,6 +465,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_ranks_goes_on_to_the_bits_of_an_undisturbed_run),
         cmocka_unit_test(the_newest_ones_are_kept_and_partial_ones_removed),
         cmocka_unit_test(damaged_ones_are_passed_over_and_the_one_before_is_used),
+        cmocka_unit_test(a_directory_of_damaged_ones_is_not_taken_for_an_empty_one),
         cmocka_unit_test(later_ones_that_were_passed_over_do_not_outlive_the_next),
         cmocka_unit_test(a_directory_of_later_steps_is_refused_to_a_run_that_begins_anew),
         cmocka_unit_test(two_runs_do_not_write_to_one_directory),

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char directory[] = "/tmp/lockstep_safetensors_XXXXXX";
@@ -117,6 +118,11 @@ static void what_is_no_safetensors_file_is_refused(void **state) {
     assert_int_equal(lksi_safetensors_open(&file, directory), LKS_ERR_FILE);
     assert_non_null(strstr(lks_error_text(), "not a regular file"));
     assert_int_equal(lksi_safetensors_open(&file, "/nowhere/x"), LKS_ERR_FILE);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes to it */
+    assert_int_equal(lksi_safetensors_open(&file, path), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "not a regular file"));
+    assert_int_equal(unlink(path), 0);
 }
 
 static void entries_that_cannot_be_are_named(void **state) {

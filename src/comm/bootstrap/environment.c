@@ -114,6 +114,20 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
     return LKS_OK;
 }
 
+/* RANK and WORLD_SIZE go first, wherever they come from: left over in a shell, each of mpirun's processes is a world of
+ * one and trains a model of its own. That may be meant, with a launcher of ours in each of them, so it is no error. */
+static void warn_of_other_size(void) {
+    int64_t size;
+    for (const source *s = sources; s < sources + N_SOURCES; s++) {
+        if (!is_set(s->size) || !lksi_parse_i64(lksi_variable(s->size), 2, INT32_MAX, &size)) continue;
+        lksi_log(LKS_LOG_WARNING,
+                 "a world of one, for WORLD_SIZE is 1, while %s is %lld: without RANK and WORLD_SIZE the %lld "
+                 "processes would train together",
+                 s->size, (long long)size, (long long)size);
+        return;
+    }
+}
+
 static lks_status read_address(lksi_environment *environment) {
     const char *address = lksi_variable("MASTER_ADDR");
     if (address == NULL && environment->launcher == LKSI_LAUNCHER_SLURM)
@@ -160,6 +174,7 @@ lks_status lksi_environment_read(lksi_environment *environment) {
     LKS_TRY(choose(&chosen));
     if (chosen != NULL) LKS_TRY(read_source(chosen, &found));
     if (found.size > 1) LKS_TRY(read_master(&found));
+    if (found.size == 1 && found.launcher == LKSI_LAUNCHER_TORCHRUN) warn_of_other_size();
     *environment = found;
     return LKS_OK;
 }

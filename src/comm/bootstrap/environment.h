@@ -32,9 +32,10 @@ typedef struct lksi_environment {
  *     PMI_RANK PMI_SIZE (PMI_LOCAL_RANK PMI_LOCAL_SIZE)                               other launchers of MPI programs
  *
  * so that a launcher inside an allocation goes before the allocation, and srun --mpi=pmi2 or pmix counts as srun: its
- * own variables say more. A batch script, or an allocation's shell, is no step: a program run there without srun is a
- * world of one. Where the local numbers in parentheses are missing, all ranks are on one host; under an MPI launcher
- * without MASTER_ADDR, MPI is asked. No source is whole: a world of one, or an error where one is there in part.
+ * own variables say more. A WORLD_SIZE of 1 where the size of another source is larger is warned of. A batch script, or
+ * an allocation's shell, is no step: a program run there without srun is a world of one. Where the local numbers in
+ * parentheses are missing, all ranks are on one host; under an MPI launcher without MASTER_ADDR, MPI is asked. No
+ * source is whole: a world of one, or an error where one is there in part.
  *
  * MASTER_ADDR and MASTER_PORT count separately. Without them an MPI launcher's ranks ask MPI; those of a Slurm step
  * meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 where it is the only one), at port 20000 + (101 SLURM_JOB_ID

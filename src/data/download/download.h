@@ -129,7 +129,6 @@ typedef struct lksi_lock lksi_lock;
 
 typedef struct lksi_lock_options {
     int64_t timeout_ms;  /* that the holder may go without a sign of life, its file's time */
-    bool is_exclusive;   /* as on a file system without flock: by who made the file */
     const char *purpose; /* for the message */
 } lksi_lock_options;
 

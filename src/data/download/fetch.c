@@ -70,21 +70,34 @@ static lks_status try_mirror(const lksi_download *download, lksi_transfer *trans
     }
 }
 
+/* A mirror's address may hold a name and a password, "http://user:password@host": nobody else's business. */
+static void show_url(char shown[URL_NBYTES], const char *url) {
+    snprintf(shown, URL_NBYTES, "%s", url);
+    char *begin = shown + strcspn(shown, ":");
+    begin = strncmp(begin, ":/", 2) == 0 ? begin + 1 + strspn(begin + 1, "/") : shown;
+    const char *end = begin + strcspn(begin, "/?#"), *host = begin;
+    for (const char *each = begin; each < end; each++)
+        if (*each == '@') host = each + 1;
+    memmove(begin, host, strlen(host) + 1);
+}
+
 static lks_status try_mirrors(const lksi_download *download, const char *const *mirrors, lksi_transfer *transfer) {
-    char url[URL_NBYTES], reasons[1024] = "";
+    char url[URL_NBYTES], shown[URL_NBYTES], reasons[1024] = "";
     for (; *mirrors != NULL; mirrors++) {
         lksi_outcome outcome;
-        if (snprintf(url, sizeof url, "%s/%s", *mirrors, download->name) >= (int)sizeof url)
+        int length = snprintf(url, sizeof url, "%s/%s", *mirrors, download->name);
+        show_url(shown, url);
+        if (length >= (int)sizeof url)
             return lksi_error(LKS_ERR_ARGUMENT, "a mirror's address of more than %d bytes: %.64s...", URL_NBYTES,
-                              *mirrors);
+                              shown);
         LKS_TRY(try_mirror(download, transfer, url, &outcome));
         if (outcome == LKSI_GOT_ALL) {
             lksi_progress_say(transfer->progress, "%s: %lld bytes from %s", download->name, (long long)transfer->offset,
-                              url);
+                              shown);
             return LKS_OK;
         }
         size_t used = strlen(reasons);
-        snprintf(reasons + used, sizeof reasons - used, "%s%.300s: %s", used > 0 ? "; " : "", url, transfer->reason);
+        snprintf(reasons + used, sizeof reasons - used, "%s%.300s: %s", used > 0 ? "; " : "", shown, transfer->reason);
     }
     return lksi_error(LKS_ERR_FILE, "%s cannot be downloaded: %s", download->name, reasons);
 }

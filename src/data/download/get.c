@@ -89,6 +89,7 @@ static bool is_needed(const errand *e, const lksi_download *download) {
     return false;
 }
 
+/* Whatever is in `downloads` then has been checked: of a file that is there, an earlier call may have left a part. */
 static lks_status fetch_all(const errand *e) {
     char own[URL_NBYTES], path[LKSI_PATH_NBYTES];
     const char *own_list[2], *const *mirrors;
@@ -96,9 +97,12 @@ static lks_status fetch_all(const errand *e) {
     LKS_TRY(find_mirrors(e->set, own, own_list, &mirrors));
     for (int i = 0; i < e->set->n_downloads; i++) {
         const lksi_download *download = &e->set->downloads[i];
-        if (!is_needed(e, download)) continue;
-        if (download->archive_root != NULL) LKS_TRY(lksi_unpack_available()); /* before the long download */
         LKS_TRY(lksi_place_path(path, e->place->downloads, download->name));
+        if (!is_needed(e, download)) {
+            LKS_TRY(lksi_place_remove_file(path));
+            continue;
+        }
+        if (download->archive_root != NULL) LKS_TRY(lksi_unpack_available()); /* before the long download */
         LKS_TRY(lksi_fetch(download, mirrors, path, limits, e->progress));
     }
     return LKS_OK;
@@ -137,6 +141,19 @@ static lks_status stage_all(const errand *e) {
     return lksi_place_install(e->place);
 }
 
+/* After an error: what is not installed is not downloaded again the next time, but archives are unpacked again. */
+static void unstage_all(const errand *e) {
+    char from[LKSI_PATH_NBYTES], to[LKSI_PATH_NBYTES];
+    for (int i = 0; i < e->set->n_downloads; i++) {
+        const lksi_download *download = &e->set->downloads[i];
+        if (download->archive_root != NULL) continue;
+        if (lksi_place_path(from, e->place->staged, download->name) == LKS_OK &&
+            lksi_place_path(to, e->place->downloads, download->name) == LKS_OK)
+            (void)rename(from, to); /* not all were staged */
+    }
+    (void)lksi_place_remove(e->place->staged);
+}
+
 /* With the lock held. What was downloaded stays after an error, for the next time. */
 static lks_status get_locked(const errand *e, bool *was_there) {
     inventory found;
@@ -150,7 +167,7 @@ static lks_status get_locked(const errand *e, bool *was_there) {
     if (status == LKS_OK) return lksi_place_remove(e->place->downloads);
     char text[1024]; /* the first error is the one to tell */
     snprintf(text, sizeof text, "%s", lks_error_text());
-    (void)lksi_place_remove(e->place->staged);
+    unstage_all(e);
     (void)rmdir(e->place->downloads); /* where nothing came */
     return lksi_error(status, "%s", text);
 }

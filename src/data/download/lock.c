@@ -60,22 +60,30 @@ static bool has_ended(const owner *who) {
 /* What became of one try. */
 typedef enum attempt { TAKEN, HELD, WITHOUT_FLOCK, FAILED } attempt;
 
+/* FAILED with errno EEXIST: there is one already. */
+static attempt make_file(const char *path, int *descriptor) {
+    *descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    return *descriptor >= 0 ? TAKEN : FAILED;
+}
+
+/* Without flock the file is the lock of the one who made it: it is never another's to remove. */
 static attempt try_flock(const char *path, int *descriptor) {
-    *descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (*descriptor < 0) return FAILED;
+    bool is_own = make_file(path, descriptor) == TAKEN;
+    if (!is_own) {
+        if (errno != EEXIST) return FAILED;
+        *descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED; /* released meanwhile */
+    }
     bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;
-    if (is_locked && is_still_named(*descriptor, path)) return TAKEN;
     bool has_flock = is_locked || errno == EWOULDBLOCK || errno == EINTR;
-    attempt result = has_flock ? HELD : WITHOUT_FLOCK;
+    if ((is_locked || (is_own && !has_flock)) && is_still_named(*descriptor, path)) return TAKEN;
     close(*descriptor);
-    if (result == WITHOUT_FLOCK) unlink(path); /* nobody can hold it */
-    return result;
+    return has_flock ? HELD : WITHOUT_FLOCK;
 }
 
 static attempt try_exclusive(const char *path, int *descriptor) {
     owner who;
-    *descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (*descriptor >= 0) return TAKEN;
+    if (make_file(path, descriptor) == TAKEN) return TAKEN;
     if (errno != EEXIST) return FAILED;
     read_owner(path, &who);
     if (has_ended(&who)) unlink(path);
@@ -121,7 +129,7 @@ static void tell(waiting *w, const char *path, const lksi_lock_options *options,
 static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_options *options,
                            lksi_progress *progress) {
     waiting w = {.since_ns = 0};
-    bool is_exclusive = options->is_exclusive;
+    bool is_exclusive = false;
     for (;;) {
         attempt result = is_exclusive ? try_exclusive(path, descriptor) : try_flock(path, descriptor);
         if (result == TAKEN) return LKS_OK;

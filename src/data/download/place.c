@@ -60,6 +60,9 @@ static lks_status find_existing(lksi_place *place, const char *directory) {
 
 static lks_status find_new(lksi_place *place, const char *directory) {
     char parent[LKSI_PATH_NBYTES], real[LKSI_PATH_NBYTES], prefix[LKSI_PATH_NBYTES];
+    struct stat info;
+    if (lstat(directory, &info) == 0)
+        return lksi_error(LKS_ERR_FILE, "%s: a symbolic link to what is not there", directory);
     LKS_TRY(make_parents(directory));
     const char *slash = strrchr(directory, '/'), *name = slash != NULL ? slash + 1 : directory;
     if (slash == NULL)
@@ -112,9 +115,13 @@ static lks_status for_each_file(const char *directory, file_function function, c
     return status;
 }
 
+lks_status lksi_place_remove_file(const char *path) {
+    return unlink(path) == 0 || errno == ENOENT ? LKS_OK : fail(path);
+}
+
 static lks_status remove_file(const char *path, const char *name, const lksi_place *place) {
     (void)name, (void)place;
-    return unlink(path) == 0 ? LKS_OK : fail(path);
+    return lksi_place_remove_file(path);
 }
 
 lks_status lksi_place_remove(const char *directory) {
@@ -131,7 +138,7 @@ static lks_status install_file(const char *path, const char *name, const lksi_pl
     size_t length = strlen(target);
     if (length > 3 && strcmp(target + length - 3, ".gz") == 0) {
         target[length - 3] = '\0';
-        if (unlink(target) != 0 && errno != ENOENT) return fail(target);
+        LKS_TRY(lksi_place_remove_file(target));
     }
     return LKS_OK;
 }

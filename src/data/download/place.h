@@ -20,6 +20,7 @@ bool lksi_place_has_files(const char *directory);
 lks_status lksi_place_path(char path[LKSI_PATH_NBYTES], const char *directory, const char *name);
 lks_status lksi_place_make(const char *directory); /* may be there */
 lks_status lksi_place_move(const char *from, const char *to);
+lks_status lksi_place_remove_file(const char *path); /* need not be there */
 /* A directory of files; need not be there. */
 lks_status lksi_place_remove(const char *directory);
 /* The staged directory becomes the directory, or its files become the directory's. */
