@@ -11,8 +11,8 @@
 #endif
 
 #include <cjson/cJSON.h>
-#include <sched.h>
 #include <openssl/crypto.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <zlib.h>
