@@ -1,5 +1,5 @@
 /* Creating devices. The devices themselves live in rooms below this one, so they are declared here, not included. */
-#include "device/device.h"
+#include "device/device_internal.h"
 
 #include <string.h>
 
@@ -20,7 +20,7 @@ lks_device *lks_device_default(const lks_group *group) {
 }
 
 static const lksi_device_ops *find(const char *name) {
-    if (name == NULL || strcmp(name, "cpu") == 0) {
+    if (strcmp(name, "cpu") == 0) {
 #ifndef LKSI_HAS_ONEDNN
         lksi_log(LKS_LOG_WARNING, "built without oneDNN: the cpu device is the slow reference device");
 #endif
@@ -38,9 +38,12 @@ static lks_status check_precision(const lksi_device_ops *ops, lks_type precision
 
 static lks_status create(lks_device **device, const lks_device_options *options, bool asks_machine) {
     lks_device_options wanted = options != NULL ? *options : (lks_device_options){0};
+    if (wanted.name == NULL) wanted.name = "cpu";
+    if (lksi_cuda_is_meant(wanted.name)) return lksi_cuda_device_create(device, &wanted);
     const lksi_device_ops *ops = find(wanted.name);
     if (ops == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "no device '%s' in this build; there are: cpu, reference", wanted.name);
+        return lksi_error(LKS_ERR_ARGUMENT, "no device '%s'; there are: cpu, cuda, cuda:<number>, reference",
+                          wanted.name);
     LKS_TRY(check_precision(ops, wanted.precision, asks_machine));
     if (wanted.num_threads < 0 || wanted.num_threads > 1024)
         return lksi_error(LKS_ERR_ARGUMENT, "num_threads must be 1 to 1024, not %d", wanted.num_threads);
@@ -63,22 +66,54 @@ lks_status lksi_device_create_unchecked(lks_device **device, const lks_device_op
 }
 
 void lks_device_destroy(lks_device *device) {
-    if (device != &default_device) lksi_free(device);
+    if (device == &default_device || device == NULL) return;
+    if (device->state != NULL) lksi_cuda_device_destroy(device);
+    lksi_free(device);
 }
 
 const char *lks_device_name(const lks_device *device) { return device->ops->name; }
-
-void lksi_lowering_make_row_major(lksi_lowering *lowering) {
-    for (int i = 0; i < lowering->n_inputs; i++) lowering->input_layouts[i] = (lksi_layout){0};
-    for (int i = 0; i < lowering->n_outputs; i++) lowering->output_layouts[i] = (lksi_layout){0};
-}
-
-size_t lksi_layout_nbytes(const lksi_layout *layout, const lksi_tensor *tensor) {
-    return layout->id == 0 ? lksi_tensor_nbytes(tensor) : layout->nbytes;
-}
 
 const char *lksi_layout_name(const lks_device *device, uint64_t id) {
     return id == 0 || device->ops->layout_name == NULL ? "row-major" : device->ops->layout_name(id);
 }
 
 void lksi_device_enter(const lks_device *device) { lksi_openmp_set_threads(device->num_threads); }
+
+/* --- memory --- */
+
+lks_status lksi_device_alloc(const lks_device *device, size_t nbytes, void **memory) {
+    if (device->ops->memory != NULL) return device->ops->memory->alloc(device, nbytes, memory);
+    *memory = lksi_alloc(nbytes);
+    return *memory != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+void lksi_device_free(const lks_device *device, void *memory) {
+    if (device->ops->memory != NULL)
+        device->ops->memory->free(device, memory);
+    else
+        lksi_free(memory);
+}
+
+lks_status lksi_device_copy_in(const lks_device *device, void *to, const void *from, size_t nbytes) {
+    if (device->ops->memory != NULL) return device->ops->memory->copy_in(device, to, from, nbytes);
+    memcpy(to, from, nbytes);
+    return LKS_OK;
+}
+
+lks_status lksi_device_copy_out(const lks_device *device, void *to, const void *from, size_t nbytes) {
+    if (device->ops->memory != NULL) return device->ops->memory->copy_out(device, to, from, nbytes);
+    memcpy(to, from, nbytes);
+    return LKS_OK;
+}
+
+lks_status lksi_device_copy(const lks_device *device, void *to, const void *from, size_t nbytes) {
+    if (device->ops->memory != NULL) return device->ops->memory->copy(device, to, from, nbytes);
+    memcpy(to, from, nbytes);
+    return LKS_OK;
+}
+
+lks_status lksi_device_zero(const lks_device *device, void *memory, size_t nbytes) {
+    if (device->ops->memory != NULL) return device->ops->memory->zero(device, memory, nbytes);
+    memset(memory, 0, nbytes);
+    return LKS_OK;
+}

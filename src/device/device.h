@@ -38,11 +38,69 @@ struct lksi_kernel {
     void (*release)(lksi_kernel *kernel); /* frees what `state` points to; may be NULL */
     lksi_lowering lowering;               /* epilogues: those taken are below */
     lksi_op epilogues[4];
-    int n_epilogues; /* taken, from the first on */
-    size_t scratch_nbytes;
+    int n_epilogues;       /* taken, from the first on */
+    size_t scratch_nbytes; /* where the device computes; aligned to 256 bytes */
     bool is_deterministic; /* the same bits for the same inputs, always */
     void *state;
 };
+
+/* A step's figures, one rank's or the sum of all ranks': as lks_step_sums (parallel.h), where a device can read them.
+ */
+typedef struct lksi_figures {
+    double n_samples, loss, n_correct, stop;
+} lksi_figures;
+
+/* What a step over the flat arrays came to. */
+typedef struct lksi_flat_result {
+    lksi_figures sums;
+    double mean_scale, scale; /* 1 / n_samples; the same times what clips */
+    double grad_norm;         /* of the mean gradient; 0 where nothing is clipped */
+    int64_t is_refused;       /* no sample, a loss or a norm that is not finite: nothing is updated */
+} lksi_flat_result;
+
+/* What ends the reduction of a step by a device with memory of its own. Pointers are into that. */
+typedef struct lksi_flat_step {
+    const lksi_figures *figures; /* (n_ranks): added up in canonical order, but of stop the largest is taken */
+    int n_ranks;
+    double clip_norm;             /* 0: none */
+    const float *gradients;       /* sums over all ranks */
+    size_t n_parameters, n_block; /* squares are summed over blocks, and these the balanced tree, where it clips */
+    double *squares;              /* (ceil(n_parameters / n_block)): room; NULL where nothing is clipped */
+    lksi_flat_result *result;
+} lksi_flat_step;
+
+/* A device with memory of its own. Work on it is done in the order in which it was asked for, some time after the call;
+ * what kernels find wrong (a label outside C, a fault) comes out of the next copy_out or wait. All pointers but `from`
+ * of copy_in and `to` of copy_out are into the device's memory, which the host cannot touch. */
+typedef struct lksi_device_memory {
+    lks_status (*alloc)(const lks_device *device, size_t nbytes, void **memory); /* all 0, aligned to 256 bytes */
+    void (*free)(const lks_device *device, void *memory);                        /* accepts NULL */
+    /* `from` may be changed once it returns. */
+    lks_status (*copy_in)(const lks_device *device, void *to, const void *from, size_t nbytes);
+    /* Returns when `to` has it, and with it everything before. */
+    lks_status (*copy_out)(const lks_device *device, void *to, const void *from, size_t nbytes);
+    lks_status (*copy)(const lks_device *device, void *to, const void *from, size_t nbytes);
+    lks_status (*zero)(const lks_device *device, void *memory, size_t nbytes);
+    lks_status (*wait)(const lks_device *device); /* until all is done */
+    /* The stream that work is put on, a cudaStream_t, for collectives between kernels. */
+    void *(*stream)(const lks_device *device);
+    /* Between these two, work is written down instead of done; `recording` can then be run any number of times. */
+    lks_status (*record)(const lks_device *device);
+    lks_status (*end_record)(const lks_device *device, void **recording);
+    lks_status (*replay)(const lks_device *device, void *recording);
+    void (*free_recording)(const lks_device *device, void *recording); /* accepts NULL */
+    /* sum[i] = earlier[i] + later[i], f32; `sum` may be either */
+    lks_status (*add)(const lks_device *device, float *sum, const float *earlier, const float *later, size_t count);
+    /* figures = {n_samples, loss * n_samples, hits, stop} of one run, added to what is there where `is_more`; `loss`
+     * and `hits` are f32 scalars, `hits` may be NULL. */
+    lks_status (*figures)(const lks_device *device, lksi_figures *figures, const lksi_figures *given, const float *loss,
+                          const float *hits, bool is_more);
+    lks_status (*conclude)(const lks_device *device, const lksi_flat_step *step);
+    /* Of `count` elements of the flat arrays, by the rule of `update`, whose gradient_scale does not count: `result`
+     * has the scale, which for rule RUNNING is its mean_scale. Nothing where result->is_refused. */
+    lks_status (*update)(const lks_device *device, const lksi_flat_result *result, const lksi_update *update,
+                         size_t count, float *parameters, const float *gradient, float *const *state);
+} lksi_device_memory;
 
 typedef struct lksi_device_ops {
     const char *name;
@@ -60,6 +118,8 @@ typedef struct lksi_device_ops {
     /* The sum of the squares of `count` elements of the device's precision, in double, always in one order. */
     double (*sum_squares)(const lks_device *device, size_t count, const void *gradient);
     const char *(*layout_name)(uint64_t id); /* for people; NULL: there is row-major only */
+    /* NULL: kernels run on the calling thread, in the host's memory. Otherwise `update` and `sum_squares` are NULL. */
+    const lksi_device_memory *memory;
 } lksi_device_ops;
 
 struct lks_device {
@@ -67,6 +127,7 @@ struct lks_device {
     lks_type float_type;   /* of all floating values in memory */
     lks_type product_type; /* what products round their operands to: bf16, or float_type, which changes nothing */
     int num_threads;
+    void *state; /* the device's own */
 };
 
 /* lks_device_create, but check_bf16 is not asked: the kernels of precision bf16, for tests on any machine. */
@@ -77,6 +138,17 @@ void lksi_lowering_make_row_major(lksi_lowering *lowering);
 /* The bytes that `tensor` takes in `layout`. */
 size_t lksi_layout_nbytes(const lksi_layout *layout, const lksi_tensor *tensor);
 const char *lksi_layout_name(const lks_device *device, uint64_t id); /* "row-major" for 0 */
+
+/* --- memory of a device: what a host's device does at once, in the host's memory --- */
+
+lks_status lksi_device_alloc(const lks_device *device, size_t nbytes, void **memory);
+void lksi_device_free(const lks_device *device, void *memory);
+lks_status lksi_device_copy_in(const lks_device *device, void *to, const void *from, size_t nbytes);
+lks_status lksi_device_copy_out(const lks_device *device, void *to, const void *from, size_t nbytes);
+lks_status lksi_device_copy(const lks_device *device, void *to, const void *from, size_t nbytes);
+lks_status lksi_device_zero(const lks_device *device, void *memory, size_t nbytes);
+/* Whether the host cannot touch it. */
+static inline bool lksi_device_has_memory(const lks_device *device) { return device->ops->memory != NULL; }
 
 /* Before a thread runs kernels of `device`: gives its OpenMP regions the device's number of threads. */
 void lksi_device_enter(const lks_device *device);

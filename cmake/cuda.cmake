@@ -1,0 +1,43 @@
+# lockstep-cuda.so, the cuda device, where the CUDA toolkit with cuBLAS and cuDNN is found. It is loaded when a program
+# asks for that device (src/device/cuda.c); nothing else is linked to CUDA, so one build runs with and without a GPU.
+option(LOCKSTEP_CUDA "The cuda device, where the CUDA toolkit is found" ON)
+# H100 and H200, A100, and as PTX whatever is newer.
+set(LOCKSTEP_CUDA_ARCHITECTURES 80-real\;90 CACHE STRING "GPUs that kernels are compiled for")
+set(cuda_modules)
+set(LOCKSTEP_HAS_CUDA_HEADERS OFF)
+
+if(LOCKSTEP_CUDA)
+  find_program(NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
+  if(NVCC)
+    get_filename_component(nvcc_directory ${NVCC} REALPATH)
+    get_filename_component(nvcc_directory ${nvcc_directory} DIRECTORY)
+    find_path(CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${nvcc_directory}/../include)
+    find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${nvcc_directory}/../include)
+    foreach(library cudart cublasLt cudnn)
+      find_library(CUDA_${library} ${library} HINTS ${nvcc_directory}/../lib64 ${nvcc_directory}/../targets/x86_64-linux/lib)
+      list(APPEND cuda_libraries ${CUDA_${library}})
+    endforeach()
+  endif()
+  if(NVCC AND CUDA_INCLUDE_DIR AND CUDNN_INCLUDE_DIR AND CUDA_cudart AND CUDA_cublasLt AND CUDA_cudnn)
+    set(CMAKE_CUDA_COMPILER ${NVCC})
+    set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_CUDA_ARCHITECTURES})
+    enable_language(CUDA CXX)
+    set(LOCKSTEP_HAS_CUDA_HEADERS ON)
+  else()
+    message(STATUS "The CUDA toolkit with cuBLAS and cuDNN was not found: the cuda device is left out")
+  endif()
+endif()
+
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/op/*.c)
+list(APPEND cuda_sources ${PROJECT_SOURCE_DIR}/src/device/layout.c)
+file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
+
+# The sanitizers are the host compiler's; tests/ builds the same sources with it, emulated.
+if(LOCKSTEP_HAS_CUDA_HEADERS AND NOT LOCKSTEP_SANITIZE)
+  add_library(lockstep-cuda MODULE ${cuda_sources} ${cuda_kernels})
+  set_target_properties(lockstep-cuda PROPERTIES PREFIX "" CUDA_STANDARD 17 CUDA_VISIBILITY_PRESET hidden)
+  target_include_directories(lockstep-cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_include_directories(lockstep-cuda SYSTEM PRIVATE ${CUDA_INCLUDE_DIR} ${CUDNN_INCLUDE_DIR})
+  target_link_libraries(lockstep-cuda PRIVATE ${cuda_libraries})
+  list(APPEND cuda_modules lockstep-cuda)
+endif()

@@ -1,0 +1,70 @@
+/* Finding and loading modules: parts of the library that need other libraries, loaded when they are first used. */
+#define _GNU_SOURCE /* dladdr */
+#include "base/module.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool is_file(const char *path) {
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISREG(found.st_mode);
+}
+
+static bool is_there(lksi_module *m, const char *directory, const char *below) {
+    int n = snprintf(m->path, sizeof m->path, "%s%s/%s.so", directory, below, m->name);
+    if (n >= (int)sizeof m->path) return false;
+    size_t used = strlen(m->tried);
+    snprintf(m->tried + used, sizeof m->tried - used, "%s%s%s", used > 0 ? ", " : "", directory, below);
+    return is_file(m->path);
+}
+
+/* The directory of the library that this function is in; of the program where that has it inside. */
+static bool find_own_directory(char *directory, size_t directory_nbytes) {
+    static const char here;
+    Dl_info own;
+    if (dladdr(&here, &own) == 0 || own.dli_fname == NULL) return false;
+    char *whole = realpath(own.dli_fname, NULL);
+    if (whole == NULL) return false;
+    char *slash = strrchr(whole, '/');
+    bool fits = slash != NULL && (size_t)(slash - whole) < directory_nbytes;
+    if (fits) snprintf(directory, directory_nbytes, "%.*s", (int)(slash - whole), whole);
+    free(whole);
+    return fits;
+}
+
+bool lksi_module_find(lksi_module *module) {
+    char own[LKSI_MODULE_PATH_NBYTES / 2];
+    const char *given = getenv(module->variable);
+    module->tried[0] = '\0';
+    if (given != NULL && given[0] != '\0') {
+        snprintf(module->path, sizeof module->path, "%s", given);
+        snprintf(module->tried, sizeof module->tried, "%s (%s)", module->variable, given);
+        return is_file(given) || is_there(module, given, "");
+    }
+    if (find_own_directory(own, sizeof own) && (is_there(module, own, "") || is_there(module, own, "/lockstep")))
+        return true;
+    return is_there(module, LKSI_MODULE_DIRECTORY, "");
+}
+
+lks_status lksi_module_open(lksi_module *module, int flags, const char *symbol, const void **table) {
+    void *opened = dlopen(module->path, flags);
+    if (opened == NULL)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "the module %s cannot be loaded: %s", module->name, dlerror());
+    const int *version = dlsym(opened, symbol); /* a table begins with its version */
+    if (version != NULL && *version == module->version) {
+        module->handle = opened;
+        *table = version;
+        return LKS_OK;
+    }
+    lks_status status = lksi_error(LKS_ERR_UNSUPPORTED, "%s is not a module %s of this version of Lockstep",
+                                   module->path, module->name);
+    dlclose(opened);
+    return status;
+}
+
+void lksi_module_close(lksi_module *module) {
+    if (module->handle != NULL) dlclose(module->handle);
+    module->handle = NULL;
+}

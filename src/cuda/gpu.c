@@ -1,0 +1,137 @@
+/* The driver, the GPUs it has, and one of them as a rank uses it. */
+#include "cuda/cuda.h"
+
+#include <string.h>
+
+static lks_status refuse_driver(cudaError_t error) {
+    int driver = 0, runtime = 0;
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    if (error == cudaErrorInsufficientDriver && driver == 0)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "there is no NVIDIA driver on this machine (libcuda.so.1): install one, "
+                                               "or use --device cpu");
+    if (error == cudaErrorInsufficientDriver)
+        return lksi_error(LKS_ERR_UNSUPPORTED,
+                          "the NVIDIA driver is too old: it knows CUDA %d.%d, this build needs %d.%d: install a newer "
+                          "driver, or build with an older toolkit",
+                          driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    if (error == cudaErrorNoDevice)
+        return lksi_error(LKS_ERR_UNSUPPORTED,
+                          "the NVIDIA driver has no GPU for this process: see nvidia-smi and CUDA_VISIBLE_DEVICES, or "
+                          "use --device cpu");
+    return lksi_error(LKS_ERR_UNSUPPORTED, "the NVIDIA driver does not start: %s (%s)", cudaGetErrorString(error),
+                      cudaGetErrorName(error));
+}
+
+lks_status lksi_cuda_count(int *n_gpus) {
+    cudaError_t error = cudaGetDeviceCount(n_gpus);
+    if (error == cudaSuccess && *n_gpus == 0) error = cudaErrorNoDevice;
+    if (error == cudaSuccess) return LKS_OK;
+    (void)cudaGetLastError(); /* it would be told again after the next launch */
+    return refuse_driver(error);
+}
+
+lks_status lksi_cuda_check(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) return LKS_OK;
+    (void)cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice) return refuse_driver(error);
+    if (error != cudaErrorMemoryAllocation)
+        return lksi_error(LKS_ERR_SYSTEM, "the GPU: %s: %s (%s)", what, cudaGetErrorString(error),
+                          cudaGetErrorName(error));
+    size_t n_free = 0, n_total = 0;
+    (void)cudaMemGetInfo(&n_free, &n_total);
+    return lksi_error(LKS_ERR_MEMORY,
+                      "the GPU has no memory left: %s; %.1f of its %.1f GiB are free: take a smaller batch, or more "
+                      "micro-batches (accumulate)",
+                      what, (double)n_free / 0x1p30, (double)n_total / 0x1p30);
+}
+
+lks_status lksi_cuda_launched(const char *kernel) { return lksi_cuda_check(cudaGetLastError(), kernel); }
+
+lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what) {
+    if (status == CUBLAS_STATUS_SUCCESS) return LKS_OK;
+    lks_status code = status == CUBLAS_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM;
+    return lksi_error(code, "cuBLAS: %s: %s", what, cublasLtGetStatusString(status));
+}
+
+lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what) {
+    if (status == CUDNN_STATUS_SUCCESS) return LKS_OK;
+    lks_status code = status == CUDNN_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM;
+    return lksi_error(code, "cuDNN: %s: %s", what, cudnnGetErrorString(status));
+}
+
+lks_status lksi_cuda_describe(int index, lksi_cuda_facts *facts) {
+    struct cudaDeviceProp properties;
+    LKS_TRY(lksi_cuda_check(cudaGetDeviceProperties(&properties, index), "its properties"));
+    *facts = (lksi_cuda_facts){
+        .major = properties.major, .minor = properties.minor, .n_multiprocessors = properties.multiProcessorCount};
+    snprintf(facts->name, sizeof facts->name, "%s", properties.name);
+    LKS_TRY(lksi_cuda_check(cudaDeviceGetPCIBusId(facts->bus_id, sizeof facts->bus_id, index), "its bus id"));
+    LKS_TRY(lksi_cuda_check(cudaSetDevice(index), "cudaSetDevice"));
+    return lksi_cuda_check(cudaMemGetInfo(&facts->free_nbytes, &facts->total_nbytes), "its memory");
+}
+
+void lksi_cuda_versions(char *text, size_t nbytes) {
+    int runtime = 0;
+    size_t blas = cublasLtGetVersion(), dnn = cudnnGetVersion();
+    (void)cudaRuntimeGetVersion(&runtime);
+    snprintf(text, nbytes, "CUDA %d.%d, cuBLAS %zu.%zu.%zu, cuDNN %zu.%zu.%zu", runtime / 1000, runtime % 1000 / 10,
+             blas / 10000, blas / 100 % 100, blas % 100, dnn / 10000, dnn / 100 % 100, dnn % 100);
+}
+
+/* --- one GPU of a rank --- */
+
+static lks_status prepare(lksi_cuda *cuda) {
+    LKS_TRY(lksi_cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice"));
+    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream"));
+    LKS_TRY(lksi_cuda_check_blas(cublasLtCreate(&cuda->blas), "cublasLtCreate"));
+    LKS_TRY(lksi_cuda_check_dnn(cudnnCreate(&cuda->dnn), "cudnnCreate"));
+    LKS_TRY(lksi_cuda_check_dnn(cudnnSetStream(cuda->dnn, cuda->stream), "cudnnSetStream"));
+    LKS_TRY(lksi_cuda_check(cudaMalloc(&cuda->workspace, LKSI_CUDA_WORKSPACE_NBYTES), "cuBLAS's workspace"));
+    LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&cuda->fault, sizeof *cuda->fault), "16 bytes"));
+    LKS_TRY(lksi_cuda_check(cudaMemsetAsync(cuda->fault, 0, sizeof *cuda->fault, cuda->stream), "cudaMemset"));
+    for (int i = 0; i < LKSI_CUDA_STAGES; i++) {
+        LKS_TRY(lksi_cuda_check(cudaHostAlloc((void **)&cuda->stages[i], LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
+                                "pinned memory of the host"));
+        LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->is_free[i], cudaEventDisableTiming), "an event"));
+    }
+    return lksi_cuda_check(cudaHostAlloc((void **)&cuda->landing, LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
+                           "pinned memory of the host");
+}
+
+void lksi_cuda_destroy(void *state) {
+    lksi_cuda *cuda = state;
+    if (cuda == NULL) return;
+    (void)cudaSetDevice(cuda->index);
+    if (cuda->stream != NULL) (void)cudaStreamSynchronize(cuda->stream);
+    for (int i = 0; i < LKSI_CUDA_STAGES; i++) {
+        if (cuda->stages[i] != NULL) (void)cudaFreeHost(cuda->stages[i]);
+        if (cuda->is_free[i] != NULL) (void)cudaEventDestroy(cuda->is_free[i]);
+    }
+    if (cuda->landing != NULL) (void)cudaFreeHost(cuda->landing);
+    if (cuda->fault != NULL) (void)cudaFree(cuda->fault);
+    if (cuda->workspace != NULL) (void)cudaFree(cuda->workspace);
+    if (cuda->dnn != NULL) (void)cudnnDestroy(cuda->dnn);
+    if (cuda->blas != NULL) (void)cublasLtDestroy(cuda->blas);
+    if (cuda->stream != NULL) (void)cudaStreamDestroy(cuda->stream);
+    lksi_free(cuda);
+}
+
+lks_status lksi_cuda_create(const lksi_cuda_options *options, void **state) {
+    int n_gpus = 0;
+    LKS_TRY(lksi_cuda_count(&n_gpus));
+    if (options->index < 0 || options->index >= n_gpus)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "there is no GPU %d: this process sees %d, numbered from 0 (lockstep info "
+                          "lists them; LOCAL_RANK chooses where no number is given)",
+                          options->index, n_gpus);
+    lksi_cuda *cuda = lksi_alloc(sizeof *cuda);
+    if (cuda == NULL) return LKS_ERR_MEMORY;
+    cuda->index = options->index;
+    lks_status status = prepare(cuda);
+    if (status == LKS_OK)
+        *state = cuda;
+    else
+        lksi_cuda_destroy(cuda);
+    return status;
+}

@@ -1,0 +1,152 @@
+/* The GPU's memory, copies to and from it, and work that is written down to be done again (CUDA graphs). */
+#include "cuda/cuda.h"
+
+#include <string.h>
+
+/* A rank's calls may come from several threads, and each has a current GPU of its own. */
+static lksi_cuda *enter(const lks_device *device) {
+    lksi_cuda *cuda = lksi_cuda_of(device);
+    (void)cudaSetDevice(cuda->index); /* what is wrong with it comes out of the next call */
+    return cuda;
+}
+
+static lks_status zero(const lks_device *device, void *memory, size_t nbytes) {
+    if (nbytes == 0) return LKS_OK;
+    return lksi_cuda_check(cudaMemsetAsync(memory, 0, nbytes, enter(device)->stream), "cudaMemset");
+}
+
+static lks_status alloc(const lks_device *device, size_t nbytes, void **memory) {
+    char what[64];
+    (void)enter(device);
+    snprintf(what, sizeof what, "%zu bytes were asked for", nbytes);
+    LKS_TRY(lksi_cuda_check(cudaMalloc(memory, nbytes > 0 ? nbytes : 1), what));
+    lks_status status = zero(device, *memory, nbytes);
+    if (status != LKS_OK) (void)cudaFree(*memory);
+    return status;
+}
+
+static void release(const lks_device *device, void *memory) {
+    (void)enter(device);
+    (void)cudaFree(memory); /* waits for all work that may use it */
+}
+
+/* Through pinned memory, so that the copy neither waits for the stream nor reads `from` later on. */
+static lks_status copy_in_piece(lksi_cuda *cuda, void *to, const void *from, size_t nbytes) {
+    int stage = cuda->next_stage;
+    cuda->next_stage = (stage + 1) % LKSI_CUDA_STAGES;
+    LKS_TRY(lksi_cuda_check(cudaEventSynchronize(cuda->is_free[stage]), "a copy to it"));
+    memcpy(cuda->stages[stage], from, nbytes);
+    LKS_TRY(lksi_cuda_check(cudaMemcpyAsync(to, cuda->stages[stage], nbytes, cudaMemcpyHostToDevice, cuda->stream),
+                            "a copy to it"));
+    return lksi_cuda_check(cudaEventRecord(cuda->is_free[stage], cuda->stream), "a copy to it");
+}
+
+static lks_status copy_in(const lks_device *device, void *to, const void *from, size_t nbytes) {
+    lksi_cuda *cuda = enter(device);
+    for (size_t at = 0; at < nbytes; at += LKSI_CUDA_STAGE_NBYTES) {
+        size_t piece = nbytes - at < LKSI_CUDA_STAGE_NBYTES ? nbytes - at : LKSI_CUDA_STAGE_NBYTES;
+        LKS_TRY(copy_in_piece(cuda, (char *)to + at, (const char *)from + at, piece));
+    }
+    return LKS_OK;
+}
+
+static lks_status wait_for(const lks_device *device) {
+    return lksi_cuda_check(cudaStreamSynchronize(enter(device)->stream), "a kernel or copy");
+}
+
+static lks_status copy_out(const lks_device *device, void *to, const void *from, size_t nbytes) {
+    lksi_cuda *cuda = enter(device);
+    for (size_t at = 0; at < nbytes; at += LKSI_CUDA_STAGE_NBYTES) {
+        size_t piece = nbytes - at < LKSI_CUDA_STAGE_NBYTES ? nbytes - at : LKSI_CUDA_STAGE_NBYTES;
+        LKS_TRY(lksi_cuda_check(
+            cudaMemcpyAsync(cuda->landing, (const char *)from + at, piece, cudaMemcpyDeviceToHost, cuda->stream),
+            "a copy from it"));
+        LKS_TRY(wait_for(device));
+        memcpy((char *)to + at, cuda->landing, piece);
+    }
+    return lksi_cuda_faults(device);
+}
+
+static lks_status copy(const lks_device *device, void *to, const void *from, size_t nbytes) {
+    if (nbytes == 0) return LKS_OK;
+    return lksi_cuda_check(cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDeviceToDevice, enter(device)->stream),
+                           "a copy within it");
+}
+
+static lks_status wait_until_done(const lks_device *device) {
+    LKS_TRY(wait_for(device));
+    return lksi_cuda_faults(device);
+}
+
+static void *stream(const lks_device *device) { return lksi_cuda_of(device)->stream; }
+
+/* --- what kernels find wrong --- */
+
+static lks_status refuse(const lksi_cuda_fault_word *word) {
+    if (word->fault == LKSI_CUDA_BAD_LABEL && word->each == 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "label %d of sample %lld in the batch is not 0 to %lld", word->value,
+                          word->position, word->most);
+    if (word->fault == LKSI_CUDA_BAD_LABEL)
+        return lksi_error(LKS_ERR_ARGUMENT, "label %d of sample %lld in the batch, position %lld, is not 0 to %lld",
+                          word->value, word->position / word->each, word->position % word->each, word->most);
+    return lksi_error(LKS_ERR_ARGUMENT, "index %d at position %lld is not 0 to %lld", word->value, word->position,
+                      word->most);
+}
+
+lks_status lksi_cuda_faults(const lks_device *device) {
+    lksi_cuda *cuda = enter(device);
+    LKS_TRY(lksi_cuda_check(
+        cudaMemcpyAsync(cuda->landing, cuda->fault, sizeof *cuda->fault, cudaMemcpyDeviceToHost, cuda->stream),
+        "a copy from it"));
+    LKS_TRY(wait_for(device));
+    lksi_cuda_fault_word word;
+    memcpy(&word, cuda->landing, sizeof word);
+    if (word.fault == LKSI_CUDA_NO_FAULT) return LKS_OK;
+    LKS_TRY(zero(device, cuda->fault, sizeof *cuda->fault));
+    return refuse(&word);
+}
+
+/* --- recordings --- */
+
+static lks_status record(const lks_device *device) {
+    return lksi_cuda_check(cudaStreamBeginCapture(enter(device)->stream, cudaStreamCaptureModeThreadLocal),
+                           "the beginning of a recording");
+}
+
+static lks_status end_record(const lks_device *device, void **recording) {
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t made = NULL;
+    LKS_TRY(lksi_cuda_check(cudaStreamEndCapture(enter(device)->stream, &graph), "the end of a recording"));
+    lks_status status = lksi_cuda_check(cudaGraphInstantiate(&made, graph, 0), "a recording");
+    (void)cudaGraphDestroy(graph);
+    *recording = made;
+    return status;
+}
+
+static lks_status replay(const lks_device *device, void *recording) {
+    return lksi_cuda_check(cudaGraphLaunch(recording, enter(device)->stream), "a recorded step");
+}
+
+static void free_recording(const lks_device *device, void *recording) {
+    (void)enter(device);
+    if (recording != NULL) (void)cudaGraphExecDestroy(recording);
+}
+
+const lksi_device_memory lksi_cuda_memory = {
+    .alloc = alloc,
+    .free = release,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .copy = copy,
+    .zero = zero,
+    .wait = wait_until_done,
+    .stream = stream,
+    .record = record,
+    .end_record = end_record,
+    .replay = replay,
+    .free_recording = free_recording,
+    .add = lksi_cuda_add,
+    .figures = lksi_cuda_figures,
+    .conclude = lksi_cuda_conclude,
+    .update = lksi_cuda_update,
+};

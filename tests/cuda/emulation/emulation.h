@@ -1,0 +1,18 @@
+// The emulated GPU, for the emulations of its libraries.
+//
+// A stream is a queue of work that is done when the host waits for it and not before: what was overwritten too early
+// shows. The GPU's memory cannot be touched but by such work: host code that does ends with SIGSEGV.
+#ifndef EMULATION_H
+#define EMULATION_H
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+namespace emulation {
+void enqueue(cudaStream_t stream, std::function<void()> work);
+bool is_capturing(cudaStream_t stream);
+bool is_device_memory(const void *pointer);
+} // namespace emulation
+
+#endif

@@ -1,0 +1,545 @@
+// The CUDA runtime without a GPU, for the tests: memory, streams, events, recordings, and kernels run by the host.
+//
+// LOCKSTEP_EMULATED_GPU says what is wrong with it: "no-driver", "old-driver", "no-gpu", "memory=BYTES", "gpus=N".
+#include "cuda/emulation/emulation.h"
+#include "cuda/emulation/kernel.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+// --- kernels: the threads of a block one after the other, each on a stack of its own from its first barrier on ---
+
+thread_local uint3 threadIdx, blockIdx;
+thread_local dim3 blockDim, gridDim;
+
+namespace {
+
+[[noreturn]] void give_up(const char *what) {
+    fprintf(stderr, "emulated GPU: %s\n", what);
+    abort();
+}
+
+constexpr size_t stack_nbytes = 128 << 10;
+
+struct fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[stack_nbytes]};
+    uint3 thread;
+    bool is_waiting = false;
+};
+
+struct block_run {
+    const std::function<void()> *kernel;
+    unsigned n_threads, next = 0, n_ended_early = 0;
+    ucontext_t scheduler;
+    fiber *current = nullptr;
+};
+
+thread_local block_run *running;
+thread_local std::vector<std::unique_ptr<fiber>> idle;
+
+uint3 thread_at(unsigned i) {
+    return {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+}
+
+// Threads that meet no barrier run one after the other on one fiber.
+void fiber_main() {
+    block_run *run = running;
+    fiber *self = run->current;
+    while (run->next < run->n_threads) {
+        self->thread = threadIdx = thread_at(run->next++);
+        (*run->kernel)();
+        run = running;
+        if (run->next < run->n_threads) run->n_ended_early++;
+    }
+}
+
+void resume(block_run *run, fiber *f) {
+    run->current = f;
+    threadIdx = f->thread;
+    f->is_waiting = false;
+    swapcontext(&run->scheduler, &f->context);
+}
+
+std::unique_ptr<fiber> begin_fiber(block_run *run) {
+    std::unique_ptr<fiber> f;
+    if (idle.empty()) {
+        f.reset(new fiber);
+    } else {
+        f = std::move(idle.back());
+        idle.pop_back();
+    }
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack.get();
+    f->context.uc_stack.ss_size = stack_nbytes;
+    f->context.uc_link = &run->scheduler;
+    makecontext(&f->context, fiber_main, 0);
+    return f;
+}
+
+void run_block(const std::function<void()> &kernel) {
+    block_run run{};
+    run.kernel = &kernel;
+    run.n_threads = blockDim.x * blockDim.y * blockDim.z;
+    block_run *outer = running;
+    running = &run;
+    std::vector<std::unique_ptr<fiber>> waiting;
+    while (run.next < run.n_threads) {
+        std::unique_ptr<fiber> f = begin_fiber(&run);
+        resume(&run, f.get());
+        (f->is_waiting ? waiting : idle).push_back(std::move(f));
+    }
+    while (!waiting.empty()) {
+        if (waiting.size() != run.n_threads) give_up("__syncthreads was reached by some threads of a block only");
+        size_t n_waiting = 0;
+        for (auto &f : waiting) {
+            resume(&run, f.get());
+            n_waiting += f->is_waiting;
+        }
+        if (n_waiting != 0 && n_waiting != waiting.size())
+            give_up("__syncthreads was reached by some threads of a block only");
+        if (n_waiting == 0) {
+            for (auto &f : waiting) idle.push_back(std::move(f));
+            waiting.clear();
+        }
+    }
+    running = outer;
+}
+
+} // namespace
+
+void __syncthreads() {
+    block_run *run = running;
+    fiber *self = run->current;
+    self->is_waiting = true;
+    swapcontext(&self->context, &run->scheduler);
+}
+
+int atomicAdd(int *address, int value) {
+    int old = *address;
+    *address = old + value;
+    return old;
+}
+
+int atomicCAS(int *address, int compare, int value) {
+    int old = *address;
+    if (old == compare) *address = value;
+    return old;
+}
+
+// --- memory ---
+
+namespace {
+
+constexpr size_t region_nbytes = size_t{8} << 30, page = 4096;
+
+struct memory {
+    std::recursive_mutex mutex;
+    char *region = nullptr;
+    size_t limit = region_nbytes, used_nbytes = 0, top = 0;
+    int n_open = 0;                       // threads that do a stream's work
+    std::map<char *, size_t> allocations; // with the room behind them
+};
+
+memory &the_memory() {
+    static memory *m = new memory; // never destroyed: modules end in any order
+    return *m;
+}
+
+const char *trouble() {
+    const char *text = getenv("LOCKSTEP_EMULATED_GPU");
+    return text != nullptr ? text : "";
+}
+
+cudaError_t check_driver() {
+    if (strcmp(trouble(), "no-driver") == 0 || strcmp(trouble(), "old-driver") == 0)
+        return cudaErrorInsufficientDriver;
+    return strcmp(trouble(), "no-gpu") == 0 ? cudaErrorNoDevice : cudaSuccess;
+}
+
+void prepare(memory &m) {
+    if (m.region != nullptr) return;
+    void *region = mmap(nullptr, region_nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (region == MAP_FAILED) give_up("no address space");
+    m.region = static_cast<char *>(region);
+    if (strncmp(trouble(), "memory=", 7) == 0) m.limit = strtoull(trouble() + 7, nullptr, 10);
+}
+
+struct opened {
+    opened() {
+        memory &m = the_memory();
+        std::lock_guard<std::recursive_mutex> lock(m.mutex);
+        prepare(m);
+        if (m.n_open++ == 0) mprotect(m.region, m.top, PROT_READ | PROT_WRITE);
+    }
+    ~opened() {
+        memory &m = the_memory();
+        std::lock_guard<std::recursive_mutex> lock(m.mutex);
+        if (--m.n_open == 0) mprotect(m.region, m.top, PROT_NONE);
+    }
+};
+
+thread_local cudaError_t last_error;
+cudaError_t tell(cudaError_t error) {
+    if (error != cudaSuccess) last_error = error;
+    return error;
+}
+
+// --- streams, events and recordings ---
+
+using work = std::function<void()>;
+struct recording {
+    std::vector<work> steps;
+    bool is_ended = false;
+};
+
+struct event_state {
+    std::recursive_mutex mutex;
+    CUstream_st *stream = nullptr; // where it was recorded last
+    uint64_t n_recorded = 0, n_done = 0;
+    std::shared_ptr<recording> captured_by;
+};
+
+} // namespace
+
+struct CUstream_st {
+    std::recursive_mutex mutex;
+    std::deque<work> queue;
+    std::shared_ptr<recording> capture; // which it takes part in; of no more meaning once that has ended
+    bool is_origin = false;
+    bool is_busy = false;
+
+    recording *captured_by() {
+        if (capture != nullptr && capture->is_ended) capture = nullptr;
+        return capture.get();
+    }
+};
+struct CUevent_st : event_state {};
+struct CUgraph_st {
+    std::shared_ptr<recording> steps;
+};
+struct CUgraphExec_st {
+    std::shared_ptr<recording> steps;
+};
+
+namespace {
+
+CUstream_st *stream_of(cudaStream_t stream) {
+    if (stream == nullptr) give_up("the default stream is not used here");
+    return stream;
+}
+
+void drain(CUstream_st *s, const std::function<bool()> &is_enough) {
+    std::lock_guard<std::recursive_mutex> lock(s->mutex);
+    if (s->is_busy) return;
+    s->is_busy = true;
+    opened memory_is_open;
+    while (!s->queue.empty() && !is_enough()) {
+        work next = std::move(s->queue.front());
+        s->queue.pop_front();
+        next();
+    }
+    s->is_busy = false;
+}
+
+void drain(CUstream_st *s) {
+    drain(s, [] { return false; });
+}
+
+} // namespace
+
+namespace emulation {
+
+void enqueue(cudaStream_t stream, std::function<void()> next) {
+    CUstream_st *s = stream_of(stream);
+    std::lock_guard<std::recursive_mutex> lock(s->mutex);
+    if (s->captured_by() != nullptr)
+        s->capture->steps.push_back(std::move(next));
+    else
+        s->queue.push_back(std::move(next));
+}
+
+bool is_capturing(cudaStream_t stream) { return stream_of(stream)->captured_by() != nullptr; }
+
+bool is_device_memory(const void *pointer) {
+    memory &m = the_memory();
+    const char *p = static_cast<const char *>(pointer);
+    return m.region != nullptr && p >= m.region && p < m.region + region_nbytes;
+}
+
+void run_grid(dim3 grid, dim3 block, const std::function<void()> &kernel) {
+    if (block.x * block.y * block.z > 1024 || block.x * block.y * block.z == 0) give_up("a block of no or > 1024 threads");
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) give_up("a grid that is none");
+    gridDim = grid;
+    blockDim = block;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                blockIdx = {x, y, z};
+                run_block(kernel);
+            }
+}
+
+} // namespace emulation
+
+extern "C" {
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = strcmp(trouble(), "no-driver") == 0 ? 0 : strcmp(trouble(), "old-driver") == 0 ? 11040 : 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = strncmp(trouble(), "gpus=", 5) == 0 ? atoi(trouble() + 5) : 1;
+    return tell(check_driver());
+}
+
+static thread_local int current_device;
+cudaError_t cudaSetDevice(int device) {
+    current_device = device;
+    return tell(check_driver());
+}
+cudaError_t cudaGetDevice(int *device) {
+    *device = current_device;
+    return tell(check_driver());
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
+    memset(properties, 0, sizeof *properties);
+    snprintf(properties->name, sizeof properties->name, "emulated GPU %d", device);
+    properties->major = 9;
+    properties->multiProcessorCount = 1;
+    properties->totalGlobalMem = the_memory().limit;
+    return tell(check_driver());
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int nbytes, int device) {
+    snprintf(text, static_cast<size_t>(nbytes), "0000:%02x:00.0", device);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total) {
+    memory &m = the_memory();
+    std::lock_guard<std::recursive_mutex> lock(m.mutex);
+    prepare(m);
+    *n_free = m.limit - m.used_nbytes;
+    *n_total = m.limit;
+    return tell(check_driver());
+}
+
+// What is fresh holds no zeros: all bits are set, so that numbers are NaN. Freed memory is not given out again.
+cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
+    if (check_driver() != cudaSuccess) return tell(check_driver());
+    memory &m = the_memory();
+    std::lock_guard<std::recursive_mutex> lock(m.mutex);
+    prepare(m);
+    size_t room = (nbytes + page - 1) / page * page + page; // an unused page behind each
+    if (m.used_nbytes + nbytes > m.limit || m.top + room > region_nbytes) return tell(cudaErrorMemoryAllocation);
+    char *at = m.region + m.top;
+    mprotect(at, room - page, PROT_READ | PROT_WRITE);
+    memset(at, 0xff, nbytes);
+    if (m.n_open == 0) mprotect(at, room - page, PROT_NONE);
+    m.top += room;
+    m.used_nbytes += nbytes;
+    m.allocations[at] = nbytes;
+    *pointer = at;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *pointer) {
+    memory &m = the_memory();
+    if (pointer == nullptr) return cudaSuccess;
+    std::lock_guard<std::recursive_mutex> lock(m.mutex);
+    auto found = m.allocations.find(static_cast<char *>(pointer));
+    if (found == m.allocations.end()) return tell(cudaErrorInvalidValue);
+    m.used_nbytes -= found->second;
+    madvise(found->first, found->second, MADV_DONTNEED);
+    m.allocations.erase(found);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **pointer, size_t nbytes, unsigned) {
+    if (check_driver() != cudaSuccess) return tell(check_driver());
+    *pointer = malloc(nbytes);
+    return *pointer != nullptr ? cudaSuccess : tell(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaMallocHost(void **pointer, size_t nbytes) { return cudaHostAlloc(pointer, nbytes, 0); }
+cudaError_t cudaFreeHost(void *pointer) {
+    free(pointer);
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *pointer) {
+    memset(attributes, 0, sizeof *attributes);
+    attributes->type = emulation::is_device_memory(pointer) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    attributes->devicePointer = const_cast<void *>(pointer);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t nbytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    bool is_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool is_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (nbytes > 0 && (emulation::is_device_memory(to) != is_to || emulation::is_device_memory(from) != is_from))
+        return tell(cudaErrorInvalidValue);
+    emulation::enqueue(stream, [=] { memmove(to, from, nbytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t nbytes, cudaStream_t stream) {
+    if (nbytes > 0 && !emulation::is_device_memory(memory)) return tell(cudaErrorInvalidValue);
+    emulation::enqueue(stream, [=] { memset(memory, value, nbytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
+    if (check_driver() != cudaSuccess) return tell(check_driver());
+    *stream = new CUstream_st;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    drain(stream);
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    if (emulation::is_capturing(stream)) return tell(cudaErrorStreamCaptureUnsupported);
+    drain(stream);
+    return cudaSuccess;
+}
+
+// A query does some of the work, so that polling comes to an end.
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    if (emulation::is_capturing(stream)) return tell(cudaErrorStreamCaptureUnsupported);
+    int n = 0;
+    drain(stream, [&n] { return n++ > 0; });
+    std::lock_guard<std::recursive_mutex> lock(stream->mutex);
+    return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+    if (check_driver() != cudaSuccess) return tell(check_driver());
+    *event = new CUevent_st;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    CUstream_st *s = stream_of(stream);
+    if (s->captured_by() != nullptr) { // within a recording, events only order what is recorded
+        event->captured_by = s->capture;
+        return cudaSuccess;
+    }
+    event->captured_by = nullptr;
+    event->stream = s;
+    uint64_t number = ++event->n_recorded;
+    emulation::enqueue(stream, [=] {
+        if (event->n_done < number) event->n_done = number;
+    });
+    return cudaSuccess;
+}
+
+static void wait_for_event(cudaEvent_t event, uint64_t number) {
+    if (event->n_done < number) drain(event->stream, [=] { return event->n_done >= number; });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    wait_for_event(event, event->n_recorded);
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (event->n_done < event->n_recorded) (void)cudaStreamQuery(event->stream);
+    return event->n_done >= event->n_recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    CUstream_st *s = stream_of(stream);
+    if (event->captured_by != nullptr && !event->captured_by->is_ended) { // the stream takes part in the recording
+        s->capture = event->captured_by;
+        return cudaSuccess;
+    }
+    if (s->captured_by() != nullptr) return tell(cudaErrorStreamCaptureIsolation);
+    uint64_t number = event->n_recorded;
+    emulation::enqueue(stream, [=] { wait_for_event(event, number); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    CUstream_st *s = stream_of(stream);
+    if (s->captured_by() != nullptr) return tell(cudaErrorIllegalState);
+    s->capture = std::make_shared<recording>();
+    s->is_origin = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status) {
+    *status = emulation::is_capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    CUstream_st *s = stream_of(stream);
+    if (s->captured_by() == nullptr || !s->is_origin) return tell(cudaErrorIllegalState);
+    *graph = new CUgraph_st{s->capture};
+    s->capture->is_ended = true;
+    s->capture = nullptr;
+    s->is_origin = false;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
+    *made = new CUgraphExec_st{graph->steps};
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t made) {
+    delete made;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t stream) {
+    for (const work &step : made->steps->steps) emulation::enqueue(stream, step);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+const char *cudaGetErrorName(cudaError_t error) {
+    return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
+}
+const char *cudaGetErrorString(cudaError_t error) {
+    static thread_local char text[32];
+    snprintf(text, sizeof text, "error %d", static_cast<int>(error));
+    return text;
+}
+
+} // extern "C"

@@ -1,0 +1,72 @@
+/* The cuda device on the emulated GPU (tests/cuda/emulation): memory, copies, faults, what is wrong with a machine. */
+#include "cuda/cuda_test.h"
+
+#include <string.h>
+
+static void bytes_go_there_and_back(void **state) {
+    (void)state;
+    enum { COUNT = 3 << 20 };
+    lks_device *device = create_cuda();
+    char *sent = lksi_alloc(COUNT), *received = lksi_alloc(COUNT);
+    void *there, *copy;
+    for (size_t i = 0; i < COUNT; i++) sent[i] = (char)(i * 7 >> 3);
+    assert_ok(lksi_device_alloc(device, COUNT, &there));
+    assert_ok(lksi_device_alloc(device, COUNT, &copy));
+    assert_ok(lksi_device_copy_in(device, there, sent, COUNT));
+    memset(sent, 1, 100); /* what was handed over may change */
+    assert_ok(lksi_device_copy(device, copy, there, COUNT));
+    assert_ok(lksi_device_zero(device, there, COUNT));
+    assert_ok(lksi_device_copy_out(device, received, copy, COUNT));
+    for (size_t i = 0; i < COUNT; i++) assert_int_equal(received[i], (char)(i * 7 >> 3));
+    lksi_device_free(device, there);
+    lksi_device_free(device, copy);
+    lksi_free(sent);
+    lksi_free(received);
+    lks_device_destroy(device);
+}
+
+/* Runs an operator's kernel by itself, row-major. */
+static void relu_is_run_by_the_host(void **state) {
+    (void)state;
+    enum { COUNT = 1000 };
+    lks_device *device = create_cuda();
+    lksi_lowering lowering = {.op = LKSI_OP_RELU, .n_inputs = 1, .n_outputs = 1};
+    lowering.inputs[0] = lowering.outputs[0] = (lksi_tensor){.type = LKS_F32, .n_dims = 1, .dims = {COUNT}};
+    lksi_kernel kernel;
+    float x[COUNT];
+    void *there;
+    for (int i = 0; i < COUNT; i++) x[i] = (float)(i - 500);
+    assert_ok(device->ops->lower(device, &lowering, &kernel));
+    assert_ok(lksi_device_alloc(device, sizeof x, &there));
+    assert_ok(lksi_device_copy_in(device, there, x, sizeof x));
+    assert_ok(kernel.run(&kernel, &there, &there, NULL));
+    assert_ok(lksi_device_copy_out(device, x, there, sizeof x));
+    for (int i = 0; i < COUNT; i++) assert_true(x[i] == (i > 500 ? (float)(i - 500) : 0.0f));
+    lksi_device_free(device, there);
+    lks_device_destroy(device);
+}
+
+static void what_a_machine_lacks_is_said(void **state) {
+    (void)state;
+    static const struct {
+        const char *trouble, *name, *text;
+    } cases[] = {{"no-driver", "cuda:0", "there is no NVIDIA driver"},
+                 {"old-driver", "cuda:0", "too old: it knows CUDA 11.4"},
+                 {"no-gpu", "cuda:0", "CUDA_VISIBLE_DEVICES"},
+                 {"gpus=2", "cuda:2", "there is no GPU 2: this process sees 2"},
+                 {"gpus=2", "cuda:x", "the number of a GPU"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lks_device *device = NULL;
+        setenv("LOCKSTEP_EMULATED_GPU", cases[i].trouble, 1);
+        assert_int_not_equal(lks_device_create(&device, &(lks_device_options){.name = cases[i].name}), LKS_OK);
+        if (strstr(lks_error_text(), cases[i].text) == NULL) fail_msg("%s: %s", cases[i].trouble, lks_error_text());
+    }
+    unsetenv("LOCKSTEP_EMULATED_GPU");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_machine_lacks_is_said),
+                                       cmocka_unit_test(bytes_go_there_and_back),
+                                       cmocka_unit_test(relu_is_run_by_the_host)};
+    return run_cuda_tests("cuda", tests);
+}
