@@ -243,14 +243,13 @@ static lks_status place(compiler *c) {
     if (c->intervals == NULL || program->memory == NULL) return LKS_ERR_MEMORY;
     find_lifetimes(c);
     LKS_TRY(lksi_plan_memory(c->intervals, c->ir.n_values, &program->scratch_offset));
-    program->scratch_offset = (program->scratch_offset + 63) / 64 * 64;
+    program->scratch_offset = (program->scratch_offset + 255) / 256 * 256;
     size_t scratch_nbytes = 0; /* one scratch area: steps run one after the other */
     for (size_t s = 0; s < program->n_steps; s++)
         if (program->steps[s].kernel.scratch_nbytes > scratch_nbytes)
             scratch_nbytes = program->steps[s].kernel.scratch_nbytes;
     program->arena_nbytes = program->scratch_offset + scratch_nbytes;
-    program->arena = lksi_alloc(program->arena_nbytes);
-    return program->arena != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    return lksi_device_alloc(program->store->graph->device, program->arena_nbytes, (void **)&program->arena);
 }
 
 /* Where parameters and their gradients are kept, and how. */
@@ -273,6 +272,24 @@ static void *stored_at(const lks_store *store, const lksi_ir_value *value) {
     return flat + slot->offset * lks_type_nbytes(value->tensor.type);
 }
 
+/* Room for what the host gives, where kernels cannot read it there. */
+static lks_status place_given(compiler *c) {
+    lks_program *program = c->program;
+    const lks_device *device = program->store->graph->device;
+    if (!lksi_device_has_memory(device)) return LKS_OK;
+    LKS_TRY(lksi_device_alloc(device, sizeof(lksi_scalars), &program->scalars));
+    for (size_t v = 0; v < c->ir.n_values; v++) {
+        const lksi_ir_value *value = &c->ir.values[v];
+        if (value->role == LKSI_SEED) program->memory[v] = &((lksi_scalars *)program->scalars)->seed;
+        if (value->role == LKSI_RANDOM) program->memory[v] = ((lksi_scalars *)program->scalars)->random;
+    }
+    for (int i = 0; i < program->n_inputs; i++) {
+        size_t nbytes = lksi_tensor_nbytes(&c->ir.values[program->inputs[i].value].tensor);
+        LKS_TRY(lksi_device_alloc(device, nbytes, &program->inputs[i].room));
+    }
+    return LKS_OK;
+}
+
 static void bind_memory(compiler *c) {
     lks_program *program = c->program;
     for (size_t v = 0; v < c->ir.n_values; v++) {
@@ -292,7 +309,8 @@ static void bind_memory(compiler *c) {
             program->memory[v] = program->arena + c->intervals[v].offset;
             break;
         case LKSI_INPUT:
-            program->inputs[program->n_inputs++] = (lksi_binding){c->ir.graph->nodes[value->index], (lksi_value)v};
+            program->inputs[program->n_inputs++] =
+                (lksi_binding){.node = c->ir.graph->nodes[value->index], .value = (lksi_value)v};
             break;
         }
     }
@@ -334,7 +352,8 @@ static lks_status build_ir(compiler *c, const lks_program_options *options, lks_
     program->outputs = lksi_alloc_array((size_t)n_outputs, sizeof *program->outputs);
     if (c->n_users == NULL || program->inputs == NULL || program->outputs == NULL) return LKS_ERR_MEMORY;
     for (int i = 0; i < n_outputs; i++)
-        program->outputs[program->n_outputs++] = (lksi_binding){outputs[i], c->ir.node_values[outputs[i]->id]};
+        program->outputs[program->n_outputs++] =
+            (lksi_binding){.node = outputs[i], .value = c->ir.node_values[outputs[i]->id]};
     return LKS_OK;
 }
 
@@ -347,6 +366,7 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(lower_all(c));
     LKS_TRY(place(c));
     bind_memory(c);
+    LKS_TRY(place_given(c));
     return find_finals(c);
 }
 
@@ -378,10 +398,10 @@ lks_status lks_program_create(lks_program **program, lks_store *store, const lks
     int n_outputs = 0;
     lks_node **outputs = lksi_alloc_array((size_t)options->n_outputs + 1, sizeof(lks_node *));
     compiler c = {.program = lksi_alloc(sizeof(lks_program))};
+    if (c.program != NULL) c.program->store = store;
     if (outputs == NULL || c.program == NULL) goto free_compiler;
     if (options->loss != NULL) outputs[n_outputs++] = options->loss;
     for (int i = 0; i < options->n_outputs; i++) outputs[n_outputs++] = options->outputs[i];
-    c.program->store = store;
     c.program->batch = options->batch;
     c.program->is_timed = options->is_timed != 0;
     status = compile(&c, options, outputs, n_outputs);

@@ -46,7 +46,21 @@ void lksi_program_set_ranks(lks_program *program, const lksi_program_ranks *rank
  * zeros. */
 void lksi_program_set_absent(lks_program *program, bool is_absent);
 
-/* Where a store's memory comes from. parallel/ gives memory that ranks share; NULL: the counted allocator. */
+/* --- programs of devices with memory of their own. forward and backward send what the host has and run; where a run is
+ * recorded these are two: sending is not part of it --- */
+
+/* Inputs, what draws depend on, and the factor of the next backward pass. */
+lks_status lksi_program_send(lks_program *program, double factor);
+/* Forward and backward of what was sent. Nothing waits for it. */
+lks_status lksi_program_run(lks_program *program);
+/* Whether a run can be recorded: no host step is in it. */
+bool lksi_program_is_recordable(const lks_program *program);
+/* An input that lies in the device's memory, where it is read, also by recorded runs. */
+lks_status lksi_program_set_input_there(lks_program *program, lks_node *node, void *data);
+/* Where an output lies there; NULL if `node` is none. */
+const void *lksi_program_output_there(const lks_program *program, const lks_node *node);
+
+/* Where a store's memory comes from. parallel/ gives memory that ranks share; NULL: the device's. */
 typedef struct lksi_store_memory {
     lks_status (*alloc_values)(void *context, size_t nbytes, void **data);
     lks_status (*alloc_gradients)(void *context, size_t nbytes, void **data);
@@ -78,7 +92,8 @@ void *lksi_store_values(const lks_store *store);
 void *lksi_store_gradients(const lks_store *store);
 /* Where tensor `index` lies in them: elements, the padding of its layout included. */
 void lksi_store_place(const lks_store *store, int index, size_t *offset, size_t *count);
-/* Tensor `index` from the store's layout to row-major order and back, for arrays kept as the flat ones are. */
+/* Tensor `index` from the store's layout to row-major order and back, for arrays kept as the flat ones are; of the
+ * host's memory, both. */
 lks_status lksi_store_unpack(const lks_store *store, int index, const void *stored, void *values);
 lks_status lksi_store_pack(const lks_store *store, int index, const void *values, void *stored);
 const lks_device *lksi_store_device(const lks_store *store);

@@ -2,28 +2,52 @@
 #include "graph/program_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 void lks_program_destroy(lks_program *program) {
     if (program == NULL) return;
     for (size_t s = 0; program->steps != NULL && s < program->n_steps; s++)
         if (program->steps[s].kernel.release != NULL) program->steps[s].kernel.release(&program->steps[s].kernel);
+    const lks_device *device = program->store->graph->device;
+    for (int i = 0; i < program->n_inputs; i++) lksi_device_free(device, program->inputs[i].room);
+    for (int i = 0; i < program->n_outputs; i++) lksi_free(program->outputs[i].mirror);
+    lksi_device_free(device, program->scalars);
+    lksi_device_free(device, program->arena);
     lksi_free(program->steps);
     lksi_free(program->memory);
-    lksi_free(program->arena);
     lksi_free(program->inputs);
     lksi_free(program->outputs);
     lksi_free(program->finals);
     lksi_free(program);
 }
 
-lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data) {
+/* *binding NULL: an input that this program does not read is none of its business: evaluation may need fewer than
+ * training. */
+static lks_status find_input(const lks_program *program, const lks_node *node, lksi_binding **binding) {
+    *binding = NULL;
     for (int i = 0; i < program->n_inputs; i++)
-        if (program->inputs[i].node == node) {
-            program->memory[program->inputs[i].value] = (void *)(uintptr_t)data; /* kernels only read inputs */
-            return LKS_OK;
-        }
-    /* An input that this program does not read is none of its business: evaluation may need fewer than training. */
-    return node->op == LKSI_OP_INPUT ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
+        if (program->inputs[i].node == node) *binding = &program->inputs[i];
+    return *binding != NULL || node->op == LKSI_OP_INPUT ? LKS_OK
+                                                         : lksi_error(LKS_ERR_ARGUMENT, "the node is not an input");
+}
+
+lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data) {
+    lksi_binding *input;
+    LKS_TRY(find_input(program, node, &input));
+    if (input == NULL) return LKS_OK;
+    bool is_sent = input->room != NULL;
+    if (is_sent) input->given = data;
+    program->memory[input->value] = is_sent ? input->room : (void *)(uintptr_t)data; /* kernels only read inputs */
+    return LKS_OK;
+}
+
+lks_status lksi_program_set_input_there(lks_program *program, lks_node *node, void *data) {
+    lksi_binding *input;
+    LKS_TRY(find_input(program, node, &input));
+    if (input == NULL) return LKS_OK;
+    input->given = NULL;
+    program->memory[input->value] = data;
+    return LKS_OK;
 }
 
 void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, int64_t first_sample) {
@@ -44,6 +68,14 @@ static lks_status tell_finals(const lks_program *program, size_t s, size_t *next
     return LKS_OK;
 }
 
+static lks_status count_time(const lks_program *program, lksi_step *step, int64_t began_ns) {
+    const lks_device *device = program->store->graph->device;
+    if (device->ops->memory != NULL) LKS_TRY(device->ops->memory->wait(device));
+    if (++step->n_runs > 1)
+        step->elapsed_ns += lksi_now_ns() - began_ns; /* the first also makes what later ones find */
+    return LKS_OK;
+}
+
 static lks_status run(lks_program *program, size_t begin, size_t end) {
     lksi_device_enter(program->store->graph->device);
     size_t n_told = 0;
@@ -55,8 +87,7 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
         for (int i = 0; i < step->kernel.lowering.n_outputs; i++) outputs[i] = program->memory[step->outputs[i]];
         int64_t began_ns = program->is_timed ? lksi_now_ns() : 0;
         LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
-        if (program->is_timed && ++step->n_runs > 1) /* the first run also makes what later ones find */
-            step->elapsed_ns += lksi_now_ns() - began_ns;
+        if (program->is_timed) LKS_TRY(count_time(program, step, began_ns));
         if (program->on_gradient != NULL) LKS_TRY(tell_finals(program, s, &n_told));
     }
     return LKS_OK;
@@ -68,14 +99,56 @@ static lks_status tell_ranks(const lks_program *program, lks_status status) {
     return status;
 }
 
-static lks_status forward(lks_program *program) {
+static lks_status check_inputs(const lks_program *program) {
     if (program->has_host_steps && program->ranks.sum == NULL)
         return lksi_error(LKS_ERR_STATE, "the program has a synchronised batch norm, but was not given its ranks: "
                                          "lks_program_synchronise");
     for (int i = 0; i < program->n_inputs; i++)
         if (program->memory[program->inputs[i].value] == NULL)
             return lksi_error(LKS_ERR_STATE, "input '%s' has no data", program->inputs[i].node->name);
+    return LKS_OK;
+}
+
+/* --- what a device with memory of its own has to be sent --- */
+
+static lks_status send_inputs(const lks_program *program) {
+    const lks_device *device = program->store->graph->device;
+    for (int i = 0; i < program->n_inputs; i++) {
+        const lksi_binding *input = &program->inputs[i];
+        if (input->given == NULL) continue;
+        lksi_tensor tensor = input->node->outputs[0];
+        size_t nbytes = (size_t)lksi_tensor_count(&tensor, program->batch) * lks_type_nbytes(tensor.type);
+        LKS_TRY(lksi_device_copy_in(device, input->room, input->given, nbytes));
+    }
+    return LKS_OK;
+}
+
+static lks_status send_scalars(const lks_program *program, double factor) {
+    lksi_scalars scalars = {.seed = (float)factor};
+    memcpy(scalars.random, program->random, sizeof scalars.random);
+    return lksi_device_copy_in(program->store->graph->device, program->scalars, &scalars, sizeof scalars);
+}
+
+lks_status lksi_program_send(lks_program *program, double factor) {
+    LKS_TRY(check_inputs(program));
+    LKS_TRY(send_inputs(program));
+    return send_scalars(program, factor);
+}
+
+lks_status lksi_program_run(lks_program *program) {
+    for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
+    return run(program, 0, program->n_steps);
+}
+
+bool lksi_program_is_recordable(const lks_program *program) { return !program->has_host_steps && !program->is_timed; }
+
+static lks_status forward(lks_program *program) {
     program->has_run_forward = false;
+    if (program->scalars == NULL)
+        LKS_TRY(check_inputs(program));
+    else
+        LKS_TRY(lksi_program_send(program, 1));
+    for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
     LKS_TRY(run(program, 0, program->n_forward));
     program->has_run_forward = true;
     return LKS_OK;
@@ -89,6 +162,7 @@ static lks_status backward(lks_program *program, double factor) {
         program->seed.f64 = factor;
     else
         program->seed.f32 = (float)factor;
+    if (program->scalars != NULL) LKS_TRY(send_scalars(program, factor));
     return run(program, program->n_forward, program->n_steps);
 }
 
@@ -98,10 +172,34 @@ lks_status lks_program_backward(lks_program *program, double factor) {
     return tell_ranks(program, backward(program, factor));
 }
 
-const void *lks_program_output(const lks_program *program, const lks_node *node) {
+static lksi_binding *find_output(const lks_program *program, const lks_node *node) {
     for (int i = 0; i < program->n_outputs; i++)
-        if (program->outputs[i].node == node) return program->memory[program->outputs[i].value];
+        if (program->outputs[i].node == node) return &program->outputs[i];
     return NULL;
+}
+
+const void *lksi_program_output_there(const lks_program *program, const lks_node *node) {
+    const lksi_binding *output = find_output(program, node);
+    return output != NULL ? program->memory[output->value] : NULL;
+}
+
+/* What a device with memory of its own wrote, where the host can read it; NULL with the error's text set. */
+static const void *mirror(const lks_program *program, lksi_binding *output) {
+    const lks_device *device = program->store->graph->device;
+    lksi_tensor tensor = output->node->outputs[0];
+    size_t nbytes = (size_t)lksi_tensor_count(&tensor, program->batch) * lks_type_nbytes(tensor.type);
+    if (output->mirror == NULL) output->mirror = lksi_alloc(nbytes);
+    if (output->mirror == NULL) return NULL;
+    if (!output->is_mirrored)
+        output->is_mirrored =
+            lksi_device_copy_out(device, output->mirror, program->memory[output->value], nbytes) == LKS_OK;
+    return output->is_mirrored ? output->mirror : NULL;
+}
+
+const void *lks_program_output(const lks_program *program, const lks_node *node) {
+    lksi_binding *output = find_output(program, node);
+    if (output == NULL) return NULL;
+    return program->scalars != NULL ? mirror(program, output) : program->memory[output->value];
 }
 
 double lks_program_scalar(const lks_program *program, const lks_node *node) {

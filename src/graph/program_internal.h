@@ -14,6 +14,11 @@ typedef struct lksi_step {
 typedef struct lksi_binding {
     const lks_node *node;
     lksi_value value; /* never an alias, once compiled */
+    /* on a device with memory of its own: */
+    const void *given; /* an input's data, the host's; NULL: it is read where it is */
+    void *room;        /* of an input, on the device */
+    void *mirror;      /* of an output, the host's; NULL until asked for */
+    bool is_mirrored;  /* since the last run */
 } lksi_binding;
 
 /* A tensor of the store whose gradient no step after `step` writes or reads. */
@@ -41,10 +46,16 @@ struct lks_program {
         double f64;
     } seed;            /* the gradient of the loss with respect to itself */
     int64_t random[3]; /* training seed, step, index of the batch's first sample: what draws depend on */
+    void *scalars;     /* both, where kernels read them: lksi_scalars on a device with memory of its own, else NULL */
     bool has_run_forward, is_timed;
     lksi_program_ranks ranks; /* of the host steps; sum is NULL until they are known */
     bool has_host_steps, is_absent;
 };
+
+typedef struct lksi_scalars {
+    int64_t random[3];
+    float seed;
+} lksi_scalars;
 
 /* The host step that stands for ALL_REDUCE. */
 void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);

@@ -8,16 +8,25 @@
 /* Parameters begin at cache lines, so that shards of the flat arrays and vector loops do not share one. */
 enum { ALIGNMENT_NBYTES = 64 };
 
-static lks_status private_memory(void *context, size_t nbytes, void **data) {
-    (void)context;
-    *data = lksi_alloc(nbytes);
-    return *data != NULL ? LKS_OK : LKS_ERR_MEMORY;
+static lks_status alloc_arrays(lks_store *store) {
+    const lks_device *device = store->graph->device;
+    const lksi_store_memory *memory = &store->memory;
+    size_t nbytes = store->padded_count * lks_type_nbytes(device->float_type);
+    if (memory->release == NULL) {
+        LKS_TRY(lksi_device_alloc(device, nbytes, &store->values));
+        return lksi_device_alloc(device, nbytes, &store->gradients);
+    }
+    LKS_TRY(memory->alloc_values(memory->context, nbytes, &store->values));
+    return memory->alloc_gradients(memory->context, nbytes, &store->gradients);
 }
 
-static void private_release(void *context, void *values, void *gradients) {
-    (void)context;
-    lksi_free(values);
-    lksi_free(gradients);
+static void release_arrays(lks_store *store) {
+    if (store->memory.release != NULL) {
+        store->memory.release(store->memory.context, store->values, store->gradients);
+        return;
+    }
+    lksi_device_free(store->graph->device, store->values);
+    lksi_device_free(store->graph->device, store->gradients);
 }
 
 /* How a parameter is best kept: as its first reader in the forward pass likes it. */
@@ -89,20 +98,14 @@ lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_st
     lks_store *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->graph = loss->graph;
-    if (memory != NULL)
-        created->memory = *memory;
-    else
-        created->memory = (lksi_store_memory){
-            .alloc_values = private_memory, .alloc_gradients = private_memory, .release = private_release};
+    if (memory != NULL) created->memory = *memory;
     lks_status status;
     LKS_TRY_GOTO(make_slots(created, loss), free_store);
-    size_t nbytes = created->padded_count * lks_type_nbytes(created->graph->device->float_type);
-    LKS_TRY_GOTO(created->memory.alloc_values(created->memory.context, nbytes, &created->values), free_store);
-    LKS_TRY_GOTO(created->memory.alloc_gradients(created->memory.context, nbytes, &created->gradients), release_values);
+    LKS_TRY_GOTO(alloc_arrays(created), release_arrays);
     *store = created;
     return LKS_OK;
-release_values:
-    created->memory.release(created->memory.context, created->values, NULL);
+release_arrays:
+    release_arrays(created);
 free_store:
     lksi_free(created->slots);
     lksi_free(created);
@@ -122,7 +125,7 @@ lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_o
 
 void lks_store_destroy(lks_store *store) {
     if (store == NULL) return;
-    store->memory.release(store->memory.context, store->values, store->gradients);
+    release_arrays(store);
     lksi_free(store->slots);
     lksi_free(store);
 }
@@ -174,26 +177,66 @@ static char *stored(void *flat, const lksi_slot *slot) {
     return (char *)flat + slot->offset * lks_type_nbytes(slot->node->outputs[0].type);
 }
 
-static lks_status reorder(const lks_store *store, const lksi_slot *slot, const void *from, lksi_layout from_layout,
-                          void *to, lksi_layout to_layout) {
-    const lksi_tensor *tensor = &slot->node->outputs[0];
-    if (from_layout.id == to_layout.id) {
-        memcpy(to, from, lksi_layout_nbytes(&from_layout, tensor));
-        return LKS_OK;
-    }
-    const lks_device *device = store->graph->device;
+/* A tensor's elements somewhere: with a device that has memory of its own, there or where the host can touch them. */
+typedef struct place {
+    void *data;
+    lksi_layout layout;
+    bool is_host;
+} place;
+
+static place host_place(const void *data, lksi_layout layout) {
+    return (place){(void *)(uintptr_t)data, layout, true}; /* what is read from is only read */
+}
+
+static place store_place(void *flat, const lksi_slot *slot) { return (place){stored(flat, slot), slot->layout, false}; }
+
+static lks_status copy(const lks_device *device, const place *from, const place *to, size_t nbytes) {
+    if (from->is_host && to->is_host) memcpy(to->data, from->data, nbytes);
+    if (from->is_host) return to->is_host ? LKS_OK : lksi_device_copy_in(device, to->data, from->data, nbytes);
+    return to->is_host ? lksi_device_copy_out(device, to->data, from->data, nbytes)
+                       : lksi_device_copy(device, to->data, from->data, nbytes);
+}
+
+/* Both where the device computes. */
+static lks_status reorder(const lks_device *device, const lksi_tensor *tensor, const place *from, const place *to) {
     lksi_lowering lowering = {.op = LKSI_OP_REORDER, .n_inputs = 1, .n_outputs = 1, .is_output_fixed = {true}};
     lowering.inputs[0] = lowering.outputs[0] = *tensor;
-    lowering.input_layouts[0] = from_layout;
-    lowering.output_layouts[0] = to_layout;
+    lowering.input_layouts[0] = from->layout;
+    lowering.output_layouts[0] = to->layout;
     lksi_kernel kernel;
     LKS_TRY(device->ops->lower(device, &lowering, &kernel));
     lksi_device_enter(device);
-    void *scratch = lksi_alloc(kernel.scratch_nbytes), *in = (void *)(uintptr_t)from; /* only read */
-    lks_status status = scratch != NULL ? kernel.run(&kernel, &in, &to, scratch) : LKS_ERR_MEMORY;
-    lksi_free(scratch);
+    void *scratch = NULL, *in = from->data, *out = to->data;
+    lks_status status = lksi_device_alloc(device, kernel.scratch_nbytes, &scratch);
+    if (status == LKS_OK) status = kernel.run(&kernel, &in, &out, scratch);
+    lksi_device_free(device, scratch);
     if (kernel.release != NULL) kernel.release(&kernel);
     return status;
+}
+
+/* By way of the device's memory. */
+static lks_status reorder_through(const lks_device *device, const lksi_tensor *tensor, const place *from,
+                                  const place *to) {
+    place first = *from, last = *to;
+    size_t from_nbytes = lksi_layout_nbytes(&from->layout, tensor), to_nbytes = lksi_layout_nbytes(&to->layout, tensor);
+    lks_status status = LKS_OK;
+    first.is_host = last.is_host = false;
+    if (from->is_host) status = lksi_device_alloc(device, from_nbytes, &first.data);
+    if (status == LKS_OK && to->is_host) status = lksi_device_alloc(device, to_nbytes, &last.data);
+    if (status == LKS_OK && from->is_host) status = copy(device, from, &first, from_nbytes);
+    if (status == LKS_OK) status = reorder(device, tensor, &first, &last);
+    if (status == LKS_OK && to->is_host) status = copy(device, &last, to, to_nbytes);
+    if (from->is_host && first.data != from->data) lksi_device_free(device, first.data);
+    if (to->is_host && last.data != to->data) lksi_device_free(device, last.data);
+    return status;
+}
+
+static lks_status move(const lks_store *store, const lksi_slot *slot, place from, place to) {
+    const lks_device *device = store->graph->device;
+    const lksi_tensor *tensor = &slot->node->outputs[0];
+    if (from.layout.id == to.layout.id) return copy(device, &from, &to, lksi_layout_nbytes(&from.layout, tensor));
+    if (lksi_device_has_memory(device)) return reorder_through(device, tensor, &from, &to);
+    return reorder(device, tensor, &from, &to);
 }
 
 static lks_status check_index(const lks_store *store, int index) {
@@ -207,7 +250,7 @@ lks_status lks_store_read(const lks_store *store, int index, void *values) {
         return lksi_error(LKS_ERR_TORN, "the parameters are torn: their update began and did not finish; the last "
                                         "checkpoint counts");
     const lksi_slot *slot = &store->slots[index];
-    LKS_TRY(reorder(store, slot, stored(store->values, slot), slot->layout, values, (lksi_layout){0}));
+    LKS_TRY(move(store, slot, store_place(store->values, slot), host_place(values, (lksi_layout){0})));
     /* Asked last: an update that began meanwhile is seen too. */
     return store->memory.check_readable != NULL ? store->memory.check_readable(store->memory.context) : LKS_OK;
 }
@@ -215,13 +258,13 @@ lks_status lks_store_read(const lks_store *store, int index, void *values) {
 lks_status lks_store_write(lks_store *store, int index, const void *values) {
     LKS_TRY(check_index(store, index));
     const lksi_slot *slot = &store->slots[index];
-    return reorder(store, slot, values, (lksi_layout){0}, stored(store->values, slot), slot->layout);
+    return move(store, slot, host_place(values, (lksi_layout){0}), store_place(store->values, slot));
 }
 
 lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient) {
     LKS_TRY(check_index(store, index));
     const lksi_slot *slot = &store->slots[index];
-    return reorder(store, slot, stored(store->gradients, slot), slot->layout, gradient, (lksi_layout){0});
+    return move(store, slot, store_place(store->gradients, slot), host_place(gradient, (lksi_layout){0}));
 }
 
 void *lks_store_gradient(lks_store *store, int index, size_t *count) {
@@ -239,11 +282,13 @@ void lksi_store_place(const lks_store *store, int index, size_t *offset, size_t 
 }
 
 lks_status lksi_store_unpack(const lks_store *store, int index, const void *stored_values, void *values) {
-    return reorder(store, &store->slots[index], stored_values, store->slots[index].layout, values, (lksi_layout){0});
+    const lksi_slot *slot = &store->slots[index];
+    return move(store, slot, host_place(stored_values, slot->layout), host_place(values, (lksi_layout){0}));
 }
 
 lks_status lksi_store_pack(const lks_store *store, int index, const void *values, void *stored_values) {
-    return reorder(store, &store->slots[index], values, (lksi_layout){0}, stored_values, store->slots[index].layout);
+    const lksi_slot *slot = &store->slots[index];
+    return move(store, slot, host_place(values, (lksi_layout){0}), host_place(stored_values, slot->layout));
 }
 
 /* --- views --- */
