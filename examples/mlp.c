@@ -91,7 +91,7 @@ static int mlp(int argc, char **argv) {
 
     lks_dataset *all = NULL;
     lks_device *device = NULL;
-    lks_status status = trainer_device_create(&device, &flags.shared);
+    lks_status status = trainer_device_create(&device, &flags.shared, group);
     if (status == LKS_OK)
         status = lks_dataset_classification(&all, &(lks_classification_options){.n_samples = flags.n_samples,
                                                                                 .n_features = flags.n_features,

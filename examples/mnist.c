@@ -57,7 +57,7 @@ static int mnist(int argc, char **argv) {
     lks_dataset *train_set = NULL, *test_set = NULL;
     lks_device *device = NULL;
     lks_status status = trainer_data(&flags, group, names[set], directory, sizeof directory);
-    if (status == LKS_OK) status = trainer_device_create(&device, &flags);
+    if (status == LKS_OK) status = trainer_device_create(&device, &flags, group);
     if (status == LKS_OK) status = lks_dataset_mnist(&train_set, directory, 1);
     if (status == LKS_OK) status = lks_dataset_mnist(&test_set, directory, 0);
     if (status == LKS_OK) status = normalize(train_set, test_set);

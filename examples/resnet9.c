@@ -113,7 +113,7 @@ static int resnet9_main(int argc, char **argv) {
     sets data = {NULL, NULL};
     lks_device *device = NULL;
     lks_status status = trainer_data(&flags, group, "cifar-10", directory, sizeof directory);
-    if (status == LKS_OK) status = trainer_device_create(&device, &flags);
+    if (status == LKS_OK) status = trainer_device_create(&device, &flags, group);
     if (status == LKS_OK) status = read_sets(directory, &data);
     exit_code = trainer_all_ok(group, status) ? train(&flags, recipe, group, device, &data) : 1;
     lks_dataset_destroy(data.test);

@@ -99,11 +99,12 @@ int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **ar
     return 1;
 }
 
-lks_status trainer_device_create(lks_device **device, const trainer_flags *flags) {
+lks_status trainer_device_create(lks_device **device, const trainer_flags *flags, const lks_group *group) {
     return lks_device_create(device,
                              &(lks_device_options){.name = flags->device,
                                                    .precision = flags->precision == TRAINER_BF16 ? LKS_BF16 : LKS_F32,
-                                                   .num_threads = (int)flags->num_threads});
+                                                   .num_threads = (int)flags->num_threads,
+                                                   .group = group});
 }
 
 lks_status trainer_data(const trainer_flags *flags, lks_group *group, const char *name, char *directory,

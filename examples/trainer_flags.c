@@ -274,7 +274,7 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
            "  --grains G         cut each step into G shards, a power of two: the same bits on every number of ranks\n"
            "                     that divides it ($LOCKSTEP_GRAINS, or none)\n"
-           "  --device NAME      cpu, reference\n"
+           "  --device NAME      cpu, cuda (this rank's GPU), cuda:N (GPU N), reference\n"
            "  --precision NAME   f32, bf16 (products of operands rounded to bf16; cpu: with AVX512-BF16 or AMX)\n"
            "  --num-threads N    threads of one rank's kernels (1)\n"
            "  --transport NAME   auto, thread, shm, tcp, mpi\n"

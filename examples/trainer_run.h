@@ -54,7 +54,7 @@ int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **ar
 lks_status trainer_data(const trainer_flags *flags, lks_group *group, const char *name, char *directory, size_t nbytes);
 
 /* The device that the command line asks for. */
-lks_status trainer_device_create(lks_device **device, const trainer_flags *flags);
+lks_status trainer_device_create(lks_device **device, const trainer_flags *flags, const lks_group *group);
 
 /* Whether `status` is LKS_OK on all ranks. Where it is not, the lowest rank that failed prints its error. Collective.
  */

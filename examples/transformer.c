@@ -70,7 +70,7 @@ static int run(const model_flags *flags, lks_group *group) {
     lks_device *device = NULL;
     trainer_text text = {0};
     lks_status status = trainer_data(&flags->shared, group, "ptb", directory, sizeof directory);
-    if (status == LKS_OK) status = trainer_device_create(&device, &flags->shared);
+    if (status == LKS_OK) status = trainer_device_create(&device, &flags->shared, group);
     if (status == LKS_OK)
         status =
             trainer_text_create(&text, directory, (lks_text_level)flags->level, flags->context, &flags->shared, group);

@@ -42,6 +42,8 @@ typedef struct lksi_cuda {
     char *stages[LKSI_CUDA_STAGES];
     cudaEvent_t is_free[LKSI_CUDA_STAGES];
     int next_stage;
+    cudaStream_t beside; /* for what goes on at the same time as the kernels */
+    cudaEvent_t forked, joined;
     char *landing; /* pinned, LKSI_CUDA_STAGE_NBYTES: what copy_out goes through */
 } lksi_cuda;
 
@@ -95,7 +97,7 @@ lksi_cuda_lower lksi_cuda_lower_recurrent; /* LSTM, RNN, their gradients */
 /* --- updates (update.cu): as lksi_device_memory has them --- */
 lks_status lksi_cuda_add(const lks_device *device, float *sum, const float *earlier, const float *later, size_t count);
 lks_status lksi_cuda_figures(const lks_device *device, lksi_figures *figures, const lksi_figures *given,
-                             const float *loss, const float *hits, bool is_more);
+                             const float *loss, const float *hits);
 lks_status lksi_cuda_conclude(const lks_device *device, const lksi_flat_step *step);
 lks_status lksi_cuda_update(const lks_device *device, const lksi_flat_result *result, const lksi_update *update,
                             size_t count, float *parameters, const float *gradient, float *const *state);

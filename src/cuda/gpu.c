@@ -84,6 +84,9 @@ void lksi_cuda_versions(char *text, size_t nbytes) {
 static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice"));
     LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream"));
+    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking), "a stream"));
+    LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming), "an event"));
+    LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->joined, cudaEventDisableTiming), "an event"));
     LKS_TRY(lksi_cuda_check_blas(cublasLtCreate(&cuda->blas), "cublasLtCreate"));
     LKS_TRY(lksi_cuda_check_dnn(cudnnCreate(&cuda->dnn), "cudnnCreate"));
     LKS_TRY(lksi_cuda_check_dnn(cudnnSetStream(cuda->dnn, cuda->stream), "cudnnSetStream"));
@@ -113,6 +116,9 @@ void lksi_cuda_destroy(void *state) {
     if (cuda->workspace != NULL) (void)cudaFree(cuda->workspace);
     if (cuda->dnn != NULL) (void)cudnnDestroy(cuda->dnn);
     if (cuda->blas != NULL) (void)cublasLtDestroy(cuda->blas);
+    if (cuda->forked != NULL) (void)cudaEventDestroy(cuda->forked);
+    if (cuda->joined != NULL) (void)cudaEventDestroy(cuda->joined);
+    if (cuda->beside != NULL) (void)cudaStreamDestroy(cuda->beside);
     if (cuda->stream != NULL) (void)cudaStreamDestroy(cuda->stream);
     lksi_free(cuda);
 }

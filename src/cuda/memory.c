@@ -80,6 +80,19 @@ static lks_status wait_until_done(const lks_device *device) {
 
 static void *stream(const lks_device *device) { return lksi_cuda_of(device)->stream; }
 
+static lks_status fork_stream(const lks_device *device, void **beside) {
+    lksi_cuda *cuda = enter(device);
+    *beside = cuda->beside;
+    LKS_TRY(lksi_cuda_check(cudaEventRecord(cuda->forked, cuda->stream), "an event"));
+    return lksi_cuda_check(cudaStreamWaitEvent(cuda->beside, cuda->forked, 0), "a wait for an event");
+}
+
+static lks_status join_stream(const lks_device *device) {
+    lksi_cuda *cuda = enter(device);
+    LKS_TRY(lksi_cuda_check(cudaEventRecord(cuda->joined, cuda->beside), "an event"));
+    return lksi_cuda_check(cudaStreamWaitEvent(cuda->stream, cuda->joined, 0), "a wait for an event");
+}
+
 /* --- what kernels find wrong --- */
 
 static lks_status refuse(const lksi_cuda_fault_word *word) {
@@ -141,6 +154,8 @@ const lksi_device_memory lksi_cuda_memory = {
     .zero = zero,
     .wait = wait_until_done,
     .stream = stream,
+    .fork = fork_stream,
+    .join = join_stream,
     .record = record,
     .end_record = end_record,
     .replay = replay,

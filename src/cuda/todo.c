@@ -25,9 +25,8 @@ __attribute__((weak)) lks_status lksi_cuda_add(const lks_device *device, float *
     return lksi_error(LKS_ERR_UNSUPPORTED, "cuda: updates are not written yet");
 }
 __attribute__((weak)) lks_status lksi_cuda_figures(const lks_device *device, lksi_figures *figures,
-                                                   const lksi_figures *given, const float *loss, const float *hits,
-                                                   bool is_more) {
-    (void)device, (void)figures, (void)given, (void)loss, (void)hits, (void)is_more;
+                                                   const lksi_figures *given, const float *loss, const float *hits) {
+    (void)device, (void)figures, (void)given, (void)loss, (void)hits;
     return lksi_error(LKS_ERR_UNSUPPORTED, "cuda: updates are not written yet");
 }
 __attribute__((weak)) lks_status lksi_cuda_conclude(const lks_device *device, const lksi_flat_step *step) {

@@ -92,6 +92,7 @@ lks_status lksi_cuda_device_create(lks_device **device, const lks_device_options
     created->float_type = LKS_F32;
     created->product_type = options->precision;
     created->num_threads = 1;
+    created->gpu_index = wanted.index;
     lks_status status = module->create(&wanted, &created->state);
     if (status == LKS_OK)
         *device = created;

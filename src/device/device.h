@@ -48,6 +48,8 @@ struct lksi_kernel {
  */
 typedef struct lksi_figures {
     double n_samples, loss, n_correct, stop;
+    double n_expected; /* of all ranks together; below 0: any number. Not a sum */
+    double check;      /* what all ranks have to have the same. Not a sum */
 } lksi_figures;
 
 /* What a step over the flat arrays came to. */
@@ -55,7 +57,8 @@ typedef struct lksi_flat_result {
     lksi_figures sums;
     double mean_scale, scale; /* 1 / n_samples; the same times what clips */
     double grad_norm;         /* of the mean gradient; 0 where nothing is clipped */
-    int64_t is_refused;       /* no sample, a loss or a norm that is not finite: nothing is updated */
+    int64_t is_refused;       /* no sample, or not as many as a rank expects; checks that differ; a loss or a norm that
+                               * is not finite: nothing is updated */
 } lksi_flat_result;
 
 /* What ends the reduction of a step by a device with memory of its own. Pointers are into that. */
@@ -84,6 +87,10 @@ typedef struct lksi_device_memory {
     lks_status (*wait)(const lks_device *device); /* until all is done */
     /* The stream that work is put on, a cudaStream_t, for collectives between kernels. */
     void *(*stream)(const lks_device *device);
+    /* What is put on *beside, another stream, from now on comes after all that was asked for so far; what is asked for
+     * after `join`, after all that was put there. */
+    lks_status (*fork)(const lks_device *device, void **beside);
+    lks_status (*join)(const lks_device *device);
     /* Between these two, work is written down instead of done; `recording` can then be run any number of times. */
     lks_status (*record)(const lks_device *device);
     lks_status (*end_record)(const lks_device *device, void **recording);
@@ -91,10 +98,9 @@ typedef struct lksi_device_memory {
     void (*free_recording)(const lks_device *device, void *recording); /* accepts NULL */
     /* sum[i] = earlier[i] + later[i], f32; `sum` may be either */
     lks_status (*add)(const lks_device *device, float *sum, const float *earlier, const float *later, size_t count);
-    /* figures = {n_samples, loss * n_samples, hits, stop} of one run, added to what is there where `is_more`; `loss`
-     * and `hits` are f32 scalars, `hits` may be NULL. */
+    /* figures = given, with loss * n_samples and hits; both are f32 scalars, `hits` may be NULL (0). */
     lks_status (*figures)(const lks_device *device, lksi_figures *figures, const lksi_figures *given, const float *loss,
-                          const float *hits, bool is_more);
+                          const float *hits);
     lks_status (*conclude)(const lks_device *device, const lksi_flat_step *step);
     /* Of `count` elements of the flat arrays, by the rule of `update`, whose gradient_scale does not count: `result`
      * has the scale, which for rule RUNNING is its mean_scale. Nothing where result->is_refused. */
@@ -127,7 +133,8 @@ struct lks_device {
     lks_type float_type;   /* of all floating values in memory */
     lks_type product_type; /* what products round their operands to: bf16, or float_type, which changes nothing */
     int num_threads;
-    void *state; /* the device's own */
+    int gpu_index; /* as the CUDA runtime counts */
+    void *state;   /* the device's own */
 };
 
 /* lks_device_create, but check_bf16 is not asked: the kernels of precision bf16, for tests on any machine. */

@@ -45,6 +45,13 @@ static void combine(const lks_distributed_optimizer *optimizer, void *out, const
     lksi_reduce_many(out, (const void *[]){earlier, later}, NULL, 2, count, type_of(optimizer), LKS_SUM);
 }
 
+/* The same in a GPU's memory. */
+static lks_status combine_flat(const lks_distributed_optimizer *optimizer, void *out, const void *earlier,
+                               const void *later, size_t count) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    return device->ops->memory->add(device, out, earlier, later, count);
+}
+
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
     sums->n_samples += mine->n_samples;
     sums->loss += mine->loss;
@@ -77,6 +84,26 @@ static void carry_gradients(lks_distributed_optimizer *optimizer, int level, boo
     }
 }
 
+/* The pass's gradients are used up on the way. */
+static lks_status carry_flat(lks_distributed_optimizer *optimizer, int level, bool is_empty) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    size_t count = lksi_store_padded_count(optimizer->store), nbytes = count * sizeof(float);
+    void *gradients = lksi_store_gradients(optimizer->store), *end = optimizer->partials[level].gradients;
+    if (is_empty) LKS_TRY(lksi_device_zero(device, gradients, nbytes));
+    if (level == 0) return lksi_device_copy(device, end, gradients, nbytes);
+    for (int i = 0; i < level; i++)
+        LKS_TRY(combine_flat(optimizer, i + 1 < level ? gradients : end, optimizer->partials[i].gradients, gradients,
+                             count));
+    return LKS_OK;
+}
+
+static lks_status alloc_partial(lks_distributed_optimizer *optimizer, lksi_partial *partial) {
+    if (partial->gradients != NULL) return LKS_OK;
+    return lksi_device_alloc(lksi_store_device(optimizer->store),
+                             lksi_store_padded_count(optimizer->store) * lks_type_nbytes(type_of(optimizer)),
+                             &partial->gradients);
+}
+
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     if (optimizer->n_told > 0)
         return lksi_group_fail(optimizer->group, lksi_error(LKS_ERR_STATE,
@@ -88,11 +115,10 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
     if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     int level = first_free_level(optimizer);
     lksi_partial *partial = &optimizer->partials[level];
-    if (partial->gradients == NULL)
-        partial->gradients =
-            lksi_alloc_array(lksi_store_padded_count(optimizer->store), lks_type_nbytes(type_of(optimizer)));
-    if (partial->gradients == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
-    carry_gradients(optimizer, level, !(mine->n_samples > 0));
+    good = alloc_partial(optimizer, partial);
+    if (good == LKS_OK && optimizer->flat != NULL) good = carry_flat(optimizer, level, !(mine->n_samples > 0));
+    if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
+    if (optimizer->flat == NULL) carry_gradients(optimizer, level, !(mine->n_samples > 0));
     partial->sums = *mine;
     for (int i = 0; i < level; i++) lksi_sums_add(&partial->sums, &optimizer->partials[i].sums);
     optimizer->n_pending++;
@@ -104,16 +130,26 @@ void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums
         if (holds(optimizer, level)) lksi_sums_add(sums, &optimizer->partials[level].sums);
 }
 
-void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count) {
+static lks_status add_flat(lks_distributed_optimizer *optimizer, size_t begin, size_t count) {
+    float *sum = (float *)lksi_store_gradients(optimizer->store) + begin;
+    for (int level = 0; optimizer->n_pending >> level > 0; level++)
+        if (holds(optimizer, level))
+            LKS_TRY(combine_flat(optimizer, sum, partial_at(optimizer, level, begin), sum, count));
+    return LKS_OK;
+}
+
+lks_status lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count) {
     char *gradients = lksi_store_gradients(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(type_of(optimizer)), step = block_of(optimizer), end = begin + count;
-    if (optimizer->n_pending == 0) return;
+    if (optimizer->n_pending == 0) return LKS_OK;
+    if (optimizer->flat != NULL) return add_flat(optimizer, begin, count);
     for (; begin < end; begin += step) {
         char *sum = gradients + begin * nbytes_each;
         if (end - begin < step) step = end - begin;
         for (int level = 0; optimizer->n_pending >> level > 0; level++)
             if (holds(optimizer, level)) combine(optimizer, sum, partial_at(optimizer, level, begin), sum, step);
     }
+    return LKS_OK;
 }
 
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer) {
@@ -127,5 +163,6 @@ size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer) {
 void lksi_pending_clear(lks_distributed_optimizer *optimizer) { optimizer->n_pending = 0; }
 
 void lksi_pending_destroy(lks_distributed_optimizer *optimizer) {
-    for (int level = 0; level < LKSI_MAX_PARTIALS; level++) lksi_free(optimizer->partials[level].gradients);
+    for (int level = 0; level < LKSI_MAX_PARTIALS; level++)
+        lksi_device_free(lksi_store_device(optimizer->store), optimizer->partials[level].gradients);
 }

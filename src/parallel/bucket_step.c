@@ -46,7 +46,7 @@ static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket
     size_t end = bucket->end < padded_count ? bucket->end : padded_count; /* behind it there is nothing to add */
     lks_type type = lksi_store_device(optimizer->store)->float_type;
     void *flat = lksi_store_gradients(optimizer->store), *gradients = element(optimizer, flat, bucket->begin);
-    if (bucket->begin < end) lksi_pending_add(optimizer, bucket->begin, end - bucket->begin);
+    if (bucket->begin < end) LKS_TRY(lksi_pending_add(optimizer, bucket->begin, end - bucket->begin));
     if (is_sharded(optimizer))
         return lks_reduce_scatter(optimizer->group, gradients, element(optimizer, flat, bucket->mine_begin),
                                   bucket->mine_end - bucket->mine_begin, type, LKS_SUM, NULL);

@@ -8,6 +8,9 @@ enum { FIRST_NBYTES = 1 << 20 };
  * canonical one: a measured size would change the bits of a run that is repeated. */
 enum { FIXED_NBYTES = 1 << 20 };
 
+/* Of GPUs: large enough for their links' speed, small enough that several are under way in a backward pass. */
+enum { GPU_NBYTES = 8 << 20 };
+
 /* What a bucket's size is a multiple of: so that no block of the norm lies in two, and all parts of one are equal. */
 static size_t unit_of(lks_strategy strategy, int size) {
     return strategy == LKS_STRATEGY_SHARDED ? (size_t)LKSI_NORM_BLOCK * (size_t)size : LKSI_NORM_BLOCK;
@@ -46,7 +49,8 @@ static lks_status choose_nbytes(const lks_distributed_optimizer *optimizer, cons
                                 size_t *nbytes) {
     char obstacle[160];
     LKS_TRY(lksi_group_order_obstacle(optimizer->group, obstacle, sizeof obstacle));
-    *nbytes = FIXED_NBYTES;
+    *nbytes = lksi_store_is_flat(optimizer->store) ? GPU_NBYTES : FIXED_NBYTES;
+    if (lksi_store_is_flat(optimizer->store)) return LKS_OK;
     if (compression->kind != LKS_COMPRESS_NONE || obstacle[0] != '\0') return LKS_OK;
     return lksi_bucket_nbytes_find(optimizer->group, nbytes);
 }

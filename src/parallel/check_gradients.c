@@ -30,15 +30,37 @@ static double first_bad_value(const void *values, size_t count, bool is_f64) {
     return 0;
 }
 
-lksi_bad_gradient lksi_find_bad_gradient(lks_store *store) {
+/* Where the host can read tensor `index`'s gradient: in place, or in `room`, for all elements of the largest. */
+static lks_status find_gradient(lks_store *store, int index, void *room, const void **gradient, size_t *count) {
+    *gradient = room;
+    if (room == NULL) {
+        *gradient = lks_store_gradient(store, index, count);
+        return LKS_OK;
+    }
+    *count = (size_t)lks_store_parameter(store, index).count;
+    return lks_store_read_gradient(store, index, room);
+}
+
+static lks_status find_bad(lks_store *store, void *room, lksi_bad_gradient *bad) {
     bool is_f64 = lksi_store_device(store)->float_type == LKS_F64;
+    *bad = lksi_no_bad_gradient;
     for (int i = 0; i < lks_store_n_tensors(store); i++) {
         size_t count;
-        const void *gradient = lks_store_gradient(store, i, &count);
+        const void *gradient;
+        LKS_TRY(find_gradient(store, i, room, &gradient, &count));
         if (is_f64 ? f64_are_finite(gradient, count) : f32_are_finite(gradient, count)) continue;
-        return (lksi_bad_gradient){i, first_bad_value(gradient, count, is_f64)};
+        *bad = (lksi_bad_gradient){i, first_bad_value(gradient, count, is_f64)};
+        return LKS_OK;
     }
-    return lksi_no_bad_gradient;
+    return LKS_OK;
+}
+
+lks_status lksi_find_bad_gradient(lks_store *store, lksi_bad_gradient *bad) {
+    if (!lksi_store_is_flat(store)) return find_bad(store, NULL, bad);
+    void *room = lksi_alloc_array(lksi_store_padded_count(store), sizeof(float));
+    lks_status status = room != NULL ? find_bad(store, room, bad) : LKS_ERR_MEMORY;
+    lksi_free(room);
+    return status;
 }
 
 static lks_status exchange(lks_group *group, const lks_store *store, int64_t step, const lksi_bad_gradient *mine,
@@ -62,6 +84,8 @@ lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int
 }
 
 lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step) {
-    lksi_bad_gradient mine = lksi_find_bad_gradient(store);
+    lksi_bad_gradient mine;
+    lks_status status = lksi_find_bad_gradient(store, &mine);
+    if (status != LKS_OK) return lksi_group_fail(group, status);
     return lksi_agree_on_gradients(group, store, step, &mine);
 }

@@ -14,7 +14,7 @@ static size_t n_blocks_of(const lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lksi_clip_prepare(lks_distributed_optimizer *optimizer) {
-    if (!(optimizer->rule.clip_norm > 0)) return LKS_OK;
+    if (!(optimizer->rule.clip_norm > 0) || lksi_store_is_flat(optimizer->store)) return LKS_OK;
     size_t n_blocks = n_blocks_of(optimizer);
     if (lksi_store_replica(optimizer->store) != NULL) {
         void *shared;

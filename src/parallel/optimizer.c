@@ -8,8 +8,8 @@ static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
     lksi_update update = lksi_optimizer_update(&optimizer->rule, 1, 1);
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     for (int i = 0; i < lksi_update_state_count(&update); i++) {
-        optimizer->state[i] = lksi_alloc_array(optimizer->state_count, nbytes_each);
-        if (optimizer->state[i] == NULL) return LKS_ERR_MEMORY;
+        LKS_TRY(lksi_device_alloc(lksi_store_device(optimizer->store), optimizer->state_count * nbytes_each,
+                                  &optimizer->state[i]));
     }
     size_t size = (size_t)lks_group_size(optimizer->group);
     optimizer->sums = lksi_alloc_array(size, sizeof *optimizer->sums);
@@ -51,7 +51,7 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
     LKS_TRY(create_compressor(optimizer));
-    if (optimizer->strategy != LKS_STRATEGY_SHARED)
+    if (optimizer->strategy != LKS_STRATEGY_SHARED && !lksi_store_is_flat(optimizer->store))
         LKS_TRY(lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer));
     return find_gradients(optimizer);
 }
@@ -99,6 +99,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
         status = lksi_exchange(group, "distributed_optimizer_create (rule, parameters of the model)",
                                fingerprint_of(created), NULL, 0, NULL);
     if (status == LKS_OK) status = lksi_clip_prepare(created);
+    if (status == LKS_OK) status = lksi_flat_create(created);
     if (status != LKS_OK) {
         lks_distributed_optimizer_destroy(created);
         return status;
@@ -110,7 +111,8 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
 void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     if (optimizer == NULL) return;
     lksi_overlap_stop(optimizer);
-    for (int i = 0; i < 2; i++) lksi_free(optimizer->state[i]);
+    lksi_flat_destroy(optimizer);
+    for (int i = 0; i < 2; i++) lksi_device_free(lksi_store_device(optimizer->store), optimizer->state[i]);
     lksi_free(optimizer->gradients);
     lksi_free(optimizer->inputs);
     lksi_free(optimizer->counts);
@@ -211,10 +213,10 @@ uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer) {
     return lksi_hash64(hash, &optimizer->rule.lr, sizeof optimizer->rule.lr);
 }
 
-static void clear_gradients(const lks_distributed_optimizer *optimizer) {
-    memset(lksi_store_gradients(optimizer->store), 0,
-           lksi_store_padded_count(optimizer->store) *
-               lks_type_nbytes(lksi_store_device(optimizer->store)->float_type));
+static lks_status clear_gradients(const lks_distributed_optimizer *optimizer) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    return lksi_device_zero(device, lksi_store_gradients(optimizer->store),
+                            lksi_store_padded_count(optimizer->store) * lks_type_nbytes(device->float_type));
 }
 
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
@@ -234,10 +236,13 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
                                           "a step without samples on rank %d, whose backward pass has "
                                           "sent gradients already",
                                           lks_group_rank(optimizer->group)));
-    if (!(mine->n_samples > 0)) clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
+    if (!(mine->n_samples > 0))
+        good = clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
+    if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     lksi_pending_sums(optimizer, &own);
-    lks_status status = optimizer->strategy == LKS_STRATEGY_SHARED ? lksi_step_shared_replica(optimizer, &own, &sums)
-                                                                   : lksi_step_buckets(optimizer, &own, &sums);
+    lks_status status = optimizer->flat != NULL                      ? lksi_step_flat(optimizer, &own, &sums)
+                        : optimizer->strategy == LKS_STRATEGY_SHARED ? lksi_step_shared_replica(optimizer, &own, &sums)
+                                                                     : lksi_step_buckets(optimizer, &own, &sums);
     lksi_pending_clear(optimizer);
     optimizer->n_expected = -1;
     if (status == LKS_OK && all != NULL) *all = sums;

@@ -24,7 +24,7 @@ static lks_status on_gradient(void *context, int index) {
                        "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
                        "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
                        lks_group_rank(optimizer->group)));
-    lksi_group_lend(optimizer->group, true);
+    if (optimizer->flat == NULL) lksi_group_lend(optimizer->group, true);
     optimizer->is_told[index] = true;
     optimizer->n_told++;
     lksi_store_place(optimizer->store, index, &offset, &count);
@@ -32,6 +32,7 @@ static lks_status on_gradient(void *context, int index) {
         if (offset < optimizer->buckets[i].end && offset + count > optimizer->buckets[i].begin &&
             --optimizer->buckets[i].n_open == 0)
             optimizer->buckets[i].final_ns = lksi_now_ns();
+    if (optimizer->flat != NULL) return lksi_flat_tell_final(optimizer);
     allow_final(optimizer);
     return LKS_OK;
 }
@@ -55,7 +56,7 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
     if (optimizer->strategy == LKS_STRATEGY_SHARED || lks_group_size(optimizer->group) == 1) return LKS_OK;
     lks_status status = prepare(optimizer);
-    if (status == LKS_OK) status = lksi_progress_start(optimizer->progress);
+    if (status == LKS_OK && optimizer->flat == NULL) status = lksi_progress_start(optimizer->progress);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     lks_on_gradient(program, on_gradient, optimizer);
     return LKS_OK;
@@ -70,7 +71,7 @@ void lksi_overlap_reset(lks_distributed_optimizer *optimizer) {
     for (int index = 0; index < lks_store_n_tensors(optimizer->store); index++) optimizer->is_told[index] = false;
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].n_open = optimizer->buckets[i].n_tensors;
     optimizer->n_told = 0;
-    lksi_group_lend(optimizer->group, false);
+    if (optimizer->flat == NULL) lksi_group_lend(optimizer->group, false);
 }
 
 void lksi_overlap_stop(lks_distributed_optimizer *optimizer) {

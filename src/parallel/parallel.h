@@ -16,7 +16,8 @@ lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, si
 /* Whether this rank keeps any of these elements. */
 bool lksi_state_is_mine(const lks_distributed_optimizer *optimizer, size_t begin, size_t count);
 /* The reverse, with the same values on all ranks: each keeps what is its own. Not collective. */
-void lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, const void *values);
+lks_status lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count,
+                          const void *values);
 
 /* Whether all ranks share one copy of the parameters, which then one of them writes. */
 bool lksi_store_is_shared(const lks_store *store);
@@ -29,7 +30,7 @@ typedef struct lksi_bad_gradient {
     double value;
 } lksi_bad_gradient;
 static const lksi_bad_gradient lksi_no_bad_gradient = {-1, 0};
-lksi_bad_gradient lksi_find_bad_gradient(lks_store *store);
+lks_status lksi_find_bad_gradient(lks_store *store, lksi_bad_gradient *bad);
 /* The rest of lks_check_gradients, for a step in several passes: `mine` is what this rank found in any of them. */
 lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int64_t step,
                                    const lksi_bad_gradient *mine);
@@ -37,6 +38,24 @@ lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int
 void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples);
 /* Forgets what was accumulated: after a step, or in place of one. */
 void lksi_pending_clear(lks_distributed_optimizer *optimizer);
+
+/* --- a store in a GPU's memory: a step in parts, for whoever records it ---
+ *
+ * lks_distributed_optimizer_step is all of them. None but `finish` waits for the GPU; `count` and `put` put work on its
+ * stream, and that alone: between a `send` and a `finish`, they may be recorded and replayed. */
+
+bool lksi_store_is_flat(const lks_store *store);
+/* Whether the group's collectives can be recorded. */
+bool lksi_flat_can_record(const lks_distributed_optimizer *optimizer);
+/* What the step reads of the host; of `mine`, loss and hits are what `count` finds. */
+lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
+/* This rank's figures by its loss and hits, f32 scalars in the GPU's memory; `hits` may be NULL. */
+lks_status lksi_flat_count(lks_distributed_optimizer *optimizer, const void *loss, const void *hits);
+/* The rest: gradients and figures of all ranks, the update. */
+lks_status lksi_flat_put(lks_distributed_optimizer *optimizer);
+/* Waits, and says what the step came to. Errors: those of lks_distributed_optimizer_step; LKS_ERR_NUMERIC, on all
+ * ranks, where a loss is not finite. */
+lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 
 /* Steps taken. */
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);

@@ -9,6 +9,8 @@
 #include "parallel/parallel.h"
 #include "parallel/progress.h"
 
+#include <lockstep/gpu.h>
+
 #include <stdatomic.h>
 
 /* A store that lks_distributed_store_create made: its memory, and how its ranks share the work. It is the context of
@@ -18,6 +20,7 @@ typedef struct lksi_replica {
     lks_strategy strategy; /* never LKS_STRATEGY_AUTO */
     size_t bucket_nbytes;  /* as asked for; 0: the optimizer chooses */
     lks_compression compression;
+    const lks_device *device;
     size_t nbytes_each; /* of one element */
     bool is_symmetric;  /* peers can address the gradients, and what else they read of each other */
     void *values, *gradients;
@@ -88,12 +91,21 @@ struct lks_distributed_optimizer {
     size_t n_told;               /* how many they are; above 0: the step's collectives may be under way */
     bool is_put_aside;           /* lks_distributed_optimizer_no_sync */
     int64_t step_ended_ns;       /* when the last step of buckets did */
+    struct lksi_flat *flat;      /* where the store is in a GPU's memory, else NULL */
 };
+typedef struct lksi_flat lksi_flat;
 
 /* One step's strategies: sums over ranks of gradients, then the update of this rank's parts. */
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all);
 lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
+/* Of a store in a GPU's memory (flat_step.c): the parts of parallel.h, one after the other. */
+lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
+/* Does nothing for other stores. Collective. */
+lks_status lksi_flat_create(lks_distributed_optimizer *optimizer);
+void lksi_flat_destroy(lks_distributed_optimizer *optimizer);
+/* Gradients of a bucket have become final: the sums of those that are ready begin. */
+lks_status lksi_flat_tell_final(lks_distributed_optimizer *optimizer);
 /* What runs on the progress thread: item `item` of a step of buckets. `context` is the optimizer. */
 lks_status lksi_step_run_item(void *context, size_t item);
 /* Updates elements [begin, begin + count) of the flat arrays, all of them within this rank's part of `bucket`, by
@@ -115,7 +127,7 @@ void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
 /* Adds what was accumulated to this rank's sums, and to elements [begin, begin + count) of its gradients: each element
  * once, before the step is over, which then clears it. */
 void lksi_pending_sums(lks_distributed_optimizer *optimizer, lks_step_sums *sums);
-void lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
+lks_status lksi_pending_add(lks_distributed_optimizer *optimizer, size_t begin, size_t count);
 /* Bytes that it takes on this rank. */
 size_t lksi_pending_nbytes(const lks_distributed_optimizer *optimizer);
 void lksi_pending_destroy(lks_distributed_optimizer *optimizer);

@@ -11,8 +11,7 @@ static size_t padded_nbytes(const lksi_replica *replica, size_t nbytes) {
 static lks_status alloc_array(lksi_replica *replica, size_t nbytes, bool is_read_by_peers, void **data) {
     size_t padded = padded_nbytes(replica, nbytes);
     if (is_read_by_peers && replica->is_symmetric) return lks_symmetric_alloc(replica->group, padded, data);
-    *data = lksi_alloc(padded);
-    return *data != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    return lksi_device_alloc(replica->device, padded, data);
 }
 
 static lks_status alloc_values(void *context, size_t nbytes, void **data) {
@@ -38,11 +37,11 @@ static void destroy_replica(lksi_replica *replica) {
     if (replica->is_symmetric)
         lks_symmetric_free(replica->group, replica->gradients);
     else
-        lksi_free(replica->gradients);
+        lksi_device_free(replica->device, replica->gradients);
     if (are_values_mapped)
         lks_symmetric_free(replica->group, replica->values);
     else
-        lksi_free(replica->values);
+        lksi_device_free(replica->device, replica->values);
     lks_symmetric_free(replica->group, replica->update_counts);
     lksi_free(replica);
 }
@@ -82,6 +81,8 @@ size_t lksi_store_bucket_nbytes(const lks_store *store) {
     return home_of(store) != NULL ? home_of(store)->bucket_nbytes : 0;
 }
 
+bool lksi_store_is_flat(const lks_store *store) { return lksi_device_has_memory(lksi_store_device(store)); }
+
 bool lksi_store_is_shared(const lks_store *store) { return lksi_store_replica(store) != NULL; }
 
 lks_compression lksi_store_compression(const lks_store *store) {
@@ -90,13 +91,21 @@ lks_compression lksi_store_compression(const lks_store *store) {
 
 /* The same on all ranks. */
 static lks_status choose_strategy(const lks_group *group, const lks_distributed_options *options,
-                                  lks_strategy *strategy) {
+                                  const lks_device *device, lks_strategy *strategy) {
     lks_strategy wanted = options->strategy;
-    bool is_compressed = options->compression.kind != LKS_COMPRESS_NONE;
+    bool is_compressed = options->compression.kind != LKS_COMPRESS_NONE, is_flat = lksi_device_has_memory(device);
+    if (is_flat && wanted == LKS_STRATEGY_SHARED)
+        return lksi_error(LKS_ERR_UNSUPPORTED,
+                          "strategy 'shared' needs ranks that share memory; those of device %s "
+                          "have a GPU's each",
+                          lks_device_name(device));
+    if (is_flat && is_compressed)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "gradients in the memory of device %s are not compressed",
+                          lks_device_name(device));
     if (is_compressed && (wanted == LKS_STRATEGY_SHARED || wanted == LKS_STRATEGY_SHARDED))
         return lksi_error(LKS_ERR_UNSUPPORTED, "only bucketed gradients are compressed; strategy '%s' was asked for",
                           wanted == LKS_STRATEGY_SHARED ? "shared" : "sharded");
-    bool can_share = lks_symmetric_supported(group) != 0;
+    bool can_share = lks_symmetric_supported(group) != 0 && !is_flat;
     if (wanted == LKS_STRATEGY_SHARED && !can_share)
         return lksi_error(LKS_ERR_UNSUPPORTED,
                           "strategy 'shared' needs ranks that share memory; the %d ranks of this group talk over %s",
@@ -108,9 +117,9 @@ static lks_status choose_strategy(const lks_group *group, const lks_distributed_
 }
 
 static lks_status create_replica(lksi_replica **replica, lks_group *group, const lks_distributed_options *options,
-                                 size_t nbytes_each) {
+                                 const lks_device *device) {
     lks_strategy strategy = LKS_STRATEGY_AUTO;
-    LKS_TRY(choose_strategy(group, options, &strategy));
+    LKS_TRY(choose_strategy(group, options, device, &strategy));
     lksi_replica *created = lksi_alloc(sizeof *created);
     if (created == NULL) {
         (void)lksi_group_fail(group, LKS_ERR_MEMORY); /* the others must not wait for this rank */
@@ -120,8 +129,9 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group, const
     created->strategy = strategy;
     created->bucket_nbytes = options->bucket_nbytes;
     created->compression = options->compression;
-    created->nbytes_each = nbytes_each;
-    created->is_symmetric = lks_symmetric_supported(group) != 0;
+    created->device = device;
+    created->nbytes_each = lks_type_nbytes(device->float_type);
+    created->is_symmetric = lks_symmetric_supported(group) != 0 && !lksi_device_has_memory(device);
     void *counts = NULL;
     lks_status status = LKS_OK;
     if (strategy == LKS_STRATEGY_SHARED)
@@ -141,15 +151,15 @@ static lks_status initialize(lks_group *group, lks_store *store, uint64_t seed) 
     return status == LKS_OK ? lks_broadcast_parameters(group, store) : lksi_group_fail(group, status);
 }
 
-/* f32 for a model that could not be built, whose error comes later. */
-static lks_type float_type_of(lks_node *loss) {
+/* Any, for a model that could not be built, whose error comes later. */
+static const lks_device *device_of(lks_node *loss) {
     lks_graph *graph = lks_node_graph(loss);
-    return graph != NULL ? lksi_graph_device(graph)->float_type : LKS_F32;
+    return graph != NULL ? lksi_graph_device(graph) : lks_device_default(NULL);
 }
 
 static lks_status create(lks_store **store, lks_group *group, lks_node *loss, const lks_distributed_options *options) {
     lksi_replica *replica = NULL;
-    LKS_TRY(create_replica(&replica, group, options, lks_type_nbytes(float_type_of(loss))));
+    LKS_TRY(create_replica(&replica, group, options, device_of(loss)));
     bool is_shared = replica->strategy == LKS_STRATEGY_SHARED;
     lks_status status = lksi_store_create_in(store, loss,
                                              &(lksi_store_memory){.alloc_values = alloc_values,
@@ -184,7 +194,7 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     if (options == NULL) options = &defaults;
     if (options->strategy < LKS_STRATEGY_AUTO || options->strategy > LKS_STRATEGY_SHARDED)
         return lksi_group_fail(group, lksi_error(LKS_ERR_ARGUMENT, "there is no strategy %d", (int)options->strategy));
-    lks_status status = lksi_compression_check(&options->compression, float_type_of(loss));
+    lks_status status = lksi_compression_check(&options->compression, device_of(loss)->float_type);
     if (status != LKS_OK) return lksi_group_fail(group, status);
     /* All ranks must mean the same model before one of them relies on it. */
     LKS_TRY(lksi_exchange(group,
@@ -196,8 +206,25 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     return LKS_OK;
 }
 
+/* By way of the hosts: once in a run. */
+static lks_status broadcast_flat(lks_group *group, lks_store *store) {
+    const lks_device *device = lksi_store_device(store);
+    size_t count = lksi_store_padded_count(store), nbytes = count * lks_type_nbytes(device->float_type);
+    void *values = lksi_alloc(nbytes);
+    lks_status status = values != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    if (status == LKS_OK) status = lksi_device_copy_out(device, values, lksi_store_values(store), nbytes);
+    if (status != LKS_OK)
+        (void)lksi_group_fail(group, status);
+    else
+        status = lks_broadcast(group, values, count, device->float_type, 0, NULL);
+    if (status == LKS_OK) status = lksi_device_copy_in(device, lksi_store_values(store), values, nbytes);
+    lksi_free(values);
+    return status;
+}
+
 lks_status lks_broadcast_parameters(lks_group *group, lks_store *store) {
     if (lksi_store_replica(store) != NULL) return lks_barrier(group, NULL);
+    if (lksi_store_is_flat(store)) return broadcast_flat(group, store);
     return lks_broadcast(group, lksi_store_values(store), lksi_store_padded_count(store),
                          lksi_store_device(store)->float_type, 0, NULL);
 }

@@ -1,8 +1,6 @@
 /* The optimizer's state as checkpoints see it: whole arrays, however they are divided among the ranks. */
 #include "parallel/parallel_internal.h"
 
-#include <string.h>
-
 int lksi_state_count(const lks_distributed_optimizer *optimizer) {
     lksi_update update = lksi_optimizer_update(&optimizer->rule, 1, 1);
     return lksi_update_state_count(&update);
@@ -33,7 +31,15 @@ static lks_status gather_parts(lks_distributed_optimizer *optimizer, int index, 
     }
     size_t mine = overlap(begin, count, bucket->mine_begin, bucket->mine_end, &from);
     const void *in = mine > 0 ? state_at(optimizer, index, bucket, from) : (const char *)optimizer->state[index];
-    return lks_gatherv(optimizer->group, in, out, counts, type, 0, NULL);
+    if (!lksi_store_is_flat(optimizer->store)) return lks_gatherv(optimizer->group, in, out, counts, type, 0, NULL);
+    void *copy = lksi_alloc_array(mine, sizeof(float));
+    lks_status status = copy != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    if (status == LKS_OK)
+        status = lksi_device_copy_out(lksi_store_device(optimizer->store), copy, in, mine * sizeof(float));
+    status = status == LKS_OK ? lks_gatherv(optimizer->group, copy, out, counts, type, 0, NULL)
+                              : lksi_group_fail(optimizer->group, status);
+    lksi_free(copy);
+    return status;
 }
 
 lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, void *out) {
@@ -46,7 +52,8 @@ lks_status lksi_state_gather(lks_distributed_optimizer *optimizer, int index, si
         if (optimizer->strategy != LKS_STRATEGY_BUCKETED)
             LKS_TRY(gather_parts(optimizer, index, bucket, from, n, to));
         else if (lks_group_rank(optimizer->group) == 0) /* every rank has all of it */
-            memcpy(to, state_at(optimizer, index, bucket, from), n * nbytes_each);
+            LKS_TRY(lksi_device_copy_out(lksi_store_device(optimizer->store), to,
+                                         state_at(optimizer, index, bucket, from), n * nbytes_each));
     }
     return LKS_OK;
 }
@@ -59,15 +66,17 @@ bool lksi_state_is_mine(const lks_distributed_optimizer *optimizer, size_t begin
     return false;
 }
 
-void lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count, const void *values) {
+lks_status lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_t begin, size_t count,
+                          const void *values) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type), from;
     for (size_t i = 0; i < optimizer->n_buckets; i++) {
         const lksi_bucket *bucket = &optimizer->buckets[i];
         size_t n = overlap(begin, count, bucket->mine_begin, bucket->mine_end, &from);
         if (n > 0)
-            memcpy(state_at(optimizer, index, bucket, from), (const char *)values + (from - begin) * nbytes_each,
-                   n * nbytes_each);
+            LKS_TRY(lksi_device_copy_in(lksi_store_device(optimizer->store), state_at(optimizer, index, bucket, from),
+                                        (const char *)values + (from - begin) * nbytes_each, n * nbytes_each));
     }
+    return LKS_OK;
 }
 
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer) { return optimizer->step; }

@@ -158,7 +158,7 @@ static lks_status take_item(lks_trainer *trainer, const lksi_checkpoint *c, cons
     if (item->state < 0 ? !is_writer : !lksi_state_is_mine(trainer->optimizer, offset, count)) return LKS_OK;
     if (item->state < 0) return lks_store_write(trainer->store, item->tensor, c->values);
     LKS_TRY(lksi_store_pack(trainer->store, item->tensor, c->values, c->stored));
-    lksi_state_put(trainer->optimizer, item->state, offset, count, c->stored);
+    LKS_TRY(lksi_state_put(trainer->optimizer, item->state, offset, count, c->stored));
     return LKS_OK;
 }
 

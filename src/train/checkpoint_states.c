@@ -41,16 +41,32 @@ lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, const lksi
     return LKS_OK;
 }
 
+/* This rank's rows of state `i`, where the host can touch them; the caller frees them. At least one byte. */
+static lks_status alloc_rows(const lks_trainer *trainer, int i, void **rows) {
+    *rows = lksi_alloc_array((size_t)trainer->states.n_rows, lksi_states_row_nbytes(trainer, i));
+    return *rows != NULL ? LKS_OK : LKS_ERR_MEMORY;
+}
+
+static lks_status gather_state(lks_trainer *trainer, const lksi_checkpoint *c, int i, void *out) {
+    void *mine;
+    lks_status status = alloc_rows(trainer, i, &mine);
+    if (status == LKS_OK)
+        status = lksi_device_copy_out(lksi_store_device(trainer->store), mine, trainer->states.values[i],
+                                      (size_t)trainer->states.n_rows * lksi_states_row_nbytes(trainer, i));
+    status = status == LKS_OK ? lks_gatherv(trainer->options.group, mine, out, c->counts, LKS_F32, 0, NULL)
+                              : lksi_group_fail(trainer->options.group, status);
+    lksi_free(mine);
+    return status;
+}
+
 lks_status lksi_checkpoint_gather_states(lks_trainer *trainer, lksi_checkpoint *c) {
-    static const float nothing;
     size_t offset = c->items_nbytes;
     for (int i = 0; i < trainer->options.n_states; i++) {
         size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
         for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++)
             c->counts[rank] = (size_t)c->rows[rank] * row_nbytes / sizeof(float);
-        const void *mine = trainer->states.n_rows > 0 ? (const void *)trainer->states.values[i] : &nothing;
         void *out = c->image != NULL ? c->image + offset : NULL; /* rank 0 alone has one, and takes them in */
-        LKS_TRY(lks_gatherv(trainer->options.group, mine, out, c->counts, LKS_F32, 0, NULL));
+        LKS_TRY(gather_state(trainer, c, i, out));
         offset += (size_t)c->n_rows * row_nbytes;
     }
     return LKS_OK;
@@ -99,9 +115,15 @@ static lks_status take_state(lks_trainer *trainer, lksi_checkpoint *c, int i, co
     if (file != NULL) LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, name), all));
     for (int r = 0; r < size; r++)
         c->counts[r] = (size_t)rows_of(trainer, global_batch, r) * row_nbytes / sizeof(float);
-    static float nothing;
-    void *mine = c->counts[rank] > 0 ? (void *)trainer->states.values[i] : &nothing;
-    return lks_scatterv(trainer->options.group, all, mine, c->counts, LKS_F32, 0, NULL);
+    void *mine;
+    lks_status status = alloc_rows(trainer, i, &mine);
+    status = status == LKS_OK ? lks_scatterv(trainer->options.group, all, mine, c->counts, LKS_F32, 0, NULL)
+                              : lksi_group_fail(trainer->options.group, status);
+    if (status == LKS_OK)
+        status = lksi_device_copy_in(lksi_store_device(trainer->store), trainer->states.values[i], mine,
+                                     c->counts[rank] * sizeof(float));
+    lksi_free(mine);
+    return status;
 }
 
 lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safetensors *file,

@@ -29,7 +29,7 @@ static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, 
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
     LKS_TRY(lksi_states_bind(trainer, states, 0, program));
     LKS_TRY(lks_program_forward(program));
-    lksi_states_advance(trainer, states, 0, batch->count, program);
+    LKS_TRY(lksi_states_advance(trainer, states, 0, batch->count, program));
     sums->loss += lks_program_scalar(program, trainer->loss) * (double)batch->n_labels;
     sums->n_correct += lksi_trainer_n_correct(trainer, program);
     return LKS_OK;
@@ -37,7 +37,7 @@ static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, 
 
 static lks_status evaluate_windows(lks_trainer *trainer, lks_windows *windows, lksi_states *states, chunk_sums *sums) {
     lks_batch batch;
-    lksi_states_clear(trainer, states);
+    LKS_TRY(lksi_states_clear(trainer, states));
     while (lks_windows_next(windows, &batch)) {
         if (batch.n_labels == 0) continue; /* the last columns may end early */
         LKS_TRY(lksi_states_reserve(trainer, states, batch.count));

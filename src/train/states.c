@@ -1,8 +1,10 @@
-/* States: what a model carries from one step to the next. Kept in memory of the trainer's and read in place; a copy
- * after each run, of a few rows, is all they cost. */
+/* States: what a model carries from one step to the next. Kept in memory of the trainer's, where its device computes,
+ * and read in place; a copy after each run, of a few rows, is all they cost. */
 #include "train/trainer_internal.h"
 
 #include <string.h>
+
+static const lks_device *device_of(const lks_trainer *trainer) { return lksi_store_device(trainer->store); }
 
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i) {
     const lks_node *input = trainer->options.states[i].input;
@@ -53,41 +55,50 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
 lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows) {
     if (n_rows <= states->n_rows) return LKS_OK;
     for (int i = 0; i < trainer->options.n_states; i++) {
-        char *grown = lksi_alloc_array((size_t)n_rows, lksi_states_row_nbytes(trainer, i));
-        if (grown == NULL) return LKS_ERR_MEMORY;
+        size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
+        void *grown;
+        LKS_TRY(lksi_device_alloc(device_of(trainer), (size_t)n_rows * row_nbytes, &grown));
         if (states->n_rows > 0)
-            memcpy(grown, states->values[i], (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i));
-        lksi_free(states->values[i]);
+            LKS_TRY(
+                lksi_device_copy(device_of(trainer), grown, states->values[i], (size_t)states->n_rows * row_nbytes));
+        lksi_device_free(device_of(trainer), states->values[i]);
         states->values[i] = grown;
     }
     states->n_rows = n_rows;
     return LKS_OK;
 }
 
-void lksi_states_clear(const lks_trainer *trainer, lksi_states *states) {
+lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states) {
     for (int i = 0; i < trainer->options.n_states && states->n_rows > 0; i++)
-        memset(states->values[i], 0, (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i));
+        LKS_TRY(lksi_device_zero(device_of(trainer), states->values[i],
+                                 (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i)));
+    return LKS_OK;
 }
 
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states) {
-    for (int i = 0; i < trainer->options.n_states && states->values != NULL; i++) lksi_free(states->values[i]);
+    for (int i = 0; i < trainer->options.n_states && states->values != NULL && states->n_rows > 0; i++)
+        lksi_device_free(device_of(trainer), states->values[i]);
     lksi_free(states->values);
 }
 
 lks_status lksi_states_bind(const lks_trainer *trainer, const lksi_states *states, int64_t first_row,
                             lks_program *program) {
     for (int i = 0; i < trainer->options.n_states; i++)
-        LKS_TRY(lks_program_set_input(program, trainer->options.states[i].input,
-                                      states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i)));
+        LKS_TRY(
+            lksi_program_set_input_there(program, trainer->options.states[i].input,
+                                         states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i)));
     return LKS_OK;
 }
 
-void lksi_states_advance(const lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t n_rows,
-                         const lks_program *program) {
+lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t n_rows,
+                               const lks_program *program) {
     for (int i = 0; i < trainer->options.n_states; i++)
-        memcpy(states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i),
-               lks_program_output(program, trainer->options.states[i].output),
-               (size_t)n_rows * lksi_states_row_nbytes(trainer, i));
+        LKS_TRY(lksi_device_copy(device_of(trainer),
+                                 states->values[i] + (size_t)first_row * lksi_states_row_nbytes(trainer, i),
+                                 lksi_program_output_there(program, trainer->options.states[i].output),
+                                 (size_t)n_rows * lksi_states_row_nbytes(trainer, i)));
+    return LKS_OK;
 }
 
-void lks_trainer_reset_states(lks_trainer *trainer) { lksi_states_clear(trainer, &trainer->states); }
+/* What goes wrong in a GPU's memory comes out of the next step. */
+void lks_trainer_reset_states(lks_trainer *trainer) { (void)lksi_states_clear(trainer, &trainer->states); }

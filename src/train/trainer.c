@@ -62,13 +62,16 @@ destroy_trainer:
 
 void lks_trainer_destroy(lks_trainer *trainer) {
     if (trainer == NULL) return;
-    for (size_t i = 0; i < trainer->n_compiled; i++) lks_program_destroy(trainer->compiled[i].program);
+    for (size_t i = 0; i < trainer->n_compiled; i++) {
+        if (trainer->compiled[i].recording != NULL) lksi_flat_forget(trainer, &trainer->compiled[i]);
+        lks_program_destroy(trainer->compiled[i].program);
+    }
     lksi_free(trainer->compiled);
+    lksi_states_free(trainer, &trainer->states);
     lks_distributed_optimizer_destroy(trainer->optimizer);
     lks_store_destroy(trainer->store);
     lksi_trainer_release_statistics(trainer);
     lksi_free(trainer->verdicts);
-    lksi_states_free(trainer, &trainer->states);
     lksi_free((void *)(uintptr_t)trainer->options.states);
     lksi_free(trainer->outputs);
     lksi_free(trainer);
@@ -101,16 +104,23 @@ lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_tra
                                                       .n_outputs = trainer->n_outputs,
                                                       .is_timed = trainer->options.is_timed}));
     if (is_training && trainer->statistics != NULL) lks_program_synchronise(*program, trainer->statistics);
-    trainer->compiled[trainer->n_compiled++] = (lksi_compiled){batch, is_training, *program};
+    trainer->compiled[trainer->n_compiled++] =
+        (lksi_compiled){.batch = batch, .is_training = is_training, .program = *program};
     if (!is_training || trainer->options.check_gradients) return LKS_OK; /* what was sent cannot be checked before */
     return lks_distributed_optimizer_attach(trainer->optimizer, *program);
+}
+
+lksi_compiled *lksi_trainer_compiled(const lks_trainer *trainer, const lks_program *program) {
+    size_t i = 0;
+    while (trainer->compiled[i].program != program) i++;
+    return &trainer->compiled[i];
 }
 
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program) {
     return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
 }
 
-static lks_status bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program) {
+lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program) {
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
@@ -122,7 +132,7 @@ static lks_status bind(lks_trainer *trainer, const lks_batch *batch, int64_t fir
 static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_step_sums *mine) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
-    LKS_TRY(bind(trainer, batch, first_row, program));
+    LKS_TRY(lksi_trainer_bind(trainer, batch, first_row, program));
     lks_program_set_absent(program, 0);
     LKS_TRY(lks_program_forward(program));
     double n = (double)batch->n_labels, loss = n > 0 ? lks_program_scalar(program, trainer->loss) : 0;
@@ -133,9 +143,8 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
         .n_samples = n, .loss = loss * n, .n_correct = n > 0 ? lksi_trainer_n_correct(trainer, program) : 0};
     LKS_TRY(lks_program_backward(program, n));
     if (trainer->options.check_gradients && trainer->bad_gradient.index == lksi_no_bad_gradient.index)
-        trainer->bad_gradient = lksi_find_bad_gradient(trainer->store);
-    lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
-    return LKS_OK;
+        LKS_TRY(lksi_find_bad_gradient(trainer->store, &trainer->bad_gradient));
+    return lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
 }
 
 /* Forward and backward on nothing; what it leaves in the store is not read, for the step takes in no samples. */
@@ -143,7 +152,7 @@ static lks_status stand_in(lks_trainer *trainer) {
     lks_program *program;
     lks_batch batch = lksi_stand_in(trainer);
     LKS_TRY(lksi_trainer_program(trainer, batch.count, true, &program));
-    LKS_TRY(bind(trainer, &batch, 0, program));
+    LKS_TRY(lksi_trainer_bind(trainer, &batch, 0, program));
     lks_program_set_absent(program, 1);
     LKS_TRY(lks_program_forward(program));
     return lks_program_backward(program, 0);
@@ -188,17 +197,23 @@ static lks_status check_replicas(const lks_trainer *trainer) {
                             : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
 }
 
-lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
-    lks_step_sums mine = {0}, all;
-    if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
-    trainer->has_compared_batches = true;
+static lks_status step_in_parts(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *all) {
+    lks_step_sums mine = {0};
     trainer->bad_gradient = lksi_no_bad_gradient;
     lks_status status = compute_pieces(trainer, batch, &mine);
     if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
     LKS_TRY(check_gradients(trainer));
     mine.stop = trainer->stop;
     lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
-    status = lks_distributed_optimizer_step(trainer->optimizer, &mine, &all);
+    return lks_distributed_optimizer_step(trainer->optimizer, &mine, all);
+}
+
+lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
+    lks_step_sums all;
+    if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
+    trainer->has_compared_batches = true;
+    lks_status status = lksi_flat_is_whole(trainer, batch) ? lksi_flat_trainer_step(trainer, batch, &all)
+                                                           : step_in_parts(trainer, batch, &all);
     if (status == LKS_ERR_MISMATCH) return lksi_group_fail(trainer->options.group, status); /* of one rank, perhaps */
     LKS_TRY(status);
     trainer->n_steps++;

@@ -13,6 +13,8 @@ typedef struct lksi_compiled {
     int64_t batch;
     bool is_training;
     lks_program *program;
+    void *recording; /* a whole step of it on a GPU, once it is recorded; else NULL */
+    int64_t n_steps; /* made of it on a GPU */
 } lksi_compiled;
 
 /* What one rank makes of a file. */
@@ -21,7 +23,8 @@ typedef struct lksi_verdict {
     int64_t is_good;
 } lksi_verdict;
 
-/* One tensor per state of the options, row-major, `n_rows` rows each. A program reads them in place. */
+/* One tensor per state of the options, row-major, `n_rows` rows each, where the device computes. A program reads them
+ * in place. */
 typedef struct lksi_states {
     char **values;
     int64_t n_rows;
@@ -78,14 +81,14 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
 /* Room for `n_rows` rows of each state; new ones are 0. */
 lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows);
-void lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
+lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states);
 /* The next run of `program`, whose first sample is row `first_row`, begins with these states. */
 lks_status lksi_states_bind(const lks_trainer *trainer, const lksi_states *states, int64_t first_row,
                             lks_program *program);
 /* After that run (backward included) they are those it ended with. */
-void lksi_states_advance(const lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t n_rows,
-                         const lks_program *program);
+lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t n_rows,
+                               const lks_program *program);
 
 /* How many labels the model hit in the last run; 0 where it is not counted. */
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program);
@@ -106,6 +109,18 @@ int64_t lksi_pieces_count(const lks_trainer *trainer, const lks_batch *batch);
 /* One of them; a grain may be empty, and so may be any piece where batch norms are synchronised. */
 lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, int64_t index);
 
+/* --- steps on a GPU (flat.c): forward, backward, sums over the ranks and update are put on it together --- */
+
+/* Whether a step on `batch` can be. */
+bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch);
+lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *all);
+void lksi_flat_forget(const lks_trainer *trainer, lksi_compiled *compiled); /* its recording */
+
+/* Gives a program its inputs, draws and states: a piece of a batch whose first row is this rank's `first_row`. */
+lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program);
+
+/* What the trainer knows of one of its programs. */
+lksi_compiled *lksi_trainer_compiled(const lks_trainer *trainer, const lks_program *program);
 /* The program for `batch` samples. */
 lks_status lksi_trainer_program(lks_trainer *trainer, int64_t batch, bool is_training, lks_program **program);
 

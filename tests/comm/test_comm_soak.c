@@ -90,11 +90,13 @@ static int call_until_the_end(int rank, int size, void *argument) {
 
 /* --- the test --- */
 
+/* Of ours: other programs, MPI's among them, come and go. */
 static int count_entries(const char *path) {
     int n = 0;
     DIR *directory = opendir(path);
     if (directory == NULL) return 0;
-    while (readdir(directory) != NULL) n++;
+    for (const struct dirent *entry; (entry = readdir(directory)) != NULL;)
+        n += strstr(entry->d_name, "lockstep") != NULL;
     closedir(directory);
     return n;
 }
@@ -167,11 +169,11 @@ static uint64_t number_of(const char *name, uint64_t missing) {
 static void a_lost_rank_is_named_by_all_others_in_time(void **state) {
     (void)state;
     uint64_t n_runs = number_of("LOCKSTEP_SOAK", 20), first = number_of("LOCKSTEP_SOAK_SEED", 1);
-    int n_bad = 0, n_segments = count_entries("/dev/shm");
+    int n_bad = 0;
     lks_log_set_level(LKS_LOG_ERROR);
     for (uint64_t i = 0; i < n_runs; i++) n_bad += !lose_a_rank(first + i, i % 2 == 0 ? "shm" : "tcp");
     assert_int_equal(n_bad, 0);
-    assert_int_equal(count_entries("/dev/shm"), n_segments);
+    assert_int_equal(count_entries("/dev/shm"), 0);
 }
 
 int main(void) {

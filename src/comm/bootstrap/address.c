@@ -25,6 +25,8 @@ lks_status lksi_address_resolve(const char *host, int port, lksi_address *addres
     bare[length] = '\0';
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
     int failed = getaddrinfo(bare, NULL, &hints, &found);
+    if (failed != 0 && strcmp(bare, "localhost") == 0) /* a machine without /etc/hosts has it, too (RFC 6761) */
+        failed = getaddrinfo("127.0.0.1", NULL, &hints, &found);
     if (failed != 0)
         return lksi_error(failed == EAI_NONAME ? LKS_ERR_ARGUMENT : LKS_ERR_SYSTEM, "cannot find the host '%s': %s",
                           bare, gai_strerror(failed));

@@ -1,0 +1,336 @@
+/* One step where parameters and gradients lie in the memory of a GPU: nothing in it waits for the host, so that all of
+ * it, from the first kernel of the forward pass on, can be recorded as one CUDA graph and done again.
+ *
+ *     the GPU's stream     forward  backward ────────────────┐ figures   conclude  update
+ *     beside it                       └ bucket 0 ┘└ bucket 1 ┘ of all ranks
+ *
+ * What changes from step to step (learning rate, step, corrections, numbers of samples) is sent to it before, and what
+ * the step came to is read behind it. The ranks' figures, numbers of samples among them, are gathered on the GPUs; the
+ * scale of the update is made of them there, and a step that must not be updates nothing.
+ *
+ * Gradients are added in canonical order, as everywhere, unless the group was made with order any: by NCCL then. */
+#include "parallel/parallel_internal.h"
+
+#include <math.h>
+
+/* What a step reads of the host. */
+typedef struct step_numbers {
+    lksi_figures mine;
+    lksi_update update;
+} step_numbers;
+
+/* Buffers with one momentum. */
+typedef struct running_range {
+    size_t begin, end;
+} running_range;
+
+struct lksi_flat {
+    const lks_device *device;
+    lks_gpu_group *gpus; /* NULL: one rank */
+    lks_order order;
+    size_t n_reduced; /* buckets whose sum is under way */
+    /* on the device: */
+    step_numbers *numbers;
+    lksi_flat_result *result; /* and behind it: */
+    lksi_figures *figures;    /* this rank's, then every rank's */
+    lksi_update *running;     /* per range */
+    double *squares;          /* where the rule clips */
+    /* here: */
+    running_range *ranges;
+    size_t n_ranges;
+    void *landing; /* the result and all figures */
+};
+
+static int size_of(const lks_distributed_optimizer *optimizer) { return lks_group_size(optimizer->group); }
+
+static size_t result_nbytes(const lks_distributed_optimizer *optimizer) {
+    return sizeof(lksi_flat_result) + ((size_t)size_of(optimizer) + 1) * sizeof(lksi_figures);
+}
+
+static float *at(void *flat, size_t element) { return (float *)flat + element; }
+
+/* --- making it --- */
+
+static lks_status find_ranges(lks_distributed_optimizer *optimizer, lksi_update *updates) {
+    lksi_flat *flat = optimizer->flat;
+    size_t end = lksi_store_padded_count(optimizer->store), next;
+    for (size_t begin = lksi_store_buffer_begin(optimizer->store); begin < end; begin = next) {
+        double momentum = lksi_store_buffer_momentum(optimizer->store, begin, &next);
+        running_range *last = flat->n_ranges > 0 ? &flat->ranges[flat->n_ranges - 1] : NULL;
+        if (last != NULL && updates[flat->n_ranges - 1].momentum == momentum) {
+            last->end = next;
+            continue;
+        }
+        updates[flat->n_ranges] = (lksi_update){.rule = LKSI_UPDATE_RUNNING, .momentum = momentum};
+        flat->ranges[flat->n_ranges++] = (running_range){begin, next};
+    }
+    return lksi_device_copy_in(flat->device, flat->running, updates, flat->n_ranges * sizeof *updates);
+}
+
+static lks_status create_ranges(lks_distributed_optimizer *optimizer) {
+    lksi_flat *flat = optimizer->flat;
+    size_t most = (size_t)(lks_store_n_tensors(optimizer->store) - lks_store_n_parameters(optimizer->store));
+    lksi_update *updates = lksi_alloc_array(most, sizeof *updates);
+    flat->ranges = lksi_alloc_array(most, sizeof *flat->ranges);
+    lks_status status = updates != NULL && flat->ranges != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    if (status == LKS_OK) status = lksi_device_alloc(flat->device, most * sizeof *updates, (void **)&flat->running);
+    if (status == LKS_OK) status = find_ranges(optimizer, updates);
+    lksi_free(updates);
+    return status;
+}
+
+static lks_status create_memory(lks_distributed_optimizer *optimizer) {
+    lksi_flat *flat = optimizer->flat;
+    size_t n_blocks = (lksi_store_buffer_begin(optimizer->store) + LKSI_NORM_BLOCK - 1) / LKSI_NORM_BLOCK;
+    void *result;
+    LKS_TRY(lksi_device_alloc(flat->device, sizeof *flat->numbers, (void **)&flat->numbers));
+    LKS_TRY(lksi_device_alloc(flat->device, result_nbytes(optimizer), &result));
+    flat->result = result;
+    flat->figures = (lksi_figures *)(flat->result + 1);
+    if (optimizer->rule.clip_norm > 0)
+        LKS_TRY(lksi_device_alloc(flat->device, n_blocks * sizeof *flat->squares, (void **)&flat->squares));
+    flat->landing = lksi_alloc(result_nbytes(optimizer));
+    return flat->landing != NULL ? create_ranges(optimizer) : LKS_ERR_MEMORY;
+}
+
+/* Room for the largest bucket: none can be made while a step is recorded. */
+static lks_status create_gpus(lks_distributed_optimizer *optimizer) {
+    lksi_flat *flat = optimizer->flat;
+    size_t largest = 0;
+    for (size_t i = 0; i < optimizer->n_buckets; i++)
+        if (optimizer->buckets[i].end - optimizer->buckets[i].begin > largest)
+            largest = optimizer->buckets[i].end - optimizer->buckets[i].begin;
+    LKS_TRY(lks_gpu_group_create(&flat->gpus, optimizer->group,
+                                 &(lks_gpu_group_options){.gpu_index = flat->device->gpu_index}));
+    return lks_gpu_reserve(flat->gpus, largest * sizeof(float));
+}
+
+lks_status lksi_flat_create(lks_distributed_optimizer *optimizer) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    if (!lksi_device_has_memory(device)) return LKS_OK;
+    char obstacle[160];
+    lksi_flat *flat = optimizer->flat = lksi_alloc(sizeof *flat);
+    lks_status status = flat != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    if (status == LKS_OK) {
+        flat->device = device;
+        status = create_memory(optimizer);
+    }
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    LKS_TRY(lksi_group_order_obstacle(optimizer->group, obstacle, sizeof obstacle));
+    flat->order = obstacle[0] == '\0' ? LKS_ORDER_CANONICAL : LKS_ORDER_ANY;
+    return size_of(optimizer) > 1 ? create_gpus(optimizer) : LKS_OK;
+}
+
+void lksi_flat_destroy(lks_distributed_optimizer *optimizer) {
+    lksi_flat *flat = optimizer->flat;
+    if (flat == NULL) return;
+    lks_gpu_group_destroy(flat->gpus);
+    lksi_device_free(flat->device, flat->numbers);
+    lksi_device_free(flat->device, flat->result);
+    lksi_device_free(flat->device, flat->running);
+    lksi_device_free(flat->device, flat->squares);
+    lksi_free(flat->ranges);
+    lksi_free(flat->landing);
+    lksi_free(flat);
+}
+
+bool lksi_flat_can_record(const lks_distributed_optimizer *optimizer) {
+    return optimizer->flat->gpus == NULL || lks_gpu_can_capture(optimizer->flat->gpus);
+}
+
+/* --- sums over ranks --- */
+
+static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, void *stream) {
+    const lksi_flat *flat = optimizer->flat;
+    void *gradients = lksi_store_gradients(optimizer->store);
+    if (optimizer->strategy == LKS_STRATEGY_SHARDED)
+        return lks_gpu_reduce_scatter(flat->gpus, at(gradients, bucket->begin), at(gradients, bucket->mine_begin),
+                                      bucket->mine_end - bucket->mine_begin, LKS_F32, LKS_SUM, flat->order, stream);
+    return lks_gpu_all_reduce(flat->gpus, at(gradients, bucket->begin), at(gradients, bucket->begin),
+                              bucket->end - bucket->begin, LKS_F32, LKS_SUM, flat->order, stream);
+}
+
+/* The next bucket's, beside what the device does meanwhile. */
+static lks_status reduce_next(lks_distributed_optimizer *optimizer) {
+    lksi_flat *flat = optimizer->flat;
+    const lksi_bucket *bucket = &optimizer->buckets[flat->n_reduced++];
+    size_t padded_count = lksi_store_padded_count(optimizer->store);
+    size_t end = bucket->end < padded_count ? bucket->end : padded_count;
+    void *beside;
+    if (bucket->begin < end) LKS_TRY(lksi_pending_add(optimizer, bucket->begin, end - bucket->begin));
+    if (flat->gpus == NULL) return LKS_OK;
+    LKS_TRY(flat->device->ops->memory->fork(flat->device, &beside));
+    return add_up(optimizer, bucket, beside);
+}
+
+lks_status lksi_flat_tell_final(lks_distributed_optimizer *optimizer) {
+    while (optimizer->flat->n_reduced < optimizer->n_buckets &&
+           optimizer->buckets[optimizer->flat->n_reduced].n_open == 0)
+        LKS_TRY(reduce_next(optimizer));
+    return LKS_OK;
+}
+
+static lks_status reduce_rest(lks_distributed_optimizer *optimizer) {
+    lksi_flat *flat = optimizer->flat;
+    while (flat->n_reduced < optimizer->n_buckets) LKS_TRY(reduce_next(optimizer));
+    flat->n_reduced = 0;
+    if (flat->gpus == NULL)
+        return lksi_device_copy(flat->device, flat->figures + 1, flat->figures, sizeof *flat->figures);
+    LKS_TRY(flat->device->ops->memory->join(flat->device));
+    return lks_gpu_all_gather(flat->gpus, flat->figures, flat->figures + 1, sizeof(lksi_figures) / sizeof(double),
+                              LKS_F64, flat->device->ops->memory->stream(flat->device));
+}
+
+/* --- the update --- */
+
+static lks_status update_range(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin,
+                               size_t end, float *const *state) {
+    const lksi_flat *flat = optimizer->flat;
+    return flat->device->ops->memory->update(flat->device, flat->result, update, end - begin,
+                                             at(lksi_store_values(optimizer->store), begin),
+                                             at(lksi_store_gradients(optimizer->store), begin), state);
+}
+
+static lks_status update_parameters(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
+    size_t buffer_begin = lksi_store_buffer_begin(optimizer->store);
+    size_t end = bucket->mine_end < buffer_begin ? bucket->mine_end : buffer_begin;
+    float *state[2] = {0};
+    if (bucket->mine_begin >= end) return LKS_OK;
+    for (int i = 0; i < 2 && optimizer->state[i] != NULL; i++) state[i] = at(optimizer->state[i], bucket->state_begin);
+    return update_range(optimizer, &optimizer->flat->numbers->update, bucket->mine_begin, end, state);
+}
+
+/* Buffers that lie in this rank's part. */
+static lks_status update_buffers(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
+    const lksi_flat *flat = optimizer->flat;
+    float *const none[2] = {0};
+    for (size_t i = 0; i < flat->n_ranges; i++) {
+        size_t begin = flat->ranges[i].begin > bucket->mine_begin ? flat->ranges[i].begin : bucket->mine_begin;
+        size_t end = flat->ranges[i].end < bucket->mine_end ? flat->ranges[i].end : bucket->mine_end;
+        if (begin < end) LKS_TRY(update_range(optimizer, &flat->running[i], begin, end, none));
+    }
+    return LKS_OK;
+}
+
+static lks_status gather_values(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
+    const lksi_flat *flat = optimizer->flat;
+    void *values = lksi_store_values(optimizer->store);
+    if (optimizer->strategy != LKS_STRATEGY_SHARDED || flat->gpus == NULL) return LKS_OK;
+    return lks_gpu_all_gather(flat->gpus, at(values, bucket->mine_begin), at(values, bucket->begin),
+                              bucket->mine_end - bucket->mine_begin, LKS_F32,
+                              flat->device->ops->memory->stream(flat->device));
+}
+
+static lks_status conclude(lks_distributed_optimizer *optimizer) {
+    const lksi_flat *flat = optimizer->flat;
+    lksi_flat_step step = {.figures = flat->figures + 1,
+                           .n_ranks = size_of(optimizer),
+                           .clip_norm = optimizer->rule.clip_norm,
+                           .gradients = lksi_store_gradients(optimizer->store),
+                           .n_parameters = lksi_store_buffer_begin(optimizer->store),
+                           .n_block = LKSI_NORM_BLOCK,
+                           .squares = flat->squares,
+                           .result = flat->result};
+    return flat->device->ops->memory->conclude(flat->device, &step);
+}
+
+lks_status lksi_flat_put(lks_distributed_optimizer *optimizer) {
+    LKS_TRY(reduce_rest(optimizer));
+    LKS_TRY(conclude(optimizer));
+    for (size_t i = 0; i < optimizer->n_buckets; i++) {
+        LKS_TRY(update_parameters(optimizer, &optimizer->buckets[i]));
+        LKS_TRY(update_buffers(optimizer, &optimizer->buckets[i]));
+        LKS_TRY(gather_values(optimizer, &optimizer->buckets[i]));
+    }
+    lksi_overlap_reset(optimizer);
+    return LKS_OK;
+}
+
+/* --- before and after it --- */
+
+/* What ranks must agree on: the step, and the collectives up to here. */
+static double check_of(const lks_distributed_optimizer *optimizer) {
+    uint64_t hash = lksi_step_fingerprint(optimizer);
+    if (optimizer->flat->gpus != NULL) hash ^= lks_gpu_fingerprint(optimizer->flat->gpus);
+    return (double)(hash >> 12); /* exact */
+}
+
+lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    step_numbers numbers = {.mine = {.n_samples = mine->n_samples,
+                                     .loss = mine->loss,
+                                     .n_correct = mine->n_correct,
+                                     .stop = mine->stop,
+                                     .n_expected = (double)optimizer->n_expected,
+                                     .check = check_of(optimizer)},
+                            .update = lksi_optimizer_update(&optimizer->rule, optimizer->step + 1, 1)};
+    return lksi_device_copy_in(optimizer->flat->device, optimizer->flat->numbers, &numbers, sizeof numbers);
+}
+
+lks_status lksi_flat_count(lks_distributed_optimizer *optimizer, const void *loss, const void *hits) {
+    const lksi_flat *flat = optimizer->flat;
+    return flat->device->ops->memory->figures(flat->device, flat->figures, &flat->numbers->mine, loss, hits);
+}
+
+/* Why a step did not update, on all ranks alike; `figures` are the ranks'. */
+static lks_status refuse(const lks_distributed_optimizer *optimizer, const lksi_flat_result *result,
+                         const lksi_figures *figures) {
+    long long step = (long long)optimizer->step + 1;
+    for (int rank = 0; rank < size_of(optimizer); rank++)
+        if (!isfinite(figures[rank].loss))
+            return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g; nothing was updated", rank,
+                              step, figures[rank].loss / figures[rank].n_samples);
+    for (int rank = 0; rank < size_of(optimizer); rank++)
+        if (figures[rank].n_expected >= 0 && figures[rank].n_expected != result->sums.n_samples)
+            return lksi_error(
+                LKS_ERR_MISMATCH,
+                "step %lld: the ranks brought %.15g labels together, rank %d expects %.15g: their loaders "
+                "differ; nothing was updated",
+                step, result->sums.n_samples, rank, figures[rank].n_expected);
+    if (!(result->sums.n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
+    return lksi_error(LKS_ERR_NUMERIC, "the norm of the gradient in step %lld is %g; nothing was updated", step,
+                      result->grad_norm);
+}
+
+static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {
+    for (int rank = 1; rank < size_of(optimizer); rank++)
+        if (figures[rank].check != figures[0].check)
+            return lksi_error(LKS_ERR_MISMATCH,
+                              "step %lld: rank %d is at another step than rank 0, has another learning rate, or made "
+                              "other collective calls on its GPU",
+                              (long long)optimizer->step + 1, rank);
+    return LKS_OK;
+}
+
+static lks_status read_result(const lks_distributed_optimizer *optimizer) {
+    const lksi_flat *flat = optimizer->flat;
+    if (flat->gpus != NULL) LKS_TRY(lks_gpu_wait(flat->gpus, flat->device->ops->memory->stream(flat->device)));
+    return lksi_device_copy_out(flat->device, flat->landing, flat->result, result_nbytes(optimizer));
+}
+
+lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
+    const lksi_flat_result *result = optimizer->flat->landing;
+    const lksi_figures *figures = (const lksi_figures *)(result + 1) + 1;
+    lksi_pending_clear(optimizer);
+    optimizer->n_expected = -1;
+    lks_status status = read_result(optimizer);
+    if (status == LKS_OK) status = compare_ranks(optimizer, figures);
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    if (result->is_refused) return refuse(optimizer, result, figures);
+    optimizer->step++;
+    *all = (lks_step_sums){.n_samples = result->sums.n_samples,
+                           .loss = result->sums.loss,
+                           .n_correct = result->sums.n_correct,
+                           .grad_norm = result->grad_norm,
+                           .stop = result->sums.stop};
+    return LKS_OK;
+}
+
+lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
+    lks_status status = lksi_flat_send(optimizer, mine);
+    if (status == LKS_OK)
+        status = lksi_device_copy(optimizer->flat->device, optimizer->flat->figures, &optimizer->flat->numbers->mine,
+                                  sizeof(lksi_figures));
+    if (status == LKS_OK) status = lksi_flat_put(optimizer);
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    return lksi_flat_finish(optimizer, all);
+}

@@ -1,0 +1,79 @@
+/* Steps on a GPU: forward, backward, the sums over the ranks and the update are put on it in one go, and once a program
+ * has made one step, are recorded and replayed: the host then sends a batch, asks for the recording, and reads what it
+ * came to.
+ *
+ *     step 1   send   run                 the libraries load and choose; room is made
+ *     step 2   send   record, replay
+ *     then     send   replay
+ *
+ * A step in several pieces, or whose batch norms meet the other ranks, or that checks gradients is made in its parts,
+ * by trainer.c. */
+#include "train/trainer_internal.h"
+
+static const lks_device *device_of(const lks_trainer *trainer) { return lksi_store_device(trainer->store); }
+
+bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch) {
+    return lksi_store_is_flat(trainer->store) && batch->n_labels > 0 && lksi_pieces_count(trainer, batch) == 1 &&
+           trainer->statistics == NULL && !trainer->options.check_gradients;
+}
+
+void lksi_flat_forget(const lks_trainer *trainer, lksi_compiled *compiled) {
+    device_of(trainer)->ops->memory->free_recording(device_of(trainer), compiled->recording);
+    compiled->recording = NULL;
+}
+
+static lks_status send(lks_trainer *trainer, const lks_batch *batch, lks_program *program) {
+    const lks_step_sums mine = {.n_samples = (double)batch->n_labels, .stop = trainer->stop};
+    LKS_TRY(lksi_trainer_bind(trainer, batch, 0, program));
+    LKS_TRY(lksi_program_send(program, mine.n_samples));
+    return lksi_flat_send(trainer->optimizer, &mine);
+}
+
+static lks_status put(lks_trainer *trainer, lks_program *program) {
+    const void *hits = trainer->n_correct != NULL ? lksi_program_output_there(program, trainer->n_correct) : NULL;
+    LKS_TRY(lksi_program_run(program));
+    LKS_TRY(lksi_flat_count(trainer->optimizer, lksi_program_output_there(program, trainer->loss), hits));
+    return lksi_flat_put(trainer->optimizer);
+}
+
+/* Ranks record the same step or none: their parts of the batch are equal. */
+static bool is_recordable(const lks_trainer *trainer, const lks_batch *batch, const lksi_compiled *compiled) {
+    return compiled->n_steps > 0 && lksi_program_is_recordable(compiled->program) &&
+           lksi_flat_can_record(trainer->optimizer) &&
+           batch->count * lks_group_size(trainer->options.group) == batch->global_count;
+}
+
+static lks_status record(lks_trainer *trainer, lksi_compiled *compiled) {
+    const lks_device *device = device_of(trainer);
+    LKS_TRY(device->ops->memory->record(device));
+    lks_status status = put(trainer, compiled->program);
+    if (status != LKS_OK) return status;
+    return device->ops->memory->end_record(device, &compiled->recording);
+}
+
+static lks_status run(lks_trainer *trainer, const lks_batch *batch, lksi_compiled *compiled) {
+    const lks_device *device = device_of(trainer);
+    if (compiled->recording == NULL && !is_recordable(trainer, batch, compiled)) return put(trainer, compiled->program);
+    if (compiled->recording == NULL) LKS_TRY(record(trainer, compiled));
+    return device->ops->memory->replay(device, compiled->recording);
+}
+
+static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
+    lks_program *program;
+    LKS_TRY(lksi_pieces_check(trainer, batch));
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
+    LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
+    lksi_compiled *compiled = lksi_trainer_compiled(trainer, program);
+    lks_distributed_optimizer_no_sync(trainer->optimizer, 0);
+    lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
+    LKS_TRY(send(trainer, batch, program));
+    LKS_TRY(run(trainer, batch, compiled));
+    compiled->n_steps++;
+    return lksi_states_advance(trainer, &trainer->states, 0, batch->count, program);
+}
+
+lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *all) {
+    lks_status status = step(trainer, batch);
+    if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
+    return lksi_flat_finish(trainer->optimizer, all);
+}
