@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "comm/transport/mpi/mpi.h"
 #include "data/download/download.h"
+#include "device/cuda_module.h"
 #ifdef LKSI_HAS_ONEDNN
 #include "onednn/onednn.h"
 #endif
@@ -35,6 +36,33 @@ static void print_cpus(void) {
     else
         printf("cgroup quota:    none\n");
     if (file != NULL) fclose(file);
+}
+
+static void print_gpu(const lksi_cuda_module *cuda, int index) {
+    lksi_cuda_facts facts;
+    if (cuda->describe(index, &facts) != LKS_OK)
+        printf("  cuda:%d         %s\n", index, lks_error_text());
+    else
+        printf("  cuda:%d         %s, compute capability %d.%d, %d multiprocessors, %.1f of %.1f GiB free, %s\n", index,
+               facts.name, facts.major, facts.minor, facts.n_multiprocessors, (double)facts.free_nbytes / 0x1p30,
+               (double)facts.total_nbytes / 0x1p30, facts.bus_id);
+}
+
+static void print_gpus(void) {
+    const lksi_cuda_module *cuda;
+    char versions[LKSI_CUDA_NAME_NBYTES];
+    int n_gpus;
+    if (lksi_cuda_load(&cuda) != LKS_OK) {
+        printf("cuda:            none: %s\n", lks_error_text());
+        return;
+    }
+    cuda->versions(versions, sizeof versions);
+    printf("cuda:            %s\n", versions);
+    if (cuda->count(&n_gpus) != LKS_OK) {
+        printf("  no GPU: %s\n", lks_error_text());
+        return;
+    }
+    for (int i = 0; i < n_gpus; i++) print_gpu(cuda, i);
 }
 
 static void print_devices(void) {
@@ -86,6 +114,7 @@ static int run(int argc, char **argv) {
     static const char *const instruction_sets[] = {"base", "avx2", "avx512"};
     printf("lockstep:        %s\n", lks_version());
     print_devices();
+    print_gpus();
     printf("transports:      self, thread, shm, tcp, mpi\n");
     print_mpi_modules();
     print_algorithms();
