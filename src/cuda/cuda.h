@@ -44,6 +44,9 @@ typedef struct lksi_cuda {
     int next_stage;
     cudaStream_t beside; /* for what goes on at the same time as the kernels */
     cudaEvent_t forked, joined;
+    char *post;          /* pinned: LKSI_POST_NBYTES, and the fault word behind them */
+    cudaStream_t posted; /* does nothing but wait for `post` */
+    cudaEvent_t is_posted;
     char *landing; /* pinned, LKSI_CUDA_STAGE_NBYTES: what copy_out goes through */
 } lksi_cuda;
 
@@ -59,9 +62,6 @@ lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what);
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what);
 /* After a kernel was launched. */
 lks_status lksi_cuda_launched(const char *kernel);
-/* What kernels found wrong, as an error; the word is cleared. Waits for the stream. */
-lks_status lksi_cuda_faults(const lks_device *device);
-
 /* The module's ends: driver and GPUs (gpu.c), memory (memory.c), operators (lower.c). */
 lks_status lksi_cuda_count(int *n_gpus);
 lks_status lksi_cuda_describe(int index, lksi_cuda_facts *facts);

@@ -87,6 +87,8 @@ static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking), "a stream"));
     LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming), "an event"));
     LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->joined, cudaEventDisableTiming), "an event"));
+    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->posted, cudaStreamNonBlocking), "a stream"));
+    LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->is_posted, cudaEventDisableTiming), "an event"));
     LKS_TRY(lksi_cuda_check_blas(cublasLtCreate(&cuda->blas), "cublasLtCreate"));
     LKS_TRY(lksi_cuda_check_dnn(cudnnCreate(&cuda->dnn), "cudnnCreate"));
     LKS_TRY(lksi_cuda_check_dnn(cudnnSetStream(cuda->dnn, cuda->stream), "cudnnSetStream"));
@@ -98,6 +100,9 @@ static lks_status prepare(lksi_cuda *cuda) {
                                 "pinned memory of the host"));
         LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->is_free[i], cudaEventDisableTiming), "an event"));
     }
+    LKS_TRY(lksi_cuda_check(
+        cudaHostAlloc((void **)&cuda->post, LKSI_POST_NBYTES + sizeof *cuda->fault, cudaHostAllocDefault),
+        "pinned memory of the host"));
     return lksi_cuda_check(cudaHostAlloc((void **)&cuda->landing, LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
                            "pinned memory of the host");
 }
@@ -112,6 +117,9 @@ void lksi_cuda_destroy(void *state) {
         if (cuda->is_free[i] != NULL) (void)cudaEventDestroy(cuda->is_free[i]);
     }
     if (cuda->landing != NULL) (void)cudaFreeHost(cuda->landing);
+    if (cuda->post != NULL) (void)cudaFreeHost(cuda->post);
+    if (cuda->is_posted != NULL) (void)cudaEventDestroy(cuda->is_posted);
+    if (cuda->posted != NULL) (void)cudaStreamDestroy(cuda->posted);
     if (cuda->fault != NULL) (void)cudaFree(cuda->fault);
     if (cuda->workspace != NULL) (void)cudaFree(cuda->workspace);
     if (cuda->dnn != NULL) (void)cudnnDestroy(cuda->dnn);

@@ -54,28 +54,15 @@ static lks_status wait_for(const lks_device *device) {
     return lksi_cuda_check(cudaStreamSynchronize(enter(device)->stream), "a kernel or copy");
 }
 
-static lks_status copy_out(const lks_device *device, void *to, const void *from, size_t nbytes) {
-    lksi_cuda *cuda = enter(device);
-    for (size_t at = 0; at < nbytes; at += LKSI_CUDA_STAGE_NBYTES) {
-        size_t piece = nbytes - at < LKSI_CUDA_STAGE_NBYTES ? nbytes - at : LKSI_CUDA_STAGE_NBYTES;
-        LKS_TRY(lksi_cuda_check(
-            cudaMemcpyAsync(cuda->landing, (const char *)from + at, piece, cudaMemcpyDeviceToHost, cuda->stream),
-            "a copy from it"));
-        LKS_TRY(wait_for(device));
-        memcpy((char *)to + at, cuda->landing, piece);
-    }
-    return lksi_cuda_faults(device);
+static lks_status fetch(lksi_cuda *cuda, void *pinned, const void *from, size_t nbytes) {
+    return lksi_cuda_check(cudaMemcpyAsync(pinned, from, nbytes, cudaMemcpyDeviceToHost, cuda->stream),
+                           "a copy from it");
 }
 
 static lks_status copy(const lks_device *device, void *to, const void *from, size_t nbytes) {
     if (nbytes == 0) return LKS_OK;
     return lksi_cuda_check(cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDeviceToDevice, enter(device)->stream),
                            "a copy within it");
-}
-
-static lks_status wait_until_done(const lks_device *device) {
-    LKS_TRY(wait_for(device));
-    return lksi_cuda_faults(device);
 }
 
 static void *stream(const lks_device *device) { return lksi_cuda_of(device)->stream; }
@@ -106,17 +93,55 @@ static lks_status refuse(const lksi_cuda_fault_word *word) {
                       word->most);
 }
 
-lks_status lksi_cuda_faults(const lks_device *device) {
-    lksi_cuda *cuda = enter(device);
-    LKS_TRY(lksi_cuda_check(
-        cudaMemcpyAsync(cuda->landing, cuda->fault, sizeof *cuda->fault, cudaMemcpyDeviceToHost, cuda->stream),
-        "a copy from it"));
-    LKS_TRY(wait_for(device));
+/* `copied` from the GPU. */
+static lks_status check_faults(const lks_device *device, const void *copied) {
     lksi_cuda_fault_word word;
-    memcpy(&word, cuda->landing, sizeof word);
+    memcpy(&word, copied, sizeof word);
     if (word.fault == LKSI_CUDA_NO_FAULT) return LKS_OK;
-    LKS_TRY(zero(device, cuda->fault, sizeof *cuda->fault));
+    LKS_TRY(zero(device, lksi_cuda_of(device)->fault, sizeof word));
     return refuse(&word);
+}
+
+static lks_status faults(const lks_device *device) {
+    lksi_cuda *cuda = enter(device);
+    LKS_TRY(fetch(cuda, cuda->landing, cuda->fault, sizeof *cuda->fault));
+    LKS_TRY(wait_for(device));
+    return check_faults(device, cuda->landing);
+}
+
+static lks_status copy_out(const lks_device *device, void *to, const void *from, size_t nbytes) {
+    lksi_cuda *cuda = enter(device);
+    for (size_t at = 0; at < nbytes; at += LKSI_CUDA_STAGE_NBYTES) {
+        size_t piece = nbytes - at < LKSI_CUDA_STAGE_NBYTES ? nbytes - at : LKSI_CUDA_STAGE_NBYTES;
+        LKS_TRY(fetch(cuda, cuda->landing, (const char *)from + at, piece));
+        LKS_TRY(wait_for(device));
+        memcpy((char *)to + at, cuda->landing, piece);
+    }
+    return faults(device);
+}
+
+static lks_status wait_until_done(const lks_device *device) {
+    LKS_TRY(wait_for(device));
+    return faults(device);
+}
+
+/* --- what is read without a wait for all --- */
+
+static lks_status post(const lks_device *device, const void *from, size_t nbytes) {
+    lksi_cuda *cuda = enter(device);
+    LKS_TRY(fetch(cuda, cuda->post, from, nbytes));
+    LKS_TRY(fetch(cuda, cuda->post + LKSI_POST_NBYTES, cuda->fault, sizeof *cuda->fault));
+    LKS_TRY(lksi_cuda_check(cudaEventRecord(cuda->is_posted, cuda->stream), "an event"));
+    return lksi_cuda_check(cudaStreamWaitEvent(cuda->posted, cuda->is_posted, 0), "a wait for an event");
+}
+
+static void *posted(const lks_device *device) { return lksi_cuda_of(device)->posted; }
+
+static lks_status take(const lks_device *device, void *to, size_t nbytes) {
+    lksi_cuda *cuda = enter(device);
+    LKS_TRY(lksi_cuda_check(cudaStreamSynchronize(cuda->posted), "a kernel or copy"));
+    memcpy(to, cuda->post, nbytes);
+    return check_faults(device, cuda->post + LKSI_POST_NBYTES);
 }
 
 /* --- recordings --- */
@@ -150,6 +175,9 @@ const lksi_device_memory lksi_cuda_memory = {
     .free = release,
     .copy_in = copy_in,
     .copy_out = copy_out,
+    .post = post,
+    .posted = posted,
+    .take = take,
     .copy = copy,
     .zero = zero,
     .wait = wait_until_done,

@@ -72,6 +72,8 @@ typedef struct lksi_flat_step {
     lksi_flat_result *result;
 } lksi_flat_step;
 
+enum { LKSI_POST_NBYTES = 1 << 20 };
+
 /* A device with memory of its own. Work on it is done in the order in which it was asked for, some time after the call;
  * what kernels find wrong (a label outside C, a fault) comes out of the next copy_out or wait. All pointers but `from`
  * of copy_in and `to` of copy_out are into the device's memory, which the host cannot touch. */
@@ -82,6 +84,11 @@ typedef struct lksi_device_memory {
     lks_status (*copy_in)(const lks_device *device, void *to, const void *from, size_t nbytes);
     /* Returns when `to` has it, and with it everything before. */
     lks_status (*copy_out)(const lks_device *device, void *to, const void *from, size_t nbytes);
+    /* The same in two parts: `post` asks for them as they are then, `take` waits for them and for no more. One at a
+     * time; at most LKSI_POST_NBYTES. `posted` is a stream that is done when they are there. */
+    lks_status (*post)(const lks_device *device, const void *from, size_t nbytes);
+    void *(*posted)(const lks_device *device);
+    lks_status (*take)(const lks_device *device, void *to, size_t nbytes);
     lks_status (*copy)(const lks_device *device, void *to, const void *from, size_t nbytes);
     lks_status (*zero)(const lks_device *device, void *memory, size_t nbytes);
     lks_status (*wait)(const lks_device *device); /* until all is done */
