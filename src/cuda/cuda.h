@@ -79,9 +79,9 @@ typedef lks_status lksi_cuda_lower(const lks_device *device, const lksi_lowering
 
 /* our kernels (.cu) */
 lksi_cuda_lower lksi_cuda_lower_elementwise; /* RELU .. SCALE, their gradients, COPY */
-lksi_cuda_lower lksi_cuda_lower_binary;      /* ADD .. DIV, EXPAND, SUM_TO */
+lksi_cuda_lower lksi_cuda_lower_binary;      /* ADD .. DIV, EXPAND */
 lksi_cuda_lower lksi_cuda_lower_arrange;     /* REORDER, TRANSPOSE, CONCAT, SLICE, SLICE_GRAD */
-lksi_cuda_lower lksi_cuda_lower_reduce;      /* SUM, MEAN, SUM_ROWS */
+lksi_cuda_lower lksi_cuda_lower_reduce;      /* SUM, MEAN, SUM_ROWS, SUM_TO */
 lksi_cuda_lower lksi_cuda_lower_softmax;     /* SOFTMAX, LOG_SOFTMAX, their gradients */
 lksi_cuda_lower lksi_cuda_lower_pool;
 lksi_cuda_lower lksi_cuda_lower_batch_norm; /* the synchronised ones, too */

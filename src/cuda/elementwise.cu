@@ -1,17 +1,27 @@
 /* Operators on each element by itself: any layout, as long as all tensors have the same. */
 #include "cuda/kernel.cuh"
 
-/* y = f(a): an activation, or a copy. dx = f(a, b): a is what the forward pass kept (y; of gelu, x), b is dy. */
-template <int op> static __device__ float apply(float a, float b, float factor) {
+namespace { // what follows is this file's
+
+/* The normal distribution function; erfc keeps what 1 + erf would lose far below 0. */
+__device__ float normal_below(float x) { return 0.5f * erfcf(x * -0.70710678f); }
+__device__ float normal_density(float x) { return 0.39894228f * expf(x * x * -0.5f); }
+
+/* y = f(a), an activation; dx = f(a, b): a is what the forward pass kept (y; of gelu, x), b is dy. */
+template <int op> __device__ float apply(float a, float b, float factor) {
     switch (op) {
     case LKSI_OP_RELU:
-        return a > 0 || a != a ? a : 0.0f;
+        return a < 0 ? 0.0f : a;
     case LKSI_OP_RELU_GRAD:
         return a > 0 ? b : 0.0f;
     case LKSI_OP_LEAKY_RELU:
         return a > 0 ? a : factor * a;
     case LKSI_OP_LEAKY_RELU_GRAD:
         return a > 0 ? b : factor * b;
+    case LKSI_OP_GELU:
+        return a * normal_below(a);
+    case LKSI_OP_GELU_GRAD:
+        return b * (normal_below(a) + a * normal_density(a));
     case LKSI_OP_TANH:
         return tanhf(a);
     case LKSI_OP_TANH_GRAD:
@@ -20,43 +30,73 @@ template <int op> static __device__ float apply(float a, float b, float factor) 
         return 1 / (1 + expf(-a));
     case LKSI_OP_SIGMOID_GRAD:
         return b * a * (1 - a);
-    default:
-        return a;
+    default: /* SCALE */
+        return factor * a;
     }
 }
 
-template <int op>
-__global__ void elementwise(const float *a, const float *b, float *y, float factor, size_t count) {
-    LKSI_FOR_EACH(i, count) y[i] = apply<op>(a[i], b != NULL ? b[i] : 0.0f, factor);
+/* `b` has an element for each of a's, or one for all (SCALE), or is NULL. */
+template <int op> __global__ void one_by_one(const float *a, const float *b, float *y, float factor, size_t count) {
+    if (op == LKSI_OP_SCALE && b != NULL) factor *= *b;
+    bool has_each = op != LKSI_OP_SCALE && b != NULL;
+    LKSI_FOR_EACH(i, count) y[i] = apply<op>(a[i], has_each ? b[i] : 0.0f, factor);
 }
 
-template <int op>
-static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+/* The same for pointers at multiples of 16 bytes, `count` of four elements each. */
+template <int op> __global__ void four_by_four(const float4 *a, const float *b, float4 *y, float factor, size_t count) {
+    if (op == LKSI_OP_SCALE && b != NULL) factor *= *b;
+    bool has_each = op != LKSI_OP_SCALE && b != NULL;
+    LKSI_FOR_EACH(i, count) {
+        float4 p = a[i], q = has_each ? ((const float4 *)b)[i] : float4{0, 0, 0, 0};
+        y[i] = float4{apply<op>(p.x, q.x, factor), apply<op>(p.y, q.y, factor), apply<op>(p.z, q.z, factor),
+                      apply<op>(p.w, q.w, factor)};
+    }
+}
+
+template <int op> lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const lksi_lowering *l = &kernel->lowering;
     lksi_cuda *cuda = (lksi_cuda *)kernel->state;
     size_t count = (size_t)lksi_tensor_count(&l->outputs[0], 0);
-    LKSI_LAUNCH((elementwise<op>), lksi_grid(count), LKSI_BLOCK, cuda->stream, (const float *)in[0],
-                l->n_inputs > 1 ? (const float *)in[1] : NULL, (float *)out[0], (float)l->attributes.slope, count);
+    const float *b = l->n_inputs > 1 ? (const float *)in[1] : NULL;
+    float factor = (float)(op == LKSI_OP_SCALE ? l->attributes.factor : l->attributes.slope);
+    bool is_aligned = lksi_is_aligned(in[0]) && lksi_is_aligned(out[0]) && (op == LKSI_OP_SCALE || lksi_is_aligned(b));
+    if (count % 4 == 0 && is_aligned)
+        LKSI_LAUNCH((four_by_four<op>), lksi_grid(count / 4), LKSI_BLOCK, cuda->stream, (const float4 *)in[0], b,
+                    (float4 *)out[0], factor, count / 4);
+    else
+        LKSI_LAUNCH((one_by_one<op>), lksi_grid(count), LKSI_BLOCK, cuda->stream, (const float *)in[0], b,
+                    (float *)out[0], factor, count);
     return lksi_cuda_launched(kernel->name);
 }
 
-lks_status lksi_cuda_lower_elementwise(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
-    *kernel = lksi_kernel{};
-    kernel->name = "cuda:elementwise";
-    kernel->lowering = *question;
-    kernel->is_deterministic = true;
-    kernel->state = device->state;
-    switch (question->op) {
-    case LKSI_OP_RELU:
-        kernel->run = run<LKSI_OP_RELU>;
-        break;
-    case LKSI_OP_TANH:
-        kernel->run = run<LKSI_OP_TANH>;
-        break;
+lks_status copy(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    lksi_cuda *cuda = (lksi_cuda *)kernel->state;
+    size_t nbytes = lksi_tensor_nbytes(&kernel->lowering.outputs[0]);
+    return lksi_cuda_check(cudaMemcpyAsync(out[0], in[0], nbytes, cudaMemcpyDeviceToDevice, cuda->stream),
+                           kernel->name);
+}
+
+lksi_run *run_of(lksi_op op) {
+    switch (op) {
+#define RUN_OF(name, text, least_inputs, most_inputs, n_outputs, family)                                               \
+    case LKSI_OP_##name:                                                                                               \
+        return run<LKSI_OP_##name>;
+        LKSI_OP_ELEMENTWISES(RUN_OF)
+#undef RUN_OF
     default:
-        return lksi_error(LKS_ERR_UNSUPPORTED, "cuda: %s is not written yet", lksi_op_name(question->op));
+        return copy;
     }
-    lksi_lowering_make_row_major(&kernel->lowering);
+}
+
+} // namespace
+
+lks_status lksi_cuda_lower_elementwise(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    lksi_cuda_answer(device, question, kernel, question->op == LKSI_OP_COPY ? "cuda:copy" : "cuda:elementwise");
+    kernel->run = run_of(question->op);
+    lksi_lowering *l = &kernel->lowering;
+    l->output_layouts[0] = l->input_layouts[0];
+    if (l->n_inputs > 1 && l->op != LKSI_OP_SCALE) l->input_layouts[1] = l->input_layouts[0];
     return LKS_OK;
 }

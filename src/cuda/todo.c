@@ -6,10 +6,6 @@
         (void)device, (void)kernel;                                                                                    \
         return lksi_error(LKS_ERR_UNSUPPORTED, "cuda: %s is not written yet", lksi_op_name(question->op));             \
     }
-TODO(binary)
-TODO(arrange)
-TODO(reduce)
-TODO(softmax)
 TODO(pool)
 TODO(batch_norm)
 TODO(layer_norm)
