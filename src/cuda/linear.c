@@ -57,7 +57,7 @@ lks_status lksi_cuda_lower_linear(const lks_device *device, const lksi_lowering 
     shape.op = question->op;
     shape.is_rounded = device->product_type == LKS_BF16;
     shape.is_relu = is_relu;
-    lksi_cuda_product *product;
+    lksi_cuda_product *product = NULL;
     LKS_TRY(lksi_cuda_product_create(lksi_cuda_of(device), &shape, &product));
     *kernel = (lksi_kernel){.name = name_of(question->op),
                             .run = run,

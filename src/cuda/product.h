@@ -38,8 +38,15 @@ lks_status lksi_cuda_product_run(const lksi_cuda_product *product, const void *a
 
 /* to (bf16) = from, rounded. */
 lks_status lksi_cuda_round(lksi_cuda *cuda, const float *from, size_t count, void *to);
-/* y = x, of bf16: a result that cuDNN writes as its operands are. */
-lks_status lksi_cuda_widen(lksi_cuda *cuda, const void *x, size_t count, float *y);
+/* What follows a product that cuDNN made: y = relu (x + bias), over `n_columns` of the last axis. */
+typedef struct lksi_cuda_ending {
+    const void *x;     /* may be y, unless it is_rounded */
+    bool is_rounded;   /* x is bf16, as its operands were */
+    const float *bias; /* NULL: none */
+    int64_t n_columns;
+    bool is_relu;
+} lksi_cuda_ending;
+lks_status lksi_cuda_end_product(lksi_cuda *cuda, const lksi_cuda_ending *ending, size_t count, float *y);
 
 /* sum (n_columns) = over all rows of x (n_rows, n_columns), in one order. */
 lks_status lksi_cuda_sum_columns(lksi_cuda *cuda, const float *x, int64_t n_rows, int64_t n_columns, float *scratch,

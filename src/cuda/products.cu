@@ -13,13 +13,30 @@ lks_status lksi_cuda_round(lksi_cuda *cuda, const float *from, size_t count, voi
     return lksi_cuda_launched("f32 to bf16");
 }
 
-__global__ void widen(const uint16_t *x, float *y, size_t count) {
-    LKSI_FOR_EACH(i, count) y[i] = lksi_bf16_value(x[i]);
+/* --- endings --- */
+
+static __device__ float value_of(float x) { return x; }
+static __device__ float value_of(uint16_t x) { return lksi_bf16_value(x); }
+
+template <typename T>
+__global__ void end_product(const T *x, const float *bias, int64_t n_columns, bool is_relu, float *y, size_t count) {
+    LKSI_FOR_EACH(i, count) {
+        float sum = value_of(x[i]) + (bias != NULL ? bias[i % (size_t)n_columns] : 0.0f);
+        y[i] = is_relu && sum < 0 ? 0.0f : sum;
+    }
 }
 
-lks_status lksi_cuda_widen(lksi_cuda *cuda, const void *x, size_t count, float *y) {
-    LKSI_LAUNCH(widen, lksi_grid(count), LKSI_BLOCK, cuda->stream, (const uint16_t *)x, y, count);
-    return lksi_cuda_launched("bf16 to f32");
+template <typename T> static void end_of(lksi_cuda *cuda, const lksi_cuda_ending *e, size_t count, float *y) {
+    LKSI_LAUNCH((end_product<T>), lksi_grid(count), LKSI_BLOCK, cuda->stream, (const T *)e->x, e->bias, e->n_columns,
+                e->is_relu, y, count);
+}
+
+lks_status lksi_cuda_end_product(lksi_cuda *cuda, const lksi_cuda_ending *ending, size_t count, float *y) {
+    if (ending->is_rounded)
+        end_of<uint16_t>(cuda, ending, count, y);
+    else
+        end_of<float>(cuda, ending, count, y);
+    return lksi_cuda_launched("a product's bias and activation");
 }
 
 /* --- sums over rows: each block adds up a chunk of rows for a few columns, then the chunks' sums are rows again --- */
