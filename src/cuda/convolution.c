@@ -11,6 +11,7 @@
 #include "cuda/product.h"
 
 enum { MOST_ALGORITHMS = 16, NONE = -1 };
+/* Algorithms that want more are passed over: activations need the memory. */
 #define MOST_WORKSPACE_NBYTES ((size_t)1 << 30)
 
 /* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
@@ -256,8 +257,8 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     LKS_TRY(end(c, kernel, in, &o, out));
     if (l->op != LKSI_OP_CONV2D_GRAD_WEIGHT) return LKS_OK;
     int64_t n_channels = l->inputs[0].dims[1];
-    return lksi_cuda_sum_columns(c->cuda, in[0], lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels,
-                                 (float *)room, out[1]); /* cuDNN is done with its workspace by then */
+    return lksi_cuda_sum_columns(c->cuda, in[0], lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels, room,
+                                 out[1]); /* cuDNN is done with its workspace by then */
 }
 
 static size_t scratch_nbytes(const convolution *c, const lksi_lowering *l) {

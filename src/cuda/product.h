@@ -16,7 +16,7 @@ typedef struct lksi_cuda_product_shape {
     int64_t a_row, y_row;          /* elements from a row's beginning to the next's; 0: no gaps */
     int64_t unit;                  /* a and y begin at multiples of so many elements; 0: aligned to 16 bytes */
     bool is_rounded;               /* a and b are bf16: see lksi_cuda_product_operand */
-    bool has_bias, is_relu;        /* y = relu (a b + bias (n)) */
+    bool has_bias, is_relu;        /* y = relu (a b + bias (n)); what becomes of a NaN, cuBLAS does not say */
     bool adds;                     /* to what y is */
 } lksi_cuda_product_shape;
 
@@ -49,7 +49,7 @@ typedef struct lksi_cuda_ending {
 lks_status lksi_cuda_end_product(lksi_cuda *cuda, const lksi_cuda_ending *ending, size_t count, float *y);
 
 /* sum (n_columns) = over all rows of x (n_rows, n_columns), in one order. */
-lks_status lksi_cuda_sum_columns(lksi_cuda *cuda, const float *x, int64_t n_rows, int64_t n_columns, float *scratch,
+lks_status lksi_cuda_sum_columns(lksi_cuda *cuda, const float *x, int64_t n_rows, int64_t n_columns, void *scratch,
                                  float *sum);
 size_t lksi_cuda_sum_columns_nbytes(int64_t n_rows, int64_t n_columns); /* of its scratch */
 

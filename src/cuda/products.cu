@@ -76,9 +76,10 @@ static lks_status sum_in_chunks(lksi_cuda *cuda, const float *x, int64_t n_rows,
     return lksi_cuda_launched("a sum of rows");
 }
 
-lks_status lksi_cuda_sum_columns(lksi_cuda *cuda, const float *x, int64_t n_rows, int64_t n_columns, float *scratch,
+lks_status lksi_cuda_sum_columns(lksi_cuda *cuda, const float *x, int64_t n_rows, int64_t n_columns, void *scratch,
                                  float *sum) {
     int64_t n_chunks = chunks_of(n_rows);
-    LKS_TRY(sum_in_chunks(cuda, x, n_rows, n_columns, n_chunks, scratch));
-    return sum_in_chunks(cuda, scratch, n_chunks, n_columns, 1, sum);
+    float *sums = (float *)scratch;
+    LKS_TRY(sum_in_chunks(cuda, x, n_rows, n_columns, n_chunks, sums));
+    return sum_in_chunks(cuda, sums, n_chunks, n_columns, 1, sum);
 }

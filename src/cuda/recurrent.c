@@ -60,11 +60,16 @@ static size_t rounded_nbytes(const recurrent *r, int64_t count) {
 
 static size_t floats_nbytes(int64_t count) { return lksi_cuda_aligned((size_t)count * sizeof(float)); }
 
-/* Room for an operand that a kernel of ours writes, from *scratch on. */
+static void *take(char **scratch, size_t nbytes) {
+    void *room = *scratch;
+    *scratch += nbytes;
+    return room;
+}
+
+/* Room for an operand that a kernel of ours writes. */
 static lksi_cuda_written take_operand(const recurrent *r, int64_t count, char **scratch) {
-    lksi_cuda_written to = {r->is_rounded ? NULL : (float *)*scratch, r->is_rounded ? (uint16_t *)*scratch : NULL};
-    *scratch += r->is_rounded ? rounded_nbytes(r, count) : floats_nbytes(count);
-    return to;
+    if (r->is_rounded) return (lksi_cuda_written){.rounded = take(scratch, rounded_nbytes(r, count))};
+    return (lksi_cuda_written){.plain = take(scratch, floats_nbytes(count))};
 }
 
 static const void *operand_of(lksi_cuda_written written) {
@@ -139,7 +144,7 @@ static lks_status weight_gradients(const recurrent *r, const lksi_cuda_backward_
     LKS_TRY(operand(r, x, s->n * s->t * s->k, &room, &x_operand));
     LKS_TRY(lksi_cuda_product_run(r->products[DW_IH], dgates, x_operand, NULL, dw[0]));
     LKS_TRY(lksi_cuda_product_run(r->products[DW_HH], dgates, operand_of(before), NULL, dw[1]));
-    return lksi_cuda_sum_columns(r->cuda, step->dgates.plain, s->n * s->t, s->gm, (float *)room, dw[2]);
+    return lksi_cuda_sum_columns(r->cuda, step->dgates.plain, s->n * s->t, s->gm, room, dw[2]);
 }
 
 /* dh0 and dc0 serve as the gradients that travel back through the steps. */
@@ -161,10 +166,7 @@ static lks_status backward(const lksi_kernel *kernel, void *const *in, void *con
                                     .dh = out[1],
                                     .dc = r->has_cells ? out[2] : NULL,
                                     .dgates = take_operand(r, s->n * s->t * s->gm, &room)};
-    if (r->is_rounded) { /* db sums what is not rounded */
-        step.dgates.plain = (float *)room;
-        room += floats_nbytes(s->n * s->t * s->gm);
-    }
+    if (r->is_rounded) step.dgates.plain = take(&room, floats_nbytes(s->n * s->t * s->gm)); /* for db */
     LKS_TRY(operand(r, weights[0], s->gm * s->k, &room, &w_ih));
     LKS_TRY(operand(r, weights[1], s->gm * s->m, &room, &w_hh));
     LKS_TRY(backward_steps(r, &step, w_hh, out[1]));

@@ -1,5 +1,5 @@
 /* Convolutions of the cuda device, on the emulated GPU. */
-#include "cuda/operator_check.h"
+#include "cuda/recording_check.h"
 
 typedef struct geometry {
     int64_t n, c, h, w, m, window[2], stride[2], padding[2], dilation[2], groups;
@@ -95,6 +95,18 @@ static void layouts_are_channels_last(void **state) {
     lks_device_destroy(device);
 }
 
+static void recorded_gradient(void **state) {
+    (void)state;
+    const geometry *g = &geometries[2];
+    for (int i = 0; i < 2; i++)
+        check_recording(&(operator_case){.op = LKSI_OP_CONV2D_GRAD_WEIGHT,
+                                         .attributes = attributes_of(g),
+                                         .n_inputs = 2,
+                                         .inputs = {y_of(g), x_of(g)},
+                                         .result = w_of(g),
+                                         .is_bf16 = i == 1});
+}
+
 static void what_cudnn_refuses_is_one_clear_line(void **state) {
     (void)state;
     lks_device *device = create_cuda();
@@ -118,6 +130,7 @@ static void what_cudnn_refuses_is_one_clear_line(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(forward_with_and_without_bias_and_relu),
                                        cmocka_unit_test(gradients), cmocka_unit_test(layouts_are_channels_last),
+                                       cmocka_unit_test(recorded_gradient),
                                        cmocka_unit_test(what_cudnn_refuses_is_one_clear_line)};
     return run_cuda_tests("cuda convolution", tests);
 }

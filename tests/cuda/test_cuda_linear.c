@@ -1,5 +1,5 @@
 /* The linear layer and products of matrices on the cuda device, on the emulated GPU. */
-#include "cuda/operator_check.h"
+#include "cuda/recording_check.h"
 
 /* Rows, input features, output features. */
 static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {64, 33, 10}, {17, 128, 256}, {300, 4, 2}};
@@ -63,6 +63,15 @@ static void matmul_with_batches_and_transposes(void **state) {
         &(operator_case){.op = LKSI_OP_MATMUL, .n_inputs = 2, .inputs = {SHAPE(LKS_F32, 5, 3), SHAPE(LKS_F32, 3, 2)}});
 }
 
+static void recorded_linear(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        check_recording(&(operator_case){.op = LKSI_OP_LINEAR,
+                                         .n_inputs = 3,
+                                         .inputs = {SHAPE(LKS_F32, 6, 5), SHAPE(LKS_F32, 7, 5), SHAPE(LKS_F32, 7)},
+                                         .is_bf16 = i == 1});
+}
+
 static void what_cublas_refuses_is_one_clear_line(void **state) {
     (void)state;
     lksi_lowering lowering = {.op = LKSI_OP_LINEAR, .n_inputs = 2, .n_outputs = 1};
@@ -81,9 +90,11 @@ static void what_cublas_refuses_is_one_clear_line(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_with_and_without_bias_and_relu),
-        cmocka_unit_test(linear_of_more_dimensions_and_other_epilogues), cmocka_unit_test(linear_gradients),
-        cmocka_unit_test(matmul_with_batches_and_transposes), cmocka_unit_test(what_cublas_refuses_is_one_clear_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_with_and_without_bias_and_relu),
+                                       cmocka_unit_test(linear_of_more_dimensions_and_other_epilogues),
+                                       cmocka_unit_test(linear_gradients),
+                                       cmocka_unit_test(matmul_with_batches_and_transposes),
+                                       cmocka_unit_test(recorded_linear),
+                                       cmocka_unit_test(what_cublas_refuses_is_one_clear_line)};
     return run_cuda_tests("cuda linear", tests);
 }

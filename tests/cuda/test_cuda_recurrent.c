@@ -1,5 +1,5 @@
 /* Recurrent layers of the cuda device, on the emulated GPU. */
-#include "cuda/operator_check.h"
+#include "cuda/recording_check.h"
 
 /* N, T, K, M. */
 static const int64_t sizes[][4] = {{1, 1, 1, 1}, {3, 5, 4, 6}, {2, 7, 3, 5}, {20, 3, 33, 17}, {5, 2, 8, 128}};
@@ -69,6 +69,17 @@ static void rnn_gradients(void **state) {
     }
 }
 
+static void recorded_lstm(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        check_recording(&(operator_case){.op = LKSI_OP_LSTM,
+                                         .n_inputs = 7,
+                                         .inputs = {SHAPE(LKS_F32, 3, 4, 5), SHAPE(LKS_F32, 3, 6), SHAPE(LKS_F32, 3, 6),
+                                                    SHAPE(LKS_F32, 24, 5), SHAPE(LKS_F32, 24, 6), SHAPE(LKS_F32, 24),
+                                                    SHAPE(LKS_F32, 24)},
+                                         .is_bf16 = i == 1});
+}
+
 static void what_cublas_refuses_names_the_layer(void **state) {
     (void)state;
     lksi_lowering l = {.op = LKSI_OP_RNN, .n_inputs = 6, .n_outputs = 2};
@@ -88,8 +99,11 @@ static void what_cublas_refuses_names_the_layer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lstm), cmocka_unit_test(lstm_gradients),
-                                       cmocka_unit_test(rnn_of_tanh_and_relu), cmocka_unit_test(rnn_gradients),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lstm),
+                                       cmocka_unit_test(lstm_gradients),
+                                       cmocka_unit_test(rnn_of_tanh_and_relu),
+                                       cmocka_unit_test(rnn_gradients),
+                                       cmocka_unit_test(recorded_lstm),
                                        cmocka_unit_test(what_cublas_refuses_names_the_layer)};
     return run_cuda_tests("cuda recurrent", tests);
 }
