@@ -12,9 +12,6 @@ TODO(layer_norm)
 TODO(dropout)
 TODO(embedding)
 TODO(loss)
-TODO(linear)
-TODO(convolution)
-TODO(recurrent)
 __attribute__((weak)) lks_status lksi_cuda_add(const lks_device *device, float *sum, const float *earlier,
                                                const float *later, size_t count) {
     (void)device, (void)sum, (void)earlier, (void)later, (void)count;

@@ -1,0 +1,294 @@
+/* Convolutions by cuDNN, channels-last: x as N, H, W, C, weights as M, h, w, C/groups, y as N, H, W, M.
+ *
+ * By its functions for convolutions alone, not by its graphs of operations: NVIDIA recommends the graphs and calls the
+ * functions deprecated, but keeps them in every version 9, and for a convolution by itself both run the same kernels.
+ * The functions take four descriptors, say which algorithms are deterministic, and answer at once whether one is
+ * supported; a graph takes some thirty attributes and its engines' notes. Graphs would pay where a convolution's bias
+ * and activation, or a batch norm, are to be part of it.
+ *
+ * f32 operands are multiplied as TF32, as PyTorch does. Precision bf16: the functions know no f32 result of bf16
+ * operands, so the result is bf16 as well, and what it is added up in is f32. */
+#include "cuda/product.h"
+
+enum { MOST_ALGORITHMS = 16, NONE = -1 };
+/* Algorithms that want more are passed over: activations need the memory. */
+#define MOST_WORKSPACE_NBYTES ((size_t)1 << 30)
+
+/* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
+typedef struct places {
+    int x, w, y, b; /* inputs from 0 on, outputs from FIRST_OUTPUT on; NONE */
+} places;
+enum { FIRST_OUTPUT = 8 };
+
+static places places_of(const lksi_lowering *l) {
+    if (l->op == LKSI_OP_CONV2D) return (places){0, 1, FIRST_OUTPUT, l->n_inputs == 3 ? 2 : NONE};
+    if (l->op == LKSI_OP_CONV2D_GRAD_INPUT) return (places){FIRST_OUTPUT, 1, 0, NONE};
+    return (places){1, FIRST_OUTPUT, 0, FIRST_OUTPUT + 1};
+}
+
+static const lksi_tensor *tensor_at(const lksi_lowering *l, int place) {
+    return place < FIRST_OUTPUT ? &l->inputs[place] : &l->outputs[place - FIRST_OUTPUT];
+}
+
+static void set_channels_last(lksi_lowering *l, int place) {
+    lksi_layout layout = {LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(tensor_at(l, place))};
+    *(place < FIRST_OUTPUT ? &l->input_layouts[place] : &l->output_layouts[place - FIRST_OUTPUT]) = layout;
+}
+
+static size_t count_at(const lksi_lowering *l, int place) { return (size_t)lksi_tensor_count(tensor_at(l, place), 0); }
+
+typedef struct convolution {
+    lksi_cuda *cuda;
+    lksi_op op;
+    bool is_rounded;
+    cudnnTensorDescriptor_t x, y;
+    cudnnFilterDescriptor_t w;
+    cudnnConvolutionDescriptor_t operation;
+    int algorithm; /* of the enumeration of its operator; NONE: there is none */
+    size_t workspace_nbytes;
+} convolution;
+
+/* --- lowering --- */
+
+static cudnnStatus_t make_descriptors(convolution *c) {
+    cudnnStatus_t s = cudnnCreateTensorDescriptor(&c->x);
+    if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateTensorDescriptor(&c->y);
+    if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateFilterDescriptor(&c->w);
+    if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateConvolutionDescriptor(&c->operation);
+    return s;
+}
+
+static cudnnStatus_t describe_image(cudnnTensorDescriptor_t image, cudnnDataType_t type, const int64_t *dims) {
+    return cudnnSetTensor4dDescriptor(image, CUDNN_TENSOR_NHWC, type, (int)dims[0], (int)dims[1], (int)dims[2],
+                                      (int)dims[3]);
+}
+
+static cudnnStatus_t describe_operation(const convolution *c, const lksi_attributes *a) {
+    cudnnStatus_t s = cudnnSetConvolution2dDescriptor(c->operation, (int)a->padding[0], (int)a->padding[1],
+                                                      (int)a->stride[0], (int)a->stride[1], (int)a->dilation[0],
+                                                      (int)a->dilation[1], CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT);
+    if (s == CUDNN_STATUS_SUCCESS) s = cudnnSetConvolutionGroupCount(c->operation, (int)a->groups);
+    if (s == CUDNN_STATUS_SUCCESS)
+        s = cudnnSetConvolutionMathType(c->operation, c->is_rounded ? CUDNN_TENSOR_OP_MATH : CUDNN_DEFAULT_MATH);
+    return s;
+}
+
+static cudnnStatus_t describe(convolution *c, const lksi_lowering *l) {
+    places p = places_of(l);
+    const int64_t *w = tensor_at(l, p.w)->dims;
+    cudnnDataType_t type = c->is_rounded ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    cudnnStatus_t s = make_descriptors(c);
+    if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->x, type, tensor_at(l, p.x)->dims);
+    if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->y, type, tensor_at(l, p.y)->dims);
+    if (s == CUDNN_STATUS_SUCCESS)
+        s = cudnnSetFilter4dDescriptor(c->w, type, CUDNN_TENSOR_NHWC, (int)w[0], (int)w[1], (int)w[2], (int)w[3]);
+    return s == CUDNN_STATUS_SUCCESS ? describe_operation(c, &l->attributes) : s;
+}
+
+static cudnnStatus_t ask_workspace(const convolution *c, int algorithm, size_t *nbytes) {
+    cudnnHandle_t dnn = c->cuda->dnn;
+    if (c->op == LKSI_OP_CONV2D)
+        return cudnnGetConvolutionForwardWorkspaceSize(dnn, c->x, c->w, c->operation, c->y,
+                                                       (cudnnConvolutionFwdAlgo_t)algorithm, nbytes);
+    if (c->op == LKSI_OP_CONV2D_GRAD_INPUT)
+        return cudnnGetConvolutionBackwardDataWorkspaceSize(dnn, c->w, c->y, c->operation, c->x,
+                                                            (cudnnConvolutionBwdDataAlgo_t)algorithm, nbytes);
+    return cudnnGetConvolutionBackwardFilterWorkspaceSize(dnn, c->x, c->y, c->operation, c->w,
+                                                          (cudnnConvolutionBwdFilterAlgo_t)algorithm, nbytes);
+}
+
+/* What the three lists of algorithms have in common. */
+typedef struct candidate {
+    int algorithm;
+    cudnnStatus_t status;
+    cudnnDeterminism_t determinism;
+    cudnnMathType_t math;
+} candidate;
+
+static bool take(convolution *c, const candidate *offered) {
+    size_t nbytes = 0;
+    if (offered->status != CUDNN_STATUS_SUCCESS || offered->determinism != CUDNN_DETERMINISTIC) return false;
+    if (cudnnSetConvolutionMathType(c->operation, offered->math) != CUDNN_STATUS_SUCCESS) return false;
+    if (ask_workspace(c, offered->algorithm, &nbytes) != CUDNN_STATUS_SUCCESS) return false;
+    if (nbytes > MOST_WORKSPACE_NBYTES) return false;
+    c->algorithm = offered->algorithm;
+    c->workspace_nbytes = nbytes;
+    return true;
+}
+
+/* The candidates, the fastest first by cuDNN's reckoning. */
+static cudnnStatus_t list_forward(const convolution *c, candidate *list, int *n) {
+    cudnnConvolutionFwdAlgoPerf_t found[MOST_ALGORITHMS];
+    cudnnStatus_t s =
+        cudnnGetConvolutionForwardAlgorithm_v7(c->cuda->dnn, c->x, c->w, c->operation, c->y, MOST_ALGORITHMS, n, found);
+    for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
+        list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
+    return s;
+}
+
+static cudnnStatus_t list_grad_input(const convolution *c, candidate *list, int *n) {
+    cudnnConvolutionBwdDataAlgoPerf_t found[MOST_ALGORITHMS];
+    cudnnStatus_t s = cudnnGetConvolutionBackwardDataAlgorithm_v7(c->cuda->dnn, c->w, c->y, c->operation, c->x,
+                                                                  MOST_ALGORITHMS, n, found);
+    for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
+        list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
+    return s;
+}
+
+static cudnnStatus_t list_grad_weight(const convolution *c, candidate *list, int *n) {
+    cudnnConvolutionBwdFilterAlgoPerf_t found[MOST_ALGORITHMS];
+    cudnnStatus_t s = cudnnGetConvolutionBackwardFilterAlgorithm_v7(c->cuda->dnn, c->x, c->y, c->operation, c->w,
+                                                                    MOST_ALGORITHMS, n, found);
+    for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
+        list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
+    return s;
+}
+
+static cudnnStatus_t choose_algorithm(convolution *c) {
+    candidate list[MOST_ALGORITHMS];
+    int n = 0;
+    cudnnStatus_t s = c->op == LKSI_OP_CONV2D              ? list_forward(c, list, &n)
+                      : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? list_grad_input(c, list, &n)
+                                                           : list_grad_weight(c, list, &n);
+    if (s != CUDNN_STATUS_SUCCESS) return s;
+    for (int i = 0; i < n; i++)
+        if (take(c, &list[i])) return CUDNN_STATUS_SUCCESS;
+    return CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+static lks_status refuse(const lksi_lowering *l, cudnnStatus_t status) {
+    places p = places_of(l);
+    const lksi_attributes *a = &l->attributes;
+    char x[128], w[128];
+    lksi_tensor_format(tensor_at(l, p.x), x, sizeof x);
+    lksi_tensor_format(tensor_at(l, p.w), w, sizeof w);
+    return lksi_error(status == CUDNN_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_UNSUPPORTED,
+                      "cuDNN has no deterministic algorithm for %s: x %s, weights %s, stride %lldx%lld, padding "
+                      "%lldx%lld, dilation %lldx%lld, %lld groups: %s",
+                      lksi_op_name(l->op), x, w, (long long)a->stride[0], (long long)a->stride[1],
+                      (long long)a->padding[0], (long long)a->padding[1], (long long)a->dilation[0],
+                      (long long)a->dilation[1], (long long)a->groups, cudnnGetErrorString(status));
+}
+
+static void destroy(convolution *c) {
+    if (c->operation != NULL) (void)cudnnDestroyConvolutionDescriptor(c->operation);
+    if (c->w != NULL) (void)cudnnDestroyFilterDescriptor(c->w);
+    if (c->y != NULL) (void)cudnnDestroyTensorDescriptor(c->y);
+    if (c->x != NULL) (void)cudnnDestroyTensorDescriptor(c->x);
+    lksi_free(c);
+}
+
+static void release(lksi_kernel *kernel) { destroy(kernel->state); }
+
+static lks_status create(const lks_device *device, const lksi_lowering *l, convolution **made) {
+    convolution *c = lksi_alloc(sizeof *c);
+    if (c == NULL) return LKS_ERR_MEMORY;
+    c->cuda = lksi_cuda_of(device);
+    c->op = l->op;
+    c->is_rounded = device->product_type == LKS_BF16;
+    cudnnStatus_t status = describe(c, l);
+    if (status == CUDNN_STATUS_SUCCESS) status = choose_algorithm(c);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        *made = c;
+        return LKS_OK;
+    }
+    destroy(c);
+    return refuse(l, status);
+}
+
+/* --- running --- */
+
+/* What cuDNN reads and writes: x, w, y. */
+typedef struct operands {
+    void *x, *w, *y;
+} operands;
+
+static cudnnStatus_t convolve(const convolution *c, const operands *o, void *workspace) {
+    float one = 1, zero = 0;
+    cudnnHandle_t dnn = c->cuda->dnn;
+    if (c->op == LKSI_OP_CONV2D)
+        return cudnnConvolutionForward(dnn, &one, c->x, o->x, c->w, o->w, c->operation,
+                                       (cudnnConvolutionFwdAlgo_t)c->algorithm, workspace, c->workspace_nbytes, &zero,
+                                       c->y, o->y);
+    if (c->op == LKSI_OP_CONV2D_GRAD_INPUT)
+        return cudnnConvolutionBackwardData(dnn, &one, c->w, o->w, c->y, o->y, c->operation,
+                                            (cudnnConvolutionBwdDataAlgo_t)c->algorithm, workspace, c->workspace_nbytes,
+                                            &zero, c->x, o->x);
+    return cudnnConvolutionBackwardFilter(dnn, &one, c->x, o->x, c->y, o->y, c->operation,
+                                          (cudnnConvolutionBwdFilterAlgo_t)c->algorithm, workspace, c->workspace_nbytes,
+                                          &zero, c->w, o->w);
+}
+
+/* The tensor itself; where it is rounded, a place in *scratch, which moves on, with an input's bf16 in it. */
+static lks_status place(const convolution *c, const lksi_lowering *l, int at, void *const *in, void *const *out,
+                        char **scratch, void **operand) {
+    *operand = at < FIRST_OUTPUT ? in[at] : out[at - FIRST_OUTPUT];
+    if (!c->is_rounded) return LKS_OK;
+    const float *from = *operand;
+    *operand = *scratch;
+    *scratch += lksi_cuda_operand_nbytes(true, count_at(l, at));
+    return at < FIRST_OUTPUT ? lksi_cuda_round(c->cuda, from, count_at(l, at), *operand) : LKS_OK;
+}
+
+/* The bias is added, the activation applied, bf16 made f32: where there is something of it to do. */
+static lks_status end(const convolution *c, const lksi_kernel *kernel, void *const *in, const operands *o,
+                      void *const *out) {
+    const lksi_lowering *l = &kernel->lowering;
+    const void *results[] = {o->y, o->x, o->w};
+    lksi_cuda_ending ending = {.x = results[l->op - LKSI_OP_CONV2D],
+                               .is_rounded = c->is_rounded,
+                               .bias = l->op == LKSI_OP_CONV2D && l->n_inputs == 3 ? in[2] : NULL,
+                               .n_columns = l->outputs[0].dims[1],
+                               .is_relu = kernel->n_epilogues > 0};
+    if (!ending.is_rounded && ending.bias == NULL && !ending.is_relu) return LKS_OK;
+    return lksi_cuda_end_product(c->cuda, &ending, count_at(l, FIRST_OUTPUT), out[0]);
+}
+
+static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    const lksi_lowering *l = &kernel->lowering;
+    const convolution *c = kernel->state;
+    places p = places_of(l);
+    char *room = scratch;
+    operands o;
+    LKS_TRY(place(c, l, p.x, in, out, &room, &o.x));
+    LKS_TRY(place(c, l, p.w, in, out, &room, &o.w));
+    LKS_TRY(place(c, l, p.y, in, out, &room, &o.y));
+    LKS_TRY(lksi_cuda_check_dnn(convolve(c, &o, room), lksi_op_name(l->op)));
+    LKS_TRY(end(c, kernel, in, &o, out));
+    if (l->op != LKSI_OP_CONV2D_GRAD_WEIGHT) return LKS_OK;
+    int64_t n_channels = l->inputs[0].dims[1];
+    return lksi_cuda_sum_columns(c->cuda, in[0], lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels, room,
+                                 out[1]); /* cuDNN is done with its workspace by then */
+}
+
+static size_t scratch_nbytes(const convolution *c, const lksi_lowering *l) {
+    places p = places_of(l);
+    size_t rounded = lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.x)) +
+                     lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.w)) +
+                     lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.y));
+    if (l->op != LKSI_OP_CONV2D_GRAD_WEIGHT) return rounded + c->workspace_nbytes;
+    int64_t n_channels = l->inputs[0].dims[1];
+    size_t sums = lksi_cuda_sum_columns_nbytes(lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels);
+    return rounded + (sums > c->workspace_nbytes ? sums : c->workspace_nbytes);
+}
+
+lks_status lksi_cuda_lower_convolution(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    static const char *const names[] = {"cuda:conv2d", "cuda:conv2d_grad_input", "cuda:conv2d_grad_weight"};
+    convolution *c = NULL;
+    LKS_TRY(create(device, question, &c));
+    *kernel = (lksi_kernel){.name = names[question->op - LKSI_OP_CONV2D],
+                            .run = run,
+                            .release = release,
+                            .lowering = *question,
+                            .scratch_nbytes = scratch_nbytes(c, question),
+                            .is_deterministic = true,
+                            .state = c};
+    places p = places_of(question);
+    lksi_lowering_make_row_major(&kernel->lowering); /* the bias */
+    set_channels_last(&kernel->lowering, p.x);
+    set_channels_last(&kernel->lowering, p.w);
+    set_channels_last(&kernel->lowering, p.y);
+    if (question->op == LKSI_OP_CONV2D && question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU)
+        kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+    return LKS_OK;
+}

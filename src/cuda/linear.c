@@ -1,0 +1,74 @@
+/* The linear layer's three products and products of matrices, by cuBLASLt. */
+#include "cuda/product.h"
+
+static lksi_cuda_product_shape matmul_of(const lksi_lowering *l) {
+    bool ta = l->attributes.transpose_a != 0, tb = l->attributes.transpose_b != 0;
+    int last = l->outputs[0].n_dims - 1;
+    int64_t m = l->outputs[0].dims[last - 1], n = l->outputs[0].dims[last], k = l->inputs[0].dims[ta ? last - 1 : last];
+    return (lksi_cuda_product_shape){.n_products = lksi_tensor_count(&l->outputs[0], 0) / (m * n),
+                                     .m = m,
+                                     .n = n,
+                                     .k = k,
+                                     .transpose_a = ta,
+                                     .transpose_b = tb};
+}
+
+/* Inputs 0 and 1 are the operands, in this order, for all four. */
+static lksi_cuda_product_shape product_of(const lksi_lowering *l) {
+    if (l->op == LKSI_OP_MATMUL) return matmul_of(l);
+    const lksi_tensor *in = l->inputs;
+    int64_t rows = lksi_tensor_rows(&in[0]), first = lksi_tensor_columns(&in[0]), second = lksi_tensor_columns(&in[1]);
+    if (l->op == LKSI_OP_LINEAR) /* (x, W[, b]) */
+        return (lksi_cuda_product_shape){.n_products = 1,
+                                         .m = rows,
+                                         .n = in[1].dims[0],
+                                         .k = first,
+                                         .transpose_b = true,
+                                         .has_bias = l->n_inputs == 3};
+    if (l->op == LKSI_OP_LINEAR_GRAD_INPUT) /* (dy, W) */
+        return (lksi_cuda_product_shape){.n_products = 1, .m = rows, .n = second, .k = first};
+    return (lksi_cuda_product_shape){
+        .n_products = 1, .m = first, .n = second, .k = rows, .transpose_a = true}; /* (dy, x) */
+}
+
+static const char *name_of(lksi_op op) {
+    return op == LKSI_OP_LINEAR              ? "cuda:linear"
+           : op == LKSI_OP_LINEAR_GRAD_INPUT ? "cuda:linear_grad_input"
+           : op == LKSI_OP_MATMUL            ? "cuda:matmul"
+                                             : "cuda:linear_grad_weight";
+}
+
+static size_t count_of(const lksi_lowering *l, int input) { return (size_t)lksi_tensor_count(&l->inputs[input], 0); }
+
+static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    const lksi_lowering *l = &kernel->lowering;
+    const lksi_cuda_product *product = kernel->state;
+    const void *operands[2];
+    char *room = scratch;
+    for (int i = 0; i < 2; i++) LKS_TRY(lksi_cuda_product_operand(product, in[i], count_of(l, i), &room, &operands[i]));
+    return lksi_cuda_product_run(product, operands[0], operands[1], l->n_inputs == 3 ? in[2] : NULL, out[0]);
+}
+
+static void release(lksi_kernel *kernel) { lksi_cuda_product_destroy(kernel->state); }
+
+lks_status lksi_cuda_lower_linear(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    bool is_relu = question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU;
+    lksi_cuda_product_shape shape = product_of(question);
+    shape.op = question->op;
+    shape.is_rounded = device->product_type == LKS_BF16;
+    shape.is_relu = is_relu;
+    lksi_cuda_product *product = NULL;
+    LKS_TRY(lksi_cuda_product_create(lksi_cuda_of(device), &shape, &product));
+    *kernel = (lksi_kernel){.name = name_of(question->op),
+                            .run = run,
+                            .release = release,
+                            .lowering = *question,
+                            .epilogues = {LKSI_OP_RELU},
+                            .n_epilogues = is_relu,
+                            .scratch_nbytes = lksi_cuda_operand_nbytes(shape.is_rounded, count_of(question, 0)) +
+                                              lksi_cuda_operand_nbytes(shape.is_rounded, count_of(question, 1)),
+                            .is_deterministic = true,
+                            .state = product};
+    lksi_lowering_make_row_major(&kernel->lowering);
+    return LKS_OK;
+}

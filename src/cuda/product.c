@@ -1,0 +1,168 @@
+/* cuBLASLt knows matrices by columns: y^T = b^T a^T, in which a row-major matrix is its own transpose. So cuBLAS's A is
+ * our b, its B our a, its D (n,m) our y, and a bias of D's rows one of our columns. */
+#include "cuda/product.h"
+
+/* The vectors of the widest loads; every tensor and every part of a scratch begins at a multiple. */
+enum { ALIGNMENT = 16 };
+
+struct lksi_cuda_product {
+    lksi_cuda *cuda;
+    lksi_cuda_product_shape shape;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, y;
+    cublasLtMatmulHeuristicResult_t chosen;
+};
+
+static lks_status set_operation(const lksi_cuda_product *p, cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                size_t nbytes) {
+    return lksi_cuda_check_blas(cublasLtMatmulDescSetAttribute(p->operation, attribute, value, nbytes),
+                                "an attribute of a product");
+}
+
+static cublasLtEpilogue_t epilogue_of(const lksi_cuda_product_shape *s) {
+    if (s->has_bias) return s->is_relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+    return s->is_relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+static lks_status make_operation(lksi_cuda_product *p) {
+    const lksi_cuda_product_shape *s = &p->shape;
+    cublasOperation_t transpose_a = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t transpose_b = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = epilogue_of(s);
+    /* f32 is f32: no TF32 */
+    LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product"));
+    LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a));
+    LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b));
+    LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    /* Nothing reads from there: the choice of an algorithm looks at how the bias is aligned. */
+    const void *bias = (const char *)p->cuda->workspace + ALIGNMENT;
+    return s->has_bias ? set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) : LKS_OK;
+}
+
+/* Of a row-major matrix (n_rows, n_columns) as it lies. */
+static lks_status make_layout(const lksi_cuda_product *p, cudaDataType_t type, int64_t n_rows, int64_t n_columns,
+                              int64_t row, cublasLtMatrixLayout_t *layout) {
+    static const char what[] = "the layout of a product's matrix";
+    int32_t n_products = (int32_t)p->shape.n_products;
+    int64_t apart = n_rows * n_columns;
+    LKS_TRY(lksi_cuda_check_blas(
+        cublasLtMatrixLayoutCreate(layout, type, (uint64_t)n_columns, (uint64_t)n_rows, row > 0 ? row : n_columns),
+        what));
+    if (n_products == 1) return LKS_OK;
+    LKS_TRY(lksi_cuda_check_blas(
+        cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n_products, sizeof n_products),
+        what));
+    return lksi_cuda_check_blas(
+        cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &apart, sizeof apart),
+        what);
+}
+
+static lks_status make_layouts(lksi_cuda_product *p) {
+    const lksi_cuda_product_shape *s = &p->shape;
+    cudaDataType_t type = s->is_rounded ? CUDA_R_16BF : CUDA_R_32F;
+    LKS_TRY(make_layout(p, type, s->transpose_a ? s->k : s->m, s->transpose_a ? s->m : s->k, s->a_row, &p->a));
+    LKS_TRY(make_layout(p, type, s->transpose_b ? s->n : s->k, s->transpose_b ? s->k : s->n, 0, &p->b));
+    return make_layout(p, CUDA_R_32F, s->m, s->n, s->y_row, &p->y);
+}
+
+/* Of what begins at a multiple of `unit` elements. */
+static uint32_t alignment_of(int64_t unit, size_t element_nbytes) {
+    uint32_t nbytes = (uint32_t)((uint64_t)unit * element_nbytes % ALIGNMENT);
+    return nbytes == 0 ? ALIGNMENT : nbytes & (~nbytes + 1);
+}
+
+static lks_status prefer(const lksi_cuda_product_shape *s, cublasLtMatmulPreference_t preference) {
+    static const char what[] = "what a product's algorithm may use";
+    uint64_t workspace_nbytes = LKSI_CUDA_WORKSPACE_NBYTES;
+    uint32_t a = alignment_of(s->unit, s->is_rounded ? 2 : 4), b = ALIGNMENT, y = alignment_of(s->unit, 4);
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const uint32_t *nbytes;
+    } alignments[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y},
+                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y}};
+    for (int i = 0; i < 4; i++)
+        LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i].attribute,
+                                                                          alignments[i].nbytes, sizeof(uint32_t)),
+                                     what));
+    return lksi_cuda_check_blas(cublasLtMatmulPreferenceSetAttribute(preference,
+                                                                     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                                     &workspace_nbytes, sizeof workspace_nbytes),
+                                what);
+}
+
+static lks_status refuse(const lksi_cuda_product_shape *s, cublasStatus_t status) {
+    return lksi_error(LKS_ERR_UNSUPPORTED,
+                      "cuBLAS has no algorithm for %s: %lld product%s of (%lld, %lld)%s by (%lld, %lld)%s, operands "
+                      "%s: %s",
+                      lksi_op_name(s->op), (long long)s->n_products, s->n_products == 1 ? "" : "s", (long long)s->m,
+                      (long long)s->k, s->transpose_a ? " transposed" : "", (long long)s->k, (long long)s->n,
+                      s->transpose_b ? " transposed" : "", s->is_rounded ? "bf16" : "f32",
+                      cublasLtGetStatusString(status));
+}
+
+/* Once for all runs, which therefore add up in one order. */
+static lks_status choose_algorithm(lksi_cuda_product *p) {
+    cublasLtMatmulPreference_t preference = NULL;
+    int n_found = 0;
+    LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulPreferenceCreate(&preference), "a choice of algorithms"));
+    lks_status status = prefer(&p->shape, preference);
+    if (status == LKS_OK) {
+        cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic(p->cuda->blas, p->operation, p->b, p->a, p->y, p->y,
+                                                              preference, 1, &p->chosen, &n_found);
+        if (found == CUBLAS_STATUS_SUCCESS && n_found == 0) found = CUBLAS_STATUS_NOT_SUPPORTED;
+        if (found == CUBLAS_STATUS_SUCCESS) found = p->chosen.state;
+        if (found != CUBLAS_STATUS_SUCCESS) status = refuse(&p->shape, found);
+    }
+    (void)cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+}
+
+void lksi_cuda_product_destroy(lksi_cuda_product *p) {
+    if (p == NULL) return;
+    if (p->y != NULL) (void)cublasLtMatrixLayoutDestroy(p->y);
+    if (p->b != NULL) (void)cublasLtMatrixLayoutDestroy(p->b);
+    if (p->a != NULL) (void)cublasLtMatrixLayoutDestroy(p->a);
+    if (p->operation != NULL) (void)cublasLtMatmulDescDestroy(p->operation);
+    lksi_free(p);
+}
+
+lks_status lksi_cuda_product_create(lksi_cuda *cuda, const lksi_cuda_product_shape *shape,
+                                    lksi_cuda_product **product) {
+    lksi_cuda_product *p = lksi_alloc(sizeof *p);
+    if (p == NULL) return LKS_ERR_MEMORY;
+    p->cuda = cuda;
+    p->shape = *shape;
+    lks_status status = make_operation(p);
+    if (status == LKS_OK) status = make_layouts(p);
+    if (status == LKS_OK) status = choose_algorithm(p);
+    if (status == LKS_OK)
+        *product = p;
+    else
+        lksi_cuda_product_destroy(p);
+    return status;
+}
+
+size_t lksi_cuda_operand_nbytes(bool is_rounded, size_t count) {
+    return is_rounded ? lksi_cuda_aligned(count * sizeof(uint16_t)) : 0;
+}
+
+lks_status lksi_cuda_product_operand(const lksi_cuda_product *p, const float *from, size_t count, char **scratch,
+                                     const void **operand) {
+    *operand = p->shape.is_rounded ? (const void *)*scratch : from;
+    if (!p->shape.is_rounded) return LKS_OK;
+    LKS_TRY(lksi_cuda_round(p->cuda, from, count, *scratch));
+    *scratch += lksi_cuda_operand_nbytes(true, count);
+    return LKS_OK;
+}
+
+lks_status lksi_cuda_product_run(const lksi_cuda_product *p, const void *a, const void *b, const float *bias,
+                                 float *y) {
+    float one = 1, before = p->shape.adds ? 1 : 0;
+    if (p->shape.has_bias) LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    return lksi_cuda_check_blas(cublasLtMatmul(p->cuda->blas, p->operation, &one, b, p->b, a, p->a, &before, y, p->y, y,
+                                               p->y, &p->chosen.algo, p->cuda->workspace, LKSI_CUDA_WORKSPACE_NBYTES,
+                                               p->cuda->stream),
+                                lksi_op_name(p->shape.op));
+}
