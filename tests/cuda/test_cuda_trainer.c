@@ -110,11 +110,11 @@ static void a_perceptron_has_the_losses_of_the_reference(void **state) {
                            .optimizer = lks_adam(&(lks_adam_options){.lr = 1e-2}),
                            .n_features = 20,
                            .short_step = -1});
-    check_plan(&(run_plan){.build = build_perceptron,
-                           .optimizer = lks_sgd(&(lks_sgd_options){
-                               .lr = 0.1, .momentum = 0.9, .weight_decay = 1e-3, .clip_norm = 0.5}),
-                           .n_features = 20,
-                           .short_step = 3});
+    check_plan(&(run_plan){
+        .build = build_perceptron,
+        .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-3, .clip_norm = 0.5}),
+        .n_features = 20,
+        .short_step = 3});
 }
 
 static void pieces_of_a_step_are_added_up(void **state) {
