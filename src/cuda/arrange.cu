@@ -32,11 +32,15 @@ template <typename T> __global__ void move_tiles(const T *x, T *y, matrices m) {
     for (size_t n = blockIdx.x; n < m.n_tiles; n += gridDim.x) {
         size_t i0 = n / m.tiles_j % m.tiles_i * TILE, j0 = n % m.tiles_j * TILE;
         lksi_cuda_place at = lksi_cuda_walk_to(m.batch, n / m.tiles_j / m.tiles_i);
-        for (unsigned k = row; k < TILE; k += LKSI_BLOCK / TILE)
+        for (unsigned step = 0; step < TILE; step += LKSI_BLOCK / TILE) {
+            unsigned k = row + step;
             if (i0 + column < m.n_i && j0 + k < m.n_j) tile[k][column] = x[at.a + i0 + column + (j0 + k) * m.a_row];
+        }
         __syncthreads();
-        for (unsigned k = row; k < TILE; k += LKSI_BLOCK / TILE)
+        for (unsigned step = 0; step < TILE; step += LKSI_BLOCK / TILE) {
+            unsigned k = row + step;
             if (i0 + k < m.n_i && j0 + column < m.n_j) y[at.b + (i0 + k) * m.b_row + j0 + column] = tile[column][k];
+        }
         __syncthreads();
     }
 }
@@ -169,7 +173,7 @@ void release(lksi_kernel *kernel) { lksi_free(kernel->state); }
 lks_status lower_move(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     move_state *s = (move_state *)lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
-    lksi_cuda_answer(device, question, kernel, "cuda:move");
+    lksi_cuda_answer(device, question, kernel);
     s->cuda = lksi_cuda_of(device);
     plan_move(&kernel->lowering, s);
     kernel->run = OF_WIDTH(run_move, lks_type_nbytes(question->inputs[0].type));
@@ -181,7 +185,7 @@ lks_status lower_move(const lks_device *device, const lksi_lowering *question, l
 lks_status lower_join(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     join_state *s = (join_state *)lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
-    lksi_cuda_answer(device, question, kernel, "cuda:join");
+    lksi_cuda_answer(device, question, kernel);
     s->cuda = lksi_cuda_of(device);
     plan_join(&kernel->lowering, s);
     kernel->run = OF_WIDTH(run_join, lks_type_nbytes(question->inputs[0].type));

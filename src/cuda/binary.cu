@@ -63,7 +63,7 @@ template <int op> lks_status run(const lksi_kernel *kernel, void *const *in, voi
     return lksi_cuda_launched(kernel->name);
 }
 
-lksi_run *run_of(lksi_op op) {
+lksi_cuda_run *run_of(lksi_op op) {
     switch (op) {
     case LKSI_OP_ADD:
         return run<LKSI_OP_ADD>;
@@ -109,15 +109,10 @@ lksi_cuda_walk walk_over_result(const lksi_lowering *l) {
     return walk;
 }
 
+/* What has stride 1 along the last axis has its other strides at multiples of that axis' length. */
 bool can_walk_in_fours(const lksi_cuda_walk *walk) {
     int last = walk->n_axes - 1;
-    if (walk->dims[last] % 4 != 0) return false;
-    for (int i = 0; i < 2; i++) {
-        if (walk->strides[i][last] > 1) return false;
-        for (int k = 0; k < last; k++)
-            if (walk->strides[i][last] == 1 && walk->strides[i][k] % 4 != 0) return false; /* not at multiples of 16 */
-    }
-    return true;
+    return walk->dims[last] % 4 == 0 && walk->strides[0][last] <= 1 && walk->strides[1][last] <= 1;
 }
 
 void release(lksi_kernel *kernel) { lksi_free(kernel->state); }
@@ -127,7 +122,7 @@ void release(lksi_kernel *kernel) { lksi_free(kernel->state); }
 lks_status lksi_cuda_lower_binary(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     state *s = (state *)lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
-    lksi_cuda_answer(device, question, kernel, question->op == LKSI_OP_EXPAND ? "cuda:expand" : "cuda:binary");
+    lksi_cuda_answer(device, question, kernel);
     choose_layouts(&kernel->lowering);
     s->cuda = lksi_cuda_of(device);
     s->walk = walk_over_result(&kernel->lowering);

@@ -77,6 +77,9 @@ void lksi_cuda_host_start(const lksi_cuda_host *host);
 
 typedef lks_status lksi_cuda_lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel);
 
+/* An answer that lacks `run` alone: the layouts are the question's, the state is the device's. */
+void lksi_cuda_answer(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel);
+
 /* our kernels (.cu) */
 lksi_cuda_lower lksi_cuda_lower_elementwise; /* RELU .. SCALE, their gradients, COPY */
 lksi_cuda_lower lksi_cuda_lower_binary;      /* ADD .. DIV, EXPAND */

@@ -78,7 +78,7 @@ lks_status copy(const lksi_kernel *kernel, void *const *in, void *const *out, vo
                            kernel->name);
 }
 
-lksi_run *run_of(lksi_op op) {
+lksi_cuda_run *run_of(lksi_op op) {
     switch (op) {
 #define RUN_OF(name, text, least_inputs, most_inputs, n_outputs, family)                                               \
     case LKSI_OP_##name:                                                                                               \
@@ -93,7 +93,7 @@ lksi_run *run_of(lksi_op op) {
 } // namespace
 
 lks_status lksi_cuda_lower_elementwise(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
-    lksi_cuda_answer(device, question, kernel, question->op == LKSI_OP_COPY ? "cuda:copy" : "cuda:elementwise");
+    lksi_cuda_answer(device, question, kernel);
     kernel->run = run_of(question->op);
     lksi_lowering *l = &kernel->lowering;
     l->output_layouts[0] = l->input_layouts[0];

@@ -33,17 +33,8 @@ static inline unsigned lksi_grid(size_t count) {
 /* Whether four floats can be read from there at once. */
 static inline bool lksi_is_aligned(const void *pointer) { return (uintptr_t)pointer % sizeof(float4) == 0; }
 
-typedef lks_status lksi_run(const lksi_kernel *kernel, void *const *inputs, void *const *outputs, void *scratch);
-
-/* An answer that lacks `run`: the layouts are the question's, the state the device's. */
-static inline void lksi_cuda_answer(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel,
-                                    const char *name) {
-    *kernel = lksi_kernel{};
-    kernel->name = name;
-    kernel->lowering = *question;
-    kernel->is_deterministic = true;
-    kernel->state = device->state;
-}
+/* As lksi_kernel has it. */
+typedef lks_status lksi_cuda_run(const lksi_kernel *kernel, void *const *inputs, void *const *outputs, void *scratch);
 
 #define LKSI_FOR_EACH(i, count)                                                                                        \
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (size_t)gridDim.x * blockDim.x)

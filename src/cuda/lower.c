@@ -69,6 +69,17 @@ static lksi_cuda_lower *const lower_by_op[LKSI_OP_COUNT] = {
     [LKSI_OP_RNN_GRAD] = lksi_cuda_lower_recurrent,
 };
 
+static const char *const kernel_names[] = {
+#define KERNEL_NAME(name, text, least_inputs, most_inputs, n_outputs, family) "cuda:" text,
+    LKSI_OP_TABLE(KERNEL_NAME)
+#undef KERNEL_NAME
+};
+
+void lksi_cuda_answer(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    *kernel = (lksi_kernel){
+        .name = kernel_names[question->op], .lowering = *question, .is_deterministic = true, .state = device->state};
+}
+
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     lksi_cuda_lower *by_family = lower_by_op[question->op];
     if (by_family == NULL)

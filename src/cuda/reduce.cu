@@ -153,7 +153,7 @@ void release(lksi_kernel *kernel) { lksi_free(kernel->state); }
 lks_status lksi_cuda_lower_reduce(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     state *s = (state *)lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
-    lksi_cuda_answer(device, question, kernel, "cuda:sum");
+    lksi_cuda_answer(device, question, kernel);
     kernel->lowering.output_layouts[0] = lksi_layout{};
     s->cuda = lksi_cuda_of(device);
     plan(&kernel->lowering, s);

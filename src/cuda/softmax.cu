@@ -1,5 +1,6 @@
 /* Softmax over the last axis, its logarithm, and their gradients. A row is worked on by as many threads as it has
- * elements, up to a block, and a block has as many rows as there is room for. Row-major. */
+ * elements, up to a block, and a block has as many rows as there is room for. Row-major. Loops are unrolled so that
+ * several reads are under way at a time. */
 #include "cuda/kernel.cuh"
 
 namespace { // what follows is this file's
@@ -45,30 +46,37 @@ __device__ float combine(float value, float *room, unsigned width, bool is_large
     return result;
 }
 
-template <bool is_log> __global__ void softmax(const float *x, float *y, rows s) {
+template <bool is_log> __global__ void softmax(const float *__restrict__ x, float *__restrict__ y, rows s) {
     __shared__ float room[LKSI_BLOCK];
     row r = row_of_thread(s);
     float largest = -INFINITY, sum = 0;
     x += r.begin;
     y += r.begin;
+#pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width) largest = fmaxf(largest, x[j]);
     largest = combine(largest, room, s.width, true);
+#pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width) sum += expf(x[j] - largest);
     sum = combine(sum, room, s.width, false);
     float shift = largest + logf(sum);
+#pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width) y[j] = is_log ? x[j] - shift : expf(x[j] - largest) / sum;
     for (size_t j = r.n_seen + r.lane; j < r.n; j += s.width) y[j] = 0;
 }
 
-template <bool is_log> __global__ void softmax_grad(const float *y, const float *dy, float *dx, rows s) {
+template <bool is_log>
+__global__ void softmax_grad(const float *__restrict__ y, const float *__restrict__ dy, float *__restrict__ dx,
+                             rows s) {
     __shared__ float room[LKSI_BLOCK];
     row r = row_of_thread(s);
     float sum = 0;
     y += r.begin;
     dy += r.begin;
     dx += r.begin;
+#pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width) sum += is_log ? dy[j] : dy[j] * y[j];
     sum = combine(sum, room, s.width, false);
+#pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width)
         dx[j] = is_log ? dy[j] - expf(y[j]) * sum : y[j] * (dy[j] - sum);
     for (size_t j = r.n_seen + r.lane; j < r.n; j += s.width) dx[j] = 0;
@@ -96,7 +104,7 @@ lks_status run_grad(const lksi_kernel *kernel, void *const *in, void *const *out
     return lksi_cuda_launched(kernel->name);
 }
 
-lksi_run *run_of(lksi_op op) {
+lksi_cuda_run *run_of(lksi_op op) {
     switch (op) {
     case LKSI_OP_SOFTMAX:
         return run<false>;
@@ -125,7 +133,7 @@ void release(lksi_kernel *kernel) { lksi_free(kernel->state); }
 lks_status lksi_cuda_lower_softmax(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     state *s = (state *)lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
-    lksi_cuda_answer(device, question, kernel, "cuda:softmax");
+    lksi_cuda_answer(device, question, kernel);
     lksi_lowering_make_row_major(&kernel->lowering);
     s->cuda = lksi_cuda_of(device);
     s->shape = shape_of(question);

@@ -37,12 +37,14 @@ static inline lksi_cuda_walk lksi_cuda_walk_nowhere(void) {
 
 /* One more axis, faster than those before; joined with the last one where both together are one. */
 static inline void lksi_cuda_walk_along(lksi_cuda_walk *walk, size_t dim, size_t a_stride, size_t b_stride) {
-    if (dim == 1) return;
     int last = walk->n_axes - 1;
-    bool is_first = walk->dims[last] == 1;
-    bool is_one = walk->strides[0][last] == dim * a_stride && walk->strides[1][last] == dim * b_stride;
-    if (!is_first && !is_one) last = walk->n_axes++;
-    walk->dims[last] = is_one && !is_first ? walk->dims[last] * dim : dim;
+    if (dim == 1) return;
+    if (walk->dims[last] == 1) /* nowhere yet */
+        walk->dims[last] = dim;
+    else if (walk->strides[0][last] == dim * a_stride && walk->strides[1][last] == dim * b_stride)
+        walk->dims[last] *= dim;
+    else
+        walk->dims[last = walk->n_axes++] = dim;
     walk->strides[0][last] = a_stride;
     walk->strides[1][last] = b_stride;
 }
