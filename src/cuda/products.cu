@@ -44,7 +44,7 @@ lks_status lksi_cuda_end_product(lksi_cuda *cuda, const lksi_cuda_ending *ending
 enum { COLUMNS = 32, LANES = LKSI_BLOCK / COLUMNS, MOST_CHUNKS = 128, LEAST_ROWS = 64 };
 
 /* sums (gridDim.y, n_columns): row i is the sum of chunk i. */
-__global__ void sum_chunks(const float *x, int64_t n_rows, int64_t n_columns, int64_t n_chunk, float *sums) {
+__global__ void sum_row_chunks(const float *x, int64_t n_rows, int64_t n_columns, int64_t n_chunk, float *sums) {
     __shared__ float lanes[LANES][COLUMNS];
     unsigned lane = threadIdx.x / COLUMNS, column_here = threadIdx.x % COLUMNS;
     int64_t column = (int64_t)blockIdx.x * COLUMNS + column_here, begin = blockIdx.y * n_chunk;
@@ -71,8 +71,8 @@ size_t lksi_cuda_sum_columns_nbytes(int64_t n_rows, int64_t n_columns) {
 static lks_status sum_in_chunks(lksi_cuda *cuda, const float *x, int64_t n_rows, int64_t n_columns, int64_t n_chunks,
                                 float *sums) {
     dim3 grid((unsigned)((n_columns + COLUMNS - 1) / COLUMNS), (unsigned)n_chunks);
-    LKSI_LAUNCH(sum_chunks, grid, LKSI_BLOCK, cuda->stream, x, n_rows, n_columns, (n_rows + n_chunks - 1) / n_chunks,
-                sums);
+    LKSI_LAUNCH(sum_row_chunks, grid, LKSI_BLOCK, cuda->stream, x, n_rows, n_columns,
+                (n_rows + n_chunks - 1) / n_chunks, sums);
     return lksi_cuda_launched("a sum of rows");
 }
 

@@ -30,6 +30,15 @@ static void linear_of_more_dimensions_and_other_epilogues(void **state) {
                                     .n_epilogues = 2});
 }
 
+/* More elements than threads of the largest grid. */
+static void operands_of_a_grid_and_more_are_rounded(void **state) {
+    (void)state;
+    check_operator(&(operator_case){.op = LKSI_OP_LINEAR,
+                                    .n_inputs = 2,
+                                    .inputs = {SHAPE(LKS_F32, 4200, 4001), SHAPE(LKS_F32, 1, 4001)},
+                                    .is_bf16 = true});
+}
+
 static void linear_gradients(void **state) {
     (void)state;
     for (int i = 0; i < N_SIZES * 2; i++) {
@@ -92,6 +101,7 @@ static void what_cublas_refuses_is_one_clear_line(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(linear_with_and_without_bias_and_relu),
                                        cmocka_unit_test(linear_of_more_dimensions_and_other_epilogues),
+                                       cmocka_unit_test(operands_of_a_grid_and_more_are_rounded),
                                        cmocka_unit_test(linear_gradients),
                                        cmocka_unit_test(matmul_with_batches_and_transposes),
                                        cmocka_unit_test(recorded_linear),

@@ -235,7 +235,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     algorithm chosen;
     memcpy(&chosen, algo, sizeof chosen);
     if (chosen.magic != magic || chosen.epilogue != op->epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (workspace_nbytes < chosen.workspace_nbytes || !emulation::is_device_memory(workspace))
+    if (workspace_nbytes < chosen.workspace_nbytes || !emulation::is_device_memory(workspace) ||
+        !is_aligned(workspace, 256))
         return CUBLAS_STATUS_INVALID_VALUE;
     const void *pointers[] = {at_a, at_b, at_c, at_d};
     for (int i = 0; i < 4; i++)
