@@ -89,8 +89,8 @@ static lks_status refuse(const lksi_cuda_fault_word *word) {
     if (word->fault == LKSI_CUDA_BAD_LABEL)
         return lksi_error(LKS_ERR_ARGUMENT, "label %d of sample %lld in the batch, position %lld, is not 0 to %lld",
                           word->value, word->position / word->each, word->position % word->each, word->most);
-    return lksi_error(LKS_ERR_ARGUMENT, "index %d at position %lld is not 0 to %lld", word->value, word->position,
-                      word->most);
+    return lksi_error(LKS_ERR_ARGUMENT, "embedding: index %d at position %lld of the batch is not 0 to %lld",
+                      word->value, word->position, word->most);
 }
 
 lks_status lksi_cuda_faults(const lks_device *device) {
