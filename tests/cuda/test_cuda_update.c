@@ -251,6 +251,34 @@ static void a_refused_step_updates_nothing(void **state) {
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) updated_as_the_reference(&rules[i], 1000, true);
 }
 
+/* A recorded update goes by the numbers that are there when it is run. */
+static void a_recorded_update_reads_each_steps_numbers(void **state) {
+    (void)state;
+    lks_device *device = create_cuda();
+    float p = 1, g = 1;
+    lksi_flat_result result = {.scale = 1};
+    lksi_update update = {.rule = LKSI_UPDATE_SGD, .step = 1, .lr = 0.5};
+    float *p_there = send(device, &p, sizeof p), *g_there = send(device, &g, sizeof g);
+    lksi_flat_result *result_there = send(device, &result, sizeof result);
+    lksi_update *update_there = send(device, &update, sizeof update);
+    void *recording;
+    assert_ok(memory_of(device)->record(device));
+    assert_ok(memory_of(device)->update(device, result_there, update_there, 1, p_there, g_there, NULL));
+    assert_ok(memory_of(device)->end_record(device, &recording));
+    assert_ok(memory_of(device)->replay(device, recording));
+    update.lr = 2;
+    assert_ok(lksi_device_copy_in(device, update_there, &update, sizeof update));
+    assert_ok(memory_of(device)->replay(device, recording));
+    assert_ok(lksi_device_copy_out(device, &p, p_there, sizeof p));
+    assert_true(p == 1 - 0.5f - 2);
+    memory_of(device)->free_recording(device, recording);
+    lksi_device_free(device, p_there);
+    lksi_device_free(device, g_there);
+    lksi_device_free(device, result_there);
+    lksi_device_free(device, update_there);
+    lks_device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_are_added),
                                        cmocka_unit_test(figures_are_gathered_over_micro_batches),
@@ -258,6 +286,7 @@ int main(void) {
                                        cmocka_unit_test(gradients_are_clipped_by_their_norm),
                                        cmocka_unit_test(a_step_that_means_nothing_is_refused),
                                        cmocka_unit_test(every_rule_is_the_references),
-                                       cmocka_unit_test(a_refused_step_updates_nothing)};
+                                       cmocka_unit_test(a_refused_step_updates_nothing),
+                                       cmocka_unit_test(a_recorded_update_reads_each_steps_numbers)};
     return run_cuda_tests("cuda updates", tests);
 }
