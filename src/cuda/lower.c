@@ -82,6 +82,7 @@ void lksi_cuda_answer(const lks_device *device, const lksi_lowering *question, l
 
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     lksi_cuda_lower *by_family = lower_by_op[question->op];
+    lksi_cuda_memory.enter(device);
     if (by_family == NULL)
         return lksi_error(LKS_ERR_UNSUPPORTED, "the cuda device cannot run %s", lksi_op_name(question->op));
     return by_family(device, question, kernel);

@@ -10,6 +10,8 @@ static lksi_cuda *enter(const lks_device *device) {
     return cuda;
 }
 
+static void enter_device(const lks_device *device) { (void)enter(device); }
+
 static lks_status zero(const lks_device *device, void *memory, size_t nbytes) {
     if (nbytes == 0) return LKS_OK;
     return lksi_cuda_check(cudaMemsetAsync(memory, 0, nbytes, enter(device)->stream), "cudaMemset");
@@ -89,8 +91,8 @@ static lks_status refuse(const lksi_cuda_fault_word *word) {
     if (word->fault == LKSI_CUDA_BAD_LABEL)
         return lksi_error(LKS_ERR_ARGUMENT, "label %d of sample %lld in the batch, position %lld, is not 0 to %lld",
                           word->value, word->position / word->each, word->position % word->each, word->most);
-    return lksi_error(LKS_ERR_ARGUMENT, "index %d at position %lld is not 0 to %lld", word->value, word->position,
-                      word->most);
+    return lksi_error(LKS_ERR_ARGUMENT, "embedding: index %d at position %lld of the batch is not 0 to %lld",
+                      word->value, word->position, word->most);
 }
 
 /* `copied` from the GPU. */
@@ -171,6 +173,7 @@ static void free_recording(const lks_device *device, void *recording) {
 }
 
 const lksi_device_memory lksi_cuda_memory = {
+    .enter = enter_device,
     .alloc = alloc,
     .free = release,
     .copy_in = copy_in,

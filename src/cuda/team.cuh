@@ -1,10 +1,17 @@
 /* Rows that a block's threads take in teams: short rows several at a time, long ones one after the other.
  *
- *     lksi_team team = lksi_team_for(n_columns), kept by the host; grid lksi_team_grid(&team, n_rows)
- *     in the kernel:  LKSI_FOR_EACH_ROW(team, row, n_rows) {
- *                         for (j = lksi_team_lane(team); j < n_columns; j += team) ...
- *                         sum = lksi_team_sum(team, sum, room);
- *                     }
+ *     __global__ void sum_rows(const float *x, float *y, size_t n_rows, size_t n_columns, unsigned team) {
+ *         __shared__ float room[LKSI_BLOCK];
+ *         LKSI_FOR_EACH_ROW(team, row, n_rows) {
+ *             float sum = 0;
+ *             for (size_t j = lksi_team_lane(team); j < n_columns && row < n_rows; j += team)
+ *                 sum += x[row * n_columns + j];
+ *             sum = lksi_team_sum(team, sum, room);
+ *             if (row < n_rows) y[row] = sum;
+ *         }
+ *     }
+ *     unsigned team = lksi_team_for(n_columns);
+ *     LKSI_LAUNCH(sum_rows, lksi_team_grid(team, n_rows), LKSI_BLOCK, stream, x, y, n_rows, n_columns, team);
  *
  * All threads of a block go round as often, so that they meet at barriers; the last time, row may be n_rows or more. */
 #ifndef LKSI_TEAM_CUH

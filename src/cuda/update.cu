@@ -207,6 +207,8 @@ __global__ void update_parameters(const lksi_flat_result *result, const lksi_upd
         sgd(update, scale, count, p, g);
 }
 
+/* Which rule it is, the host does not know here: `state` has two pointers, of which some rules need one or none, or is
+ * NULL for rules that need none. */
 lks_status lksi_cuda_update(const lks_device *device, const lksi_flat_result *result, const lksi_update *update,
                             size_t count, float *parameters, const float *gradient, float *const *state) {
     unsigned grid = lksi_grid(count) < MOST_UPDATE_BLOCKS ? lksi_grid(count) : (unsigned)MOST_UPDATE_BLOCKS;

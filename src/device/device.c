@@ -77,7 +77,10 @@ const char *lksi_layout_name(const lks_device *device, uint64_t id) {
     return id == 0 || device->ops->layout_name == NULL ? "row-major" : device->ops->layout_name(id);
 }
 
-void lksi_device_enter(const lks_device *device) { lksi_openmp_set_threads(device->num_threads); }
+void lksi_device_enter(const lks_device *device) {
+    lksi_openmp_set_threads(device->num_threads);
+    if (device->ops->memory != NULL) device->ops->memory->enter(device);
+}
 
 /* --- memory --- */
 

@@ -78,6 +78,7 @@ enum { LKSI_POST_NBYTES = 1 << 20 };
  * what kernels find wrong (a label outside C, a fault) comes out of the next copy_out or wait. All pointers but `from`
  * of copy_in and `to` of copy_out are into the device's memory, which the host cannot touch. */
 typedef struct lksi_device_memory {
+    void (*enter)(const lks_device *device); /* before the calling thread lowers operators or runs kernels */
     lks_status (*alloc)(const lks_device *device, size_t nbytes, void **memory); /* all 0, aligned to 256 bytes */
     void (*free)(const lks_device *device, void *memory);                        /* accepts NULL */
     /* `from` may be changed once it returns. */
@@ -164,7 +165,8 @@ lks_status lksi_device_zero(const lks_device *device, void *memory, size_t nbyte
 /* Whether the host cannot touch it. */
 static inline bool lksi_device_has_memory(const lks_device *device) { return device->ops->memory != NULL; }
 
-/* Before a thread runs kernels of `device`: gives its OpenMP regions the device's number of threads. */
+/* Before a thread lowers operators or runs kernels of `device`: gives its OpenMP regions the device's number of
+ * threads, and makes a GPU the thread's current one. */
 void lksi_device_enter(const lks_device *device);
 
 #endif

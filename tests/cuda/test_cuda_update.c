@@ -65,6 +65,10 @@ typedef struct conclusion {
     size_t n_parameters, n_block;
 } conclusion;
 
+static lksi_figures of_samples(double n_samples, double loss) {
+    return (lksi_figures){.n_samples = n_samples, .loss = loss, .n_expected = -1};
+}
+
 static lksi_flat_result conclude(const conclusion *c, const float *gradients) {
     lks_device *device = create_cuda();
     size_t n_squares = (c->n_parameters + c->n_block - 1) / c->n_block;
@@ -107,7 +111,11 @@ static void figures_are_added_up_the_tree(void **state) {
         double losses[8], n_samples = 0;
         for (int rank = 0; rank < counts[i]; rank++) {
             losses[rank] = lksi_random_normal(3, 0, (uint64_t)rank) * exp(5 * rank % 7);
-            c.figures[rank] = (lksi_figures){rank + 1, losses[rank], rank, rank == 1 ? 2 : 0};
+            c.figures[rank] = (lksi_figures){.n_samples = rank + 1,
+                                             .loss = losses[rank],
+                                             .n_correct = rank,
+                                             .stop = rank == 1 ? 2 : 0,
+                                             .n_expected = -1};
             n_samples += rank + 1;
         }
         lksi_flat_result result = conclude(&c, &gradient);
@@ -133,7 +141,7 @@ static void gradients_are_clipped_by_their_norm(void **state) {
             squares += (double)gradients[j] * (double)gradients[j];
         }
         for (double clip_norm = 1e-3; clip_norm < 1e9; clip_norm *= 1e6) {
-            conclusion c = {.figures = {{8, 1, 0, 0}, {2, 1, 0, 0}},
+            conclusion c = {.figures = {of_samples(8, 1), of_samples(2, 1)},
                             .n_ranks = 2,
                             .clip_norm = clip_norm,
                             .n_parameters = shapes[i].n_parameters,
@@ -150,11 +158,12 @@ static void gradients_are_clipped_by_their_norm(void **state) {
 static void a_step_that_means_nothing_is_refused(void **state) {
     (void)state;
     const float good[] = {1, 2}, bad[] = {1, NAN};
-    conclusion c = {.figures = {{1, NAN, 0, 0}, {1, 1, 0, 0}}, .n_ranks = 2, .n_parameters = 2, .n_block = 4096};
+    conclusion c = {
+        .figures = {of_samples(1, NAN), of_samples(1, 1)}, .n_ranks = 2, .n_parameters = 2, .n_block = 4096};
     assert_true(conclude(&c, good).is_refused != 0);
-    c.figures[0] = (lksi_figures){1, INFINITY, 0, 0};
+    c.figures[0] = of_samples(1, INFINITY);
     assert_true(conclude(&c, good).is_refused != 0);
-    c.figures[0] = c.figures[1] = (lksi_figures){0};
+    c.figures[0] = c.figures[1] = of_samples(0, 0);
     assert_true(conclude(&c, good).is_refused != 0);
     c.figures[1].n_samples = 1;
     assert_true(conclude(&c, good).is_refused == 0);
@@ -162,6 +171,12 @@ static void a_step_that_means_nothing_is_refused(void **state) {
     c.clip_norm = 1;
     assert_true(conclude(&c, bad).is_refused != 0);
     assert_true(conclude(&c, good).is_refused == 0);
+    c.figures[0].n_expected = 2;
+    assert_true(conclude(&c, good).is_refused != 0);
+    c.figures[0].n_expected = 1;
+    assert_true(conclude(&c, good).is_refused == 0);
+    c.figures[1].check = 1;
+    assert_true(conclude(&c, good).is_refused != 0);
 }
 
 /* --- update rules --- */
@@ -252,6 +267,34 @@ static void a_refused_step_updates_nothing(void **state) {
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) updated_as_the_reference(&rules[i], 1000, true);
 }
 
+/* A recorded update goes by the numbers that are there when it is run. */
+static void a_recorded_update_reads_each_steps_numbers(void **state) {
+    (void)state;
+    lks_device *device = create_cuda();
+    float p = 1, g = 1;
+    lksi_flat_result result = {.scale = 1};
+    lksi_update update = {.rule = LKSI_UPDATE_SGD, .step = 1, .lr = 0.5};
+    float *p_there = send(device, &p, sizeof p), *g_there = send(device, &g, sizeof g);
+    lksi_flat_result *result_there = send(device, &result, sizeof result);
+    lksi_update *update_there = send(device, &update, sizeof update);
+    void *recording;
+    assert_ok(memory_of(device)->record(device));
+    assert_ok(memory_of(device)->update(device, result_there, update_there, 1, p_there, g_there, NULL));
+    assert_ok(memory_of(device)->end_record(device, &recording));
+    assert_ok(memory_of(device)->replay(device, recording));
+    update.lr = 2;
+    assert_ok(lksi_device_copy_in(device, update_there, &update, sizeof update));
+    assert_ok(memory_of(device)->replay(device, recording));
+    assert_ok(lksi_device_copy_out(device, &p, p_there, sizeof p));
+    assert_true(p == 1 - 0.5f - 2);
+    memory_of(device)->free_recording(device, recording);
+    lksi_device_free(device, p_there);
+    lksi_device_free(device, g_there);
+    lksi_device_free(device, result_there);
+    lksi_device_free(device, update_there);
+    lks_device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_are_added),
                                        cmocka_unit_test(a_run_has_its_figures),
@@ -259,6 +302,7 @@ int main(void) {
                                        cmocka_unit_test(gradients_are_clipped_by_their_norm),
                                        cmocka_unit_test(a_step_that_means_nothing_is_refused),
                                        cmocka_unit_test(every_rule_is_the_references),
-                                       cmocka_unit_test(a_refused_step_updates_nothing)};
+                                       cmocka_unit_test(a_refused_step_updates_nothing),
+                                       cmocka_unit_test(a_recorded_update_reads_each_steps_numbers)};
     return run_cuda_tests("cuda updates", tests);
 }

@@ -1,0 +1,356 @@
+/* Batch norm, row-major and channels-last, in three steps: sums over slices of the batch, in double (sum_slices); from
+ * those, what is kept of each channel and what its elements are multiplied by (finish); a pass over the elements
+ * (apply_...). Each operator has what it needs of them: inference has no sums, BATCH_NORM_SUMS no last pass. */
+#include "cuda/kernel.cuh"
+
+/* Channel c of position p (of all samples) is element p C + c where `area` is 1: channels-last images, and matrices;
+ * else positions of one channel are in pieces of `area`. A block takes `width` channels side by side. */
+typedef struct norm_shape {
+    size_t channels, positions, area;
+    unsigned width, n_slices; /* a power of two up to LKSI_BLOCK; the grid is (channels / width, n_slices) */
+    float epsilon;
+} norm_shape;
+
+/* y = (x - mean) scale + shift; dx = scale (dy - shift - (x - mean) slope). */
+typedef struct coefficients {
+    float mean, scale, shift, slope;
+} coefficients;
+
+/* What the kernels read and write; NULL where an operator has it not. */
+typedef struct norm_arguments {
+    const float *x, *dy, *z, *w, *b, *in_mean, *in_variance;
+    const double *in_sums, *in_grad_sums;
+    float *image, *mean, *variance, *unbiased, *dw, *db; /* image: y or dx */
+    double *sums;
+    double *slices;      /* (n_slices,2,C) */
+    coefficients *apply; /* (C) */
+} norm_arguments;
+
+static __device__ size_t offset_of(const norm_shape &s, size_t channel, size_t position) {
+    if (s.area == 1) return position * s.channels + channel;
+    const unsigned sample = (unsigned)position / (unsigned)s.area; /* in 32 bits dividing is cheap */
+    return (sample * s.channels + channel) * s.area + (position - sample * s.area);
+}
+
+/* Loops over the positions of a thread's channel in its slice. */
+#define FOR_EACH_POSITION(s, position)                                                                                 \
+    for (size_t position = (size_t)blockIdx.y * (LKSI_BLOCK / (s).width) + threadIdx.x / (s).width;                    \
+         position < (s).positions; position += (size_t)(s).n_slices * (LKSI_BLOCK / (s).width))
+
+static __device__ size_t channel_of(const norm_shape &s) {
+    return (size_t)blockIdx.x * s.width + threadIdx.x % s.width;
+}
+
+static __device__ float masked(const norm_arguments &a, size_t i) { return a.z == NULL || a.z[i] > 0 ? a.dy[i] : 0.0f; }
+
+/* Both sums of a thread, added up over the threads of its channel up a fixed tree; the first `width` threads get them.
+ */
+static __device__ void add_up_channel(unsigned width, double *a, double *b) {
+    __shared__ double room[2][LKSI_BLOCK];
+    room[0][threadIdx.x] = *a;
+    room[1][threadIdx.x] = *b;
+    __syncthreads();
+    for (unsigned n = LKSI_BLOCK / 2; n >= width; n /= 2) {
+        if (threadIdx.x < n) {
+            room[0][threadIdx.x] += room[0][threadIdx.x + n];
+            room[1][threadIdx.x] += room[1][threadIdx.x + n];
+        }
+        __syncthreads();
+    }
+    *a = room[0][threadIdx.x];
+    *b = room[1][threadIdx.x];
+}
+
+/* Around which the moments are taken, so that squares lose nothing: the running mean, or the first element. */
+static __device__ float center_of(const norm_shape &s, const norm_arguments &a, size_t channel) {
+    return a.in_mean != NULL ? a.in_mean[channel] : a.x[offset_of(s, channel, 0)];
+}
+
+/* Of (x - center) and its square, or of dy and dy (x - mean). */
+template <bool is_gradient> __global__ void sum_slices(norm_shape s, norm_arguments a) {
+    const size_t channel = channel_of(s);
+    const bool is_channel = channel < s.channels;
+    double first = 0, second = 0;
+    if (is_channel) {
+        const float center = center_of(s, a, channel);
+        FOR_EACH_POSITION(s, position) {
+            const size_t i = offset_of(s, channel, position);
+            if (is_gradient) {
+                const float dy = masked(a, i);
+                first += (double)dy;
+                second += (double)dy * (double)(a.x[i] - center);
+            } else {
+                const double distance = (double)a.x[i] - (double)center;
+                first += distance;
+                second += distance * distance;
+            }
+        }
+    }
+    add_up_channel(s.width, &first, &second);
+    if (threadIdx.x >= s.width || !is_channel) return;
+    double *slice = a.slices + (size_t)blockIdx.y * 2 * s.channels;
+    slice[channel] = first;
+    slice[s.channels + channel] = second;
+}
+
+/* --- what is made of a channel's sums --- */
+
+typedef struct moments {
+    double mean, variance, unbiased;
+} moments;
+
+/* As op/batch_norm.h's lksi_norm_moments_of. */
+static __device__ moments moments_of(double n, double sum, double squares, double center) {
+    if (!(n > 0)) return moments{center, 0, 0};
+    const double distance = sum / n;
+    double variance = squares / n - distance * distance;
+    if (variance < 0) variance = 0; /* rounding; NaN stays */
+    return moments{center + distance, variance, n > 1 ? variance * n / (n - 1) : variance};
+}
+
+static __device__ float inverse_of(const norm_shape &s, float variance) { return 1 / sqrtf(variance + s.epsilon); }
+
+static __device__ void set_forward(const norm_shape &s, const norm_arguments &a, size_t c, float mean, float variance) {
+    a.apply[c] = coefficients{mean, a.w[c] / sqrtf(variance + s.epsilon), a.b[c], 0};
+}
+
+/* `n`: elements of the channel, whose sums of dy and of dy (x - mean) these are. */
+static __device__ void set_gradient(const norm_shape &s, const norm_arguments &a, size_t c, double n, double sum,
+                                    double product) {
+    const float inverse = inverse_of(s, a.in_variance[c]);
+    const float dy_mean = n > 0 ? (float)(sum / n) : 0, slope = n > 0 ? (float)(product / n) * inverse * inverse : 0;
+    a.apply[c] = coefficients{a.in_mean[c], a.w[c] * inverse, dy_mean, slope};
+}
+
+static __device__ void keep_moments(const norm_shape &s, const norm_arguments &a, size_t c, moments m) {
+    a.mean[c] = (float)m.mean;
+    a.variance[c] = (float)m.variance;
+    if (a.unbiased != NULL) a.unbiased[c] = (float)m.unbiased;
+    set_forward(s, a, c, a.mean[c], a.variance[c]);
+}
+
+static __device__ void keep_gradients(const norm_shape &s, const norm_arguments &a, size_t c, double sum,
+                                      double product) {
+    a.db[c] = (float)sum;
+    a.dw[c] = (float)(product * (double)inverse_of(s, a.in_variance[c]));
+}
+
+/* `sum` and `product`: of the slices, where the operator takes them. */
+template <int op>
+static __device__ void finish_channel(const norm_shape &s, const norm_arguments &a, size_t c, double sum,
+                                      double product) {
+    const double n = (double)s.positions;
+    switch (op) {
+    case LKSI_OP_BATCH_NORM:
+        keep_moments(s, a, c, moments_of(n, sum, product, (double)center_of(s, a, c)));
+        break;
+    case LKSI_OP_BATCH_NORM_INFERENCE:
+        set_forward(s, a, c, a.in_mean[c], a.in_variance[c]);
+        break;
+    case LKSI_OP_BATCH_NORM_GRAD:
+        keep_gradients(s, a, c, sum, product);
+        set_gradient(s, a, c, n, sum, product);
+        break;
+    case LKSI_OP_BATCH_NORM_SUMS:
+        if (c == 0) a.sums[0] = n;
+        a.sums[1 + c] = sum;
+        a.sums[1 + s.channels + c] = product;
+        break;
+    case LKSI_OP_BATCH_NORM_BY_SUMS:
+        keep_moments(s, a, c,
+                     moments_of(a.in_sums[0], a.in_sums[1 + c], a.in_sums[1 + s.channels + c], (double)a.in_mean[c]));
+        break;
+    case LKSI_OP_BATCH_NORM_GRAD_SUMS:
+        keep_gradients(s, a, c, sum, product);
+        a.sums[c] = sum;
+        a.sums[s.channels + c] = product;
+        break;
+    default: /* LKSI_OP_BATCH_NORM_GRAD_BY_SUMS */
+        set_gradient(s, a, c, a.in_sums[0], a.in_grad_sums[c], a.in_grad_sums[s.channels + c]);
+    }
+}
+
+/* Channels that a block finishes side by side: few, for the sums of many slices are waited for. */
+enum { FINISH_WIDTH = 8 };
+
+template <int op> __global__ void finish(norm_shape s, norm_arguments a) {
+    const size_t channel = (size_t)blockIdx.x * FINISH_WIDTH + threadIdx.x % FINISH_WIDTH;
+    double sum = 0, product = 0;
+    if (a.slices != NULL) { /* the same for all threads */
+        for (size_t i = threadIdx.x / FINISH_WIDTH; i < s.n_slices && channel < s.channels;
+             i += LKSI_BLOCK / FINISH_WIDTH) {
+            sum += a.slices[i * 2 * s.channels + channel];
+            product += a.slices[i * 2 * s.channels + s.channels + channel];
+        }
+        add_up_channel(FINISH_WIDTH, &sum, &product);
+    }
+    if (threadIdx.x < FINISH_WIDTH && channel < s.channels) finish_channel<op>(s, a, channel, sum, product);
+}
+
+/* --- the elements --- */
+
+__global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
+    const size_t channel = channel_of(s);
+    if (channel >= s.channels) return;
+    const coefficients c = a.apply[channel];
+    FOR_EACH_POSITION(s, position) {
+        const size_t i = offset_of(s, channel, position);
+        const float y = (a.x[i] - c.mean) * c.scale + c.shift;
+        a.image[i] = is_relu && y <= 0 ? 0 : y;
+    }
+}
+
+__global__ void apply_gradient(norm_shape s, norm_arguments a) {
+    const size_t channel = channel_of(s);
+    if (channel >= s.channels) return;
+    const coefficients c = a.apply[channel];
+    FOR_EACH_POSITION(s, position) {
+        const size_t i = offset_of(s, channel, position);
+        a.image[i] = c.scale * (masked(a, i) - c.shift - (a.x[i] - c.mean) * c.slope);
+    }
+}
+
+/* --- what runs them --- */
+
+static bool is_forward(int op) {
+    return op == LKSI_OP_BATCH_NORM || op == LKSI_OP_BATCH_NORM_INFERENCE || op == LKSI_OP_BATCH_NORM_BY_SUMS;
+}
+
+static bool has_slices(int op) {
+    return op != LKSI_OP_BATCH_NORM_INFERENCE && op != LKSI_OP_BATCH_NORM_BY_SUMS &&
+           op != LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
+}
+
+/* Blocks that fill the GPU, and positions of a thread that are worth a slice. */
+enum { MOST_BLOCKS = 1024, LEAST_POSITIONS = 8 };
+
+static norm_shape shape_of(const lksi_lowering *l) {
+    const lksi_tensor *x = &l->inputs[0];
+    norm_shape s = {};
+    s.channels = (size_t)x->dims[1];
+    s.positions = (size_t)lksi_tensor_count(x, 0) / s.channels;
+    s.area = l->input_layouts[0].id != 0 ? 1 : s.positions / (size_t)x->dims[0];
+    s.epsilon = (float)l->attributes.epsilon;
+    s.width = 1;
+    while (s.area == 1 && s.width < 32 && s.width < s.channels) s.width *= 2; /* what a warp reads is side by side */
+    size_t n_columns = (s.channels + s.width - 1) / s.width, at_once = LEAST_POSITIONS * (LKSI_BLOCK / s.width);
+    size_t slices = (s.positions + at_once - 1) / at_once, most = n_columns < MOST_BLOCKS ? MOST_BLOCKS / n_columns : 1;
+    s.n_slices = (unsigned)(slices < most ? slices : most);
+    return s;
+}
+
+static void set_forward_arguments(norm_arguments *a, lksi_op op, void *const *in, void *const *out) {
+    a->w = (const float *)in[1];
+    a->b = (const float *)in[2];
+    a->image = (float *)out[0];
+    if (op != LKSI_OP_BATCH_NORM) a->in_mean = (const float *)in[3];
+    if (op == LKSI_OP_BATCH_NORM_INFERENCE) {
+        a->in_variance = (const float *)in[4];
+        return;
+    }
+    a->mean = (float *)out[1];
+    a->variance = (float *)out[2];
+    if (op != LKSI_OP_BATCH_NORM_BY_SUMS) return;
+    a->in_sums = (const double *)in[5];
+    a->unbiased = (float *)out[3];
+}
+
+static void set_gradient_arguments(norm_arguments *a, const lksi_lowering *l, void *const *in, void *const *out) {
+    a->dy = (const float *)in[1];
+    if (l->op == LKSI_OP_BATCH_NORM_GRAD_SUMS) {
+        a->in_mean = (const float *)in[2];
+        a->in_variance = (const float *)in[3];
+        a->sums = (double *)out[0];
+    } else {
+        a->w = (const float *)in[2];
+        a->in_mean = (const float *)in[3];
+        a->in_variance = (const float *)in[4];
+        a->image = (float *)out[0];
+    }
+    if (l->op == LKSI_OP_BATCH_NORM_GRAD_BY_SUMS) {
+        a->in_sums = (const double *)in[5];
+        a->in_grad_sums = (const double *)in[6];
+        return;
+    }
+    if (l->n_inputs == 6) a->z = (const float *)in[5];
+    a->dw = (float *)out[1];
+    a->db = (float *)out[2];
+}
+
+static norm_arguments arguments_of(const lksi_lowering *l, size_t n_channels, void *const *in, void *const *out,
+                                   void *scratch) {
+    norm_arguments a = {};
+    a.x = (const float *)in[0];
+    a.apply = (coefficients *)scratch;
+    if (has_slices(l->op)) a.slices = (double *)(a.apply + n_channels);
+    if (is_forward(l->op)) {
+        set_forward_arguments(&a, l->op, in, out);
+    } else if (l->op == LKSI_OP_BATCH_NORM_SUMS) {
+        a.in_mean = (const float *)in[1];
+        a.sums = (double *)out[0];
+    } else {
+        set_gradient_arguments(&a, l, in, out);
+    }
+    return a;
+}
+
+template <int op> static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    const bool is_gradient = op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_SUMS;
+    const norm_shape s = shape_of(&kernel->lowering);
+    const norm_arguments a = arguments_of(&kernel->lowering, s.channels, in, out, scratch);
+    cudaStream_t stream = ((lksi_cuda *)kernel->state)->stream;
+    const dim3 grid((unsigned)((s.channels + s.width - 1) / s.width), s.n_slices);
+    const unsigned n_finishing = (unsigned)((s.channels + FINISH_WIDTH - 1) / FINISH_WIDTH);
+    if (has_slices(op)) LKSI_LAUNCH((sum_slices<is_gradient>), grid, LKSI_BLOCK, stream, s, a);
+    LKSI_LAUNCH((finish<op>), n_finishing, LKSI_BLOCK, stream, s, a);
+    if (is_forward(op))
+        LKSI_LAUNCH(apply_forward, grid, LKSI_BLOCK, stream, s, a, kernel->n_epilogues > 0);
+    else if (a.image != NULL)
+        LKSI_LAUNCH(apply_gradient, grid, LKSI_BLOCK, stream, s, a);
+    return lksi_cuda_launched(kernel->name);
+}
+
+static void choose(lksi_op op, lksi_kernel *kernel) {
+    switch (op) {
+#define CASE(of, text)                                                                                                 \
+    case of:                                                                                                           \
+        kernel->name = text;                                                                                           \
+        kernel->run = run<of>;                                                                                         \
+        break
+        CASE(LKSI_OP_BATCH_NORM, "cuda:batch_norm");
+        CASE(LKSI_OP_BATCH_NORM_INFERENCE, "cuda:batch_norm_inference");
+        CASE(LKSI_OP_BATCH_NORM_GRAD, "cuda:batch_norm_grad");
+        CASE(LKSI_OP_BATCH_NORM_SUMS, "cuda:batch_norm_sums");
+        CASE(LKSI_OP_BATCH_NORM_BY_SUMS, "cuda:batch_norm_by_sums");
+        CASE(LKSI_OP_BATCH_NORM_GRAD_SUMS, "cuda:batch_norm_grad_sums");
+        CASE(LKSI_OP_BATCH_NORM_GRAD_BY_SUMS, "cuda:batch_norm_grad_by_sums");
+#undef CASE
+    default:
+        break;
+    }
+}
+
+/* All images, and nothing else, have x's four dimensions and lie as it does. */
+static lksi_layout layout_of(const lksi_tensor *t, bool is_last) {
+    if (!is_last || t->n_dims != 4) return lksi_layout{};
+    return lksi_layout{LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(t)};
+}
+
+lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    const bool is_last = question->input_layouts[0].id == LKSI_CUDA_CHANNELS_LAST;
+    *kernel = lksi_kernel{};
+    choose(question->op, kernel);
+    kernel->lowering = *question;
+    kernel->is_deterministic = true;
+    kernel->state = device->state;
+    for (int i = 0; i < question->n_inputs; i++)
+        kernel->lowering.input_layouts[i] = layout_of(&question->inputs[i], is_last);
+    for (int i = 0; i < question->n_outputs; i++)
+        kernel->lowering.output_layouts[i] = layout_of(&question->outputs[i], is_last);
+    if (is_forward(question->op) && question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU)
+        kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+    const norm_shape s = shape_of(&kernel->lowering);
+    kernel->scratch_nbytes = s.channels * sizeof(coefficients);
+    if (has_slices(question->op)) kernel->scratch_nbytes += s.n_slices * 2 * s.channels * sizeof(double);
+    return LKS_OK;
+}
