@@ -16,6 +16,15 @@ static inline lks_device *create_cuda(void) {
     return device;
 }
 
+/* In a test among others: the emulated GPU is device "cuda:0" from now on, or the test is skipped, and says so. */
+static inline void use_emulated_gpu(void) {
+    if (access(EMULATED_MODULE, R_OK) != 0) {
+        puts("skipped: this build has no CUDA toolkit, whose headers the emulated GPU needs");
+        skip();
+    }
+    setenv("LOCKSTEP_CUDA_MODULE", EMULATED_MODULE, 1);
+}
+
 /* Skips where the build had no CUDA toolkit, and says so. */
 #define run_cuda_tests(name, tests)                                                                                    \
     (access(EMULATED_MODULE, R_OK) == 0                                                                                \

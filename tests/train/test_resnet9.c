@@ -3,6 +3,7 @@
  * curve against PyTorch's, which lies in tests/reference (made by make_resnet9_curve.py, which says what is computed).
  */
 #include "../../examples/resnet9_model.c"
+#include "cuda/cuda_test.h"
 #include "ranks.h"
 
 #include "base/base.h"
@@ -157,32 +158,42 @@ static void the_model_has_431946_parameters_under_torchs_names(void **state) {
 
 /* 1e-4 of the largest element: sums of some thousand terms in f32, through eight batch norms over as little as 8
  * elements. The biases before batch norm, whose gradients are 0 but for rounding, are compared to 1e-4. */
-static void compare_gradient(const run *cpu, const run *reference, int index) {
-    lks_parameter_view p = lks_store_parameter(cpu->store, index);
+static void compare_gradient(const run *mine, const run *reference, int index) {
+    lks_parameter_view p = lks_store_parameter(mine->store, index);
     int other = lks_store_find(reference->store, p.name);
     float *x = lksi_alloc((size_t)p.count * sizeof *x), *y = lksi_alloc((size_t)p.count * sizeof *y), scale = 1;
-    assert_ok(lks_store_read_gradient(cpu->store, index, x));
+    assert_ok(lks_store_read_gradient(mine->store, index, x));
     assert_ok(lks_store_read_gradient(reference->store, other, y));
     for (int64_t i = 0; i < p.count; i++) scale = fabsf(y[i]) > scale ? fabsf(y[i]) : scale;
     for (int64_t i = 0; i < p.count; i++)
         if (!(fabsf(x[i] - y[i]) <= 1e-4f * scale))
-            fail_msg("%s[%lld]: %.9g on cpu, %.9g on reference", p.name, (long long)i, (double)x[i], (double)y[i]);
+            fail_msg("%s[%lld]: %.9g, %.9g on reference", p.name, (long long)i, (double)x[i], (double)y[i]);
     lksi_free(x);
     lksi_free(y);
 }
 
+static void compare_with_reference(const char *device) {
+    run mine = {0}, reference = {0};
+    double loss, reference_loss;
+    assert_int_equal(set_up(&mine, device, LKS_F32), 0);
+    assert_int_equal(set_up(&reference, "reference", LKS_F32), 0);
+    assert_int_equal(step(&mine, 0, &loss), 0);
+    assert_int_equal(step(&reference, 0, &reference_loss), 0);
+    assert_float_equal(loss, reference_loss, 1e-5);
+    for (int i = 0; i < lks_store_n_tensors(mine.store); i++) compare_gradient(&mine, &reference, i);
+    tear_down(&reference);
+    tear_down(&mine);
+}
+
 static void a_whole_step_agrees_across_devices(void **state) {
     (void)state;
-    run cpu = {0}, reference = {0};
-    double cpu_loss, reference_loss;
-    assert_int_equal(set_up(&cpu, "cpu", LKS_F32), 0);
-    assert_int_equal(set_up(&reference, "reference", LKS_F32), 0);
-    assert_int_equal(step(&cpu, 0, &cpu_loss), 0);
-    assert_int_equal(step(&reference, 0, &reference_loss), 0);
-    assert_float_equal(cpu_loss, reference_loss, 1e-5);
-    for (int i = 0; i < lks_store_n_tensors(cpu.store); i++) compare_gradient(&cpu, &reference, i);
-    tear_down(&reference);
-    tear_down(&cpu);
+    compare_with_reference("cpu");
+}
+
+static void a_whole_step_agrees_on_an_emulated_gpu(void **state) {
+    (void)state;
+    use_emulated_gpu();
+    compare_with_reference("cuda:0");
 }
 
 /* --- the store --- */
@@ -319,6 +330,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_model_has_431946_parameters_under_torchs_names),
         cmocka_unit_test(a_whole_step_agrees_across_devices),
+        cmocka_unit_test(a_whole_step_agrees_on_an_emulated_gpu),
         cmocka_unit_test(weights_come_back_from_their_layouts_as_they_were_written),
         cmocka_unit_test(two_ranks_end_with_equal_parameters_and_buffers),
         cmocka_unit_test(resnet9_in_f64_follows_torch_to_1e_6),

@@ -1,7 +1,7 @@
 /* labels: no-tsan */
 /* A 2-layer LSTM and a small GPT: from the same weights and words the losses follow PyTorch's, whose figures lie in
  * tests/reference (made by make_text_curves.py, which says what is computed). */
-#include "test.h"
+#include "cuda/cuda_test.h"
 
 #include "base/base.h"
 #include "device/device.h"
@@ -206,6 +206,18 @@ static void transformer_in_f32_follows_torch_to_1e_5(void **state) {
     follow("transformer", build_transformer, "cpu", LKS_F32, 1e-5);
 }
 
+static void lstm_follows_torch_on_an_emulated_gpu(void **state) {
+    (void)state;
+    use_emulated_gpu();
+    follow("lstm", build_lstm, "cuda:0", LKS_F32, 1e-5);
+}
+
+static void transformer_follows_torch_on_an_emulated_gpu(void **state) {
+    (void)state;
+    use_emulated_gpu();
+    follow("transformer", build_transformer, "cuda:0", LKS_F32, 1e-5);
+}
+
 /* Whether the CPU has bf16 instructions or not. Where sums differ in their last bit, the next product may round them to
  * the other neighbour: measured over these steps, 1.6e-4 of the loss between the devices, 6e-4 from f32. */
 static void agree_in_bf16(model (*build)(lks_graph *g)) {
@@ -241,6 +253,8 @@ int main(void) {
         cmocka_unit_test(transformer_in_f64_follows_torch_to_2e_8),
         cmocka_unit_test(lstm_in_f32_follows_torch_to_1e_5),
         cmocka_unit_test(transformer_in_f32_follows_torch_to_1e_5),
+        cmocka_unit_test(lstm_follows_torch_on_an_emulated_gpu),
+        cmocka_unit_test(transformer_follows_torch_on_an_emulated_gpu),
         cmocka_unit_test(lstm_in_bf16_agrees_across_devices_and_follows_f32),
         cmocka_unit_test(transformer_in_bf16_agrees_across_devices_and_follows_f32),
     };
