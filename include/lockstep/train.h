@@ -38,9 +38,12 @@ typedef struct lks_trainer_options {
     int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
                             overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
+    int runs_ahead;      /* 1: on a GPU, a step returns while the GPU is still at it, so that the next batch is sent
+                            meanwhile; its metrics, and an error of it, come out of a later call. No matter to a CPU */
 } lks_trainer_options;
 
-/* Means over the labels that count, of all ranks. */
+/* Means over the labels that count, of all ranks. Where the trainer runs ahead: of all steps that ended since metrics
+ * were asked for last, perhaps of none (n_samples 0); lr, grad_norm and stop of the last of them. */
 typedef struct lks_metrics {
     double loss, accuracy;
     int64_t n_samples;    /* labels that count */
@@ -78,6 +81,9 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * trainer's grains; LKS_ERR_ARGUMENT: a label outside C. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
+/* Where the trainer runs ahead: waits until the last step is done. `metrics` (may be NULL) as above. Before parameters
+ * are read by other means than this library's. Collective. Errors: those of lks_trainer_step, of that step. */
+LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics);
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
  * of ranks. Collective. Errors: LKS_ERR_ARGUMENT: no sample; LKS_ERR_SHAPE: samples of another size. They fail the
  * group, for the other ranks may have been given another set. */

@@ -29,6 +29,7 @@ struct lksi_flat {
     lks_gpu_group *gpus; /* NULL: one rank */
     lks_order order;
     size_t n_reduced; /* buckets whose sum is under way */
+    int64_t posted_step;
     /* on the device: */
     step_numbers *numbers;
     lksi_flat_result *result; /* and behind it: */
@@ -280,7 +281,7 @@ lks_status lksi_flat_count(lks_distributed_optimizer *optimizer, const void *los
 /* Why a step did not update, on all ranks alike; `figures` are the ranks'. */
 static lks_status refuse(const lks_distributed_optimizer *optimizer, const lksi_flat_result *result,
                          const lksi_figures *figures) {
-    long long step = (long long)optimizer->step + 1;
+    long long step = (long long)optimizer->flat->posted_step;
     for (int rank = 0; rank < size_of(optimizer); rank++)
         if (!isfinite(figures[rank].loss))
             return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g; nothing was updated", rank,
@@ -303,26 +304,35 @@ static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, cons
             return lksi_error(LKS_ERR_MISMATCH,
                               "step %lld: rank %d is at another step than rank 0, has another learning rate, or made "
                               "other collective calls on its GPU",
-                              (long long)optimizer->step + 1, rank);
+                              (long long)optimizer->flat->posted_step, rank);
     return LKS_OK;
 }
 
-static lks_status read_result(const lks_distributed_optimizer *optimizer) {
+static lks_status take_result(const lks_distributed_optimizer *optimizer) {
     const lksi_flat *flat = optimizer->flat;
-    if (flat->gpus != NULL) LKS_TRY(lks_gpu_wait(flat->gpus, flat->device->ops->memory->stream(flat->device)));
-    return lksi_device_copy_out(flat->device, flat->landing, flat->result, result_nbytes(optimizer));
+    const lksi_device_memory *memory = flat->device->ops->memory;
+    if (flat->gpus != NULL) LKS_TRY(lks_gpu_wait(flat->gpus, memory->posted(flat->device)));
+    return memory->take(flat->device, flat->landing, result_nbytes(optimizer));
+}
+
+lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
+    lksi_flat *flat = optimizer->flat;
+    lksi_pending_clear(optimizer);
+    optimizer->n_expected = -1;
+    flat->posted_step = ++optimizer->step;
+    return flat->device->ops->memory->post(flat->device, flat->result, result_nbytes(optimizer));
 }
 
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     const lksi_flat_result *result = optimizer->flat->landing;
     const lksi_figures *figures = (const lksi_figures *)(result + 1) + 1;
-    lksi_pending_clear(optimizer);
-    optimizer->n_expected = -1;
-    lks_status status = read_result(optimizer);
+    lks_status status = take_result(optimizer);
     if (status == LKS_OK) status = compare_ranks(optimizer, figures);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
-    if (result->is_refused) return refuse(optimizer, result, figures);
-    optimizer->step++;
+    if (result->is_refused) {
+        optimizer->step--;
+        return refuse(optimizer, result, figures);
+    }
     *all = (lks_step_sums){.n_samples = result->sums.n_samples,
                            .loss = result->sums.loss,
                            .n_correct = result->sums.n_correct,
@@ -337,6 +347,7 @@ lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_s
         status = lksi_device_copy(optimizer->flat->device, optimizer->flat->figures, &optimizer->flat->numbers->mine,
                                   sizeof(lksi_figures));
     if (status == LKS_OK) status = lksi_flat_put(optimizer);
+    if (status == LKS_OK) status = lksi_flat_post(optimizer);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     return lksi_flat_finish(optimizer, all);
 }

@@ -42,7 +42,7 @@ void lksi_pending_clear(lks_distributed_optimizer *optimizer);
 /* --- a store in a GPU's memory: a step in parts, for whoever records it ---
  *
  * lks_distributed_optimizer_step is all of them. None but `finish` waits for the GPU; `count` and `put` put work on its
- * stream, and that alone: between a `send` and a `finish`, they may be recorded and replayed. */
+ * stream, and that alone: between `send` and `post`, they may be recorded and replayed. */
 
 bool lksi_store_is_flat(const lks_store *store);
 /* Whether the group's collectives can be recorded. */
@@ -53,8 +53,10 @@ lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_s
 lks_status lksi_flat_count(lks_distributed_optimizer *optimizer, const void *loss, const void *hits);
 /* The rest: gradients and figures of all ranks, the update. */
 lks_status lksi_flat_put(lks_distributed_optimizer *optimizer);
-/* Waits, and says what the step came to. Errors: those of lks_distributed_optimizer_step; LKS_ERR_NUMERIC, on all
- * ranks, where a loss is not finite. */
+/* What was put, or replayed, is a step; one at a time is to be finished. */
+lks_status lksi_flat_post(lks_distributed_optimizer *optimizer);
+/* Waits for the step that was posted, for no more, and says what it came to. One that did not update was none. Errors:
+ * those of lks_distributed_optimizer_step; LKS_ERR_NUMERIC, on all ranks, where a loss is not finite. */
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 
 /* Steps taken. */

@@ -6,6 +6,8 @@
  *     step 2   send   record, replay
  *     then     send   replay
  *
+ * A trainer that runs ahead reads what a step came to when the next one is on its way.
+ *
  * A step in several pieces, or whose batch norms meet the other ranks, or that checks gradients is made in its parts,
  * by trainer.c. */
 #include "train/trainer_internal.h"
@@ -72,8 +74,26 @@ static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
     return lksi_states_advance(trainer, &trainer->states, 0, batch->count, program);
 }
 
-lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *all) {
+lks_status lksi_flat_catch_up(lks_trainer *trainer) {
+    lks_step_sums sums;
+    if (!trainer->is_under_way) return LKS_OK;
+    trainer->is_under_way = false;
+    lks_status status = lksi_flat_finish(trainer->optimizer, &sums);
+    if (status == LKS_OK)
+        lksi_trainer_add_done(trainer, &sums);
+    else
+        trainer->n_steps--;
+    return status;
+}
+
+/* The step before is waited for once this one is asked for. */
+lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) {
     lks_status status = step(trainer, batch);
     if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
-    return lksi_flat_finish(trainer->optimizer, all);
+    LKS_TRY(lksi_flat_catch_up(trainer));
+    status = lksi_flat_post(trainer->optimizer);
+    if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
+    trainer->is_under_way = true;
+    trainer->n_steps++;
+    return trainer->options.runs_ahead ? LKS_OK : lksi_flat_catch_up(trainer);
 }

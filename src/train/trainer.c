@@ -197,34 +197,58 @@ static lks_status check_replicas(const lks_trainer *trainer) {
                             : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
 }
 
-static lks_status step_in_parts(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *all) {
-    lks_step_sums mine = {0};
+static lks_status step_in_parts(lks_trainer *trainer, const lks_batch *batch) {
+    lks_step_sums mine = {0}, all;
+    LKS_TRY(lksi_flat_catch_up(trainer));
     trainer->bad_gradient = lksi_no_bad_gradient;
     lks_status status = compute_pieces(trainer, batch, &mine);
     if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
     LKS_TRY(check_gradients(trainer));
     mine.stop = trainer->stop;
     lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
-    return lks_distributed_optimizer_step(trainer->optimizer, &mine, all);
+    LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
+    lksi_trainer_add_done(trainer, &all);
+    trainer->n_steps++;
+    return LKS_OK;
+}
+
+void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums) {
+    trainer->done.n_samples += sums->n_samples;
+    trainer->done.loss += sums->loss;
+    trainer->done.n_correct += sums->n_correct;
+    trainer->done.grad_norm = sums->grad_norm;
+    trainer->done.stop = sums->stop;
+}
+
+static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
+    const lks_step_sums *done = &trainer->done;
+    double n = done->n_samples > 0 ? done->n_samples : 1;
+    *metrics = (lks_metrics){
+        .loss = done->loss / n,
+        .accuracy = done->n_correct / n,
+        .n_samples = (int64_t)done->n_samples,
+        .lr = lksi_optimizer_lr(lksi_state_rule(trainer->optimizer), trainer->n_steps - trainer->is_under_way),
+        .grad_norm = done->grad_norm,
+        .stop = (int)done->stop};
+    trainer->done = (lks_step_sums){0};
 }
 
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
-    lks_step_sums all;
     if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
     trainer->has_compared_batches = true;
-    lks_status status = lksi_flat_is_whole(trainer, batch) ? lksi_flat_trainer_step(trainer, batch, &all)
-                                                           : step_in_parts(trainer, batch, &all);
+    if (!trainer->options.runs_ahead) trainer->done = (lks_step_sums){0};
+    lks_status status =
+        lksi_flat_is_whole(trainer, batch) ? lksi_flat_trainer_step(trainer, batch) : step_in_parts(trainer, batch);
     if (status == LKS_ERR_MISMATCH) return lksi_group_fail(trainer->options.group, status); /* of one rank, perhaps */
     LKS_TRY(status);
-    trainer->n_steps++;
     LKS_TRY(check_replicas(trainer));
-    if (metrics != NULL)
-        *metrics = (lks_metrics){.loss = all.loss / all.n_samples,
-                                 .accuracy = all.n_correct / all.n_samples,
-                                 .n_samples = (int64_t)all.n_samples,
-                                 .lr = lksi_optimizer_lr(lksi_state_rule(trainer->optimizer), trainer->n_steps),
-                                 .grad_norm = all.grad_norm,
-                                 .stop = (int)all.stop};
+    if (metrics != NULL) take_metrics(trainer, metrics);
+    return LKS_OK;
+}
+
+lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics) {
+    LKS_TRY(lksi_flat_catch_up(trainer));
+    if (metrics != NULL) take_metrics(trainer, metrics);
     return LKS_OK;
 }
 
