@@ -6,7 +6,7 @@
 
 #include <lockstep/gpu.h>
 
-enum { LKSI_NCCL_TEXT_NBYTES = 1024 };
+enum { LKSI_NCCL_TEXT_NBYTES = 1280 };
 
 /* "2.28.9 (path of the module)", without a GPU; false where there is none, or it cannot be loaded: `text` then says
  * why. */
