@@ -172,6 +172,30 @@ static void collectives_do_as_the_hosts_do(void **state) {
     run_processes(2, every_collective, &host);
 }
 
+/* More than the host's rooms and the kernel's grid hold at once. */
+static int large_ones(int rank, int size, void *argument) {
+    (void)size;
+    static const trial trials[] = {{ALL_REDUCE, 1200007, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0, true},
+                                   {REDUCE, 1200007, LKS_BF16, LKS_AVG, LKS_ORDER_CANONICAL, 1, false},
+                                   {BROADCAST, 2000003, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 1, true},
+                                   {ALL_GATHER, 1100001, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0, true},
+                                   {REDUCE_SCATTER, 1100001, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0, false}};
+    rig r;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    for (size_t i = 0; i < sizeof trials / sizeof trials[0]; i++) {
+        int line = try_one(&r, &trials[i]);
+        if (line != 0) return line;
+    }
+    rig_close(&r);
+    return 0;
+}
+
+static void large_operations_go_in_pieces(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        run_threads(2, large_ones, &backend);
+}
+
 /* --- every type and operator --- */
 
 static int every_operator(int rank, int size, void *argument) {
@@ -389,6 +413,7 @@ static void calls_that_differ_are_told_apart(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_do_as_the_hosts_do),
+                                       cmocka_unit_test(large_operations_go_in_pieces),
                                        cmocka_unit_test(operators_do_as_the_hosts_do),
                                        cmocka_unit_test(min_keeps_nan_and_the_sign_of_zero),
                                        cmocka_unit_test(messages_go_round),

@@ -24,7 +24,7 @@
 namespace {
 
 const unsigned BLOCK = 256;
-const size_t MOST_BLOCKS = 65535;
+const size_t MOST_BLOCKS = 2048; /* a large GPU has about 130 processors, of 8 such blocks each */
 
 /* --- element types: what they are added in, and how they come and go --- */
 
