@@ -5,17 +5,20 @@
  * device memory of the rank's GPU and belong to the operation until the stream has done it. They have no deadline by
  * themselves; lks_gpu_wait has, and names the rank that is lost, as the operations of comm.h do. Every rank makes the
  * same collective calls in the same order, on any stream of its own; whether they were the same, lks_gpu_fingerprint
- * tells. A count may be 0, a group of one rank is a group.
+ * tells. Where a rank uses several streams, one waits for the other from operation to operation. A count may be 0, a
+ * group of one rank is a group.
  *
  * Two ways:
  *     nccl   NCCL, between GPUs of a host and of several. Operations may be captured into a CUDA graph.
  *     host   through memory of the hosts and the group's own operations, over any of its transports; for ranks that
- *            share a GPU, and wherever NCCL fails. Calls return when the operation is done but for the copy back; they
- *            cannot be captured.
+ *            share a GPU, and by name wherever NCCL does not work. Calls return when the operation is done but for the
+ * copy back; they cannot be captured.
  *
  * Errors of all operations: LKS_ERR_ARGUMENT (nothing was done); LKS_ERR_SYSTEM (CUDA or NCCL, with its own text),
  * LKS_ERR_PEER, LKS_ERR_TIMEOUT, LKS_ERR_MISMATCH (host only): the GPU group and the group it was made of are then dead
  * on all ranks, results are undefined, and operations under way are given up.
+ * Graphs: NCCL calls CUDA on threads of its own, so a stream is captured in the mode thread-local or relaxed; and its
+ * first operation of a kind makes connections, so a program runs a step before it captures one.
  * A GPU group is used by one thread at a time; which may be another one than that of the group it was made of.
  */
 #ifndef LOCKSTEP_GPU_H
@@ -45,8 +48,8 @@ typedef struct lks_gpu_group_options {
  *              where it was looked for) or no such GPU, or where two share one and NCCL was asked for. */
 LKS_API lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lks_gpu_group_options *options);
 
-/* To be called when lks_gpu_wait has returned for all streams. Gives the others a second to do the same. Accepts NULL.
- */
+/* To be called when lks_gpu_wait has returned for all streams, and graphs with its operations are destroyed. Gives the
+ * others a second to do the same. Accepts NULL. */
 LKS_API void lks_gpu_group_destroy(lks_gpu_group *gpus);
 
 /* "nccl", "host". */
@@ -54,9 +57,9 @@ LKS_API const char *lks_gpu_group_backend(const lks_gpu_group *gpus);
 /* Whether operations may be called while the stream is being captured into a graph. */
 LKS_API int lks_gpu_can_capture(const lks_gpu_group *gpus);
 
-/* Makes room for operations of up to `nbytes` (as for lks_gpu_all_reduce: count times the size of an element; for
- * lks_gpu_reduce_scatter of all its blocks together). Otherwise room is made when first needed, which a stream that is
- * being captured does not allow: LKS_ERR_STATE. Waits for what is under way on the GPU.
+/* Makes room for reductions in canonical order of up to `nbytes` (count times the size of an element; of a
+ * reduce_scatter all blocks together). Otherwise room is made when first needed, which while a stream is being captured
+ * is LKS_ERR_STATE. Not to be called then. The room of before stays, for graphs that remember it.
  * Errors: LKS_ERR_MEMORY (this rank alone knows). */
 LKS_API lks_status lks_gpu_reserve(lks_gpu_group *gpus, size_t nbytes);
 

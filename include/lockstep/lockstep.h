@@ -6,6 +6,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/data.h>
 #include <lockstep/device.h>
+#include <lockstep/gpu.h>
 #include <lockstep/graph.h>
 #include <lockstep/launch.h>
 #include <lockstep/nn.h>

@@ -4,6 +4,7 @@
 #include "base/isa.h"
 #include "cli/cli.h"
 #include "comm/comm.h"
+#include "comm/nccl/nccl.h"
 #include "comm/transport/mpi/mpi.h"
 #include "data/download/download.h"
 #include "device/cuda_module.h"
@@ -99,6 +100,12 @@ static void print_mpi_modules(void) {
             printf("MPI module:      %s: none in %s\n", family, path);
 }
 
+static void print_nccl_module(void) {
+    char text[LKSI_NCCL_TEXT_NBYTES];
+    (void)lksi_nccl_describe(text);
+    printf("NCCL module:     %s\n", text);
+}
+
 static void print_downloads(void) {
     bool has_curl = lksi_transfer_available() == LKS_OK, has_archive = lksi_unpack_available() == LKS_OK;
     printf("downloads:       %s\n", !has_curl     ? "none: libcurl is missing"
@@ -117,6 +124,7 @@ static int run(int argc, char **argv) {
     print_gpus();
     printf("transports:      self, thread, shm, tcp, mpi\n");
     print_mpi_modules();
+    print_nccl_module();
     print_algorithms();
     print_downloads();
     printf("zlib:            %s\n", zlibVersion());

@@ -57,7 +57,7 @@ check "help of an unknown command is refused" refused "unknown command 'nothing'
 run frobnicate
 check "an unknown command is refused" refused "unknown command 'frobnicate'"
 run info
-check "info names devices and libraries" eval 'status_is 0 && out_has "^devices: .*reference" && out_has "^zlib: " && out_has "^instruction set: "'
+check "info names devices and libraries" eval 'status_is 0 && out_has "^devices: .*reference" && out_has "^NCCL module: " && out_has "^zlib: " && out_has "^instruction set: "'
 check "info lists the algorithms of each operation" eval 'out_has "^algorithms: +auto: direct on one host" && out_has "^  all_reduce .* ring"'
 LOCKSTEP_ALGORITHM=ring run info
 check "and what the environment chooses" out_has '^algorithms: +auto: ring$'

@@ -6,18 +6,22 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t lksi_float_bits(float value) {
+#ifndef LKSI_HALF_FUNCTION /* a kernel of the GPU says something else */
+#define LKSI_HALF_FUNCTION static inline
+#endif
+
+LKSI_HALF_FUNCTION uint32_t lksi_float_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
-static inline float lksi_float_of_bits(uint32_t bits) {
+LKSI_HALF_FUNCTION float lksi_float_of_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline float lksi_f16_to_f32(uint16_t half) {
+LKSI_HALF_FUNCTION float lksi_f16_to_f32(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
     uint32_t normal = (magnitude << 13) + (112u << 23);
     uint32_t special = (normal + (112u << 23)) | ((magnitude & 0x3ffu) != 0 ? 1u << 22 : 0u); /* a NaN stays quiet */
@@ -26,7 +30,7 @@ static inline float lksi_f16_to_f32(uint16_t half) {
     return lksi_float_of_bits(sign | bits);
 }
 
-static inline uint16_t lksi_f32_to_f16(float value) {
+LKSI_HALF_FUNCTION uint16_t lksi_f32_to_f16(float value) {
     uint32_t bits = lksi_float_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13; /* overflows into infinity */
     /* Next to 0.5 a float's last bit is 2^-24, a half's smallest number: the addition does the rounding. */
@@ -38,9 +42,9 @@ static inline uint16_t lksi_f32_to_f16(float value) {
     return (uint16_t)(sign | half);
 }
 
-static inline float lksi_bf16_to_f32(uint16_t half) { return lksi_float_of_bits((uint32_t)half << 16); }
+LKSI_HALF_FUNCTION float lksi_bf16_to_f32(uint16_t half) { return lksi_float_of_bits((uint32_t)half << 16); }
 
-static inline uint16_t lksi_f32_to_bf16(float value) {
+LKSI_HALF_FUNCTION uint16_t lksi_f32_to_bf16(float value) {
     uint32_t bits = lksi_float_bits(value);
     uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     uint32_t nan = bits >> 16 | 0x40u;

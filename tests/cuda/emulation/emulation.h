@@ -11,6 +11,9 @@
 
 namespace emulation {
 void enqueue(cudaStream_t stream, std::function<void()> work);
+// The same for work that waits for others: it is tried until it says that it is done. Put on a recording it is copied
+// with every launch, so what it has to remember it holds by value.
+void enqueue_attempt(cudaStream_t stream, std::function<bool()> attempt);
 bool is_capturing(cudaStream_t stream);
 bool is_device_memory(const void *pointer);
 } // namespace emulation

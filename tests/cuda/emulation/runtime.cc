@@ -4,8 +4,10 @@
 #include "cuda/emulation/emulation.h"
 #include "cuda/emulation/kernel.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -49,9 +51,7 @@ struct block_run {
 thread_local block_run *running;
 thread_local std::vector<std::unique_ptr<fiber>> idle;
 
-uint3 thread_at(unsigned i) {
-    return {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
-}
+uint3 thread_at(unsigned i) { return {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y}; }
 
 // Threads that meet no barrier run one after the other on one fiber.
 void fiber_main() {
@@ -163,8 +163,7 @@ const char *trouble() {
 }
 
 cudaError_t check_driver() {
-    if (strcmp(trouble(), "no-driver") == 0 || strcmp(trouble(), "old-driver") == 0)
-        return cudaErrorInsufficientDriver;
+    if (strcmp(trouble(), "no-driver") == 0 || strcmp(trouble(), "old-driver") == 0) return cudaErrorInsufficientDriver;
     return strcmp(trouble(), "no-gpu") == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 
@@ -198,7 +197,7 @@ cudaError_t tell(cudaError_t error) {
 
 // --- streams, events and recordings ---
 
-using work = std::function<void()>;
+using work = std::function<bool()>; // false: not yet
 struct recording {
     std::vector<work> steps;
     bool is_ended = false;
@@ -240,21 +239,29 @@ CUstream_st *stream_of(cudaStream_t stream) {
     return stream;
 }
 
-void drain(CUstream_st *s, const std::function<bool()> &is_enough) {
+// Until it is enough, or something cannot be done yet.
+void drain_some(CUstream_st *s, const std::function<bool()> &is_enough) {
     std::lock_guard<std::recursive_mutex> lock(s->mutex);
-    if (s->is_busy) return;
+    if (s->is_busy || s->queue.empty()) return;
     s->is_busy = true;
     opened memory_is_open;
-    while (!s->queue.empty() && !is_enough()) {
-        work next = std::move(s->queue.front());
-        s->queue.pop_front();
-        next();
+    bool is_done = true;
+    while (!s->queue.empty() && is_done && !is_enough()) {
+        is_done = s->queue.front()();
+        if (is_done) s->queue.pop_front();
     }
     s->is_busy = false;
+    if (!is_done) usleep(30); // others share this CPU
+}
+
+bool is_empty(CUstream_st *s) {
+    std::lock_guard<std::recursive_mutex> lock(s->mutex);
+    return s->queue.empty();
 }
 
 void drain(CUstream_st *s) {
-    drain(s, [] { return false; });
+    for (drain_some(s, [] { return false; }); !is_empty(s) && !s->is_busy; drain_some(s, [] { return false; }))
+        sched_yield();
 }
 
 } // namespace
@@ -262,6 +269,13 @@ void drain(CUstream_st *s) {
 namespace emulation {
 
 void enqueue(cudaStream_t stream, std::function<void()> next) {
+    enqueue_attempt(stream, [=] {
+        next();
+        return true;
+    });
+}
+
+void enqueue_attempt(cudaStream_t stream, std::function<bool()> next) {
     CUstream_st *s = stream_of(stream);
     std::lock_guard<std::recursive_mutex> lock(s->mutex);
     if (s->captured_by() != nullptr)
@@ -279,7 +293,8 @@ bool is_device_memory(const void *pointer) {
 }
 
 void run_grid(dim3 grid, dim3 block, const std::function<void()> &kernel) {
-    if (block.x * block.y * block.z > 1024 || block.x * block.y * block.z == 0) give_up("a block of no or > 1024 threads");
+    if (block.x * block.y * block.z > 1024 || block.x * block.y * block.z == 0)
+        give_up("a block of no or > 1024 threads");
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) give_up("a grid that is none");
     gridDim = grid;
     blockDim = block;
@@ -431,9 +446,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (emulation::is_capturing(stream)) return tell(cudaErrorStreamCaptureUnsupported);
     int n = 0;
-    drain(stream, [&n] { return n++ > 0; });
-    std::lock_guard<std::recursive_mutex> lock(stream->mutex);
-    return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+    drain_some(stream, [&n] { return n++ > 0; });
+    return is_empty(stream) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
@@ -461,12 +475,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return cudaSuccess;
 }
 
-static void wait_for_event(cudaEvent_t event, uint64_t number) {
-    if (event->n_done < number) drain(event->stream, [=] { return event->n_done >= number; });
+static bool try_event(cudaEvent_t event, uint64_t number) {
+    if (event->n_done < number) drain_some(event->stream, [=] { return event->n_done >= number; });
+    return event->n_done >= number;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    wait_for_event(event, event->n_recorded);
+    while (!try_event(event, event->n_recorded)) sched_yield();
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -482,7 +497,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     }
     if (s->captured_by() != nullptr) return tell(cudaErrorStreamCaptureIsolation);
     uint64_t number = event->n_recorded;
-    emulation::enqueue(stream, [=] { wait_for_event(event, number); });
+    emulation::enqueue_attempt(stream, [=] { return try_event(event, number); });
     return cudaSuccess;
 }
 
@@ -522,7 +537,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t made) {
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t stream) {
-    for (const work &step : made->steps->steps) emulation::enqueue(stream, step);
+    for (const work &step : made->steps->steps) emulation::enqueue_attempt(stream, step);
     return cudaSuccess;
 }
 

@@ -1,0 +1,208 @@
+/* GPU groups: how one begins, and how it ends.
+ *
+ *     all ranks   load the module, find the GPU ── tell each other ──> which way, the same on all
+ *                 split the group: the same ranks for the GPU group alone
+ *     nccl        rank 0 makes the id ── broadcast ──> all create the communicator, and wait for it under the deadline
+ */
+#include "comm/bootstrap/host.h"
+#include "comm/nccl/gpu_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- which way --- */
+
+/* What a rank tells the others. NCCL goes by a hash of the host, too, and NCCL_HOSTID replaces that. */
+typedef struct facts {
+    int32_t status;
+    int32_t nccl_version;
+    uint64_t host;
+    char bus_id[LKSI_NCCL_BUS_ID_NBYTES];
+} facts;
+_Static_assert(sizeof(facts) <= LKSI_PAYLOAD_NBYTES, "facts fit into an exchange");
+
+enum { SHARING_VERSION = 23000 };
+
+static uint64_t host_for_nccl(void) {
+    const char *given = getenv("NCCL_HOSTID");
+    return given != NULL && given[0] != '\0' ? lksi_hash64(LKSI_HASH_START, given, strlen(given)) : lksi_network_id();
+}
+
+static lks_status find_facts(lks_gpu_group *gpus, facts *mine) {
+    LKS_TRY(lksi_nccl_load(&gpus->module));
+    lksi_nccl_state state = gpus->module->select(gpus->gpu_index);
+    if (state == LKSI_NCCL_DONE) state = gpus->module->bus_id(gpus->gpu_index, mine->bus_id);
+    if (state == LKSI_NCCL_FAILED)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "rank %d cannot use GPU %d: %s", gpus->parent->rank, gpus->gpu_index,
+                          gpus->module->error());
+    mine->nccl_version = gpus->module->nccl_version();
+    mine->host = host_for_nccl();
+    return LKS_OK;
+}
+
+static bool may_share(const facts *all) {
+    const char *wanted = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return wanted != NULL && strcmp(wanted, "1") == 0 && all[0].nccl_version >= SHARING_VERSION;
+}
+
+static bool find_shared(const facts *all, int n, int *first, int *second) {
+    for (*first = 0; *first < n; ++*first)
+        for (*second = *first + 1; *second < n; ++*second)
+            if (all[*first].host == all[*second].host && strcmp(all[*first].bus_id, all[*second].bus_id) == 0)
+                return true;
+    return false;
+}
+
+static lks_status check_facts(const lks_group *group, const facts *all) {
+    for (int rank = 0; rank < group->size; rank++) {
+        if (all[rank].status == LKS_OK) continue;
+        const lksi_identity *identity = lksi_identity_of(group, rank);
+        return lksi_error((lks_status)all[rank].status,
+                          "rank %d (host %s, pid %d) can be in no GPU group; its own error says why", rank,
+                          identity->host, (int)identity->pid);
+    }
+    return LKS_OK;
+}
+
+static lks_status choose(lks_gpu_group *gpus, lks_gpu_backend wanted, const facts *all) {
+    int first, second, n = gpus->parent->size;
+    bool is_refused = find_shared(all, n, &first, &second) && !may_share(all);
+    gpus->is_nccl = wanted == LKS_GPU_NCCL || (wanted == LKS_GPU_AUTO && !is_refused);
+    if (gpus->is_nccl && is_refused)
+        return lksi_error(LKS_ERR_UNSUPPORTED,
+                          "ranks %d and %d have the same GPU (%s), which NCCL refuses: give each rank a GPU or, for a "
+                          "test, a NCCL_HOSTID of its own; or take the backend host",
+                          first, second, all[first].bus_id);
+    if (gpus->parent->rank > 0) return LKS_OK;
+    if (wanted == LKS_GPU_AUTO && is_refused)
+        lksi_log(LKS_LOG_INFO, "GPU group of %d: host, because ranks %d and %d have the same GPU (%s)", n, first,
+                 second, all[first].bus_id);
+    else
+        lksi_log(LKS_LOG_INFO, "GPU group of %d: %s", n, gpus->is_nccl ? "nccl" : "host, as was asked for");
+    return LKS_OK;
+}
+
+/* The rank that lacks something says what; the others, which rank. */
+static lks_status agree(lks_gpu_group *gpus, lks_gpu_backend wanted) {
+    lks_group *group = gpus->parent;
+    facts mine = {.status = LKS_OK}, *all = lksi_alloc_array((size_t)group->size, sizeof *all);
+    char text[LKSI_ABORT_TEXT_NBYTES];
+    if (all == NULL) return LKS_ERR_MEMORY;
+    lks_status own = find_facts(gpus, &mine);
+    mine.status = (int32_t)own;
+    snprintf(text, sizeof text, "%s", lks_error_text());
+    lks_status status = lksi_exchange(group, "gpu_group_create", (uint64_t)wanted, &mine, sizeof mine, all);
+    if (status == LKS_OK && own != LKS_OK) status = lksi_error(own, "%s", text);
+    if (status == LKS_OK) status = check_facts(group, all);
+    if (status == LKS_OK) status = choose(gpus, wanted, all);
+    lksi_free(all);
+    return status;
+}
+
+/* --- the communicator --- */
+
+static lks_status create_communicator(lks_gpu_group *gpus) {
+    lks_group *group = gpus->group;
+    char id[LKSI_NCCL_ID_NBYTES] = {0};
+    if (group->rank == 0) LKSI_GPU_TRY(gpus, gpus->module->make_id(id));
+    LKS_TRY(lks_broadcast(group, id, sizeof id, LKS_U8, 0, NULL));
+    LKS_TRY(lksi_gpu_begin(gpus, "gpu_group_create"));
+    LKSI_GPU_TRY(gpus, gpus->module->create(id, group->rank, group->size, &gpus->communicator));
+    return lksi_gpu_settle(gpus);
+}
+
+static lks_status form(lks_gpu_group *gpus, lks_gpu_backend wanted) {
+    LKS_TRY(agree(gpus, wanted));
+    LKS_TRY(lks_group_split(gpus->parent, 0, gpus->parent->rank, &gpus->group));
+    gpus->group->order = LKS_ORDER_CANONICAL; /* where any will do, NCCL's does */
+    if (!gpus->is_nccl) return LKS_OK;
+    lks_status status = create_communicator(gpus);
+    return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);
+}
+
+lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lks_gpu_group_options *options) {
+    static const lks_gpu_group_options defaults;
+    if (options == NULL) options = &defaults;
+    if (gpus == NULL || group == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_group_create: `%s` is NULL", gpus == NULL ? "gpus" : "group");
+    if (options->gpu_index < 0 || (unsigned)options->backend > LKS_GPU_HOST)
+        return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_group_create: there is no GPU %d, or no backend %d",
+                          options->gpu_index, (int)options->backend);
+    lks_gpu_group *created = lksi_alloc(sizeof *created);
+    if (created == NULL) return LKS_ERR_MEMORY;
+    *created = (lks_gpu_group){
+        .parent = group, .gpu_index = options->gpu_index, .fingerprint = LKSI_HASH_START, .name = "gpu_wait"};
+    lks_status status = form(created, options->backend);
+    if (status != LKS_OK) {
+        lks_gpu_group_destroy(created);
+        return status;
+    }
+    *gpus = created;
+    return LKS_OK;
+}
+
+/* --- the end --- */
+
+enum { PATIENCE_NS = 1000 * 1000 * 1000, SLICE_NS = 100 * 1000 };
+
+static void close_communicator(lks_gpu_group *gpus) {
+    int64_t deadline_ns = lksi_now_ns() + PATIENCE_NS;
+    lksi_nccl_state state = gpus->module->finalize(gpus->communicator);
+    while (state == LKSI_NCCL_PENDING && lksi_now_ns() < deadline_ns &&
+           !lksi_control_is_aborted(gpus->group->control)) {
+        lksi_sleep_ns(SLICE_NS);
+        state = gpus->module->state(gpus->communicator);
+    }
+    (state == LKSI_NCCL_DONE ? gpus->module->destroy : gpus->module->abort)(gpus->communicator);
+}
+
+/* After an error there may be copies under way. */
+static bool is_room_quiet(const lks_gpu_group *gpus) {
+    int64_t deadline_ns = lksi_now_ns() + PATIENCE_NS;
+    for (int i = 0; i < 2 && gpus->events[i] != NULL; i++) {
+        lksi_nccl_state state;
+        while ((state = gpus->module->event_state(gpus->events[i])) == LKSI_NCCL_PENDING && lksi_now_ns() < deadline_ns)
+            lksi_sleep_ns(SLICE_NS);
+        if (state != LKSI_NCCL_DONE) return false;
+    }
+    return true;
+}
+
+static void free_memory(lks_gpu_group *gpus) {
+    (void)gpus->module->select(gpus->gpu_index);
+    if (is_room_quiet(gpus)) gpus->module->free_host(gpus->room); /* else it is the GPU's for ever */
+    for (int i = 0; i < gpus->n_scratches; i++) gpus->module->free(gpus->scratches[i]);
+    for (int i = 0; i < 2; i++) gpus->module->free_event(gpus->events[i]);
+}
+
+void lks_gpu_group_destroy(lks_gpu_group *gpus) {
+    if (gpus == NULL) return;
+    if (gpus->communicator != NULL) close_communicator(gpus);
+    if (gpus->module != NULL) free_memory(gpus);
+    lks_group_destroy(gpus->group);
+    lksi_free(gpus->messages);
+    lksi_free(gpus);
+}
+
+/* --- what it has --- */
+
+const char *lks_gpu_group_backend(const lks_gpu_group *gpus) { return gpus->is_nccl ? "nccl" : "host"; }
+int lks_gpu_can_capture(const lks_gpu_group *gpus) { return gpus->is_nccl; }
+
+lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes) {
+    void *made;
+    if (nbytes <= gpus->scratch_nbytes) return LKS_OK;
+    if (nbytes < 2 * gpus->scratch_nbytes) nbytes = 2 * gpus->scratch_nbytes;
+    if (gpus->n_scratches == LKSI_GPU_MOST_SCRATCHES || gpus->module->alloc(nbytes, &made) != LKSI_NCCL_DONE)
+        return lksi_error(LKS_ERR_MEMORY, "rank %d, GPU %d has no %zu bytes for a reduction", gpus->group->rank,
+                          gpus->gpu_index, nbytes);
+    gpus->scratches[gpus->n_scratches++] = made;
+    gpus->scratch_nbytes = nbytes;
+    return LKS_OK;
+}
+
+lks_status lks_gpu_reserve(lks_gpu_group *gpus, size_t nbytes) {
+    if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_reserve: `gpus` is NULL");
+    LKS_TRY(lksi_gpu_begin(gpus, "gpu_reserve"));
+    return gpus->is_nccl ? lksi_gpu_make_scratch(gpus, lksi_gpu_scratch_nbytes(gpus, nbytes)) : LKS_OK;
+}

@@ -1,0 +1,177 @@
+/* The operations of GPU groups: what is wrong is refused before anything is put on the stream, the call goes into the
+ * fingerprint, and one of the two ways runs it. The rules are those of the operations of comm/ that they are like. */
+#include "comm/nccl/gpu_internal.h"
+#include "comm/validate.h"
+
+#include <string.h>
+
+static lks_status check_group(const lks_gpu_group *gpus, const char *name, const void *stream) {
+    if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `gpus` is NULL", name);
+    if (stream == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `stream` is NULL, the default stream", name);
+    return LKS_OK;
+}
+
+bool lksi_gpu_is_ready_made(const lksi_gpu_call *call) {
+    bool is_integer = call->call.type >= LKS_I8, is_order_free = call->order == LKS_ORDER_ANY || is_integer;
+    switch (call->call.op) {
+    case LKS_SUM:
+    case LKS_PRODUCT:
+    case LKS_AVG:
+        return is_order_free;
+    case LKS_MIN:
+    case LKS_MAX:
+        return is_integer; /* of floats NCCL does not say what becomes of a NaN */
+    default:
+        return false;
+    }
+}
+
+static uint64_t mix_call(uint64_t hash, const lksi_gpu_call *call) {
+    hash = lksi_hash64(hash, call->name, strlen(call->name));
+    hash = lksi_mix(lksi_mix(hash, call->call.count), (uint64_t)call->call.type << 32 | (uint64_t)call->call.op);
+    return lksi_mix(hash, (uint64_t)call->call.root << 32 | (uint64_t)call->order);
+}
+
+/* What cannot be captured has put nothing on the stream. */
+static lks_status finish(lks_gpu_group *gpus, lks_status status) {
+    return status == LKS_OK || status == LKS_ERR_STATE ? status : lksi_gpu_fail(gpus, status);
+}
+
+static lks_status run(lks_gpu_group *gpus, lksi_gpu_call *call) {
+    LKS_TRY(check_group(gpus, call->name, call->stream));
+    call->call.operation = lksi_operation_find(call->name + strlen("gpu_"));
+    call->call.scale = 1;
+    if (call->order != LKS_ORDER_CANONICAL && call->order != LKS_ORDER_ANY)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no order", call->name, (int)call->order);
+    LKS_TRY(lksi_call_validate(gpus->group, &call->call));
+    if (gpus->is_grouped)
+        return lksi_error(LKS_ERR_STATE,
+                          "%s between lks_gpu_calls_begin and lks_gpu_calls_end: sends and receives only", call->name);
+    gpus->fingerprint = mix_call(gpus->fingerprint, call);
+    if (gpus->is_nccl) (void)lksi_count_call(gpus->group); /* the host's way counts its own */
+    LKS_TRY(lksi_gpu_begin(gpus, call->name));
+    lks_status status = gpus->is_nccl ? lksi_gpu_run_nccl(gpus, call) : lksi_gpu_run_host(gpus, call);
+    return finish(gpus, status);
+}
+
+lks_status lks_gpu_all_reduce(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
+                              lks_operator op, lks_order order, void *stream) {
+    lksi_gpu_call call = {{.in = in, .out = out, .count = count, .type = type, .op = op},
+                          .name = "gpu_all_reduce",
+                          .order = order,
+                          .stream = stream};
+    return run(gpus, &call);
+}
+
+lks_status lks_gpu_reduce(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type, lks_operator op,
+                          lks_order order, int root, void *stream) {
+    lksi_gpu_call call = {{.in = in, .out = out, .count = count, .type = type, .op = op, .root = root},
+                          .name = "gpu_reduce",
+                          .order = order,
+                          .stream = stream};
+    return run(gpus, &call);
+}
+
+lks_status lks_gpu_reduce_scatter(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
+                                  lks_operator op, lks_order order, void *stream) {
+    lksi_gpu_call call = {{.in = in, .out = out, .count = count, .type = type, .op = op},
+                          .name = "gpu_reduce_scatter",
+                          .order = order,
+                          .stream = stream};
+    return run(gpus, &call);
+}
+
+lks_status lks_gpu_broadcast(lks_gpu_group *gpus, void *data, size_t count, lks_type type, int root, void *stream) {
+    lksi_gpu_call call = {{.in = data, .out = data, .count = count, .type = type, .root = root},
+                          .name = "gpu_broadcast",
+                          .stream = stream};
+    return run(gpus, &call);
+}
+
+lks_status lks_gpu_all_gather(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
+                              void *stream) {
+    lksi_gpu_call call = {
+        {.in = in, .out = out, .count = count, .type = type}, .name = "gpu_all_gather", .stream = stream};
+    return run(gpus, &call);
+}
+
+lks_status lks_gpu_gather(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type, int root,
+                          void *stream) {
+    lksi_gpu_call call = {
+        {.in = in, .out = out, .count = count, .type = type, .root = root}, .name = "gpu_gather", .stream = stream};
+    return run(gpus, &call);
+}
+
+lks_status lks_gpu_scatter(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type, int root,
+                           void *stream) {
+    lksi_gpu_call call = {
+        {.in = in, .out = out, .count = count, .type = type, .root = root}, .name = "gpu_scatter", .stream = stream};
+    return run(gpus, &call);
+}
+
+lks_status lks_gpu_all_to_all(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
+                              void *stream) {
+    lksi_gpu_call call = {
+        {.in = in, .out = out, .count = count, .type = type}, .name = "gpu_all_to_all", .stream = stream};
+    if (in == out && count > 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` are the same, which GPUs cannot do", call.name);
+    return run(gpus, &call);
+}
+
+uint64_t lks_gpu_fingerprint(const lks_gpu_group *gpus) { return gpus->fingerprint; }
+
+/* --- messages --- */
+
+static lks_status check_message(const lks_gpu_group *gpus, const char *name, const lksi_gpu_message *message) {
+    LKS_TRY(check_group(gpus, name, message->stream));
+    size_t each = lks_type_nbytes(message->type);
+    if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", name, (int)message->type);
+    if (message->count > SIZE_MAX / 2 / each)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: a count of %zu is more than memory can hold", name, message->count);
+    if (message->data == NULL && message->count > 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL with a count of %zu", name, message->count);
+    if (message->peer < 0 || message->peer >= gpus->group->size || message->peer == gpus->group->rank)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is no other rank of 0..%d", name, message->peer,
+                          gpus->group->size - 1);
+    return LKS_OK;
+}
+
+static lks_status run_message(lks_gpu_group *gpus, const char *name, const lksi_gpu_message *message) {
+    LKS_TRY(check_message(gpus, name, message));
+    LKS_TRY(lksi_gpu_begin(gpus, name));
+    lks_status status = gpus->is_nccl ? lksi_gpu_message_nccl(gpus, message) : lksi_gpu_message_host(gpus, message);
+    return finish(gpus, status);
+}
+
+lks_status lks_gpu_send(lks_gpu_group *gpus, const void *data, size_t count, lks_type type, int to, void *stream) {
+    return run_message(gpus, "gpu_send",
+                       &(lksi_gpu_message){.is_send = true,
+                                           .data = (void *)(uintptr_t)data,
+                                           .count = count,
+                                           .type = type,
+                                           .peer = to,
+                                           .stream = stream});
+}
+
+lks_status lks_gpu_recv(lks_gpu_group *gpus, void *data, size_t count, lks_type type, int from, void *stream) {
+    return run_message(gpus, "gpu_recv",
+                       &(lksi_gpu_message){.data = data, .count = count, .type = type, .peer = from, .stream = stream});
+}
+
+lks_status lks_gpu_calls_begin(lks_gpu_group *gpus) {
+    if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_calls_begin: `gpus` is NULL");
+    if (gpus->is_grouped) return lksi_error(LKS_ERR_STATE, "lks_gpu_calls_begin: has been called already");
+    LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
+    lks_status status = gpus->is_nccl ? lksi_gpu_begin_nccl(gpus) : LKS_OK;
+    gpus->is_grouped = status == LKS_OK;
+    return finish(gpus, status);
+}
+
+lks_status lks_gpu_calls_end(lks_gpu_group *gpus) {
+    if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_calls_end: `gpus` is NULL");
+    if (!gpus->is_grouped) return lksi_error(LKS_ERR_STATE, "lks_gpu_calls_end without lks_gpu_calls_begin");
+    gpus->is_grouped = false;
+    LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
+    lks_status status = gpus->is_nccl ? lksi_gpu_end_nccl(gpus) : lksi_gpu_end_host(gpus);
+    return finish(gpus, status);
+}

@@ -1,0 +1,201 @@
+/* The way over NCCL: its own collectives, and sends and receives where it has none or not the order that is asked for.
+ *
+ * A reduction in canonical order, here of 3 ranks; slice j goes to rank j:
+ *
+ *     rank 0   a0 a1 a2 ──────> a0 b0 c0 ── add ──> s0 ──────> s0 s1 s2
+ *     rank 1   b0 b1 b2 ──────> a1 b1 c1 ── add ──> s1 ──────> s0 s1 s2      (reduce: to the root alone;
+ *     rank 2   c0 c1 c2 ──────> a2 b2 c2 ── add ──> s2 ──────> s0 s1 s2       reduce_scatter: not at all)
+ *
+ *     Two rounds of sends that are under way together and one kernel between; on the wire 2 (n-1)/n of the data per
+ *     rank, as much as a ring.
+ *
+ * A non-blocking communicator hands every call to a thread of NCCL's, which a graph does not pay for again; in return
+ * nothing that NCCL does can hang us.
+ */
+#include "comm/collective/collective.h"
+#include "comm/nccl/gpu_internal.h"
+
+enum { ALIGNMENT = 128 /* bytes; of slices, for GPUs to copy in whole lines */ };
+
+/* --- sends and receives --- */
+
+lks_status lksi_gpu_begin_nccl(lks_gpu_group *gpus) { return lksi_gpu_check(gpus, gpus->module->begin()); }
+
+lks_status lksi_gpu_end_nccl(lks_gpu_group *gpus) {
+    LKSI_GPU_TRY(gpus, gpus->module->end());
+    return lksi_gpu_settle(gpus);
+}
+
+static lks_status send(lks_gpu_group *gpus, const lksi_gpu_call *c, void *data, size_t count, int to) {
+    if (count == 0) return LKS_OK; /* nor does the other receive */
+    return lksi_gpu_check(gpus, gpus->module->send(gpus->communicator, data, count, c->call.type, to, c->stream));
+}
+
+static lks_status receive(lks_gpu_group *gpus, const lksi_gpu_call *c, void *data, size_t count, int from) {
+    if (count == 0) return LKS_OK;
+    return lksi_gpu_check(gpus, gpus->module->receive(gpus->communicator, data, count, c->call.type, from, c->stream));
+}
+
+lks_status lksi_gpu_message_nccl(lks_gpu_group *gpus, const lksi_gpu_message *m) {
+    lksi_gpu_call like = {.call.type = m->type, .stream = m->stream};
+    LKS_TRY(m->is_send ? send(gpus, &like, m->data, m->count, m->peer)
+                       : receive(gpus, &like, m->data, m->count, m->peer));
+    return gpus->is_grouped ? LKS_OK : lksi_gpu_settle(gpus);
+}
+
+/* --- rounds of them --- */
+
+enum { EVERYONE = -1, NOBODY = -2 };
+
+/* What one side of a round sends, or receives: to or from `peers`, at data + peer * stride bytes. The data of all ranks
+ * together is cut into slices; what goes is as long as the slice of the peer, or of this rank. */
+typedef struct side {
+    unsigned char *data;
+    size_t stride;
+    bool is_peers_slice;
+    int peers;
+} side;
+
+typedef struct slices {
+    size_t step, count; /* the last ones may be short, or empty */
+} slices;
+
+static size_t slice_count(const slices *cut, int rank) {
+    size_t left = cut->count - lksi_least((size_t)rank * cut->step, cut->count);
+    return lksi_least(cut->step, left);
+}
+
+typedef lks_status (*mover)(lks_gpu_group *gpus, const lksi_gpu_call *c, void *data, size_t count, int peer);
+
+static lks_status move(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *s, const slices *cut, int peer,
+                       mover to_move) {
+    if (s->peers != EVERYONE && s->peers != peer) return LKS_OK;
+    size_t count = slice_count(cut, s->is_peers_slice ? peer : gpus->group->rank);
+    return to_move(gpus, c, s->data + (size_t)peer * s->stride, count, peer);
+}
+
+static lks_status exchange(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *sent, const side *received,
+                           const slices *cut) {
+    LKS_TRY(lksi_gpu_begin_nccl(gpus));
+    for (int distance = 1; distance < gpus->group->size; distance++) {
+        int to = (gpus->group->rank + distance) % gpus->group->size;
+        int from = (gpus->group->rank + gpus->group->size - distance) % gpus->group->size;
+        LKS_TRY(move(gpus, c, sent, cut, to, send));
+        LKS_TRY(move(gpus, c, received, cut, from, receive));
+    }
+    return lksi_gpu_end_nccl(gpus);
+}
+
+/* --- reductions in canonical order --- */
+
+/* Slices of whole lines: those of all ranks together are then a little more than the data. */
+static slices cut_evenly(const lks_gpu_group *gpus, size_t count, size_t each) {
+    size_t n = (size_t)gpus->group->size, line = ALIGNMENT / each, step = (count + n - 1) / n;
+    return (slices){.step = (step + line - 1) / line * line, .count = count};
+}
+
+size_t lksi_gpu_scratch_nbytes(const lks_gpu_group *gpus, size_t nbytes) {
+    return nbytes + (size_t)gpus->group->size * 2 * ALIGNMENT;
+}
+
+static lks_status find_scratch(lks_gpu_group *gpus, const lksi_gpu_call *c, size_t nbytes, unsigned char **scratch) {
+    bool is_capturing = false;
+    if (nbytes > gpus->scratch_nbytes) LKSI_GPU_TRY(gpus, gpus->module->is_capturing(c->stream, &is_capturing));
+    if (is_capturing)
+        return lksi_error(LKS_ERR_STATE, "%s of %zu bytes into a graph: make room by lks_gpu_reserve before", c->name,
+                          c->call.nbytes);
+    LKS_TRY(lksi_gpu_make_scratch(gpus, nbytes));
+    *scratch = gpus->scratches[gpus->n_scratches - 1];
+    return LKS_OK;
+}
+
+/* Slice `rank` of all contributions, combined at `out`. */
+static lks_status combine(lks_gpu_group *gpus, const lksi_gpu_call *c, const slices *cut, const unsigned char *scratch,
+                          void *out) {
+    size_t each = lks_type_nbytes(c->call.type), me = (size_t)gpus->group->rank, stride = cut->step * each;
+    unsigned char *in = (unsigned char *)(uintptr_t)c->call.in;
+    side sent = {in, stride, true, EVERYONE};
+    side received = {(unsigned char *)(uintptr_t)scratch, stride, false, EVERYONE};
+    LKS_TRY(exchange(gpus, c, &sent, &received, cut));
+    lksi_nccl_reduction reduction = {.out = out,
+                                     .own = in + me * stride,
+                                     .others = scratch,
+                                     .rank = gpus->group->rank,
+                                     .n = gpus->group->size,
+                                     .stride = cut->step,
+                                     .count = slice_count(cut, gpus->group->rank),
+                                     .type = c->call.type,
+                                     .op = c->call.op};
+    return lksi_gpu_check(gpus, gpus->module->reduce(&reduction, c->stream));
+}
+
+/* Of a reduce the result of a rank that gets none lies where its own contribution would in scratch. */
+static lks_status reduce_in_order(lks_gpu_group *gpus, const lksi_gpu_call *c) {
+    size_t each = lks_type_nbytes(c->call.type), me = (size_t)gpus->group->rank;
+    bool is_scatter = c->call.operation->is_in_blocked, is_rooted = c->call.operation->is_rooted;
+    bool has_out = !is_rooted || c->call.root == gpus->group->rank;
+    slices cut = cut_evenly(gpus, c->call.count, each);
+    if (is_scatter) cut = (slices){c->call.count, c->call.count * (size_t)gpus->group->size};
+    size_t stride = cut.step * each;
+    unsigned char *scratch = NULL, *out = c->call.out;
+    LKS_TRY(find_scratch(gpus, c, (size_t)gpus->group->size * stride, &scratch));
+    if (is_scatter) return combine(gpus, c, &cut, scratch, out);
+    unsigned char *result = (has_out ? out : scratch) + me * stride;
+    LKS_TRY(combine(gpus, c, &cut, scratch, result));
+    side sent = {result, 0, false, !is_rooted ? EVERYONE : has_out ? NOBODY : c->call.root};
+    side received = {out, stride, true, has_out ? EVERYONE : NOBODY};
+    return exchange(gpus, c, &sent, &received, &cut);
+}
+
+/* --- blocks that go as they are --- */
+
+static lks_status copy_own(lks_gpu_group *gpus, const lksi_gpu_call *c, const void *from, void *to) {
+    if (from == to || c->call.nbytes == 0) return LKS_OK;
+    return lksi_gpu_check(gpus, gpus->module->copy(to, from, c->call.nbytes, LKSI_NCCL_WITHIN_GPU, c->stream));
+}
+
+/* gather, scatter, all_to_all. */
+static lks_status move_blocks(lks_gpu_group *gpus, const lksi_gpu_call *c) {
+    const lksi_operation *operation = c->call.operation;
+    size_t me = (size_t)gpus->group->rank, nbytes = c->call.nbytes;
+    bool is_root = c->call.root == gpus->group->rank, is_scatter = operation->in == LKSI_ROOT;
+    int others = is_root ? EVERYONE : c->call.root;
+    slices cut = {c->call.count, c->call.count * (size_t)gpus->group->size};
+    side in = {(unsigned char *)(uintptr_t)c->call.in, operation->is_in_blocked ? nbytes : 0, true, EVERYONE};
+    side out = {c->call.out, operation->is_out_blocked ? nbytes : 0, true, EVERYONE};
+    if (operation->is_rooted) { /* a scatter's root sends, and who is not a gather's */
+        in.peers = is_scatter == is_root ? others : NOBODY;
+        out.peers = is_scatter == is_root ? NOBODY : others;
+    }
+    if (!operation->is_rooted || is_root)
+        LKS_TRY(copy_own(gpus, c, in.data + me * in.stride, out.data + me * out.stride));
+    return exchange(gpus, c, &in, &out, &cut);
+}
+
+/* --- which of them --- */
+
+static lks_status run_ready_made(lks_gpu_group *gpus, const lksi_gpu_call *c, lksi_nccl_kind kind) {
+    lksi_nccl_collective collective = {.kind = kind,
+                                       .in = c->call.in,
+                                       .out = c->call.out,
+                                       .count = c->call.count,
+                                       .type = c->call.type,
+                                       .op = c->call.op,
+                                       .root = c->call.root};
+    LKSI_GPU_TRY(gpus, gpus->module->collective(gpus->communicator, &collective, c->stream));
+    return lksi_gpu_settle(gpus);
+}
+
+lks_status lksi_gpu_run_nccl(lks_gpu_group *gpus, const lksi_gpu_call *c) {
+    const lksi_operation *operation = c->call.operation;
+    if (c->call.count == 0) return LKS_OK;
+    if (operation->is_reduction && !lksi_gpu_is_ready_made(c)) return reduce_in_order(gpus, c);
+    if (operation->is_reduction)
+        return run_ready_made(gpus, c,
+                              operation->is_in_blocked ? LKSI_NCCL_REDUCE_SCATTER
+                              : operation->is_rooted   ? LKSI_NCCL_REDUCE
+                                                       : LKSI_NCCL_ALL_REDUCE);
+    if (operation == lksi_operation_find("broadcast")) return run_ready_made(gpus, c, LKSI_NCCL_BROADCAST);
+    if (operation == lksi_operation_find("all_gather")) return run_ready_made(gpus, c, LKSI_NCCL_ALL_GATHER);
+    return move_blocks(gpus, c);
+}

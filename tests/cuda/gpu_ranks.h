@@ -1,0 +1,103 @@
+/* Ranks with emulated GPUs, for the tests of GPU groups. */
+#ifndef GPU_RANKS_H
+#define GPU_RANKS_H
+
+#include "comm/arithmetic/half.h"
+#include "comm/comm.h"
+#include "comm/nccl/gpu_internal.h"
+#include "test.h"
+
+#include "comm/ranks.h"
+
+#include <dlfcn.h>
+
+#define EMULATED_NCCL LKSI_BUILD_DIR "/tests/lockstep-nccl-emulated.so"
+#define EMULATED_RUNTIME LKSI_BUILD_DIR "/tests/emulated-gpu.so"
+
+/* What a program has of CUDA that the module does not need. */
+typedef struct cuda_functions {
+    int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_destroy)(void *stream);
+    int (*begin_capture)(void *stream, int mode);
+    int (*end_capture)(void *stream, void **graph);
+    int (*instantiate)(void **executable, void *graph, unsigned long long flags);
+    int (*launch)(void *executable, void *stream);
+    int (*destroy_graph)(void *graph);
+    int (*destroy_executable)(void *executable);
+} cuda_functions;
+
+static inline void *find_function(const char *name) {
+    void *runtime = dlopen(EMULATED_RUNTIME, RTLD_NOW);
+    void *found = runtime != NULL ? dlsym(runtime, name) : NULL;
+    if (found == NULL) fprintf(stderr, "no %s: %s\n", name, dlerror());
+    return found;
+}
+
+static inline cuda_functions find_cuda(void) {
+    static const char *const names[] = {"cudaStreamCreateWithFlags", "cudaStreamDestroy",    "cudaStreamBeginCapture",
+                                        "cudaStreamEndCapture",      "cudaGraphInstantiate", "cudaGraphLaunch",
+                                        "cudaGraphDestroy",          "cudaGraphExecDestroy"};
+    void *functions[sizeof names / sizeof names[0]];
+    cuda_functions cuda;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) functions[i] = find_function(names[i]);
+    memcpy(&cuda, functions, sizeof cuda);
+    return cuda;
+}
+
+/* A rank, its GPU and a stream. */
+typedef struct rig {
+    lks_group *world;
+    lks_gpu_group *gpus;
+    const lksi_nccl_module *module;
+    cuda_functions cuda;
+    void *stream;
+    int rank, size;
+    void *memory[16]; /* of to_gpu */
+    int n_memory;
+} rig;
+
+static inline lks_status rig_open(rig *r, lks_gpu_backend backend, int gpu_index, int64_t timeout_ms) {
+    *r = (rig){.cuda = find_cuda()};
+    LKS_TRY(lks_init(&r->world, &(lks_init_options){.timeout_ms = timeout_ms}));
+    r->rank = lks_group_rank(r->world), r->size = lks_group_size(r->world);
+    lks_gpu_group_options options = {.gpu_index = gpu_index, .backend = backend};
+    LKS_TRY(lks_gpu_group_create(&r->gpus, r->world, &options));
+    LKS_TRY(lksi_nccl_load(&r->module));
+    return r->cuda.stream_create(&r->stream, 1) == 0 ? LKS_OK : LKS_ERR_SYSTEM;
+}
+
+/* What to_gpu has given out. */
+static inline void rig_free(rig *r) {
+    while (r->n_memory > 0) r->module->free(r->memory[--r->n_memory]);
+}
+
+static inline void rig_close(rig *r) {
+    rig_free(r);
+    lks_gpu_group_destroy(r->gpus);
+    if (r->stream != NULL) r->cuda.stream_destroy(r->stream);
+    lks_group_destroy(r->world);
+}
+
+/* Memory of the GPU with a copy of `nbytes` of `data`; NULL where it has none. The rig's. */
+static inline void *to_gpu(rig *r, const void *data, size_t nbytes) {
+    void *there = NULL;
+    if (r->n_memory == 16 || r->module->alloc(nbytes + 1, &there) != LKSI_NCCL_DONE) return NULL;
+    r->memory[r->n_memory++] = there;
+    if (nbytes > 0) r->module->copy(there, data, nbytes, LKSI_NCCL_TO_GPU, r->stream);
+    return there;
+}
+
+/* Waits for the stream; then `data` holds what is at `there`. */
+static inline lks_status from_gpu(rig *r, void *data, const void *there, size_t nbytes) {
+    if (nbytes > 0) r->module->copy(data, there, nbytes, LKSI_NCCL_TO_HOST, r->stream);
+    return lks_gpu_wait(r->gpus, r->stream);
+}
+
+/* Skips where the build had no NCCL, and says so. */
+#define run_gpu_group_tests(name, tests)                                                                               \
+    (access(EMULATED_NCCL, R_OK) == 0                                                                                  \
+         ? (setenv("LOCKSTEP_NCCL_MODULE", EMULATED_NCCL, 1), setenv("LOCKSTEP_EMULATED_GPU", "gpus=16", 1),           \
+            cmocka_run_group_tests_name(name, tests, NULL, NULL))                                                      \
+         : (puts("skipped: this build has no NCCL, whose header the emulation needs"), 0))
+
+#endif

@@ -1,0 +1,285 @@
+/* labels: no-tsan */
+/* GPU groups on the emulated GPUs where something is wrong: ranks that die, stop or leave, GPUs that are shared, a
+ * module that is not there. */
+#include "cuda/gpu_ranks.h"
+
+#include <sys/mman.h>
+
+enum { COUNT = 20000 };
+
+/* --- ranks that die or stop --- */
+
+typedef struct fate {
+    lks_gpu_backend backend;
+    int doomed;
+    bool is_stopped;
+    lks_status expected;
+    _Atomic int64_t *ended_ns; /* shared: when it was killed */
+    pid_t *pids;
+} fate;
+
+static lks_status work_once(rig *r, int i, void *data) {
+    lks_order order = i % 2 == 0 ? LKS_ORDER_CANONICAL : LKS_ORDER_ANY;
+    LKS_TRY(lks_gpu_all_reduce(r->gpus, data, data, i % 3 == 0 ? 1 : COUNT, LKS_F32, LKS_MAX, order, r->stream));
+    LKS_TRY(lks_gpu_broadcast(r->gpus, data, COUNT, LKS_F32, i % r->size, r->stream));
+    return lks_gpu_wait(r->gpus, r->stream);
+}
+
+static void meet_fate(const fate *f, int i) {
+    if (i != 20) return;
+    *f->ended_ns = lksi_now_ns();
+    raise(f->is_stopped ? SIGSTOP : SIGKILL);
+}
+
+static int work_until_error(int rank, int size, void *argument) {
+    (void)size;
+    const fate *f = argument;
+    rig r;
+    static float zeros[COUNT];
+    char name[64];
+    lks_status status = LKS_OK;
+    f->pids[rank] = getpid();
+    MUST_OK(rig_open(&r, f->backend, rank, f->is_stopped ? 500 : 0));
+    void *data = to_gpu(&r, zeros, sizeof zeros);
+    for (int i = 0; status == LKS_OK; i++) {
+        if (rank == f->doomed) meet_fate(f, i);
+        status = work_once(&r, i, data);
+    }
+    if (rank == f->doomed) return 0; /* stopped, and woken after the others gave up */
+    MUST(status == f->expected);
+    if (!f->is_stopped) MUST(lksi_now_ns() - *f->ended_ns < INT64_C(1000000000));
+    snprintf(name, sizeof name, "rank %d (host ", f->doomed);
+    MUST_SAY(name);
+    snprintf(name, sizeof name, "pid %d)", (int)f->pids[f->doomed]);
+    MUST_SAY(name);
+    if (f->backend == LKS_GPU_NCCL) MUST_SAY("gpu_");
+    MUST_SAY(", call ");
+    MUST(lks_gpu_wait(r.gpus, r.stream) == status);
+    MUST(lks_barrier(r.world, NULL) == status);
+    rig_close(&r);
+    return 0;
+}
+
+static void run_fate(fate *f, int size) {
+    pid_t pids[MAX_TEST_RANKS];
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    f->ended_ns = page;
+    f->pids = (pid_t *)((char *)page + 64);
+    set_master_environment();
+    for (int rank = 0; rank < size; rank++) pids[rank] = start_process(rank, size, work_until_error, f);
+    pid_t doomed = pids[f->doomed];
+    pids[f->doomed] = 0;
+    await_processes(pids, size, f->doomed);
+    kill(doomed, SIGKILL);
+    waitpid(doomed, NULL, 0);
+    munmap(page, 4096);
+}
+
+static void a_killed_rank_is_named_within_a_second(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        for (int doomed = 0; doomed < 3; doomed++)
+            run_fate(&(fate){.backend = backend, .doomed = doomed, .expected = LKS_ERR_PEER}, 3);
+}
+
+static void a_killed_rank_is_named_between_hosts(void **state) {
+    (void)state;
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        run_fate(&(fate){.backend = backend, .doomed = 1, .expected = LKS_ERR_PEER}, 3);
+    unsetenv("LOCKSTEP_TRANSPORT");
+}
+
+static void a_stopped_rank_is_named_at_the_deadline(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        run_fate(&(fate){.backend = backend, .doomed = 1, .is_stopped = true, .expected = LKS_ERR_TIMEOUT}, 3);
+}
+
+/* --- ranks that do not come, or leave --- */
+
+static int forget_a_call(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 300));
+    void *data = to_gpu(&r, "12345678", 8);
+    lks_status status = LKS_OK;
+    if (rank != 2) status = lks_gpu_all_reduce(r.gpus, data, data, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream);
+    if (rank != 2 && status == LKS_OK) status = lks_gpu_wait(r.gpus, r.stream);
+    if (rank == 2) lksi_sleep_ns(INT64_C(1000000000));
+    if (rank == 2) MUST(lks_gpu_wait(r.gpus, r.stream) != LKS_OK);
+    MUST(rank == 2 || status == LKS_ERR_TIMEOUT);
+    MUST_SAY("rank 2 (host ");
+    MUST_SAY("gpu_all_reduce");
+    rig_close(&r);
+    return 0;
+}
+
+static void who_forgets_a_call_is_named(void **state) {
+    (void)state;
+    run_threads(3, forget_a_call, NULL);
+}
+
+static int leave_early(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    void *data = to_gpu(&r, "12345678", 8);
+    for (int i = 0; i < 2 - (rank == 0); i++) MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
+    MUST(lks_gpu_wait(r.gpus, r.stream) == (rank == 0 ? LKS_OK : LKS_ERR_PEER));
+    if (rank == 1) MUST_SAY("has left the group");
+    rig_close(&r);
+    return 0;
+}
+
+static void who_leaves_early_is_named(void **state) {
+    (void)state;
+    run_threads(2, leave_early, NULL);
+}
+
+/* The root's part is done long before the other looks for its own. */
+static int leave_in_order(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    void *data = to_gpu(&r, "12345678", 8);
+    if (rank == 0) MUST_OK(lks_gpu_send(r.gpus, data, 2, LKS_F32, 1, r.stream));
+    if (rank == 1) MUST_OK(lks_gpu_recv(r.gpus, data, 2, LKS_F32, 0, r.stream));
+    if (rank == 1) lksi_sleep_ns(INT64_C(1300000000));
+    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
+    rig_close(&r);
+    return 0;
+}
+
+static void who_has_done_its_part_may_leave(void **state) {
+    (void)state;
+    run_threads(2, leave_in_order, NULL);
+}
+
+static int give_up(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    void *data = to_gpu(&r, "12345678", 8);
+    if (rank == 0) {
+        lks_group_abort(r.world, "no more");
+    } else {
+        MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
+        MUST(lks_gpu_wait(r.gpus, r.stream) == LKS_ERR_PEER);
+        MUST_SAY("no more");
+    }
+    rig_close(&r);
+    return 0;
+}
+
+static void a_rank_that_gives_up_is_heard_by_those_that_wait_for_gpus(void **state) {
+    (void)state;
+    run_threads(3, give_up, NULL);
+}
+
+/* --- NCCL's own errors --- */
+
+static int fail_between_gpus(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    lks_status status = LKS_OK;
+    if (rank == 1) setenv("LOCKSTEP_EMULATED_NCCL_FAILS", "5", 1);
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    void *data = to_gpu(&r, "12345678", 8);
+    for (int i = 0; i < 10 && status == LKS_OK; i++) {
+        status = lks_gpu_all_reduce(r.gpus, data, data, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream);
+        if (status == LKS_OK) status = lks_gpu_wait(r.gpus, r.stream);
+    }
+    MUST(status == (rank == 1 ? LKS_ERR_SYSTEM : LKS_ERR_PEER));
+    MUST_SAY("rank 1, GPU 1: between GPUs: NCCL says: ");
+    if (rank != 1) MUST_SAY("rank 1 gave up");
+    MUST(lks_barrier(r.world, NULL) == status);
+    rig_close(&r);
+    return 0;
+}
+
+static void nccls_own_error_is_told_to_all(void **state) {
+    (void)state;
+    run_processes(3, fail_between_gpus, NULL);
+}
+
+/* --- one GPU for two --- */
+
+static int share(int rank, int size, void *argument) {
+    (void)size;
+    const char *expected = argument;
+    rig r;
+    char own[16];
+    float x[2] = {(float)rank, 1};
+    snprintf(own, sizeof own, "host-%d", rank);
+    if (strcmp(expected, "hostid") == 0) setenv("NCCL_HOSTID", own, 1);
+    MUST_OK(rig_open(&r, LKS_GPU_AUTO, 0, 0));
+    MUST(strcmp(lks_gpu_group_backend(r.gpus), strcmp(expected, "host") == 0 ? "host" : "nccl") == 0);
+    void *data = to_gpu(&r, x, sizeof x);
+    MUST_OK(lks_gpu_all_reduce(r.gpus, data, data, 2, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r.stream));
+    MUST_OK(from_gpu(&r, x, data, sizeof x));
+    MUST(x[0] == 1 && x[1] == 2);
+    if (strcmp(expected, "host") == 0) {
+        lks_gpu_group *gpus = NULL;
+        MUST(lks_gpu_group_create(&gpus, r.world, &(lks_gpu_group_options){.backend = LKS_GPU_NCCL}) ==
+             LKS_ERR_UNSUPPORTED);
+        MUST_SAY("ranks 0 and 1 have the same GPU (0000:00:00.0)");
+        MUST_OK(lks_barrier(r.world, NULL));
+    }
+    rig_close(&r);
+    return 0;
+}
+
+static void a_shared_gpu_is_nccls_only_where_it_takes_that(void **state) {
+    (void)state;
+    run_processes(2, share, "host");
+    run_processes(2, share, "hostid");
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    run_processes(2, share, "host"); /* too old for that */
+    setenv("LOCKSTEP_EMULATED_NCCL", "23000", 1);
+    run_processes(2, share, "both");
+    unsetenv("LOCKSTEP_EMULATED_NCCL");
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+}
+
+/* --- no module, no GPU --- */
+
+static int lack(int rank, int size, void *argument) {
+    (void)size;
+    const char *what = argument;
+    lks_group *world;
+    lks_gpu_group *gpus = NULL;
+    if (rank == 1 && strcmp(what, "module") == 0) setenv("LOCKSTEP_NCCL_MODULE", "/nowhere", 1);
+    if (rank == 1 && strcmp(what, "GPU") == 0) setenv("LOCKSTEP_EMULATED_GPU", "no-gpu", 1);
+    MUST_OK(lks_init(&world, NULL));
+    lks_status status = lks_gpu_group_create(&gpus, world, &(lks_gpu_group_options){.gpu_index = rank});
+    MUST(status == LKS_ERR_UNSUPPORTED && gpus == NULL);
+    if (rank != 1) MUST_SAY("rank 1 (host ");
+    if (rank == 1)
+        MUST_SAY(strcmp(what, "module") == 0 ? "lockstep-nccl.so was not found in: LOCKSTEP_NCCL_MODULE "
+                                               "(/nowhere)"
+                                             : "rank 1 cannot use GPU 1");
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void what_a_rank_lacks_is_said_on_all(void **state) {
+    (void)state;
+    run_processes(3, lack, "module");
+    run_processes(3, lack, "GPU");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_rank_lacks_is_said_on_all),
+                                       cmocka_unit_test(a_killed_rank_is_named_within_a_second),
+                                       cmocka_unit_test(a_killed_rank_is_named_between_hosts),
+                                       cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
+                                       cmocka_unit_test(a_shared_gpu_is_nccls_only_where_it_takes_that),
+                                       cmocka_unit_test(nccls_own_error_is_told_to_all),
+                                       cmocka_unit_test(who_forgets_a_call_is_named),
+                                       cmocka_unit_test(who_leaves_early_is_named),
+                                       cmocka_unit_test(who_has_done_its_part_may_leave),
+                                       cmocka_unit_test(a_rank_that_gives_up_is_heard_by_those_that_wait_for_gpus)};
+    return run_gpu_group_tests("gpu_faults", tests);
+}

@@ -1,0 +1,425 @@
+/* GPU groups over the emulated GPUs and NCCL (tests/cuda/emulation): the operations. Their oracle is the group's own on
+ * the host. */
+#include "cuda/gpu_ranks.h"
+
+#include <math.h>
+
+/* --- data --- */
+
+static bool is_float(lks_type type) { return type < LKS_I8; }
+
+/* Of rank `rank`. Small integers where `is_exact`: any order then gives the same bits. */
+static void fill(void *data, size_t count, lks_type type, int rank, bool is_exact) {
+    for (size_t i = 0; i < count; i++) {
+        uint64_t word = lksi_random_below((uint64_t)rank + 5, 3, i, UINT64_C(1) << 62);
+        float value = is_exact ? (float)(word % 7) - 3 : ldexpf((float)(int64_t)word, (int)(word % 23) - 70);
+        switch (type) {
+        case LKS_F32:
+            ((float *)data)[i] = value;
+            break;
+        case LKS_F64:
+            ((double *)data)[i] = (double)value;
+            break;
+        case LKS_F16:
+            ((uint16_t *)data)[i] = lksi_f32_to_f16(value);
+            break;
+        case LKS_BF16:
+            ((uint16_t *)data)[i] = lksi_f32_to_bf16(value);
+            break;
+        default:
+            memcpy((char *)data + i * lks_type_nbytes(type), &word, lks_type_nbytes(type));
+        }
+    }
+}
+
+/* --- every collective, as the host's --- */
+
+typedef enum kind {
+    ALL_REDUCE,
+    REDUCE,
+    REDUCE_SCATTER,
+    BROADCAST,
+    ALL_GATHER,
+    GATHER,
+    SCATTER,
+    ALL_TO_ALL,
+    N_KINDS
+} kind;
+
+typedef struct trial {
+    kind what;
+    size_t count;
+    lks_type type;
+    lks_operator op;
+    lks_order order;
+    int root;
+    bool is_in_place;
+} trial;
+
+static bool is_in_blocked(kind what) { return what == REDUCE_SCATTER || what == SCATTER || what == ALL_TO_ALL; }
+static bool is_out_blocked(kind what) { return what == ALL_GATHER || what == GATHER || what == ALL_TO_ALL; }
+
+static lks_status run_on_host(lks_group *g, const trial *t, const void *in, void *out) {
+    switch (t->what) {
+    case ALL_REDUCE:
+        return lks_all_reduce(g, in, out, t->count, t->type, t->op, NULL);
+    case REDUCE:
+        return lks_reduce(g, in, out, t->count, t->type, t->op, t->root, NULL);
+    case REDUCE_SCATTER:
+        return lks_reduce_scatter(g, in, out, t->count, t->type, t->op, NULL);
+    case BROADCAST:
+        return lks_broadcast(g, out, t->count, t->type, t->root, NULL);
+    case ALL_GATHER:
+        return lks_all_gather(g, in, out, t->count, t->type, NULL);
+    case GATHER:
+        return lks_gather(g, in, out, t->count, t->type, t->root, NULL);
+    case SCATTER:
+        return lks_scatter(g, in, out, t->count, t->type, t->root, NULL);
+    default:
+        return lks_all_to_all(g, in, out, t->count, t->type, NULL);
+    }
+}
+
+static lks_status run_on_gpus(rig *r, const trial *t, const void *in, void *out) {
+    lks_gpu_group *g = r->gpus;
+    switch (t->what) {
+    case ALL_REDUCE:
+        return lks_gpu_all_reduce(g, in, out, t->count, t->type, t->op, t->order, r->stream);
+    case REDUCE:
+        return lks_gpu_reduce(g, in, out, t->count, t->type, t->op, t->order, t->root, r->stream);
+    case REDUCE_SCATTER:
+        return lks_gpu_reduce_scatter(g, in, out, t->count, t->type, t->op, t->order, r->stream);
+    case BROADCAST:
+        return lks_gpu_broadcast(g, out, t->count, t->type, t->root, r->stream);
+    case ALL_GATHER:
+        return lks_gpu_all_gather(g, in, out, t->count, t->type, r->stream);
+    case GATHER:
+        return lks_gpu_gather(g, in, out, t->count, t->type, t->root, r->stream);
+    case SCATTER:
+        return lks_gpu_scatter(g, in, out, t->count, t->type, t->root, r->stream);
+    default:
+        return lks_gpu_all_to_all(g, in, out, t->count, t->type, r->stream);
+    }
+}
+
+/* In place: the smaller of the two lies in the larger, at this rank's block. */
+static int try_one(rig *r, const trial *t) {
+    size_t nbytes = t->count * lks_type_nbytes(t->type), n = (size_t)r->size;
+    size_t n_in = is_in_blocked(t->what) ? n : 1, n_out = is_out_blocked(t->what) ? n : 1;
+    char *in = lksi_alloc(n_in * nbytes + 1), *out = lksi_alloc(n_out * nbytes + 1);
+    char *expected = lksi_alloc(n_out * nbytes + 1);
+    bool is_root = r->rank == t->root, has_out = is_root || (t->what != REDUCE && t->what != GATHER);
+    fill(in, n_in * t->count, t->type, r->rank, t->order == LKS_ORDER_ANY || !is_float(t->type));
+    if (t->what == BROADCAST) memcpy(expected, in, nbytes), memcpy(out, in, nbytes);
+    MUST_OK(run_on_host(r->world, t, in, expected));
+    char *gpu_in = to_gpu(r, in, n_in * nbytes), *gpu_out = to_gpu(r, out, n_out * nbytes);
+    if (t->is_in_place && n_out > n_in) {
+        gpu_in = gpu_out + (size_t)r->rank * nbytes;
+        r->module->copy(gpu_in, in, nbytes, LKSI_NCCL_TO_GPU, r->stream);
+    } else if (t->is_in_place && t->what != ALL_TO_ALL && t->what != BROADCAST) {
+        gpu_out = gpu_in + (n_in > n_out ? (size_t)r->rank * nbytes : 0);
+    }
+    MUST_OK(run_on_gpus(r, t, gpu_in, has_out ? gpu_out : NULL));
+    MUST_OK(
+        from_gpu(r, out, has_out ? gpu_out : gpu_in, n_out * nbytes > n_in * nbytes && !has_out ? 0 : n_out * nbytes));
+    if (has_out && memcmp(out, expected, n_out * nbytes) != 0) {
+        fprintf(stderr, "kind %d, count %zu, %s, op %d, order %d, root %d, in place %d: rank %d of %d differs\n",
+                (int)t->what, t->count, lks_type_name(t->type), (int)t->op, (int)t->order, t->root, t->is_in_place,
+                r->rank, r->size);
+        return __LINE__;
+    }
+    lksi_free(in);
+    lksi_free(out);
+    lksi_free(expected);
+    rig_free(r);
+    return 0;
+}
+
+static const size_t counts[] = {0, 1, 2, 3, 31, 97, 1009, 9001};
+enum { N_COUNTS = sizeof counts / sizeof counts[0] };
+
+static int try_counts(rig *r, trial t) {
+    for (int i = 0; i < N_COUNTS; i++) {
+        t.count = counts[i], t.is_in_place = i % 2 == 0, t.root = i % r->size;
+        int line = try_one(r, &t);
+        if (line != 0) return line;
+    }
+    return 0;
+}
+
+static int every_collective(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    rig r;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    for (kind what = 0; what < N_KINDS; what++) {
+        trial t = {.what = what, .type = LKS_F32, .op = LKS_SUM};
+        int line = try_counts(&r, t);
+        t.order = LKS_ORDER_ANY;
+        if (line == 0 && what <= REDUCE_SCATTER) line = try_counts(&r, t);
+        if (line != 0) return line;
+    }
+    rig_close(&r);
+    return 0;
+}
+
+static void collectives_do_as_the_hosts_do(void **state) {
+    (void)state;
+    lks_gpu_backend nccl = LKS_GPU_NCCL, host = LKS_GPU_HOST;
+    for (int size = 1; size <= 4; size++) run_threads(size, every_collective, &nccl);
+    run_threads(7, every_collective, &nccl);
+    run_processes(3, every_collective, &nccl);
+    run_threads(3, every_collective, &host);
+    run_processes(2, every_collective, &host);
+}
+
+/* More than the host's rooms and the kernel's grid hold at once. */
+static int large_ones(int rank, int size, void *argument) {
+    (void)size;
+    static const trial trials[] = {{ALL_REDUCE, 1200007, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0, true},
+                                   {REDUCE, 1200007, LKS_BF16, LKS_AVG, LKS_ORDER_CANONICAL, 1, false},
+                                   {BROADCAST, 2000003, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 1, true},
+                                   {ALL_GATHER, 1100001, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0, true},
+                                   {REDUCE_SCATTER, 1100001, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, 0, false}};
+    rig r;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    for (size_t i = 0; i < sizeof trials / sizeof trials[0]; i++) {
+        int line = try_one(&r, &trials[i]);
+        if (line != 0) return line;
+    }
+    rig_close(&r);
+    return 0;
+}
+
+static void large_operations_go_in_pieces(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        run_threads(2, large_ones, &backend);
+}
+
+/* --- every type and operator --- */
+
+static int every_operator(int rank, int size, void *argument) {
+    rig r;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    for (int type = LKS_F32; type <= LKS_I64; type++)
+        for (int op = LKS_SUM; op <= LKS_BXOR; op++)
+            for (int order = LKS_ORDER_CANONICAL; order <= LKS_ORDER_ANY; order++) {
+                trial t = {ALL_REDUCE, 1003, (lks_type)type, (lks_operator)op, (lks_order)order, 0, false};
+                bool is_defined = is_float(t.type) ? t.op <= LKS_MAX || t.op == LKS_AVG : t.op != LKS_AVG;
+                /* An average of small integers is not exact. */
+                if (!is_defined || (order == LKS_ORDER_ANY && t.op == LKS_AVG && size == 3)) continue;
+                int line = try_one(&r, &t);
+                if (line != 0) return line;
+            }
+    rig_close(&r);
+    return 0;
+}
+
+static void operators_do_as_the_hosts_do(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        for (int size = 2; size <= 4; size++) run_threads(size, every_operator, &backend);
+}
+
+static int special_values(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    float in[4] = {rank == 0 ? NAN : 1, rank == 1 ? -0.0f : 0.0f, rank == 1 ? INFINITY : -1, 1e-42f}, out[4];
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    void *there = to_gpu(&r, in, sizeof in);
+    MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, 4, LKS_F32, LKS_MIN, LKS_ORDER_ANY, r.stream));
+    MUST_OK(from_gpu(&r, out, there, sizeof out));
+    MUST(isnan(out[0]) && signbit(out[1]) && out[2] == -1 && out[3] == 1e-42f);
+    rig_close(&r);
+    return 0;
+}
+
+static void min_keeps_nan_and_the_sign_of_zero(void **state) {
+    (void)state;
+    run_threads(3, special_values, NULL);
+}
+
+/* --- messages --- */
+
+static int circle(int rank, int size, void *argument) {
+    enum { COUNT = 40000 };
+    rig r;
+    int64_t *data = lksi_alloc(COUNT * sizeof *data), *got = lksi_alloc((COUNT + 1) * sizeof *got);
+    int right = (rank + 1) % size, left = (rank + size - 1) % size;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    for (int i = 0; i < COUNT; i++) data[i] = rank * 1000003 + i;
+    void *mine = to_gpu(&r, data, COUNT * sizeof *data), *theirs = to_gpu(&r, got, (COUNT + 1) * sizeof *got);
+    MUST_OK(lks_gpu_calls_begin(r.gpus));
+    MUST_OK(lks_gpu_send(r.gpus, mine, COUNT, LKS_I64, right, r.stream));
+    MUST_OK(lks_gpu_send(r.gpus, mine, 1, LKS_I64, left, r.stream));
+    MUST_OK(lks_gpu_recv(r.gpus, theirs, COUNT, LKS_I64, left, r.stream));
+    MUST_OK(lks_gpu_recv(r.gpus, (char *)theirs + COUNT * sizeof *got, 1, LKS_I64, right, r.stream));
+    MUST(lks_gpu_all_reduce(r.gpus, mine, mine, 1, LKS_I64, LKS_SUM, LKS_ORDER_ANY, r.stream) == LKS_ERR_STATE);
+    MUST_OK(lks_gpu_calls_end(r.gpus));
+    MUST_OK(from_gpu(&r, got, theirs, COUNT * sizeof *got));
+    for (int i = size == 2 ? 1 : 0; i < COUNT; i++) MUST(got[i] == left * 1000003 + i);
+    if (rank == 0) MUST_OK(lks_gpu_send(r.gpus, theirs, COUNT, LKS_I64, 1, r.stream));
+    if (rank == 1) MUST_OK(lks_gpu_recv(r.gpus, theirs, COUNT, LKS_I64, 0, r.stream));
+    MUST_OK(from_gpu(&r, got, theirs, COUNT * sizeof *got));
+    if (rank == 1) MUST(got[COUNT - 1] == (size - 1) * 1000003 + COUNT - 1);
+    lksi_free(data);
+    lksi_free(got);
+    rig_close(&r);
+    return 0;
+}
+
+static void messages_go_round(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        for (int size = 2; size <= 4; size++) run_threads(size, circle, &backend);
+}
+
+/* --- graphs --- */
+
+static int replay(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { COUNT = 5003, N_REPLAYS = 3 };
+    rig r;
+    float *x = lksi_alloc(COUNT * sizeof *x), *expected = lksi_alloc(COUNT * sizeof *x);
+    void *graph, *executable;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    MUST(lks_gpu_can_capture(r.gpus));
+    fill(x, COUNT, LKS_F32, rank, false);
+    memcpy(expected, x, COUNT * sizeof *x);
+    float *there = to_gpu(&r, x, COUNT * sizeof *x);
+    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
+    MUST(r.cuda.begin_capture(r.stream, 0) == 0);
+    MUST(lks_gpu_all_reduce(r.gpus, there, there, COUNT, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r.stream) ==
+         LKS_ERR_STATE);
+    MUST_SAY("lks_gpu_reserve");
+    MUST(r.cuda.end_capture(r.stream, &graph) == 0);
+    r.cuda.destroy_graph(graph);
+    MUST_OK(lks_gpu_reserve(r.gpus, COUNT * sizeof *x));
+    MUST(r.cuda.begin_capture(r.stream, 0) == 0);
+    MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, COUNT, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r.stream));
+    MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, 3, LKS_I32, LKS_MAX, LKS_ORDER_ANY, r.stream));
+    MUST(r.cuda.end_capture(r.stream, &graph) == 0);
+    MUST(r.cuda.instantiate(&executable, graph, 0) == 0);
+    for (int i = 0; i < N_REPLAYS; i++) {
+        MUST(r.cuda.launch(executable, r.stream) == 0);
+        MUST_OK(lks_all_reduce(r.world, expected, expected, COUNT, LKS_F32, LKS_SUM, NULL));
+    }
+    MUST_OK(from_gpu(&r, x, there, COUNT * sizeof *x));
+    MUST(memcmp(x, expected, COUNT * sizeof *x) == 0);
+    r.cuda.destroy_executable(executable);
+    r.cuda.destroy_graph(graph);
+    lksi_free(x);
+    lksi_free(expected);
+    rig_close(&r);
+    return 0;
+}
+
+static void nccl_goes_into_graphs(void **state) {
+    (void)state;
+    for (int size = 1; size <= 4; size++) run_threads(size, replay, NULL);
+    run_processes(2, replay, NULL);
+}
+
+static int capture_over_hosts(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    void *graph;
+    MUST_OK(rig_open(&r, LKS_GPU_HOST, rank, 0));
+    void *there = to_gpu(&r, "12345678", 8);
+    MUST(!lks_gpu_can_capture(r.gpus));
+    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
+    MUST(r.cuda.begin_capture(r.stream, 0) == 0);
+    MUST(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream) == LKS_ERR_STATE);
+    MUST_SAY("goes over the hosts");
+    MUST(r.cuda.end_capture(r.stream, &graph) == 0);
+    r.cuda.destroy_graph(graph);
+    MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream));
+    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
+    rig_close(&r);
+    return 0;
+}
+
+static void hosts_do_not(void **state) {
+    (void)state;
+    run_threads(2, capture_over_hosts, NULL);
+}
+
+/* --- what is refused, what is told apart --- */
+
+static int wrong_arguments(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    lks_gpu_group *gpus = NULL;
+    MUST_OK(rig_open(&r, LKS_GPU_AUTO, rank, 0));
+    MUST(strcmp(lks_gpu_group_backend(r.gpus), "nccl") == 0);
+    float *there = to_gpu(&r, "1234567812345678", 16);
+    MUST(lks_gpu_broadcast(r.gpus, there, 2, LKS_F32, 2, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_broadcast(r.gpus, there, 2, LKS_F32, 0, NULL) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_broadcast(NULL, there, 2, LKS_F32, 0, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_all_reduce(r.gpus, NULL, there, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_all_reduce(r.gpus, there, there + 1, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream) ==
+         LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_BOR, LKS_ORDER_ANY, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_SUM, (lks_order)7, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_all_to_all(r.gpus, there, there, 2, LKS_F32, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_send(r.gpus, there, 2, LKS_F32, rank, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_recv(r.gpus, there, SIZE_MAX, LKS_F32, 1 - rank, r.stream) == LKS_ERR_ARGUMENT);
+    MUST(lks_gpu_calls_end(r.gpus) == LKS_ERR_STATE);
+    MUST(lks_gpu_group_create(&gpus, r.world, &(lks_gpu_group_options){.gpu_index = -1}) == LKS_ERR_ARGUMENT);
+    MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream));
+    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
+    rig_close(&r);
+    return 0;
+}
+
+static void wrong_arguments_are_refused_and_nothing_is_lost(void **state) {
+    (void)state;
+    run_threads(2, wrong_arguments, NULL);
+}
+
+static int other_counts(int rank, int size, void *argument) {
+    rig r;
+    uint64_t mine, all[4];
+    lks_gpu_backend backend = *(lks_gpu_backend *)argument;
+    MUST_OK(rig_open(&r, backend, rank, 0));
+    char *there = to_gpu(&r, "1234567812345678", 16);
+    lks_status status = lks_gpu_all_gather(r.gpus, there, there + 8, 0, LKS_F32, r.stream);
+    mine = lks_gpu_fingerprint(r.gpus);
+    MUST_OK(status);
+    MUST_OK(lks_all_gather(r.world, &mine, all, 8, LKS_U8, NULL));
+    for (int i = 1; i < size; i++) MUST(all[i] == all[0]);
+    size_t count = rank == 1 ? 0 : 1;
+    if (backend == LKS_GPU_HOST) {
+        status = lks_gpu_all_reduce(r.gpus, there, there, count, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream);
+        MUST(status == LKS_ERR_MISMATCH);
+        MUST_SAY("count 1");
+        MUST_SAY("count 0");
+        MUST(lks_barrier(r.world, NULL) == LKS_ERR_MISMATCH);
+    } else {
+        MUST_OK(lks_gpu_broadcast(r.gpus, there, 0, rank == 1 ? LKS_F32 : LKS_I32, 0, r.stream));
+        mine = lks_gpu_fingerprint(r.gpus);
+        MUST_OK(lks_all_gather(r.world, &mine, all, 8, LKS_U8, NULL));
+        MUST(all[1] != all[0]);
+    }
+    rig_close(&r);
+    return 0;
+}
+
+static void calls_that_differ_are_told_apart(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        run_threads(3, other_counts, &backend);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_do_as_the_hosts_do),
+                                       cmocka_unit_test(large_operations_go_in_pieces),
+                                       cmocka_unit_test(operators_do_as_the_hosts_do),
+                                       cmocka_unit_test(min_keeps_nan_and_the_sign_of_zero),
+                                       cmocka_unit_test(messages_go_round),
+                                       cmocka_unit_test(nccl_goes_into_graphs),
+                                       cmocka_unit_test(hosts_do_not),
+                                       cmocka_unit_test(wrong_arguments_are_refused_and_nothing_is_lost),
+                                       cmocka_unit_test(calls_that_differ_are_told_apart)};
+    return run_gpu_group_tests("gpu_group", tests);
+}
