@@ -1,0 +1,146 @@
+/* labels: slow no-tsan */
+/* Data parallelism on emulated GPUs: over NCCL, where each rank has its own, and over the hosts, where they share one.
+ */
+#include "cuda/gpu_ranks.h"
+#include "device/device.h"
+#include "ranks.h"
+
+#include <lockstep/data.h>
+#include <lockstep/train.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_STEPS = 5, BATCH = 16, N_FEATURES = 24, N_CLASSES = 5, MOST_RANKS = 4 };
+
+typedef struct plan {
+    const char *device;
+    lks_strategy strategy;
+    size_t bucket_nbytes;
+    int64_t grains;
+    double clip_norm;
+    int runs_ahead;
+    double losses[N_STEPS], norms[N_STEPS]; /* of rank 0 */
+    char sha256[MOST_RANKS][65];
+} plan;
+
+static lks_node *build(lks_graph *graph, lks_trainer_options *options) {
+    options->features = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+    options->labels = lks_input(graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *h = lks_relu(lks_linear(options->features, 70, "fc1"));
+    h = lks_dropout(lks_tanh(lks_linear(h, 60, "fc2")), 0.2);
+    options->logits = lks_linear(h, N_CLASSES, "fc3");
+    return lks_cross_entropy(options->logits, options->labels);
+}
+
+static lks_batch make_batch(int step, int64_t begin, int64_t end, float *features, int32_t *labels) {
+    for (int64_t i = begin; i < end; i++) {
+        labels[i - begin] = (int32_t)lksi_random_below(7, (uint64_t)step, (uint64_t)i, N_CLASSES);
+        for (int64_t j = 0; j < N_FEATURES; j++)
+            features[(i - begin) * N_FEATURES + j] =
+                (float)lksi_random_normal(8, (uint64_t)step, (uint64_t)(i * N_FEATURES + j)) +
+                (j % N_CLASSES == labels[i - begin] ? 1.0f : 0.0f);
+    }
+    return (lks_batch){.features = features,
+                       .labels = labels,
+                       .count = end - begin,
+                       .n_labels = end - begin,
+                       .global_offset = begin,
+                       .global_count = BATCH,
+                       .global_n_labels = BATCH};
+}
+
+static int train(void *argument) {
+    plan *p = argument;
+    float features[BATCH * N_FEATURES];
+    int32_t labels[BATCH];
+    lks_trainer_options options = {
+        .seed = 3,
+        .strategy = p->strategy,
+        .bucket_nbytes = p->bucket_nbytes,
+        .grains = p->grains,
+        .runs_ahead = p->runs_ahead,
+        .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .clip_norm = p->clip_norm})};
+    lks_device *device;
+    lks_trainer *trainer;
+    lks_metrics metrics;
+    RANK_OK(lks_init(&options.group, NULL));
+    int rank = lks_group_rank(options.group), size = lks_group_size(options.group);
+    RANK_OK(lks_device_create(&device, &(lks_device_options){.name = p->device, .group = options.group}));
+    lks_graph *graph = lks_graph_create(device);
+    lks_node *loss = build(graph, &options);
+    RANK_OK(lks_trainer_create(&trainer, loss, &options));
+    double n_told = 0, loss_sum = 0;
+    for (int step = 0; step < N_STEPS; step++) {
+        lks_batch batch = make_batch(step, BATCH * rank / size, BATCH * (rank + 1) / size, features, labels);
+        RANK_OK(lks_trainer_step(trainer, &batch, &metrics));
+        n_told += (double)metrics.n_samples, loss_sum += metrics.loss * (double)metrics.n_samples;
+        if (rank == 0) p->losses[step] = metrics.loss, p->norms[step] = metrics.grad_norm;
+    }
+    RANK_OK(lks_trainer_catch_up(trainer, &metrics));
+    n_told += (double)metrics.n_samples, loss_sum += metrics.loss * (double)metrics.n_samples;
+    RANK_CHECK(n_told == N_STEPS * BATCH && isfinite(loss_sum));
+    RANK_OK(lks_check_replicas(options.group, lks_trainer_store(trainer)));
+    RANK_OK(lks_store_sha256(lks_trainer_store(trainer), p->sha256[rank]));
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(graph);
+    lks_device_destroy(device);
+    lks_group_destroy(options.group);
+    return 0;
+}
+
+static void compare_losses(const plan *one, const plan *many) {
+    for (int step = 0; step < N_STEPS; step++) {
+        if (!(fabs(one->losses[step] - many->losses[step]) <= 1e-5 * one->losses[step]))
+            fail_msg("step %d: loss %.9g, of one rank %.9g", step, many->losses[step], one->losses[step]);
+        assert_true(fabs(one->norms[step] - many->norms[step]) <= 1e-4 * one->norms[step]);
+    }
+}
+
+/* Uneven parts too: of 3 ranks. */
+static void ranks_have_the_losses_of_one(void **state) {
+    (void)state;
+    static const char *const devices[] = {"cuda", "cuda:0"};
+    plan one = {.device = "cuda", .clip_norm = 0.5};
+    run_ranks(1, train, &one);
+    for (int i = 0; i < 2; i++)
+        for (int size = 2; size <= MOST_RANKS; size++) {
+            plan many = {.device = devices[i], .clip_norm = 0.5};
+            run_ranks(size, train, &many);
+            compare_losses(&one, &many);
+        }
+}
+
+/* Sums go on beside the backward pass, of every strategy, and the step that is recorded has them in it. */
+static void buckets_change_no_bit(void **state) {
+    (void)state;
+    plan whole = {.device = "cuda"};
+    run_ranks(2, train, &whole);
+    plan plans[] = {{.device = "cuda", .bucket_nbytes = 4096},
+                    {.device = "cuda:0", .bucket_nbytes = 4096},
+                    {.device = "cuda", .strategy = LKS_STRATEGY_SHARDED, .bucket_nbytes = 4096},
+                    {.device = "cuda", .runs_ahead = 1}};
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
+        run_ranks(2, train, &plans[i]);
+        for (int rank = 0; rank < 2; rank++) assert_string_equal(plans[i].sha256[rank], whole.sha256[0]);
+    }
+}
+
+static void grains_have_the_same_bits_on_every_number_of_ranks(void **state) {
+    (void)state;
+    plan one = {.device = "cuda", .grains = 4};
+    run_ranks(1, train, &one);
+    for (int size = 2; size <= 4; size *= 2) {
+        plan many = {.device = "cuda", .grains = 4};
+        run_ranks(size, train, &many);
+        assert_string_equal(many.sha256[size - 1], one.sha256[0]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_the_losses_of_one),
+                                       cmocka_unit_test(buckets_change_no_bit),
+                                       cmocka_unit_test(grains_have_the_same_bits_on_every_number_of_ranks)};
+    setenv("LOCKSTEP_CUDA_MODULE", LKSI_BUILD_DIR "/tests/lockstep-cuda-emulated.so", 1);
+    return run_gpu_group_tests("cuda ranks", tests);
+}
