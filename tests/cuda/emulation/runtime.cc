@@ -5,8 +5,10 @@
 #include "cuda/emulation/kernel.h"
 
 #include <sched.h>
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -34,8 +36,11 @@ namespace {
 
 constexpr size_t stack_nbytes = 128 << 10;
 
+// Entered once by its context, afterwards by longjmp: swapcontext asks the kernel about signals each time.
 struct fiber {
     ucontext_t context;
+    jmp_buf resumed;
+    bool is_begun = false;
     std::unique_ptr<char[]> stack{new char[stack_nbytes]};
     uint3 thread;
     bool is_waiting = false;
@@ -43,8 +48,9 @@ struct fiber {
 
 struct block_run {
     const std::function<void()> *kernel;
-    unsigned n_threads, next = 0, n_ended_early = 0;
-    ucontext_t scheduler;
+    unsigned n_threads, next = 0;
+    ucontext_t outside;
+    jmp_buf scheduler;
     fiber *current = nullptr;
 };
 
@@ -61,18 +67,21 @@ void fiber_main() {
         self->thread = threadIdx = thread_at(run->next++);
         (*run->kernel)();
         run = running;
-        if (run->next < run->n_threads) run->n_ended_early++;
     }
+    _longjmp(run->scheduler, 1);
 }
 
 void resume(block_run *run, fiber *f) {
     run->current = f;
     threadIdx = f->thread;
     f->is_waiting = false;
-    swapcontext(&run->scheduler, &f->context);
+    if (_setjmp(run->scheduler) != 0) return;
+    if (f->is_begun) _longjmp(f->resumed, 1);
+    f->is_begun = true;
+    swapcontext(&run->outside, &f->context);
 }
 
-std::unique_ptr<fiber> begin_fiber(block_run *run) {
+std::unique_ptr<fiber> begin_fiber() {
     std::unique_ptr<fiber> f;
     if (idle.empty()) {
         f.reset(new fiber);
@@ -83,7 +92,8 @@ std::unique_ptr<fiber> begin_fiber(block_run *run) {
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = f->stack.get();
     f->context.uc_stack.ss_size = stack_nbytes;
-    f->context.uc_link = &run->scheduler;
+    f->context.uc_link = nullptr; // it ends by a jump
+    f->is_begun = false;
     makecontext(&f->context, fiber_main, 0);
     return f;
 }
@@ -96,7 +106,7 @@ void run_block(const std::function<void()> &kernel) {
     running = &run;
     std::vector<std::unique_ptr<fiber>> waiting;
     while (run.next < run.n_threads) {
-        std::unique_ptr<fiber> f = begin_fiber(&run);
+        std::unique_ptr<fiber> f = begin_fiber();
         resume(&run, f.get());
         (f->is_waiting ? waiting : idle).push_back(std::move(f));
     }
@@ -123,7 +133,7 @@ void __syncthreads() {
     block_run *run = running;
     fiber *self = run->current;
     self->is_waiting = true;
-    swapcontext(&self->context, &run->scheduler);
+    if (_setjmp(self->resumed) == 0) _longjmp(run->scheduler, 1);
 }
 
 int atomicAdd(int *address, int value) {
@@ -173,6 +183,27 @@ void prepare(memory &m) {
     if (region == MAP_FAILED) give_up("no address space");
     m.region = static_cast<char *>(region);
     if (strncmp(trouble(), "memory=", 7) == 0) m.limit = strtoull(trouble() + 7, nullptr, 10);
+}
+
+// Sets all bits of [at, at + nbytes), pages both; of many, by mapping the same ones again and again: what is never
+// written takes no memory.
+void fill(char *at, size_t nbytes) {
+    static const size_t few = size_t{1} << 20, piece = size_t{32} << 20;
+    static const int file = [] {
+        int made = memfd_create("emulated-gpu", MFD_CLOEXEC);
+        std::vector<char> ones(piece, '\xff');
+        if (made < 0 || write(made, ones.data(), piece) != static_cast<ssize_t>(piece)) give_up("no memory file");
+        return made;
+    }();
+    if (nbytes < few) {
+        mprotect(at, nbytes, PROT_READ | PROT_WRITE);
+        memset(at, 0xff, nbytes);
+    }
+    for (size_t i = 0; nbytes >= few && i < nbytes; i += piece) {
+        size_t n = nbytes - i < piece ? nbytes - i : piece;
+        if (mmap(at + i, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0) == MAP_FAILED)
+            give_up("no memory");
+    }
 }
 
 struct opened {
@@ -367,8 +398,7 @@ cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
     size_t room = (nbytes + page - 1) / page * page + page; // an unused page behind each
     if (m.used_nbytes + nbytes > m.limit || m.top + room > region_nbytes) return tell(cudaErrorMemoryAllocation);
     char *at = m.region + m.top;
-    mprotect(at, room - page, PROT_READ | PROT_WRITE);
-    memset(at, 0xff, nbytes);
+    fill(at, room - page);
     if (m.n_open == 0) mprotect(at, room - page, PROT_NONE);
     m.top += room;
     m.used_nbytes += nbytes;
