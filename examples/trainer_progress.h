@@ -45,6 +45,8 @@ enum { TRAINER_HAS_TRAIN = 1, TRAINER_HAS_VALIDATION = 2, TRAINER_HAS_TEST = 4 }
 
 /* Counts one step's metrics and shows the live line. */
 void trainer_report_step(trainer_progress *p, const lks_metrics *metrics, double elapsed_us);
+/* The same of metrics that come behind a step. */
+void trainer_count_metrics(trainer_progress *p, const lks_metrics *metrics);
 /* The means over the steps since the last report. */
 lks_metrics trainer_take_train_metrics(trainer_progress *p);
 /* The line of a report by steps, and that of an epoch. */

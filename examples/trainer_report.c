@@ -37,12 +37,17 @@ static void clear_live(const trainer_progress *p) {
 void trainer_report_step(trainer_progress *p, const lks_metrics *metrics, double elapsed_us) {
     p->step_us[p->step - p->first_step] = elapsed_us;
     p->step++;
+    trainer_count_metrics(p, metrics);
+    show_live(p);
+}
+
+void trainer_count_metrics(trainer_progress *p, const lks_metrics *metrics) {
+    if (metrics->n_samples == 0) return; /* on a GPU, of a step that is still under way */
     p->last = *metrics;
     p->loss_sum += metrics->loss * (double)metrics->n_samples;
     p->accuracy_sum += metrics->accuracy * (double)metrics->n_samples;
     p->n_summed += metrics->n_samples;
     p->n_samples += metrics->n_samples;
-    show_live(p);
 }
 
 lks_metrics trainer_take_train_metrics(trainer_progress *p) {

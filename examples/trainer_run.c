@@ -33,6 +33,14 @@ static int has_report_here(const trainer_progress *p) {
 
 /* --- the loop --- */
 
+/* A GPU may still be at the last step. */
+static lks_status catch_up(trainer_progress *p) {
+    lks_metrics metrics;
+    TRY(lks_trainer_catch_up(p->trainer, &metrics));
+    trainer_count_metrics(p, &metrics);
+    return LKS_OK;
+}
+
 static int is_at_epoch_end(const trainer_progress *p) { return p->step % p->source->steps_per_epoch == 0; }
 
 static lks_status train_epoch(trainer_progress *p) {
@@ -50,6 +58,7 @@ static lks_status train_epoch(trainer_progress *p) {
         double after_s = trainer_now_s();
         trainer_report_step(p, &metrics, (after_s - before_s) * 1e6);
         if (has_report_here(p)) {
+            TRY(catch_up(p));
             TRY(report_steps(p));
             paused_s += trainer_now_s() - after_s;
         }
@@ -57,6 +66,7 @@ static lks_status train_epoch(trainer_progress *p) {
         if (p->stop > 0) break;
         if (!is_at_epoch_end(p)) TRY(trainer_checkpoint_step(p));
     }
+    TRY(catch_up(p));
     p->spent_s = trainer_now_s() - began_s - paused_s;
     if (first == 0 && p->step % p->source->steps_per_epoch == 0) p->epoch_s = p->spent_s;
     return LKS_OK;
@@ -135,6 +145,7 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .seed = (uint64_t)p->flags->seed,
                                                      .accumulate = p->flags->accumulate,
                                                      .grains = p->flags->grains,
+                                                     .runs_ahead = 1,
                                                      .strategy = (lks_strategy)p->flags->strategy,
                                                      .bucket_nbytes = (size_t)p->flags->bucket,
                                                      .compression = {.kind = (lks_compression_kind)p->flags->compress,

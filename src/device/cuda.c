@@ -64,10 +64,10 @@ static lks_status find_index(const lksi_cuda_module *module, const lks_device_op
         *index = (int)number;
         return LKS_OK;
     }
-    lksi_environment environment;
+    lksi_environment environment = {0};
     int n_gpus = 0;
-    LKS_TRY(lksi_environment_read(&environment));
     LKS_TRY(module->count(&n_gpus));
+    if (options->group == NULL) LKS_TRY(lksi_environment_read(&environment));
     int local_rank = options->group != NULL ? lks_group_local_rank(options->group) : environment.local_rank;
     if (local_rank >= n_gpus)
         return lksi_error(LKS_ERR_ARGUMENT,
