@@ -51,7 +51,8 @@ lint: ## formatting, warnings of gcc and clang, static analysis, layers, exporte
 
 format: ## lays all sources out as .clang-format says
 	@tools/install-packages lint
-	@clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h')
+	@clang-format -i $$(git ls-files -co --exclude-standard '*.c' '*.h' '*.cc')
+	@for f in $$(git ls-files -co --exclude-standard '*.cu' '*.cuh'); do clang-format --assume-filename=x.cc <$$f >$$f.new && mv $$f.new $$f; done
 
 bench: build ## step times against PyTorch, side by side (BENCH_ARGS: see bench/train.py --help)
 	@tools/install-packages bench

@@ -1,6 +1,7 @@
 # lockstep-cuda.so, the cuda device, where the CUDA toolkit with cuBLAS and cuDNN is found. It is loaded when a program
 # asks for that device (src/device/cuda.c); nothing else is linked to CUDA, so one build runs with and without a GPU.
 option(LOCKSTEP_CUDA "The cuda device, where the CUDA toolkit is found" ON)
+option(LOCKSTEP_CUDA_MODULES "The modules themselves; without them only their emulation, for tests" ON)
 # H100 and H200, A100, and as PTX whatever is newer.
 set(LOCKSTEP_CUDA_ARCHITECTURES 80-real\;90 CACHE STRING "GPUs that kernels are compiled for")
 set(cuda_modules)
@@ -21,7 +22,7 @@ if(LOCKSTEP_CUDA)
   if(NVCC AND CUDA_INCLUDE_DIR AND CUDNN_INCLUDE_DIR AND CUDA_cudart AND CUDA_cublasLt AND CUDA_cudnn)
     set(CMAKE_CUDA_COMPILER ${NVCC})
     set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_CUDA_ARCHITECTURES})
-    enable_language(CUDA CXX)
+    enable_language(CXX)
     set(LOCKSTEP_HAS_CUDA_HEADERS ON)
   else()
     message(STATUS "The CUDA toolkit with cuBLAS and cuDNN was not found: the cuda device is left out")
@@ -33,7 +34,11 @@ list(APPEND cuda_sources ${PROJECT_SOURCE_DIR}/src/device/layout.c)
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
 
 # The sanitizers are the host compiler's; tests/ builds the same sources with it, emulated.
-if(LOCKSTEP_HAS_CUDA_HEADERS AND NOT LOCKSTEP_SANITIZE)
+if(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_CUDA_MODULES OFF)
+endif()
+if(LOCKSTEP_HAS_CUDA_HEADERS AND LOCKSTEP_CUDA_MODULES)
+  enable_language(CUDA)
   add_library(lockstep-cuda MODULE ${cuda_sources} ${cuda_kernels})
   set_target_properties(lockstep-cuda PROPERTIES PREFIX "" CUDA_STANDARD 17 CUDA_VISIBILITY_PRESET hidden)
   target_include_directories(lockstep-cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
@@ -55,7 +60,7 @@ if(LOCKSTEP_HAS_CUDA_HEADERS)
 endif()
 set(nccl_sources ${PROJECT_SOURCE_DIR}/src/comm/nccl/module.c ${PROJECT_SOURCE_DIR}/src/comm/nccl/reduce.cu)
 
-if(LOCKSTEP_HAS_NCCL_HEADERS AND NOT LOCKSTEP_SANITIZE)
+if(LOCKSTEP_HAS_NCCL_HEADERS AND LOCKSTEP_CUDA_MODULES)
   add_library(lockstep-nccl MODULE ${nccl_sources})
   set_target_properties(lockstep-nccl PROPERTIES PREFIX "" CUDA_STANDARD 17 CUDA_VISIBILITY_PRESET hidden)
   target_include_directories(lockstep-nccl PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)

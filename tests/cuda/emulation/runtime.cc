@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
