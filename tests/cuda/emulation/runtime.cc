@@ -5,7 +5,6 @@
 #include "cuda/emulation/kernel.h"
 
 #include <sched.h>
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -35,11 +34,58 @@ namespace {
 
 constexpr size_t stack_nbytes = 128 << 10;
 
-// Entered once by its context, afterwards by longjmp: swapcontext asks the kernel about signals each time.
-struct fiber {
+// Where a thread of the GPU, or who runs them, goes on. Not swapcontext, where it can be helped: that asks the kernel
+// about signals each time.
+#ifdef __x86_64__
+struct place {
+    void *stack = nullptr;
+};
+extern "C" void emulation_switch(void **from, void *to);
+asm(R"(
+.text
+.local emulation_switch
+.type emulation_switch, @function
+emulation_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+void switch_to(place *from, place *to) { emulation_switch(&from->stack, to->stack); }
+void begin_at(place *p, char *stack, void (*function)()) {
+    auto top = reinterpret_cast<uintptr_t>(stack + stack_nbytes) / 16 * 16;
+    void **words = reinterpret_cast<void **>(top) - 8; // six registers, where to return to, and nobody's return address
+    for (int i = 0; i < 8; i++) words[i] = nullptr;
+    words[6] = reinterpret_cast<void *>(function);
+    p->stack = words;
+}
+#else
+struct place {
     ucontext_t context;
-    jmp_buf resumed;
-    bool is_begun = false;
+};
+void switch_to(place *from, place *to) { swapcontext(&from->context, &to->context); }
+void begin_at(place *p, char *stack, void (*function)()) {
+    getcontext(&p->context);
+    p->context.uc_stack.ss_sp = stack;
+    p->context.uc_stack.ss_size = stack_nbytes;
+    p->context.uc_link = nullptr;
+    makecontext(&p->context, function, 0);
+}
+#endif
+
+struct fiber {
+    place here;
     std::unique_ptr<char[]> stack{new char[stack_nbytes]};
     uint3 thread;
     bool is_waiting = false;
@@ -48,8 +94,7 @@ struct fiber {
 struct block_run {
     const std::function<void()> *kernel;
     unsigned n_threads, next = 0;
-    ucontext_t outside;
-    jmp_buf scheduler;
+    place scheduler;
     fiber *current = nullptr;
 };
 
@@ -67,17 +112,14 @@ void fiber_main() {
         (*run->kernel)();
         run = running;
     }
-    _longjmp(run->scheduler, 1);
+    switch_to(&run->current->here, &run->scheduler); // for good
 }
 
 void resume(block_run *run, fiber *f) {
     run->current = f;
     threadIdx = f->thread;
     f->is_waiting = false;
-    if (_setjmp(run->scheduler) != 0) return;
-    if (f->is_begun) _longjmp(f->resumed, 1);
-    f->is_begun = true;
-    swapcontext(&run->outside, &f->context);
+    switch_to(&run->scheduler, &f->here);
 }
 
 std::unique_ptr<fiber> begin_fiber() {
@@ -88,12 +130,7 @@ std::unique_ptr<fiber> begin_fiber() {
         f = std::move(idle.back());
         idle.pop_back();
     }
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack.get();
-    f->context.uc_stack.ss_size = stack_nbytes;
-    f->context.uc_link = nullptr; // it ends by a jump
-    f->is_begun = false;
-    makecontext(&f->context, fiber_main, 0);
+    begin_at(&f->here, f->stack.get(), fiber_main);
     return f;
 }
 
@@ -132,7 +169,7 @@ void __syncthreads() {
     block_run *run = running;
     fiber *self = run->current;
     self->is_waiting = true;
-    if (_setjmp(self->resumed) == 0) _longjmp(run->scheduler, 1);
+    switch_to(&self->here, &run->scheduler);
 }
 
 int atomicAdd(int *address, int value) {
