@@ -99,7 +99,8 @@ typedef struct lksi_device_memory {
      * after `join`, after all that was put there. */
     lks_status (*fork)(const lks_device *device, void **beside);
     lks_status (*join)(const lks_device *device);
-    /* Between these two, work is written down instead of done; `recording` can then be run any number of times. */
+    /* Between these two, work is written down instead of done; `recording` can then be run any number of times. After
+     * an error in between: `recording` NULL forgets it all, for until then the thread can make and free no memory. */
     lks_status (*record)(const lks_device *device);
     lks_status (*end_record)(const lks_device *device, void **recording);
     lks_status (*replay)(const lks_device *device, void *recording);
