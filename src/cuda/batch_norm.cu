@@ -332,8 +332,7 @@ static void choose(lksi_op op, lksi_kernel *kernel) {
 
 /* All images, and nothing else, have x's four dimensions and lie as it does. */
 static lksi_layout layout_of(const lksi_tensor *t, bool is_last) {
-    if (!is_last || t->n_dims != 4) return lksi_layout{};
-    return lksi_layout{LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(t)};
+    return is_last && t->n_dims == 4 ? lksi_cuda_channels_last(t) : lksi_layout{};
 }
 
 lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {

@@ -25,7 +25,8 @@ typedef struct lksi_lowering {
     lksi_layout input_layouts[LKSI_MAX_INPUTS];   /* how the inputs lie; REORDER: also output_layouts[0] */
     lksi_layout output_layouts[LKSI_MAX_OUTPUTS]; /* how an output has to lie where is_output_fixed */
     bool is_output_fixed[LKSI_MAX_OUTPUTS];
-    const lksi_op *epilogues; /* element-wise operators on outputs[0], in this order */
+    bool is_output_unread[LKSI_MAX_OUTPUTS]; /* it need not be written */
+    const lksi_op *epilogues;                /* element-wise operators on outputs[0], in this order */
     int n_epilogues;
 } lksi_lowering;
 
