@@ -1,6 +1,7 @@
-/* Batch norm, row-major and channels-last, in three steps: sums over slices of the batch, in double (sum_slices); from
- * those, what is kept of each channel and what its elements are multiplied by (finish); a pass over the elements
- * (apply_...). Each operator has what it needs of them: inference has no sums, BATCH_NORM_SUMS no last pass. */
+/* Batch norm, row-major and channels-last, in two kernels: sums over slices of the batch, in double, and from those
+ * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements
+ * (apply_...). Each operator has what it needs of them: inference has no sums (finish), BATCH_NORM_SUMS no last pass.
+ */
 #include "cuda/kernel.cuh"
 
 /* Channel c of position p (of all samples) is element p C + c where `area` is 1: channels-last images, and matrices;
@@ -23,6 +24,7 @@ typedef struct norm_arguments {
     float *image, *mean, *variance, *unbiased, *dw, *db; /* image: y or dx */
     double *sums;
     double *slices;      /* (n_slices,2,C) */
+    int *n_done;         /* (C / width): slices that are summed; 0 between runs */
     coefficients *apply; /* (C) */
 } norm_arguments;
 
@@ -64,33 +66,6 @@ static __device__ void add_up_channel(unsigned width, double *a, double *b) {
 /* Around which the moments are taken, so that squares lose nothing: the running mean, or the first element. */
 static __device__ float center_of(const norm_shape &s, const norm_arguments &a, size_t channel) {
     return a.in_mean != NULL ? a.in_mean[channel] : a.x[offset_of(s, channel, 0)];
-}
-
-/* Of (x - center) and its square, or of dy and dy (x - mean). */
-template <bool is_gradient> __global__ void sum_slices(norm_shape s, norm_arguments a) {
-    const size_t channel = channel_of(s);
-    const bool is_channel = channel < s.channels;
-    double first = 0, second = 0;
-    if (is_channel) {
-        const float center = center_of(s, a, channel);
-        FOR_EACH_POSITION(s, position) {
-            const size_t i = offset_of(s, channel, position);
-            if (is_gradient) {
-                const float dy = masked(a, i);
-                first += (double)dy;
-                second += (double)dy * (double)(a.x[i] - center);
-            } else {
-                const double distance = (double)a.x[i] - (double)center;
-                first += distance;
-                second += distance * distance;
-            }
-        }
-    }
-    add_up_channel(s.width, &first, &second);
-    if (threadIdx.x >= s.width || !is_channel) return;
-    double *slice = a.slices + (size_t)blockIdx.y * 2 * s.channels;
-    slice[channel] = first;
-    slice[s.channels + channel] = second;
 }
 
 /* --- what is made of a channel's sums --- */
@@ -170,21 +145,61 @@ static __device__ void finish_channel(const norm_shape &s, const norm_arguments 
     }
 }
 
-/* Channels that a block finishes side by side: few, for the sums of many slices are waited for. */
-enum { FINISH_WIDTH = 8 };
-
+/* Of operators that sum nothing. */
 template <int op> __global__ void finish(norm_shape s, norm_arguments a) {
-    const size_t channel = (size_t)blockIdx.x * FINISH_WIDTH + threadIdx.x % FINISH_WIDTH;
+    LKSI_FOR_EACH(c, s.channels) finish_channel<op>(s, a, c, 0, 0);
+}
+
+/* The block that is the last to sum a slice of its channels adds up all slices, in one order whichever it is, and makes
+ * of them what is made. */
+template <int op> static __device__ void finish_as_last(const norm_shape &s, const norm_arguments &a) {
+    __shared__ bool is_last;
+    const size_t channel = channel_of(s), n_slices = channel < s.channels ? s.n_slices : 0;
     double sum = 0, product = 0;
-    if (a.slices != NULL) { /* the same for all threads */
-        for (size_t i = threadIdx.x / FINISH_WIDTH; i < s.n_slices && channel < s.channels;
-             i += LKSI_BLOCK / FINISH_WIDTH) {
-            sum += a.slices[i * 2 * s.channels + channel];
-            product += a.slices[i * 2 * s.channels + s.channels + channel];
-        }
-        add_up_channel(FINISH_WIDTH, &sum, &product);
+    __threadfence(); /* this block's slice is there before it is counted */
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(&a.n_done[blockIdx.x], 1) + 1 == (int)s.n_slices;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence(); /* and read once all are counted */
+#pragma unroll 8
+    for (size_t i = threadIdx.x / s.width; i < n_slices; i += LKSI_BLOCK / s.width) {
+        sum += a.slices[i * 2 * s.channels + channel];
+        product += a.slices[i * 2 * s.channels + s.channels + channel];
     }
-    if (threadIdx.x < FINISH_WIDTH && channel < s.channels) finish_channel<op>(s, a, channel, sum, product);
+    add_up_channel(s.width, &sum, &product);
+    if (threadIdx.x < s.width && channel < s.channels) finish_channel<op>(s, a, channel, sum, product);
+    if (threadIdx.x == 0) a.n_done[blockIdx.x] = 0; /* for the next run */
+}
+
+/* Of (x - center) and its square, or of dy and dy (x - mean). */
+template <int op> __global__ void sum_slices(norm_shape s, norm_arguments a) {
+    const bool is_gradient = op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_SUMS;
+    const size_t channel = channel_of(s);
+    const bool is_channel = channel < s.channels;
+    double first = 0, second = 0;
+    if (is_channel) {
+        const float center = center_of(s, a, channel);
+        FOR_EACH_POSITION(s, position) {
+            const size_t i = offset_of(s, channel, position);
+            if (is_gradient) {
+                const float dy = masked(a, i);
+                first += (double)dy;
+                second += (double)dy * (double)(a.x[i] - center);
+            } else {
+                const double distance = (double)a.x[i] - (double)center;
+                first += distance;
+                second += distance * distance;
+            }
+        }
+    }
+    add_up_channel(s.width, &first, &second);
+    if (threadIdx.x < s.width && is_channel) {
+        double *slice = a.slices + (size_t)blockIdx.y * 2 * s.channels;
+        slice[channel] = first;
+        slice[s.channels + channel] = second;
+    }
+    finish_as_last<op>(s, a);
 }
 
 /* --- the elements --- */
@@ -212,6 +227,18 @@ __global__ void apply_gradient(norm_shape s, norm_arguments a) {
 
 /* --- what runs them --- */
 
+typedef struct state {
+    lksi_cuda *cuda;
+    int *n_done; /* NULL: nothing is summed */
+} state;
+
+static void release(lksi_kernel *kernel) {
+    state *s = (state *)kernel->state;
+    (void)cudaSetDevice(s->cuda->index);
+    (void)cudaFree(s->n_done);
+    lksi_free(s);
+}
+
 static bool is_forward(int op) {
     return op == LKSI_OP_BATCH_NORM || op == LKSI_OP_BATCH_NORM_INFERENCE || op == LKSI_OP_BATCH_NORM_BY_SUMS;
 }
@@ -238,6 +265,8 @@ static norm_shape shape_of(const lksi_lowering *l) {
     s.n_slices = (unsigned)(slices < most ? slices : most);
     return s;
 }
+
+static unsigned n_columns_of(const norm_shape &s) { return (unsigned)((s.channels + s.width - 1) / s.width); }
 
 static void set_forward_arguments(norm_arguments *a, lksi_op op, void *const *in, void *const *out) {
     a->w = (const float *)in[1];
@@ -295,14 +324,16 @@ static norm_arguments arguments_of(const lksi_lowering *l, size_t n_channels, vo
 }
 
 template <int op> static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    const bool is_gradient = op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_SUMS;
+    const state *kept = (const state *)kernel->state;
     const norm_shape s = shape_of(&kernel->lowering);
-    const norm_arguments a = arguments_of(&kernel->lowering, s.channels, in, out, scratch);
-    cudaStream_t stream = ((lksi_cuda *)kernel->state)->stream;
-    const dim3 grid((unsigned)((s.channels + s.width - 1) / s.width), s.n_slices);
-    const unsigned n_finishing = (unsigned)((s.channels + FINISH_WIDTH - 1) / FINISH_WIDTH);
-    if (has_slices(op)) LKSI_LAUNCH((sum_slices<is_gradient>), grid, LKSI_BLOCK, stream, s, a);
-    LKSI_LAUNCH((finish<op>), n_finishing, LKSI_BLOCK, stream, s, a);
+    norm_arguments a = arguments_of(&kernel->lowering, s.channels, in, out, scratch);
+    cudaStream_t stream = kept->cuda->stream;
+    const dim3 grid(n_columns_of(s), s.n_slices);
+    a.n_done = kept->n_done;
+    if (has_slices(op))
+        LKSI_LAUNCH((sum_slices<op>), grid, LKSI_BLOCK, stream, s, a);
+    else
+        LKSI_LAUNCH((finish<op>), lksi_grid(s.channels), LKSI_BLOCK, stream, s, a);
     if (is_forward(op))
         LKSI_LAUNCH(apply_forward, grid, LKSI_BLOCK, stream, s, a, kernel->n_epilogues > 0);
     else if (a.image != NULL)
@@ -332,8 +363,22 @@ static void choose(lksi_op op, lksi_kernel *kernel) {
 
 /* All images, and nothing else, have x's four dimensions and lie as it does. */
 static lksi_layout layout_of(const lksi_tensor *t, bool is_last) {
-    if (!is_last || t->n_dims != 4) return lksi_layout{};
-    return lksi_layout{LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(t)};
+    return is_last && t->n_dims == 4 ? lksi_cuda_channels_last(t) : lksi_layout{};
+}
+
+static lks_status make_state(const lks_device *device, const norm_shape &s, lksi_kernel *kernel) {
+    state *made = (state *)lksi_alloc(sizeof *made);
+    lks_status status = LKS_OK;
+    void *n_done = NULL;
+    if (made == NULL) return LKS_ERR_MEMORY;
+    if (has_slices(kernel->lowering.op))
+        status = lksi_cuda_memory.alloc(device, n_columns_of(s) * sizeof(int), &n_done);
+    made->cuda = lksi_cuda_of(device);
+    made->n_done = (int *)n_done;
+    kernel->state = made;
+    kernel->release = release;
+    if (status != LKS_OK) release(kernel);
+    return status;
 }
 
 lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
@@ -342,7 +387,6 @@ lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lower
     choose(question->op, kernel);
     kernel->lowering = *question;
     kernel->is_deterministic = true;
-    kernel->state = device->state;
     for (int i = 0; i < question->n_inputs; i++)
         kernel->lowering.input_layouts[i] = layout_of(&question->inputs[i], is_last);
     for (int i = 0; i < question->n_outputs; i++)
@@ -352,5 +396,5 @@ lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lower
     const norm_shape s = shape_of(&kernel->lowering);
     kernel->scratch_nbytes = s.channels * sizeof(coefficients);
     if (has_slices(question->op)) kernel->scratch_nbytes += s.n_slices * 2 * s.channels * sizeof(double);
-    return LKS_OK;
+    return make_state(device, s, kernel);
 }

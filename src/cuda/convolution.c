@@ -31,7 +31,7 @@ static const lksi_tensor *tensor_at(const lksi_lowering *l, int place) {
 }
 
 static void set_channels_last(lksi_lowering *l, int place) {
-    lksi_layout layout = {LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(tensor_at(l, place))};
+    lksi_layout layout = lksi_cuda_channels_last(tensor_at(l, place));
     *(place < FIRST_OUTPUT ? &l->input_layouts[place] : &l->output_layouts[place - FIRST_OUTPUT]) = layout;
 }
 
@@ -244,6 +244,11 @@ static lks_status end(const convolution *c, const lksi_kernel *kernel, void *con
     return lksi_cuda_end_product(c->cuda, &ending, count_at(l, FIRST_OUTPUT), out[0]);
 }
 
+/* Many a convolution has no bias, for a batch norm follows. */
+static bool has_bias_gradient(const lksi_lowering *l) {
+    return l->op == LKSI_OP_CONV2D_GRAD_WEIGHT && !l->is_output_unread[1];
+}
+
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_lowering *l = &kernel->lowering;
     const convolution *c = kernel->state;
@@ -255,7 +260,7 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     LKS_TRY(place(c, l, p.y, in, out, &room, &o.y));
     LKS_TRY(lksi_cuda_check_dnn(convolve(c, &o, room), lksi_op_name(l->op)));
     LKS_TRY(end(c, kernel, in, &o, out));
-    if (l->op != LKSI_OP_CONV2D_GRAD_WEIGHT) return LKS_OK;
+    if (!has_bias_gradient(l)) return LKS_OK;
     int64_t n_channels = l->inputs[0].dims[1];
     return lksi_cuda_sum_columns(c->cuda, in[0], lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels, room,
                                  out[1]); /* cuDNN is done with its workspace by then */
@@ -266,7 +271,7 @@ static size_t scratch_nbytes(const convolution *c, const lksi_lowering *l) {
     size_t rounded = lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.x)) +
                      lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.w)) +
                      lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.y));
-    if (l->op != LKSI_OP_CONV2D_GRAD_WEIGHT) return rounded + c->workspace_nbytes;
+    if (!has_bias_gradient(l)) return rounded + c->workspace_nbytes;
     int64_t n_channels = l->inputs[0].dims[1];
     size_t sums = lksi_cuda_sum_columns_nbytes(lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels);
     return rounded + (sums > c->workspace_nbytes ? sums : c->workspace_nbytes);

@@ -19,6 +19,13 @@ extern "C" {
 /* Activations (N,C,H,W) stored as N, H, W, C, and convolutions' weights (M,C,h,w) as M, h, w, C; no padding. */
 enum { LKSI_CUDA_CHANNELS_LAST = 1 };
 
+/* Of four dimensions. Where H W is 1, both layouts are the same, which is then called row-major. */
+static inline lksi_layout lksi_cuda_channels_last(const lksi_tensor *tensor) {
+    lksi_layout layout = {LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(tensor)};
+    if (tensor->dims[2] * tensor->dims[3] == 1) layout.id = layout.nbytes = 0;
+    return layout;
+}
+
 /* The first thing that a kernel found wrong since it was last asked for. */
 typedef enum lksi_cuda_fault { LKSI_CUDA_NO_FAULT, LKSI_CUDA_BAD_LABEL, LKSI_CUDA_BAD_INDEX } lksi_cuda_fault;
 typedef struct lksi_cuda_fault_word {

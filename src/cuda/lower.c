@@ -92,8 +92,7 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
 static lks_status choose_storage(const lks_device *device, const lksi_lowering *user, int input, lksi_layout *storage) {
     (void)device;
     *storage = (lksi_layout){0};
-    if (user->op == LKSI_OP_CONV2D && input == 1)
-        *storage = (lksi_layout){LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(&user->inputs[1])};
+    if (user->op == LKSI_OP_CONV2D && input == 1) *storage = lksi_cuda_channels_last(&user->inputs[1]);
     return LKS_OK;
 }
 

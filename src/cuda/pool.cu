@@ -153,10 +153,8 @@ template <int op> static lks_status run(const lksi_kernel *kernel, void *const *
     return lksi_cuda_launched(kernel->name);
 }
 
-/* An image of one position lies the same way in either layout: it is called row-major, as what is flattened next. */
 static lksi_layout layout_of(const lksi_tensor *t, bool is_last) {
-    if (!is_last || has_one_position(t)) return lksi_layout{};
-    return lksi_layout{LKSI_CUDA_CHANNELS_LAST, lksi_tensor_nbytes(t)};
+    return is_last ? lksi_cuda_channels_last(t) : lksi_layout{};
 }
 
 lks_status lksi_cuda_lower_pool(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {

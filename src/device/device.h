@@ -25,7 +25,8 @@ typedef struct lksi_lowering {
     lksi_layout input_layouts[LKSI_MAX_INPUTS];   /* how the inputs lie; REORDER: also output_layouts[0] */
     lksi_layout output_layouts[LKSI_MAX_OUTPUTS]; /* how an output has to lie where is_output_fixed */
     bool is_output_fixed[LKSI_MAX_OUTPUTS];
-    const lksi_op *epilogues; /* element-wise operators on outputs[0], in this order */
+    bool is_output_unread[LKSI_MAX_OUTPUTS]; /* it need not be written */
+    const lksi_op *epilogues;                /* element-wise operators on outputs[0], in this order */
     int n_epilogues;
 } lksi_lowering;
 
@@ -99,7 +100,8 @@ typedef struct lksi_device_memory {
      * after `join`, after all that was put there. */
     lks_status (*fork)(const lks_device *device, void **beside);
     lks_status (*join)(const lks_device *device);
-    /* Between these two, work is written down instead of done; `recording` can then be run any number of times. */
+    /* Between these two, work is written down instead of done; `recording` can then be run any number of times. After
+     * an error in between: `recording` NULL forgets it all, for until then the thread can make and free no memory. */
     lks_status (*record)(const lks_device *device);
     lks_status (*end_record)(const lks_device *device, void **recording);
     lks_status (*replay)(const lks_device *device, void *recording);

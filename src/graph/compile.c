@@ -74,6 +74,7 @@ static void lowering_of(const compiler *c, const lksi_ir_node *node, lksi_loweri
         lowering->outputs[i] = value->tensor;
         lowering->is_output_fixed[i] = value->role == LKSI_GRADIENT;
         if (value->role == LKSI_GRADIENT) lowering->output_layouts[i] = value->layout;
+        lowering->is_output_unread[i] = value->role != LKSI_GRADIENT && c->n_users[node->outputs[i]] == 0;
     }
 }
 

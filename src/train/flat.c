@@ -49,8 +49,9 @@ static lks_status record(lks_trainer *trainer, lksi_compiled *compiled) {
     const lks_device *device = device_of(trainer);
     LKS_TRY(device->ops->memory->record(device));
     lks_status status = put(trainer, compiled->program);
-    if (status != LKS_OK) return status;
-    return device->ops->memory->end_record(device, &compiled->recording);
+    if (status == LKS_OK) return device->ops->memory->end_record(device, &compiled->recording);
+    (void)device->ops->memory->end_record(device, NULL);
+    return status;
 }
 
 static lks_status run(lks_trainer *trainer, const lks_batch *batch, lksi_compiled *compiled) {

@@ -1,5 +1,5 @@
 /* Batch norm on the cuda device, on the emulated GPU. */
-#include "cuda/operator_check.h"
+#include "cuda/recording_check.h"
 
 /* Few channels and many, one position and many slices of them; what is no image has one layout only. */
 static const struct {
@@ -136,12 +136,24 @@ static void a_distant_mean_loses_nothing(void **state) {
     check_operator(&c);
 }
 
+/* What blocks count, they leave as they found it: every run has the bits of the one before. */
+static void it_can_be_recorded(void **state) {
+    (void)state;
+    static const lksi_op ops[] = {LKSI_OP_BATCH_NORM, LKSI_OP_BATCH_NORM_GRAD, LKSI_OP_BATCH_NORM_SUMS,
+                                  LKSI_OP_BATCH_NORM_GRAD_SUMS};
+    for (int i = 0; i < 8; i++) {
+        operator_case c = case_of(ops[i / 2], i % 2 != 0 ? 4 : 6, false);
+        check_recording(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(it_is_the_references),
                                        cmocka_unit_test(its_gradient_is_the_references),
                                        cmocka_unit_test(synchronised_it_is_the_references),
                                        cmocka_unit_test(sums_of_nothing_do_no_harm),
                                        cmocka_unit_test(relu_is_taken_in),
+                                       cmocka_unit_test(it_can_be_recorded),
                                        cmocka_unit_test(a_distant_mean_loses_nothing)};
     return run_cuda_tests("cuda batch norm", tests);
 }

@@ -96,6 +96,52 @@ static void layouts_are_channels_last(void **state) {
     lks_device_destroy(device);
 }
 
+/* Of one position, both layouts are the same: no reorders. */
+static void images_of_one_position_are_row_major(void **state) {
+    (void)state;
+    lks_device *device = create_cuda();
+    lksi_kernel kernel;
+    lksi_layout storage;
+    const geometry *g = &geometries[0];
+    lksi_lowering l = {.op = LKSI_OP_CONV2D, .attributes = attributes_of(g), .n_inputs = 2, .n_outputs = 1};
+    l.inputs[0] = x_of(g);
+    l.inputs[1] = w_of(g);
+    l.outputs[0] = y_of(g);
+    assert_ok(device->ops->lower(device, &l, &kernel));
+    assert_ok(device->ops->choose_storage(device, &l, 1, &storage));
+    for (int i = 0; i < 2; i++) assert_int_equal(kernel.lowering.input_layouts[i].id, 0);
+    assert_int_equal(kernel.lowering.output_layouts[0].id, 0);
+    assert_int_equal(storage.id, 0);
+    kernel.release(&kernel);
+    lks_device_destroy(device);
+}
+
+static void a_bias_gradient_that_nobody_reads_is_not_made(void **state) {
+    (void)state;
+    lks_device *device = create_cuda();
+    lksi_kernel kernel;
+    const geometry *g = &geometries[1];
+    void *in[2], *out[2] = {0}, *scratch;
+    lksi_lowering l = {.op = LKSI_OP_CONV2D_GRAD_WEIGHT,
+                       .attributes = attributes_of(g),
+                       .n_inputs = 2,
+                       .n_outputs = 2,
+                       .inputs = {y_of(g), x_of(g)},
+                       .outputs = {w_of(g), SHAPE(LKS_F32, g->m)},
+                       .is_output_unread = {false, true}};
+    assert_ok(device->ops->lower(device, &l, &kernel));
+    for (int i = 0; i < 2; i++) assert_ok(lksi_device_alloc(device, lksi_tensor_nbytes(&l.inputs[i]), &in[i]));
+    assert_ok(lksi_device_alloc(device, lksi_tensor_nbytes(&l.outputs[0]), &out[0]));
+    assert_ok(lksi_device_alloc(device, kernel.scratch_nbytes, &scratch));
+    assert_ok(kernel.run(&kernel, in, out, scratch));
+    assert_ok(device->ops->memory->wait(device));
+    for (int i = 0; i < 2; i++) lksi_device_free(device, in[i]);
+    lksi_device_free(device, out[0]);
+    lksi_device_free(device, scratch);
+    kernel.release(&kernel);
+    lks_device_destroy(device);
+}
+
 static void recorded_gradient(void **state) {
     (void)state;
     const geometry *g = &geometries[2];
@@ -130,7 +176,10 @@ static void what_cudnn_refuses_is_one_clear_line(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(forward_with_and_without_bias_and_relu),
-                                       cmocka_unit_test(gradients), cmocka_unit_test(layouts_are_channels_last),
+                                       cmocka_unit_test(gradients),
+                                       cmocka_unit_test(layouts_are_channels_last),
+                                       cmocka_unit_test(images_of_one_position_are_row_major),
+                                       cmocka_unit_test(a_bias_gradient_that_nobody_reads_is_not_made),
                                        cmocka_unit_test(recorded_gradient),
                                        cmocka_unit_test(what_cudnn_refuses_is_one_clear_line)};
     return run_cuda_tests("cuda convolution", tests);

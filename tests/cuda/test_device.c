@@ -46,6 +46,33 @@ static void relu_is_run_by_the_host(void **state) {
     lks_device_destroy(device);
 }
 
+/* What a recording forbids to its thread, it has no more to fear afterwards; nor does the text of the error change. */
+static void a_recording_can_be_given_up(void **state) {
+    (void)state;
+    lks_device *device = create_cuda();
+    const lksi_device_memory *memory = device->ops->memory;
+    void *there, *more, *beside, *recording = NULL;
+    assert_ok(lksi_device_alloc(device, 100, &there));
+    assert_ok(memory->record(device));
+    assert_ok(memory->fork(device, &beside)); /* and never joined */
+    assert_ok(memory->zero(device, there, 100));
+    assert_int_equal(lksi_device_alloc(device, 100, &more), LKS_ERR_SYSTEM);
+    char text[256];
+    snprintf(text, sizeof text, "%s", lks_error_text());
+    assert_ok(memory->end_record(device, NULL));
+    assert_string_equal(lks_error_text(), text);
+    assert_ok(lksi_device_alloc(device, 100, &more));
+    assert_ok(memory->record(device));
+    assert_ok(memory->zero(device, more, 100));
+    assert_ok(memory->end_record(device, &recording));
+    assert_ok(memory->replay(device, recording));
+    assert_ok(memory->wait(device));
+    memory->free_recording(device, recording);
+    lksi_device_free(device, more);
+    lksi_device_free(device, there);
+    lks_device_destroy(device);
+}
+
 static void what_a_machine_lacks_is_said(void **state) {
     (void)state;
     static const struct {
@@ -65,8 +92,8 @@ static void what_a_machine_lacks_is_said(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_machine_lacks_is_said),
-                                       cmocka_unit_test(bytes_go_there_and_back),
-                                       cmocka_unit_test(relu_is_run_by_the_host)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_machine_lacks_is_said), cmocka_unit_test(bytes_go_there_and_back),
+        cmocka_unit_test(a_recording_can_be_given_up), cmocka_unit_test(relu_is_run_by_the_host)};
     return run_cuda_tests("cuda", tests);
 }

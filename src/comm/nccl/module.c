@@ -13,8 +13,8 @@ static const char *error(void) { return text; }
 
 static lksi_nccl_state cuda_state(cudaError_t result, const char *what) {
     if (result == cudaSuccess) return LKSI_NCCL_DONE;
+    (void)cudaGetLastError(); /* told here, and not to whoever asks after the next launch */
     if (result == cudaErrorNotReady) return LKSI_NCCL_PENDING;
-    (void)cudaGetLastError(); /* told here, and not to whoever asks next */
     snprintf(text, sizeof text, "%s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
     return LKSI_NCCL_FAILED;
 }

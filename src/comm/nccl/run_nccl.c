@@ -74,16 +74,25 @@ static lks_status move(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *
     return to_move(gpus, c, s->data + (size_t)peer * s->stride, count, peer);
 }
 
-static lks_status exchange(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *sent, const side *received,
-                           const slices *cut) {
-    LKS_TRY(lksi_gpu_begin_nccl(gpus));
+static lks_status put_round(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *sent, const side *received,
+                            const slices *cut) {
     for (int distance = 1; distance < gpus->group->size; distance++) {
         int to = (gpus->group->rank + distance) % gpus->group->size;
         int from = (gpus->group->rank + gpus->group->size - distance) % gpus->group->size;
         LKS_TRY(move(gpus, c, sent, cut, to, send));
         LKS_TRY(move(gpus, c, received, cut, from, receive));
     }
-    return lksi_gpu_end_nccl(gpus);
+    return LKS_OK;
+}
+
+/* A round that was begun is ended after an error, too: else the communicator's abort would become part of it. */
+static lks_status exchange(lks_gpu_group *gpus, const lksi_gpu_call *c, const side *sent, const side *received,
+                           const slices *cut) {
+    LKS_TRY(lksi_gpu_begin_nccl(gpus));
+    lks_status status = put_round(gpus, c, sent, received, cut);
+    if (status == LKS_OK) return lksi_gpu_end_nccl(gpus);
+    (void)gpus->module->end();
+    return status;
 }
 
 /* --- reductions in canonical order --- */

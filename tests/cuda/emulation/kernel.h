@@ -26,6 +26,7 @@ extern thread_local uint3 threadIdx, blockIdx;
 extern thread_local dim3 blockDim, gridDim;
 
 void __syncthreads();
+inline void __threadfence() {}
 int atomicAdd(int *address, int value);
 int atomicCAS(int *address, int compare, int value);
 

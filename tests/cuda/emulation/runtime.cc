@@ -267,14 +267,25 @@ cudaError_t tell(cudaError_t error) {
 using work = std::function<bool()>; // false: not yet
 struct recording {
     std::vector<work> steps;
-    bool is_ended = false;
+    std::vector<CUstream_st *> forks; // that take part, but for the stream that it was begun on
+    bool is_ended = false, is_spoiled = false;
 };
+
+// Of this thread. All are of the thread-local mode, which forbids the thread what waits or makes memory meanwhile.
+thread_local std::shared_ptr<recording> recorded_here;
+cudaError_t check_recording() {
+    if (recorded_here == nullptr) return cudaSuccess;
+    recorded_here->is_spoiled = true;
+    return tell(cudaErrorStreamCaptureUnsupported);
+}
 
 struct event_state {
     std::recursive_mutex mutex;
     CUstream_st *stream = nullptr; // where it was recorded last
     uint64_t n_recorded = 0, n_done = 0;
     std::shared_ptr<recording> captured_by;
+    CUstream_st *captured_on = nullptr;
+    size_t n_captured = 0; // steps of that stream
 };
 
 } // namespace
@@ -283,7 +294,8 @@ struct CUstream_st {
     std::recursive_mutex mutex;
     std::deque<work> queue;
     std::shared_ptr<recording> capture; // which it takes part in; of no more meaning once that has ended
-    bool is_origin = false;
+    size_t n_captured = 0;              // its steps of that
+    bool is_origin = false, is_joined = false;
     bool is_busy = false;
 
     recording *captured_by() {
@@ -345,10 +357,10 @@ void enqueue(cudaStream_t stream, std::function<void()> next) {
 void enqueue_attempt(cudaStream_t stream, std::function<bool()> next) {
     CUstream_st *s = stream_of(stream);
     std::lock_guard<std::recursive_mutex> lock(s->mutex);
-    if (s->captured_by() != nullptr)
-        s->capture->steps.push_back(std::move(next));
-    else
-        s->queue.push_back(std::move(next));
+    if (s->captured_by() == nullptr) return s->queue.push_back(std::move(next));
+    s->capture->steps.push_back(std::move(next));
+    s->n_captured++;
+    s->is_joined = false;
 }
 
 bool is_capturing(cudaStream_t stream) { return stream_of(stream)->captured_by() != nullptr; }
@@ -428,6 +440,7 @@ cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total) {
 // What is fresh holds no zeros: all bits are set, so that numbers are NaN. Freed memory is not given out again.
 cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
     if (check_driver() != cudaSuccess) return tell(check_driver());
+    if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     memory &m = the_memory();
     std::lock_guard<std::recursive_mutex> lock(m.mutex);
     prepare(m);
@@ -446,6 +459,7 @@ cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
 cudaError_t cudaFree(void *pointer) {
     memory &m = the_memory();
     if (pointer == nullptr) return cudaSuccess;
+    if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     std::lock_guard<std::recursive_mutex> lock(m.mutex);
     auto found = m.allocations.find(static_cast<char *>(pointer));
     if (found == m.allocations.end()) return tell(cudaErrorInvalidValue);
@@ -457,11 +471,13 @@ cudaError_t cudaFree(void *pointer) {
 
 cudaError_t cudaHostAlloc(void **pointer, size_t nbytes, unsigned) {
     if (check_driver() != cudaSuccess) return tell(check_driver());
+    if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     *pointer = malloc(nbytes);
     return *pointer != nullptr ? cudaSuccess : tell(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaMallocHost(void **pointer, size_t nbytes) { return cudaHostAlloc(pointer, nbytes, 0); }
 cudaError_t cudaFreeHost(void *pointer) {
+    if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     free(pointer);
     return cudaSuccess;
 }
@@ -503,17 +519,22 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    if (emulation::is_capturing(stream)) return tell(cudaErrorStreamCaptureUnsupported);
+    if (check_recording() != cudaSuccess || emulation::is_capturing(stream))
+        return tell(cudaErrorStreamCaptureUnsupported);
     drain(stream);
     return cudaSuccess;
 }
 
-// A query does some of the work, so that polling comes to an end.
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    if (emulation::is_capturing(stream)) return tell(cudaErrorStreamCaptureUnsupported);
+// A query does some of the work, so that polling comes to an end. What is not ready stays the last error.
+static void do_some(CUstream_st *stream) {
     int n = 0;
     drain_some(stream, [&n] { return n++ > 0; });
-    return is_empty(stream) ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    if (check_recording() != cudaSuccess || emulation::is_capturing(stream))
+        return tell(cudaErrorStreamCaptureUnsupported);
+    do_some(stream);
+    return is_empty(stream) ? cudaSuccess : tell(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
@@ -530,6 +551,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     CUstream_st *s = stream_of(stream);
     if (s->captured_by() != nullptr) { // within a recording, events only order what is recorded
         event->captured_by = s->capture;
+        event->captured_on = s;
+        event->n_captured = s->n_captured;
         return cudaSuccess;
     }
     event->captured_by = nullptr;
@@ -547,18 +570,26 @@ static bool try_event(cudaEvent_t event, uint64_t number) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     while (!try_event(event, event->n_recorded)) sched_yield();
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-    if (event->n_done < event->n_recorded) (void)cudaStreamQuery(event->stream);
-    return event->n_done >= event->n_recorded ? cudaSuccess : cudaErrorNotReady;
+    if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+    if (event->n_done < event->n_recorded) do_some(event->stream);
+    return event->n_done >= event->n_recorded ? cudaSuccess : tell(cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     CUstream_st *s = stream_of(stream);
     if (event->captured_by != nullptr && !event->captured_by->is_ended) { // the stream takes part in the recording
+        CUstream_st *other = event->captured_on;
+        if (s->is_origin && other->n_captured == event->n_captured) other->is_joined = true;
+        if (s->captured_by() != nullptr) return cudaSuccess;
         s->capture = event->captured_by;
+        s->capture->forks.push_back(s);
+        s->n_captured = 0;
+        s->is_joined = false;
         return cudaSuccess;
     }
     if (s->captured_by() != nullptr) return tell(cudaErrorStreamCaptureIsolation);
@@ -569,8 +600,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     CUstream_st *s = stream_of(stream);
-    if (s->captured_by() != nullptr) return tell(cudaErrorIllegalState);
-    s->capture = std::make_shared<recording>();
+    if (s->captured_by() != nullptr || recorded_here != nullptr) return tell(cudaErrorIllegalState);
+    recorded_here = s->capture = std::make_shared<recording>();
     s->is_origin = true;
     return cudaSuccess;
 }
@@ -583,10 +614,16 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     CUstream_st *s = stream_of(stream);
     if (s->captured_by() == nullptr || !s->is_origin) return tell(cudaErrorIllegalState);
-    *graph = new CUgraph_st{s->capture};
-    s->capture->is_ended = true;
-    s->capture = nullptr;
+    if (s->capture != recorded_here) return tell(cudaErrorStreamCaptureWrongThread);
+    std::shared_ptr<recording> ended = std::move(s->capture);
+    recorded_here = nullptr;
+    ended->is_ended = true;
     s->is_origin = false;
+    *graph = nullptr;
+    if (ended->is_spoiled) return tell(cudaErrorStreamCaptureInvalidated);
+    for (const CUstream_st *fork : ended->forks)
+        if (!fork->is_joined) return tell(cudaErrorStreamCaptureUnjoined);
+    *graph = new CUgraph_st{ended};
     return cudaSuccess;
 }
 
