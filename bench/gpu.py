@@ -9,18 +9,21 @@ of a run's; PyTorch's is its step's time by as many steps as ours has.
 
 kernels_us is what a step's kernels take by themselves: of PyTorch by its profiler, of ours by Nsight Compute (ncu) where
 that is there. The rest of a step's time is launches and waits. Data sets that are not there are made up
-(tools/made-up-data): a step takes as long on noise.
+(bench/made_up_data.py): a step takes as long on noise.
 """
 import argparse
 import csv
 import io
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SETS = {"resnet9": "cifar-10-batches-bin", "mnist": "mnist", "language_model": "ptb", "transformer": "ptb"}
@@ -36,6 +39,7 @@ CASES = {
     "transformer": ("transformer", 32, "f32", ["--steps", "400"], [], 200),
 }
 FAMILIES = ("eager", "compile")
+PEER_PATIENCE_S = 120 # it compiles
 
 
 class Failed(Exception):
@@ -80,23 +84,32 @@ def run_ours(case, arguments):
     return summary["epoch_s"] / n_steps * 1e6, n_steps
 
 
-def kernels_of_run(case, n_steps, arguments):
-    command = our_command(case, arguments, "--steps", str(n_steps))
-    text = output_of(["ncu", "--clock-control", "none", "--target-processes", "all", "--csv", "--metrics",
-                      "gpu__time_duration.sum", *command], 4 * arguments.patience)
-    table = text[text.index('"ID"'):]
-    scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1, "usecond": 1, "ms": 1e3, "msecond": 1e3}
-    times = [float(row["Metric Value"].replace(",", "")) * scale[row["Metric Unit"]]
-             for row in csv.DictReader(io.StringIO(table))
-             if row["Metric Name"] == "gpu__time_duration.sum" and row["Metric Unit"] in scale]
-    return sum(times), len(times)
-
-
 def our_kernels(case, arguments):
-    """What two runs of different lengths differ by: whatever comes before and after the steps drops out."""
-    more, fewer = 8, 4
-    long, short = kernels_of_run(case, more, arguments), kernels_of_run(case, fewer, arguments)
-    return {"kernels_us": (long[0] - short[0]) / (more - fewer), "kernels": (long[1] - short[1]) / (more - fewer)}
+    """From the first launches of a run: in the end they repeat themselves from step to step."""
+    command = our_command(case, arguments, "--steps", "100")
+    text = output_of(["ncu", "--clock-control", "none", "--cache-control", "none", "--launch-count", "1000", "--csv",
+                      "--metrics", "gpu__time_duration.sum", *command], 2 * arguments.patience)
+    scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1, "usecond": 1, "ms": 1e3, "msecond": 1e3}
+    launches = [(row["Kernel Name"], float(row["Metric Value"].replace(",", "")) * scale[row["Metric Unit"]])
+                for row in csv.DictReader(io.StringIO(text[text.index('"ID"'):])) if row.get("Metric Unit") in scale]
+    n_kernels = period([name for name, _ in launches])
+    return {"kernels_us": sum(us for _, us in launches[-2 * n_kernels:]) / 2, "kernels": n_kernels}
+
+
+def our_program(case, arguments):
+    """The kernels of a step as --print-program has them; its times have a launch and a wait for each in them."""
+    lines = output_of(our_command(case, arguments, "--steps", str(arguments.steps or 60), "--print-program"), arguments.patience).splitlines()
+    program = [line for line in lines if line.endswith(" us") and " | " in line]
+    return {"waited_us": sum(float(line.split()[-2]) for line in program), "program": program}
+
+
+def period(names):
+    """After how many the end of a list has repeated itself, at least three times."""
+    for length in range(1, len(names) // 4 + 1):
+        end = names[-4 * length:]
+        if end[length:] == end[:-length] and len(set(end)) > 2:
+            return length
+    raise Failed(f"the last of {len(names)} kernels do not repeat themselves")
 
 
 # --- PyTorch's ---
@@ -114,6 +127,8 @@ class Peer:
     def ask(self, line):
         try:
             print(line, file=self.process.stdin, flush=True)
+            if not select.select([self.process.stdout], [], [], PEER_PATIENCE_S)[0]:
+                raise Failed(f"PyTorch does not answer '{line}' within {PEER_PATIENCE_S} s")
             answer = self.process.stdout.readline()
         except OSError as error:
             raise Failed(f"PyTorch: {error}") from error
@@ -173,10 +188,12 @@ def compare(case, arguments):
     finally:
         peer.close()
     if case in arguments.kernels:
-        try:
-            row.setdefault("kernels", {})["ours"] = our_kernels(case, arguments)
-        except (Failed, ValueError) as error:
-            row.setdefault("kernels", {})["ours"] = {"error": str(error)}
+        ours = row.setdefault("kernels", {})["ours"] = {}
+        for find in (our_program, our_kernels):
+            try:
+                ours.update(find(case, arguments))
+            except (Failed, ValueError) as error:
+                ours["error"] = str(error)
     return row
 
 
@@ -196,7 +213,8 @@ def print_table(rows):
         for who, seconds in row.get("epoch_s", {}).items():
             print(f"{row['case']}: an epoch: {who} {seconds:.3f} s")
         for who, kernels in row.get("kernels", {}).items():
-            print(f"{row['case']}: of a step its kernels: {who} {json.dumps(kernels)}")
+            figures = {name: value for name, value in kernels.items() if name != "program"}
+            print(f"{row['case']}: of a step its kernels: {who} {json.dumps(figures)}")
         for family, error in row["errors"].items():
             print(f"{row['case']}: {family}: {error}")
 
@@ -212,10 +230,11 @@ def main():
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--peer-on-cpu", action="store_true", help="PyTorch's side on the CPU, to see whether all works")
     parser.add_argument("--data", help="directory with cifar-10-batches-bin, mnist and ptb; default $LOCKSTEP_DATA")
-    parser.add_argument("--python", default=sys.executable, help="one that has PyTorch")
+    parser.add_argument("--python", help="one that has PyTorch; default: as tools/torch-python finds it")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write the lines there, too")
     arguments = parser.parse_args()
+    arguments.python = arguments.python or train.find_python()
     arguments.kernels = arguments.kernels.split(",")
     arguments.data = arguments.data or os.environ.get("LOCKSTEP_DATA") or os.path.expanduser("~/.cache/lockstep/data")
     began, rows = time.monotonic(), []
@@ -224,7 +243,7 @@ def main():
             for name in set(SETS.values()):
                 if os.path.exists(os.path.join(arguments.data, name)):
                     os.symlink(os.path.abspath(os.path.join(arguments.data, name)), os.path.join(folder, name))
-            output_of([os.path.join(ROOT, "tools", "made-up-data"), folder], 300)
+            output_of([sys.executable, os.path.join(ROOT, "bench", "made_up_data.py"), folder], 300)
             arguments.data = folder
         for case in arguments.cases.split(","):
             if time.monotonic() - began > arguments.seconds:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes noise of the shape of the data sets that the trainers read, for machines that have none: tools/made-up-data DIR.
+"""Makes noise of the shape of the data sets that the trainers read, for machines that have none: bench/made_up_data.py DIR.
 
 DIR/cifar-10-batches-bin, DIR/mnist and DIR/ptb, each only where it is not there yet. A step takes as long on them as on
 the real ones; there is nothing to learn.
@@ -44,7 +44,7 @@ def ptb(folder):
 
 def main():
     if len(sys.argv) != 2:
-        sys.exit("usage: tools/made-up-data DIR")
+        sys.exit("usage: bench/made_up_data.py DIR")
     for name, make in (("cifar-10-batches-bin", cifar10), ("mnist", mnist), ("ptb", ptb)):
         folder = os.path.join(sys.argv[1], name)
         if not os.path.exists(folder):
