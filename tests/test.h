@@ -7,10 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
 #include <lockstep/base.h>
+
+/* Of the sources; LOCKSTEP_TEST_SOURCE names it where a test runs elsewhere than it was built. */
+static inline const char *source_directory(void) {
+    const char *moved = getenv("LOCKSTEP_TEST_SOURCE");
+    return moved != NULL ? moved : LKSI_SOURCE_DIR;
+}
 
 #define assert_ok(call)                                                                                                \
     do {                                                                                                               \

@@ -5,14 +5,12 @@
 #include "comm/arithmetic/half.h"
 #include "comm/comm.h"
 #include "comm/nccl/gpu_internal.h"
+#include "cuda/cuda_test.h"
 #include "test.h"
 
 #include "comm/ranks.h"
 
 #include <dlfcn.h>
-
-#define EMULATED_NCCL LKSI_BUILD_DIR "/tests/lockstep-nccl-emulated.so"
-#define EMULATED_RUNTIME LKSI_BUILD_DIR "/tests/emulated-gpu.so"
 
 /* What a program has of CUDA that the module does not need. */
 typedef struct cuda_functions {
@@ -26,9 +24,10 @@ typedef struct cuda_functions {
     int (*destroy_executable)(void *executable);
 } cuda_functions;
 
+/* The CUDA runtime is among what the module is linked to. */
 static inline void *find_function(const char *name) {
-    void *runtime = dlopen(EMULATED_RUNTIME, RTLD_NOW);
-    void *found = runtime != NULL ? dlsym(runtime, name) : NULL;
+    void *module = dlopen(getenv("LOCKSTEP_NCCL_MODULE"), RTLD_NOW | RTLD_LOCAL);
+    void *found = module != NULL ? dlsym(module, name) : NULL;
     if (found == NULL) fprintf(stderr, "no %s: %s\n", name, dlerror());
     return found;
 }
@@ -56,10 +55,24 @@ typedef struct rig {
     int n_memory;
 } rig;
 
+/* Ranks share the one GPU of a machine, which NCCL takes from those that say they are on different hosts. */
+static inline void share_gpu(int rank, int *gpu_index) {
+    char host[32];
+    snprintf(host, sizeof host, "rank-%d", rank);
+    if (is_real_gpu()) setenv("NCCL_HOSTID", host, 1), *gpu_index = 0;
+}
+
+/* What the NCCL of a process is told of its host holds for all threads; and CUDA takes no fork() behind its start. */
+static inline void run_gpu_ranks(int size, rank_function function, void *argument) {
+    (is_real_gpu() ? run_processes : run_threads)(size, function, argument);
+}
+
 static inline lks_status rig_open(rig *r, lks_gpu_backend backend, int gpu_index, int64_t timeout_ms) {
     *r = (rig){.cuda = find_cuda()};
+    if (is_real_gpu()) timeout_ms *= 20; /* NCCL needs a second or more to begin */
     LKS_TRY(lks_init(&r->world, &(lks_init_options){.timeout_ms = timeout_ms}));
     r->rank = lks_group_rank(r->world), r->size = lks_group_size(r->world);
+    share_gpu(r->rank, &gpu_index);
     lks_gpu_group_options options = {.gpu_index = gpu_index, .backend = backend};
     LKS_TRY(lks_gpu_group_create(&r->gpus, r->world, &options));
     LKS_TRY(lksi_nccl_load(&r->module));
@@ -93,11 +106,15 @@ static inline lks_status from_gpu(rig *r, void *data, const void *there, size_t 
     return lks_gpu_wait(r->gpus, r->stream);
 }
 
+static inline bool choose_nccl(void) {
+    setenv("LOCKSTEP_EMULATED_GPU", "gpus=16", 1);
+    return choose_module("LOCKSTEP_NCCL_MODULE", LKSI_BUILD_DIR "/lockstep-nccl.so",
+                         LKSI_BUILD_DIR "/tests/lockstep-nccl-emulated.so");
+}
+
 /* Skips where the build had no NCCL, and says so. */
 #define run_gpu_group_tests(name, tests)                                                                               \
-    (access(EMULATED_NCCL, R_OK) == 0                                                                                  \
-         ? (setenv("LOCKSTEP_NCCL_MODULE", EMULATED_NCCL, 1), setenv("LOCKSTEP_EMULATED_GPU", "gpus=16", 1),           \
-            cmocka_run_group_tests_name(name, tests, NULL, NULL))                                                      \
-         : (puts("skipped: this build has no NCCL, whose header the emulation needs"), 0))
+    (choose_nccl() ? cmocka_run_group_tests_name(name, tests, NULL, NULL)                                              \
+                   : (puts("skipped: this build has no NCCL, whose header the emulation needs"), 0))
 
 #endif

@@ -99,7 +99,8 @@ static inline void compare(const operator_case *c, int output, const lksi_tensor
         difference += (a - b) * (a - b);
         norm += a * a;
     }
-    double error = sqrt(difference) / (norm > 0 ? sqrt(norm) : 1), most = c->tolerance > 0 ? c->tolerance : 2e-6;
+    double error = sqrt(difference) / (norm > 0 ? sqrt(norm) : 1),
+           most = gpu_tolerance(c->tolerance > 0 ? c->tolerance : 2e-6);
     if (!(error <= most))
         fail_msg("%s: output %d differs from the reference device's by %g", lksi_op_name(c->op), output, error);
 }

@@ -156,6 +156,7 @@ static void recorded_gradient(void **state) {
 
 static void what_cudnn_refuses_is_one_clear_line(void **state) {
     (void)state;
+    need_emulated_gpu();
     lks_device *device = create_cuda();
     lksi_kernel kernel;
     const geometry *g = &geometries[2];

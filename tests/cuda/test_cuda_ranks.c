@@ -97,11 +97,14 @@ static void compare_losses(const plan *one, const plan *many) {
     }
 }
 
+/* Threads on the one GPU of a real machine: over the hosts. */
+static const char *gpu_name(void) { return is_real_gpu() ? "cuda:0" : "cuda"; }
+
 /* Uneven parts too: of 3 ranks. */
 static void ranks_have_the_losses_of_one(void **state) {
     (void)state;
-    static const char *const devices[] = {"cuda", "cuda:0"};
-    plan one = {.device = "cuda", .clip_norm = 0.5};
+    const char *const devices[] = {gpu_name(), "cuda:0"};
+    plan one = {.device = gpu_name(), .clip_norm = 0.5};
     run_ranks(1, train, &one);
     for (int i = 0; i < 2; i++)
         for (int size = 2; size <= MOST_RANKS; size++) {
@@ -114,12 +117,12 @@ static void ranks_have_the_losses_of_one(void **state) {
 /* Sums go on beside the backward pass, of every strategy, and the step that is recorded has them in it. */
 static void buckets_change_no_bit(void **state) {
     (void)state;
-    plan whole = {.device = "cuda"};
+    plan whole = {.device = gpu_name()};
     run_ranks(2, train, &whole);
-    plan plans[] = {{.device = "cuda", .bucket_nbytes = 4096},
+    plan plans[] = {{.device = gpu_name(), .bucket_nbytes = 4096},
                     {.device = "cuda:0", .bucket_nbytes = 4096},
-                    {.device = "cuda", .strategy = LKS_STRATEGY_SHARDED, .bucket_nbytes = 4096},
-                    {.device = "cuda", .runs_ahead = 1}};
+                    {.device = gpu_name(), .strategy = LKS_STRATEGY_SHARDED, .bucket_nbytes = 4096},
+                    {.device = gpu_name(), .runs_ahead = 1}};
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         run_ranks(2, train, &plans[i]);
         for (int rank = 0; rank < 2; rank++) assert_string_equal(plans[i].sha256[rank], whole.sha256[0]);
@@ -128,10 +131,10 @@ static void buckets_change_no_bit(void **state) {
 
 static void grains_have_the_same_bits_on_every_number_of_ranks(void **state) {
     (void)state;
-    plan one = {.device = "cuda", .grains = 4};
+    plan one = {.device = gpu_name(), .grains = 4};
     run_ranks(1, train, &one);
     for (int size = 2; size <= 4; size *= 2) {
-        plan many = {.device = "cuda", .grains = 4};
+        plan many = {.device = gpu_name(), .grains = 4};
         run_ranks(size, train, &many);
         assert_string_equal(many.sha256[size - 1], one.sha256[0]);
     }
@@ -141,6 +144,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_the_losses_of_one),
                                        cmocka_unit_test(buckets_change_no_bit),
                                        cmocka_unit_test(grains_have_the_same_bits_on_every_number_of_ranks)};
-    setenv("LOCKSTEP_CUDA_MODULE", LKSI_BUILD_DIR "/tests/lockstep-cuda-emulated.so", 1);
+    (void)choose_gpu();
     return run_gpu_group_tests("cuda ranks", tests);
 }

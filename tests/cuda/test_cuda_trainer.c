@@ -94,7 +94,7 @@ static void check_plan(const run_plan *plan) {
     train(plan, "reference", &reference);
     train(plan, "cuda:0", &cuda);
     for (int step = 0; step < N_STEPS; step++) {
-        if (!(fabs(reference.losses[step] - cuda.losses[step]) <= 1e-4 * fabs(reference.losses[step])))
+        if (!(fabs(reference.losses[step] - cuda.losses[step]) <= gpu_tolerance(1e-4) * fabs(reference.losses[step])))
             fail_msg("step %d: loss %.9g, on the reference device %.9g", step, cuda.losses[step],
                      reference.losses[step]);
         assert_true(fabs(reference.norms[step] - cuda.norms[step]) <= 1e-3 * fabs(reference.norms[step]));

@@ -75,6 +75,7 @@ static void a_recording_can_be_given_up(void **state) {
 
 static void what_a_machine_lacks_is_said(void **state) {
     (void)state;
+    need_emulated_gpu();
     static const struct {
         const char *trouble, *name, *text;
     } cases[] = {{"no-driver", "cuda:0", "there is no NVIDIA driver"},

@@ -117,7 +117,8 @@ static int forget_a_call(int rank, int size, void *argument) {
 
 static void who_forgets_a_call_is_named(void **state) {
     (void)state;
-    run_threads(3, forget_a_call, NULL);
+    need_emulated_gpu();
+    run_gpu_ranks(3, forget_a_call, NULL);
 }
 
 static int leave_early(int rank, int size, void *argument) {
@@ -134,7 +135,7 @@ static int leave_early(int rank, int size, void *argument) {
 
 static void who_leaves_early_is_named(void **state) {
     (void)state;
-    run_threads(2, leave_early, NULL);
+    run_gpu_ranks(2, leave_early, NULL);
 }
 
 /* The root's part is done long before the other looks for its own. */
@@ -153,7 +154,7 @@ static int leave_in_order(int rank, int size, void *argument) {
 
 static void who_has_done_its_part_may_leave(void **state) {
     (void)state;
-    run_threads(2, leave_in_order, NULL);
+    run_gpu_ranks(2, leave_in_order, NULL);
 }
 
 static int give_up(int rank, int size, void *argument) {
@@ -174,7 +175,7 @@ static int give_up(int rank, int size, void *argument) {
 
 static void a_rank_that_gives_up_is_heard_by_those_that_wait_for_gpus(void **state) {
     (void)state;
-    run_threads(3, give_up, NULL);
+    run_gpu_ranks(3, give_up, NULL);
 }
 
 /* --- NCCL's own errors --- */
@@ -200,6 +201,7 @@ static int fail_between_gpus(int rank, int size, void *argument) {
 
 static void nccls_own_error_is_told_to_all(void **state) {
     (void)state;
+    need_emulated_gpu();
     run_processes(3, fail_between_gpus, NULL);
 }
 
@@ -232,6 +234,7 @@ static int share(int rank, int size, void *argument) {
 
 static void a_shared_gpu_is_nccls_only_where_it_takes_that(void **state) {
     (void)state;
+    need_emulated_gpu();
     run_processes(2, share, "host");
     run_processes(2, share, "hostid");
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
@@ -266,6 +269,7 @@ static int lack(int rank, int size, void *argument) {
 
 static void what_a_rank_lacks_is_said_on_all(void **state) {
     (void)state;
+    need_emulated_gpu();
     run_processes(3, lack, "module");
     run_processes(3, lack, "GPU");
 }

@@ -165,10 +165,10 @@ static int every_collective(int rank, int size, void *argument) {
 static void collectives_do_as_the_hosts_do(void **state) {
     (void)state;
     lks_gpu_backend nccl = LKS_GPU_NCCL, host = LKS_GPU_HOST;
-    for (int size = 1; size <= 4; size++) run_threads(size, every_collective, &nccl);
-    run_threads(7, every_collective, &nccl);
+    for (int size = 1; size <= 4; size++) run_gpu_ranks(size, every_collective, &nccl);
+    run_gpu_ranks(7, every_collective, &nccl);
     run_processes(3, every_collective, &nccl);
-    run_threads(3, every_collective, &host);
+    run_gpu_ranks(3, every_collective, &host);
     run_processes(2, every_collective, &host);
 }
 
@@ -193,7 +193,7 @@ static int large_ones(int rank, int size, void *argument) {
 static void large_operations_go_in_pieces(void **state) {
     (void)state;
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
-        run_threads(2, large_ones, &backend);
+        run_gpu_ranks(2, large_ones, &backend);
 }
 
 /* --- every type and operator --- */
@@ -218,7 +218,7 @@ static int every_operator(int rank, int size, void *argument) {
 static void operators_do_as_the_hosts_do(void **state) {
     (void)state;
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
-        for (int size = 2; size <= 4; size++) run_threads(size, every_operator, &backend);
+        for (int size = 2; size <= 4; size++) run_gpu_ranks(size, every_operator, &backend);
 }
 
 static int special_values(int rank, int size, void *argument) {
@@ -236,7 +236,7 @@ static int special_values(int rank, int size, void *argument) {
 
 static void min_keeps_nan_and_the_sign_of_zero(void **state) {
     (void)state;
-    run_threads(3, special_values, NULL);
+    run_gpu_ranks(3, special_values, NULL);
 }
 
 /* --- messages --- */
@@ -271,7 +271,7 @@ static int circle(int rank, int size, void *argument) {
 static void messages_go_round(void **state) {
     (void)state;
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
-        for (int size = 2; size <= 4; size++) run_threads(size, circle, &backend);
+        for (int size = 2; size <= 4; size++) run_gpu_ranks(size, circle, &backend);
 }
 
 /* --- graphs --- */
@@ -316,7 +316,7 @@ static int replay(int rank, int size, void *argument) {
 
 static void nccl_goes_into_graphs(void **state) {
     (void)state;
-    for (int size = 1; size <= 4; size++) run_threads(size, replay, NULL);
+    for (int size = 1; size <= 4; size++) run_gpu_ranks(size, replay, NULL);
     run_processes(2, replay, NULL);
 }
 
@@ -341,7 +341,7 @@ static int capture_over_hosts(int rank, int size, void *argument) {
 
 static void hosts_do_not(void **state) {
     (void)state;
-    run_threads(2, capture_over_hosts, NULL);
+    run_gpu_ranks(2, capture_over_hosts, NULL);
 }
 
 /* --- what is refused, what is told apart --- */
@@ -374,7 +374,7 @@ static int wrong_arguments(int rank, int size, void *argument) {
 
 static void wrong_arguments_are_refused_and_nothing_is_lost(void **state) {
     (void)state;
-    run_threads(2, wrong_arguments, NULL);
+    run_gpu_ranks(2, wrong_arguments, NULL);
 }
 
 static int other_counts(int rank, int size, void *argument) {
@@ -408,7 +408,7 @@ static int other_counts(int rank, int size, void *argument) {
 static void calls_that_differ_are_told_apart(void **state) {
     (void)state;
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
-        run_threads(3, other_counts, &backend);
+        run_gpu_ranks(3, other_counts, &backend);
 }
 
 int main(void) {

@@ -37,7 +37,7 @@ static lks_node *build_mlp(lks_node *x) {
 
 static void read_curve(const char *name, double losses[N_STEPS]) {
     char path[512], line[256];
-    snprintf(path, sizeof path, LKSI_SOURCE_DIR "/tests/reference/%s_curve.txt", name);
+    snprintf(path, sizeof path, "%s/tests/reference/%s_curve.txt", source_directory(), name);
     FILE *file = fopen(path, "r");
     if (file == NULL) fail_msg("%s cannot be read", path);
     int n_read = 0, step;

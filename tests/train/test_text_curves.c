@@ -59,7 +59,7 @@ static model build_transformer(lks_graph *g) {
 
 static void read_curve(const char *name, double losses[N_STEPS]) {
     char path[512], line[256];
-    snprintf(path, sizeof path, LKSI_SOURCE_DIR "/tests/reference/%s_curve.txt", name);
+    snprintf(path, sizeof path, "%s/tests/reference/%s_curve.txt", source_directory(), name);
     FILE *file = fopen(path, "r");
     if (file == NULL) fail_msg("%s cannot be read", path);
     int n_read = 0, step;
@@ -206,16 +206,16 @@ static void transformer_in_f32_follows_torch_to_1e_5(void **state) {
     follow("transformer", build_transformer, "cpu", LKS_F32, 1e-5);
 }
 
-static void lstm_follows_torch_on_an_emulated_gpu(void **state) {
+static void lstm_follows_torch_on_a_gpu(void **state) {
     (void)state;
-    use_emulated_gpu();
-    follow("lstm", build_lstm, "cuda:0", LKS_F32, 1e-5);
+    use_gpu();
+    follow("lstm", build_lstm, "cuda:0", LKS_F32, gpu_tolerance(1e-5));
 }
 
-static void transformer_follows_torch_on_an_emulated_gpu(void **state) {
+static void transformer_follows_torch_on_a_gpu(void **state) {
     (void)state;
-    use_emulated_gpu();
-    follow("transformer", build_transformer, "cuda:0", LKS_F32, 1e-5);
+    use_gpu();
+    follow("transformer", build_transformer, "cuda:0", LKS_F32, gpu_tolerance(1e-5));
 }
 
 /* Whether the CPU has bf16 instructions or not. Where sums differ in their last bit, the next product may round them to
@@ -253,8 +253,8 @@ int main(void) {
         cmocka_unit_test(transformer_in_f64_follows_torch_to_2e_8),
         cmocka_unit_test(lstm_in_f32_follows_torch_to_1e_5),
         cmocka_unit_test(transformer_in_f32_follows_torch_to_1e_5),
-        cmocka_unit_test(lstm_follows_torch_on_an_emulated_gpu),
-        cmocka_unit_test(transformer_follows_torch_on_an_emulated_gpu),
+        cmocka_unit_test(lstm_follows_torch_on_a_gpu),
+        cmocka_unit_test(transformer_follows_torch_on_a_gpu),
         cmocka_unit_test(lstm_in_bf16_agrees_across_devices_and_follows_f32),
         cmocka_unit_test(transformer_in_bf16_agrees_across_devices_and_follows_f32),
     };
