@@ -32,6 +32,11 @@ typedef struct rig {
     float *host;
 } rig;
 
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        lks_status must_status = (call);                                                                               \
+        if (must_status != LKS_OK) exit(lks_report(must_status, __FILE__, __LINE__));                                  \
+    } while (0)
 #define CUDA_CHECK(call)                                                                                               \
     do {                                                                                                               \
         cudaError_t error_ = (call);                                                                                   \
@@ -114,7 +119,7 @@ static int64_t now_ns(void) {
 
 static void copy(const rig *r, void *to, const void *from, size_t count, enum cudaMemcpyKind way) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, count * sizeof(float), way, r->stream));
-    LKS_CHECK(lks_gpu_wait(r->gpus, r->stream));
+    MUST(lks_gpu_wait(r->gpus, r->stream));
 }
 
 static void put(const rig *r, size_t count) {
@@ -129,18 +134,18 @@ static int64_t count_errors(const rig *r, const operation *o, size_t count) {
     int64_t n_errors = 0;
     copy(r, r->host, r->out, n, cudaMemcpyDeviceToHost);
     for (size_t i = 0; i < n; i++) n_errors += !(r->host[i] == o->expected(r, block, i));
-    LKS_CHECK(lks_all_reduce(r->world, &n_errors, &n_errors, 1, LKS_I64, LKS_SUM, NULL));
+    MUST(lks_all_reduce(r->world, &n_errors, &n_errors, 1, LKS_I64, LKS_SUM, NULL));
     return n_errors;
 }
 
 /* Of `n_calls`, on the slowest rank. */
 static double time_block(const rig *r, const operation *o, size_t count, int n_calls) {
-    LKS_CHECK(lks_barrier(r->world, NULL));
+    MUST(lks_barrier(r->world, NULL));
     int64_t began_ns = now_ns();
-    for (int i = 0; i < n_calls; i++) LKS_CHECK(o->call(r, count));
-    LKS_CHECK(lks_gpu_wait(r->gpus, r->stream));
+    for (int i = 0; i < n_calls; i++) MUST(o->call(r, count));
+    MUST(lks_gpu_wait(r->gpus, r->stream));
     double elapsed_ns = (double)(now_ns() - began_ns);
-    LKS_CHECK(lks_all_reduce(r->world, &elapsed_ns, &elapsed_ns, 1, LKS_F64, LKS_MAX, NULL));
+    MUST(lks_all_reduce(r->world, &elapsed_ns, &elapsed_ns, 1, LKS_F64, LKS_MAX, NULL));
     return elapsed_ns;
 }
 
@@ -163,8 +168,8 @@ static int64_t measure(const rig *r, const operation *o, size_t nbytes) {
     size_t n = (size_t)r->size, count = nbytes / sizeof(float) / n * n;
     if (count == 0) count = n;
     put(r, count);
-    LKS_CHECK(o->call(r, count));
-    LKS_CHECK(lks_gpu_wait(r->gpus, r->stream));
+    MUST(o->call(r, count));
+    MUST(lks_gpu_wait(r->gpus, r->stream));
     int64_t n_errors = count_errors(r, o, count);
     double ns = time_call_ns(r, o, count), algbw = (double)(count * sizeof(float)) / ns;
     double busbw = o->bus_links > 0 ? algbw * o->bus_links * (double)(n - 1) / (double)n : algbw;
@@ -190,11 +195,11 @@ static int choose_gpu(const rig *r) {
 }
 
 static void open_rig(rig *r, lks_gpu_backend backend, size_t most_nbytes) {
-    LKS_CHECK(lks_init(&r->world, NULL));
+    MUST(lks_init(&r->world, NULL));
     r->rank = lks_group_rank(r->world), r->size = lks_group_size(r->world);
     most_nbytes += sizeof(float) * (size_t)r->size;
     lks_gpu_group_options options = {.gpu_index = choose_gpu(r), .backend = backend};
-    LKS_CHECK(lks_gpu_group_create(&r->gpus, r->world, &options));
+    MUST(lks_gpu_group_create(&r->gpus, r->world, &options));
     CUDA_CHECK(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
     CUDA_CHECK(cudaMalloc((void **)&r->in, most_nbytes));
     CUDA_CHECK(cudaMalloc((void **)&r->out, most_nbytes));
