@@ -37,6 +37,12 @@ typedef struct lksi_cuda_fault_word {
 
 enum { LKSI_CUDA_STAGES = 8, LKSI_CUDA_STAGE_NBYTES = 1 << 22 };
 
+/* What copy_in goes through: LKSI_CUDA_STAGE_NBYTES of pinned memory and as many of the GPU's. */
+typedef struct lksi_cuda_stage {
+    char *here, *there;
+    cudaEvent_t has_come, is_free; /* there; and both may be written again */
+} lksi_cuda_stage;
+
 /* The state of an lks_device of this kind. */
 typedef struct lksi_cuda {
     int index;
@@ -45,9 +51,8 @@ typedef struct lksi_cuda {
     cudnnHandle_t dnn;
     void *workspace;             /* of cuBLAS, LKSI_CUDA_WORKSPACE_NBYTES */
     lksi_cuda_fault_word *fault; /* on the GPU */
-    /* Pinned memory that copy_in goes through: the host may write stage i again once `is_free[i]` has happened. */
-    char *stages[LKSI_CUDA_STAGES];
-    cudaEvent_t is_free[LKSI_CUDA_STAGES];
+    lksi_cuda_stage stages[LKSI_CUDA_STAGES];
+    cudaStream_t arriving; /* of copies to the GPU */
     int next_stage;
     cudaStream_t beside; /* for what goes on at the same time as the kernels */
     cudaEvent_t forked, joined;

@@ -81,9 +81,25 @@ void lksi_cuda_versions(char *text, size_t nbytes) {
 
 /* --- one GPU of a rank --- */
 
+static lks_status make_stage(lksi_cuda_stage *stage) {
+    LKS_TRY(lksi_cuda_check(cudaHostAlloc((void **)&stage->here, LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
+                            "pinned memory of the host"));
+    LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&stage->there, LKSI_CUDA_STAGE_NBYTES), "a place for copies to it"));
+    LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&stage->has_come, cudaEventDisableTiming), "an event"));
+    return lksi_cuda_check(cudaEventCreateWithFlags(&stage->is_free, cudaEventDisableTiming), "an event");
+}
+
+static void free_stage(lksi_cuda_stage *stage) {
+    if (stage->here != NULL) (void)cudaFreeHost(stage->here);
+    if (stage->there != NULL) (void)cudaFree(stage->there);
+    if (stage->has_come != NULL) (void)cudaEventDestroy(stage->has_come);
+    if (stage->is_free != NULL) (void)cudaEventDestroy(stage->is_free);
+}
+
 static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice"));
     LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream"));
+    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->arriving, cudaStreamNonBlocking), "a stream"));
     LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking), "a stream"));
     LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming), "an event"));
     LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->joined, cudaEventDisableTiming), "an event"));
@@ -95,11 +111,7 @@ static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaMalloc(&cuda->workspace, LKSI_CUDA_WORKSPACE_NBYTES), "cuBLAS's workspace"));
     LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&cuda->fault, sizeof *cuda->fault), "16 bytes"));
     LKS_TRY(lksi_cuda_check(cudaMemsetAsync(cuda->fault, 0, sizeof *cuda->fault, cuda->stream), "cudaMemset"));
-    for (int i = 0; i < LKSI_CUDA_STAGES; i++) {
-        LKS_TRY(lksi_cuda_check(cudaHostAlloc((void **)&cuda->stages[i], LKSI_CUDA_STAGE_NBYTES, cudaHostAllocDefault),
-                                "pinned memory of the host"));
-        LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->is_free[i], cudaEventDisableTiming), "an event"));
-    }
+    for (int i = 0; i < LKSI_CUDA_STAGES; i++) LKS_TRY(make_stage(&cuda->stages[i]));
     LKS_TRY(lksi_cuda_check(
         cudaHostAlloc((void **)&cuda->post, LKSI_POST_NBYTES + sizeof *cuda->fault, cudaHostAllocDefault),
         "pinned memory of the host"));
@@ -112,10 +124,8 @@ void lksi_cuda_destroy(void *state) {
     if (cuda == NULL) return;
     (void)cudaSetDevice(cuda->index);
     if (cuda->stream != NULL) (void)cudaStreamSynchronize(cuda->stream);
-    for (int i = 0; i < LKSI_CUDA_STAGES; i++) {
-        if (cuda->stages[i] != NULL) (void)cudaFreeHost(cuda->stages[i]);
-        if (cuda->is_free[i] != NULL) (void)cudaEventDestroy(cuda->is_free[i]);
-    }
+    for (int i = 0; i < LKSI_CUDA_STAGES; i++) free_stage(&cuda->stages[i]);
+    if (cuda->arriving != NULL) (void)cudaStreamDestroy(cuda->arriving);
     if (cuda->landing != NULL) (void)cudaFreeHost(cuda->landing);
     if (cuda->post != NULL) (void)cudaFreeHost(cuda->post);
     if (cuda->is_posted != NULL) (void)cudaEventDestroy(cuda->is_posted);

@@ -35,7 +35,7 @@ run with LOCKSTEP_EMULATED_GPU=old-driver cuda
 check "a driver that is too old, with both versions" refused 1 'too old: it knows CUDA 11.4, this build needs'
 run with LOCKSTEP_EMULATED_GPU=no-gpu cuda
 check "no GPU" refused 1 'CUDA_VISIBLE_DEVICES'
-run with LOCKSTEP_EMULATED_GPU=memory=33560000 cuda
+run with LOCKSTEP_EMULATED_GPU=memory=67120000 cuda
 check "no memory: how much is free, and what to do" refused 1 'no memory left.*GiB are free.*smaller batch'
 run with LOCKSTEP_EMULATED_GPU=gpus=2 cuda:2
 check "a GPU that there is not" refused 1 'no GPU 2: this process sees 2'
