@@ -62,6 +62,7 @@ destroy_trainer:
 
 void lks_trainer_destroy(lks_trainer *trainer) {
     if (trainer == NULL) return;
+    (void)lksi_flat_catch_up(trainer); /* what is under way uses all that follows */
     for (size_t i = 0; i < trainer->n_compiled; i++) {
         if (trainer->compiled[i].recording != NULL) lksi_flat_forget(trainer, &trainer->compiled[i]);
         lks_program_destroy(trainer->compiled[i].program);
