@@ -103,7 +103,7 @@ def main(arguments):
         check_torch("docs/from-pytorch.md", read("docs/from-pytorch.md"))
     else:
         headers = "".join(read(path) for path in glob.glob("include/lockstep/*.h"))
-        sources = "".join(read(path) for pattern in ("src/**/*.[ch]", "examples/**/*", "tests/**/*.c", "tests/**/*.sh")
+        sources = "".join(read(path) for pattern in ("src/**/*.[ch]", "examples/**/*", "tests/**/*.[ch]", "tests/**/*.sh")
                           for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
         helps = "".join(read(path) for path in arguments)
         for page in PAGES:
