@@ -57,9 +57,8 @@ static lks_status find_ranges(lks_distributed_optimizer *optimizer, lksi_update 
     size_t end = lksi_store_padded_count(optimizer->store), next;
     for (size_t begin = lksi_store_buffer_begin(optimizer->store); begin < end; begin = next) {
         double momentum = lksi_store_buffer_momentum(optimizer->store, begin, &next);
-        running_range *last = flat->n_ranges > 0 ? &flat->ranges[flat->n_ranges - 1] : NULL;
-        if (last != NULL && updates[flat->n_ranges - 1].momentum == momentum) {
-            last->end = next;
+        if (flat->n_ranges > 0 && updates[flat->n_ranges - 1].momentum == momentum) {
+            flat->ranges[flat->n_ranges - 1].end = next;
             continue;
         }
         updates[flat->n_ranges] = (lksi_update){.rule = LKSI_UPDATE_RUNNING, .momentum = momentum};

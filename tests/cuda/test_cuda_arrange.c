@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Moves of elements, on the emulated GPU. */
 #include "cuda/operator_check.h"
 

@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Operators on two tensors, on the emulated GPU. */
 #include "cuda/operator_check.h"
 

@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Convolutions of the cuda device, on the emulated GPU. */
 #include "cuda/recording_check.h"
 

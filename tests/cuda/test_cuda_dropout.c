@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Dropout on the cuda device, on the emulated GPU: the masks are the reference device's, bit for bit. */
 #include "cuda/operator_check.h"
 

@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Embedding on the cuda device, on the emulated GPU. */
 #include "cuda/operator_check.h"
 

@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Layer norm on the cuda device, on the emulated GPU. */
 #include "cuda/operator_check.h"
 

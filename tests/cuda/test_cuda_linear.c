@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* The linear layer and products of matrices on the cuda device, on the emulated GPU. */
 #include "cuda/recording_check.h"
 

@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Losses of the cuda device, on the emulated GPU. */
 #include "cuda/operator_check.h"
 

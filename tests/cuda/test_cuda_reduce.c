@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Sums and means, on the emulated GPU. */
 #include "cuda/operator_check.h"
 

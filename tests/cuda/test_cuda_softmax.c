@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* Softmax, its logarithm and their gradients, on the emulated GPU. */
 #include "cuda/operator_check.h"
 

@@ -1,3 +1,4 @@
+/* labels: no-asan */
 /* What ends a step on the cuda device, on the emulated GPU: sums, figures, the norm that clips, the update rules. */
 #include "cuda/cuda_test.h"
 #include "reference/reference.h"
