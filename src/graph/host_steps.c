@@ -3,19 +3,29 @@
 
 #include <string.h>
 
-/* An absent rank gets zeros, too: what the others' sums tell would make gradients of nothing. */
+/* An absent rank brings zeros, and gets them, too: what the others' sums tell would make gradients of nothing. */
+static lks_status sum(const lks_program *program, const lksi_tensor *tensor, void *data) {
+    size_t nbytes = lksi_tensor_nbytes(tensor);
+    if (program->is_absent) memset(data, 0, nbytes);
+    LKS_TRY(program->ranks.sum(program->ranks.context, data, nbytes / lks_type_nbytes(tensor->type), tensor->type));
+    if (program->is_absent) memset(data, 0, nbytes);
+    return LKS_OK;
+}
+
 static lks_status all_reduce(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const lks_program *program = kernel->state;
     const lksi_tensor *tensor = &kernel->lowering.outputs[0];
-    size_t nbytes = lksi_tensor_nbytes(tensor), count = nbytes / lks_type_nbytes(tensor->type);
-    if (program->is_absent)
-        memset(out[0], 0, nbytes);
-    else
-        memcpy(out[0], in[0], nbytes);
-    LKS_TRY(program->ranks.sum(program->ranks.context, out[0], count, tensor->type));
-    if (program->is_absent) memset(out[0], 0, nbytes);
-    return LKS_OK;
+    const lks_device *device = program->store->graph->device;
+    void *here = lksi_device_has_memory(device) ? lksi_alloc(lksi_tensor_nbytes(tensor)) : out[0];
+    if (here == NULL) return LKS_ERR_MEMORY;
+    lks_status status =
+        program->is_absent ? LKS_OK : lksi_device_copy_out(device, here, in[0], lksi_tensor_nbytes(tensor));
+    if (status == LKS_OK) status = sum(program, tensor, here);
+    if (here == out[0]) return status;
+    if (status == LKS_OK) status = lksi_device_copy_in(device, out[0], here, lksi_tensor_nbytes(tensor));
+    lksi_free(here);
+    return status;
 }
 
 void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
