@@ -32,7 +32,7 @@ finish() { # sets $status
   { wait "$launcher"; } 2>/dev/null # bash tells of what was killed
   status=$?
   launcher=
-  for _ in $(seq 500); do # of a launcher that was killed, ranks may be about to end
+  for _ in $(seq 6000); do # of a launcher that was killed, ranks may be about to end, once the disk has what they wrote
     pgrep -f "$work" >/dev/null || return
     sleep 0.01
   done
@@ -124,7 +124,10 @@ for ((i = 0; i < n_kills; i++)); do
     *) kill -9 "$launcher" ;;
   esac
   finish
-  { [ "$seen" -gt "$before" ] && [ "$(newest "$dir")" -ge "$seen" ] && all_whole "$dir"; } || n_lost=$((n_lost + 1))
+  { [ "$seen" -gt "$before" ] && [ "$(newest "$dir")" -ge "$seen" ] && all_whole "$dir"; } && continue
+  n_lost=$((n_lost + 1))
+  echo "lost, kill $i: newest $before before it began, $seen before the kill, $(newest "$dir") after; status $status"
+  tail -n 5 "$work/out" "$work/err"
 done
 check "$n_kills kills during writes lose none that was there ($n_lost did)" [ "$n_lost" = 0 ]
 last=$(newest "$dir")
