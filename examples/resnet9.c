@@ -16,12 +16,15 @@
 #include "resnet9_model.h"
 #include "trainer_run.h"
 
+#include <lockstep/operators.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { PLAIN, FAST };
 
 typedef struct sets {
     lks_dataset *train, *test;
+    double means[3], deviations[3]; /* of the training set's channels */
 } sets;
 
 /* As many of a step's samples as `rank` gets; with grains, those between its own and the next one's first. */
@@ -62,18 +65,28 @@ static void set_recipe(trainer_job *job, int64_t recipe, const trainer_flags *fl
     job->loader.augment = (lks_augment_options){.crop_padding = 2, .flip = 1};
 }
 
+/* Images as floats that the loader's threads make; to a GPU go the bytes, a quarter as many, and it makes the rest. */
+static lks_node *make_images(lks_graph *g, const sets *data, trainer_job *job) {
+    job->loader.gives_bytes = strncmp(lks_device_name(job->device), "cuda", 4) == 0;
+    if (!job->loader.gives_bytes)
+        return job->features = lks_input(g, "image", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 32, 32});
+    job->features = lks_input(g, "image", LKS_U8, 2, (int64_t[]){LKS_BATCH, 3 * 32 * 32 + LKS_DRAW_NBYTES});
+    return lks_images(
+        job->features,
+        &(lks_images_options){
+            .n_channels = 3, .height = 32, .width = 32, .means = data->means, .deviations = data->deviations});
+}
+
 static int train(const trainer_flags *flags, int64_t recipe, lks_group *group, lks_device *device, const sets *data) {
     lks_graph *g = lks_graph_create(device);
     lks_batch_norm_options norm = {.is_synchronised = flags->syncs_batch_norm};
-    lks_node *x = lks_input(g, "image", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 32, 32});
     trainer_job job = {.name = "resnet9",
                        .group = group,
                        .device = device,
-                       .logits = resnet9_with(x, &norm),
-                       .features = x,
                        .labels = lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH}),
                        .train_set = data->train,
                        .test_set = data->test};
+    job.logits = resnet9_with(make_images(g, data, &job), &norm);
     set_recipe(&job, recipe, flags);
     print_partitions(flags, group, lks_dataset_count(data->train));
     int exit_code = trainer_run(&job, flags);
@@ -83,7 +96,7 @@ static int train(const trainer_flags *flags, int64_t recipe, lks_group *group, l
 
 /* Both sets in units of the training set's own means and deviations. */
 static lks_status read_sets(const char *directory, sets *data) {
-    double means[3], deviations[3];
+    double *means = data->means, *deviations = data->deviations;
     lks_status status = lks_dataset_cifar10(&data->train, directory, 1);
     if (status == LKS_OK) status = lks_dataset_cifar10(&data->test, directory, 0);
     if (status == LKS_OK) status = lks_dataset_channel_moments(data->train, means, deviations);
@@ -110,7 +123,7 @@ static int resnet9_main(int argc, char **argv) {
     if (trainer_begin(&flags, own, argv, &group, &exit_code)) return exit_code;
 
     char directory[4096];
-    sets data = {NULL, NULL};
+    sets data = {0};
     lks_device *device = NULL;
     lks_status status = trainer_data(&flags, group, "cifar-10", directory, sizeof directory);
     if (status == LKS_OK) status = trainer_device_create(&device, &flags, group);

@@ -71,6 +71,8 @@ LKS_API int64_t lks_dataset_n_channels(const lks_dataset *dataset); /* of images
 LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);
 /* Writes sample `index` (F floats) and its label. Errors: LKS_ERR_ARGUMENT for an index outside 0..N-1. */
 LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label);
+/* The same as a row of a loader that gives bytes. Errors: LKS_ERR_ARGUMENT, also for a set of floats. */
+LKS_API lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, int32_t *label);
 
 /* --- download: sets that are known by name --- */
 
@@ -161,11 +163,16 @@ typedef struct lks_loader_options {
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
     lks_augment_options augment; /* before normalisation, so black is 0 there */
+    /* 1: samples as the set's bytes, neither changed nor normalised, with what is drawn for each: lks_images
+     * (operators.h) makes the rest on the device. Only of sets read from bytes (mnist, cifar10). */
+    int gives_bytes;
 } lks_loader_options;
 
 /* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
 typedef struct lks_batch {
-    const void *features;    /* (count, F) f32; of a text: (count, T) i32 */
+    const void *features;    /* (count, F) f32; where gives_bytes: (count, F + LKS_DRAW_NBYTES) u8; of a text:
+                              * (count, T) i32 */
+    size_t sample_nbytes;    /* of features, each sample's; 0: not told */
     const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none */
     const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */
     int64_t count;           /* samples on this rank; may be 0 in the last batch, with grains in any */
@@ -184,8 +191,8 @@ typedef struct lks_loader lks_loader;
  * rank r the grains rG/n to (r+1)G/n, as one block: the cuts are the same for any n. Of a batch smaller than G some
  * grains, and then some ranks, have no sample. Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks
  * (without grains), grains that are no power of two or that n_ranks does not divide, rank outside the world, an index
- * outside the data set, augmentation of what is no image or by a padding of more than its size, each named;
- * LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ * outside the data set, augmentation of what is no image or by a padding of more than its size, bytes of a set of
+ * floats, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch. */

@@ -51,6 +51,18 @@ LKS_API lks_node *lks_matmul(lks_node *a, lks_node *b, int transpose_a, int tran
 
 /* --- images: x (N,C,H,W); height before width in pairs --- */
 
+enum { LKS_DRAW_NBYTES = 8 };
+
+typedef struct lks_images_options {
+    int64_t n_channels, height, width; /* required; at most 4 channels */
+    const double *means, *deviations;  /* (n_channels): of pixels in [0, 1]; NULL: 0 and 1 */
+} lks_images_options;
+
+/* bytes u8 (N, C H W + LKS_DRAW_NBYTES), the samples of a loader that gives bytes (data.h) -> (N,C,H,W): moved and
+ * mirrored as they are drawn, and (byte / 255 - mean) / deviation. So that a GPU does it, to which a quarter of the
+ * bytes go. */
+LKS_API lks_node *lks_images(lks_node *bytes, const lks_images_options *options);
+
 typedef struct lks_window_options {
     int64_t stride[2];   /* 0: 1; pooling: the window */
     int64_t padding[2];  /* with zeros (max pooling: with -infinity) */

@@ -102,6 +102,7 @@ lksi_cuda_lower lksi_cuda_lower_pool;
 lksi_cuda_lower lksi_cuda_lower_batch_norm; /* the synchronised ones, too */
 lksi_cuda_lower lksi_cuda_lower_layer_norm;
 lksi_cuda_lower lksi_cuda_lower_dropout;
+lksi_cuda_lower lksi_cuda_lower_image;
 lksi_cuda_lower lksi_cuda_lower_embedding;
 lksi_cuda_lower lksi_cuda_lower_loss; /* and COUNT_CORRECT */
 /* cuBLAS and cuDNN (.c, with a .cu where a product needs an element-wise kernel of its own) */

@@ -47,6 +47,7 @@ static lksi_cuda_lower *const lower_by_op[LKSI_OP_COUNT] = {
     [LKSI_OP_LAYER_NORM_GRAD] = lksi_cuda_lower_layer_norm,
     [LKSI_OP_DROPOUT] = lksi_cuda_lower_dropout,
     [LKSI_OP_DROPOUT_GRAD] = lksi_cuda_lower_dropout,
+    [LKSI_OP_IMAGES] = lksi_cuda_lower_image,
     [LKSI_OP_EMBEDDING] = lksi_cuda_lower_embedding,
     [LKSI_OP_EMBEDDING_GRAD] = lksi_cuda_lower_embedding,
     [LKSI_OP_CROSS_ENTROPY] = lksi_cuda_lower_loss,

@@ -58,6 +58,12 @@ typedef struct lksi_augmentation {
 void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
                          int64_t count, float *features, int32_t *labels);
 
+/* The samples as bytes, to rows (count, F + LKSI_DRAW_NBYTES): what IMAGES (op/image.h) makes the same of. */
+void lksi_dataset_gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation,
+                               const int64_t *indices, int64_t count, uint8_t *rows, int32_t *labels);
+/* LKS_ERR_ARGUMENT where there are none. */
+lks_status lksi_dataset_check_bytes(const lks_dataset *dataset);
+
 /* A crop of the image padded with zeros: its pixel (y, x) is pixel (y + down, x + right) of the original. */
 typedef struct lksi_crop {
     int64_t down, right;

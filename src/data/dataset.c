@@ -100,10 +100,21 @@ uint64_t lks_dataset_hash(const lks_dataset *dataset) {
     return lksi_hash_words(hash, &dataset->n_features, sizeof dataset->n_features);
 }
 
+static lks_status check_index(const lks_dataset *dataset, int64_t index) {
+    if (index >= 0 && index < dataset->count) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "sample %lld of a data set of %lld samples", (long long)index,
+                      (long long)dataset->count);
+}
+
 lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label) {
-    if (index < 0 || index >= dataset->count)
-        return lksi_error(LKS_ERR_ARGUMENT, "sample %lld of a data set of %lld samples", (long long)index,
-                          (long long)dataset->count);
+    LKS_TRY(check_index(dataset, index));
     lksi_dataset_gather(dataset, NULL, &index, 1, features, label);
+    return LKS_OK;
+}
+
+lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, int32_t *label) {
+    LKS_TRY(check_index(dataset, index));
+    LKS_TRY(lksi_dataset_check_bytes(dataset));
+    lksi_dataset_gather_bytes(dataset, NULL, &index, 1, row, label);
     return LKS_OK;
 }

@@ -1,6 +1,7 @@
 /* Samples as they are asked for: put together from all over the set, changed where that is wanted, made floats and
  * normalised. It runs inside the training step, or beside it in a loader's threads. */
 #include "data/data_internal.h"
+#include "op/image.h"
 
 #include <string.h>
 
@@ -60,12 +61,35 @@ static void gather_values(const lks_dataset *dataset, const lksi_augmentation *a
     }
 }
 
+static void gather_labels(const lks_dataset *dataset, const int64_t *indices, int64_t count, int32_t *labels) {
+    const int32_t *all_labels = dataset->samples->labels + dataset->begin;
+    for (int64_t i = 0; i < count; i++) labels[i] = all_labels[indices[i]];
+}
+
 void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
                          int64_t count, float *features, int32_t *labels) {
     if (dataset->samples->bytes != NULL)
         gather_bytes(dataset, augmentation, indices, count, features);
     else
         gather_values(dataset, augmentation, indices, count, features);
-    const int32_t *all_labels = dataset->samples->labels + dataset->begin;
-    for (int64_t i = 0; i < count; i++) labels[i] = all_labels[indices[i]];
+    gather_labels(dataset, indices, count, labels);
+}
+
+lks_status lksi_dataset_check_bytes(const lks_dataset *dataset) {
+    if (dataset->samples->bytes != NULL) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "samples that are floats cannot be given as bytes");
+}
+
+void lksi_dataset_gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation,
+                               const int64_t *indices, int64_t count, uint8_t *rows, int32_t *labels) {
+    size_t n_features = (size_t)dataset->n_features;
+    const uint8_t *bytes = dataset->samples->bytes + (size_t)dataset->begin * n_features;
+    for (int64_t i = 0; i < count; i++, rows += n_features + LKSI_DRAW_NBYTES) {
+        if (i + 1 < count) prefetch_row(bytes + (size_t)indices[i + 1] * n_features, n_features);
+        memcpy(rows, bytes + (size_t)indices[i] * n_features, n_features);
+        lksi_crop crop = augmentation != NULL ? lksi_augment_draw(augmentation, indices[i]) : (lksi_crop){0};
+        lksi_draw draw = {.down = (int16_t)crop.down, .right = (int16_t)crop.right, .is_flipped = crop.is_flipped};
+        memcpy(rows + n_features, &draw, sizeof draw);
+    }
+    gather_labels(dataset, indices, count, labels);
 }

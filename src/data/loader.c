@@ -9,6 +9,7 @@
  * Without workers there is one slot, and lks_loader_next fills it.
  */
 #include "data/data_internal.h"
+#include "op/image.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 enum { MAX_WORKERS = 64, N_ORDERS = 2 };
 
 typedef struct slot {
-    float *features;  /* (max share, F) */
+    void *features;   /* (max share) samples */
     int32_t *labels;  /* (max share) */
     int64_t *indices; /* (max share) */
     void *scratch;    /* (F), where images are changed */
@@ -40,6 +41,8 @@ struct lks_loader {
     const lks_dataset *dataset;
     lksi_sampler sampler;
     lks_augment_options augment;
+    bool gives_bytes;
+    size_t sample_nbytes;
     int64_t *own_indices; /* the copy of options->indices, or NULL */
     int64_t n_steps;
 
@@ -83,11 +86,15 @@ static void build_order(lks_loader *loader, order *o, int64_t epoch) {
 static void fill(lks_loader *loader, slot *s, place at) {
     lksi_share share = lksi_sampler_share(&loader->sampler, at.step);
     memcpy(s->indices, order_of(loader, at.epoch)->indices + share.begin, (size_t)share.count * sizeof *s->indices);
-    const lksi_augmentation augmentation = {loader->augment, loader->sampler.seed, at.epoch, s->scratch};
-    lksi_dataset_gather(loader->dataset, s->scratch != NULL ? &augmentation : NULL, s->indices, share.count,
-                        s->features, s->labels);
+    const lksi_augmentation drawn = {loader->augment, loader->sampler.seed, at.epoch, s->scratch};
+    const lksi_augmentation *augmentation = lksi_augment_is_on(&loader->augment) ? &drawn : NULL;
+    if (loader->gives_bytes)
+        lksi_dataset_gather_bytes(loader->dataset, augmentation, s->indices, share.count, s->features, s->labels);
+    else
+        lksi_dataset_gather(loader->dataset, augmentation, s->indices, share.count, s->features, s->labels);
     s->batch = (lks_batch){
         .features = s->features,
+        .sample_nbytes = loader->sample_nbytes,
         .labels = s->labels,
         .indices = s->indices,
         .count = share.count,
@@ -242,10 +249,10 @@ static lks_status copy_indices(lks_loader *loader) {
 static lks_status create_slot(const lks_loader *loader, slot *s, int64_t max_share) {
     size_t n_features = (size_t)loader->dataset->n_features;
     if (lksi_augment_is_on(&loader->augment)) {
-        s->scratch = lksi_alloc_array(n_features, sizeof *s->features);
+        s->scratch = lksi_alloc_array(n_features, sizeof(float));
         if (s->scratch == NULL) return LKS_ERR_MEMORY;
     }
-    s->features = lksi_alloc_array((size_t)max_share, n_features * sizeof *s->features);
+    s->features = lksi_alloc_array((size_t)max_share, loader->sample_nbytes);
     s->labels = lksi_alloc_array((size_t)max_share, sizeof *s->labels);
     s->indices = lksi_alloc_array((size_t)max_share, sizeof *s->indices);
     return s->features != NULL && s->labels != NULL && s->indices != NULL ? LKS_OK : LKS_ERR_MEMORY;
@@ -282,6 +289,9 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     if (created == NULL) return LKS_ERR_MEMORY;
     created->dataset = dataset;
     created->augment = options->augment;
+    created->gives_bytes = options->gives_bytes != 0;
+    size_t n_features = (size_t)dataset->n_features;
+    created->sample_nbytes = created->gives_bytes ? n_features + LKSI_DRAW_NBYTES : n_features * sizeof(float);
     pthread_mutex_init(&created->lock, NULL);
     pthread_cond_init(&created->work_came, NULL);
     pthread_cond_init(&created->work_done, NULL);
@@ -289,6 +299,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     lks_status status;
     LKS_TRY_GOTO(lksi_sampler_init(&created->sampler, dataset, options), destroy);
     LKS_TRY_GOTO(lksi_augment_check(&options->augment, dataset), destroy);
+    if (created->gives_bytes) LKS_TRY_GOTO(lksi_dataset_check_bytes(dataset), destroy);
     created->n_steps = lksi_sampler_steps(&created->sampler);
     LKS_TRY_GOTO(choose_n_workers(created, options, &n_workers), destroy);
     LKS_TRY_GOTO(copy_indices(created), destroy);

@@ -116,6 +116,13 @@
     X(DROPOUT, "dropout", 2, 2, 2, dropout) /* (x, random): y = mask x / (1 - [probability]), mask (u8, x's shape) */  \
     X(DROPOUT_GRAD, "dropout_grad", 2, 2, 1, dropout) /* (dy, mask): dx = mask dy / (1 - [probability]) */
 
+/* Samples as a loader gives them in bytes (N, C H W + 8): pixels (C,H,W), and how each is drawn: i16 down, right,
+ * is_flipped, 0. */
+#define LKSI_OP_IMAGES(X)                                                                                              \
+    X(IMAGES, "images", 1, 1, 1, image) /* given: y (N,C,H,W), of C channels, at most 4: p / 255 [scale c] + [shift    \
+                                         * c], p the pixel (y + down, x + right), x counted from the right where                                                     \
+                                         * flipped; outside of the image, 0 */
+
 #define LKSI_OP_EMBEDDINGS(X)                                                                                          \
     X(EMBEDDING, "embedding", 2, 2, 1, embedding)           /* (index (...), W (V,K)): y (...,K) = W[index] */         \
     X(EMBEDDING_GRAD, "embedding_grad", 2, 2, 1, embedding) /* given: dW; (dy, index) */
@@ -160,6 +167,7 @@
     LKSI_OP_NORMALIZATIONS(X)                                                                                          \
     LKSI_OP_SYNCHRONISED(X)                                                                                            \
     LKSI_OP_DROPOUTS(X)                                                                                                \
+    LKSI_OP_IMAGES(X)                                                                                                  \
     LKSI_OP_EMBEDDINGS(X)                                                                                              \
     LKSI_OP_RECURRENTS(X)                                                                                              \
     LKSI_OP_LOSSES(X)                                                                                                  \

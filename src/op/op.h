@@ -49,6 +49,7 @@ typedef struct lksi_attributes {
     int64_t has_ignored, ignored;
     uint64_t stream;
     double slope, factor, epsilon, probability, smoothing;
+    double scale[4], shift[4]; /* channels */
 } lksi_attributes;
 
 /* Shape rule: given the inputs' shapes, writes the outputs'. Where the catalogue says "given", the result's shape is

@@ -27,6 +27,7 @@ typedef struct lksi_inference {
     X(normalize)                                                                                                       \
     X(layer_norm)                                                                                                      \
     X(dropout)                                                                                                         \
+    X(image)                                                                                                           \
     X(embedding)                                                                                                       \
     X(recurrent)                                                                                                       \
     X(loss)                                                                                                            \

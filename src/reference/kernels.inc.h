@@ -2,6 +2,7 @@
  * Written to be read beside the formulas of op/catalogue.h; nothing here is tuned. One file per family. */
 #include "op/batch_norm.h"
 #include "op/dropout.h"
+#include "op/image.h"
 #include "reference/reference_internal.h"
 
 #include <inttypes.h>
@@ -45,6 +46,7 @@ static int64_t strided(const lksi_tensor *t, const int64_t *strides, int64_t i) 
 #include "reference/dropout.inc.h"
 #include "reference/elementwise.inc.h"
 #include "reference/embedding.inc.h"
+#include "reference/image.inc.h"
 #include "reference/layer_norm.inc.h"
 #include "reference/linear.inc.h"
 #include "reference/loss.inc.h"
@@ -115,6 +117,8 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
 
     [LKSI_OP_DROPOUT] = dropout,
     [LKSI_OP_DROPOUT_GRAD] = dropout_grad,
+
+    [LKSI_OP_IMAGES] = images,
 
     [LKSI_OP_EMBEDDING] = embedding,
     [LKSI_OP_EMBEDDING_GRAD] = embedding_grad,

@@ -9,16 +9,24 @@ typedef struct chunk_sums {
 } chunk_sums;
 
 typedef struct scratch {
-    float *features;
+    char *features;
     int32_t *labels;
     chunk_sums *sums;
 } scratch;
 
+/* As the model's input has it. */
+static lks_status get(const lks_trainer *trainer, const lks_dataset *dataset, int64_t index, void *row,
+                      int32_t *label) {
+    return lksi_trainer_takes_bytes(trainer) ? lks_dataset_get_bytes(dataset, index, row, label)
+                                             : lks_dataset_get(dataset, index, row, label);
+}
+
 static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *dataset, int64_t chunk, scratch *s) {
-    int64_t begin = chunk * CHUNK, n_features = lks_dataset_n_features(dataset), count = lks_dataset_count(dataset);
+    int64_t begin = chunk * CHUNK, count = lks_dataset_count(dataset);
     int64_t n = count - begin < CHUNK ? count - begin : CHUNK;
+    size_t row_nbytes = lksi_row_nbytes(trainer->options.features);
     for (int64_t i = 0; i < n; i++)
-        LKS_TRY(lks_dataset_get(dataset, begin + i, s->features + i * n_features, &s->labels[i]));
+        LKS_TRY(get(trainer, dataset, begin + i, s->features + (size_t)i * row_nbytes, &s->labels[i]));
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, n, false, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
@@ -30,8 +38,7 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
 }
 
 static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset, int64_t n_chunks, scratch *s) {
-    size_t n_features = (size_t)lks_dataset_n_features(dataset);
-    s->features = lksi_alloc_array(CHUNK * n_features, sizeof *s->features);
+    s->features = lksi_alloc_array(CHUNK, lksi_row_nbytes(trainer->options.features));
     s->labels = lksi_alloc_array(CHUNK, sizeof *s->labels);
     s->sums = lksi_alloc_array((size_t)n_chunks, sizeof *s->sums);
     if (s->features == NULL || s->labels == NULL || s->sums == NULL) return LKS_ERR_MEMORY;

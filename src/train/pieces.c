@@ -60,6 +60,10 @@ int64_t lksi_row_count(const lks_node *node) {
     return count;
 }
 
+size_t lksi_row_nbytes(const lks_node *node) {
+    return (size_t)lksi_row_count(node) * lks_type_nbytes(lks_node_type(node));
+}
+
 static int64_t count_labels(const int32_t *labels, int64_t count) {
     int64_t n = 0;
     for (int64_t i = 0; i < count; i++) n += labels[i] >= 0;
@@ -71,8 +75,7 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
     int64_t label_row = lksi_row_count(trainer->options.labels);
     lks_batch piece = *batch;
     piece.count = end - begin;
-    piece.features =
-        (const char *)batch->features + begin * lksi_row_count(trainer->options.features) * 4; /* f32 or i32 */
+    piece.features = (const char *)batch->features + (size_t)begin * lksi_row_nbytes(trainer->options.features);
     piece.labels = batch->labels + begin * label_row;
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;

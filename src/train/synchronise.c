@@ -2,10 +2,10 @@
  * in a step. One that has no sample for a pass runs a stand-in, which counts nothing. */
 #include "train/trainer_internal.h"
 
-/* Elements are of 4 bytes each: features f32 or i32, labels i32. */
+/* Labels first: they are aligned wherever features end. */
 static lks_status alloc_stand_in(lks_trainer *trainer) {
-    int64_t count = lksi_row_count(trainer->options.features) + lksi_row_count(trainer->options.labels);
-    trainer->stand_in = lksi_alloc_array((size_t)count, 4);
+    trainer->stand_in =
+        lksi_alloc(lksi_row_nbytes(trainer->options.labels) + lksi_row_nbytes(trainer->options.features));
     return trainer->stand_in != NULL ? LKS_OK : lksi_group_fail(trainer->options.group, LKS_ERR_MEMORY);
 }
 
@@ -21,8 +21,8 @@ void lksi_trainer_release_statistics(lks_trainer *trainer) {
 }
 
 lks_batch lksi_stand_in(const lks_trainer *trainer) {
-    const char *features = trainer->stand_in;
-    const void *labels = features + lksi_row_count(trainer->options.features) * 4;
+    const void *labels = trainer->stand_in;
+    const char *features = (const char *)labels + lksi_row_nbytes(trainer->options.labels);
     return (lks_batch){.features = features, .labels = labels, .count = 1};
 }
 

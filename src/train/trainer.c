@@ -1,6 +1,8 @@
 /* The trainer: a store, an optimizer, and a program per batch size. */
 #include "train/trainer_internal.h"
 
+#include <lockstep/operators.h>
+
 #include <math.h>
 
 static lks_status prepare(lks_trainer *trainer) {
@@ -80,10 +82,11 @@ void lks_trainer_destroy(lks_trainer *trainer) {
 
 lks_store *lks_trainer_store(const lks_trainer *trainer) { return trainer->store; }
 
+bool lksi_trainer_takes_bytes(const lks_trainer *trainer) { return lks_node_type(trainer->options.features) == LKS_U8; }
+
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features) {
-    const lks_node *x = trainer->options.features;
-    int64_t expected = 1;
-    for (int i = 1; i < lks_node_n_dims(x); i++) expected *= lks_node_dim(x, i);
+    int64_t expected = lksi_row_count(trainer->options.features);
+    if (lksi_trainer_takes_bytes(trainer)) expected -= LKS_DRAW_NBYTES;
     if (n_features == expected) return LKS_OK;
     return lksi_error(LKS_ERR_SHAPE, "samples of %lld features do not fit the model's input of %lld",
                       (long long)n_features, (long long)expected);
@@ -121,7 +124,16 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
     return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
 }
 
+/* Batches that a user made may not tell. */
+static lks_status check_samples(const lks_trainer *trainer, const lks_batch *batch) {
+    size_t expected = lksi_row_nbytes(trainer->options.features);
+    if (batch->sample_nbytes == 0 || batch->sample_nbytes == expected) return LKS_OK;
+    return lksi_error(LKS_ERR_SHAPE, "samples of %zu bytes do not fit the model's input, of %zu: floats, or bytes?",
+                      batch->sample_nbytes, expected);
+}
+
 lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program) {
+    LKS_TRY(check_samples(trainer, batch));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);

@@ -95,11 +95,14 @@ lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, 
 /* How many labels the model hit in the last run; 0 where it is not counted. */
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program);
 
+/* Whether the model's input is samples in bytes, from which lks_images makes images. */
+bool lksi_trainer_takes_bytes(const lks_trainer *trainer);
 /* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
 
 /* Elements of one sample of `node`: all dimensions but the first. */
 int64_t lksi_row_count(const lks_node *node);
+size_t lksi_row_nbytes(const lks_node *node);
 
 /* --- pieces (pieces.c): a rank's part of a batch is computed in some, one after the other --- */
 
