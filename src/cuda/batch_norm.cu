@@ -20,8 +20,10 @@ typedef struct coefficients {
 /* What the kernels read and write; NULL where an operator has it not. */
 typedef struct norm_arguments {
     const float *x, *dy, *z, *w, *b, *in_mean, *in_variance;
+    const float *in_unbiased, *dloss; /* in_unbiased is so once it is multiplied by `correction` */
+    float correction;
     const double *in_sums, *in_grad_sums;
-    float *image, *mean, *variance, *unbiased, *dw, *db; /* image: y or dx */
+    float *image, *mean, *variance, *unbiased, *dw, *db, *dmean, *dvariance; /* image: y or dx */
     double *sums;
     double *slices;      /* (n_slices,2,C) */
     int *n_done;         /* (C / width): slices that are summed; 0 between runs */
@@ -108,6 +110,8 @@ static __device__ void keep_gradients(const norm_shape &s, const norm_arguments 
                                       double product) {
     a.db[c] = (float)sum;
     a.dw[c] = (float)(product * (double)inverse_of(s, a.in_variance[c]));
+    a.dmean[c] = *a.dloss * a.in_mean[c];
+    a.dvariance[c] = a.correction * *a.dloss * a.in_unbiased[c];
 }
 
 /* `sum` and `product`: of the slices, where the operator takes them. */
@@ -284,7 +288,11 @@ static void set_forward_arguments(norm_arguments *a, lksi_op op, void *const *in
     a->unbiased = (float *)out[3];
 }
 
-static void set_gradient_arguments(norm_arguments *a, const lksi_lowering *l, void *const *in, void *const *out) {
+/* As op/batch_norm.h's lksi_norm_correction. */
+static float correction_of(double n) { return n > 1 ? (float)(n / (n - 1)) : 1; }
+
+static void set_gradient_arguments(norm_arguments *a, const norm_shape &s, const lksi_lowering *l, void *const *in,
+                                   void *const *out) {
     a->dy = (const float *)in[1];
     if (l->op == LKSI_OP_BATCH_NORM_GRAD_SUMS) {
         a->in_mean = (const float *)in[2];
@@ -301,24 +309,29 @@ static void set_gradient_arguments(norm_arguments *a, const lksi_lowering *l, vo
         a->in_grad_sums = (const double *)in[6];
         return;
     }
-    if (l->n_inputs == 6) a->z = (const float *)in[5];
+    a->in_unbiased = (const float *)in[4];
+    a->correction = l->op == LKSI_OP_BATCH_NORM_GRAD ? correction_of((double)s.positions) : 1;
+    a->dloss = (const float *)in[5];
+    if (l->n_inputs == 7) a->z = (const float *)in[6];
     a->dw = (float *)out[1];
     a->db = (float *)out[2];
+    a->dmean = (float *)out[3];
+    a->dvariance = (float *)out[4];
 }
 
-static norm_arguments arguments_of(const lksi_lowering *l, size_t n_channels, void *const *in, void *const *out,
+static norm_arguments arguments_of(const lksi_lowering *l, const norm_shape &s, void *const *in, void *const *out,
                                    void *scratch) {
     norm_arguments a = {};
     a.x = (const float *)in[0];
     a.apply = (coefficients *)scratch;
-    if (has_slices(l->op)) a.slices = (double *)(a.apply + n_channels);
+    if (has_slices(l->op)) a.slices = (double *)(a.apply + s.channels);
     if (is_forward(l->op)) {
         set_forward_arguments(&a, l->op, in, out);
     } else if (l->op == LKSI_OP_BATCH_NORM_SUMS) {
         a.in_mean = (const float *)in[1];
         a.sums = (double *)out[0];
     } else {
-        set_gradient_arguments(&a, l, in, out);
+        set_gradient_arguments(&a, s, l, in, out);
     }
     return a;
 }
@@ -326,7 +339,7 @@ static norm_arguments arguments_of(const lksi_lowering *l, size_t n_channels, vo
 template <int op> static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const state *kept = (const state *)kernel->state;
     const norm_shape s = shape_of(&kernel->lowering);
-    norm_arguments a = arguments_of(&kernel->lowering, s.channels, in, out, scratch);
+    norm_arguments a = arguments_of(&kernel->lowering, s, in, out, scratch);
     cudaStream_t stream = kept->cuda->stream;
     const dim3 grid(n_columns_of(s), s.n_slices);
     a.n_done = kept->n_done;
