@@ -2,7 +2,7 @@
  * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements
  * (apply_...). Each operator has what it needs of them: inference has no sums (finish), BATCH_NORM_SUMS no last pass.
  */
-#include "cuda/kernel.cuh"
+#include "cuda/last_block.cuh"
 
 /* Channel c of position p (of all samples) is element p C + c where `area` is 1: channels-last images, and matrices;
  * else positions of one channel are in pieces of `area`. A block takes `width` channels side by side. */
@@ -26,7 +26,7 @@ typedef struct norm_arguments {
     float *image, *mean, *variance, *unbiased, *dw, *db, *dmean, *dvariance; /* image: y or dx */
     double *sums;
     double *slices;      /* (n_slices,2,C) */
-    int *n_done;         /* (C / width): slices that are summed; 0 between runs */
+    int *n_done;         /* (C / width): slices that are summed */
     coefficients *apply; /* (C) */
 } norm_arguments;
 
@@ -157,15 +157,9 @@ template <int op> __global__ void finish(norm_shape s, norm_arguments a) {
 /* The block that is the last to sum a slice of its channels adds up all slices, in one order whichever it is, and makes
  * of them what is made. */
 template <int op> static __device__ void finish_as_last(const norm_shape &s, const norm_arguments &a) {
-    __shared__ bool is_last;
     const size_t channel = channel_of(s), n_slices = channel < s.channels ? s.n_slices : 0;
     double sum = 0, product = 0;
-    __threadfence(); /* this block's slice is there before it is counted */
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(&a.n_done[blockIdx.x], 1) + 1 == (int)s.n_slices;
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence(); /* and read once all are counted */
+    if (!lksi_is_last_block(&a.n_done[blockIdx.x], s.n_slices)) return;
 #pragma unroll 8
     for (size_t i = threadIdx.x / s.width; i < n_slices; i += LKSI_BLOCK / s.width) {
         sum += a.slices[i * 2 * s.channels + channel];
@@ -173,7 +167,6 @@ template <int op> static __device__ void finish_as_last(const norm_shape &s, con
     }
     add_up_channel(s.width, &sum, &product);
     if (threadIdx.x < s.width && channel < s.channels) finish_channel<op>(s, a, channel, sum, product);
-    if (threadIdx.x == 0) a.n_done[blockIdx.x] = 0; /* for the next run */
 }
 
 /* Of (x - center) and its square, or of dy and dy (x - mean). */
@@ -230,18 +223,6 @@ __global__ void apply_gradient(norm_shape s, norm_arguments a) {
 }
 
 /* --- what runs them --- */
-
-typedef struct state {
-    lksi_cuda *cuda;
-    int *n_done; /* NULL: nothing is summed */
-} state;
-
-static void release(lksi_kernel *kernel) {
-    state *s = (state *)kernel->state;
-    (void)cudaSetDevice(s->cuda->index);
-    (void)cudaFree(s->n_done);
-    lksi_free(s);
-}
 
 static bool is_forward(int op) {
     return op == LKSI_OP_BATCH_NORM || op == LKSI_OP_BATCH_NORM_INFERENCE || op == LKSI_OP_BATCH_NORM_BY_SUMS;
@@ -337,12 +318,12 @@ static norm_arguments arguments_of(const lksi_lowering *l, const norm_shape &s, 
 }
 
 template <int op> static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    const state *kept = (const state *)kernel->state;
+    const lksi_counting *counting = (const lksi_counting *)kernel->state;
     const norm_shape s = shape_of(&kernel->lowering);
     norm_arguments a = arguments_of(&kernel->lowering, s, in, out, scratch);
-    cudaStream_t stream = kept->cuda->stream;
+    cudaStream_t stream = counting->cuda->stream;
     const dim3 grid(n_columns_of(s), s.n_slices);
-    a.n_done = kept->n_done;
+    a.n_done = counting->n_done;
     if (has_slices(op))
         LKSI_LAUNCH((sum_slices<op>), grid, LKSI_BLOCK, stream, s, a);
     else
@@ -379,21 +360,6 @@ static lksi_layout layout_of(const lksi_tensor *t, bool is_last) {
     return is_last && t->n_dims == 4 ? lksi_cuda_channels_last(t) : lksi_layout{};
 }
 
-static lks_status make_state(const lks_device *device, const norm_shape &s, lksi_kernel *kernel) {
-    state *made = (state *)lksi_alloc(sizeof *made);
-    lks_status status = LKS_OK;
-    void *n_done = NULL;
-    if (made == NULL) return LKS_ERR_MEMORY;
-    if (has_slices(kernel->lowering.op))
-        status = lksi_cuda_memory.alloc(device, n_columns_of(s) * sizeof(int), &n_done);
-    made->cuda = lksi_cuda_of(device);
-    made->n_done = (int *)n_done;
-    kernel->state = made;
-    kernel->release = release;
-    if (status != LKS_OK) release(kernel);
-    return status;
-}
-
 lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     const bool is_last = question->input_layouts[0].id == LKSI_CUDA_CHANNELS_LAST;
     *kernel = lksi_kernel{};
@@ -409,5 +375,5 @@ lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lower
     const norm_shape s = shape_of(&kernel->lowering);
     kernel->scratch_nbytes = s.channels * sizeof(coefficients);
     if (has_slices(question->op)) kernel->scratch_nbytes += s.n_slices * 2 * s.channels * sizeof(double);
-    return make_state(device, s, kernel);
+    return lksi_counting_create(device, has_slices(question->op) ? n_columns_of(s) : 0, kernel);
 }
