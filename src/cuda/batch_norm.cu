@@ -1,7 +1,7 @@
 /* Batch norm, row-major and channels-last, in two kernels: sums over slices of the batch, in double, and from those
- * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements
- * (apply_...). Each operator has what it needs of them: inference has no sums (finish), BATCH_NORM_SUMS no last pass.
- */
+ * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements (apply).
+ * Each operator has what it needs of them: where the statistics or the sums are given, the second alone, where sums are
+ * all that is wanted, the first. */
 #include "cuda/last_block.cuh"
 
 /* Channel c of position p (of all samples) is element p C + c where `area` is 1: channels-last images, and matrices;
@@ -27,7 +27,7 @@ typedef struct norm_arguments {
     double *sums;
     double *slices;      /* (n_slices,2,C) */
     int *n_done;         /* (C / width): slices that are summed */
-    coefficients *apply; /* (C) */
+    coefficients *apply; /* (C): of sum_slices for the pass over the elements */
 } norm_arguments;
 
 static __device__ size_t offset_of(const norm_shape &s, size_t channel, size_t position) {
@@ -87,23 +87,23 @@ static __device__ moments moments_of(double n, double sum, double squares, doubl
 
 static __device__ float inverse_of(const norm_shape &s, float variance) { return 1 / sqrtf(variance + s.epsilon); }
 
-static __device__ void set_forward(const norm_shape &s, const norm_arguments &a, size_t c, float mean, float variance) {
-    a.apply[c] = coefficients{mean, a.w[c] / sqrtf(variance + s.epsilon), a.b[c], 0};
+static __device__ coefficients forward_of(const norm_shape &s, const norm_arguments &a, size_t c, float mean,
+                                          float variance) {
+    return coefficients{mean, a.w[c] / sqrtf(variance + s.epsilon), a.b[c], 0};
 }
 
 /* `n`: elements of the channel, whose sums of dy and of dy (x - mean) these are. */
-static __device__ void set_gradient(const norm_shape &s, const norm_arguments &a, size_t c, double n, double sum,
-                                    double product) {
+static __device__ coefficients gradient_of(const norm_shape &s, const norm_arguments &a, size_t c, double n, double sum,
+                                           double product) {
     const float inverse = inverse_of(s, a.in_variance[c]);
     const float dy_mean = n > 0 ? (float)(sum / n) : 0, slope = n > 0 ? (float)(product / n) * inverse * inverse : 0;
-    a.apply[c] = coefficients{a.in_mean[c], a.w[c] * inverse, dy_mean, slope};
+    return coefficients{a.in_mean[c], a.w[c] * inverse, dy_mean, slope};
 }
 
-static __device__ void keep_moments(const norm_shape &s, const norm_arguments &a, size_t c, moments m) {
+static __device__ void keep_moments(const norm_arguments &a, size_t c, moments m) {
     a.mean[c] = (float)m.mean;
     a.variance[c] = (float)m.variance;
     if (a.unbiased != NULL) a.unbiased[c] = (float)m.unbiased;
-    set_forward(s, a, c, a.mean[c], a.variance[c]);
 }
 
 static __device__ void keep_gradients(const norm_shape &s, const norm_arguments &a, size_t c, double sum,
@@ -114,44 +114,35 @@ static __device__ void keep_gradients(const norm_shape &s, const norm_arguments 
     a.dvariance[c] = a.correction * *a.dloss * a.in_unbiased[c];
 }
 
-/* `sum` and `product`: of the slices, where the operator takes them. */
+/* What is made of the sums of all slices. */
 template <int op>
 static __device__ void finish_channel(const norm_shape &s, const norm_arguments &a, size_t c, double sum,
                                       double product) {
     const double n = (double)s.positions;
+    moments m;
     switch (op) {
     case LKSI_OP_BATCH_NORM:
-        keep_moments(s, a, c, moments_of(n, sum, product, (double)center_of(s, a, c)));
-        break;
-    case LKSI_OP_BATCH_NORM_INFERENCE:
-        set_forward(s, a, c, a.in_mean[c], a.in_variance[c]);
+        m = moments_of(n, sum, product, (double)center_of(s, a, c));
+        keep_moments(a, c, m);
+        a.apply[c] = forward_of(s, a, c, (float)m.mean, (float)m.variance);
         break;
     case LKSI_OP_BATCH_NORM_GRAD:
         keep_gradients(s, a, c, sum, product);
-        set_gradient(s, a, c, n, sum, product);
+        a.apply[c] = gradient_of(s, a, c, n, sum, product);
         break;
     case LKSI_OP_BATCH_NORM_SUMS:
         if (c == 0) a.sums[0] = n;
         a.sums[1 + c] = sum;
         a.sums[1 + s.channels + c] = product;
         break;
-    case LKSI_OP_BATCH_NORM_BY_SUMS:
-        keep_moments(s, a, c,
-                     moments_of(a.in_sums[0], a.in_sums[1 + c], a.in_sums[1 + s.channels + c], (double)a.in_mean[c]));
-        break;
     case LKSI_OP_BATCH_NORM_GRAD_SUMS:
         keep_gradients(s, a, c, sum, product);
         a.sums[c] = sum;
         a.sums[s.channels + c] = product;
         break;
-    default: /* LKSI_OP_BATCH_NORM_GRAD_BY_SUMS */
-        set_gradient(s, a, c, a.in_sums[0], a.in_grad_sums[c], a.in_grad_sums[s.channels + c]);
+    default:
+        break;
     }
-}
-
-/* Of operators that sum nothing. */
-template <int op> __global__ void finish(norm_shape s, norm_arguments a) {
-    LKSI_FOR_EACH(c, s.channels) finish_channel<op>(s, a, c, 0, 0);
 }
 
 /* The block that is the last to sum a slice of its channels adds up all slices, in one order whichever it is, and makes
@@ -201,10 +192,28 @@ template <int op> __global__ void sum_slices(norm_shape s, norm_arguments a) {
 
 /* --- the elements --- */
 
-__global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
+/* Where they are given, every thread works out the same; the first of a channel keeps the moments. */
+template <int op>
+static __device__ coefficients coefficients_of(const norm_shape &s, const norm_arguments &a, size_t c) {
+    moments m;
+    switch (op) {
+    case LKSI_OP_BATCH_NORM_INFERENCE:
+        return forward_of(s, a, c, a.in_mean[c], a.in_variance[c]);
+    case LKSI_OP_BATCH_NORM_BY_SUMS:
+        m = moments_of(a.in_sums[0], a.in_sums[1 + c], a.in_sums[1 + s.channels + c], (double)a.in_mean[c]);
+        if (blockIdx.y == 0 && threadIdx.x < s.width) keep_moments(a, c, m);
+        return forward_of(s, a, c, (float)m.mean, (float)m.variance);
+    case LKSI_OP_BATCH_NORM_GRAD_BY_SUMS:
+        return gradient_of(s, a, c, a.in_sums[0], a.in_grad_sums[c], a.in_grad_sums[s.channels + c]);
+    default:
+        return a.apply[c];
+    }
+}
+
+template <int op> __global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
     const size_t channel = channel_of(s);
     if (channel >= s.channels) return;
-    const coefficients c = a.apply[channel];
+    const coefficients c = coefficients_of<op>(s, a, channel);
     FOR_EACH_POSITION(s, position) {
         const size_t i = offset_of(s, channel, position);
         const float y = (a.x[i] - c.mean) * c.scale + c.shift;
@@ -212,10 +221,10 @@ __global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
     }
 }
 
-__global__ void apply_gradient(norm_shape s, norm_arguments a) {
+template <int op> __global__ void apply_gradient(norm_shape s, norm_arguments a) {
     const size_t channel = channel_of(s);
     if (channel >= s.channels) return;
-    const coefficients c = a.apply[channel];
+    const coefficients c = coefficients_of<op>(s, a, channel);
     FOR_EACH_POSITION(s, position) {
         const size_t i = offset_of(s, channel, position);
         a.image[i] = c.scale * (masked(a, i) - c.shift - (a.x[i] - c.mean) * c.slope);
@@ -224,11 +233,15 @@ __global__ void apply_gradient(norm_shape s, norm_arguments a) {
 
 /* --- what runs them --- */
 
-static bool is_forward(int op) {
+static constexpr bool is_forward(int op) {
     return op == LKSI_OP_BATCH_NORM || op == LKSI_OP_BATCH_NORM_INFERENCE || op == LKSI_OP_BATCH_NORM_BY_SUMS;
 }
 
-static bool has_slices(int op) {
+static constexpr bool is_backward(int op) {
+    return op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
+}
+
+static constexpr bool has_slices(int op) {
     return op != LKSI_OP_BATCH_NORM_INFERENCE && op != LKSI_OP_BATCH_NORM_BY_SUMS &&
            op != LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
 }
@@ -304,8 +317,10 @@ static norm_arguments arguments_of(const lksi_lowering *l, const norm_shape &s, 
                                    void *scratch) {
     norm_arguments a = {};
     a.x = (const float *)in[0];
-    a.apply = (coefficients *)scratch;
-    if (has_slices(l->op)) a.slices = (double *)(a.apply + s.channels);
+    if (has_slices(l->op)) {
+        a.apply = (coefficients *)scratch;
+        a.slices = (double *)(a.apply + s.channels);
+    }
     if (is_forward(l->op)) {
         set_forward_arguments(&a, l->op, in, out);
     } else if (l->op == LKSI_OP_BATCH_NORM_SUMS) {
@@ -324,14 +339,10 @@ template <int op> static lks_status run(const lksi_kernel *kernel, void *const *
     cudaStream_t stream = counting->cuda->stream;
     const dim3 grid(n_columns_of(s), s.n_slices);
     a.n_done = counting->n_done;
-    if (has_slices(op))
-        LKSI_LAUNCH((sum_slices<op>), grid, LKSI_BLOCK, stream, s, a);
-    else
-        LKSI_LAUNCH((finish<op>), lksi_grid(s.channels), LKSI_BLOCK, stream, s, a);
-    if (is_forward(op))
-        LKSI_LAUNCH(apply_forward, grid, LKSI_BLOCK, stream, s, a, kernel->n_epilogues > 0);
-    else if (a.image != NULL)
-        LKSI_LAUNCH(apply_gradient, grid, LKSI_BLOCK, stream, s, a);
+    if constexpr (has_slices(op)) LKSI_LAUNCH((sum_slices<op>), grid, LKSI_BLOCK, stream, s, a);
+    if constexpr (is_forward(op))
+        LKSI_LAUNCH((apply_forward<op>), grid, LKSI_BLOCK, stream, s, a, kernel->n_epilogues > 0);
+    if constexpr (is_backward(op)) LKSI_LAUNCH((apply_gradient<op>), grid, LKSI_BLOCK, stream, s, a);
     return lksi_cuda_launched(kernel->name);
 }
 
@@ -373,7 +384,7 @@ lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lower
     if (is_forward(question->op) && question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU)
         kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
     const norm_shape s = shape_of(&kernel->lowering);
-    kernel->scratch_nbytes = s.channels * sizeof(coefficients);
-    if (has_slices(question->op)) kernel->scratch_nbytes += s.n_slices * 2 * s.channels * sizeof(double);
+    if (has_slices(question->op))
+        kernel->scratch_nbytes = s.channels * (sizeof(coefficients) + s.n_slices * 2 * sizeof(double));
     return lksi_counting_create(device, has_slices(question->op) ? n_columns_of(s) : 0, kernel);
 }
