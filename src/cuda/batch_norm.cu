@@ -1,8 +1,8 @@
 /* Batch norm, row-major and channels-last, in two kernels: sums over slices of the batch, in double, and from those
- * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements
- * (apply_...). Each operator has what it needs of them: inference has no sums (finish), BATCH_NORM_SUMS no last pass.
- */
-#include "cuda/kernel.cuh"
+ * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements (apply).
+ * Each operator has what it needs of them: where the statistics or the sums are given, the second alone, where sums are
+ * all that is wanted, the first. */
+#include "cuda/last_block.cuh"
 
 /* Channel c of position p (of all samples) is element p C + c where `area` is 1: channels-last images, and matrices;
  * else positions of one channel are in pieces of `area`. A block takes `width` channels side by side. */
@@ -20,12 +20,14 @@ typedef struct coefficients {
 /* What the kernels read and write; NULL where an operator has it not. */
 typedef struct norm_arguments {
     const float *x, *dy, *z, *w, *b, *in_mean, *in_variance;
+    const float *in_unbiased, *dloss; /* in_unbiased is so once it is multiplied by `correction` */
+    float correction;
     const double *in_sums, *in_grad_sums;
-    float *image, *mean, *variance, *unbiased, *dw, *db; /* image: y or dx */
+    float *image, *mean, *variance, *unbiased, *dw, *db, *dmean, *dvariance; /* image: y or dx */
     double *sums;
     double *slices;      /* (n_slices,2,C) */
-    int *n_done;         /* (C / width): slices that are summed; 0 between runs */
-    coefficients *apply; /* (C) */
+    int *n_done;         /* (C / width): slices that are summed */
+    coefficients *apply; /* (C): of sum_slices for the pass over the elements */
 } norm_arguments;
 
 static __device__ size_t offset_of(const norm_shape &s, size_t channel, size_t position) {
@@ -85,83 +87,70 @@ static __device__ moments moments_of(double n, double sum, double squares, doubl
 
 static __device__ float inverse_of(const norm_shape &s, float variance) { return 1 / sqrtf(variance + s.epsilon); }
 
-static __device__ void set_forward(const norm_shape &s, const norm_arguments &a, size_t c, float mean, float variance) {
-    a.apply[c] = coefficients{mean, a.w[c] / sqrtf(variance + s.epsilon), a.b[c], 0};
+static __device__ coefficients forward_of(const norm_shape &s, const norm_arguments &a, size_t c, float mean,
+                                          float variance) {
+    return coefficients{mean, a.w[c] / sqrtf(variance + s.epsilon), a.b[c], 0};
 }
 
 /* `n`: elements of the channel, whose sums of dy and of dy (x - mean) these are. */
-static __device__ void set_gradient(const norm_shape &s, const norm_arguments &a, size_t c, double n, double sum,
-                                    double product) {
+static __device__ coefficients gradient_of(const norm_shape &s, const norm_arguments &a, size_t c, double n, double sum,
+                                           double product) {
     const float inverse = inverse_of(s, a.in_variance[c]);
     const float dy_mean = n > 0 ? (float)(sum / n) : 0, slope = n > 0 ? (float)(product / n) * inverse * inverse : 0;
-    a.apply[c] = coefficients{a.in_mean[c], a.w[c] * inverse, dy_mean, slope};
+    return coefficients{a.in_mean[c], a.w[c] * inverse, dy_mean, slope};
 }
 
-static __device__ void keep_moments(const norm_shape &s, const norm_arguments &a, size_t c, moments m) {
+static __device__ void keep_moments(const norm_arguments &a, size_t c, moments m) {
     a.mean[c] = (float)m.mean;
     a.variance[c] = (float)m.variance;
     if (a.unbiased != NULL) a.unbiased[c] = (float)m.unbiased;
-    set_forward(s, a, c, a.mean[c], a.variance[c]);
 }
 
 static __device__ void keep_gradients(const norm_shape &s, const norm_arguments &a, size_t c, double sum,
                                       double product) {
     a.db[c] = (float)sum;
     a.dw[c] = (float)(product * (double)inverse_of(s, a.in_variance[c]));
+    a.dmean[c] = *a.dloss * a.in_mean[c];
+    a.dvariance[c] = a.correction * *a.dloss * a.in_unbiased[c];
 }
 
-/* `sum` and `product`: of the slices, where the operator takes them. */
+/* What is made of the sums of all slices. */
 template <int op>
 static __device__ void finish_channel(const norm_shape &s, const norm_arguments &a, size_t c, double sum,
                                       double product) {
     const double n = (double)s.positions;
+    moments m;
     switch (op) {
     case LKSI_OP_BATCH_NORM:
-        keep_moments(s, a, c, moments_of(n, sum, product, (double)center_of(s, a, c)));
-        break;
-    case LKSI_OP_BATCH_NORM_INFERENCE:
-        set_forward(s, a, c, a.in_mean[c], a.in_variance[c]);
+        m = moments_of(n, sum, product, (double)center_of(s, a, c));
+        keep_moments(a, c, m);
+        a.apply[c] = forward_of(s, a, c, (float)m.mean, (float)m.variance);
         break;
     case LKSI_OP_BATCH_NORM_GRAD:
         keep_gradients(s, a, c, sum, product);
-        set_gradient(s, a, c, n, sum, product);
+        a.apply[c] = gradient_of(s, a, c, n, sum, product);
         break;
     case LKSI_OP_BATCH_NORM_SUMS:
         if (c == 0) a.sums[0] = n;
         a.sums[1 + c] = sum;
         a.sums[1 + s.channels + c] = product;
         break;
-    case LKSI_OP_BATCH_NORM_BY_SUMS:
-        keep_moments(s, a, c,
-                     moments_of(a.in_sums[0], a.in_sums[1 + c], a.in_sums[1 + s.channels + c], (double)a.in_mean[c]));
-        break;
     case LKSI_OP_BATCH_NORM_GRAD_SUMS:
         keep_gradients(s, a, c, sum, product);
         a.sums[c] = sum;
         a.sums[s.channels + c] = product;
         break;
-    default: /* LKSI_OP_BATCH_NORM_GRAD_BY_SUMS */
-        set_gradient(s, a, c, a.in_sums[0], a.in_grad_sums[c], a.in_grad_sums[s.channels + c]);
+    default:
+        break;
     }
-}
-
-/* Of operators that sum nothing. */
-template <int op> __global__ void finish(norm_shape s, norm_arguments a) {
-    LKSI_FOR_EACH(c, s.channels) finish_channel<op>(s, a, c, 0, 0);
 }
 
 /* The block that is the last to sum a slice of its channels adds up all slices, in one order whichever it is, and makes
  * of them what is made. */
 template <int op> static __device__ void finish_as_last(const norm_shape &s, const norm_arguments &a) {
-    __shared__ bool is_last;
     const size_t channel = channel_of(s), n_slices = channel < s.channels ? s.n_slices : 0;
     double sum = 0, product = 0;
-    __threadfence(); /* this block's slice is there before it is counted */
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(&a.n_done[blockIdx.x], 1) + 1 == (int)s.n_slices;
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence(); /* and read once all are counted */
+    if (!lksi_is_last_block(&a.n_done[blockIdx.x], s.n_slices)) return;
 #pragma unroll 8
     for (size_t i = threadIdx.x / s.width; i < n_slices; i += LKSI_BLOCK / s.width) {
         sum += a.slices[i * 2 * s.channels + channel];
@@ -169,7 +158,6 @@ template <int op> static __device__ void finish_as_last(const norm_shape &s, con
     }
     add_up_channel(s.width, &sum, &product);
     if (threadIdx.x < s.width && channel < s.channels) finish_channel<op>(s, a, channel, sum, product);
-    if (threadIdx.x == 0) a.n_done[blockIdx.x] = 0; /* for the next run */
 }
 
 /* Of (x - center) and its square, or of dy and dy (x - mean). */
@@ -204,10 +192,28 @@ template <int op> __global__ void sum_slices(norm_shape s, norm_arguments a) {
 
 /* --- the elements --- */
 
-__global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
+/* Where they are given, every thread works out the same; the first of a channel keeps the moments. */
+template <int op>
+static __device__ coefficients coefficients_of(const norm_shape &s, const norm_arguments &a, size_t c) {
+    moments m;
+    switch (op) {
+    case LKSI_OP_BATCH_NORM_INFERENCE:
+        return forward_of(s, a, c, a.in_mean[c], a.in_variance[c]);
+    case LKSI_OP_BATCH_NORM_BY_SUMS:
+        m = moments_of(a.in_sums[0], a.in_sums[1 + c], a.in_sums[1 + s.channels + c], (double)a.in_mean[c]);
+        if (blockIdx.y == 0 && threadIdx.x < s.width) keep_moments(a, c, m);
+        return forward_of(s, a, c, (float)m.mean, (float)m.variance);
+    case LKSI_OP_BATCH_NORM_GRAD_BY_SUMS:
+        return gradient_of(s, a, c, a.in_sums[0], a.in_grad_sums[c], a.in_grad_sums[s.channels + c]);
+    default:
+        return a.apply[c];
+    }
+}
+
+template <int op> __global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
     const size_t channel = channel_of(s);
     if (channel >= s.channels) return;
-    const coefficients c = a.apply[channel];
+    const coefficients c = coefficients_of<op>(s, a, channel);
     FOR_EACH_POSITION(s, position) {
         const size_t i = offset_of(s, channel, position);
         const float y = (a.x[i] - c.mean) * c.scale + c.shift;
@@ -215,10 +221,10 @@ __global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
     }
 }
 
-__global__ void apply_gradient(norm_shape s, norm_arguments a) {
+template <int op> __global__ void apply_gradient(norm_shape s, norm_arguments a) {
     const size_t channel = channel_of(s);
     if (channel >= s.channels) return;
-    const coefficients c = a.apply[channel];
+    const coefficients c = coefficients_of<op>(s, a, channel);
     FOR_EACH_POSITION(s, position) {
         const size_t i = offset_of(s, channel, position);
         a.image[i] = c.scale * (masked(a, i) - c.shift - (a.x[i] - c.mean) * c.slope);
@@ -227,23 +233,15 @@ __global__ void apply_gradient(norm_shape s, norm_arguments a) {
 
 /* --- what runs them --- */
 
-typedef struct state {
-    lksi_cuda *cuda;
-    int *n_done; /* NULL: nothing is summed */
-} state;
-
-static void release(lksi_kernel *kernel) {
-    state *s = (state *)kernel->state;
-    (void)cudaSetDevice(s->cuda->index);
-    (void)cudaFree(s->n_done);
-    lksi_free(s);
-}
-
-static bool is_forward(int op) {
+static constexpr bool is_forward(int op) {
     return op == LKSI_OP_BATCH_NORM || op == LKSI_OP_BATCH_NORM_INFERENCE || op == LKSI_OP_BATCH_NORM_BY_SUMS;
 }
 
-static bool has_slices(int op) {
+static constexpr bool is_backward(int op) {
+    return op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
+}
+
+static constexpr bool has_slices(int op) {
     return op != LKSI_OP_BATCH_NORM_INFERENCE && op != LKSI_OP_BATCH_NORM_BY_SUMS &&
            op != LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
 }
@@ -284,7 +282,11 @@ static void set_forward_arguments(norm_arguments *a, lksi_op op, void *const *in
     a->unbiased = (float *)out[3];
 }
 
-static void set_gradient_arguments(norm_arguments *a, const lksi_lowering *l, void *const *in, void *const *out) {
+/* As op/batch_norm.h's lksi_norm_correction. */
+static float correction_of(double n) { return n > 1 ? (float)(n / (n - 1)) : 1; }
+
+static void set_gradient_arguments(norm_arguments *a, const norm_shape &s, const lksi_lowering *l, void *const *in,
+                                   void *const *out) {
     a->dy = (const float *)in[1];
     if (l->op == LKSI_OP_BATCH_NORM_GRAD_SUMS) {
         a->in_mean = (const float *)in[2];
@@ -301,43 +303,46 @@ static void set_gradient_arguments(norm_arguments *a, const lksi_lowering *l, vo
         a->in_grad_sums = (const double *)in[6];
         return;
     }
-    if (l->n_inputs == 6) a->z = (const float *)in[5];
+    a->in_unbiased = (const float *)in[4];
+    a->correction = l->op == LKSI_OP_BATCH_NORM_GRAD ? correction_of((double)s.positions) : 1;
+    a->dloss = (const float *)in[5];
+    if (l->n_inputs == 7) a->z = (const float *)in[6];
     a->dw = (float *)out[1];
     a->db = (float *)out[2];
+    a->dmean = (float *)out[3];
+    a->dvariance = (float *)out[4];
 }
 
-static norm_arguments arguments_of(const lksi_lowering *l, size_t n_channels, void *const *in, void *const *out,
+static norm_arguments arguments_of(const lksi_lowering *l, const norm_shape &s, void *const *in, void *const *out,
                                    void *scratch) {
     norm_arguments a = {};
     a.x = (const float *)in[0];
-    a.apply = (coefficients *)scratch;
-    if (has_slices(l->op)) a.slices = (double *)(a.apply + n_channels);
+    if (has_slices(l->op)) {
+        a.apply = (coefficients *)scratch;
+        a.slices = (double *)(a.apply + s.channels);
+    }
     if (is_forward(l->op)) {
         set_forward_arguments(&a, l->op, in, out);
     } else if (l->op == LKSI_OP_BATCH_NORM_SUMS) {
         a.in_mean = (const float *)in[1];
         a.sums = (double *)out[0];
     } else {
-        set_gradient_arguments(&a, l, in, out);
+        set_gradient_arguments(&a, s, l, in, out);
     }
     return a;
 }
 
 template <int op> static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    const state *kept = (const state *)kernel->state;
+    const lksi_counting *counting = (const lksi_counting *)kernel->state;
     const norm_shape s = shape_of(&kernel->lowering);
-    norm_arguments a = arguments_of(&kernel->lowering, s.channels, in, out, scratch);
-    cudaStream_t stream = kept->cuda->stream;
+    norm_arguments a = arguments_of(&kernel->lowering, s, in, out, scratch);
+    cudaStream_t stream = counting->cuda->stream;
     const dim3 grid(n_columns_of(s), s.n_slices);
-    a.n_done = kept->n_done;
-    if (has_slices(op))
-        LKSI_LAUNCH((sum_slices<op>), grid, LKSI_BLOCK, stream, s, a);
-    else
-        LKSI_LAUNCH((finish<op>), lksi_grid(s.channels), LKSI_BLOCK, stream, s, a);
-    if (is_forward(op))
-        LKSI_LAUNCH(apply_forward, grid, LKSI_BLOCK, stream, s, a, kernel->n_epilogues > 0);
-    else if (a.image != NULL)
-        LKSI_LAUNCH(apply_gradient, grid, LKSI_BLOCK, stream, s, a);
+    a.n_done = counting->n_done;
+    if constexpr (has_slices(op)) LKSI_LAUNCH((sum_slices<op>), grid, LKSI_BLOCK, stream, s, a);
+    if constexpr (is_forward(op))
+        LKSI_LAUNCH((apply_forward<op>), grid, LKSI_BLOCK, stream, s, a, kernel->n_epilogues > 0);
+    if constexpr (is_backward(op)) LKSI_LAUNCH((apply_gradient<op>), grid, LKSI_BLOCK, stream, s, a);
     return lksi_cuda_launched(kernel->name);
 }
 
@@ -366,21 +371,6 @@ static lksi_layout layout_of(const lksi_tensor *t, bool is_last) {
     return is_last && t->n_dims == 4 ? lksi_cuda_channels_last(t) : lksi_layout{};
 }
 
-static lks_status make_state(const lks_device *device, const norm_shape &s, lksi_kernel *kernel) {
-    state *made = (state *)lksi_alloc(sizeof *made);
-    lks_status status = LKS_OK;
-    void *n_done = NULL;
-    if (made == NULL) return LKS_ERR_MEMORY;
-    if (has_slices(kernel->lowering.op))
-        status = lksi_cuda_memory.alloc(device, n_columns_of(s) * sizeof(int), &n_done);
-    made->cuda = lksi_cuda_of(device);
-    made->n_done = (int *)n_done;
-    kernel->state = made;
-    kernel->release = release;
-    if (status != LKS_OK) release(kernel);
-    return status;
-}
-
 lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
     const bool is_last = question->input_layouts[0].id == LKSI_CUDA_CHANNELS_LAST;
     *kernel = lksi_kernel{};
@@ -394,7 +384,7 @@ lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lower
     if (is_forward(question->op) && question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU)
         kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
     const norm_shape s = shape_of(&kernel->lowering);
-    kernel->scratch_nbytes = s.channels * sizeof(coefficients);
-    if (has_slices(question->op)) kernel->scratch_nbytes += s.n_slices * 2 * s.channels * sizeof(double);
-    return make_state(device, s, kernel);
+    if (has_slices(question->op))
+        kernel->scratch_nbytes = s.channels * (sizeof(coefficients) + s.n_slices * 2 * sizeof(double));
+    return lksi_counting_create(device, has_slices(question->op) ? n_columns_of(s) : 0, kernel);
 }

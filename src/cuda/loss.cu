@@ -1,5 +1,6 @@
-/* Losses, and what is counted beside them. A kernel over rows or elements leaves each block's sum in scratch, a second
- * one of a single block adds those up: always in one order. */
+/* Losses, and what is counted beside them. A kernel over rows or elements leaves each block's sum in scratch; its last
+ * block adds those up: always in one order. */
+#include "cuda/last_block.cuh"
 #include "cuda/team.cuh"
 
 /* What one block adds to a loss: the sum, and over how many. */
@@ -9,24 +10,29 @@ typedef struct part {
 
 enum { MOST_PARTS = 1024 };
 
-static __device__ void write_part(part *parts, double sum, double count) {
+/* Where the blocks' parts go, and what is made of them: their sum; or their mean, 0 of nothing. */
+typedef struct total {
+    part *parts; /* one for each block */
+    int *n_done;
+    bool is_mean;
+    float *result;
+} total;
+
+/* What each block has at its end. */
+static __device__ void add_up(const total &of, double sum, double count) {
     __shared__ double room[LKSI_BLOCK];
     sum = lksi_block_sum(sum, room);
     count = lksi_block_sum(count, room);
-    if (threadIdx.x == 0) parts[blockIdx.x] = part{sum, count};
-}
-
-/* The mean of all parts, 0 of nothing; or their sum. */
-__global__ void add_up_parts(const part *parts, unsigned n_parts, bool is_mean, float *result) {
-    __shared__ double room[LKSI_BLOCK];
-    double sum = 0, count = 0;
-    for (unsigned i = threadIdx.x; i < n_parts; i += LKSI_BLOCK) {
-        sum += parts[i].sum;
-        count += parts[i].count;
+    if (threadIdx.x == 0) of.parts[blockIdx.x] = part{sum, count};
+    if (!lksi_is_last_block(of.n_done, gridDim.x)) return;
+    sum = count = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += LKSI_BLOCK) {
+        sum += of.parts[i].sum;
+        count += of.parts[i].count;
     }
     sum = lksi_block_sum(sum, room);
     count = lksi_block_sum(count, room);
-    if (threadIdx.x == 0) *result = (float)(is_mean ? (count > 0 ? sum / count : 0) : sum);
+    if (threadIdx.x == 0) *of.result = (float)(of.is_mean ? (count > 0 ? sum / count : 0) : sum);
 }
 
 /* --- rows of classes, each with a label --- */
@@ -68,7 +74,7 @@ static __device__ float largest_of_row(const labels &rows, const float *x, size_
 }
 
 /* p = softmax x by the shifted exponentials; (1 - s) -log p[label] + s mean of -log p. */
-__global__ void cross_entropy(labels rows, const float *x, float *p, part *parts, lksi_cuda_fault_word *fault) {
+__global__ void cross_entropy(labels rows, const float *x, float *p, total mean, lksi_cuda_fault_word *fault) {
     __shared__ float room[LKSI_BLOCK];
     const float smoothing = (float)rows.smoothing;
     double loss = 0, count = 0;
@@ -96,13 +102,13 @@ __global__ void cross_entropy(labels rows, const float *x, float *p, part *parts
         loss += (double)(logf(sum) - by_label - by_mean);
         count += 1;
     }
-    write_part(parts, loss, count);
+    add_up(mean, loss, count);
 }
 
-__global__ void count_labels(labels rows, part *parts) {
+__global__ void count_labels(labels rows, total all) {
     double count = 0;
     LKSI_FOR_EACH(row, rows.n_rows) count += counts(rows, row);
-    write_part(parts, count, 0);
+    add_up(all, count, 0);
 }
 
 /* `n_counted`: NULL where all count. */
@@ -122,7 +128,7 @@ __global__ void cross_entropy_grad(labels rows, const float *p, const float *dlo
 static __device__ float rank_of(float x, size_t j) { return x == x ? x : j == 0 ? INFINITY : -INFINITY; }
 
 /* How many rows' first largest x is at the label. */
-__global__ void count_correct(labels rows, const float *x, part *parts) {
+__global__ void count_correct(labels rows, const float *x, total all) {
     __shared__ float values[LKSI_BLOCK];
     __shared__ size_t places[LKSI_BLOCK];
     double n_correct = 0;
@@ -147,7 +153,7 @@ __global__ void count_correct(labels rows, const float *x, part *parts) {
         if (lane == 0 && n_classes > 0) n_correct += places[me] == (size_t)rows.label[row];
         __syncthreads();
     }
-    write_part(parts, n_correct, 0);
+    add_up(all, n_correct, 0);
 }
 
 /* --- means over elements --- */
@@ -162,13 +168,13 @@ template <int op> static __device__ float slope_of(float a, float b) {
     return 1 / (1 + expf(-a)) - b;
 }
 
-template <int op> __global__ void elements_loss(const float *a, const float *b, size_t count, part *parts) {
+template <int op> __global__ void elements_loss(const float *a, const float *b, size_t count, total mean) {
     double sum = 0, n = 0;
     LKSI_FOR_EACH(i, count) {
         sum += (double)loss_of<op>(a[i], b[i]);
         n += 1;
     }
-    write_part(parts, sum, n);
+    add_up(mean, sum, n);
 }
 
 template <int op>
@@ -179,15 +185,13 @@ __global__ void elements_grad(const float *a, const float *b, const float *dloss
 
 /* --- what runs them --- */
 
-static cudaStream_t stream_of(const lksi_kernel *kernel) { return ((lksi_cuda *)kernel->state)->stream; }
+static lksi_cuda *cuda_of(const lksi_kernel *kernel) { return ((const lksi_counting *)kernel->state)->cuda; }
+static cudaStream_t stream_of(const lksi_kernel *kernel) { return cuda_of(kernel)->stream; }
 
 static unsigned parts_grid(unsigned grid) { return grid < MOST_PARTS ? grid : (unsigned)MOST_PARTS; }
 
-static lks_status conclude_parts(const lksi_kernel *kernel, const void *scratch, unsigned n_parts, bool is_mean,
-                                 void *result) {
-    LKSI_LAUNCH(add_up_parts, 1, LKSI_BLOCK, stream_of(kernel), (const part *)scratch, n_parts, is_mean,
-                (float *)result);
-    return lksi_cuda_launched(kernel->name);
+static total total_of(const lksi_kernel *kernel, void *scratch, bool is_mean, void *result) {
+    return total{(part *)scratch, ((const lksi_counting *)kernel->state)->n_done, is_mean, (float *)result};
 }
 
 static labels labels_of(const lksi_kernel *kernel, const void *label) {
@@ -209,18 +213,17 @@ static lks_status run_cross_entropy(const lksi_kernel *kernel, void *const *in, 
     labels rows = labels_of(kernel, in[1]);
     unsigned grid = parts_grid(lksi_team_grid(rows.team, rows.n_rows));
     LKSI_LAUNCH(cross_entropy, grid, LKSI_BLOCK, stream_of(kernel), rows, (const float *)in[0], (float *)out[1],
-                (part *)scratch, ((lksi_cuda *)kernel->state)->fault);
-    return conclude_parts(kernel, scratch, grid, true, out[0]);
+                total_of(kernel, scratch, true, out[0]), cuda_of(kernel)->fault);
+    return lksi_cuda_launched(kernel->name);
 }
 
 static lks_status run_cross_entropy_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     labels rows = labels_of(kernel, in[1]);
     float *n_counted = NULL;
     if (rows.has_ignored) {
-        unsigned n_parts = parts_grid(lksi_grid(rows.n_rows));
         n_counted = (float *)((part *)scratch + MOST_PARTS);
-        LKSI_LAUNCH(count_labels, n_parts, LKSI_BLOCK, stream_of(kernel), rows, (part *)scratch);
-        LKS_TRY(conclude_parts(kernel, scratch, n_parts, false, n_counted));
+        LKSI_LAUNCH(count_labels, parts_grid(lksi_grid(rows.n_rows)), LKSI_BLOCK, stream_of(kernel), rows,
+                    total_of(kernel, scratch, false, n_counted));
     }
     LKSI_LAUNCH(cross_entropy_grad, lksi_team_grid(rows.team, rows.n_rows), LKSI_BLOCK, stream_of(kernel), rows,
                 (const float *)in[0], (const float *)in[2], n_counted, (float *)out[0]);
@@ -230,8 +233,9 @@ static lks_status run_cross_entropy_grad(const lksi_kernel *kernel, void *const 
 static lks_status run_count_correct(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     labels rows = labels_of(kernel, in[1]);
     unsigned grid = parts_grid(lksi_team_grid(rows.team, rows.n_rows));
-    LKSI_LAUNCH(count_correct, grid, LKSI_BLOCK, stream_of(kernel), rows, (const float *)in[0], (part *)scratch);
-    return conclude_parts(kernel, scratch, grid, false, out[0]);
+    LKSI_LAUNCH(count_correct, grid, LKSI_BLOCK, stream_of(kernel), rows, (const float *)in[0],
+                total_of(kernel, scratch, false, out[0]));
+    return lksi_cuda_launched(kernel->name);
 }
 
 template <int op>
@@ -239,8 +243,8 @@ static lks_status run_loss(const lksi_kernel *kernel, void *const *in, void *con
     size_t count = (size_t)lksi_tensor_count(&kernel->lowering.inputs[0], 0);
     unsigned grid = parts_grid(lksi_grid(count));
     LKSI_LAUNCH((elements_loss<op>), grid, LKSI_BLOCK, stream_of(kernel), (const float *)in[0], (const float *)in[1],
-                count, (part *)scratch);
-    return conclude_parts(kernel, scratch, grid, true, out[0]);
+                count, total_of(kernel, scratch, true, out[0]));
+    return lksi_cuda_launched(kernel->name);
 }
 
 template <int op>
@@ -268,8 +272,7 @@ lks_status lksi_cuda_lower_loss(const lks_device *device, const lksi_lowering *q
     kernel->run = kernels[question->op - LKSI_OP_CROSS_ENTROPY].run;
     kernel->lowering = *question;
     kernel->is_deterministic = true;
-    kernel->state = device->state;
     kernel->scratch_nbytes = (MOST_PARTS + 1) * sizeof(part); /* and how many count */
     lksi_lowering_make_row_major(&kernel->lowering);
-    return LKS_OK;
+    return lksi_counting_create(device, 1, kernel);
 }

@@ -11,13 +11,12 @@ static lksi_ir_node *producer_of(lksi_ir *ir, lksi_value value, size_t before) {
 /* batch_norm_grad of relu_grad: it masks its dy itself. */
 static void fuse_relu_gradient(lksi_ir *ir, int *n_users, size_t index) {
     lksi_ir_node *norm = &ir->nodes[index];
-    if (norm->op != LKSI_OP_BATCH_NORM_GRAD || norm->n_inputs != 5 || n_users[norm->inputs[1]] != 1) return;
+    if (norm->op != LKSI_OP_BATCH_NORM_GRAD || norm->n_inputs != 6 || n_users[norm->inputs[1]] != 1) return;
     lksi_ir_node *relu = producer_of(ir, norm->inputs[1], index);
     if (relu == NULL || relu->op != LKSI_OP_RELU_GRAD || ir->values[relu->outputs[0]].role != LKSI_TEMPORARY) return;
     relu->is_removed = true;
     norm->inputs[1] = relu->inputs[1];
-    norm->inputs[5] = relu->inputs[0];
-    norm->n_inputs = 6;
+    norm->inputs[norm->n_inputs++] = relu->inputs[0];
 }
 
 void lksi_fuse(lksi_ir *ir, int *n_users) {

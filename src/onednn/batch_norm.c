@@ -78,6 +78,14 @@ static lks_status inference(const lksi_kernel *kernel, void *const *in, void *co
     return LKS_OK;
 }
 
+/* Of the running mean and variance; `correction` makes the variance unbiased. */
+static void statistics_gradient(int64_t n_channels, const float *mean, const float *variance, double correction,
+                                float dloss, void *const *out) {
+    float *dmean = out[3], *dvariance = out[4], factor = (float)correction * dloss;
+    for (int64_t c = 0; c < n_channels; c++) dmean[c] = dloss * mean[c];
+    for (int64_t c = 0; c < n_channels; c++) dvariance[c] = factor * variance[c];
+}
+
 static double inverse_deviation(const lksi_kernel *kernel, float variance) {
     return 1 / sqrt((double)variance + kernel->lowering.attributes.epsilon);
 }
@@ -88,7 +96,7 @@ static void gradient_at(const lksi_kernel *kernel, const place *at, double count
     const lksi_batch_norm_loops *loops = LKSI_ISA_PICK(lksi_batch_norm_loops);
     const float *w = in[2], *mean = in[3], *variance = in[4];
     const float *x = (const float *)in[0] + at->offset, *dy = (const float *)in[1] + at->offset;
-    const float *y = kernel->lowering.n_inputs == 6 ? (const float *)in[5] + at->offset : NULL;
+    const float *y = kernel->lowering.n_inputs == 7 ? (const float *)in[6] + at->offset : NULL;
     float *dw = out[1], *db = out[2];
     lksi_norm_gradient g = {0};
     double dy_sum[LKSI_NORM_LANES], product_sum[LKSI_NORM_LANES];
@@ -111,6 +119,8 @@ static lks_status gradient(const lksi_kernel *kernel, void *const *in, void *con
     lksi_image image = image_of(kernel);
     double count = (double)(image.n * image.positions);
     for (place at = {0}; next_place(&image, &at);) gradient_at(kernel, &at, count, in, out);
+    statistics_gradient(image.channels, in[3], in[4], lksi_norm_correction(image.n * image.positions),
+                        *(const float *)in[5], out);
     return LKS_OK;
 }
 
@@ -170,6 +180,7 @@ static lks_status gradient_sums(const lksi_kernel *kernel, void *const *in, void
             dw[c] = (float)(product_sum[l] * inverse_deviation(kernel, variance[c]));
         }
     }
+    statistics_gradient(image.channels, mean, in[4], 1, *(const float *)in[5], out);
     return LKS_OK;
 }
 
@@ -211,7 +222,7 @@ static norm_kernel kernel_of(lksi_op op) {
     case LKSI_OP_BATCH_NORM_INFERENCE:
         return (norm_kernel){"cpu:batch_norm_inference", inference, 1, true, true};
     case LKSI_OP_BATCH_NORM_GRAD:
-        return (norm_kernel){"cpu:batch_norm_grad", gradient, 1 | 1 << 1 | 1 << 5, true, false};
+        return (norm_kernel){"cpu:batch_norm_grad", gradient, 1 | 1 << 1 | 1 << 6, true, false};
     case LKSI_OP_BATCH_NORM_SUMS:
         return (norm_kernel){"cpu:batch_norm_sums", sums, 1, false, false};
     case LKSI_OP_BATCH_NORM_BY_SUMS:

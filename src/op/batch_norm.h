@@ -19,6 +19,9 @@ static inline lksi_norm_moments lksi_norm_moments_of(const double *sums, int64_t
     return (lksi_norm_moments){shift + distance, variance, n > 1 ? variance * n / (n - 1) : variance};
 }
 
+/* By which the variance of n elements is multiplied to be unbiased; of one element it stays 0. */
+static inline double lksi_norm_correction(int64_t n) { return n > 1 ? (double)n / (double)(n - 1) : 1; }
+
 /* sum / n, 0 where there is nothing. */
 static inline double lksi_norm_mean_of(double sum, double n) { return n > 0 ? sum / n : 0; }
 

@@ -88,11 +88,13 @@
     X(BATCH_NORM, "batch_norm", 5, 5, 3, normalize) /* (x, w, b, running mean, running variance): y = (x - mean) /     \
                                                      * sqrt(variance + eps) w + b; y, mean, variance (biased) of this  \
                                                      * batch. The running ones are not read; their "gradients" are the \
-                                                     * batch's mean and unbiased variance, times dloss */              \
+                                                     * batch's mean and unbiased variance, times dloss as every        \
+                                                     * gradient is: their sum over ranks, by the samples, is the mean; \
+                                                     * of one element there is no unbiased variance, it counts as 0 */ \
     X(BATCH_NORM_INFERENCE, "batch_norm_inference", 5, 5, 1, normalize) /* the same inputs, by the running ones */     \
-    X(BATCH_NORM_GRAD, "batch_norm_grad", 5, 6, 3, normalize) /* (x, dy, w, mean, variance[, z]): dx, dw, db; where z  \
-                                                               * is given, dy counts as 0 unless z > 0: it includes    \
-                                                               * RELU_GRAD (z, dy) */                                  \
+    X(BATCH_NORM_GRAD, "batch_norm_grad", 6, 7, 5, normalize) /* (x, dy, w, mean, variance, dloss[, z]): the gradients \
+                                                               * of BATCH_NORM's inputs; where z is given, dy counts   \
+                                                               * as 0 unless z > 0: it includes RELU_GRAD (z, dy) */   \
     X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                               \
       layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                         \
     X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, layer_norm) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */
@@ -103,12 +105,13 @@
  *     sums          (x, s (C)) -> (1 + 2C): how many x a channel has, each channel's sum of x - s, of (x - s)^2
  *     by_sums       (BATCH_NORM's inputs, sums with s the running mean) -> y, mean, variance (biased), variance
  *                   (unbiased) of the whole; its gradients include those by way of the sums
- *     grad_sums     (x, dy, mean, variance) -> (2C): each channel's sum of dy, of dy (x - mean); dw, db
+ *     grad_sums     (x, dy, mean, both variances, dloss) -> (2C): each channel's sum of dy, of dy (x - mean); the
+ *                   gradients of BATCH_NORM's inputs but x
  *     grad_by_sums  (x, dy, w, mean, variance, sums, grad_sums) -> dx */
 #define LKSI_OP_SYNCHRONISED(X)                                                                                        \
     X(BATCH_NORM_SUMS, "batch_norm_sums", 2, 2, 1, normalize)                                                          \
     X(BATCH_NORM_BY_SUMS, "batch_norm_by_sums", 6, 6, 4, normalize)                                                    \
-    X(BATCH_NORM_GRAD_SUMS, "batch_norm_grad_sums", 4, 4, 3, normalize)                                                \
+    X(BATCH_NORM_GRAD_SUMS, "batch_norm_grad_sums", 6, 6, 5, normalize)                                                \
     X(BATCH_NORM_GRAD_BY_SUMS, "batch_norm_grad_by_sums", 7, 7, 1, normalize)
 
 /* Draws depend on (seed, step, sample) and [stream], never on the rank; dims[0] of x is the samples. */

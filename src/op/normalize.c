@@ -26,14 +26,14 @@ lks_status lksi_infer_normalize(const lksi_inference *q) {
     switch (q->op) {
     case LKSI_OP_BATCH_NORM_GRAD:
         q->outputs[0] = *x;
-        q->outputs[1] = q->outputs[2] = q->inputs[2];
+        for (int i = 1; i < 5; i++) q->outputs[i] = q->inputs[2];
         return LKS_OK;
     case LKSI_OP_BATCH_NORM_SUMS:
         q->outputs[0] = sums_of(1 + 2 * x->dims[1]);
         return LKS_OK;
     case LKSI_OP_BATCH_NORM_GRAD_SUMS:
         q->outputs[0] = sums_of(2 * x->dims[1]);
-        q->outputs[1] = q->outputs[2] = q->inputs[2];
+        for (int i = 1; i < 5; i++) q->outputs[i] = q->inputs[2];
         return LKS_OK;
     case LKSI_OP_BATCH_NORM_GRAD_BY_SUMS:
         q->outputs[0] = *x;
@@ -43,27 +43,15 @@ lks_status lksi_infer_normalize(const lksi_inference *q) {
     }
 }
 
-/* factor * value, times dloss as every gradient is: the sum over ranks, divided by the samples, is then the mean. */
-static lksi_value statistic(lksi_op_builder *builder, double factor, lksi_value value) {
-    return builder->emit(builder, &(lksi_emission){.op = LKSI_OP_SCALE,
-                                                   .attributes = &(lksi_attributes){.factor = factor},
-                                                   .n_inputs = 2,
-                                                   .inputs = {value, builder->seed}});
-}
-
 static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     const lksi_value *in = at->inputs, *out = at->outputs;
-    lksi_value dx =
-        builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD,
-                                                .attributes = at->attributes,
-                                                .n_inputs = 5,
-                                                .inputs = {in[0], at->output_gradients[0], in[1], out[1], out[2]}});
-    for (int i = 0; i < 3; i++)
+    lksi_value dx = builder->emit(
+        builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD,
+                                  .attributes = at->attributes,
+                                  .n_inputs = 6,
+                                  .inputs = {in[0], at->output_gradients[0], in[1], out[1], out[2], builder->seed}});
+    for (int i = 0; i < 5; i++)
         if (at->needs_gradient[i] && dx != LKSI_NO_VALUE) gradients[i] = dx + i;
-    /* n elements give the unbiased variance a factor n / (n - 1); of one element there is none, it stays 0. */
-    double n = (double)lksi_tensor_count(&at->input_tensors[0], 0) / (double)at->input_tensors[0].dims[1];
-    if (at->needs_gradient[3]) gradients[3] = statistic(builder, 1, out[1]);
-    if (at->needs_gradient[4]) gradients[4] = statistic(builder, n > 1 ? n / (n - 1) : 1, out[2]);
 }
 
 static lksi_value input_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value grad_sums) {
@@ -78,17 +66,15 @@ static lksi_value input_by_sums(const lksi_op_instance *at, lksi_op_builder *bui
 
 /* dw and db are this rank's own: they are added up with all gradients. */
 static void differentiate_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    const lksi_value *out = at->outputs;
-    lksi_value sums =
-        builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_SUMS,
-                                                .attributes = at->attributes,
-                                                .n_inputs = 4,
-                                                .inputs = {at->inputs[0], at->output_gradients[0], out[1], out[2]}});
+    const lksi_value *in = at->inputs, *out = at->outputs;
+    lksi_value sums = builder->emit(
+        builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_SUMS,
+                                  .attributes = at->attributes,
+                                  .n_inputs = 6,
+                                  .inputs = {in[0], at->output_gradients[0], out[1], out[2], out[3], builder->seed}});
     if (at->needs_gradient[0]) gradients[0] = input_by_sums(at, builder, sums);
-    for (int i = 1; i < 3; i++)
+    for (int i = 1; i < 5; i++)
         if (at->needs_gradient[i] && sums != LKSI_NO_VALUE) gradients[i] = sums + i;
-    if (at->needs_gradient[3]) gradients[3] = statistic(builder, 1, out[1]);
-    if (at->needs_gradient[4]) gradients[4] = statistic(builder, 1, out[3]);
 }
 
 lks_status lksi_differentiate_normalize(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {

@@ -52,13 +52,21 @@ static lks_status batch_norm_inference(const lksi_kernel *kernel, void *const *i
     return LKS_OK;
 }
 
+/* Of the running mean and variance; `correction` makes the variance unbiased. */
+static void statistics_grad(const norm_shape *s, const REAL *mean, const REAL *variance, double correction, REAL dloss,
+                            void *const *out) {
+    REAL *dmean = out[3], *dvariance = out[4], factor = (REAL)correction * dloss;
+    for (int64_t j = 0; j < s->c; j++) dmean[j] = dloss * mean[j];
+    for (int64_t j = 0; j < s->c; j++) dvariance[j] = factor * variance[j];
+}
+
 /* With z = (x - mean) / sqrt(variance + eps) over n elements: db = sum dy, dw = sum dy z,
  * dx = w / sqrt(variance + eps) (dy - db / n - z dw / n). */
 static lks_status batch_norm_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     norm_shape s = norm_shape_of(kernel);
     const REAL *x = in[0], *dy = in[1], *w = in[2], *mean = in[3], *variance = in[4];
-    const REAL *z = kernel->lowering.n_inputs == 6 ? in[5] : NULL;
+    const REAL *z = kernel->lowering.n_inputs == 7 ? in[6] : NULL;
     REAL *dx = out[0], *dw = out[1], *db = out[2], n_elements = (REAL)(s.n * s.spatial);
     for (int64_t j = 0; j < s.c; j++) {
         REAL inverse = 1 / SQRT(variance[j] + s.epsilon);
@@ -71,6 +79,7 @@ static lks_status batch_norm_grad(const lksi_kernel *kernel, void *const *in, vo
         NORM_FOR_EACH(s, j, e)
         dx[e] = w[j] * inverse * (dx[e] - db[j] / n_elements - (x[e] - mean[j]) * inverse * (dw[j] / n_elements));
     }
+    statistics_grad(&s, mean, variance, lksi_norm_correction(s.n * s.spatial), *(const REAL *)in[5], out);
     return LKS_OK;
 }
 
@@ -122,6 +131,7 @@ static lks_status batch_norm_grad_sums(const lksi_kernel *kernel, void *const *i
         db[j] = (REAL)sum;
         dw[j] = (REAL)product / SQRT(variance[j] + s.epsilon);
     }
+    statistics_grad(&s, mean, in[4], 1, *(const REAL *)in[5], out);
     return LKS_OK;
 }
 

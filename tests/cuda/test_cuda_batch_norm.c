@@ -25,7 +25,8 @@ static void fill_data(int64_t n_channels) {
 /* x, its gradient and z are images, w, b and statistics vectors, sums f64. */
 static operator_case case_of(lksi_op op, int shape, bool is_channels_last) {
     lksi_tensor x = shape_of(LKS_F32, shapes[shape].n_dims, shapes[shape].dims), v = SHAPE(LKS_F32, x.dims[1]);
-    lksi_tensor sums = SHAPE(LKS_F64, 1 + 2 * x.dims[1]), grad_sums = SHAPE(LKS_F64, 2 * x.dims[1]);
+    lksi_tensor dloss = {.type = LKS_F32}, sums = SHAPE(LKS_F64, 1 + 2 * x.dims[1]),
+                grad_sums = SHAPE(LKS_F64, 2 * x.dims[1]);
     operator_case c = {
         .op = op, .attributes.epsilon = 1e-3, .is_channels_last = is_channels_last, .tolerance = 5e-6, .inputs = {x}};
     fill_data(x.dims[1]);
@@ -44,17 +45,18 @@ static operator_case case_of(lksi_op op, int shape, bool is_channels_last) {
         c.inputs[1] = v;
         break;
     case LKSI_OP_BATCH_NORM_GRAD_SUMS:
-        c.n_inputs = 4;
+        c.n_inputs = 6;
         c.inputs[1] = x;
-        c.inputs[2] = c.inputs[3] = v;
+        c.inputs[2] = c.inputs[3] = c.inputs[4] = v;
+        c.inputs[5] = dloss;
         c.data[3] = positive;
         break;
     default:
-        c.n_inputs = op == LKSI_OP_BATCH_NORM_GRAD ? 6 : 7;
+        c.n_inputs = 7;
         c.inputs[1] = x;
         c.inputs[2] = c.inputs[3] = c.inputs[4] = v;
-        c.inputs[5] = op == LKSI_OP_BATCH_NORM_GRAD ? x : sums;
-        c.inputs[6] = grad_sums;
+        c.inputs[5] = op == LKSI_OP_BATCH_NORM_GRAD ? dloss : sums;
+        c.inputs[6] = op == LKSI_OP_BATCH_NORM_GRAD ? x : grad_sums;
         c.data[4] = positive;
         c.data[5] = op == LKSI_OP_BATCH_NORM_GRAD ? NULL : counted;
     }
@@ -80,7 +82,7 @@ static void its_gradient_is_the_references(void **state) {
     check_all(LKSI_OP_BATCH_NORM_GRAD);
     for (int is_last = 0; is_last < 2; is_last++) { /* without z */
         operator_case c = case_of(LKSI_OP_BATCH_NORM_GRAD, 1, is_last != 0);
-        c.n_inputs = 5;
+        c.n_inputs = 6;
         check_operator(&c);
     }
 }

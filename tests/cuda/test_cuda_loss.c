@@ -1,17 +1,21 @@
 /* labels: no-asan */
 /* Losses of the cuda device, on the emulated GPU. */
-#include "cuda/operator_check.h"
+#include "cuda/recording_check.h"
 
 static const int64_t row_shapes[][2] = {{1, 1}, {3, 2}, {5, 10}, {70, 17}, {3, 513}, {2, 1500}, {40, 130}};
 enum { N_ROW_SHAPES = sizeof row_shapes / sizeof row_shapes[0] };
 
 /* The gradient reads any p in (-1, 1): its formula holds for all. */
+static operator_case case_of(const lksi_attributes *attributes, lksi_op op, int64_t rows, int64_t classes) {
+    return (operator_case){.op = op,
+                           .attributes = *attributes,
+                           .n_inputs = op == LKSI_OP_CROSS_ENTROPY_GRAD ? 3 : 2,
+                           .inputs = {SHAPE(LKS_F32, rows, classes), SHAPE(LKS_I32, rows), {.type = LKS_F32}},
+                           .n_labels = (int)classes};
+}
+
 static void of_classes(const lksi_attributes *attributes, lksi_op op, int64_t rows, int64_t classes) {
-    operator_case c = {.op = op,
-                       .attributes = *attributes,
-                       .n_inputs = op == LKSI_OP_CROSS_ENTROPY_GRAD ? 3 : 2,
-                       .inputs = {SHAPE(LKS_F32, rows, classes), SHAPE(LKS_I32, rows), {.type = LKS_F32}},
-                       .n_labels = (int)classes};
+    operator_case c = case_of(attributes, op, rows, classes);
     check_operator(&c);
 }
 
@@ -85,6 +89,20 @@ static void losses_over_elements_are_the_references(void **state) {
     over_elements(LKSI_OP_MSE, 263000); /* more than all blocks of a sum have threads */
 }
 
+/* What blocks count, they leave as they found it: every run has the bits of the one before. */
+static void they_can_be_recorded(void **state) {
+    (void)state;
+    static const lksi_op ops[] = {LKSI_OP_CROSS_ENTROPY, LKSI_OP_CROSS_ENTROPY_GRAD, LKSI_OP_COUNT_CORRECT};
+    for (int i = 0; i < 6; i++) {
+        bool has_blocks = i % 2 != 0;
+        operator_case c = case_of(&(lksi_attributes){.has_ignored = 1, .ignored = 1}, ops[i / 2], has_blocks ? 600 : 3,
+                                  has_blocks ? 130 : 10);
+        check_recording(&c);
+    }
+    check_recording(
+        &(operator_case){.op = LKSI_OP_MSE, .n_inputs = 2, .inputs = {SHAPE(LKS_F32, 5000), SHAPE(LKS_F32, 5000)}});
+}
+
 /* What the device says of a label that is no class. */
 static void refused(int64_t each, const int32_t *labels, const char *text) {
     lks_device *device = create_cuda();
@@ -111,6 +129,7 @@ static void refused(int64_t each, const int32_t *labels, const char *text) {
         lksi_device_free(device, out[i]);
     }
     lksi_device_free(device, scratch);
+    kernel.release(&kernel);
     lks_device_destroy(device);
 }
 
@@ -124,6 +143,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_over_classes_are_the_references),  cmocka_unit_test(ignored_labels_need_be_no_classes),
         cmocka_unit_test(a_logit_may_be_infinitely_small),         cmocka_unit_test(the_first_largest_counts),
-        cmocka_unit_test(losses_over_elements_are_the_references), cmocka_unit_test(a_label_that_is_no_class_is_named)};
+        cmocka_unit_test(losses_over_elements_are_the_references), cmocka_unit_test(they_can_be_recorded),
+        cmocka_unit_test(a_label_that_is_no_class_is_named)};
     return run_cuda_tests("cuda losses", tests);
 }

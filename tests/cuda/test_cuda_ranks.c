@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_STEPS = 5, BATCH = 16, N_FEATURES = 24, N_CLASSES = 5, MOST_RANKS = 4 };
+enum { N_STEPS = 5, BATCH = 16, N_FEATURES = 24, N_CLASSES = 5, MOST_RANKS = 4, N_CHANNELS = 7 };
 
 typedef struct plan {
     const char *device;
@@ -20,16 +20,29 @@ typedef struct plan {
     int64_t grains;
     double clip_norm;
     int runs_ahead, is_left_under_way;
+    int has_norm, is_synchronised;          /* convolution and batch norm in place of the perceptron */
     double losses[N_STEPS], norms[N_STEPS]; /* of rank 0 */
+    float variance[N_CHANNELS];             /* of rank 0, the running one of the batch norm */
     char sha256[MOST_RANKS][65];
 } plan;
 
-static lks_node *build(lks_graph *graph, lks_trainer_options *options) {
+static lks_node *perceptron(lks_node *x) {
+    lks_node *h = lks_relu(lks_linear(x, 70, "fc1"));
+    h = lks_dropout(lks_tanh(lks_linear(h, 60, "fc2")), 0.2);
+    return lks_linear(h, N_CLASSES, "fc3");
+}
+
+static lks_node *convolution(lks_node *x, int is_synchronised) {
+    lks_node *h = lks_reshape(x, 4, (int64_t[]){LKS_BATCH, 2, 4, 3});
+    h = lks_conv2d(h, N_CHANNELS, 3, "conv", &(lks_conv2d_options){.no_bias = 1});
+    h = lks_relu(lks_batch_norm_with(h, "norm", &(lks_batch_norm_options){.is_synchronised = is_synchronised}));
+    return lks_linear(lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 2 * N_CHANNELS}), N_CLASSES, "fc");
+}
+
+static lks_node *build(lks_graph *graph, const plan *p, lks_trainer_options *options) {
     options->features = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
     options->labels = lks_input(graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
-    lks_node *h = lks_relu(lks_linear(options->features, 70, "fc1"));
-    h = lks_dropout(lks_tanh(lks_linear(h, 60, "fc2")), 0.2);
-    options->logits = lks_linear(h, N_CLASSES, "fc3");
+    options->logits = p->has_norm ? convolution(options->features, p->is_synchronised) : perceptron(options->features);
     return lks_cross_entropy(options->logits, options->labels);
 }
 
@@ -50,6 +63,15 @@ static lks_batch make_batch(int step, int64_t begin, int64_t end, float *feature
                        .global_n_labels = BATCH};
 }
 
+static int keep_parameters(plan *p, lks_group *group, const lks_store *store) {
+    int rank = lks_group_rank(group);
+    RANK_OK(lks_check_replicas(group, store));
+    RANK_OK(lks_store_sha256(store, p->sha256[rank]));
+    if (p->has_norm && rank == 0)
+        RANK_OK(lks_store_read(store, lks_store_find(store, "norm.running_var"), p->variance));
+    return 0;
+}
+
 static int train(void *argument) {
     plan *p = argument;
     float features[BATCH * N_FEATURES];
@@ -68,7 +90,7 @@ static int train(void *argument) {
     int rank = lks_group_rank(options.group), size = lks_group_size(options.group);
     RANK_OK(lks_device_create(&device, &(lks_device_options){.name = p->device, .group = options.group}));
     lks_graph *graph = lks_graph_create(device);
-    lks_node *loss = build(graph, &options);
+    lks_node *loss = build(graph, p, &options);
     RANK_OK(lks_trainer_create(&trainer, loss, &options));
     double n_told = 0, loss_sum = 0;
     for (int step = 0; step < N_STEPS; step++) {
@@ -81,8 +103,7 @@ static int train(void *argument) {
     RANK_OK(lks_trainer_catch_up(trainer, &metrics));
     n_told += (double)metrics.n_samples, loss_sum += metrics.loss * (double)metrics.n_samples;
     RANK_CHECK(n_told == N_STEPS * BATCH && isfinite(loss_sum));
-    RANK_OK(lks_check_replicas(options.group, lks_trainer_store(trainer)));
-    RANK_OK(lks_store_sha256(lks_trainer_store(trainer), p->sha256[rank]));
+    RANK_CHECK(keep_parameters(p, options.group, lks_trainer_store(trainer)) == 0);
 destroy_trainer:
     lks_trainer_destroy(trainer);
     lks_graph_destroy(graph);
@@ -113,6 +134,22 @@ static void ranks_have_the_losses_of_one(void **state) {
             plan many = {.device = devices[i], .clip_norm = 0.5};
             run_ranks(size, train, &many);
             compare_losses(&one, &many);
+        }
+}
+
+/* The statistics are summed up on the hosts, in the midst of the passes, however the gradients go. */
+static void synchronised_batch_norms_have_the_losses_of_one_rank(void **state) {
+    (void)state;
+    const char *const devices[] = {gpu_name(), "cuda:0"};
+    plan one = {.device = gpu_name(), .has_norm = 1, .clip_norm = 0.5};
+    run_ranks(1, train, &one);
+    for (int i = 0; i < 2; i++)
+        for (int size = 2; size <= 3; size++) {
+            plan many = {.device = devices[i], .has_norm = 1, .is_synchronised = 1, .clip_norm = 0.5};
+            run_ranks(size, train, &many);
+            compare_losses(&one, &many);
+            for (int c = 0; c < N_CHANNELS; c++)
+                assert_float_equal(many.variance[c], one.variance[c], 1e-5f * one.variance[c]);
         }
 }
 
@@ -150,6 +187,7 @@ static void grains_have_the_same_bits_on_every_number_of_ranks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_the_losses_of_one),
+                                       cmocka_unit_test(synchronised_batch_norms_have_the_losses_of_one_rank),
                                        cmocka_unit_test(buckets_change_no_bit),
                                        cmocka_unit_test(a_step_under_way_is_waited_for_at_the_end),
                                        cmocka_unit_test(grains_have_the_same_bits_on_every_number_of_ranks)};
