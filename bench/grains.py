@@ -2,9 +2,9 @@
 """What grains cost: step times and memory of the trainers with and without them, taking turns in one run.
 
 Each repetition runs every case once: every example at every number of ranks without grains, then with each number of
-grains that the ranks divide. A case's figure is the median over its repetitions of the run's median step time; "against
-none" divides by the same example's at the same number of ranks without grains. The bits are compared on the way: with the
-same number of grains all numbers of ranks must end with the same parameters.
+grains that the ranks divide. Each rank has one CPU. A case's figure is the median over its repetitions of the run's median
+step time; "against none" divides by the same example's at the same number of ranks without grains. The bits are compared
+on the way: with the same number of grains all numbers of ranks must end with the same parameters.
 
     python3 bench/grains.py --repetitions 5
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from train import ROOT, find_cached, find_data, shorten_text
+from train import ROOT, a_cpu_each, find_cached, find_data, shorten_text
 
 
 def work_of(example, arguments):
@@ -35,7 +35,8 @@ def run_once(case, arguments):
         command = [os.path.join(arguments.build, "lockstep"), "run", "-n", str(ranks),
                    os.path.join(arguments.build, "examples", example), *work_of(example, arguments),
                    *(["--grains", str(grains)] if grains else []), "--quiet", "--summary", summary]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+                              preexec_fn=a_cpu_each(ranks))
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
         with open(summary, encoding="utf-8") as file:

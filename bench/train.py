@@ -3,8 +3,9 @@
 
 Each repetition runs every case once, ours and the peer's in turn, so that whatever else the machine does falls on both.
 A run's figure is the median over its steps of the whole step's wall time, input included; the table gives the median of
-the repetitions with the least and the greatest, and the ratio of the two medians. One thread per rank on both sides, the
-same global batch at every number of ranks; PyTorch's ranks are DDP on Gloo. PyTorch runs in two styles: "tuned" is its
+the repetitions with the least and the greatest, and the ratio of the two medians. One thread and one CPU per rank on both
+sides (one rank alone would else make its batches on a second CPU), the same global batch at every number of ranks;
+PyTorch's ranks are DDP on Gloo. PyTorch runs in two styles: "tuned" is its
 best on a CPU (tensors in memory, no DataLoader, no loss read back), "tutorial" is what its tutorials write.
 
 language_model is an LSTM of 2 layers of 650 units over 35 steps at batch 20, transformer a GPT of 4 layers of 128 features
@@ -23,9 +24,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OURS, PEERS = "lockstep", ("tuned", "tutorial") # the styles of bench/peers/peer.py
 
 
-def output_of(command):
+def a_cpu_each(ranks):
+    """What a child process calls to have as many CPUs as it has ranks, where there are as many."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return lambda: os.sched_setaffinity(0, cpus[:ranks])
+
+
+def output_of(command, ranks):
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+                              preexec_fn=a_cpu_each(ranks))
     except OSError as error:
         sys.exit(f"{command[0]}: {error.strerror}")
     if done.returncode != 0:
@@ -85,14 +93,14 @@ def run_ours(example, ranks, arguments):
         summary = os.path.join(folder, "summary.json")
         output_of([os.path.join(arguments.build, "lockstep"), "run", "-n", str(ranks),
                    os.path.join(arguments.build, "examples", example), *work_of(example, arguments),
-                   "--quiet", "--summary", summary])
+                   "--quiet", "--summary", summary], ranks)
         with open(summary, encoding="utf-8") as file:
             return json.load(file)
 
 
 def run_peer(example, ranks, arguments, style):
     script = os.path.join(ROOT, "bench", "peers", f"torch_{example}.py")
-    text = output_of([arguments.python, script, *work_of(example, arguments), "--nproc", str(ranks), "--style", style])
+    text = output_of([arguments.python, script, *work_of(example, arguments), "--nproc", str(ranks), "--style", style], ranks)
     result = json.loads(text.splitlines()[-1])
     if result["blas_is_reference"]:
         sys.exit(f"PyTorch computes with the reference BLAS here ({result['blas']}), which is many times slower than any "
