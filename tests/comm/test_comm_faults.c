@@ -2,11 +2,13 @@
 #include "test.h"
 
 #include "comm/comm_internal.h"
+#include "comm/transport/tcp/tcp.h"
 #include "ranks.h"
 #include "refuse.h"
 
 #include <dirent.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 /* --- ranks that disagree --- */
 
@@ -103,6 +105,31 @@ static int exchange_something_else_over_tcp(int rank, int size, void *argument) 
 static void an_exchange_that_differs_is_shown_over_tcp(void **state) {
     (void)state;
     run_processes(2, exchange_something_else_over_tcp, NULL);
+}
+
+/* Nobody can be told of the error any more, which is another one and must not be shown instead. */
+static int disagree_without_control_connections(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    char long_text[LKSI_ERROR_TEXT_NBYTES];
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp"}));
+    int connection = lksi_star_of(world)->lines[rank == 0 ? 1 : 0].descriptor;
+    lksi_watch_remove(world->world->watch, connection);
+    MUST_OK(lks_barrier(world, NULL));
+    MUST(shutdown(connection, SHUT_RDWR) == 0);
+    MUST(call_other_fingerprint(world, rank) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 0 called step(fingerprint ");
+    MUST_SAY("rank 1 called step(fingerprint ");
+    memset(long_text, 'x', sizeof long_text - 1), long_text[sizeof long_text - 1] = '\0';
+    (void)lksi_error(LKS_ERR_STATE, "%s", long_text);
+    lks_group_destroy(world);
+    MUST(strcmp(lks_error_text(), long_text) == 0);
+    return 0;
+}
+
+static void a_rank_that_can_tell_nobody_keeps_its_own_error(void **state) {
+    (void)state;
+    run_processes(2, disagree_without_control_connections, NULL);
 }
 
 /* --- a root that runs ahead of a row of small broadcasts --- */
@@ -635,6 +662,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
+        cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
         cmocka_unit_test(a_root_runs_ahead_only_so_far),
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
