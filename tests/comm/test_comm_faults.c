@@ -3,6 +3,7 @@
 
 #include "comm/comm_internal.h"
 #include "comm/transport/tcp/tcp.h"
+#include "fate.h"
 #include "ranks.h"
 #include "refuse.h"
 
@@ -190,21 +191,11 @@ static void a_root_runs_ahead_only_so_far(void **state) {
 
 /* --- ranks that die or stop --- */
 
-typedef struct fate {
-    int doomed;
-    int64_t timeout_ms;
-    lks_status expected;
-    const char *says;
-    _Atomic int64_t *ended_ns; /* shared: when the doomed rank was killed */
-    pid_t *pids;
-} fate;
-
 static int loop_until_error(int rank, int size, void *argument) {
     const fate *f = argument;
     lks_group *world;
     static float data[50000];
-    char name[64];
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = f->timeout_ms}));
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = fate_timeout_ms(f)}));
     f->pids[rank] = getpid();
     lks_status status = LKS_OK;
     for (int i = 0; status == LKS_OK; i++) {
@@ -212,49 +203,25 @@ static int loop_until_error(int rank, int size, void *argument) {
         if (status == LKS_OK && i % 5 == 0)
             status =
                 lks_broadcast(world, data, 50000, LKS_F32, i % size, &(lks_collective_options){.algorithm = "naive"});
-        if (rank == f->doomed && i == 300 && f->expected == LKS_ERR_PEER) {
-            *f->ended_ns = lksi_now_ns();
-            raise(SIGKILL);
-        }
-        if (rank == f->doomed && i == 300) raise(SIGSTOP);
+        if (rank == f->doomed && i == 300) meet_fate(f);
     }
-    if (rank == f->doomed) return 0; /* stopped, and woken after the others gave up */
-    MUST(status == f->expected);
-    if (f->expected == LKS_ERR_PEER) MUST(lksi_now_ns() - *f->ended_ns < INT64_C(1000000000));
-    snprintf(name, sizeof name, "rank %d (host ", f->doomed);
-    MUST_SAY(name);
-    snprintf(name, sizeof name, "pid %d)", (int)f->pids[f->doomed]);
-    MUST_SAY(name);
-    MUST_SAY(", call ");
+    if (rank == f->doomed) return 0;
+    int line = check_fate(f, status);
+    if (line != 0) return line;
     MUST_SAY("bytes done");
     lks_group_destroy(world);
     return 0;
 }
 
-static void run_fate(fate *f, int size) {
-    pid_t pids[MAX_TEST_RANKS];
-    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    f->ended_ns = page;
-    f->pids = (pid_t *)((char *)page + 64);
-    set_master_environment();
-    for (int rank = 0; rank < size; rank++) pids[rank] = start_process(rank, size, loop_until_error, f);
-    pid_t doomed = pids[f->doomed];
-    pids[f->doomed] = 0;
-    await_processes(pids, size, f->doomed);
-    kill(doomed, SIGKILL);
-    waitpid(doomed, NULL, 0);
-    munmap(page, 4096);
-}
-
 static void a_killed_rank_is_named_within_a_second(void **state) {
     (void)state;
-    for (int doomed = 0; doomed < 3; doomed++) run_fate(&(fate){.doomed = doomed, .expected = LKS_ERR_PEER}, 3);
+    for (int doomed = 0; doomed < 3; doomed++) run_fate(&(fate){.doomed = doomed}, 3, loop_until_error);
 }
 
 static void a_stopped_rank_is_named_at_the_deadline(void **state) {
     (void)state;
     for (int doomed = 0; doomed < 2; doomed++)
-        run_fate(&(fate){.doomed = doomed, .timeout_ms = 500, .expected = LKS_ERR_TIMEOUT}, 3);
+        run_fate(&(fate){.doomed = doomed, .is_stopped = true}, 3, loop_until_error);
 }
 
 /* Shared: the moments are counted from when all ranks work, however long the machine takes to start them. */
@@ -654,7 +621,7 @@ static int count_entries(const char *path) {
 
 static void nothing_is_left_in_dev_shm(void **state) {
     (void)state;
-    run_fate(&(fate){.doomed = 0, .expected = LKS_ERR_PEER}, 2);
+    run_fate(&(fate){.doomed = 0}, 2, loop_until_error);
     assert_int_equal(count_entries("/dev/shm"), 0);
 }
 
