@@ -7,8 +7,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* Events name the entry and not the descriptor, whose number may be another's by the time that they are told. */
 typedef struct entry {
     struct entry *next;
+    uint64_t number;
     int descriptor;
     lksi_watch_notice notice;
     void *argument;
@@ -20,7 +22,10 @@ struct lksi_watch {
     int stop;              /* an eventfd */
     pthread_mutex_t mutex; /* over the entries, and held while a notice runs */
     entry *entries;
+    uint64_t n_added;
 };
+
+enum { NUMBER_OF_STOP = 0 }; /* entries count from 1 */
 
 static entry **find(lksi_watch *watch, int descriptor) {
     entry **link = &watch->entries;
@@ -36,10 +41,11 @@ static void forget(lksi_watch *watch, entry **link) {
     lksi_free(gone);
 }
 
-static void tell(lksi_watch *watch, int descriptor) {
+static void tell(lksi_watch *watch, uint64_t number) {
     pthread_mutex_lock(&watch->mutex);
-    entry **link = find(watch, descriptor);
-    if (*link != NULL && !(*link)->notice((*link)->argument, descriptor)) forget(watch, link);
+    entry **link = &watch->entries;
+    while (*link != NULL && (*link)->number != number) link = &(*link)->next;
+    if (*link != NULL && !(*link)->notice((*link)->argument, (*link)->descriptor)) forget(watch, link);
     pthread_mutex_unlock(&watch->mutex);
 }
 
@@ -50,8 +56,8 @@ static void run(void *opaque) {
         int n = epoll_wait(watch->epoll, events, 16, -1);
         if (n < 0 && errno != EINTR) return;
         for (int i = 0; i < n; i++) {
-            if (events[i].data.fd == watch->stop) return;
-            tell(watch, events[i].data.fd);
+            if (events[i].data.u64 == NUMBER_OF_STOP) return;
+            tell(watch, events[i].data.u64);
         }
     }
 }
@@ -70,7 +76,7 @@ lks_status lksi_watch_create(lksi_watch **watch) {
     pthread_mutex_init(&created->mutex, NULL);
     created->epoll = epoll_create1(EPOLL_CLOEXEC);
     created->stop = eventfd(0, EFD_CLOEXEC);
-    struct epoll_event stop = {.events = EPOLLIN, .data.fd = created->stop};
+    struct epoll_event stop = {.events = EPOLLIN, .data.u64 = NUMBER_OF_STOP};
     lks_status status = LKS_OK;
     if (created->epoll < 0 || created->stop < 0 || epoll_ctl(created->epoll, EPOLL_CTL_ADD, created->stop, &stop) != 0)
         status = lksi_error_errno("cannot watch connections");
@@ -95,10 +101,10 @@ lks_status lksi_watch_add(lksi_watch *watch, int descriptor, lksi_watch_event ev
                           void *argument) {
     entry *added = lksi_alloc(sizeof *added);
     if (added == NULL) return LKS_ERR_MEMORY;
-    struct epoll_event wanted = {.events = event == LKSI_WATCH_INPUT ? EPOLLIN | EPOLLRDHUP : EPOLLRDHUP,
-                                 .data.fd = descriptor};
     pthread_mutex_lock(&watch->mutex);
-    *added = (entry){watch->entries, descriptor, notice, argument};
+    *added = (entry){watch->entries, ++watch->n_added, descriptor, notice, argument};
+    struct epoll_event wanted = {.events = event == LKSI_WATCH_INPUT ? EPOLLIN | EPOLLRDHUP : EPOLLRDHUP,
+                                 .data.u64 = added->number};
     watch->entries = added;
     lks_status status = LKS_OK;
     if (epoll_ctl(watch->epoll, EPOLL_CTL_ADD, descriptor, &wanted) != 0) {
