@@ -36,9 +36,9 @@ static lks_status read_transport(const char *name, wanted_transport *wanted) {
 
 static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
     if (wanted_ms < 0) return lksi_error(LKS_ERR_ARGUMENT, "a timeout of %lld ms is negative", (long long)wanted_ms);
-    *timeout_ms = wanted_ms;
+    *timeout_ms = lksi_timeout_cut(wanted_ms);
     if (wanted_ms > 0) return LKS_OK;
-    return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, INT64_C(1) << 40, DEFAULT_TIMEOUT_MS, timeout_ms);
+    return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, DEFAULT_TIMEOUT_MS, timeout_ms);
 }
 
 /* What the groups are told apart by: the how-manieth lks_init of the job this is. */
