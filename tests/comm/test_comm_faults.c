@@ -436,8 +436,32 @@ static int one_leaves_early(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Over tcp it has never had a connection to rank 2, whose end would tell. */
+static int one_leaves_at_once(int rank, int size, void *argument) {
+    bool is_collective = *(bool *)argument;
+    lks_group *world;
+    int32_t x = size;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
+    if (rank != 1) {
+        int64_t begin_ns = lksi_now_ns();
+        lks_status status =
+            is_collective ? lks_broadcast(world, &x, 1, LKS_I32, 1, &(lks_collective_options){.algorithm = "naive"})
+                          : lks_recv(world, &x, 1, LKS_I32, rank == 2 ? 1 : 2, 0, NULL);
+        MUST(status == LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+        MUST_SAY("has left the group and is waited for");
+        MUST(lksi_now_ns() - begin_ns < INT64_C(10000000000));
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
 static void a_rank_that_left_is_not_waited_for(void **state) {
     (void)state;
+    for (int is_collective = 0; is_collective < 2; is_collective++) {
+        bool argument = is_collective != 0;
+        run_processes(3, one_leaves_at_once, &argument);
+    }
     run_threads(3, one_leaves_early, NULL);
     run_processes(3, one_leaves_early, NULL);
 }
