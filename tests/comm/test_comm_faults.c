@@ -406,6 +406,36 @@ static void one_rank_that_cannot_read_is_enough_that_none_tries(void **state) {
     run_processes(3, read_never, NULL);
 }
 
+/* A forked child keeps its parent's connections open. */
+static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) {
+        if (fork() == 0) {
+            lksi_sleep_ns(INT64_C(5000000000));
+            _exit(0);
+        }
+        raise(SIGKILL);
+    }
+    int64_t begin_ns = lksi_now_ns();
+    MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host");
+    MUST_SAY("was lost; barrier, call 2, 0 bytes done");
+    MUST(lksi_now_ns() - begin_ns < INT64_C(3000000000));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_is_lost_though_a_child_of_it_lives(void **state) {
+    (void)state;
+    pid_t pids[2];
+    set_master_environment();
+    for (int rank = 0; rank < 2; rank++) pids[rank] = start_process(rank, 2, one_dies_and_leaves_a_child, NULL);
+    await_processes(pids, 2, 1);
+}
+
 static int one_exits_without_leaving(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -662,6 +692,7 @@ int main(void) {
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
         cmocka_unit_test(memory_that_cannot_be_read_any_more_is_an_error_on_all),
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
+        cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
