@@ -406,6 +406,33 @@ static void one_rank_that_cannot_read_is_enough_that_none_tries(void **state) {
     run_processes(3, read_never, NULL);
 }
 
+static int64_t cpu_ns(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
+/* Containers answer EPERM for system calls that are younger than they. */
+static int wait_with_coarse_timeouts(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x = 7;
+    MUST(refuse(SYS_epoll_pwait2) == 0);
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp", .timeout_ms = 20000}));
+    int64_t before_ns = cpu_ns();
+    if (rank == 1) lksi_sleep_ns(INT64_C(1000000000));
+    if (rank == 1) MUST_OK(lks_send(world, &x, 1, LKS_I32, 0, 0));
+    if (rank == 0) MUST_OK(lks_recv(world, &x, 1, LKS_I32, 1, 0, NULL));
+    MUST(cpu_ns() - before_ns < INT64_C(100000000));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void ranks_sleep_where_there_are_no_fine_timeouts(void **state) {
+    (void)state;
+    run_processes(2, wait_with_coarse_timeouts, NULL);
+}
+
 /* A forked child keeps its parent's connections open. */
 static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -692,6 +719,7 @@ int main(void) {
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
         cmocka_unit_test(memory_that_cannot_be_read_any_more_is_an_error_on_all),
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
+        cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),

@@ -134,7 +134,7 @@ static void sleep_on_streams(lks_group *group, lksi_context context, const lksi_
     struct epoll_event events[16];
     struct timespec limit = {.tv_sec = (time_t)(limit_ns / 1000000000), .tv_nsec = (long)(limit_ns % 1000000000)};
     int n = epoll_pwait2(tcp_of(group)->epoll[context], events, 16, &limit, NULL);
-    if (n < 0 && errno == ENOSYS) /* Linux before 5.11 */
+    if (n < 0 && errno != EINTR) /* Linux before 5.11, or a container that does not know of it */
         epoll_wait(tcp_of(group)->epoll[context], events, 16, (int)((limit_ns + 999999) / 1000000));
 }
 
