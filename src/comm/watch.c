@@ -17,6 +17,7 @@ typedef struct entry {
 } entry;
 
 struct lksi_watch {
+    lksi_watch *next;
     lksi_thread *thread;
     int epoll;
     int stop;              /* an eventfd */
@@ -26,6 +27,50 @@ struct lksi_watch {
 };
 
 enum { NUMBER_OF_STOP = 0 }; /* entries count from 1 */
+
+/* --- forked children: they have copies of all descriptors, and while one is open the connection has not ended --- */
+
+static pthread_mutex_t watches_mutex = PTHREAD_MUTEX_INITIALIZER;
+static lksi_watch *watches;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void hold_all(void) {
+    pthread_mutex_lock(&watches_mutex);
+    for (lksi_watch *each = watches; each != NULL; each = each->next) pthread_mutex_lock(&each->mutex);
+}
+
+static void let_all_go(void) {
+    for (lksi_watch *each = watches; each != NULL; each = each->next) pthread_mutex_unlock(&each->mutex);
+    pthread_mutex_unlock(&watches_mutex);
+}
+
+/* Only the parent has the threads that watch. */
+static void close_copies(void) {
+    for (const lksi_watch *each = watches; each != NULL; each = each->next)
+        for (const entry *watched = each->entries; watched != NULL; watched = watched->next) close(watched->descriptor);
+    let_all_go();
+    watches = NULL;
+}
+
+static void prepare_for_forks(void) { (void)pthread_atfork(hold_all, let_all_go, close_copies); }
+
+static void link_in(lksi_watch *watch) {
+    pthread_once(&fork_once, prepare_for_forks);
+    pthread_mutex_lock(&watches_mutex);
+    watch->next = watches;
+    watches = watch;
+    pthread_mutex_unlock(&watches_mutex);
+}
+
+static void link_out(const lksi_watch *watch) {
+    pthread_mutex_lock(&watches_mutex);
+    lksi_watch **link = &watches;
+    while (*link != NULL && *link != watch) link = &(*link)->next;
+    if (*link != NULL) *link = watch->next;
+    pthread_mutex_unlock(&watches_mutex);
+}
+
+/* --- what is watched --- */
 
 static entry **find(lksi_watch *watch, int descriptor) {
     entry **link = &watch->entries;
@@ -85,12 +130,14 @@ lks_status lksi_watch_create(lksi_watch **watch) {
         destroy_unstarted(created);
         return status;
     }
+    link_in(created);
     *watch = created;
     return LKS_OK;
 }
 
 void lksi_watch_destroy(lksi_watch *watch) {
     if (watch == NULL) return;
+    link_out(watch);
     uint64_t one = 1;
     while (write(watch->stop, &one, sizeof one) < 0 && errno == EINTR) continue;
     lksi_thread_join(watch->thread);
