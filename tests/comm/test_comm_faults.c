@@ -1,4 +1,5 @@
 /* comm/: ranks that die, stop, leave, disagree or run out of memory; what the others are told, and how soon. */
+#define _GNU_SOURCE /* unshare */
 #include "test.h"
 
 #include "comm/comm_internal.h"
@@ -8,6 +9,7 @@
 #include "refuse.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -468,6 +470,65 @@ static void a_rank_is_lost_though_a_child_of_it_lives(void **state) {
     }
 }
 
+/* Containers: ranks that know themselves, and each other, by numbers that mean other processes elsewhere. */
+typedef struct containers {
+    _Atomic bool has_joined, has_helper_ended; /* shared, as is what follows */
+    _Atomic pid_t pid_of_2;
+} containers;
+
+/* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
+static int join_in_a_container(int rank, int size, void *argument) {
+    containers *c = argument;
+    lks_group *world;
+    (void)size;
+    pid_t helper = rank == 1 ? fork() : 0;
+    if (rank == 1 && helper == 0) {
+        while (!c->has_joined) lksi_sleep_ns(1000000);
+        _exit(0);
+    }
+    if (rank == 2) c->pid_of_2 = getpid();
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    MUST(rank != 1 || helper == c->pid_of_2);
+    c->has_joined = true;
+    if (rank == 1) {
+        MUST(waitpid(helper, NULL, 0) == helper);
+        lksi_sleep_ns(100000000);
+        c->has_helper_ended = true;
+    }
+    while (!c->has_helper_ended) lksi_sleep_ns(1000000);
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+/* In a process of a namespace of its own. */
+static int enter_container(int rank, int size, void *argument) {
+    int state;
+    if (rank == 0) return join_in_a_container(rank, size, argument);
+    MUST(unshare(CLONE_NEWPID) == 0);
+    pid_t first = fork();
+    if (first == 0 && rank == 1) _exit(join_in_a_container(rank, size, argument) == 0 ? 0 : 1);
+    if (first == 0) {
+        pid_t second = start_process(rank, size, join_in_a_container, argument);
+        _exit(waitpid(second, &state, 0) == second && state == 0 ? 0 : 1);
+    }
+    MUST(waitpid(first, &state, 0) == first && state == 0);
+    return 0;
+}
+
+static void a_process_of_another_namespace_is_not_taken_for_a_rank(void **state) {
+    (void)state;
+    pid_t probe = fork();
+    int result;
+    if (probe == 0) _exit(unshare(CLONE_NEWPID) == 0 ? 0 : 1);
+    assert_int_equal(waitpid(probe, &result, 0), probe);
+    if (result != 0) skip(); /* needs the right to make namespaces */
+    containers *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    run_processes(3, enter_container, c);
+    munmap(c, sizeof *c);
+}
+
 static int one_exits_without_leaving(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -726,6 +787,7 @@ int main(void) {
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
+        cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),

@@ -131,20 +131,25 @@ static bool notice_exit(void *opaque, int descriptor) {
     return false;
 }
 
-/* By the number that it has for us, where the kernel says: in another pid namespace it may know itself by another. */
-static pid_t process_of(const shm *s, int seat) {
+/* Who is at the other end, by the number that it has for us: in another pid namespace it knows itself by another. */
+static pid_t peer_of(int connection) {
     struct ucred peer;
     socklen_t nbytes = sizeof peer;
-    bool is_connected =
-        s->connections[seat] >= 0 && getsockopt(s->connections[seat], SOL_SOCKET, SO_PEERCRED, &peer, &nbytes) == 0;
-    return is_connected ? peer.pid : s->ends[seat].control->seats[seat].identity.pid;
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &nbytes) == 0 ? peer.pid : 0;
+}
+
+/* 0: not known. */
+static pid_t process_of(const shm *s, const lks_group *group, int seat) {
+    const lksi_seat *seats = s->ends[seat].control->seats;
+    if (s->connections[seat] >= 0) return peer_of(s->connections[seat]);
+    return seats[group->seat].is_pid_common && seats[seat].is_pid_common ? seats[seat].identity.pid : 0;
 }
 
 /* The first seat may leave before the others: they then have no connection to anybody, but still see a process end. So
  * do those whose connection a forked child keeps open. Where the kernel cannot tell (Linux before 5.3, another pid
  * namespace), the deadline does. */
 static lks_status watch_process(const shm *s, const lks_group *group, int seat) {
-    s->processes[seat] = (int)syscall(SYS_pidfd_open, process_of(s, seat), 0);
+    s->processes[seat] = (int)syscall(SYS_pidfd_open, process_of(s, group, seat), 0);
     if (s->processes[seat] < 0) return LKS_OK;
     return lksi_watch_add(group->world->watch, s->processes[seat], LKSI_WATCH_INPUT, notice_exit, &s->ends[seat]);
 }
@@ -179,6 +184,7 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
         lksi_identity *identity = &(*control)->seats[seat].identity;
         if (seat > 0) *identity = identities[seat];
         identity->rank = group->rank_of[seat];
+        (*control)->seats[seat].is_pid_common = seat == 0 || peer_of(s->connections[seat]) == identity->pid;
     }
     return LKS_OK;
 }
