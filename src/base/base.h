@@ -16,6 +16,10 @@ struct cJSON;
 lks_status lksi_error(lks_status status, const char *format, ...) LKS_PRINTF(2, 3);
 /* lksi_error(LKS_ERR_SYSTEM, "<what>: <strerror(errno)>") */
 lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);
+/* Around what is done because of an error, and may meet another: the message stays that of the status returned. */
+enum { LKSI_ERROR_TEXT_NBYTES = 1024 };
+void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]);
+void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]);
 
 #ifdef __clang_analyzer__
 /* The analyzer looks at one file at a time and so would follow a path on which an error is LKS_OK. */

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-static _Thread_local char error_text[1024];
+static _Thread_local char error_text[LKSI_ERROR_TEXT_NBYTES];
 
 const char *lks_status_text(lks_status status) {
     switch (status) {
@@ -40,6 +40,9 @@ lks_status(lksi_error_errno)(const char *format, ...) {
     if (strerror_r(saved, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "errno %d", saved);
     return lksi_error(LKS_ERR_SYSTEM, "%s: %s", text, reason);
 }
+
+void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]) { memcpy(text, error_text, sizeof error_text); }
+void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]) { memcpy(error_text, text, sizeof error_text); }
 
 int lks_report(lks_status status, const char *file, int line) {
     const char *text = error_text[0] != '\0' ? error_text : lks_status_text(status);

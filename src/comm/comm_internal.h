@@ -6,6 +6,12 @@
 #include "comm/transport/segment/control.h"
 #include "comm/transport/transport.h"
 
+/* 35 years; what is longer is this. Deadlines are nanoseconds in 64 bits. */
+#define LKSI_MOST_TIMEOUT_MS (INT64_C(1) << 40)
+static inline int64_t lksi_timeout_cut(int64_t timeout_ms) {
+    return timeout_ms < LKSI_MOST_TIMEOUT_MS ? timeout_ms : LKSI_MOST_TIMEOUT_MS;
+}
+
 /* What the waits of the present call need to know, and say when they give up. */
 typedef struct lksi_progress {
     const char *name;

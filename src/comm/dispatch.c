@@ -96,7 +96,7 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
     static const lks_collective_options defaults;
     if (options == NULL) options = &defaults;
     call->scale = options->scale == 0 ? 1 : options->scale == LKS_ZERO ? 0 : options->scale;
-    call->timeout_ms = options->timeout_ms;
+    call->timeout_ms = lksi_timeout_cut(options->timeout_ms);
     if (call->timeout_ms < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a timeout of %lld ms is negative", call->operation->name,
                           (long long)call->timeout_ms);

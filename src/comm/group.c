@@ -36,9 +36,9 @@ static lks_status read_transport(const char *name, wanted_transport *wanted) {
 
 static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
     if (wanted_ms < 0) return lksi_error(LKS_ERR_ARGUMENT, "a timeout of %lld ms is negative", (long long)wanted_ms);
-    *timeout_ms = wanted_ms;
+    *timeout_ms = lksi_timeout_cut(wanted_ms);
     if (wanted_ms > 0) return LKS_OK;
-    return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, INT64_C(1) << 40, DEFAULT_TIMEOUT_MS, timeout_ms);
+    return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, DEFAULT_TIMEOUT_MS, timeout_ms);
 }
 
 /* What the groups are told apart by: the how-manieth lks_init of the job this is. */
@@ -154,8 +154,8 @@ static void abort_part(const lks_group *group, const lks_group *part) {
 
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
-    char text[LKSI_ABORT_TEXT_NBYTES]; /* of the error for which it may be destroyed */
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
+    lksi_error_keep(text);
     lksi_work_stop(group);
     abort_part(group, group->outer);
     abort_part(group, group->inner);
@@ -177,7 +177,7 @@ void lks_group_destroy(lks_group *group) {
                       group->scales,     group->allocations, group->scratch};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) lksi_free(tables[i]);
     lksi_free(group);
-    (void)lksi_error(LKS_OK, "%s", text);
+    lksi_error_restore(text);
 }
 
 int lks_group_rank(const lks_group *group) { return group->rank; }
@@ -199,12 +199,14 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     /* What happened to the group as a whole keeps its name on the other ranks; what happened to this rank alone is to
      * them a rank that was lost. */
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
-    char text[LKSI_ABORT_TEXT_NBYTES];
+    char text[LKSI_ABORT_TEXT_NBYTES], own_text[LKSI_ERROR_TEXT_NBYTES];
     snprintf(text, sizeof text, "rank %d gave up: %s", group->rank, group->error_text);
     lks_status status_of_others = is_common ? status : LKS_ERR_PEER;
     bool is_first = lksi_control_abort(group->control, status_of_others, "%s", text);
+    lksi_error_keep(own_text); /* some rank may be beyond reach */
     if (is_first && group->remote != NULL && group->remote->announce != NULL)
         group->remote->announce(group, status_of_others, text);
+    lksi_error_restore(own_text);
     return status;
 }
 

@@ -121,10 +121,12 @@ static const lksi_allocation *find(const lks_group *group, const void *data, siz
     return NULL;
 }
 
+/* What does not fit into the word is taken as ordinary memory is. */
 uint64_t lksi_place_of(const lks_group *group, const void *data, size_t nbytes) {
     const lksi_allocation *found = find(group, data, nbytes);
-    return found == NULL || found->is_shared ? 0
-                                             : found->id << 40 | (uint64_t)((const unsigned char *)data - found->mine);
+    if (found == NULL || found->is_shared) return 0;
+    uint64_t offset = (uint64_t)((const unsigned char *)data - found->mine);
+    return found->id >> 24 == 0 && offset >> 40 == 0 ? found->id << 40 | offset : 0;
 }
 
 const lksi_allocation *lksi_place_allocation(const lks_group *group, uint64_t place) {

@@ -7,20 +7,70 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* Events name the entry and not the descriptor, whose number may be another's by the time that they are told. */
 typedef struct entry {
     struct entry *next;
+    uint64_t number;
     int descriptor;
     lksi_watch_notice notice;
     void *argument;
 } entry;
 
 struct lksi_watch {
+    lksi_watch *next;
     lksi_thread *thread;
     int epoll;
     int stop;              /* an eventfd */
     pthread_mutex_t mutex; /* over the entries, and held while a notice runs */
     entry *entries;
+    uint64_t n_added;
 };
+
+enum { NUMBER_OF_STOP = 0 }; /* entries count from 1 */
+
+/* --- forked children: they have copies of all descriptors, and while one is open the connection has not ended --- */
+
+static pthread_mutex_t watches_mutex = PTHREAD_MUTEX_INITIALIZER;
+static lksi_watch *watches;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void hold_all(void) {
+    pthread_mutex_lock(&watches_mutex);
+    for (lksi_watch *each = watches; each != NULL; each = each->next) pthread_mutex_lock(&each->mutex);
+}
+
+static void let_all_go(void) {
+    for (lksi_watch *each = watches; each != NULL; each = each->next) pthread_mutex_unlock(&each->mutex);
+    pthread_mutex_unlock(&watches_mutex);
+}
+
+/* Only the parent has the threads that watch. */
+static void close_copies(void) {
+    for (const lksi_watch *each = watches; each != NULL; each = each->next)
+        for (const entry *watched = each->entries; watched != NULL; watched = watched->next) close(watched->descriptor);
+    let_all_go();
+    watches = NULL;
+}
+
+static void prepare_for_forks(void) { (void)pthread_atfork(hold_all, let_all_go, close_copies); }
+
+static void link_in(lksi_watch *watch) {
+    pthread_once(&fork_once, prepare_for_forks);
+    pthread_mutex_lock(&watches_mutex);
+    watch->next = watches;
+    watches = watch;
+    pthread_mutex_unlock(&watches_mutex);
+}
+
+static void link_out(const lksi_watch *watch) {
+    pthread_mutex_lock(&watches_mutex);
+    lksi_watch **link = &watches;
+    while (*link != NULL && *link != watch) link = &(*link)->next;
+    if (*link != NULL) *link = watch->next;
+    pthread_mutex_unlock(&watches_mutex);
+}
+
+/* --- what is watched --- */
 
 static entry **find(lksi_watch *watch, int descriptor) {
     entry **link = &watch->entries;
@@ -36,10 +86,11 @@ static void forget(lksi_watch *watch, entry **link) {
     lksi_free(gone);
 }
 
-static void tell(lksi_watch *watch, int descriptor) {
+static void tell(lksi_watch *watch, uint64_t number) {
     pthread_mutex_lock(&watch->mutex);
-    entry **link = find(watch, descriptor);
-    if (*link != NULL && !(*link)->notice((*link)->argument, descriptor)) forget(watch, link);
+    entry **link = &watch->entries;
+    while (*link != NULL && (*link)->number != number) link = &(*link)->next;
+    if (*link != NULL && !(*link)->notice((*link)->argument, (*link)->descriptor)) forget(watch, link);
     pthread_mutex_unlock(&watch->mutex);
 }
 
@@ -50,8 +101,8 @@ static void run(void *opaque) {
         int n = epoll_wait(watch->epoll, events, 16, -1);
         if (n < 0 && errno != EINTR) return;
         for (int i = 0; i < n; i++) {
-            if (events[i].data.fd == watch->stop) return;
-            tell(watch, events[i].data.fd);
+            if (events[i].data.u64 == NUMBER_OF_STOP) return;
+            tell(watch, events[i].data.u64);
         }
     }
 }
@@ -70,7 +121,7 @@ lks_status lksi_watch_create(lksi_watch **watch) {
     pthread_mutex_init(&created->mutex, NULL);
     created->epoll = epoll_create1(EPOLL_CLOEXEC);
     created->stop = eventfd(0, EFD_CLOEXEC);
-    struct epoll_event stop = {.events = EPOLLIN, .data.fd = created->stop};
+    struct epoll_event stop = {.events = EPOLLIN, .data.u64 = NUMBER_OF_STOP};
     lks_status status = LKS_OK;
     if (created->epoll < 0 || created->stop < 0 || epoll_ctl(created->epoll, EPOLL_CTL_ADD, created->stop, &stop) != 0)
         status = lksi_error_errno("cannot watch connections");
@@ -79,12 +130,14 @@ lks_status lksi_watch_create(lksi_watch **watch) {
         destroy_unstarted(created);
         return status;
     }
+    link_in(created);
     *watch = created;
     return LKS_OK;
 }
 
 void lksi_watch_destroy(lksi_watch *watch) {
     if (watch == NULL) return;
+    link_out(watch);
     uint64_t one = 1;
     while (write(watch->stop, &one, sizeof one) < 0 && errno == EINTR) continue;
     lksi_thread_join(watch->thread);
@@ -95,10 +148,10 @@ lks_status lksi_watch_add(lksi_watch *watch, int descriptor, lksi_watch_event ev
                           void *argument) {
     entry *added = lksi_alloc(sizeof *added);
     if (added == NULL) return LKS_ERR_MEMORY;
-    struct epoll_event wanted = {.events = event == LKSI_WATCH_INPUT ? EPOLLIN | EPOLLRDHUP : EPOLLRDHUP,
-                                 .data.fd = descriptor};
     pthread_mutex_lock(&watch->mutex);
-    *added = (entry){watch->entries, descriptor, notice, argument};
+    *added = (entry){watch->entries, ++watch->n_added, descriptor, notice, argument};
+    struct epoll_event wanted = {.events = event == LKSI_WATCH_INPUT ? EPOLLIN | EPOLLRDHUP : EPOLLRDHUP,
+                                 .data.u64 = added->number};
     watch->entries = added;
     lks_status status = LKS_OK;
     if (epoll_ctl(watch->epoll, EPOLL_CTL_ADD, descriptor, &wanted) != 0) {

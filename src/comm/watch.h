@@ -1,4 +1,5 @@
-/* A thread that looks at descriptors while the ranks' own threads compute or sleep elsewhere. */
+/* A thread that looks at descriptors while the ranks' own threads compute or sleep elsewhere. A child that the process
+ * forks closes its copies of them. */
 #ifndef LKSI_WATCH_H
 #define LKSI_WATCH_H
 

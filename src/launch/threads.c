@@ -71,8 +71,8 @@ static lks_status run_all(threads_job *job, rank_thread *ranks, int n_ranks) {
         ranks[n_started] = (rank_thread){.job = job, .rank = n_started};
         status = lksi_thread_create(&ranks[n_started].thread, run_rank, &ranks[n_started], name);
     }
-    char reason[512]; /* the error text is this thread's, and abandoning ranks may overwrite it */
-    snprintf(reason, sizeof reason, "%s", lks_error_text());
+    char reason[LKSI_ERROR_TEXT_NBYTES]; /* the error text is this thread's, and abandoning ranks may overwrite it */
+    lksi_error_keep(reason);
     abandon_from(job, n_started, n_ranks);
     for (int rank = 0; rank < n_started; rank++) lksi_thread_join(ranks[rank].thread);
     return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", reason);

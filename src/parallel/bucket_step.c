@@ -132,10 +132,11 @@ static lks_status step(lks_distributed_optimizer *optimizer, lks_step_sums *all)
     lks_status status = lksi_add_sums(optimizer, all);
     if (status == LKS_OK) status = find_clip(optimizer, &all->grad_norm, &clip);
     if (status != LKS_OK) { /* on all ranks; what was allowed runs to its end on all of them */
-        char text[256];
-        snprintf(text, sizeof text, "%s", lks_error_text());
+        char text[LKSI_ERROR_TEXT_NBYTES];
+        lksi_error_keep(text);
         LKS_TRY(lksi_progress_wait(optimizer->progress, reduce_item(optimizer, optimizer->n_buckets - 1) + 1));
-        return lksi_error(status, "%s", text);
+        lksi_error_restore(text);
+        return status;
     }
     optimizer->step++;
     lksi_store_set_torn(optimizer->store, true);

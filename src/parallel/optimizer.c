@@ -109,7 +109,9 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
 }
 
 void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     if (optimizer == NULL) return;
+    lksi_error_keep(text);
     lksi_overlap_stop(optimizer);
     lksi_flat_destroy(optimizer);
     for (int i = 0; i < 2; i++) lksi_device_free(lksi_store_device(optimizer->store), optimizer->state[i]);
@@ -123,6 +125,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_pending_destroy(optimizer);
     lksi_clip_release(optimizer);
     lksi_free(optimizer);
+    lksi_error_restore(text);
 }
 
 lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr) {

@@ -81,7 +81,10 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
     lks_group *group = trainer->options.group;
     int size = lks_group_size(group), rank = lks_group_rank(group);
     const lksi_verdict own = {hash, mine == LKS_OK}, *all = trainer->verdicts;
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* of `mine` */
+    lksi_error_keep(text);
     lks_status status = lksi_exchange(group, what, (uint64_t)trainer->n_steps, &own, sizeof own, trainer->verdicts);
+    if (mine != LKS_OK) lksi_error_restore(text);
     if (status != LKS_OK || mine != LKS_OK) return mine != LKS_OK ? mine : status;
     for (int i = 0; i < size; i++)
         if (!all[i].is_good)

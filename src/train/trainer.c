@@ -63,7 +63,9 @@ destroy_trainer:
 }
 
 void lks_trainer_destroy(lks_trainer *trainer) {
+    char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     if (trainer == NULL) return;
+    lksi_error_keep(text);
     (void)lksi_flat_catch_up(trainer); /* what is under way uses all that follows */
     for (size_t i = 0; i < trainer->n_compiled; i++) {
         if (trainer->compiled[i].recording != NULL) lksi_flat_forget(trainer, &trainer->compiled[i]);
@@ -78,6 +80,7 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     lksi_free((void *)(uintptr_t)trainer->options.states);
     lksi_free(trainer->outputs);
     lksi_free(trainer);
+    lksi_error_restore(text);
 }
 
 lks_store *lks_trainer_store(const lks_trainer *trainer) { return trainer->store; }

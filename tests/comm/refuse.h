@@ -1,4 +1,4 @@
-/* A kernel that does not let this process read the memory of others, as under Yama or in many containers. */
+/* A kernel that refuses a system call, as under Yama (to read the memory of others) or in many containers. */
 #ifndef LKSI_REFUSE_H
 #define LKSI_REFUSE_H
 
@@ -9,11 +9,11 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-/* From now on process_vm_readv fails with EPERM, for this thread and those that it starts. -1: that cannot be had. */
-static inline int refuse_reading(void) {
+/* From now on it fails with EPERM, for this thread and those that it starts. -1: that cannot be had. */
+static inline int refuse(unsigned system_call) {
     struct sock_filter steps[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, system_call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -21,5 +21,7 @@ static inline int refuse_reading(void) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
 }
+
+static inline int refuse_reading(void) { return refuse(SYS_process_vm_readv); }
 
 #endif

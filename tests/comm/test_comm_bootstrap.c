@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -323,6 +324,55 @@ static void strangers_do_not_keep_the_acceptor(void **state) {
     host_close(&h);
 }
 
+typedef struct slow_dial {
+    const host *host;
+    atomic_bool may_go_on;
+    int connection;
+    lks_status status;
+} slow_dial;
+
+/* The dialler stops here, where it has a connection. */
+static bool waits_to_go_on(void *argument) {
+    slow_dial *s = argument;
+    while (!atomic_load(&s->may_go_on)) lksi_sleep_ns(100000);
+    return false;
+}
+
+static void dial_slowly(void *argument) {
+    slow_dial *s = argument;
+    s->status = lksi_dial(&s->host->at, key, "hello", 6, soon_ns(), false, waits_to_go_on, s, &s->connection);
+}
+
+/* Others take all places while one is in the middle of its handshake, which so loses its own. */
+static void who_had_to_make_room_comes_again(void **state) {
+    (void)state;
+    enum { N_OTHERS = 64 };
+    const lksi_greeting greeting = {.magic = LKSI_AUTH_MAGIC, .version = LKSI_AUTH_VERSION, .hello_nbytes = 6};
+    host h;
+    int others[N_OTHERS];
+    lksi_thread *dialler, *server;
+    host_open(&h);
+    slow_dial s = {.host = &h, .connection = -1};
+    assert_ok(lksi_thread_create(&dialler, dial_slowly, &s, "dialler"));
+    struct pollfd arrival = {.fd = h.listener, .events = POLLIN};
+    assert_int_equal(poll(&arrival, 1, 10000), 1);
+    lksi_acceptor_step(h.acceptor);
+    for (int i = 0; i < N_OTHERS; i++) {
+        others[i] = stranger_at(&h.at);
+        assert_int_equal(send(others[i], &greeting, sizeof greeting, MSG_NOSIGNAL), sizeof greeting);
+        lksi_acceptor_step(h.acceptor);
+    }
+    atomic_store(&s.may_go_on, true);
+    assert_ok(lksi_thread_create(&server, host_serve, &h, "host"));
+    lksi_thread_join(dialler);
+    lksi_thread_join(server);
+    assert_int_equal(s.status, LKS_OK);
+    assert_int_equal(h.guests.n_let_in, 1);
+    close(s.connection);
+    for (int i = 0; i < N_OTHERS; i++) close(others[i]);
+    host_close(&h);
+}
+
 static void an_acceptor_without_descriptors_waits_for_some(void **state) {
     (void)state;
     host h;
@@ -474,6 +524,7 @@ int main(void) {
         cmocka_unit_test(addresses_are_read_and_written),
         cmocka_unit_test(the_host_id_follows_its_variable),
         cmocka_unit_test(strangers_do_not_keep_the_acceptor),
+        cmocka_unit_test(who_had_to_make_room_comes_again),
         cmocka_unit_test(an_acceptor_without_descriptors_waits_for_some),
         cmocka_unit_test(a_dial_that_fails_says_why),
         cmocka_unit_test(star_records_may_come_byte_by_byte),

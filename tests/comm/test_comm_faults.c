@@ -1,12 +1,17 @@
 /* comm/: ranks that die, stop, leave, disagree or run out of memory; what the others are told, and how soon. */
+#define _GNU_SOURCE /* unshare */
 #include "test.h"
 
 #include "comm/comm_internal.h"
+#include "comm/transport/tcp/tcp.h"
+#include "fate.h"
 #include "ranks.h"
 #include "refuse.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 /* --- ranks that disagree --- */
 
@@ -105,6 +110,31 @@ static void an_exchange_that_differs_is_shown_over_tcp(void **state) {
     run_processes(2, exchange_something_else_over_tcp, NULL);
 }
 
+/* Nobody can be told of the error any more, which is another one and must not be shown instead. */
+static int disagree_without_control_connections(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    char long_text[LKSI_ERROR_TEXT_NBYTES];
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp"}));
+    int connection = lksi_star_of(world)->lines[rank == 0 ? 1 : 0].descriptor;
+    lksi_watch_remove(world->world->watch, connection);
+    MUST_OK(lks_barrier(world, NULL));
+    MUST(shutdown(connection, SHUT_RDWR) == 0);
+    MUST(call_other_fingerprint(world, rank) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 0 called step(fingerprint ");
+    MUST_SAY("rank 1 called step(fingerprint ");
+    memset(long_text, 'x', sizeof long_text - 1), long_text[sizeof long_text - 1] = '\0';
+    (void)lksi_error(LKS_ERR_STATE, "%s", long_text);
+    lks_group_destroy(world);
+    MUST(strcmp(lks_error_text(), long_text) == 0);
+    return 0;
+}
+
+static void a_rank_that_can_tell_nobody_keeps_its_own_error(void **state) {
+    (void)state;
+    run_processes(2, disagree_without_control_connections, NULL);
+}
+
 /* --- a root that runs ahead of a row of small broadcasts --- */
 
 /* A receiver reads what the root has not waited for; the root learns of it at its next call that waits. */
@@ -163,21 +193,11 @@ static void a_root_runs_ahead_only_so_far(void **state) {
 
 /* --- ranks that die or stop --- */
 
-typedef struct fate {
-    int doomed;
-    int64_t timeout_ms;
-    lks_status expected;
-    const char *says;
-    _Atomic int64_t *ended_ns; /* shared: when the doomed rank was killed */
-    pid_t *pids;
-} fate;
-
 static int loop_until_error(int rank, int size, void *argument) {
     const fate *f = argument;
     lks_group *world;
     static float data[50000];
-    char name[64];
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = f->timeout_ms}));
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = fate_timeout_ms(f)}));
     f->pids[rank] = getpid();
     lks_status status = LKS_OK;
     for (int i = 0; status == LKS_OK; i++) {
@@ -185,49 +205,25 @@ static int loop_until_error(int rank, int size, void *argument) {
         if (status == LKS_OK && i % 5 == 0)
             status =
                 lks_broadcast(world, data, 50000, LKS_F32, i % size, &(lks_collective_options){.algorithm = "naive"});
-        if (rank == f->doomed && i == 300 && f->expected == LKS_ERR_PEER) {
-            *f->ended_ns = lksi_now_ns();
-            raise(SIGKILL);
-        }
-        if (rank == f->doomed && i == 300) raise(SIGSTOP);
+        if (rank == f->doomed && i == 300) meet_fate(f);
     }
-    if (rank == f->doomed) return 0; /* stopped, and woken after the others gave up */
-    MUST(status == f->expected);
-    if (f->expected == LKS_ERR_PEER) MUST(lksi_now_ns() - *f->ended_ns < INT64_C(1000000000));
-    snprintf(name, sizeof name, "rank %d (host ", f->doomed);
-    MUST_SAY(name);
-    snprintf(name, sizeof name, "pid %d)", (int)f->pids[f->doomed]);
-    MUST_SAY(name);
-    MUST_SAY(", call ");
+    if (rank == f->doomed) return 0;
+    int line = check_fate(f, status);
+    if (line != 0) return line;
     MUST_SAY("bytes done");
     lks_group_destroy(world);
     return 0;
 }
 
-static void run_fate(fate *f, int size) {
-    pid_t pids[MAX_TEST_RANKS];
-    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    f->ended_ns = page;
-    f->pids = (pid_t *)((char *)page + 64);
-    set_master_environment();
-    for (int rank = 0; rank < size; rank++) pids[rank] = start_process(rank, size, loop_until_error, f);
-    pid_t doomed = pids[f->doomed];
-    pids[f->doomed] = 0;
-    await_processes(pids, size, f->doomed);
-    kill(doomed, SIGKILL);
-    waitpid(doomed, NULL, 0);
-    munmap(page, 4096);
-}
-
 static void a_killed_rank_is_named_within_a_second(void **state) {
     (void)state;
-    for (int doomed = 0; doomed < 3; doomed++) run_fate(&(fate){.doomed = doomed, .expected = LKS_ERR_PEER}, 3);
+    for (int doomed = 0; doomed < 3; doomed++) run_fate(&(fate){.doomed = doomed}, 3, loop_until_error);
 }
 
 static void a_stopped_rank_is_named_at_the_deadline(void **state) {
     (void)state;
     for (int doomed = 0; doomed < 2; doomed++)
-        run_fate(&(fate){.doomed = doomed, .timeout_ms = 500, .expected = LKS_ERR_TIMEOUT}, 3);
+        run_fate(&(fate){.doomed = doomed, .is_stopped = true}, 3, loop_until_error);
 }
 
 /* Shared: the moments are counted from when all ranks work, however long the machine takes to start them. */
@@ -412,6 +408,127 @@ static void one_rank_that_cannot_read_is_enough_that_none_tries(void **state) {
     run_processes(3, read_never, NULL);
 }
 
+static int64_t cpu_ns(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
+/* Containers answer EPERM for system calls that are younger than they. */
+static int wait_with_coarse_timeouts(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x = 7;
+    MUST(refuse(SYS_epoll_pwait2) == 0);
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp", .timeout_ms = 20000}));
+    int64_t before_ns = cpu_ns();
+    if (rank == 1) lksi_sleep_ns(INT64_C(1000000000));
+    if (rank == 1) MUST_OK(lks_send(world, &x, 1, LKS_I32, 0, 0));
+    if (rank == 0) MUST_OK(lks_recv(world, &x, 1, LKS_I32, 1, 0, NULL));
+    MUST(cpu_ns() - before_ns < INT64_C(100000000));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void ranks_sleep_where_there_are_no_fine_timeouts(void **state) {
+    (void)state;
+    run_processes(2, wait_with_coarse_timeouts, NULL);
+}
+
+/* A forked child keeps its parent's connections open. */
+static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = argument}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) {
+        if (fork() == 0) {
+            lksi_sleep_ns(INT64_C(5000000000));
+            _exit(0);
+        }
+        raise(SIGKILL);
+    }
+    int64_t begin_ns = lksi_now_ns();
+    MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host");
+    MUST_SAY("was lost");
+    MUST_SAY("; barrier, call 2, 0 bytes done");
+    MUST(lksi_now_ns() - begin_ns < INT64_C(3000000000));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_is_lost_though_a_child_of_it_lives(void **state) {
+    (void)state;
+    static char *const transports[] = {"shm", "tcp"};
+    for (int i = 0; i < 2; i++) {
+        pid_t pids[2];
+        set_master_environment();
+        for (int rank = 0; rank < 2; rank++)
+            pids[rank] = start_process(rank, 2, one_dies_and_leaves_a_child, transports[i]);
+        await_processes(pids, 2, 1);
+    }
+}
+
+/* Containers: ranks that know themselves, and each other, by numbers that mean other processes elsewhere. */
+typedef struct containers {
+    _Atomic bool has_joined, has_helper_ended; /* shared, as is what follows */
+    _Atomic pid_t pid_of_2;
+} containers;
+
+/* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
+static int join_in_a_container(int rank, int size, void *argument) {
+    containers *c = argument;
+    lks_group *world;
+    (void)size;
+    pid_t helper = rank == 1 ? fork() : 0;
+    if (rank == 1 && helper == 0) {
+        while (!c->has_joined) lksi_sleep_ns(1000000);
+        _exit(0);
+    }
+    if (rank == 2) c->pid_of_2 = getpid();
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    MUST(rank != 1 || helper == c->pid_of_2);
+    c->has_joined = true;
+    if (rank == 1) {
+        MUST(waitpid(helper, NULL, 0) == helper);
+        lksi_sleep_ns(100000000);
+        c->has_helper_ended = true;
+    }
+    while (!c->has_helper_ended) lksi_sleep_ns(1000000);
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+/* In a process of a namespace of its own. */
+static int enter_container(int rank, int size, void *argument) {
+    int state;
+    if (rank == 0) return join_in_a_container(rank, size, argument);
+    MUST(unshare(CLONE_NEWPID) == 0);
+    pid_t first = fork();
+    if (first == 0 && rank == 1) _exit(join_in_a_container(rank, size, argument) == 0 ? 0 : 1);
+    if (first == 0) {
+        pid_t second = start_process(rank, size, join_in_a_container, argument);
+        _exit(waitpid(second, &state, 0) == second && state == 0 ? 0 : 1);
+    }
+    MUST(waitpid(first, &state, 0) == first && state == 0);
+    return 0;
+}
+
+static void a_process_of_another_namespace_is_not_taken_for_a_rank(void **state) {
+    (void)state;
+    pid_t probe = fork();
+    int result;
+    if (probe == 0) _exit(unshare(CLONE_NEWPID) == 0 ? 0 : 1);
+    assert_int_equal(waitpid(probe, &result, 0), probe);
+    if (result != 0) skip(); /* needs the right to make namespaces */
+    containers *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    run_processes(3, enter_container, c);
+    munmap(c, sizeof *c);
+}
+
 static int one_exits_without_leaving(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -442,8 +559,32 @@ static int one_leaves_early(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Over tcp it has never had a connection to rank 2, whose end would tell. */
+static int one_leaves_at_once(int rank, int size, void *argument) {
+    bool is_collective = *(bool *)argument;
+    lks_group *world;
+    int32_t x = size;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
+    if (rank != 1) {
+        int64_t begin_ns = lksi_now_ns();
+        lks_status status =
+            is_collective ? lks_broadcast(world, &x, 1, LKS_I32, 1, &(lks_collective_options){.algorithm = "naive"})
+                          : lks_recv(world, &x, 1, LKS_I32, rank == 2 ? 1 : 2, 0, NULL);
+        MUST(status == LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+        MUST_SAY("has left the group and is waited for");
+        MUST(lksi_now_ns() - begin_ns < INT64_C(10000000000));
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
 static void a_rank_that_left_is_not_waited_for(void **state) {
     (void)state;
+    for (int is_collective = 0; is_collective < 2; is_collective++) {
+        bool argument = is_collective != 0;
+        run_processes(3, one_leaves_at_once, &argument);
+    }
     run_threads(3, one_leaves_early, NULL);
     run_processes(3, one_leaves_early, NULL);
 }
@@ -627,7 +768,7 @@ static int count_entries(const char *path) {
 
 static void nothing_is_left_in_dev_shm(void **state) {
     (void)state;
-    run_fate(&(fate){.doomed = 0, .expected = LKS_ERR_PEER}, 2);
+    run_fate(&(fate){.doomed = 0}, 2, loop_until_error);
     assert_int_equal(count_entries("/dev/shm"), 0);
 }
 
@@ -635,6 +776,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
+        cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
         cmocka_unit_test(a_root_runs_ahead_only_so_far),
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
@@ -643,6 +785,9 @@ int main(void) {
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
         cmocka_unit_test(memory_that_cannot_be_read_any_more_is_an_error_on_all),
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
+        cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
+        cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
+        cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),

@@ -1,6 +1,8 @@
 /* Symmetric memory that not every rank holds any more. */
 #include "../ranks.h" /* not comm/ranks.h, which knows no launch/ */
 
+#include "comm/comm_internal.h"
+
 #include <lockstep/comm.h>
 
 enum { COUNT = 20000 };
@@ -32,7 +34,35 @@ static void collectives_work_where_one_rank_let_go_of_its_part(void **state) {
     run_ranks(3, call_with_half_an_allocation, NULL);
 }
 
+/* A place has 24 bits for the number of its allocation. */
+static int call_after_many_allocations(void *argument) {
+    (void)argument;
+    enum { OFFSET = 16 };
+    lks_group *group;
+    void *symmetric;
+    RANK_OK(lks_init(&group, NULL));
+    group->n_allocated = (1 << 24) - 2;
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(lks_symmetric_alloc(group, (COUNT + OFFSET) * sizeof(float), &symmetric));
+        float *data = (float *)symmetric + OFFSET;
+        for (int k = 0; k < COUNT; k++) data[k] = (float)(k + lks_group_rank(group));
+        RANK_OK(lks_all_reduce(group, data, data, COUNT, LKS_F32, LKS_SUM, NULL));
+        for (int k = 0; k < COUNT; k++) RANK_CHECK(data[k] == (float)(2 * k + 1));
+        lks_symmetric_free(group, symmetric);
+    }
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void collectives_work_after_millions_of_allocations(void **state) {
+    (void)state;
+    run_ranks(2, call_after_many_allocations, NULL);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_work_where_one_rank_let_go_of_its_part)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(collectives_work_where_one_rank_let_go_of_its_part),
+        cmocka_unit_test(collectives_work_after_millions_of_allocations),
+    };
     return run_group(tests);
 }

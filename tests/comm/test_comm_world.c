@@ -48,12 +48,38 @@ static void a_world_can_be_joined_again(void **state) {
     run_processes(3, join_twice, "shm");
 }
 
+/* As long as can be said: nothing ends before its time. */
+static int wait_without_end(int rank, int size, void *argument) {
+    const char *transport = argument;
+    lks_group *world;
+    int32_t x = rank;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = INT64_MAX, .transport = transport}));
+    if (rank == 1) lksi_sleep_ns(30000000);
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) lksi_sleep_ns(30000000);
+    MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.timeout_ms = INT64_MAX}));
+    MUST(x == size * (size - 1) / 2);
+    if (rank == 1) lksi_sleep_ns(30000000);
+    if (rank == 1) MUST_OK(lks_send(world, &x, 1, LKS_I32, 0, 0));
+    if (rank == 0) MUST_OK(lks_recv(world, &x, 1, LKS_I32, 1, 0, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_deadline_may_be_any_number_of_milliseconds(void **state) {
+    (void)state;
+    run_threads(2, wait_without_end, NULL);
+    run_processes(2, wait_without_end, "shm");
+    run_processes(2, wait_without_end, "tcp");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_process_is_a_world),
         cmocka_unit_test(threads_meet),
         cmocka_unit_test(processes_meet),
         cmocka_unit_test(a_world_can_be_joined_again),
+        cmocka_unit_test(a_deadline_may_be_any_number_of_milliseconds),
     };
     return run_group(tests);
 }

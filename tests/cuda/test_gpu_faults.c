@@ -1,22 +1,12 @@
 /* labels: no-tsan */
 /* GPU groups on the emulated GPUs where something is wrong: ranks that die, stop or leave, GPUs that are shared, a
  * module that is not there. */
+#include "comm/fate.h"
 #include "cuda/gpu_ranks.h"
-
-#include <sys/mman.h>
 
 enum { COUNT = 20000 };
 
 /* --- ranks that die or stop --- */
-
-typedef struct fate {
-    lks_gpu_backend backend;
-    int doomed;
-    bool is_stopped;
-    lks_status expected;
-    _Atomic int64_t *ended_ns; /* shared: when it was killed */
-    pid_t *pids;
-} fate;
 
 static lks_status work_once(rig *r, int i, void *data) {
     lks_order order = i % 2 == 0 ? LKS_ORDER_CANONICAL : LKS_ORDER_ANY;
@@ -25,75 +15,49 @@ static lks_status work_once(rig *r, int i, void *data) {
     return lks_gpu_wait(r->gpus, r->stream);
 }
 
-static void meet_fate(const fate *f, int i) {
-    if (i != 20) return;
-    *f->ended_ns = lksi_now_ns();
-    raise(f->is_stopped ? SIGSTOP : SIGKILL);
-}
-
 static int work_until_error(int rank, int size, void *argument) {
     (void)size;
     const fate *f = argument;
+    lks_gpu_backend backend = *(const lks_gpu_backend *)f->argument;
     rig r;
     static float zeros[COUNT];
-    char name[64];
     lks_status status = LKS_OK;
     f->pids[rank] = getpid();
-    MUST_OK(rig_open(&r, f->backend, rank, f->is_stopped ? 500 : 0));
+    MUST_OK(rig_open(&r, backend, rank, fate_timeout_ms(f)));
     void *data = to_gpu(&r, zeros, sizeof zeros);
     for (int i = 0; status == LKS_OK; i++) {
-        if (rank == f->doomed) meet_fate(f, i);
+        if (rank == f->doomed && i == 20) meet_fate(f);
         status = work_once(&r, i, data);
     }
-    if (rank == f->doomed) return 0; /* stopped, and woken after the others gave up */
-    MUST(status == f->expected);
-    if (!f->is_stopped) MUST(lksi_now_ns() - *f->ended_ns < INT64_C(1000000000));
-    snprintf(name, sizeof name, "rank %d (host ", f->doomed);
-    MUST_SAY(name);
-    snprintf(name, sizeof name, "pid %d)", (int)f->pids[f->doomed]);
-    MUST_SAY(name);
-    if (f->backend == LKS_GPU_NCCL) MUST_SAY("gpu_");
-    MUST_SAY(", call ");
+    if (rank == f->doomed) return 0;
+    int line = check_fate(f, status);
+    if (line != 0) return line;
+    if (backend == LKS_GPU_NCCL) MUST_SAY("gpu_");
     MUST(lks_gpu_wait(r.gpus, r.stream) == status);
     MUST(lks_barrier(r.world, NULL) == status);
     rig_close(&r);
     return 0;
 }
 
-static void run_fate(fate *f, int size) {
-    pid_t pids[MAX_TEST_RANKS];
-    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    f->ended_ns = page;
-    f->pids = (pid_t *)((char *)page + 64);
-    set_master_environment();
-    for (int rank = 0; rank < size; rank++) pids[rank] = start_process(rank, size, work_until_error, f);
-    pid_t doomed = pids[f->doomed];
-    pids[f->doomed] = 0;
-    await_processes(pids, size, f->doomed);
-    kill(doomed, SIGKILL);
-    waitpid(doomed, NULL, 0);
-    munmap(page, 4096);
-}
-
 static void a_killed_rank_is_named_within_a_second(void **state) {
     (void)state;
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
         for (int doomed = 0; doomed < 3; doomed++)
-            run_fate(&(fate){.backend = backend, .doomed = doomed, .expected = LKS_ERR_PEER}, 3);
+            run_fate(&(fate){.doomed = doomed, .argument = &backend}, 3, work_until_error);
 }
 
 static void a_killed_rank_is_named_between_hosts(void **state) {
     (void)state;
     setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
-        run_fate(&(fate){.backend = backend, .doomed = 1, .expected = LKS_ERR_PEER}, 3);
+        run_fate(&(fate){.doomed = 1, .argument = &backend}, 3, work_until_error);
     unsetenv("LOCKSTEP_TRANSPORT");
 }
 
 static void a_stopped_rank_is_named_at_the_deadline(void **state) {
     (void)state;
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
-        run_fate(&(fate){.backend = backend, .doomed = 1, .is_stopped = true, .expected = LKS_ERR_TIMEOUT}, 3);
+        run_fate(&(fate){.doomed = 1, .is_stopped = true, .argument = &backend}, 3, work_until_error);
 }
 
 /* --- ranks that do not come, or leave --- */

@@ -262,6 +262,11 @@ static int use_wrongly(void *argument) {
         RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_PEER);
         RANK_CHECK(strstr(lks_error_text(), how == LEAVE ? "rank 0 destroyed its optimizer" : "rank 0") != NULL);
     }
+    char text[LKSI_ERROR_TEXT_NBYTES];
+    lksi_error_keep(text);
+    lks_distributed_optimizer_destroy(s->optimizer);
+    s->optimizer = NULL;
+    RANK_CHECK(strcmp(lks_error_text(), text) == 0);
     strategy_destroy(s);
     return 0;
 }

@@ -319,6 +319,23 @@ static int load_in_vain(void *argument) {
     return 0;
 }
 
+/* The other ranks cannot be asked any more, which is not what is wrong with the file. */
+static int load_in_a_dead_group(void *argument) {
+    set_up s = {0};
+    const char *path = argument;
+    RANK_CHECK(create(&s, ADAM, 20, 4) == 0);
+    lks_group_abort(s.group, "that was enough");
+    RANK_CHECK(lks_trainer_load_weights(s.trainer, path) == LKS_ERR_FILE);
+    RANK_CHECK(strstr(lks_error_text(), path) != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void a_file_that_is_not_there_is_named_in_a_dead_group_too(void **state) {
+    (void)state;
+    run_ranks(2, load_in_a_dead_group, "/nowhere/checkpoint");
+}
+
 static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state) {
     (void)state;
     result saved = {.kind = MOMENTUM};
@@ -546,6 +563,7 @@ int main(void) {
         cmocka_unit_test(weights_are_taken_from_a_checkpoint_or_a_file_of_weights),
         cmocka_unit_test(files_of_others_are_read),
         cmocka_unit_test(a_checkpoint_of_another_run_is_refused_by_what_differs),
+        cmocka_unit_test(a_file_that_is_not_there_is_named_in_a_dead_group_too),
         cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
         cmocka_unit_test(a_position_that_is_not_the_trainers_is_not_saved),
         cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),

@@ -10,7 +10,7 @@
 #define MS_NS INT64_C(1000000)
 #define FIRST_RETRY_NS (1 * MS_NS)
 #define LAST_RETRY_NS (100 * MS_NS)
-#define WRONG_ANSWER_LIMIT_NS (5000 * MS_NS)
+#define DOUBT_LIMIT_NS (5000 * MS_NS)
 #define ASK_NS (100 * MS_NS)
 
 typedef struct dial {
@@ -24,8 +24,8 @@ typedef struct dial {
     char address[LKSI_ADDRESS_TEXT_NBYTES];
 } dial;
 
-/* How one attempt went. */
-typedef enum outcome { MADE, REFUSED, ANSWERED_WRONGLY, NO_ANSWER, GIVEN_UP, IMPOSSIBLE } outcome;
+/* How one attempt went. BROKEN_OFF: in the middle of the handshake, as by an acceptor that had to make room. */
+typedef enum outcome { MADE, REFUSED, BROKEN_OFF, ANSWERED_WRONGLY, NO_ANSWER, GIVEN_UP, IMPOSSIBLE } outcome;
 
 static bool is_given_up(const dial *d) { return d->is_given_up != NULL && d->is_given_up(d->argument); }
 
@@ -84,7 +84,7 @@ static outcome shake_hands(const dial *d, int connection, char *what, size_t wha
     if (result == LKSI_AUTH_DONE) return MADE;
     lksi_auth_describe_failure(&auth, failure, sizeof failure);
     snprintf(what, what_nbytes, "the other side %s", failure);
-    return auth.failure == LKSI_AUTH_ENDED ? REFUSED : ANSWERED_WRONGLY;
+    return auth.failure == LKSI_AUTH_ENDED ? BROKEN_OFF : ANSWERED_WRONGLY;
 }
 
 /* `what` says what went wrong; it is left as it is where the attempt only ran out of time. */
@@ -116,6 +116,7 @@ static lks_status explain(const dial *d, outcome result, const char *what) {
     case ANSWERED_WRONGLY:
         return lksi_error(LKS_ERR_MISMATCH, "no connection to %s: %s", d->address, what);
     case REFUSED:
+    case BROKEN_OFF:
         return lksi_error(LKS_ERR_PEER, "no connection to %s: %s", d->address, what);
     case IMPOSSIBLE:
         break;
@@ -125,9 +126,9 @@ static lks_status explain(const dial *d, outcome result, const char *what) {
 
 /* Sleeps a little; false where it is time to stop. */
 static bool may_retry(const dial *d, outcome *result, int64_t retry_ns) {
-    if (*result != REFUSED && *result != ANSWERED_WRONGLY) return false;
+    if (*result != REFUSED && *result != BROKEN_OFF && *result != ANSWERED_WRONGLY) return false;
     if (lksi_now_ns() + retry_ns >= d->deadline_ns) {
-        if (*result == REFUSED) *result = NO_ANSWER;
+        if (*result != ANSWERED_WRONGLY) *result = NO_ANSWER;
         return false;
     }
     lksi_sleep_ns(retry_ns);
@@ -146,15 +147,16 @@ lks_status lksi_dial(const lksi_address *to, const unsigned char key[LKSI_KEY_NB
               .is_given_up = given_up,
               .argument = argument};
     char what[192] = "it does not answer";
-    int64_t wrong_since_ns = 0, retry_ns = FIRST_RETRY_NS;
+    int64_t doubted_since_ns = 0, retry_ns = FIRST_RETRY_NS;
     lksi_address_text(to, d.address);
     for (;;) {
         outcome result = attempt(&d, what, sizeof what, connection);
-        if (result == MADE || !is_retrying) return explain(&d, result, what);
+        if (result == MADE || (!is_retrying && result != BROKEN_OFF)) return explain(&d, result, what);
         int64_t now = lksi_now_ns();
-        if (result != ANSWERED_WRONGLY) wrong_since_ns = 0;
-        if (result == ANSWERED_WRONGLY && wrong_since_ns == 0) wrong_since_ns = now;
-        bool is_believed = result == ANSWERED_WRONGLY && now - wrong_since_ns >= WRONG_ANSWER_LIMIT_NS;
+        bool is_doubted = result == (is_retrying ? ANSWERED_WRONGLY : BROKEN_OFF);
+        if (!is_doubted) doubted_since_ns = 0;
+        if (is_doubted && doubted_since_ns == 0) doubted_since_ns = now;
+        bool is_believed = is_doubted && now - doubted_since_ns >= DOUBT_LIMIT_NS;
         if (is_believed || !may_retry(&d, &result, retry_ns)) return explain(&d, result, what);
         retry_ns = retry_ns < LAST_RETRY_NS / 2 ? 2 * retry_ns : LAST_RETRY_NS;
     }

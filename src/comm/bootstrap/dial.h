@@ -8,7 +8,8 @@
  * the hello.
  * With is_retrying the other side may not be up yet: refused and broken connections are tried again until the
  * deadline. One that answers wrongly (another key, another version, no handshake) may be a former job on its way out,
- * and is believed after five seconds.
+ * and is believed after five seconds. Without it, refused is refused; but an acceptor may have had to make room in the
+ * middle of a handshake, so that is tried again for five seconds.
  * `is_given_up`, which may be NULL, is asked about ten times a second.
  * Errors, each naming the address and what happened: LKS_ERR_PEER (refused, ended, given up), LKS_ERR_TIMEOUT (no
  * answer; still refused), LKS_ERR_MISMATCH (wrong answers), LKS_ERR_SYSTEM. */

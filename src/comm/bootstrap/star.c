@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #define SEND_LIMIT_NS (INT64_C(100) * 1000 * 1000)
 
@@ -16,12 +15,14 @@ static pthread_mutex_t locks[N_LOCKS] = {LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOC
 
 _Static_assert(sizeof(lksi_star_record) == 24 + LKSI_ABORT_TEXT_NBYTES, "no padding goes over the wire");
 
-static bool lock_in_time(pthread_mutex_t *lock) {
-    struct timespec limit;
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_nsec += SEND_LIMIT_NS;
-    if (limit.tv_nsec >= 1000000000) limit.tv_sec++, limit.tv_nsec -= 1000000000;
-    return pthread_mutex_timedlock(lock, &limit) == 0;
+/* pthread_mutex_timedlock goes by the wall clock, which may be set. */
+static bool lock_in_time(pthread_mutex_t *lock, int64_t deadline_ns) {
+    enum { PAUSE_NS = 1000 * 1000 };
+    while (pthread_mutex_trylock(lock) != 0) {
+        if (lksi_now_ns() >= deadline_ns) return false;
+        lksi_sleep_ns(PAUSE_NS);
+    }
+    return true;
 }
 
 static void wait_writable(int connection, int64_t deadline_ns) {
@@ -52,7 +53,8 @@ static lks_status send_whole(int connection, const lksi_star_record *record, int
 lks_status lksi_star_send(int connection, const lksi_star_record *record) {
     int64_t deadline_ns = lksi_now_ns() + SEND_LIMIT_NS;
     pthread_mutex_t *lock = &locks[connection % N_LOCKS];
-    if (!lock_in_time(lock)) return lksi_error(LKS_ERR_TIMEOUT, "a rank takes nothing from its control connection");
+    if (!lock_in_time(lock, deadline_ns))
+        return lksi_error(LKS_ERR_TIMEOUT, "a rank takes nothing from its control connection");
     lks_status status = send_whole(connection, record, deadline_ns);
     pthread_mutex_unlock(lock);
     return status;

@@ -89,7 +89,8 @@ typedef struct lksi_seat {
     char call_text[LKSI_CALL_TEXT_NBYTES];
     uint64_t affinity[LKSI_AFFINITY_WORDS];
     uint64_t peek_word, peek_address; /* a word of this rank's own memory, and where it lies there */
-    lksi_identity identity;           /* written by whoever made the segment */
+    lksi_identity identity;           /* these two are written by whoever made the segment */
+    bool is_pid_common;               /* the identity's pid is the one by which the segment's maker, too, knows it */
 } lksi_seat;
 
 /* Why the group is dead. The first rank to find out takes the state from 0 to writing, then to written. */

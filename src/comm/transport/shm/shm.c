@@ -2,7 +2,7 @@
  * over their control connections, so nothing has a name and nothing stays behind, whoever is killed when.
  * Their memory is allocated before they are mapped: too little of it is an error here and not a SIGBUS later.
  */
-#define _GNU_SOURCE /* memfd_create, seals, fallocate */
+#define _GNU_SOURCE /* memfd_create, seals, fallocate, struct ucred */
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
 #include "comm/comm_internal.h"
@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ typedef struct control_end {
 /* The first seat has a connection to every other, those to the first; -1 elsewhere. */
 typedef struct shm {
     int *connections;
-    int *processes;    /* by seat: a pidfd of those we have no connection to; -1 elsewhere */
+    int *processes;    /* by seat: a pidfd; -1: none */
     control_end *ends; /* by seat */
     size_t control_nbytes;
 } shm;
@@ -130,11 +131,25 @@ static bool notice_exit(void *opaque, int descriptor) {
     return false;
 }
 
-/* The first seat may leave before the others: they then have no connection to anybody, but still see a process end.
- * Where the kernel cannot tell (Linux before 5.3, another pid namespace), the deadline does. */
+/* Who is at the other end, by the number that it has for us: in another pid namespace it knows itself by another. */
+static pid_t peer_of(int connection) {
+    struct ucred peer;
+    socklen_t nbytes = sizeof peer;
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &nbytes) == 0 ? peer.pid : 0;
+}
+
+/* 0: not known. */
+static pid_t process_of(const shm *s, const lks_group *group, int seat) {
+    const lksi_seat *seats = s->ends[seat].control->seats;
+    if (s->connections[seat] >= 0) return peer_of(s->connections[seat]);
+    return seats[group->seat].is_pid_common && seats[seat].is_pid_common ? seats[seat].identity.pid : 0;
+}
+
+/* The first seat may leave before the others: they then have no connection to anybody, but still see a process end. So
+ * do those whose connection a forked child keeps open. Where the kernel cannot tell (Linux before 5.3, another pid
+ * namespace), the deadline does. */
 static lks_status watch_process(const shm *s, const lks_group *group, int seat) {
-    if (seat == group->seat) return LKS_OK;
-    s->processes[seat] = (int)syscall(SYS_pidfd_open, s->ends[seat].control->seats[seat].identity.pid, 0);
+    s->processes[seat] = (int)syscall(SYS_pidfd_open, process_of(s, group, seat), 0);
     if (s->processes[seat] < 0) return LKS_OK;
     return lksi_watch_add(group->world->watch, s->processes[seat], LKSI_WATCH_INPUT, notice_exit, &s->ends[seat]);
 }
@@ -142,10 +157,9 @@ static lks_status watch_process(const shm *s, const lks_group *group, int seat) 
 static lks_status watch_ends(const shm *s, const lks_group *group, lksi_control *control) {
     for (int seat = 0; seat < group->n_seats; seat++) {
         s->ends[seat] = (control_end){control, group->seat, seat};
-        if (s->connections[seat] < 0) {
-            LKS_TRY(watch_process(s, group, seat));
-            continue;
-        }
+        if (seat == group->seat) continue;
+        LKS_TRY(watch_process(s, group, seat));
+        if (s->connections[seat] < 0) continue;
         LKS_TRY(lksi_watch_add(group->world->watch, s->connections[seat], LKSI_WATCH_END, notice_end, &s->ends[seat]));
     }
     return LKS_OK;
@@ -170,6 +184,7 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
         lksi_identity *identity = &(*control)->seats[seat].identity;
         if (seat > 0) *identity = identities[seat];
         identity->rank = group->rank_of[seat];
+        (*control)->seats[seat].is_pid_common = seat == 0 || peer_of(s->connections[seat]) == identity->pid;
     }
     return LKS_OK;
 }

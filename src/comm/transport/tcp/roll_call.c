@@ -59,7 +59,7 @@ void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing
     lksi_star *star = lksi_star_of(group);
     lksi_star_record question = {.kind = LKSI_STAR_QUESTION, .origin = group->rank, .group = group->id};
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t until_ns = until.tv_nsec + patience_ms * 1000000;
     until.tv_sec += (time_t)(until_ns / 1000000000), until.tv_nsec = (long)(until_ns % 1000000000);
     pthread_mutex_lock(&star->mutex);

@@ -99,12 +99,21 @@ static size_t take_ahead(lksi_tcp_in *in, void *data, size_t nbytes) {
     return n;
 }
 
+/* Without a stream only its goodbye tells that nothing will come. Our watch hears that after it has opened the door to
+ * all streams that the rank had made before. */
+static lks_status read_nothing(lks_group *group, lksi_context context, int from) {
+    const lksi_tcp_in *in = &tcp_of(group)->in[context][from];
+    bool has_left = lksi_tcp_star_has_left(group, from);
+    return has_left && atomic_load(&in->descriptor) < 0 ? ended(group, context, from) : LKS_OK;
+}
+
 static lks_status read_some(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
                             size_t *n_read) {
     lksi_tcp_in *in = &tcp_of(group)->in[context][from];
     int descriptor = atomic_load_explicit(&in->descriptor, memory_order_acquire);
     *n_read = take_ahead(in, data, nbytes);
-    if (*n_read > 0 || nbytes == 0 || descriptor < 0) return LKS_OK;
+    if (*n_read > 0 || nbytes == 0) return LKS_OK;
+    if (descriptor < 0) return read_nothing(group, context, from);
     if (in->ahead == NULL) in->ahead = lksi_alloc(LKSI_TCP_READ_AHEAD_NBYTES);
     if (in->ahead == NULL) return LKS_ERR_MEMORY;
     struct iovec parts[] = {{data, nbytes}, {in->ahead, LKSI_TCP_READ_AHEAD_NBYTES}};
@@ -125,7 +134,7 @@ static void sleep_on_streams(lks_group *group, lksi_context context, const lksi_
     struct epoll_event events[16];
     struct timespec limit = {.tv_sec = (time_t)(limit_ns / 1000000000), .tv_nsec = (long)(limit_ns % 1000000000)};
     int n = epoll_pwait2(tcp_of(group)->epoll[context], events, 16, &limit, NULL);
-    if (n < 0 && errno == ENOSYS) /* Linux before 5.11 */
+    if (n < 0 && errno != EINTR) /* Linux before 5.11, or a container that does not know of it */
         epoll_wait(tcp_of(group)->epoll[context], events, 16, (int)((limit_ns + 999999) / 1000000));
 }
 
