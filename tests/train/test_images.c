@@ -1,7 +1,6 @@
 /* labels: no-asan no-tsan */
 /* Samples in bytes, made images by the device: the same to the bit as those that loaders make, and trained alike. */
 #include "cuda/cuda_test.h"
-#include "data/data_internal.h"
 
 #include <lockstep/nn.h>
 #include <lockstep/operators.h>
@@ -14,19 +13,24 @@ static const lks_augment_options crop_and_flip = {.crop_padding = 2, .flip = 1};
 static const lks_images_options images_options = {C, H, W, means, deviations};
 
 static lks_dataset *make_images(lks_type type) {
+    static uint8_t bytes[COUNT * N_PIXELS];
+    static float values[COUNT * N_PIXELS];
+    int32_t labels[COUNT];
     lks_dataset *dataset;
-    assert_ok(lksi_dataset_create(&dataset, type, COUNT, N_PIXELS, N_CLASSES));
-    lksi_dataset_set_image(dataset, C, H, W);
-    for (int64_t i = 0; i < COUNT; i++) {
-        dataset->samples->labels[i] = (int32_t)(i % N_CLASSES);
-        for (int64_t j = 0; j < N_PIXELS; j++) {
-            uint32_t byte = lksi_random_u32(7, 0, (uint64_t)(i * N_PIXELS + j)) % 200 + (uint32_t)(i % N_CLASSES) * 14;
-            if (type == LKS_U8)
-                dataset->samples->bytes[i * N_PIXELS + j] = (uint8_t)byte;
-            else
-                dataset->samples->values[i * N_PIXELS + j] = (float)byte / 255.0f;
-        }
+    for (int64_t i = 0; i < COUNT; i++) labels[i] = (int32_t)(i % N_CLASSES);
+    for (int64_t i = 0; i < COUNT * N_PIXELS; i++) {
+        bytes[i] = (uint8_t)(lksi_random_u32(7, 0, (uint64_t)i) % 200 + (uint32_t)labels[i / N_PIXELS] * 14);
+        values[i] = (float)bytes[i] / 255.0f;
     }
+    assert_ok(lks_dataset_create(&dataset, &(lks_dataset_options){.features = type == LKS_U8 ? (void *)bytes : values,
+                                                                  .type = type,
+                                                                  .labels = labels,
+                                                                  .count = COUNT,
+                                                                  .n_features = N_PIXELS,
+                                                                  .n_classes = N_CLASSES,
+                                                                  .n_channels = C,
+                                                                  .height = H,
+                                                                  .width = W}));
     return dataset;
 }
 
