@@ -75,7 +75,8 @@ LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
 /* Mean and standard deviation over all features of all samples, as they are read now. */
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
 /* From now on a feature x of this set, and of slices made after, reads as (x - mean) / deviation.
- * Errors: LKS_ERR_ARGUMENT where deviation is not positive or either is not finite. */
+ * Errors: LKS_ERR_ARGUMENT where the deviation is not positive, or mean, deviation or what comes of them in f32 is not
+ * finite. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
 /* The same for each channel of images (n_channels values in each array). */
 LKS_API lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means, double *deviations);
@@ -187,8 +188,8 @@ typedef struct lks_loader_options {
 
 /* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
 typedef struct lks_batch {
-    const void *features;    /* (count, F) f32; where gives_bytes: (count, F + LKS_DRAW_NBYTES) u8; of a text:
-                              * (count, T) i32 */
+    const void *features;    /* (count, F) f32; where gives_bytes: (count, F + LKS_DRAW_NBYTES) u8, the last of
+                              * each an lks_draw (operators.h); of a text: (count, T) i32 */
     size_t sample_nbytes;    /* of features, each sample's; 0: not told */
     const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none */
     const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */

@@ -78,6 +78,8 @@ static void moments_and_normalisation_go_by_the_shape_that_was_given(void **stat
     assert_ok(lks_dataset_normalize(plain, mean, deviation));
     assert_ok(lks_dataset_moments(plain, &mean, &deviation));
     assert_true(fabs(mean) < 1e-6 && fabs(deviation - 1) < 1e-6);
+    assert_int_equal(lks_dataset_normalize(plain, 0, 1e-39), LKS_ERR_ARGUMENT); /* its inverse is no f32 */
+    assert_non_null(strstr(lks_error_text(), "mean 0 and deviation 1e-39"));
     lks_dataset_destroy(images);
     lks_dataset_destroy(plain);
 }
