@@ -285,6 +285,8 @@ static lks_status start_workers(lks_loader *loader, int n_workers) {
 }
 
 lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options) {
+    static const lks_loader_options none;
+    if (options == NULL) options = &none;
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->dataset = dataset;

@@ -155,6 +155,8 @@ static void what_cannot_be_meant_is_refused_by_name(void **state) {
         assert_non_null(strstr(lks_error_text(), cases[i].text));
         assert_null(dataset);
     }
+    lks_dataset *dataset;
+    assert_int_equal(lks_dataset_create(&dataset, NULL), LKS_ERR_ARGUMENT);
 }
 
 int main(void) {
