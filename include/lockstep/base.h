@@ -2,6 +2,8 @@
  *
  * Conventions of every public header: `count` is elements, `nbytes` is bytes, times carry their unit.
  * A function that can fail returns lks_status; on failure its outputs are untouched unless it says otherwise.
+ * A pointer to an option struct may be NULL, which means a struct of zeros: all defaults, and an error where a field is
+ * required.
  */
 #ifndef LOCKSTEP_BASE_H
 #define LOCKSTEP_BASE_H

@@ -15,6 +15,23 @@ extern "C" {
 
 typedef struct lks_dataset lks_dataset;
 
+typedef struct lks_dataset_options {
+    const void *features;              /* (N, F), row-major; required */
+    lks_type type;                     /* of features: LKS_F32 (0), or LKS_U8, whose element reads as byte / 255 */
+    const int32_t *labels;             /* (N), each in 0..n_classes-1; required */
+    int64_t count;                     /* N; required */
+    int64_t n_features;                /* F; required */
+    int64_t n_classes;                 /* required */
+    int64_t n_channels, height, width; /* of images, at most 4 channels; their product is F. All 0: no images */
+} lks_dataset_options;
+
+/* Samples of one's own. Copies features and labels, which are the caller's again on return. What is said of images
+ * (augmentation, n_channels values of moments) takes their shape; bytes stay bytes, so that a loader can give them.
+ * Errors: LKS_ERR_ARGUMENT: what is required and missing, below 1 or larger than any memory, another type, more than 4
+ * channels, an image that does not have F elements, a label outside 0..n_classes-1 with its index, each named;
+ * LKS_ERR_MEMORY. */
+LKS_API lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *options);
+
 /* Reads MNIST-like IDX files from `directory`: {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz.
  * Samples are f32 in [0, 1] (byte / 255), F = rows * columns; labels are 0 to 9.
  * Errors: LKS_ERR_FILE (missing directory or file), LKS_ERR_FORMAT (not IDX, truncated, wrong dimensions, images and
@@ -58,7 +75,8 @@ LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
 /* Mean and standard deviation over all features of all samples, as they are read now. */
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
 /* From now on a feature x of this set, and of slices made after, reads as (x - mean) / deviation.
- * Errors: LKS_ERR_ARGUMENT where deviation is not positive or either is not finite. */
+ * Errors: LKS_ERR_ARGUMENT where the deviation is not positive, or mean, deviation or what comes of them in f32 is not
+ * finite. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
 /* The same for each channel of images (n_channels values in each array). */
 LKS_API lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means, double *deviations);
@@ -164,14 +182,14 @@ typedef struct lks_loader_options {
     int64_t n_indices;
     lks_augment_options augment; /* before normalisation, so black is 0 there */
     /* 1: samples as the set's bytes, neither changed nor normalised, with what is drawn for each: lks_images
-     * (operators.h) makes the rest on the device. Only of sets read from bytes (mnist, cifar10). */
+     * (operators.h) makes the rest on the device. Only of sets of bytes (mnist, cifar10, one's own of LKS_U8). */
     int gives_bytes;
 } lks_loader_options;
 
 /* One rank's part of one global batch. Owned by the loader, valid until the next lks_loader_next, _seek or _destroy. */
 typedef struct lks_batch {
-    const void *features;    /* (count, F) f32; where gives_bytes: (count, F + LKS_DRAW_NBYTES) u8; of a text:
-                              * (count, T) i32 */
+    const void *features;    /* (count, F) f32; where gives_bytes: (count, F + LKS_DRAW_NBYTES) u8, the last of
+                              * each an lks_draw (operators.h); of a text: (count, T) i32 */
     size_t sample_nbytes;    /* of features, each sample's; 0: not told */
     const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none */
     const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */

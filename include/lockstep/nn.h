@@ -41,8 +41,7 @@ typedef struct lks_conv2d_options {
     const lks_initializer *weight; /* NULL: uniform in +-1/sqrt(fan_in), as torch.nn.Conv2d */
 } lks_conv2d_options;
 
-/* x (N,C,H,W) -> (N,M,H',W'), parameters "<name>.weight" (M,C/groups,kernel,kernel) and "<name>.bias" (M).
- * `options` may be NULL. */
+/* x (N,C,H,W) -> (N,M,H',W'); parameters "<name>.weight" (M,C/groups,kernel,kernel), "<name>.bias" (M). */
 LKS_API lks_node *lks_conv2d(lks_node *x, int64_t out_channels, int64_t kernel, const char *name,
                              const lks_conv2d_options *options);
 
@@ -54,7 +53,7 @@ typedef struct lks_batch_norm_options {
     int is_synchronised; /* 1: by all ranks' batches together: lks_synchronised_batch_norm_function */
 } lks_batch_norm_options;
 
-/* lks_batch_norm with options, which may be NULL. */
+/* lks_batch_norm with options. */
 LKS_API lks_node *lks_batch_norm_with(lks_node *x, const char *name, const lks_batch_norm_options *options);
 /* x (...,K): eps 1e-5, parameters "<name>.weight" and "<name>.bias" (K). */
 LKS_API lks_node *lks_layer_norm(lks_node *x, const char *name);
@@ -69,10 +68,11 @@ enum { LKS_MAX_LAYERS = 16 };
 
 typedef struct lks_recurrent_options {
     lks_recurrent_kind kind;
-    int64_t hidden;
+    int64_t hidden;                                    /* required */
     int n_layers;                                      /* 0: 1; up to LKS_MAX_LAYERS */
     double dropout;                                    /* between layers */
-    lks_node *h0[LKS_MAX_LAYERS], *c0[LKS_MAX_LAYERS]; /* (N,hidden) each; the state before the first step */
+    lks_node *h0[LKS_MAX_LAYERS], *c0[LKS_MAX_LAYERS]; /* (N,hidden) each, required (c0: LSTM only); the state
+                                                        * before the first step */
 } lks_recurrent_options;
 
 typedef struct lks_recurrent_result {
@@ -90,7 +90,7 @@ LKS_API lks_recurrent_result lks_recurrent_layers(lks_node *x, const char *name,
 LKS_API lks_node *lks_self_attention(lks_node *x, int n_heads, int is_causal, double dropout, const char *name);
 
 typedef struct lks_transformer_options {
-    int n_heads;
+    int n_heads;         /* required */
     int64_t feedforward; /* 0: 4 K */
     double dropout;
     int is_causal;

@@ -51,16 +51,24 @@ LKS_API lks_node *lks_matmul(lks_node *a, lks_node *b, int transpose_a, int tran
 
 /* --- images: x (N,C,H,W); height before width in pairs --- */
 
-enum { LKS_DRAW_NBYTES = 8 };
+/* How an image is drawn: behind its C H W bytes, in the machine's byte order, aligned or not. Zeros: as it is. */
+typedef struct lks_draw {
+    int16_t down, right; /* pixel (y, x) is the original's (y + down, x + right), outside of which all is black */
+    int16_t is_flipped;  /* 1: mirrored left-right, after that */
+    int16_t unused;
+} lks_draw;
+
+enum { LKS_DRAW_NBYTES = 8 }; /* of an lks_draw */
 
 typedef struct lks_images_options {
     int64_t n_channels, height, width; /* required; at most 4 channels */
-    const double *means, *deviations;  /* (n_channels): of pixels in [0, 1]; NULL: 0 and 1 */
+    const double *means, *deviations;  /* (n_channels): of pixels in [0, 1]; NULL: 0 and 1. As for
+                                        * lks_dataset_normalize_channels: finite, deviations above 0 */
 } lks_images_options;
 
-/* bytes u8 (N, C H W + LKS_DRAW_NBYTES), the samples of a loader that gives bytes (data.h) -> (N,C,H,W): moved and
- * mirrored as they are drawn, and (byte / 255 - mean) / deviation. So that a GPU does it, to which a quarter of the
- * bytes go. */
+/* bytes u8 (N, C H W + LKS_DRAW_NBYTES), each row an image and its lks_draw, as a loader that gives bytes makes them
+ * (data.h) -> (N,C,H,W): moved and mirrored as they are drawn, and (byte / 255 - mean) / deviation. So that a GPU does
+ * it, to which a quarter of the bytes go. */
 LKS_API lks_node *lks_images(lks_node *bytes, const lks_images_options *options);
 
 typedef struct lks_window_options {

@@ -22,7 +22,8 @@ typedef struct lks_state {
 typedef struct lks_trainer_options {
     lks_group *group;        /* required */
     lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
-    lks_node *features;      /* input that takes a batch's features; required */
+    lks_node *features;      /* input that takes a batch's features; required. Samples in bytes (gives_bytes of data.h)
+                              * go to an input u8 (N, F + LKS_DRAW_NBYTES), which lks_images reads */
     lks_node *labels;        /* input that takes a batch's labels; required */
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
@@ -39,7 +40,8 @@ typedef struct lks_trainer_options {
                             overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
     int runs_ahead;      /* 1: on a GPU, a step returns while the GPU is still at it, so that the next batch is sent
-                            meanwhile; its metrics, and an error of it, come out of a later call. No matter to a CPU */
+                            meanwhile; its metrics, and an error of it, come out of a later call. The batch's memory
+                            may be used again at once, as after any step. No matter to a CPU */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. Where the trainer runs ahead: of all steps that ended since metrics
@@ -77,16 +79,18 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); with check_gradients a gradient (step,
  * rank and parameter), or where the optimizer clips the norm: on all ranks, nothing was updated, and the group lives
  * on, but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
- * check_every the replicas differ, or, before anything is updated, where batches are not parts of one or not cut in the
- * trainer's grains; LKS_ERR_ARGUMENT: a label outside C. */
+ * check_every the replicas differ, or, before anything is updated, where the ranks' n_labels are not global_n_labels
+ * together (global_count is compared before the first step alone), or a batch is not cut in the trainer's grains;
+ * LKS_ERR_SHAPE where sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Where the trainer runs ahead: waits until the last step is done. `metrics` (may be NULL) as above. Before parameters
  * are read by other means than this library's. Collective. Errors: those of lks_trainer_step, of that step. */
 LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics);
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
- * of ranks. Collective. Errors: LKS_ERR_ARGUMENT: no sample; LKS_ERR_SHAPE: samples of another size. They fail the
- * group, for the other ranks may have been given another set. */
+ * of ranks. Where the model takes bytes (lks_images) it gets the set's, and the set's units (lks_dataset_normalize) do
+ * not matter: those of lks_images do. Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
+ * LKS_ERR_SHAPE: samples of another size. They fail the group, for the other ranks may have been given another set. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
 /* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a

@@ -50,7 +50,7 @@ typedef struct lksi_augmentation {
     lks_augment_options options;
     uint64_t seed;
     int64_t epoch;
-    void *scratch; /* room for the elements of one sample */
+    void *scratch; /* room for the elements of one sample; lksi_dataset_gather alone needs it */
 } lksi_augmentation;
 
 /* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count). `augmentation`: NULL for

@@ -1,5 +1,6 @@
-/* Samples as they are asked for: put together from all over the set, changed where that is wanted, made floats and
- * normalised. It runs inside the training step, or beside it in a loader's threads. */
+/* Samples as they are asked for, put together from all over the set: as floats, changed where that is wanted and
+ * normalised; or as the bytes that they are, with what is drawn for each, so that a device changes and normalises them.
+ * It runs inside the training step, or beside it in a loader's threads. */
 #include "data/data_internal.h"
 #include "op/image.h"
 

@@ -20,7 +20,7 @@ typedef struct slot {
     void *features;   /* (max share) samples */
     int32_t *labels;  /* (max share) */
     int64_t *indices; /* (max share) */
-    void *scratch;    /* (F), where images are changed */
+    void *scratch;    /* (F), where images are changed here, not on the device */
     lks_batch batch;
     bool is_ready;
 } slot;
@@ -248,7 +248,7 @@ static lks_status copy_indices(lks_loader *loader) {
 
 static lks_status create_slot(const lks_loader *loader, slot *s, int64_t max_share) {
     size_t n_features = (size_t)loader->dataset->n_features;
-    if (lksi_augment_is_on(&loader->augment)) {
+    if (lksi_augment_is_on(&loader->augment) && !loader->gives_bytes) {
         s->scratch = lksi_alloc_array(n_features, sizeof(float));
         if (s->scratch == NULL) return LKS_ERR_MEMORY;
     }
@@ -285,6 +285,8 @@ static lks_status start_workers(lks_loader *loader, int n_workers) {
 }
 
 lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options) {
+    static const lks_loader_options none;
+    if (options == NULL) options = &none;
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->dataset = dataset;

@@ -47,26 +47,36 @@ lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means
     return measure(dataset, dataset->image.n_channels, means, deviations);
 }
 
-static lks_status check_units(double mean, double deviation) {
-    if (!isfinite(mean) || !(deviation > 0) || isinf(deviation))
-        return lksi_error(LKS_ERR_ARGUMENT, "features cannot be normalised by mean %g and deviation %g", mean,
-                          deviation);
-    return LKS_OK;
+/* Channel `channel` in these units: element * scale + shift. */
+typedef struct units {
+    float scale, shift;
+} units;
+
+static units units_of(const lks_dataset *dataset, int64_t channel, double mean, double deviation) {
+    return (units){.scale = (float)((double)dataset->scale[channel] / deviation),
+                   .shift = (float)(((double)dataset->shift[channel] - mean) / deviation)};
+}
+
+static lks_status check_units(const lks_dataset *dataset, int64_t channel, double mean, double deviation) {
+    units wanted = units_of(dataset, channel, mean, deviation);
+    if (deviation > 0 && !isinf(deviation) && isfinite(wanted.scale) && isfinite(wanted.shift)) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "features cannot be normalised by mean %g and deviation %g", mean, deviation);
 }
 
 static void normalize(lks_dataset *dataset, int64_t channel, double mean, double deviation) {
-    dataset->shift[channel] = (float)(((double)dataset->shift[channel] - mean) / deviation);
-    dataset->scale[channel] = (float)((double)dataset->scale[channel] / deviation);
+    units wanted = units_of(dataset, channel, mean, deviation);
+    dataset->scale[channel] = wanted.scale;
+    dataset->shift[channel] = wanted.shift;
 }
 
 lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation) {
-    LKS_TRY(check_units(mean, deviation));
+    for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, mean, deviation));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, mean, deviation);
     return LKS_OK;
 }
 
 lks_status lks_dataset_normalize_channels(lks_dataset *dataset, const double *means, const double *deviations) {
-    for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(means[c], deviations[c]));
+    for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, means[c], deviations[c]));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, means[c], deviations[c]);
     return LKS_OK;
 }

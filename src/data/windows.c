@@ -94,6 +94,8 @@ static lks_status check_options(const lks_windows_options *options, int n_ranks,
 
 lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int64_t count,
                               const lks_windows_options *options) {
+    static const lks_windows_options none;
+    if (options == NULL) options = &none;
     int n_ranks = options->n_ranks == 0 ? 1 : options->n_ranks;
     int64_t n_labels = count > 0 ? count - 1 : 0;
     LKS_TRY(check_options(options, n_ranks, n_labels));

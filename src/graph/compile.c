@@ -383,6 +383,8 @@ static lks_status check_options(const lks_store *store, const lks_program_option
     if (options->loss != NULL && options->loss->outputs[0].n_dims != 0)
         return lksi_error(LKS_ERR_ARGUMENT, "the loss has %d dimensions; it must be a scalar",
                           options->loss->outputs[0].n_dims);
+    if (options->n_outputs > 0 && options->outputs == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs at NULL", options->n_outputs);
     for (int i = -1; i < options->n_outputs; i++) {
         const lks_node *node = i < 0 ? options->loss : options->outputs[i];
         if (i < 0 && node == NULL) continue;
@@ -394,6 +396,8 @@ static lks_status check_options(const lks_store *store, const lks_program_option
 }
 
 lks_status lks_program_create(lks_program **program, lks_store *store, const lks_program_options *options) {
+    static const lks_program_options none;
+    if (options == NULL) options = &none;
     LKS_TRY(check_options(store, options));
     lks_status status = LKS_ERR_MEMORY;
     int n_outputs = 0;

@@ -123,6 +123,7 @@ static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, con
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
+    if (n_dims > 0 && dims == NULL) return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions at NULL", name, n_dims);
     for (int i = 0; i < n_dims; i++)
         if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
             return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
@@ -228,6 +229,8 @@ lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible",
                                                       n_dims, LKSI_MAX_DIMS));
+    if (n_dims > 0 && dims == NULL)
+        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_ARGUMENT, "reshape to %d dimensions at NULL", n_dims));
     for (int i = 0; i < n_dims; i++) result.dims[i] = dims[i];
     return lksi_graph_operate(LKSI_OP_RESHAPE, NULL, &x, 1, &result);
 }

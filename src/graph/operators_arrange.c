@@ -5,6 +5,9 @@
 
 lks_node *lks_transpose(lks_node *x, const int *order) {
     lksi_attributes attributes = {0};
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, "transpose");
+    if (order == NULL)
+        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_ARGUMENT, "transpose: the order of axes is NULL"));
     for (int i = 0; i < lks_node_n_dims(x); i++) attributes.order[i] = order[i];
     return lksi_graph_operate(LKSI_OP_TRANSPOSE, &attributes, &x, 1, NULL);
 }
@@ -23,6 +26,10 @@ lks_node *lks_slice(lks_node *x, int axis, int64_t begin, int64_t end) {
 
 void lks_split(lks_node *x, int axis, int n, lks_node **parts) {
     int64_t dim = lks_node_dim(x, axis);
+    if (parts == NULL) {
+        (void)lksi_graph_poison(lks_node_graph(x), lksi_error(LKS_ERR_ARGUMENT, "split: its parts go to NULL"));
+        return;
+    }
     if (!lksi_node_is_poison(x) && dim > 0 && n > 0 && dim % n != 0)
         x = lksi_graph_poison(lks_node_graph(x),
                               lksi_error(LKS_ERR_SHAPE, "split: axis %d with %lld elements is not %d equal parts", axis,

@@ -4,6 +4,8 @@
 #include <lockstep/operators.h>
 
 lks_node *lks_cross_entropy_with(lks_node *logits, lks_node *labels, const lks_cross_entropy_options *options) {
+    static const lks_cross_entropy_options none;
+    if (options == NULL) options = &none;
     lksi_attributes attributes = {.has_ignored = options->has_ignored != 0,
                                   .ignored = options->has_ignored != 0 ? options->ignored : 0,
                                   .smoothing = options->label_smoothing};

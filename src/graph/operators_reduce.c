@@ -11,6 +11,9 @@ static lks_node *reduce(lksi_op op, lks_node *x, int n_axes, const int *axes, in
         return lksi_graph_poison(
             lks_node_graph(x),
             lksi_error(LKS_ERR_ARGUMENT, "%s: %d axes; 0 (all) to %d are possible", lksi_op_name(op), n_axes, n_dims));
+    if (n_axes > 0 && axes == NULL)
+        return lksi_graph_poison(lks_node_graph(x),
+                                 lksi_error(LKS_ERR_ARGUMENT, "%s: %d axes at NULL", lksi_op_name(op), n_axes));
     if (n_axes == 0) attributes.axes = (INT64_C(1) << n_dims) - 1;
     for (int i = 0; i < n_axes; i++) {
         if (axes[i] < 0 || axes[i] >= n_dims || (attributes.axes >> axes[i] & 1) != 0)

@@ -396,5 +396,4 @@ size_t lksi_store_padded_count(const lks_store *store) { return store->padded_co
 void *lksi_store_values(const lks_store *store) { return store->values; }
 void *lksi_store_gradients(const lks_store *store) { return store->gradients; }
 const lks_device *lksi_store_device(const lks_store *store) { return store->graph->device; }
-lks_graph *lksi_store_graph(const lks_store *store) { return store->graph; }
 void *lksi_store_memory_context(const lks_store *store) { return store->memory.context; }

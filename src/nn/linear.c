@@ -4,6 +4,8 @@
 #include <math.h>
 
 lks_node *lks_linear_with(lks_node *x, int64_t out_features, const char *name, const lks_linear_options *options) {
+    static const lks_linear_options none;
+    if (options == NULL) options = &none;
     x = lksi_layer_input(x, "linear", name);
     if (lksi_node_is_poison(x)) return x;
     lks_graph *graph = lks_node_graph(x);
@@ -23,5 +25,5 @@ lks_node *lks_linear_with(lks_node *x, int64_t out_features, const char *name, c
 }
 
 lks_node *lks_linear(lks_node *x, int64_t out_features, const char *name) {
-    return lks_linear_with(x, out_features, name, &(lks_linear_options){0});
+    return lks_linear_with(x, out_features, name, NULL);
 }

@@ -51,6 +51,8 @@ static lks_recurrent_result poisoned(lks_node *poison) {
 }
 
 lks_recurrent_result lks_recurrent_layers(lks_node *x, const char *name, const lks_recurrent_options *options) {
+    static const lks_recurrent_options none;
+    if (options == NULL) options = &none;
     int n_layers = options->n_layers == 0 ? 1 : options->n_layers;
     x = lksi_layer_input(x, "recurrent layers", name);
     if (lksi_node_is_poison(x)) return poisoned(x);

@@ -62,6 +62,8 @@ static const char *join(char *text, size_t nbytes, const char *name, const char 
 static lks_node *drop(lks_node *x, double dropout) { return dropout != 0 ? lks_dropout(x, dropout) : x; }
 
 lks_node *lks_transformer_block(lks_node *x, const char *name, const lks_transformer_options *options) {
+    static const lks_transformer_options none;
+    if (options == NULL) options = &none;
     x = lksi_layer_input(x, "transformer block", name);
     if (lksi_node_is_poison(x)) return x;
     char part[512];

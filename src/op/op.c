@@ -69,10 +69,6 @@ lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_v
     return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 2, .inputs = {a, b}});
 }
 
-lksi_value lksi_emit3(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b, lksi_value c) {
-    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 3, .inputs = {a, b, c}});
-}
-
 lksi_value lksi_emit_with(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a) {
     return builder->emit(builder, &(lksi_emission){.op = op, .attributes = attributes, .n_inputs = 1, .inputs = {a}});
 }

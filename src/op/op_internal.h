@@ -57,7 +57,6 @@ lks_status lksi_infer_windows(const lksi_inference *q, const int64_t *window);
 /* Emissions without attributes. */
 lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, lksi_value a);
 lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b);
-lksi_value lksi_emit3(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b, lksi_value c);
 /* One input and attributes. */
 lksi_value lksi_emit_with(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a);
 /* factor a */

@@ -10,6 +10,8 @@ static double given(double value, double default_value) {
 }
 
 lks_optimizer lks_sgd(const lks_sgd_options *options) {
+    static const lks_sgd_options none;
+    if (options == NULL) options = &none;
     return (lks_optimizer){.kind = LKS_OPTIMIZER_SGD,
                            .lr = given(options->lr, 1e-3),
                            .momentum = given(options->momentum, 0),
@@ -20,6 +22,8 @@ lks_optimizer lks_sgd(const lks_sgd_options *options) {
 }
 
 lks_optimizer lks_adam(const lks_adam_options *options) {
+    static const lks_adam_options none;
+    if (options == NULL) options = &none;
     return (lks_optimizer){.kind = LKS_OPTIMIZER_ADAM,
                            .lr = given(options->lr, 1e-3),
                            .weight_decay = given(options->weight_decay, 0),
@@ -31,6 +35,8 @@ lks_optimizer lks_adam(const lks_adam_options *options) {
 }
 
 lks_optimizer lks_adamw(const lks_adamw_options *options) {
+    static const lks_adamw_options none;
+    if (options == NULL) options = &none;
     return (lks_optimizer){.kind = LKS_OPTIMIZER_ADAMW,
                            .lr = given(options->lr, 1e-3),
                            .weight_decay = given(options->weight_decay, 0.01),

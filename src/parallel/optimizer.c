@@ -90,7 +90,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     created->group = group;
     created->store = store;
     created->strategy = lksi_store_strategy(store);
-    created->rule = *rule;
+    if (rule != NULL) created->rule = *rule; /* else zeros, which the check refuses */
     created->n_expected = -1;
     lks_status status = prepare(created);
     if (status != LKS_OK)

@@ -50,9 +50,6 @@ const lksi_safetensors_entry *lksi_safetensors_find(const lksi_safetensors *file
 lks_status lksi_safetensors_verify(const lksi_safetensors *file);
 /* The entry's bytes. */
 lks_status lksi_safetensors_read(const lksi_safetensors *file, const lksi_safetensors_entry *entry, void *values);
-/* Bytes [offset, offset + nbytes) of the entry, which has as many. */
-lks_status lksi_safetensors_read_part(const lksi_safetensors *file, const lksi_safetensors_entry *entry,
-                                      uint64_t offset, size_t nbytes, void *values);
 /* LKS_ERR_FORMAT where the entry has other dimensions. */
 lks_status lksi_safetensors_check_shape(const lksi_safetensors *file, const lksi_safetensors_entry *entry, int n_dims,
                                         const int64_t *dims);

@@ -105,11 +105,6 @@ lks_status lksi_safetensors_read(const lksi_safetensors *file, const lksi_safete
     return read_at(file, file->data_begin + entry->begin, values, (size_t)(entry->end - entry->begin));
 }
 
-lks_status lksi_safetensors_read_part(const lksi_safetensors *file, const lksi_safetensors_entry *entry,
-                                      uint64_t offset, size_t nbytes, void *values) {
-    return read_at(file, file->data_begin + entry->begin + offset, values, nbytes);
-}
-
 static void format_shape(char *text, size_t nbytes, int n_dims, const int64_t *dims) {
     size_t used = (size_t)snprintf(text, nbytes, "(");
     for (int i = 0; i < n_dims && used < nbytes; i++)

@@ -31,6 +31,8 @@ static lks_status check_options(lks_node *loss, const lks_trainer_options *optio
 }
 
 lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options) {
+    static const lks_trainer_options none;
+    if (options == NULL) options = &none;
     if (options->group == NULL) return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group");
     lks_status status = check_options(loss, options);
     if (status != LKS_OK) return lksi_group_fail(options->group, status); /* the others must not wait for this rank */

@@ -8,6 +8,7 @@ static int meet_and_sum(int rank, int size, void *argument) {
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
     MUST(lks_group_rank(world) == rank && lks_group_size(world) == size);
+    MUST(lks_group_local_rank(world) == rank && lks_group_local_size(world) == size); /* all on this host */
     MUST(strcmp(lks_group_transport(world), transport) == 0);
     for (int i = 0; i < 200; i++) {
         int32_t mine = rank + i, sum;

@@ -362,6 +362,8 @@ static void wrong_options_are_refused_by_name(void **state) {
         if (strstr(lks_error_text(), cases[i].part) == NULL)
             fail_msg("'%s' does not say '%s'", lks_error_text(), cases[i].part);
     }
+    lks_loader *loader = NULL;
+    assert_int_equal(lks_loader_create(&loader, dataset, NULL), LKS_ERR_ARGUMENT);
     lks_dataset_destroy(dataset);
 }
 

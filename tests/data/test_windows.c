@@ -198,6 +198,8 @@ static void wrong_options_are_refused_by_name(void **state) {
         if (strstr(lks_error_text(), cases[i].part) == NULL)
             fail_msg("'%s' does not say '%s'", lks_error_text(), cases[i].part);
     }
+    lks_windows *windows = NULL;
+    assert_int_equal(lks_windows_create(&windows, make_tokens(), 100, NULL), LKS_ERR_ARGUMENT);
 }
 
 static void an_allocation_that_fails_leaves_nothing(void **state) {

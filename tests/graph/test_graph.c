@@ -177,6 +177,7 @@ static void programs_of_several_batch_sizes_share_the_parameters(void **state) {
     lks_store *store;
     assert_ok(lks_store_create(&store, f.loss, &(lks_store_options){.seed = 1}));
     double loss[2];
+    size_t nbytes[2];
     for (int i = 0; i < 2; i++) {
         lks_program *program;
         assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 1 + i, .loss = f.loss}));
@@ -184,10 +185,12 @@ static void programs_of_several_batch_sizes_share_the_parameters(void **state) {
         assert_ok(lks_program_set_input(program, f.y, labels));
         assert_ok(lks_program_forward(program));
         loss[i] = lks_program_scalar(program, f.loss);
+        nbytes[i] = lks_program_nbytes(program);
         assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE); /* not compiled for training */
         lks_program_destroy(program);
     }
     assert_true(loss[0] > 0 && loss[1] > 0 && loss[0] != loss[1]);
+    assert_true(nbytes[0] >= 8 * sizeof(float) && nbytes[1] > nbytes[0]); /* a row of fc1's result each */
     lks_store_destroy(store);
     lks_graph_destroy(f.graph);
 }
@@ -222,6 +225,9 @@ static void inputs_and_labels_are_checked(void **state) {
     assert_ok(lks_store_create(&store, f.loss, NULL));
     assert_int_equal(lks_program_create(&program, store, &(lks_program_options){.batch = 0, .loss = f.loss}),
                      LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .n_outputs = 1}),
+                     LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "1 outputs at NULL"));
     assert_ok(
         lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = f.loss}));
     assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE);

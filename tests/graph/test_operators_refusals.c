@@ -114,6 +114,15 @@ static lks_node *split_null(const leaves *l) {
     lks_split(no(l), 1, 2, parts);
     return parts[1];
 }
+static lks_node *transpose_no_order(const leaves *l) { return lks_transpose(l->wide, NULL); }
+static lks_node *split_nowhere(const leaves *l) {
+    lks_split(l->wide, 2, 3, NULL);
+    return l->wide; /* the graph knows */
+}
+static lks_node *sum_no_axes(const leaves *l) { return lks_sum(l->wide, 2, NULL, 0); }
+static lks_node *reshape_no_dims(const leaves *l) { return lks_reshape(l->wide, 2, NULL); }
+static lks_node *parameter_no_dims(const leaves *l) { return parameter(l, "b", 2, NULL); }
+static lks_node *images_no_options(const leaves *l) { return lks_images(l->x, NULL); }
 
 static const refusal refusals[] = {
     {leaky_flat, LKS_ERR_ARGUMENT, "slope must be above 0, not 0"},
@@ -174,6 +183,12 @@ static const refusal refusals[] = {
     {lstm_null, LKS_ERR_ARGUMENT, "lstm: input 2 is NULL"},
     {cross_entropy_null, LKS_ERR_ARGUMENT, "cross_entropy: input 1 is NULL"},
     {split_null, LKS_ERR_ARGUMENT, "slice: input 0 is NULL"},
+    {transpose_no_order, LKS_ERR_ARGUMENT, "transpose: the order of axes is NULL"},
+    {split_nowhere, LKS_ERR_ARGUMENT, "split: its parts go to NULL"},
+    {sum_no_axes, LKS_ERR_ARGUMENT, "sum: 2 axes at NULL"},
+    {reshape_no_dims, LKS_ERR_ARGUMENT, "reshape to 2 dimensions at NULL"},
+    {parameter_no_dims, LKS_ERR_ARGUMENT, "'b' has 2 dimensions at NULL"},
+    {images_no_options, LKS_ERR_ARGUMENT, "images: n_channels is 0, not 1 or more"},
 };
 
 static void what_cannot_be_meant_is_refused_with_its_reason(void **state) {

@@ -288,6 +288,28 @@ static lks_node *block_of_nothing(lks_graph *g) {
     return lks_transformer_block(NULL, "block", &(lks_transformer_options){.n_heads = 2});
 }
 
+static lks_node *matrix_of(lks_graph *g) { return lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K}); }
+static lks_node *recurrent_without_options(lks_graph *g) { return lks_recurrent_layers(matrix_of(g), "rnn", NULL).y; }
+static lks_node *block_without_options(lks_graph *g) { return lks_transformer_block(matrix_of(g), "block", NULL); }
+
+/* Where no option is required, no options are the defaults. */
+static void options_that_are_null_are_defaults(void **state) {
+    (void)state;
+    lks_graph *g = lks_graph_create(lks_device_default(NULL));
+    lks_node *x = lks_input(g, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 2, 5, 5});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    x = lks_batch_norm_with(lks_conv2d(x, 3, 2, "conv", NULL), "norm", NULL);
+    x = lks_linear_with(lks_global_avg_pool2d(lks_max_pool2d(x, 2, 2, NULL)), 4, "fc", NULL);
+    lks_store *store;
+    lks_program *program = NULL;
+    assert_ok(lks_store_create(&store, lks_cross_entropy_with(x, y, NULL), NULL));
+    assert_true(lks_store_find(store, "fc.bias") >= 0);
+    assert_int_equal(lks_program_create(&program, store, NULL), LKS_ERR_ARGUMENT); /* the batch is required */
+    assert_null(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+}
+
 static void layers_that_cannot_be_meant_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -319,6 +341,8 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
         {attention_of_nothing, "attention: input 0 is NULL"},
         {recurrent_of_nothing, "recurrent layers: input 0 is NULL"},
         {block_of_nothing, "transformer block: input 0 is NULL"},
+        {recurrent_without_options, "'rnn': 0 hidden units"},
+        {block_without_options, "and 0 heads"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_graph *g = lks_graph_create(lks_device_default(NULL));
@@ -335,6 +359,7 @@ int main(void) {
         cmocka_unit_test(initialisers_are_those_of_he_and_glorot),
         cmocka_unit_test(nothing_is_seen_before_its_time),
         cmocka_unit_test(a_whole_model_matches_finite_differences),
+        cmocka_unit_test(options_that_are_null_are_defaults),
         cmocka_unit_test(layers_that_cannot_be_meant_are_refused),
     };
     return run_group(tests);

@@ -142,6 +142,7 @@ static void zero_is_the_default_and_lks_zero_is_zero(void **state) {
     lks_optimizer decayed = lks_adamw(&(lks_adamw_options){0});
     lks_optimizer plain = lks_adamw(&(lks_adamw_options){.weight_decay = LKS_ZERO});
     assert_true(decayed.weight_decay == 0.01 && plain.weight_decay == 0);
+    assert_true(lks_sgd(NULL).lr == 1e-3 && lks_adam(NULL).beta1 == 0.9 && lks_adamw(NULL).weight_decay == 0.01);
 }
 
 static void senseless_hyperparameters_are_named(void **state) {

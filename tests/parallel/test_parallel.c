@@ -285,6 +285,7 @@ static int step_without_samples(void *argument) {
     RANK_CHECK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){0}, NULL) == LKS_ERR_ARGUMENT);
     lks_distributed_optimizer_destroy(optimizer);
     RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, &bad) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, NULL) == LKS_ERR_ARGUMENT);
     lks_store_destroy(store);
     lks_graph_destroy(m.graph);
     lks_group_destroy(group);

@@ -206,6 +206,49 @@ static void loaders_that_part_later_are_noticed(void **state) {
     run_ranks(2, step_with_loaders_that_part, NULL);
 }
 
+/* The figures that are added up are labels: one rank's part of a batch alone is not the batch. */
+static int step_on_half_a_batch(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s) == 0);
+    static const float features[4 * 16];
+    static const int32_t labels[4];
+    const lks_batch batch = {
+        .features = features, .labels = labels, .count = 4, .global_count = 8, .n_labels = 4, .global_n_labels = 8};
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "brought 4 labels together, rank 0 expects 8") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void half_a_batch_is_refused(void **state) {
+    (void)state;
+    run_ranks(1, step_on_half_a_batch, NULL);
+}
+
+static int change_the_lr(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_batch batch;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s) == 0);
+    for (int step = 0; step < 3; step++) {
+        RANK_CHECK(lks_loader_next(s.loader, &batch));
+        if (step == 1) RANK_OK(lks_trainer_set_lr(s.trainer, 0.25));
+        if (step == 2) RANK_CHECK(lks_trainer_set_lr(s.trainer, -1) == LKS_ERR_ARGUMENT); /* and changes nothing */
+        RANK_OK(lks_trainer_step(s.trainer, &batch, &metrics));
+        RANK_CHECK(metrics.lr == (step == 0 ? 1e-2 : 0.25));
+    }
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void the_learning_rate_can_be_set_between_steps(void **state) {
+    (void)state;
+    run_ranks(2, change_the_lr, NULL);
+}
+
 static int step_on_bad_data(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -286,7 +329,10 @@ static int make_mistakes(void *argument) {
 
 static void a_bad_option_of_one_rank_fails_all_ranks_at_once(void **state) {
     (void)state;
+    lks_trainer *trainer = NULL;
     run_ranks(2, make_mistakes, NULL);
+    assert_int_equal(lks_trainer_create(&trainer, NULL, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "a trainer needs a group");
 }
 
 int main(void) {
@@ -297,6 +343,8 @@ int main(void) {
         cmocka_unit_test(a_rank_that_cannot_evaluate_is_not_waited_for),
         cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(loaders_that_part_later_are_noticed),
+        cmocka_unit_test(half_a_batch_is_refused),
+        cmocka_unit_test(the_learning_rate_can_be_set_between_steps),
         cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
         cmocka_unit_test(a_bad_option_of_one_rank_fails_all_ranks_at_once),
     };

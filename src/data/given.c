@@ -1,0 +1,68 @@
+/* Data sets made of samples that the caller has in memory. */
+#include "data/data_internal.h"
+
+#include <string.h>
+
+static lks_status check_pointers(const lks_dataset_options *o) {
+    if (o->features == NULL) return lksi_error(LKS_ERR_ARGUMENT, "features are NULL: a data set is made of samples");
+    if (o->labels == NULL) return lksi_error(LKS_ERR_ARGUMENT, "labels are NULL: each sample needs one");
+    return LKS_OK;
+}
+
+static lks_status check_sizes(const lks_dataset_options *o) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"count", o->count}, {"n_features", o->n_features}, {"n_classes", o->n_classes}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].value < 1)
+            return lksi_error(LKS_ERR_ARGUMENT, "%s of a data set is %lld, not 1 or more", sizes[i].name,
+                              (long long)sizes[i].value);
+    if (o->type != LKS_F32 && o->type != LKS_U8)
+        return lksi_error(LKS_ERR_ARGUMENT, "features are f32 or u8, not %s", lks_type_name(o->type));
+    if (o->n_features > PTRDIFF_MAX / (int64_t)sizeof(float) / o->count)
+        return lksi_error(LKS_ERR_ARGUMENT, "%lld samples of %lld features are larger than any memory",
+                          (long long)o->count, (long long)o->n_features);
+    return LKS_OK;
+}
+
+static bool is_image(const lks_dataset_options *o) { return o->n_channels != 0 || o->height != 0 || o->width != 0; }
+
+static lks_status check_image(const lks_dataset_options *o) {
+    int64_t c = o->n_channels, h = o->height, w = o->width, count = o->n_features;
+    if (!is_image(o)) return LKS_OK;
+    if (c < 1 || c > LKSI_MAX_CHANNELS)
+        return lksi_error(LKS_ERR_ARGUMENT, "images of %lld channels; 1 to %d are possible", (long long)c,
+                          LKSI_MAX_CHANNELS);
+    bool is_fitting =
+        h >= 1 && w >= 1 && count / c / h == w && c * h * w == count; /* in this order nothing overflows */
+    if (is_fitting) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "images of %lld channels, %lld x %lld, do not have %lld features", (long long)c,
+                      (long long)h, (long long)w, (long long)count);
+}
+
+static lks_status check_labels(const lks_dataset_options *o) {
+    for (int64_t i = 0; i < o->count; i++)
+        if (o->labels[i] < 0 || o->labels[i] >= o->n_classes)
+            return lksi_error(LKS_ERR_ARGUMENT, "label %lld is %d, outside 0..%lld", (long long)i, o->labels[i],
+                              (long long)o->n_classes - 1);
+    return LKS_OK;
+}
+
+lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *options) {
+    static const lks_dataset_options none;
+    const lks_dataset_options *o = options != NULL ? options : &none;
+    LKS_TRY(check_pointers(o));
+    LKS_TRY(check_sizes(o));
+    LKS_TRY(check_image(o));
+    LKS_TRY(check_labels(o));
+    lks_dataset *created;
+    LKS_TRY(lksi_dataset_create(&created, o->type, o->count, o->n_features, o->n_classes));
+    if (is_image(o)) lksi_dataset_set_image(created, o->n_channels, o->height, o->width);
+    size_t n_elements = (size_t)o->count * (size_t)o->n_features;
+    void *elements = o->type == LKS_U8 ? (void *)created->samples->bytes : created->samples->values;
+    memcpy(elements, o->features, n_elements * lks_type_nbytes(o->type));
+    memcpy(created->samples->labels, o->labels, (size_t)o->count * sizeof *o->labels);
+    *dataset = created;
+    return LKS_OK;
+}

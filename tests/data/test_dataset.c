@@ -1,0 +1,169 @@
+/* Data sets made of samples in the caller's memory. */
+#include "test.h"
+
+#include <lockstep/data.h>
+#include <lockstep/operators.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { COUNT = 10, C = 2, H = 3, W = 4, N_FEATURES = C * H * W, N_CLASSES = 5 };
+
+static uint8_t byte_of(int64_t sample, int feature) { return (uint8_t)(sample * 20 + feature); }
+
+/* `features` and `labels` are gone, or something else, once it is made. */
+static lks_dataset *make(lks_type type, bool are_images) {
+    float values[COUNT * N_FEATURES];
+    uint8_t bytes[COUNT * N_FEATURES];
+    int32_t labels[COUNT];
+    for (int64_t i = 0; i < COUNT; i++) {
+        labels[i] = (int32_t)(i % N_CLASSES);
+        for (int j = 0; j < N_FEATURES; j++) {
+            bytes[i * N_FEATURES + j] = byte_of(i, j);
+            values[i * N_FEATURES + j] = (float)byte_of(i, j) / 255.0f;
+        }
+    }
+    lks_dataset *dataset;
+    lks_dataset_options options = {.features = type == LKS_U8 ? (void *)bytes : values,
+                                   .type = type,
+                                   .labels = labels,
+                                   .count = COUNT,
+                                   .n_features = N_FEATURES,
+                                   .n_classes = N_CLASSES};
+    if (are_images) options.n_channels = C, options.height = H, options.width = W;
+    assert_ok(lks_dataset_create(&dataset, &options));
+    memset(bytes, 0xff, sizeof bytes);
+    memset(values, 0xff, sizeof values);
+    memset(labels, 0xff, sizeof labels);
+    return dataset;
+}
+
+static void assert_sample(const lks_dataset *dataset, int64_t index, int64_t expected) {
+    float features[N_FEATURES];
+    int32_t label;
+    assert_ok(lks_dataset_get(dataset, index, features, &label));
+    assert_int_equal(label, expected % N_CLASSES);
+    for (int j = 0; j < N_FEATURES; j++) assert_true(features[j] == (float)byte_of(expected, j) / 255.0f);
+}
+
+static void samples_are_copied_and_read_as_they_were_given(void **state) {
+    (void)state;
+    static const lks_type types[] = {LKS_F32, LKS_U8};
+    for (int t = 0; t < 2; t++) {
+        lks_dataset *dataset = make(types[t], true), *plain = make(types[t], false), *slice;
+        assert_int_equal(lks_dataset_count(dataset), COUNT);
+        assert_int_equal(lks_dataset_n_features(dataset), N_FEATURES);
+        assert_int_equal(lks_dataset_n_classes(dataset), N_CLASSES);
+        assert_int_equal(lks_dataset_n_channels(dataset), C);
+        assert_int_equal(lks_dataset_n_channels(plain), 1);
+        assert_ok(lks_dataset_slice(&slice, dataset, 3, 7));
+        lks_dataset_destroy(dataset); /* the slice keeps the memory */
+        for (int64_t i = 0; i < COUNT; i++) assert_sample(plain, i, i);
+        for (int64_t i = 0; i < 4; i++) assert_sample(slice, i, 3 + i);
+        lks_dataset_destroy(slice);
+        lks_dataset_destroy(plain);
+    }
+}
+
+static void moments_and_normalisation_go_by_the_shape_that_was_given(void **state) {
+    (void)state;
+    lks_dataset *images = make(LKS_U8, true), *plain = make(LKS_F32, false);
+    double means[C], deviations[C], mean, deviation;
+    assert_ok(lks_dataset_channel_moments(images, means, deviations));
+    assert_true(fabs(means[1] - means[0] - H * W / 255.0) < 1e-6); /* feature j is j more than feature 0 */
+    assert_ok(lks_dataset_normalize_channels(images, means, deviations));
+    assert_ok(lks_dataset_channel_moments(images, means, deviations));
+    for (int c = 0; c < C; c++) assert_true(fabs(means[c]) < 1e-6 && fabs(deviations[c] - 1) < 1e-6);
+    assert_ok(lks_dataset_moments(plain, &mean, &deviation));
+    assert_ok(lks_dataset_normalize(plain, mean, deviation));
+    assert_ok(lks_dataset_moments(plain, &mean, &deviation));
+    assert_true(fabs(mean) < 1e-6 && fabs(deviation - 1) < 1e-6);
+    assert_int_equal(lks_dataset_normalize(plain, 0, 1e-39), LKS_ERR_ARGUMENT); /* its inverse is no f32 */
+    assert_non_null(strstr(lks_error_text(), "mean 0 and deviation 1e-39"));
+    lks_dataset_destroy(images);
+    lks_dataset_destroy(plain);
+}
+
+static void its_hash_tells_samples_and_labels_apart(void **state) {
+    (void)state;
+    static const float features[2][3] = {{1, 2, 3}, {1, 2, 4}};
+    static const int32_t labels[2][3] = {{0, 1, 1}, {0, 1, 0}};
+    uint64_t hashes[2][2], again = 0;
+    for (int i = 0; i < 5; i++) {
+        lks_dataset *dataset;
+        lks_dataset_options options = {
+            .features = features[i / 2 % 2], .labels = labels[i % 2], .count = 3, .n_features = 1, .n_classes = 2};
+        assert_ok(lks_dataset_create(&dataset, &options));
+        *(i < 4 ? &hashes[i / 2][i % 2] : &again) = lks_dataset_hash(dataset);
+        lks_dataset_destroy(dataset);
+    }
+    assert_true(again == hashes[0][0]);
+    assert_true(hashes[0][1] != again && hashes[1][0] != again && hashes[1][1] != again);
+}
+
+/* Of images, changed at random; the labels say which sample a row is of. */
+static void loaders_take_it(void **state) {
+    (void)state;
+    lks_dataset *dataset = make(LKS_U8, true);
+    for (int gives_bytes = 0; gives_bytes < 2; gives_bytes++) {
+        lks_loader *loader;
+        lks_batch batch;
+        assert_ok(lks_loader_create(
+            &loader, dataset,
+            &(lks_loader_options){
+                .batch = 4, .gives_bytes = gives_bytes, .augment = {.crop_padding = 1, .flip = 1}, .n_workers = -1}));
+        int64_t n_seen = 0;
+        while (lks_loader_next(loader, &batch)) {
+            assert_int_equal(batch.sample_nbytes,
+                             gives_bytes ? N_FEATURES + LKS_DRAW_NBYTES : N_FEATURES * sizeof(float));
+            for (int64_t i = 0; i < batch.count; i++, n_seen++)
+                assert_int_equal(batch.labels[i], batch.indices[i] % N_CLASSES);
+        }
+        assert_int_equal(n_seen, COUNT);
+        lks_loader_destroy(loader);
+    }
+    lks_dataset_destroy(dataset);
+}
+
+static void what_cannot_be_meant_is_refused_by_name(void **state) {
+    (void)state;
+    static const float x[6];
+    static const int32_t y[3] = {0, 1, 2}, high[3] = {0, 1, 3}, low[3] = {0, -1, 2};
+    static const struct {
+        lks_dataset_options options;
+        const char *text;
+    } cases[] = {
+        {{NULL, LKS_F32, y, 3, 2, 3, 0, 0, 0}, "features are NULL"},
+        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0}, "labels are NULL"},
+        {{x, LKS_F32, y, 0, 2, 3, 0, 0, 0}, "count of a data set is 0"},
+        {{x, LKS_F32, y, 3, -2, 3, 0, 0, 0}, "n_features of a data set is -2"},
+        {{x, LKS_F32, y, 3, 2, 0, 0, 0, 0}, "n_classes of a data set is 0"},
+        {{x, LKS_F64, y, 3, 2, 3, 0, 0, 0}, "f32 or u8, not f64"},
+        {{x, LKS_F32, high, 3, 2, 3, 0, 0, 0}, "label 2 is 3, outside 0..2"},
+        {{x, LKS_F32, low, 3, 2, 3, 0, 0, 0}, "label 1 is -1, outside 0..2"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 2}, "images of 1 channels, 2 x 2, do not have 2 features"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 0}, "images of 1 channels, 2 x 0, do not"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, INT64_MAX, INT64_MAX}, "do not have 2 features"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 1, 2}, "images of 0 channels; 1 to 4"},
+        {{x, LKS_F32, y, 3, 5, 3, 5, 1, 1}, "images of 5 channels; 1 to 4"},
+        {{x, LKS_F32, y, INT64_MAX, 2, 3, 0, 0, 0}, "larger than any memory"},
+        {{x, LKS_U8, y, 3, INT64_MAX, 3, 0, 0, 0}, "larger than any memory"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lks_dataset *dataset = NULL;
+        assert_int_equal(lks_dataset_create(&dataset, &cases[i].options), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), cases[i].text));
+        assert_null(dataset);
+    }
+    lks_dataset *dataset;
+    assert_int_equal(lks_dataset_create(&dataset, NULL), LKS_ERR_ARGUMENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_are_copied_and_read_as_they_were_given),
+                                       cmocka_unit_test(moments_and_normalisation_go_by_the_shape_that_was_given),
+                                       cmocka_unit_test(its_hash_tells_samples_and_labels_apart),
+                                       cmocka_unit_test(loaders_take_it),
+                                       cmocka_unit_test(what_cannot_be_meant_is_refused_by_name)};
+    return run_group(tests);
+}
