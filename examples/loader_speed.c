@@ -59,7 +59,7 @@ static int measure_all(lks_dataset *dataset) {
 
 int main(int argc, char **argv) {
     lks_dataset *dataset;
-    if (argc != 2) {
+    if (argc != 2 || argv[1][0] == '-') {
         fprintf(stderr, "usage: %s DIR\n", argv[0]);
         return 2;
     }

@@ -60,7 +60,7 @@ static int train(lks_group *world, lks_group *updaters, int is_by_hand, lks_data
 }
 
 static int own_data_parallel(int argc, char **argv) {
-    (void)argc, (void)argv;
+    if (argc > 1) return fprintf(stderr, "own_data_parallel: unknown argument '%s'; it takes none\n", argv[1]), 2;
     lks_group *world, *alone;
     lks_dataset *data;
     char by_hand[65], by_library[65];

@@ -56,7 +56,7 @@ static int train(lks_group *world, lks_dataset *data) {
 }
 
 static int own_loop(int argc, char **argv) {
-    (void)argc, (void)argv;
+    if (argc > 1) return fprintf(stderr, "own_loop: unknown argument '%s'; it takes none\n", argv[1]), 2;
     lks_group *world;
     lks_dataset *data;
     LKS_CHECK(lks_init(&world, NULL));

@@ -46,7 +46,7 @@ static int lesson(lks_group *world, lks_store *store) {
 static int replicas(int argc, char **argv) {
     lks_group *world;
     lks_store *store;
-    (void)argc;
+    if (argc > 1) return fprintf(stderr, "replicas: unknown argument '%s'; it takes none\n", argv[1]), 2;
     LKS_CHECK(lks_init(&world, NULL));
     if (lks_group_size(world) < 2) {
         fprintf(stderr, "replicas: one rank has nothing to compare: lockstep run -n 3 %s\n", argv[0]);

@@ -67,9 +67,11 @@ static double mean_step_ms(const trainer_progress *p, int64_t n_last) {
 
 /* --- lines --- */
 
-/* The reason counts where it shows first: a later flush has nothing left to fail on. */
+/* The reason counts where it shows first, right after what was printed: under the launcher each line is written as it
+ * ends, and a flush has nothing left to fail on. */
 static void flush_lines(trainer_progress *p) {
-    if (fflush(stdout) != 0 && p->output_errno == 0) p->output_errno = errno;
+    int is_lost = fflush(stdout) != 0 || ferror(stdout);
+    if (is_lost && p->output_errno == 0) p->output_errno = errno;
 }
 
 static int is_silent(const trainer_progress *p) { return !p->is_speaker || p->flags->is_quiet; }
@@ -150,7 +152,7 @@ void trainer_report_stop(trainer_progress *p, const char *checkpoint) {
 int trainer_output_end(trainer_progress *p) {
     if (!p->is_speaker) return 1;
     flush_lines(p);
-    if (p->output_errno == 0 && !ferror(stdout)) return 1;
+    if (p->output_errno == 0) return 1;
     fprintf(stderr, "lockstep: standard output cannot be written: %s\n", strerror(p->output_errno));
     return 0;
 }

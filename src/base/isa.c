@@ -23,6 +23,9 @@ static void detect(void) {
     int most = strcmp(wanted, "base") == 0 ? 0 : strcmp(wanted, "avx2") == 0 ? 1 : 2;
     if (most == 2 && strcmp(wanted, "avx512") != 0)
         lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s' (there are: base, avx2, avx512)", wanted);
+    else if (most > detected_level)
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s', which this machine has not: it is %s", wanted,
+                 detected_level == 1 ? "avx2" : "base");
     if (most < detected_level) detected_level = most;
 }
 

@@ -12,12 +12,29 @@ static bool is_file(const char *path) {
     return stat(path, &found) == 0 && S_ISREG(found.st_mode);
 }
 
-static bool is_there(lksi_module *m, const char *directory, const char *below) {
+static bool is_in(lksi_module *m, const char *directory, const char *below) {
     int n = snprintf(m->path, sizeof m->path, "%s%s/%s.so", directory, below, m->name);
-    if (n >= (int)sizeof m->path) return false;
+    return n < (int)sizeof m->path && is_file(m->path);
+}
+
+static bool is_there(lksi_module *m, const char *directory, const char *below) {
     size_t used = strlen(m->tried);
     snprintf(m->tried + used, sizeof m->tried - used, "%s%s%s", used > 0 ? ", " : "", directory, below);
-    return is_file(m->path);
+    return is_in(m, directory, below);
+}
+
+/* A file or a directory. Of a name without a slash dlopen would make something else. */
+static bool is_given(lksi_module *m, const char *given) {
+    enum { MAX_NBYTES = LKSI_MODULE_PATH_NBYTES - 64 }; /* with room for the variable's name, or the file's */
+    size_t nbytes = strlen(given);
+    if (nbytes > MAX_NBYTES) {
+        snprintf(m->tried, sizeof m->tried, "%s, which has %zu bytes where up to %d are possible", m->variable, nbytes,
+                 (int)MAX_NBYTES);
+        return false;
+    }
+    snprintf(m->tried, sizeof m->tried, "%s (%s)", m->variable, given);
+    snprintf(m->path, sizeof m->path, "%s%s", strchr(given, '/') == NULL ? "./" : "", given);
+    return is_file(m->path) || is_in(m, given, "");
 }
 
 /* The directory of the library that this function is in; of the program where that has it inside. */
@@ -38,11 +55,7 @@ bool lksi_module_find(lksi_module *module) {
     char own[LKSI_MODULE_PATH_NBYTES / 2];
     const char *given = getenv(module->variable);
     module->tried[0] = '\0';
-    if (given != NULL && given[0] != '\0') {
-        snprintf(module->path, sizeof module->path, "%s", given);
-        snprintf(module->tried, sizeof module->tried, "%s (%s)", module->variable, given);
-        return is_file(given) || is_there(module, given, "");
-    }
+    if (given != NULL && given[0] != '\0') return is_given(module, given);
     if (find_own_directory(own, sizeof own) && (is_there(module, own, "") || is_there(module, own, "/lockstep")))
         return true;
     return is_there(module, LKSI_MODULE_DIRECTORY, "");

@@ -38,7 +38,7 @@ lks_status(lksi_error_errno)(const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     if (strerror_r(saved, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "errno %d", saved);
-    return lksi_error(LKS_ERR_SYSTEM, "%s: %s", text, reason);
+    return lksi_error(LKS_ERR_SYSTEM, "%s: %s%s", text, reason, saved == EMFILE ? " here (ulimit -n)" : "");
 }
 
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]) { memcpy(text, error_text, sizeof error_text); }

@@ -19,7 +19,7 @@ static const char help_text[] =
     "  --threads         with --ranks: as threads\n"
     "  --transport T     auto, thread, shm, tcp or mpi (under mpirun)\n"
     "  --algorithm NAME  auto, a name, or all\n"
-    "  --sizes LIST      bytes: 4:64M doubles (the default), 4:64M:4 goes by fours, 8,1K,3M lists\n"
+    "  --sizes LIST      bytes, whole elements: 4:64M doubles (the default), 4:64M:4 goes by fours, 8,1K,3M lists\n"
     "  --type T          f32 (the default) f64 f16 bf16 i8 u8 i32 i64\n"
     "  --operator O      of reductions: sum (the default) product min max avg band bor bxor\n"
     "  --root R          of rooted operations (0)\n"
@@ -43,6 +43,7 @@ static const char help_text[] =
 
 /* What rank 0 does with the rows; the other ranks only count errors. */
 typedef struct results {
+    lks_group *world;
     const lksi_bench_plan *plan;
     bool is_writer;
     FILE *json;
@@ -51,21 +52,34 @@ typedef struct results {
     int64_t n_errors;
 } results;
 
-static lks_status take(void *context, const lksi_bench_row *row) {
-    results *r = context;
-    r->n_errors += row->n_errors;
+static lks_status keep(results *r, const lksi_bench_row *row) {
     if (!r->is_writer) return LKS_OK;
-    lksi_bench_print_row(row);
+    LKS_TRY(lksi_bench_print_row(row));
     if (r->json != NULL) LKS_TRY(lksi_bench_write_json(r->json, r->plan->json_path, row));
     LKS_TRY(lksi_grow((void **)&r->rows, &r->capacity, r->n_rows + 1, sizeof *r->rows));
     r->rows[r->n_rows++] = *row;
     return LKS_OK;
 }
 
-static lks_status open_json(results *r) {
-    if (!r->is_writer || r->plan->json_path == NULL) return LKS_OK;
-    r->json = fopen(r->plan->json_path, "we");
-    return r->json != NULL ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: %s", r->plan->json_path, strerror(errno));
+/* What is written at the end is found out about before the measurement. */
+static lks_status try_to_write(const char *path) {
+    if (path == NULL) return LKS_OK;
+    const bool was_there = lksi_file_exists(path);
+    FILE *file = fopen(path, "ae");
+    if (file == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    fclose(file);
+    if (!was_there) (void)remove(path);
+    return LKS_OK;
+}
+
+static lks_status begin(results *r) {
+    const char *path = r->plan->json_path;
+    if (!r->is_writer) return LKS_OK;
+    LKS_TRY(try_to_write(r->plan->plot_path));
+    LKS_TRY(try_to_write(r->plan->tune_path));
+    if (path != NULL && (r->json = fopen(path, "we")) == NULL)
+        return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    return lksi_bench_print_header();
 }
 
 static lks_status write_files(const results *r) {
@@ -81,11 +95,16 @@ static lks_status agree(lks_group *group, lks_status mine) {
     return (lks_status)status;
 }
 
+static lks_status take(void *context, const lksi_bench_row *row) {
+    results *r = context;
+    r->n_errors += row->n_errors;
+    return agree(r->world, keep(r, row));
+}
+
 static lks_status measure(lks_group *world, const lksi_bench_plan *plan, int64_t *n_errors) {
-    results r = {.plan = plan, .is_writer = lks_group_rank(world) == 0};
+    results r = {.world = world, .plan = plan, .is_writer = lks_group_rank(world) == 0};
     lks_status status;
-    LKS_TRY_GOTO(agree(world, open_json(&r)), free_rows);
-    if (r.is_writer) lksi_bench_print_header();
+    LKS_TRY_GOTO(agree(world, begin(&r)), free_rows);
     LKS_TRY_GOTO(lksi_bench_measure(world, plan, take, &r), free_rows);
     status = agree(world, write_files(&r));
 free_rows:

@@ -71,7 +71,7 @@ typedef struct lksi_bench_plan {
     lks_type type;
     lks_operator op;
     int root, n_blocks;
-    size_t sizes[LKSI_BENCH_MAX_SIZES]; /* bytes as asked for; a row's are rounded down to whole elements */
+    size_t sizes[LKSI_BENCH_MAX_SIZES]; /* bytes of whole elements; a row's are rounded down to equal blocks */
     int n_sizes;
     const char *json_path, *plot_path;
     bool does_tune;
@@ -99,8 +99,8 @@ lks_status lksi_bench_measure(lks_group *group, const lksi_bench_plan *plan,
 
 /* --- results (bench_report.c, bench_plot.c, bench_tune.c) --- */
 
-void lksi_bench_print_header(void);
-void lksi_bench_print_row(const lksi_bench_row *row);
+lks_status lksi_bench_print_header(void);
+lks_status lksi_bench_print_row(const lksi_bench_row *row);
 lks_status lksi_bench_write_json(FILE *file, const char *path, const lksi_bench_row *row);
 lks_status lksi_bench_plot(const char *path, const lksi_bench_row *rows, size_t n_rows);
 /* Derives latency and bandwidth from send_recv's rows and writes the tuning file; prints what it wrote, and where. */

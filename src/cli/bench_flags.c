@@ -112,7 +112,12 @@ static int set_path(const char *name, const char *value, const char **path) {
     return 0;
 }
 static int set_json(lksi_bench_plan *plan, const char *value) { return set_path("--json", value, &plan->json_path); }
-static int set_plot(lksi_bench_plan *plan, const char *value) { return set_path("--plot", value, &plan->plot_path); }
+static int set_plot(lksi_bench_plan *plan, const char *value) {
+    const size_t length = strlen(value);
+    if (length > 0 && (length < 5 || strcmp(value + length - 4, ".svg") != 0))
+        return lksi_refuse("bench", "--plot '%s': a name that ends in .svg was expected", value);
+    return set_path("--plot", value, &plan->plot_path);
+}
 static int set_tune(lksi_bench_plan *plan, const char *value) {
     plan->does_tune = true;
     return value == NULL ? 0 : set_path("--tune", value, &plan->tune_path);
@@ -239,6 +244,18 @@ static int check_operation(const lksi_bench_plan *plan) {
     return 0;
 }
 
+/* Without --sizes: from 4 bytes on, or an element where that is longer, to 64 MiB. */
+static int complete_sizes(lksi_bench_plan *plan) {
+    const size_t each = lks_type_nbytes(plan->type);
+    if (plan->n_sizes == 0) add_range(plan, each > 4 ? each : 4, 64 << 20, 2);
+    for (int i = 0; i < plan->n_sizes; i++)
+        if (plan->sizes[i] % each != 0)
+            return lksi_refuse("bench",
+                               "--sizes: %zu bytes are no whole number of elements of --type %s, %zu bytes each",
+                               plan->sizes[i], lks_type_name(plan->type), each);
+    return 0;
+}
+
 /* Tuning measures one thing: messages over the transport that `auto` is to be told of. */
 static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
     if (!plan->does_tune) return 0;
@@ -264,7 +281,7 @@ int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan) {
     if (refused == 0) refused = complete_tuning(plan, has_operation);
     if (refused == 0 && !has_operation && !plan->does_tune)
         return lksi_refuse("bench", "which operation? see lockstep help bench");
-    if (plan->n_sizes == 0) add_range(plan, 4, 64 << 20, 2);
+    if (refused == 0) refused = complete_sizes(plan);
     if (refused == 0) refused = check_algorithm(plan);
     if (refused == 0) refused = check_ranks(plan);
     if (refused == 0) refused = complete_mode(plan);

@@ -1,21 +1,22 @@
 /* A row of results, for people and as a JSON object in a line. */
 #include "cli/bench.h"
+#include "cli/cli.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <string.h>
 
-void lksi_bench_print_header(void) {
+lks_status lksi_bench_print_header(void) {
     printf("%-14s %12s %12s %-5s %-17s %-17s %12s %12s %9s %9s %7s\n", "operation", "bytes", "count", "type",
            "algorithm", "chosen", "time us", "p99 us", "algbw", "busbw", "errors");
-    fflush(stdout);
+    return lksi_output_flush();
 }
 
-void lksi_bench_print_row(const lksi_bench_row *row) {
+lks_status lksi_bench_print_row(const lksi_bench_row *row) {
     printf("%-14s %12zu %12zu %-5s %-17s %-17s %12.2f %12.2f %9.3f %9.3f %7lld\n", row->op, row->nbytes, row->count,
            row->type, row->algorithm, row->chosen, row->time_us_median, row->time_us_p99, row->algbw, row->busbw,
            (long long)row->n_errors);
-    fflush(stdout);
+    return lksi_output_flush();
 }
 
 static cJSON *object_of(const lksi_bench_row *row) {

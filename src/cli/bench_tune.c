@@ -5,6 +5,7 @@
  * A message of n bytes takes latency + n / bandwidth: the least size gives the latency, the greatest the rest. What the
  * file says of other transports stays. */
 #include "cli/bench.h"
+#include "cli/cli.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -72,8 +73,8 @@ lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t 
     cJSON_AddItemToObject(object, small->transport, entry);
     lks_status status = lksi_json_write(object, path);
     cJSON_Delete(object);
-    if (status == LKS_OK)
-        printf("%s: %s latency %.2f us, %.3f GB/s; LOCKSTEP_TUNING=%s lets auto use them\n", path, small->transport,
-               small->time_us_median, gbytes_per_s, path);
-    return status;
+    if (status != LKS_OK) return status;
+    printf("%s: %s latency %.2f us, %.3f GB/s; LOCKSTEP_TUNING=%s lets auto use them\n", path, small->transport,
+           small->time_us_median, gbytes_per_s, path);
+    return lksi_output_flush();
 }

@@ -103,11 +103,11 @@ static int for_each(const request *asked, action act) {
     char directory[PATH_NBYTES];
     int exit_status = 0;
     for (int i = 0; i < asked->n_sets; i++) {
-        lks_status status = find_directory(asked, asked->sets[i], directory);
-        if (status == LKS_OK) status = act(asked, asked->sets[i], directory);
-        if (status == LKS_OK) continue;
+        const bool has_place = find_directory(asked, asked->sets[i], directory) == LKS_OK;
+        if (has_place && act(asked, asked->sets[i], directory) == LKS_OK) continue;
         fprintf(stderr, "lockstep data: %s\n", lks_error_text());
         exit_status = 1;
+        if (!has_place) break; /* nor has any other */
     }
     return exit_status;
 }

@@ -66,12 +66,19 @@ static void print_gpus(void) {
     for (int i = 0; i < n_gpus; i++) print_gpu(cuda, i);
 }
 
+static bool has_gpu(void) {
+    const lksi_cuda_module *cuda;
+    int n_gpus;
+    return lksi_cuda_load(&cuda) == LKS_OK && cuda->count(&n_gpus) == LKS_OK && n_gpus > 0;
+}
+
 static void print_devices(void) {
+    const char *gpu = has_gpu() ? ", cuda" : "";
 #ifdef LKSI_HAS_ONEDNN
-    printf("devices:         cpu (oneDNN), reference\n");
+    printf("devices:         cpu (oneDNN), reference%s\n", gpu);
     printf("oneDNN:          %s\n", lksi_dnnl_version_text());
 #else
-    printf("devices:         cpu (built without oneDNN: the reference device), reference\n");
+    printf("devices:         cpu (built without oneDNN: the reference device), reference%s\n", gpu);
 #endif
 }
 
@@ -119,6 +126,7 @@ static int run(int argc, char **argv) {
         return LKSI_EXIT_USAGE;
     }
     static const char *const instruction_sets[] = {"base", "avx2", "avx512"};
+    (void)lksi_log_is_on(LKS_LOG_WARNING); /* a wrong LOCKSTEP_LOG is said */
     printf("lockstep:        %s\n", lks_version());
     print_devices();
     print_gpus();

@@ -38,7 +38,7 @@ static int help(const char *name) {
     return 0;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return LKSI_EXIT_USAGE;
@@ -53,4 +53,9 @@ int main(int argc, char **argv) {
     if (command == NULL) return refuse(name);
     if (argc > 2 && (strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0)) return help(name);
     return command->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+    lksi_output_begin();
+    return lksi_output_end(run(argc, argv));
 }

@@ -56,8 +56,9 @@ static const char help_text[] =
     "SIGINT, SIGTERM and SIGHUP are forwarded to the ranks; a second one kills them. After them, after the timeout, "
     "and\n"
     "after a rank that exits with 2 (its command line is wrong) nothing is started again.\n"
-    "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 2 for a wrong option, 126\n"
-    "or 127 for a PROGRAM that cannot be started.\n";
+    "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 1 where none did, but "
+    "output\n"
+    "was lost (a full disk); 2 for a wrong option, 126 or 127 for a PROGRAM that cannot be started.\n";
 
 static void say(const char *text) { lksi_terminal_add(stderr, text, strlen(text)); }
 
@@ -182,6 +183,7 @@ static int run(int argc, char **argv) {
     if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());
     int exit_status = run_request(argc, argv, &request);
     lksi_terminal_drain();
+    if (exit_status == 0 && lksi_terminal_has_lost()) exit_status = 1;
     lksi_free(request.forwarded);
     return exit_status;
 }

@@ -12,10 +12,13 @@ static inline int64_t lksi_timeout_cut(int64_t timeout_ms) {
     return timeout_ms < LKSI_MOST_TIMEOUT_MS ? timeout_ms : LKSI_MOST_TIMEOUT_MS;
 }
 
+/* The sequence number of a call that no user makes: theirs count from 1. */
+#define LKSI_NO_USERS_CALL UINT64_MAX
+
 /* What the waits of the present call need to know, and say when they give up. */
 typedef struct lksi_progress {
     const char *name;
-    uint64_t sequence;
+    uint64_t sequence; /* 0: no user's call */
     int64_t timeout_ms;
     int64_t started_ns; /* 0 until the call has to wait for long, unless it was submitted: most never read the clock */
     size_t done_nbytes;

@@ -78,7 +78,7 @@ lks_status lksi_execute(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
     bool is_on_one_host = lksi_is_on_one_host(group);
     group->progress = (lksi_progress){.name = call->operation->name,
-                                      .sequence = call->sequence,
+                                      .sequence = call->sequence != LKSI_NO_USERS_CALL ? call->sequence : 0,
                                       .timeout_ms = call->timeout_ms,
                                       .started_ns = call->submitted_ns};
     LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE));

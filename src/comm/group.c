@@ -1,4 +1,6 @@
 /* The group: how a world begins, what a group answers, how it dies. */
+#include "comm/bootstrap/launcher.h"
+#include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/mpi/streams.h"
@@ -39,6 +41,21 @@ static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
     *timeout_ms = lksi_timeout_cut(wanted_ms);
     if (wanted_ms > 0) return LKS_OK;
     return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, DEFAULT_TIMEOUT_MS, timeout_ms);
+}
+
+/* All that the environment may have wrong, whether these ranks come to need it or not. */
+static lks_status read_settings(const lks_init_options *options, wanted_transport *wanted, int64_t *timeout_ms) {
+    (void)lksi_log_is_on(LKS_LOG_WARNING); /* says so itself */
+    LKS_TRY(read_transport(options->transport, wanted));
+    LKS_TRY(read_timeout(options->timeout_ms, timeout_ms));
+    return lksi_rendezvous_check();
+}
+
+/* Each rank says it for itself, before they meet. Which it is only some launchers tell without being asked. */
+static lks_status name_rank(lks_status status) {
+    const char *rank = lksi_variable("RANK");
+    if (status == LKS_OK || rank == NULL) return status;
+    return lksi_error(status, "rank %s: %s", rank, lks_error_text());
 }
 
 /* What the groups are told apart by: the how-manieth lks_init of the job this is. */
@@ -115,8 +132,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
     wanted_transport wanted;
     int64_t timeout_ms;
     lksi_thread_world *threads = lksi_thread_world_current(&environment.rank);
-    LKS_TRY(read_transport(options->transport, &wanted));
-    LKS_TRY(read_timeout(options->timeout_ms, &timeout_ms));
+    LKS_TRY(name_rank(read_settings(options, &wanted, &timeout_ms)));
     if (threads != NULL)
         environment.size = threads->size;
     else

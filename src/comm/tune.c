@@ -127,8 +127,7 @@ static lks_status run(lks_group *group, const lksi_call *call) {
 
 lks_status lksi_tune(lks_group *group) {
     static const lksi_operation tune = {.name = "lks_init", .algorithms = {{.name = "ping_pong", .run = run}}};
-    const uint64_t no_users_call = UINT64_MAX; /* those are numbered from 1 */
-    lksi_call call = {.operation = &tune, .algorithm = tune.algorithms, .sequence = no_users_call};
+    lksi_call call = {.operation = &tune, .algorithm = tune.algorithms, .sequence = LKSI_NO_USERS_CALL};
     call.fingerprint = lksi_hash64(LKSI_HASH_START, "tune", 4);
     return lksi_execute(group, &call);
 }

@@ -82,7 +82,6 @@ lks_status lksi_cuda_create(const lksi_cuda_options *options, void **state);
 void lksi_cuda_destroy(void *state);
 extern const lksi_device_memory lksi_cuda_memory;
 extern const lksi_device_ops lksi_cuda_device;
-void lksi_cuda_host_start(const lksi_cuda_host *host);
 
 /* --- lowering, by family. Each fills *kernel, whose run puts its work on the device's stream; its state is the
  * lksi_cuda or what has a pointer to it. --- */

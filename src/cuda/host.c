@@ -5,7 +5,7 @@
 
 static lksi_cuda_host library;
 
-void lksi_cuda_host_start(const lksi_cuda_host *host) { library = *host; }
+static void start(const lksi_cuda_host *host) { library = *host; }
 
 #undef lksi_error
 lks_status lksi_error(lks_status status, const char *format, ...) {
@@ -35,7 +35,7 @@ uint64_t lksi_hash64(uint64_t hash, const void *data, size_t nbytes) { return li
 
 const lksi_cuda_module lksi_cuda_module_functions __attribute__((visibility("default"))) = {
     .version = LKSI_CUDA_MODULE_VERSION,
-    .start = lksi_cuda_host_start,
+    .start = start,
     .count = lksi_cuda_count,
     .describe = lksi_cuda_describe,
     .versions = lksi_cuda_versions,

@@ -132,7 +132,7 @@ static void decide_wanted(lksi_head *head) {
     lksi_head_end(head, 2, text);
 }
 
-void lksi_head_begin_if_possible(lksi_head *head) {
+static void begin_if_possible(lksi_head *head) {
     if (head->phase == LKSI_GATHERING && may_begin(head)) {
         if (head->generation == 0) decide_wanted(head);
         const int size = size_of_next(head);
@@ -362,7 +362,7 @@ void lksi_head_tick(lksi_head *head) {
         settle(head);
     lose_those_that_do_not_end(head);
     decide_if_ended(head);
-    lksi_head_begin_if_possible(head);
+    begin_if_possible(head);
     retry_lost_hosts(head);
     grow_if_possible(head);
 }

@@ -47,7 +47,6 @@ typedef struct lksi_head {
 } lksi_head;
 
 /* --- head_events.c: what happens to a generation, and what follows --- */
-void lksi_head_begin_if_possible(lksi_head *head);
 void lksi_head_hear(lksi_head *head, lksi_node *node, const lksi_message *message);
 /* Its link has ended, or its agent is to be given up; `why` follows the name: "has been silent for 10 s". */
 void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why);

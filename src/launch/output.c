@@ -150,6 +150,14 @@ static void log_line(FILE *log, const char *line, size_t nbytes) {
     fputc('\n', log);
 }
 
+static void lose_log(rank_output *rank, int reason) {
+    char where[64];
+    snprintf(where, sizeof where, "the log of rank %.*s", (int)strcspn(rank->tag + 1, "]"), rank->tag + 1);
+    lksi_terminal_lose(where, reason);
+    fclose(rank->log);
+    rank->log = NULL;
+}
+
 /* Writes whole lines; the last one gets its newline if it has none. */
 static void write_lines(rank_output *rank, FILE *terminal, const char *text, size_t nbytes) {
     keep_tail(rank, text, nbytes);
@@ -161,13 +169,8 @@ static void write_lines(rank_output *rank, FILE *terminal, const char *text, siz
         if (rank->log != NULL) log_line(rank->log, line, line_nbytes);
         line += line_nbytes + 1;
     }
+    if (rank->log != NULL && (fflush(rank->log) != 0 || ferror(rank->log))) lose_log(rank, errno);
     if (terminal != NULL) lksi_terminal_write();
-    if (rank->log != NULL && fflush(rank->log) != 0) {
-        lksi_log(LKS_LOG_WARNING, "the output of rank %.*s cannot be written to its log: %s",
-                 (int)strcspn(rank->tag + 1, "]"), rank->tag + 1, strerror(errno));
-        fclose(rank->log);
-        rank->log = NULL;
-    }
 }
 
 static void end_stream(rank_output *rank, stream *ended) {

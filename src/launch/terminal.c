@@ -19,6 +19,8 @@ typedef struct chunk {
 } chunk;
 
 static chunk *first, *last;
+static bool has_lost, is_said;
+static int stdout_errno; /* 0: all that stdout got was written */
 
 /* A pipe or a terminal is opened anew: others share the description that we were given, and are not to find it
  * non-blocking. */
@@ -64,6 +66,24 @@ void lksi_terminal_add(FILE *to, const char *text, size_t nbytes) {
     last->nbytes += nbytes;
 }
 
+void lksi_terminal_lose(const char *where, int reason) {
+    char text[256];
+    const int length = snprintf(text, sizeof text, "lockstep run: %s cannot be written: %s; output was lost\n", where,
+                                strerror(reason));
+    has_lost = true;
+    lksi_terminal_add(stderr, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+}
+
+bool lksi_terminal_has_lost(void) { return has_lost; }
+
+/* Nobody will ever take it. Where that is stderr, there is no place left to say so. */
+static void give_up(chunk *c, int reason) {
+    c->n_written = c->nbytes;
+    if (reason == EPIPE) return;
+    has_lost = true;
+    if (c->to == stdout && stdout_errno == 0) stdout_errno = reason;
+}
+
 /* False where it would have to wait. One that is ready takes PIPE_BUF, even where it could not be opened anew. */
 static bool write_some(chunk *c) {
     struct pollfd ready = {.fd = c->descriptor, .events = POLLOUT};
@@ -71,13 +91,19 @@ static bool write_some(chunk *c) {
     const size_t nbytes = c->nbytes - c->n_written;
     const ssize_t n_written = write(c->descriptor, c->text + c->n_written, nbytes < PIPE_BUF ? nbytes : PIPE_BUF);
     if (n_written < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    c->n_written = n_written < 0 ? c->nbytes : c->n_written + (size_t)n_written; /* nobody will ever take it */
+    if (n_written < 0)
+        give_up(c, errno);
+    else
+        c->n_written += (size_t)n_written;
     return true;
 }
 
 void lksi_terminal_write(void) {
     while (first != NULL && write_some(first))
         if (first->n_written == first->nbytes) remove_first();
+    if (stdout_errno == 0 || is_said) return;
+    is_said = true;
+    lksi_terminal_lose("standard output", stdout_errno);
 }
 
 int lksi_terminal_descriptor(void) { return first != NULL ? first->descriptor : -1; }

@@ -17,4 +17,8 @@ int lksi_terminal_descriptor(void);
 /* Waits until all is taken. */
 void lksi_terminal_drain(void);
 
+/* Says that `where` cannot be written, and why; what ranks wrote is lost, for which nobody ends them. */
+void lksi_terminal_lose(const char *where, int reason);
+bool lksi_terminal_has_lost(void); /* anything, there or here; not where a reader had enough (EPIPE) */
+
 #endif

@@ -152,6 +152,8 @@ done <<'EOF2'
 --sizes 4:8:1
 --sizes 4:64X
 --type f31
+--plot picture.png
+--plot .svg
 --operator plus
 --operator band
 --root 2
@@ -162,6 +164,10 @@ run bench all_reduce --ranks 2 --json ''
 check "--json '' is refused" refused "--json ''"
 run bench all_reduce --ranks 2 --plot ''
 check "--plot '' is refused" refused "--plot ''"
+run bench all_reduce --sizes 8,3
+check "a size that is no whole number of elements is refused" refused "--sizes: 3 bytes .* --type f32, 4 bytes each"
+run bench all_reduce --sizes 4 --type f64
+check "which depends on the type" refused "--sizes: 4 bytes .* --type f64, 8 bytes each"
 run bench all_reduce --threads
 check "--threads without --ranks is refused" refused "--threads needs --ranks"
 run bench all_reduce --ranks 2 --threads --processes
@@ -186,8 +192,27 @@ run run -n 2 "$lockstep" bench all_reduce --sizes 4 --root 2
 check "a root that the launcher's ranks lack is told once" eval 'status_is 2 && [ "$(grep -c "^lockstep bench:" "$work/err")" = 1 ]'
 run bench all_reduce --ranks 2 --sizes 4 --json /proc/nowhere/json
 check "a file that cannot be written is named" eval 'status_is 1 && err_has "^lockstep: /proc/nowhere/json: No such file or directory"'
-run bench all_reduce --ranks 2 --sizes 4 --plot /proc/nowhere/plot
-check "a plot that cannot be written is named" eval 'status_is 1 && err_has "/proc/nowhere/plot"'
+run bench all_reduce --ranks 2 --sizes 4 --plot /proc/nowhere/plot.svg
+check "a plot that cannot be written is named, before anything is measured" \
+  eval 'status_is 1 && err_has "/proc/nowhere/plot.svg" && [ ! -s "$work/out" ]'
+run bench --ranks 2 --tune /proc/nowhere/tuning.json
+check "so is a tuning file" eval 'status_is 1 && err_has "/proc/nowhere/tuning.json" && [ ! -s "$work/out" ]'
+run bench all_reduce --ranks 2 --sizes 4,8 --json /dev/full
+check "a full disk is told by one rank, after the first row" \
+  eval 'status_is 1 && [ "$(grep -c "^lockstep:" "$work/err")" = 1 ] && err_has "/dev/full: No space left on device" && rows 1'
+for mode in --processes --threads; do
+  "$lockstep" bench all_reduce --ranks 2 $mode --sizes 8 >/dev/full 2>"$work/err"
+  status=$?
+  check "a full standard output is an error of bench $mode" \
+    eval 'status_is 1 && [ "$(grep -c "^lockstep:" "$work/err")" = 1 ] && err_has "standard output: No space left on device"'
+done
+
+# --- descriptors ---
+(ulimit -n 16; LOCKSTEP_TIMEOUT_MS=3000 "$lockstep" bench all_reduce --ranks 4 --transport tcp --sizes 8) \
+  >"$work/out" 2>"$work/err"
+status=$?
+check "too few descriptors are said to be this process's, in no call" \
+  eval '[ $status != 0 ] && err_has "oo many open files here \(ulimit -n\)" && ! err_has 1844674'
 
 # --- the comparison with other libraries, as far as it needs none of them ---
 python=$(python3 -c 'import sys; print(sys.executable)') # the program itself: what PATH finds may be a shim

@@ -227,6 +227,12 @@ PYTHON
 "$build/examples/mlp" --samples 500 --steps 3 >/dev/full 2>"$work/err"
 status=$?
 check "a full standard output is noticed" refused 1 'standard output cannot be written: No space left'
+"$lockstep" run -n 2 "$build/examples/mlp" --samples 500 --steps 3 >/dev/full 2>"$work/err"
+status=$?
+check "under the launcher, too, with the reason" refused 1 'standard output cannot be written: No space left'
+run "$build/examples/mlp" --samples 500 --steps 3 --summary "$work/nowhere/summary"
+check "a summary without a place is refused before the training" \
+  eval 'refused 1 "nowhere/summary: the summary cannot be written: No such file" && [ ! -s "$work/out" ]'
 
 check "no process is left" eval '! pgrep -f "$work" >/dev/null'
 check "no temporary file is left" eval '! ls "$work" | grep -q tmp'

@@ -55,6 +55,9 @@ LOCKSTEP_NCCL_MODULE=/nowhere/nccl.so train 2 --device cuda
 check "no NCCL module" err_has 'lockstep-nccl.so was not found'
 run "$lockstep" info
 check "info lists the GPUs" grep -q 'cuda:3 .*emulated GPU 3' "$work/out"
+check "and their device" grep -q '^devices: .*, cuda$' "$work/out"
+LOCKSTEP_EMULATED_GPU=no-gpu run "$lockstep" info
+check "which is not there without one" grep -q '^devices: .*reference$' "$work/out"
 
 # --- runs ---
 

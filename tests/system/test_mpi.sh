@@ -78,6 +78,12 @@ check "transport mpi without an MPI launcher is refused" \
   eval '[ $status != 0 ] && err_has "no MPI launcher \(mpirun, srun --mpi\) has started this rank"'
 if [ ${#families[@]} = 2 ]; then
   LOCKSTEP_MPI_MODULE=$build/lockstep-mpi-mpich.so run timeout 60 mpirun.openmpi -np 2 "$build/examples/hello"
+  check "the module of another MPI is refused" err_has "lockstep-mpi-mpich.so is the module for MPICH.*, not for Open MPI"
+  LOCKSTEP_MPI_MODULE=$build/lockstep-mpi-mpich.so run "$lockstep" info
+  check "and info does not take it for the other" \
+    eval 'grep -q "openmpi: .* is the module for MPICH" "$work/out" && grep -q "mpich: MPICH" "$work/out"'
+  run timeout 60 mpirun.mpich -np 2 env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2 \
+    OMPI_COMM_WORLD_LOCAL_RANK=0 "$build/examples/hello"
   check "another MPI's mpirun is noticed" err_has "MPI says that this is rank 0 of 1, the environment rank [01] of 2"
 fi
 

@@ -64,6 +64,40 @@ check "and what the environment chooses" out_has '^algorithms: +auto: ring$'
 run info --all
 check "info refuses an unknown option" refused "'--all'"
 
+for command in "help run" help info --version "data list"; do
+  # shellcheck disable=SC2086 # words
+  "$lockstep" $command >/dev/full 2>"$work/err"
+  status=$?
+  check "a full standard output is an error of $command" \
+    eval 'status_is 1 && err_lines 1 && err_has "^lockstep: standard output: No space left on device$"'
+done
+"$lockstep" info >&- 2>"$work/err"
+status=$?
+check "so is one that is closed" eval 'status_is 1 && err_lines 1 && err_has "^lockstep: standard output: Bad file desc"'
+env -u HOME -u LOCKSTEP_DATA -u XDG_CACHE_HOME "$lockstep" data list >"$work/out" 2>"$work/err"
+status=$?
+check "where data sets have no place it is said once" eval 'status_is 1 && err_lines 1'
+
+# --- the environment ---
+LOCKSTEP_LOG=loud run info
+check "a LOCKSTEP_LOG that is none is said, with those there are" \
+  eval 'status_is 0 && err_lines 1 && err_has "LOCKSTEP_LOG is .loud. \(there are: error, warning, info, debug\)"'
+LOCKSTEP_LOG=loud "$examples/hello" >"$work/out" 2>"$work/err"
+check "by programs, too" eval 'err_lines 1 && err_has "LOCKSTEP_LOG is .loud."'
+if ! grep -q avx512vl /proc/cpuinfo; then
+  LOCKSTEP_ISA=avx512 run info
+  check "an instruction set that is not here is said to be none" \
+    eval 'status_is 0 && err_lines 1 && err_has "LOCKSTEP_ISA is .avx512., which this machine has not: it is (avx2|base)"'
+fi
+for variable in LISTEN ADVERTISE; do
+  env LOCKSTEP_$variable=nonsense "$lockstep" run -n 1 "$examples/hello" >"$work/out" 2>"$work/err"
+  status=$?
+  check "LOCKSTEP_$variable is looked at where nobody needs it, too" \
+    eval "status_is 1 && err_has '^lockstep: rank 0: LOCKSTEP_$variable is .nonsense.: host:port'"
+done
+LOCKSTEP_TIMEOUT_MS=abc run run -n 2 "$examples/hello"
+check "each rank says its own number" eval 'status_is 1 && err_has "^lockstep: rank [01]: LOCKSTEP_TIMEOUT_MS is .abc."'
+
 # --- wrong calls ---
 run run -n 0 true
 check "-n 0 is refused" refused "-n '0'"
@@ -239,6 +273,19 @@ run run -n 2 --grace 0.2 --log-dir "$work/logs" bash -c '[ $RANK = 1 ] || sleep 
 check "a failure shows the last lines of a captured rank" eval 'status_is 3 && err_has "rank 1 .* exited with status 3; its last lines:" && err_has "^  \| no such data$" && err_lines 6'
 run run -n 1 --log-dir "$work/logs" bash -c 'head -c 3000000 /dev/zero | tr "\0" x'
 check "a line without end loses nothing" [ "$(tr -d '\n' <"$work/logs/rank-0.log" | wc -c)" = 3000000 ]
+
+"$lockstep" run -n 2 --prefix echo line >/dev/full 2>"$work/err"
+status=$?
+check "output that standard output does not take is lost, which is said once, status 1" \
+  eval 'status_is 1 && err_lines 1 && err_has "^lockstep run: standard output cannot be written: No space left on device"'
+"$lockstep" run -n 2 --prefix bash -c 'echo line; exit 3' >/dev/full 2>"$work/err"
+status=$?
+check "a failed rank's status goes first" status_is 3
+ln -sf /dev/full "$work/logs/rank-1.log"
+run run -n 2 --log-dir "$work/logs" echo line
+check "so it is with a log" eval 'status_is 1 && err_lines 1 && err_has "the log of rank 1 cannot be written: No space" && [ "$(cat "$work/logs/rank-0.log")" = line ]'
+(trap "" PIPE; "$lockstep" run -n 2 --prefix seq 50000 2>"$work/err"; echo $? >"$work/status") | head -n 1 >"$work/out"
+check "a reader that has had enough is no loss" eval '[ "$(cat "$work/status")" = 0 ] && out_lines 1 && ! grep -q lockstep "$work/err"'
 
 # --- real ranks ---
 for mode in "" --threads; do

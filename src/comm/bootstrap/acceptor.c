@@ -40,6 +40,7 @@ struct lksi_acceptor {
     lksi_accepted accepted;
     void *argument;
     bool is_listener_paused; /* the process was out of descriptors: the next tick tries again */
+    bool has_warned;         /* that it was */
     int n_taken;
     uint64_t n_accepted;
     int64_t second_ns; /* the lines of this second are counted, and what was left out */
@@ -198,7 +199,10 @@ static void accept_some(lksi_acceptor *acceptor) {
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            lksi_log(LKS_LOG_WARNING, "a connection waits to be let in: %s", strerror(errno));
+            if (!acceptor->has_warned)
+                lksi_log(LKS_LOG_WARNING, "a connection waits to be let in: %s%s", strerror(errno),
+                         errno == EMFILE ? " here (ulimit -n)" : "");
+            acceptor->has_warned = true;
             pause_listener(acceptor, true);
         }
         if (errno != ECONNABORTED && errno != EINTR) return;

@@ -92,7 +92,7 @@ static outcome attempt(const dial *d, char *what, size_t what_nbytes, int *conne
     int one = 1;
     int made = socket(d->to->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (made < 0) {
-        snprintf(what, what_nbytes, "%s", strerror(errno));
+        snprintf(what, what_nbytes, "%s", errno == EMFILE ? "too many open files here (ulimit -n)" : strerror(errno));
         return IMPOSSIBLE;
     }
     (void)setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

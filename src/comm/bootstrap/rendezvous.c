@@ -22,6 +22,17 @@ void lksi_member_fill(lksi_member *member, const lksi_environment *environment) 
     lksi_identity_fill(&member->identity, environment->rank);
 }
 
+static lks_status check_variable(const char *name) {
+    const char *text = getenv(name);
+    lksi_address address;
+    return text != NULL && text[0] != '\0' ? lksi_address_parse(name, text, &address) : LKS_OK;
+}
+
+lks_status lksi_rendezvous_check(void) {
+    LKS_TRY(check_variable("LOCKSTEP_LISTEN"));
+    return check_variable("LOCKSTEP_ADVERTISE");
+}
+
 /* Makes this rank's data listener at `local`, or where LOCKSTEP_LISTEN says, and says where it is; or where
  * LOCKSTEP_ADVERTISE says. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,

@@ -28,6 +28,9 @@ typedef struct lksi_member {
 /* Everything in members[rank] but the address. */
 void lksi_member_fill(lksi_member *member, const lksi_environment *environment);
 
+/* LKS_ERR_ARGUMENT where LOCKSTEP_LISTEN or LOCKSTEP_ADVERTISE is no address; for ranks that need none, too. */
+lks_status lksi_rendezvous_check(void);
+
 /* For worlds of more than one rank. `members` has room for all; the caller has filled in its own, and finds those of
  * all there. `connections`: on rank 0 one to every other rank, elsewhere one to rank 0, -1 else; non-blocking, the
  * caller's. *data_listener, the caller's too, listens at the published address, on the local address over which this

@@ -16,23 +16,32 @@ static lksi_module describe_module(const char *family, char name[32]) {
     return (lksi_module){.name = name, .variable = "LOCKSTEP_MPI_MODULE", .version = LKSI_MPI_MODULE_VERSION};
 }
 
-static lks_status open_module(lksi_module *m, int flags, const lksi_mpi_module **module) {
+static bool is_openmpi(const char *family) { return strcmp(family, "openmpi") == 0; }
+static const char *family_text(const char *family) { return is_openmpi(family) ? "Open MPI" : "MPICH"; }
+
+/* `version` is the MPI's own, and tells those apart that LOCKSTEP_MPI_MODULE may have confused: MPICH has relatives. */
+static lks_status open_module(lksi_module *m, const char *family, int flags, const lksi_mpi_module **module,
+                              char version[LKSI_MPI_VERSION_NBYTES]) {
     const void *table;
     LKS_TRY(lksi_module_open(m, flags, LKSI_MPI_MODULE_SYMBOL, &table));
     *module = table;
-    return LKS_OK;
+    (*module)->describe(version, LKSI_MPI_VERSION_NBYTES);
+    if ((strncmp(version, "Open MPI", 8) == 0) == is_openmpi(family)) return LKS_OK;
+    lksi_module_close(m);
+    return lksi_error(LKS_ERR_UNSUPPORTED, "%s is the module for %s, not for %s", m->path, version,
+                      family_text(family));
 }
 
 /* Global, because the MPI libraries load parts of themselves that expect to find the others' names. */
 lks_status lksi_mpi_load(const char *family, const lksi_mpi_module **module) {
-    char name[32];
+    char name[32], version[LKSI_MPI_VERSION_NBYTES];
     lksi_module m = describe_module(family, name);
-    if (lksi_module_find(&m)) return open_module(&m, RTLD_NOW | RTLD_GLOBAL, module);
+    if (lksi_module_find(&m)) return open_module(&m, family, RTLD_NOW | RTLD_GLOBAL, module, version);
     return lksi_error(LKS_ERR_UNSUPPORTED,
                       "the module lockstep-mpi-%s.so was not found in: %s (it is built where %s's development files "
                       "are; LOCKSTEP_MPI_MODULE names another place; with MASTER_ADDR and MASTER_PORT set, ranks find "
                       "each other without MPI)",
-                      family, m.tried, strcmp(family, "mpich") == 0 ? "MPICH" : "Open MPI");
+                      family, m.tried, family_text(family));
 }
 
 /* Local, and let go again: two MPIs must not see each other's names. */
@@ -45,11 +54,9 @@ bool lksi_mpi_find(const char *family, char path[LKSI_MPI_PATH_NBYTES], char ver
         return false;
     }
     snprintf(path, LKSI_MPI_PATH_NBYTES, "%s", m.path);
-    if (open_module(&m, RTLD_NOW | RTLD_LOCAL, &module) != LKS_OK) {
+    if (open_module(&m, family, RTLD_NOW | RTLD_LOCAL, &module, version) == LKS_OK)
+        lksi_module_close(&m);
+    else
         snprintf(version, LKSI_MPI_VERSION_NBYTES, "%s", lks_error_text());
-        return true;
-    }
-    module->describe(version, LKSI_MPI_VERSION_NBYTES);
-    lksi_module_close(&m);
     return true;
 }

@@ -29,7 +29,6 @@ struct lksi_steps {
     lksi_step_pair *pairs; /* by rank */
 };
 
-lks_status lksi_steps_open(lks_group *group);
 /* The header of the call's messages; made once, however many there are. */
 const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call);
 

@@ -97,8 +97,9 @@ const lksi_identity *lksi_identity_of(const lks_group *group, int rank) {
 
 void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
     const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &group->progress : &group->user_progress;
-    snprintf(text, text_nbytes, "%s, call %llu, %zu bytes done", progress->name, (unsigned long long)progress->sequence,
-             progress->done_nbytes);
+    char number[32] = "";
+    if (progress->sequence > 0) snprintf(number, sizeof number, " call %llu,", (unsigned long long)progress->sequence);
+    snprintf(text, text_nbytes, "%s,%s %zu bytes done", progress->name, number, progress->done_nbytes);
 }
 
 /* "rank 1 (host a, pid 7)" */

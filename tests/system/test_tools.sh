@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The scripts of tools/ that users call: what they refuse.
+# Usage: test_tools.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
+set -u
+# shellcheck source=tests/system/common.sh
+. tests/system/common.sh
+
+run tools/gpu-check --help
+check "gpu-check --help is its usage" eval '[ $status = 0 ] && grep -q "^usage: tools/gpu-check" "$work/out"'
+run tools/gpu-check --frobnicate
+check "gpu-check refuses an unknown option" eval '[ $status = 2 ] && err_has "^usage: tools/gpu-check"'
+
+# A machine that is no Debian and has no CMake.
+mkdir "$work/path"
+for program in bash cat dirname env grep sed tr; do ln -s "$(type -P $program)" "$work/path/"; done
+run env PATH="$work/path" tools/install-packages build
+check "without CMake, and without apt-get, the build stops at what is missing" \
+  eval '[ $status = 1 ] && err_has "please install what gives you: .*cmake ninja" && [ "$(wc -l <"$work/err")" = 1 ]'
+for program in cmake ninja; do ln -s "$(type -P true)" "$work/path/$program"; done
+run env PATH="$work/path" tools/install-packages build
+check "without the rest it goes on" eval '[ $status = 0 ] && err_has "please install what gives you: "'
+[ $n_failed = 0 ]
