@@ -123,7 +123,7 @@
  * is_flipped, 0. */
 #define LKSI_OP_IMAGES(X)                                                                                              \
     X(IMAGES, "images", 1, 1, 1, image) /* given: y (N,C,H,W), of C channels, at most 4: p / 255 [scale c] + [shift    \
-                                         * c], p the pixel (y + down, x + right), x counted from the right where                                                     \
+                                         * c], p the pixel (y + down, x + right), x counted from the right where       \
                                          * flipped; outside of the image, 0 */
 
 #define LKSI_OP_EMBEDDINGS(X)                                                                                          \
