@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* The averaged gradient is that of the whole batch, for any model and any split of the batch over the ranks. */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* Checkpoints do not know by which strategy they were saved: any other reads them, and goes on to the same bits. */
 #include "ranks.h"
 
