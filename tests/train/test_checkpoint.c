@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* Checkpoints: a resumed run ends with the bits of one that was never interrupted; a file that is not what it should be
  * is an error that changes nothing. */
 #include "ranks.h"
