@@ -177,7 +177,8 @@ typedef struct lks_loader_options {
     lks_shard_mode shard;
     int64_t grains; /* G, a power of two that n_ranks divides; 0: none. Then both shard modes are the same: see below */
     int rank, n_ranks;      /* this rank's share; n_ranks 0: all of it */
-    int n_workers;          /* prefetch threads: 0: chosen by the free CPUs; -1: none, batches are made in the call */
+    int n_workers;          /* prefetch threads: 0: one where a CPU is free and a batch takes long; -1: none, batches are
+                             * made in the call */
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
     lks_augment_options augment; /* before normalisation, so black is 0 there */

@@ -111,6 +111,7 @@ static void update_part(lks_distributed_optimizer *optimizer, const lksi_update 
     size_t end = bucket->mine_end < padded_count ? bucket->mine_end : padded_count;
     if (bucket->mine_begin < end)
         lksi_update_range(optimizer, bucket, update, bucket->mine_begin, end - bucket->mine_begin,
+                          element(optimizer, lksi_store_values(optimizer->store), bucket->mine_begin),
                           element(optimizer, lksi_store_gradients(optimizer->store), bucket->mine_begin));
 }
 

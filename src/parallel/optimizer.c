@@ -149,19 +149,20 @@ void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer
 }
 
 static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
-                              const lksi_update *update, size_t begin, size_t count, const void *gradient) {
+                              const lksi_update *update, size_t begin, size_t count, void *values,
+                              const void *gradient) {
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(device->float_type);
     void *state[2] = {0};
     for (int i = 0; i < 2; i++)
         if (optimizer->state[i] != NULL)
             state[i] = (char *)optimizer->state[i] + (bucket->state_begin + begin - bucket->mine_begin) * nbytes_each;
-    device->ops->update(device, update, count, (char *)lksi_store_values(optimizer->store) + begin * nbytes_each,
-                        gradient, state);
+    device->ops->update(device, update, count, values, gradient, state);
 }
 
 /* Averages are not clipped: their scale is the plain mean's. */
-static void update_buffers(lks_distributed_optimizer *optimizer, size_t begin, size_t count, const void *gradient) {
+static void update_buffers(lks_distributed_optimizer *optimizer, size_t begin, size_t count, void *values,
+                           const void *gradient) {
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(device->float_type), end = begin + count, buffer_end = begin;
     for (size_t at = begin; at < end; at = buffer_end) {
@@ -169,20 +170,21 @@ static void update_buffers(lks_distributed_optimizer *optimizer, size_t begin, s
                                .gradient_scale = optimizer->mean_scale,
                                .momentum = lksi_store_buffer_momentum(optimizer->store, at, &buffer_end)};
         if (buffer_end > end) buffer_end = end;
-        device->ops->update(device, &running, buffer_end - at,
-                            (char *)lksi_store_values(optimizer->store) + at * nbytes_each,
-                            (const char *)gradient + (at - begin) * nbytes_each, NULL);
+        size_t offset = (at - begin) * nbytes_each;
+        device->ops->update(device, &running, buffer_end - at, (char *)values + offset, (const char *)gradient + offset,
+                            NULL);
     }
 }
 
 void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
-                       size_t begin, size_t count, const void *gradient) {
+                       size_t begin, size_t count, void *values, const void *gradient) {
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     size_t buffer_begin = lksi_store_buffer_begin(optimizer->store), end = begin + count;
     size_t middle = buffer_begin < begin ? begin : buffer_begin < end ? buffer_begin : end;
-    if (middle > begin) update_parameters(optimizer, bucket, update, begin, middle - begin, gradient);
+    size_t offset = (middle - begin) * nbytes_each;
+    if (middle > begin) update_parameters(optimizer, bucket, update, begin, middle - begin, values, gradient);
     if (end > middle)
-        update_buffers(optimizer, middle, end - middle, (const char *)gradient + (middle - begin) * nbytes_each);
+        update_buffers(optimizer, middle, end - middle, (char *)values + offset, (const char *)gradient + offset);
 }
 
 /* As gradients are added: the figures, too, are those of any division into ranks. */

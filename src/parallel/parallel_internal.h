@@ -6,6 +6,7 @@
 #include "graph/graph.h"
 #include "optim/optim.h"
 #include "parallel/compress.h"
+#include "parallel/handover.h"
 #include "parallel/parallel.h"
 #include "parallel/progress.h"
 
@@ -77,6 +78,7 @@ struct lks_distributed_optimizer {
     void *state[2];         /* state_count elements each, where the rule has them */
     const void **gradients; /* shared replica: every rank's, NULL otherwise */
     const void **inputs;    /* likewise: where the block at hand begins in each */
+    lksi_handover handover; /* likewise */
     size_t *counts;         /* room for a number per rank */
     lks_step_sums *sums;    /* room for every rank's */
     lks_step_sums own_sums; /* what this rank brings to the step under way */
@@ -109,9 +111,10 @@ lks_status lksi_flat_tell_final(lks_distributed_optimizer *optimizer);
 /* What runs on the progress thread: item `item` of a step of buckets. `context` is the optimizer. */
 lks_status lksi_step_run_item(void *context, size_t item);
 /* Updates elements [begin, begin + count) of the flat arrays, all of them within this rank's part of `bucket`, by
- * `gradient`, the sum over all ranks of just these: parameters by the rule, buffers by their momentum. */
+ * `gradient`, the sum over all ranks of just these: parameters by the rule, buffers by their momentum. `values` are
+ * just these, too, in the store or a copy. */
 void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
-                       size_t begin, size_t count, const void *gradient);
+                       size_t begin, size_t count, void *values, const void *gradient);
 /* What ranks must agree on before a step: its number and learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
 /* Adds the ranks' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they are

@@ -12,48 +12,61 @@
  *
  * Work and optimizer state are divided by the number of ranks. Barrier A's payload carries samples, loss and hits.
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
+#include "base/cache.h"
 #include "parallel/parallel_internal.h"
 
-enum { BLOCK_NBYTES = 8192 }; /* of the summed gradient; with parameters and state it stays in L1 */
+#include <string.h>
 
-static size_t block_of(const lks_distributed_optimizer *optimizer) {
-    return BLOCK_NBYTES / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+enum { BLOCK_NBYTES = 4096 }; /* of the summed gradient; with parameters and state it stays in L1 */
+
+static size_t nbytes_each(const lks_distributed_optimizer *optimizer) {
+    return lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+}
+
+static char *own_gradients(const lks_distributed_optimizer *optimizer, size_t begin) {
+    return (char *)lksi_store_gradients(optimizer->store) + begin * nbytes_each(optimizer);
 }
 
 /* Adds all ranks' gradients of one block into `out`, which may be this rank's own. */
 static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t count, void *out) {
-    lks_type type = lksi_store_device(optimizer->store)->float_type;
     int size = lks_group_size(optimizer->group);
     for (int rank = 0; rank < size; rank++)
-        optimizer->inputs[rank] = (const char *)optimizer->gradients[rank] + begin * lks_type_nbytes(type);
-    lksi_reduce_many(out, optimizer->inputs, NULL, size, count, type, LKS_SUM);
+        optimizer->inputs[rank] = (const char *)optimizer->gradients[rank] + begin * nbytes_each(optimizer);
+    lksi_reduce_many(out, optimizer->inputs, NULL, size, count, lksi_store_device(optimizer->store)->float_type,
+                     LKS_SUM);
+    for (int rank = 0; optimizer->handover.is_past_caches && rank < size; rank++)
+        if (rank != lks_group_rank(optimizer->group))
+            lksi_evict(optimizer->inputs[rank], count * nbytes_each(optimizer));
 }
 
-static void sum_and_update_shard(lks_distributed_optimizer *optimizer, const lksi_update *update) {
-    _Alignas(64) char summed[BLOCK_NBYTES];
-    const lksi_bucket *shard = optimizer->buckets; /* the one that there is */
-    size_t block = block_of(optimizer), end = shard->mine_end;
-    for (size_t begin = shard->mine_begin; begin < end; begin += block) {
-        size_t count = end - begin < block ? end - begin : block;
-        sum_block(optimizer, begin, count, summed);
-        lksi_update_range(optimizer, shard, update, begin, count, summed);
+/* Updates the parameters of one block by the sum of its gradients. */
+static void update_block(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
+                         const void *sum) {
+    _Alignas(64) char updated[BLOCK_NBYTES];
+    char *values = (char *)lksi_store_values(optimizer->store) + begin * nbytes_each(optimizer);
+    size_t nbytes = count * nbytes_each(optimizer);
+    if (!optimizer->handover.is_past_caches) {
+        lksi_update_range(optimizer, optimizer->buckets, update, begin, count, values, sum);
+        return;
     }
+    memcpy(updated, values, nbytes);
+    lksi_update_range(optimizer, optimizer->buckets, update, begin, count, updated, sum);
+    lksi_write_past_caches(values, updated, nbytes);
 }
 
-static char *own_gradients(const lks_distributed_optimizer *optimizer, size_t begin) {
-    return (char *)lksi_store_gradients(optimizer->store) +
-           begin * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+/* This rank's shard is optimizer->buckets[0], the one bucket that there is. */
+static size_t block_at(const lks_distributed_optimizer *optimizer, size_t begin) {
+    size_t left = optimizer->buckets->mine_end - begin, most = BLOCK_NBYTES / nbytes_each(optimizer);
+    return left < most ? left : most;
 }
 
 static void sum_and_measure_shard(lks_distributed_optimizer *optimizer) {
-    const lksi_bucket *shard = optimizer->buckets;
-    size_t block = block_of(optimizer), end = shard->mine_end;
-    if (lks_group_size(optimizer->group) > 1)
-        for (size_t begin = shard->mine_begin; begin < end; begin += block) {
-            size_t count = end - begin < block ? end - begin : block;
-            sum_block(optimizer, begin, count, own_gradients(optimizer, begin));
-        }
-    lksi_clip_measure(optimizer, shard->mine_begin, end, lksi_store_gradients(optimizer->store));
+    size_t begin = optimizer->buckets->mine_begin, end = optimizer->buckets->mine_end, count;
+    for (; lks_group_size(optimizer->group) > 1 && begin < end; begin += count) {
+        count = block_at(optimizer, begin);
+        sum_block(optimizer, begin, count, own_gradients(optimizer, begin));
+    }
+    lksi_clip_measure(optimizer, optimizer->buckets->mine_begin, end, lksi_store_gradients(optimizer->store));
 }
 
 static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, double *factor) {
@@ -63,18 +76,23 @@ static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, 
 }
 
 static void update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
-    const lksi_bucket *shard = optimizer->buckets;
+    _Alignas(64) char summed[BLOCK_NBYTES];
     lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
-    if (optimizer->squares == NULL && lks_group_size(optimizer->group) > 1)
-        sum_and_update_shard(optimizer, &update);
-    else /* this rank's own gradients hold the sum */
-        lksi_update_range(optimizer, shard, &update, shard->mine_begin, shard->mine_end - shard->mine_begin,
-                          own_gradients(optimizer, shard->mine_begin));
+    bool is_summed = optimizer->squares != NULL || lks_group_size(optimizer->group) == 1; /* in its own gradients */
+    size_t count;
+    for (size_t begin = optimizer->buckets->mine_begin; begin < optimizer->buckets->mine_end; begin += count) {
+        count = block_at(optimizer, begin);
+        if (!is_summed) sum_block(optimizer, begin, count, summed);
+        update_block(optimizer, &update, begin, count, is_summed ? own_gradients(optimizer, begin) : summed);
+    }
+    if (optimizer->handover.is_past_caches) lksi_written_past_caches();
 }
 
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all) {
     const lksi_replica *replica = lksi_store_replica(optimizer->store);
+    bool is_alone = lks_group_size(optimizer->group) == 1;
+    if (!is_alone) lksi_handover_begin(&optimizer->handover, optimizer->step);
     lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store));
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer), mine, sizeof *mine,
                           optimizer->sums));
@@ -88,5 +106,6 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     update_shard(optimizer, clip * optimizer->mean_scale);
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     atomic_fetch_add_explicit(count, 1, memory_order_release);
+    if (!is_alone) lksi_handover_end(&optimizer->handover, lksi_now_ns());
     return LKS_OK;
 }

@@ -1,8 +1,10 @@
 /* How a rank waits for another: spin, yield, sleep.
  *
  * Spinning is the fastest where every rank has a CPU of its own, and the slowest where the awaited rank needs ours; so
- * it is for at most 50 us, and only while there are no more ranks (on a worker: ranks and workers) than CPUs. Sleeps
- * are cut into slices, so that a wake-up that got lost with a killed rank costs a slice and not the deadline.
+ * it is only while there are no more ranks (on a worker: ranks and workers) than CPUs, and for at most 200 us: a little
+ * longer than a sleep costs where idle CPUs are virtual ones (45 to 70 us of whoever rings, and 80 to 135 until the
+ * sleeper runs). Ranks that give up sooner can make each other sleep, by turns, in every step. Sleeps are cut into
+ * slices, so that a wake-up that got lost with a killed rank costs a slice and not the deadline.
  */
 #define _GNU_SOURCE /* affinity, syscall */
 #include "comm/comm_internal.h"
@@ -15,10 +17,10 @@
 #include <unistd.h>
 
 enum {
-    SPIN_NS = 50 * 1000,
+    SPIN_NS = 200 * 1000,
     YIELD_AFTER_NS = 5 * 1000,
     SPINS_PER_LOOK = 32, /* at the clock and the abort word: about a microsecond */
-    N_PAUSES = 100,      /* each followed by a system call of the stream: about as long as SPIN_NS */
+    N_PAUSES = 400,      /* each followed by a system call of the stream: about as long as SPIN_NS */
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
 };

@@ -1,0 +1,52 @@
+#include "base/cache.h"
+
+#include <stdint.h>
+#include <string.h>
+
+enum { LINE_NBYTES = 64 };
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <emmintrin.h>
+#include <immintrin.h>
+#include <pthread.h>
+
+static bool can_evict;
+static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
+
+static void detect(void) {
+    unsigned a, b, c, d;
+    can_evict = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT) != 0;
+}
+
+bool lksi_can_pass_caches(void) {
+    pthread_once(&detect_once, detect);
+    return can_evict;
+}
+
+__attribute__((target("clflushopt"))) static void evict_lines(uintptr_t line, uintptr_t end) {
+    for (; line < end; line += LINE_NBYTES) _mm_clflushopt((void *)line);
+}
+
+void lksi_evict(const void *data, size_t nbytes) {
+    uintptr_t begin = (uintptr_t)data;
+    if (lksi_can_pass_caches()) evict_lines(begin / LINE_NBYTES * LINE_NBYTES, begin + nbytes);
+}
+
+void lksi_write_past_caches(void *to, const void *from, size_t nbytes) {
+    unsigned char *out = to;
+    const unsigned char *in = from;
+    size_t done = (size_t)(-(uintptr_t)out & 15) < nbytes ? (size_t)(-(uintptr_t)out & 15) : nbytes;
+    memcpy(out, in, done);
+    for (; done + 16 <= nbytes; done += 16)
+        _mm_stream_si128((__m128i *)(void *)(out + done), _mm_loadu_si128((const __m128i *)(const void *)(in + done)));
+    memcpy(out + done, in + done, nbytes - done);
+}
+
+void lksi_written_past_caches(void) { _mm_sfence(); }
+#else
+bool lksi_can_pass_caches(void) { return false; }
+void lksi_evict(const void *data, size_t nbytes) { (void)data, (void)nbytes; }
+void lksi_write_past_caches(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
+void lksi_written_past_caches(void) {}
+#endif

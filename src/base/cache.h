@@ -1,0 +1,22 @@
+/* Memory that one core writes and another reads, by turns, as ranks do in every step.
+ *
+ * Through the caches a line is fetched out of the other core's, and told to be gone from there before it is written
+ * again. Cores that share a cache do that fastest. Between cores that do not (of two dies, sockets, or virtual CPUs
+ * that lie so) every line waits for the other die, a few at a time: written past the caches and evicted once read, it
+ * lies in memory when it is wanted, and nobody has to be asked.
+ */
+#ifndef LKSI_CACHE_H
+#define LKSI_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Whether this machine can do so; where not, the calls below are a copy and nothing. */
+bool lksi_can_pass_caches(void);
+/* A copy. Other cores see it in order with other writes after lksi_written_past_caches alone. */
+void lksi_write_past_caches(void *to, const void *from, size_t nbytes);
+void lksi_written_past_caches(void);
+/* The lines that these bytes lie in leave all caches; what was written stays written. */
+void lksi_evict(const void *data, size_t nbytes);
+
+#endif
