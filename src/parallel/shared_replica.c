@@ -10,6 +10,9 @@
  * Where the rule clips, the norm of the whole gradient comes first: rank r adds shard r in place, into its own
  * gradients, and writes the sums of squares of its blocks where all ranks read them; another barrier; then the update.
  *
+ * Shards of other ranks and of the parameters are read and written through the caches or past them, as handover.h finds
+ * quicker.
+ *
  * Work and optimizer state are divided by the number of ranks. Barrier A's payload carries samples, loss and hits.
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
 #include "base/cache.h"

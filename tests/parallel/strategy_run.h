@@ -5,6 +5,7 @@
 
 #include "ranks.h"
 
+#include "base/cache.h"
 #include "parallel/parallel_internal.h"
 
 #include <lockstep/nn.h>
@@ -20,6 +21,8 @@ typedef struct strategy_run {
     const char *transport;
     double clip_norm;
     int is_recurrent, is_attached, n_pieces, has_idle_ranks; /* in step i, rank i has no samples */
+    int n_steps;                                             /* 0: S_STEPS */
+    int n_past_caches;                                       /* steps of rank 0 that went so */
     char hex[S_MAX_RANKS][65];
     double norm, loss; /* of the last step */
     size_t n_buckets;
@@ -142,12 +145,13 @@ static inline int strategy_train(void *argument) {
     lks_step_sums all = {0};
     RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
     int rank = lks_group_rank(s->group);
-    for (int step = 0; step < S_STEPS; step++) {
+    for (int step = 0; step < (r->n_steps > 0 ? r->n_steps : S_STEPS); step++) {
         strategy_fill(s, step);
         RANK_OK(lks_barrier(s->group, NULL));
         int64_t before = lks_memory_allocation_count();
         RANK_CHECK(strategy_step(s, r, step, &all) == 0);
         if (rank == 0) r->step_allocations = lks_memory_allocation_count() - before;
+        if (rank == 0) r->n_past_caches += s->optimizer->handover.is_past_caches;
         RANK_OK(lks_barrier(s->group, NULL)); /* nobody goes on to allocate while another still counts */
     }
     if (rank == 0) r->norm = all.grad_norm, r->loss = all.loss / all.n_samples, r->n_buckets = s->optimizer->n_buckets;

@@ -189,6 +189,22 @@ static void so_they_do_where_pieces_are_put_aside(void **state) {
     compare((strategy_run){.n_pieces = 2, .has_idle_ranks = 1, .clip_norm = 0.2}, 3);
 }
 
+/* Long enough for a shared replica to try both. */
+static void so_they_do_through_the_caches_and_past_them(void **state) {
+    (void)state;
+    static strategy_run shared, bucketed;
+    for (int i = 0; i < 4; i++) {
+        int size = i < 2 ? 2 : 3;
+        shared = (strategy_run){.n_steps = 20, .clip_norm = i % 2 * 0.1, .strategy = LKS_STRATEGY_SHARED};
+        bucketed = shared, bucketed.strategy = LKS_STRATEGY_BUCKETED;
+        run_ranks(size, strategy_train, &shared);
+        run_ranks(size, strategy_train, &bucketed);
+        check_same(&bucketed, &shared, size);
+        assert_int_equal(bucketed.n_past_caches, 0);
+        assert_true(shared.n_past_caches >= (lksi_can_pass_caches() ? 9 : 0) && shared.n_past_caches < 12);
+    }
+}
+
 static void state_is_divided_among_the_ranks(void **state) {
     (void)state;
     static strategy_run r;
@@ -428,6 +444,7 @@ int main(void) {
         cmocka_unit_test(so_they_do_where_gradients_are_made_of_others),
         cmocka_unit_test(so_they_do_where_ranks_have_no_samples),
         cmocka_unit_test(so_they_do_where_pieces_are_put_aside),
+        cmocka_unit_test(so_they_do_through_the_caches_and_past_them),
         cmocka_unit_test(state_is_divided_among_the_ranks),
         cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
         cmocka_unit_test(what_comes_after_gradients_were_sent_is_refused_on_all_ranks),
