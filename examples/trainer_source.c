@@ -33,6 +33,7 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
     options.grains = flags->grains;
     options.rank = lks_group_rank(job->group);
     options.n_ranks = lks_group_size(job->group);
+    options.n_local_ranks = lks_group_local_size(job->group);
     lks_status status = lks_loader_create(&sets->loader, job->train_set, &options);
     if (status != LKS_OK) {
         free(sets);

@@ -228,10 +228,13 @@ void lks_loader_seek(lks_loader *loader, int64_t epoch) {
 /* --- making and ending --- */
 
 static lks_status choose_n_workers(const lks_loader *loader, const lks_loader_options *options, int *n_workers) {
-    int wanted = options->n_workers;
+    int wanted = options->n_workers, n_local = options->n_local_ranks;
+    if (n_local < 0 || n_local > loader->sampler.n_ranks)
+        return lksi_error(LKS_ERR_ARGUMENT, "n_local_ranks %d of a world of %lld", n_local,
+                          (long long)loader->sampler.n_ranks);
     if (wanted < -1 || wanted > MAX_WORKERS)
         return lksi_error(LKS_ERR_ARGUMENT, "n_workers %d is outside -1..%d", wanted, MAX_WORKERS);
-    if (wanted == 0) wanted = lksi_cpu_count() > loader->sampler.n_ranks ? 1 : -1;
+    if (wanted == 0) wanted = lksi_cpu_count() > (n_local > 0 ? n_local : loader->sampler.n_ranks) ? 1 : -1;
     *n_workers = wanted < 0 || loader->n_steps == 0 ? 0 : wanted;
     return LKS_OK;
 }

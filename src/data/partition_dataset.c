@@ -4,7 +4,8 @@
 lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t batch, uint64_t seed,
                                  lks_loader **loader, int64_t *local_batch) {
     int rank = lks_group_rank(group), n_ranks = lks_group_size(group);
-    lks_loader_options options = {.batch = batch, .seed = seed, .rank = rank, .n_ranks = n_ranks};
+    lks_loader_options options = {
+        .batch = batch, .seed = seed, .rank = rank, .n_ranks = n_ranks, .n_local_ranks = lks_group_local_size(group)};
     LKS_TRY(lks_loader_create(loader, dataset, &options));
     *local_batch = batch / n_ranks + (rank < batch % n_ranks);
     return LKS_OK;

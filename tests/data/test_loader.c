@@ -348,6 +348,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 8, .rank = 1}, "rank 1 is outside the world of 1"},
         {{.batch = 8, .n_ranks = -2}, "-2 ranks"},
         {{.batch = 8, .n_workers = -2}, "n_workers -2"},
+        {{.batch = 8, .n_ranks = 2, .n_local_ranks = 3}, "n_local_ranks 3 of a world of 2"},
         {{.batch = 8, .grains = 3}, "grains 3; possible are powers of two"},
         {{.batch = 8, .grains = -1}, "grains -1; possible are powers of two"},
         {{.batch = 8, .grains = 8, .n_ranks = 3}, "8 grains cannot be divided equally among 3 ranks"},
