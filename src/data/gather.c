@@ -6,10 +6,15 @@
 
 #include <string.h>
 
-/* Rows come in random order, so the hardware does not foresee the next one: it is asked for while this one is read. */
-static void prefetch_row(const void *row, size_t nbytes) {
-    for (size_t offset = 0; offset < nbytes; offset += 64) __builtin_prefetch((const char *)row + offset);
+/* Rows come in random order, so the hardware does not foresee the next ones: they are asked for a few rows ahead (32
+ * images of mnist: 13.5 us, 7.0 by one row, 5.9 by three or more). */
+static void prefetch_row(const uint8_t *bytes, size_t nbytes, const int64_t *indices, int64_t i, int64_t count) {
+    if (i >= count) return;
+    for (size_t offset = 0; offset < nbytes; offset += 64)
+        __builtin_prefetch(bytes + (size_t)indices[i] * nbytes + offset);
 }
+
+enum { ROWS_AHEAD = 3 };
 
 /* The sample as it is drawn this time, in the scratch memory. */
 static const void *change(const lks_dataset *dataset, const lksi_augmentation *augmentation, int64_t index,
@@ -42,9 +47,10 @@ static void gather_bytes(const lks_dataset *dataset, const lksi_augmentation *au
     const lksi_convert_kernels *kernels = LKSI_ISA_PICK(lksi_convert);
     size_t n_features = (size_t)dataset->n_features;
     const uint8_t *bytes = dataset->samples->bytes + (size_t)dataset->begin * n_features;
+    for (int64_t i = 0; i < ROWS_AHEAD; i++) prefetch_row(bytes, n_features, indices, i, count);
     for (int64_t i = 0; i < count; i++) {
         const uint8_t *row = bytes + (size_t)indices[i] * n_features;
-        if (i + 1 < count) prefetch_row(bytes + (size_t)indices[i + 1] * n_features, n_features);
+        prefetch_row(bytes, n_features, indices, i + ROWS_AHEAD, count);
         if (augmentation != NULL) row = change(dataset, augmentation, indices[i], row, sizeof *row);
         convert_bytes(dataset, kernels, row, features + (size_t)i * n_features);
     }
@@ -85,8 +91,9 @@ void lksi_dataset_gather_bytes(const lks_dataset *dataset, const lksi_augmentati
                                const int64_t *indices, int64_t count, uint8_t *rows, int32_t *labels) {
     size_t n_features = (size_t)dataset->n_features;
     const uint8_t *bytes = dataset->samples->bytes + (size_t)dataset->begin * n_features;
+    for (int64_t i = 0; i < ROWS_AHEAD; i++) prefetch_row(bytes, n_features, indices, i, count);
     for (int64_t i = 0; i < count; i++, rows += n_features + LKSI_DRAW_NBYTES) {
-        if (i + 1 < count) prefetch_row(bytes + (size_t)indices[i + 1] * n_features, n_features);
+        prefetch_row(bytes, n_features, indices, i + ROWS_AHEAD, count);
         memcpy(rows, bytes + (size_t)indices[i] * n_features, n_features);
         lksi_crop crop = augmentation != NULL ? lksi_augment_draw(augmentation, indices[i]) : (lksi_crop){0};
         lksi_draw draw = {.down = (int16_t)crop.down, .right = (int16_t)crop.right, .is_flipped = crop.is_flipped};

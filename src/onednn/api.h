@@ -39,12 +39,13 @@ typedef struct lksi_dnnl_convolution {
 /* Arguments: x, w, y, b (y of CONV2D_GRAD_INPUT is dy, x dx, and so on); b where there is one. */
 lks_status lksi_dnnl_convolution_create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *convolution);
 
-/* `count` products c (m,n) = a (m,k) b (k,n) [+ bias (n)], one after the other, of operands rounded to bf16; where
- * transpose_*, the matrix lies the other way round. Row-major without gaps. */
+/* `count` products c (m,n) = a (m,k) b (k,n) [+ bias (n)], one after the other; where transpose_*, the matrix lies the
+ * other way round. Row-major without gaps. */
 typedef struct lksi_dnnl_product {
     int64_t count, m, n, k;
     bool transpose_a, transpose_b, has_bias;
     const char *what;
+    bool is_exact; /* the operands as they are; else they are rounded to bf16 */
 } lksi_dnnl_product;
 
 /* Arguments: a, b, c, bias; the last where there is one. */

@@ -1,4 +1,4 @@
-/* Matrix products of operands rounded to bf16: their descriptors in 2.x and 3.x, and whether this CPU has them. */
+/* Matrix products as primitives: their descriptors in 2.x and 3.x, and whether this CPU has them in bf16. */
 #include "onednn/api_internal.h"
 
 /* --- what the CPU has --- */
@@ -46,10 +46,19 @@ static dnnl_status_t describe_lying(lksi_dnnl_desc *desc, const lksi_dnnl_produc
                     is_transposed ? dnnl_acb : dnnl_abc);
 }
 
-static dnnl_status_t fill_request(product_request *r, const lksi_dnnl_product *p, dnnl_data_type_t operands) {
+/* Rounded ones are copied anyway, so the primitive says how; exact ones are taken as they lie. */
+static dnnl_status_t describe_operands(product_request *r, const lksi_dnnl_product *p, dnnl_data_type_t type) {
     const dnnl_format_tag_t any = dnnl_format_tag_any;
-    dnnl_status_t status = describe(&r->a, operands, p->count, p->m, p->k, any, any);
-    if (status == dnnl_success) status = describe(&r->b, operands, p->count, p->k, p->n, any, any);
+    if (p->is_exact) {
+        dnnl_status_t status = describe_lying(&r->a, p, p->m, p->k, p->transpose_a);
+        return status != dnnl_success ? status : describe_lying(&r->b, p, p->k, p->n, p->transpose_b);
+    }
+    dnnl_status_t status = describe(&r->a, type, p->count, p->m, p->k, any, any);
+    return status != dnnl_success ? status : describe(&r->b, type, p->count, p->k, p->n, any, any);
+}
+
+static dnnl_status_t fill_request(product_request *r, const lksi_dnnl_product *p, dnnl_data_type_t operands) {
+    dnnl_status_t status = describe_operands(r, p, operands);
     if (status == dnnl_success) status = describe_lying(&r->c, p, p->m, p->n, false);
     if (status == dnnl_success && p->has_bias) status = describe(&r->bias, dnnl_f32, 1, 1, p->n, dnnl_ab, dnnl_abc);
     return status;
@@ -102,12 +111,13 @@ static lks_status round_operand(lksi_dnnl_primitive *primitive, int i, const_dnn
 lks_status lksi_dnnl_product_create(lksi_dnnl_primitive **primitive, const lksi_dnnl_product *product) {
     static const int arguments[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t made = make_desc(&pd, product, dnnl_bf16);
+    dnnl_status_t made = make_desc(&pd, product, product->is_exact ? dnnl_f32 : dnnl_bf16);
     if (made == dnnl_unimplemented) made = make_desc(&pd, product, dnnl_f32); /* of operands that were rounded */
     LKS_TRY(lksi_dnnl_check(made, product->what));
     lksi_dnnl_primitive *created = NULL;
     lks_status status = lksi_dnnl_primitive_create(&created, pd, arguments, product->has_bias ? 4 : 3, product->what);
-    for (int i = 0; i < 2 && status == LKS_OK; i++) status = round_operand(created, i, pd, product);
+    for (int i = 0; !product->is_exact && i < 2 && status == LKS_OK; i++)
+        status = round_operand(created, i, pd, product);
     dnnl_primitive_desc_destroy(pd);
     if (status == LKS_OK)
         *primitive = created;

@@ -1,5 +1,8 @@
-/* The linear layer's three products, by oneDNN's sgemm on plain row-major weights: its blocked inner products measured
- * no better for f32. How the operands lie matters more; what was measured (AVX2, one core of 101 GFLOP/s at most):
+/* The linear layer's three products on plain row-major weights, by oneDNN's sgemm; with AVX2 its other primitives run
+ * on that, too. With AVX-512 y of 33 to 64 rows is its matmul primitive's (64 x 1024 times 256: 357 us in a step, 381
+ * as y^T; 64 x 256 times 32: 13 and 20). Of fewer rows the copy that it makes of W costs more than it gains, most where
+ * another core wrote W (32 x 1024 times 256: 248 and 210); from 500 rows on sgemm is quicker. How the operands lie
+ * matters more; what was measured (AVX2, one core of 101 GFLOP/s at most):
  *
  * - Rows that are a multiple of 512 bytes apart share few sets of the L1 cache, and sgemm reads a column of rows at a
  * time to pack them: dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
@@ -11,6 +14,7 @@
  * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one. */
 #include "onednn/linear.h"
 
+#include "base/isa.h"
 #include "onednn/api.h"
 #include "onednn/relu.h"
 #include "onednn/rows.h"
@@ -24,7 +28,8 @@ enum { VECTOR = 8, TILE = 16, FEW_ROWS = 64, CHUNK_ROWS = 256 };
 
 /* What follows the product while the result is still in the cache. */
 typedef struct linear_state {
-    bool is_transposed;              /* computes y^T */
+    lksi_dnnl_primitive *primitive;  /* NULL: sgemm */
+    bool is_transposed;              /* sgemm computes y^T */
     lksi_dnnl_eltwise *epilogues[4]; /* NULL where a loop of ours does it */
 } linear_state;
 
@@ -55,11 +60,19 @@ static lks_status product_plain(const lksi_lowering *l, void *const *in, float *
     return lksi_dnnl_gemm('N', 'T', n, m, k, in[0], k, in[1], k, has_bias ? 1.0f : 0.0f, y, m);
 }
 
+static lks_status multiply(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
+                           void *scratch) {
+    if (state->primitive != NULL) {
+        void *bias = l->n_inputs == 3 ? in[2] : NULL;
+        return lksi_dnnl_primitive_run(state->primitive, (void *[]){in[0], in[1], y, bias}, scratch);
+    }
+    return state->is_transposed ? product_transposed(l, in, y, scratch) : product_plain(l, in, y);
+}
+
 static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const linear_state *state = kernel->state;
     float *y = out[0];
-    LKS_TRY(state->is_transposed ? product_transposed(&kernel->lowering, in, y, scratch)
-                                 : product_plain(&kernel->lowering, in, y));
+    LKS_TRY(multiply(state, &kernel->lowering, in, y, scratch));
     for (int i = 0; i < kernel->n_epilogues; i++) {
         int64_t count = lksi_tensor_count(&kernel->lowering.outputs[0], 0);
         if (state->epilogues[i] != NULL)
@@ -75,6 +88,7 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
 static void release_linear(lksi_kernel *kernel) {
     linear_state *state = kernel->state;
     for (int i = 0; i < kernel->n_epilogues; i++) lksi_dnnl_eltwise_destroy(state->epilogues[i]);
+    lksi_dnnl_primitive_destroy(state->primitive);
     lksi_free(state);
 }
 
@@ -90,23 +104,41 @@ static lks_status take_epilogues(const lksi_lowering *lowering, lksi_kernel *ker
     return LKS_OK;
 }
 
-lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    linear_state *state = lksi_alloc(sizeof *state);
-    if (state == NULL) return LKS_ERR_MEMORY;
-    const lksi_tensor *x = &lowering->inputs[0], *y = &lowering->outputs[0];
-    int64_t n_rows = lksi_tensor_rows(y);
-    state->is_transposed = (n_rows % VECTOR == 0 && n_rows <= FEW_ROWS) || lksi_tensor_columns(y) % VECTOR != 0;
-    *kernel = (lksi_kernel){.name = state->is_transposed ? "onednn:linear^T" : "onednn:linear",
-                            .run = linear,
-                            .release = release_linear,
-                            .lowering = *lowering,
-                            .is_deterministic = true,
-                            .state = state};
+static lks_status create_primitive(const lksi_lowering *l, linear_state *state, lksi_kernel *kernel) {
+    lksi_dnnl_product product = {.count = 1,
+                                 .m = lksi_tensor_rows(&l->outputs[0]),
+                                 .n = lksi_tensor_columns(&l->outputs[0]),
+                                 .k = lksi_tensor_columns(&l->inputs[0]),
+                                 .transpose_b = true,
+                                 .has_bias = l->n_inputs == 3,
+                                 .what = "linear",
+                                 .is_exact = true};
+    kernel->name = "onednn:linear (matmul)";
+    LKS_TRY(lksi_dnnl_product_create(&state->primitive, &product));
+    kernel->scratch_nbytes = lksi_dnnl_primitive_scratch_nbytes(state->primitive);
+    return LKS_OK;
+}
+
+static lks_status choose_product(const lksi_lowering *l, linear_state *state, lksi_kernel *kernel) {
+    const lksi_tensor *x = &l->inputs[0], *y = &l->outputs[0];
+    int64_t n = lksi_tensor_rows(y);
+    if (lksi_isa_level() == 2 && n > FEW_ROWS / 2 && n <= FEW_ROWS) return create_primitive(l, state, kernel);
+    state->is_transposed = (n % VECTOR == 0 && n <= FEW_ROWS) || lksi_tensor_columns(y) % VECTOR != 0;
+    kernel->name = state->is_transposed ? "onednn:linear^T" : "onednn:linear";
     if (state->is_transposed)
         kernel->scratch_nbytes =
             (size_t)(lksi_padding_count(lksi_tensor_rows(x), lksi_tensor_columns(x)) + lksi_tensor_count(y, 0)) *
             sizeof(float);
-    lks_status status = take_epilogues(lowering, kernel);
+    return LKS_OK;
+}
+
+lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *kernel) {
+    linear_state *state = lksi_alloc(sizeof *state);
+    if (state == NULL) return LKS_ERR_MEMORY;
+    *kernel = (lksi_kernel){
+        .run = linear, .release = release_linear, .lowering = *lowering, .is_deterministic = true, .state = state};
+    lks_status status = choose_product(lowering, state, kernel);
+    if (status == LKS_OK) status = take_epilogues(lowering, kernel);
     if (status != LKS_OK) release_linear(kernel);
     return status;
 }

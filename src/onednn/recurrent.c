@@ -50,12 +50,12 @@ static lksi_dnnl_product whole_product(int which, const sizes *s) {
     int64_t rows = s->n * s->t;
     switch (which) {
     case GATES:
-        return (lksi_dnnl_product){1, rows, s->gm, s->k, false, true, false, "recurrent gates"};
+        return (lksi_dnnl_product){1, rows, s->gm, s->k, false, true, false, "recurrent gates", false};
     case DX:
-        return (lksi_dnnl_product){1, rows, s->k, s->gm, false, false, false, "recurrent dx"};
+        return (lksi_dnnl_product){1, rows, s->k, s->gm, false, false, false, "recurrent dx", false};
     default:
         return (lksi_dnnl_product){1,     s->gm, which == DW_HH ? s->m : s->k, rows, true,
-                                   false, false, "recurrent weights"};
+                                   false, false, "recurrent weights",          false};
     }
 }
 

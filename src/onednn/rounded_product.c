@@ -8,7 +8,7 @@ static lksi_dnnl_product matmul_of(const lksi_lowering *l) {
     bool ta = l->attributes.transpose_a != 0, tb = l->attributes.transpose_b != 0;
     int last = l->outputs[0].n_dims - 1;
     int64_t m = l->outputs[0].dims[last - 1], n = l->outputs[0].dims[last], k = l->inputs[0].dims[ta ? last - 1 : last];
-    return (lksi_dnnl_product){lksi_tensor_count(&l->outputs[0], 0) / (m * n), m, n, k, ta, tb, false, "matmul"};
+    return (lksi_dnnl_product){lksi_tensor_count(&l->outputs[0], 0) / (m * n), m, n, k, ta, tb, false, "matmul", false};
 }
 
 static lksi_dnnl_product product_of(const lksi_lowering *l) {
@@ -16,10 +16,10 @@ static lksi_dnnl_product product_of(const lksi_lowering *l) {
     const lksi_tensor *in = l->inputs;
     int64_t rows = lksi_tensor_rows(&in[0]), first = lksi_tensor_columns(&in[0]), second = lksi_tensor_columns(&in[1]);
     if (l->op == LKSI_OP_LINEAR) /* (x, W[, b]) */
-        return (lksi_dnnl_product){1, rows, in[1].dims[0], first, false, true, l->n_inputs == 3, "linear"};
+        return (lksi_dnnl_product){1, rows, in[1].dims[0], first, false, true, l->n_inputs == 3, "linear", false};
     if (l->op == LKSI_OP_LINEAR_GRAD_INPUT) /* (dy, W) */
-        return (lksi_dnnl_product){1, rows, second, first, false, false, false, "linear_grad_input"};
-    return (lksi_dnnl_product){1, first, second, rows, true, false, false, "linear_grad_weight"}; /* (dy, x) */
+        return (lksi_dnnl_product){1, rows, second, first, false, false, false, "linear_grad_input", false};
+    return (lksi_dnnl_product){1, first, second, rows, true, false, false, "linear_grad_weight", false}; /* (dy, x) */
 }
 
 static const char *name_of(lksi_op op) {
