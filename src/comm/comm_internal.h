@@ -2,6 +2,7 @@
 #ifndef LKSI_COMM_INTERNAL_H
 #define LKSI_COMM_INTERNAL_H
 
+#include "base/handover.h"
 #include "comm/comm.h"
 #include "comm/transport/segment/control.h"
 #include "comm/transport/transport.h"
@@ -158,6 +159,8 @@ typedef struct lksi_row {
     uint64_t exchange;
 } lksi_row;
 
+enum { LKSI_HANDOVER_SIZES = 3 }; /* up to 4, 16 and 64 KiB */
+
 struct lks_group {
     int rank, size;
     lksi_world *world;
@@ -201,6 +204,7 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
+    lksi_handover handovers[LKSI_HANDOVER_SIZES]; /* of staged chunks (all_reduce_direct.c) */
     uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
     lksi_row row;
     lksi_progress progress;      /* of the collective context */

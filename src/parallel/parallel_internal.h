@@ -2,11 +2,11 @@
 #ifndef LKSI_PARALLEL_INTERNAL_H
 #define LKSI_PARALLEL_INTERNAL_H
 
+#include "base/handover.h"
 #include "comm/comm.h"
 #include "graph/graph.h"
 #include "optim/optim.h"
 #include "parallel/compress.h"
-#include "parallel/handover.h"
 #include "parallel/parallel.h"
 #include "parallel/progress.h"
 
@@ -92,7 +92,7 @@ struct lks_distributed_optimizer {
     bool *is_told;               /* once a program is attached: tensors whose gradient is final, by index */
     size_t n_told;               /* how many they are; above 0: the step's collectives may be under way */
     bool is_put_aside;           /* lks_distributed_optimizer_no_sync */
-    int64_t step_ended_ns;       /* when the last step of buckets did */
+    int64_t step_ended_ns;       /* when the last step of buckets, or of a shared replica, did */
     struct lksi_flat *flat;      /* where the store is in a GPU's memory, else NULL */
 };
 typedef struct lksi_flat lksi_flat;

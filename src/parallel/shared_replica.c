@@ -10,8 +10,8 @@
  * Where the rule clips, the norm of the whole gradient comes first: rank r adds shard r in place, into its own
  * gradients, and writes the sums of squares of its blocks where all ranks read them; another barrier; then the update.
  *
- * Shards of other ranks and of the parameters are read and written through the caches or past them, as handover.h finds
- * quicker.
+ * Shards of other ranks and of the parameters are read and written through the caches or past them, as
+ * base/handover.h finds quicker.
  *
  * Work and optimizer state are divided by the number of ranks. Barrier A's payload carries samples, loss and hits.
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
@@ -91,11 +91,18 @@ static void update_shard(lks_distributed_optimizer *optimizer, double gradient_s
     if (optimizer->handover.is_past_caches) lksi_written_past_caches();
 }
 
+/* A turn is a whole step: the passes, too, read and write lines that went over. */
+static void end_turn(lks_distributed_optimizer *optimizer) {
+    int64_t now_ns = lksi_now_ns();
+    lksi_handover_end(&optimizer->handover, now_ns - optimizer->step_ended_ns);
+    optimizer->step_ended_ns = now_ns;
+}
+
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all) {
     const lksi_replica *replica = lksi_store_replica(optimizer->store);
     bool is_alone = lks_group_size(optimizer->group) == 1;
-    if (!is_alone) lksi_handover_begin(&optimizer->handover, optimizer->step);
+    if (!is_alone) lksi_handover_begin(&optimizer->handover);
     lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store));
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer), mine, sizeof *mine,
                           optimizer->sums));
@@ -109,6 +116,6 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     update_shard(optimizer, clip * optimizer->mean_scale);
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     atomic_fetch_add_explicit(count, 1, memory_order_release);
-    if (!is_alone) lksi_handover_end(&optimizer->handover, lksi_now_ns());
+    if (!is_alone) end_turn(optimizer);
     return LKS_OK;
 }
