@@ -176,10 +176,10 @@ typedef struct lks_loader_options {
     int no_shuffle; /* 1: file order, for evaluation */
     lks_shard_mode shard;
     int64_t grains; /* G, a power of two that n_ranks divides; 0: none. Then both shard modes are the same: see below */
-    int rank, n_ranks;      /* this rank's share; n_ranks 0: all of it */
-    int n_local_ranks;      /* of these, the ranks on this host, which share its CPUs; 0: all of them */
-    int n_workers;          /* prefetch threads: 0: one where a CPU is free and a batch takes long; -1: none, batches are
-                             * made in the call */
+    int rank, n_ranks; /* this rank's share; n_ranks 0: all of it */
+    int n_local_ranks; /* of these, the ranks on this host, which share its CPUs; 0: all of them */
+    int n_workers;     /* prefetch threads: 0: one where a CPU is free and a batch takes long; -1: none, batches are
+                        * made in the call */
     const int64_t *indices; /* use only these samples (copied); NULL: all */
     int64_t n_indices;
     lks_augment_options augment; /* before normalisation, so black is 0 there */

@@ -269,7 +269,7 @@ static int both_threads_fail(int rank, int size, void *argument) {
     int32_t x = 0, y = 0;
     lks_group *world;
     lks_work *work;
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 100}));
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 500}));
     if (rank < size - 1) {
         MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &work}));
         MUST(lks_recv(world, &y, 1, LKS_I32, size - 1, 1, NULL) != LKS_OK);
@@ -277,7 +277,7 @@ static int both_threads_fail(int rank, int size, void *argument) {
         MUST(lksi_group_status(world) != LKS_OK && lks_barrier(world, NULL) == lksi_group_status(world));
         MUST(strlen(lks_error_text()) > 20);
     } else {
-        lksi_sleep_ns(150000000);
+        lksi_sleep_ns(600000000);
     }
     lks_group_destroy(world);
     return 0;

@@ -203,6 +203,19 @@ until_step "$dir" 30
 kill -TERM "$launcher"
 finish
 check "SIGTERM to the launcher ends all ranks with a checkpoint" stopped SIGTERM 143 "$dir"
+
+# A handler's frame once went into the heap (examples/trainer_signals.c), in one run of 25.
+n_ended=0
+for _ in 1 2 3 4 5 6 7 8; do
+  start 2 "${text[@]}" --steps 100000 --run "$work/often" --checkpoint-every 30
+  until_step "$work/often" 30
+  kill -TERM "$launcher"
+  finish
+  [ "$status" = 143 ] && n_ended=$((n_ended + 1))
+  rm -rf "$work/often"
+done
+check "so it does each time ($n_ended of 8)" [ $n_ended = 8 ]
+
 start 3 "${text[@]}" --steps 100000 --run "$dir" --checkpoint-every 30 --resume "$dir/checkpoints"
 until_step "$dir" $(($(newest "$dir") + 30))
 kill -INT "$(ranks_of $launcher | tail -n 1)"
