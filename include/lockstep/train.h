@@ -39,9 +39,12 @@ typedef struct lks_trainer_options {
     int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
                             overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
-    int runs_ahead;      /* 1: on a GPU, a step returns while the GPU is still at it, so that the next batch is sent
-                            meanwhile; its metrics, and an error of it, come out of a later call. The batch's memory
-                            may be used again at once, as after any step. No matter to a CPU */
+    int runs_ahead;      /* 1: a step returns while a GPU is still at it, or while its gradients are on their way to
+                            other hosts (strategy bucketed, neither clipped nor compressed), so that the next one
+                            begins meanwhile; its metrics, and an error of it, come out of a later call. The same bits.
+                            The batch's memory may be used again at once, as after any step. Collectives of the caller's
+                            in `group` come after lks_trainer_catch_up (LKS_ERR_STATE before). A shared replica's step is over
+                            when it returns */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. Where the trainer runs ahead: of all steps that ended since metrics

@@ -62,7 +62,8 @@ void lksi_group_lend(lks_group *group, bool is_lent) {
 static lks_status refuse_lent(const lks_group *group, const char *name) {
     if (!atomic_load_explicit(&group->is_lent, memory_order_relaxed) || lksi_work_is_worker()) return LKS_OK;
     return lksi_error(LKS_ERR_STATE,
-                      "%s on rank %d between a backward pass and its step: gradients are being sent over this group",
+                      "%s on rank %d between a backward pass and the end of its step: gradients are being sent over "
+                      "this group (a trainer that runs ahead ends it in lks_trainer_catch_up)",
                       name, group->rank);
 }
 

@@ -253,22 +253,29 @@ static lks_status place(compiler *c) {
     return lksi_device_alloc(program->store->graph->device, program->arena_nbytes, (void **)&program->arena);
 }
 
+/* The tensor that a parameter or its gradient is of; negative: none. */
+static int slot_of(const compiler *c, const lksi_ir_value *value) {
+    return lks_store_find(c->program->store, c->ir.graph->nodes[value->index]->name);
+}
+
 /* Where parameters and their gradients are kept, and how. */
 static lks_status find_storage(compiler *c) {
     const lks_store *store = c->program->store;
     for (size_t v = 0; v < c->ir.n_values; v++) {
         lksi_ir_value *value = &c->ir.values[v];
         if (value->role != LKSI_PARAMETER && value->role != LKSI_GRADIENT) continue;
-        const char *name = c->ir.graph->nodes[value->index]->name;
-        int index = lks_store_find(store, name);
-        if (index < 0) return lksi_error(LKS_ERR_STATE, "parameter '%s' is not in the store", name);
+        int index = slot_of(c, value);
+        if (index < 0)
+            return lksi_error(LKS_ERR_STATE, "parameter '%s' is not in the store",
+                              c->ir.graph->nodes[value->index]->name);
         value->layout = store->slots[index].layout;
     }
     return LKS_OK;
 }
 
-static void *stored_at(const lks_store *store, const lksi_ir_value *value) {
-    const lksi_slot *slot = &store->slots[lks_store_find(store, store->graph->nodes[value->index]->name)];
+static void *stored_at(const compiler *c, const lksi_ir_value *value) {
+    const lks_store *store = c->program->store;
+    const lksi_slot *slot = &store->slots[slot_of(c, value)];
     char *flat = value->role == LKSI_PARAMETER ? store->values : store->gradients;
     return flat + slot->offset * lks_type_nbytes(value->tensor.type);
 }
@@ -298,7 +305,7 @@ static void bind_memory(compiler *c) {
         switch (value->role) {
         case LKSI_PARAMETER:
         case LKSI_GRADIENT:
-            program->memory[v] = stored_at(program->store, value);
+            program->memory[v] = stored_at(c, value);
             break;
         case LKSI_SEED:
             program->memory[v] = &program->seed;
@@ -318,9 +325,27 @@ static void bind_memory(compiler *c) {
 }
 
 static int by_step(const void *a, const void *b) {
-    const lksi_final *x = a, *y = b;
+    const lksi_touch *x = a, *y = b;
     if (x->step != y->step) return x->step < y->step ? -1 : 1;
     return (x->index > y->index) - (x->index < y->index);
+}
+
+static lks_status find_firsts(compiler *c) {
+    lks_program *program = c->program;
+    size_t n_slots = (size_t)program->store->n_slots;
+    program->firsts = lksi_alloc_array(n_slots, sizeof *program->firsts);
+    if (program->firsts == NULL) return LKS_ERR_MEMORY;
+    for (size_t i = 0; i < n_slots; i++) program->firsts[i] = (lksi_touch){program->n_forward, (int)i};
+    for (size_t v = 0; v < c->ir.n_values; v++) {
+        const lksi_ir_value *value = &c->ir.values[v];
+        if ((value->role != LKSI_PARAMETER && value->role != LKSI_GRADIENT) || c->intervals[v].last < 0) continue;
+        lksi_touch *first = &program->firsts[slot_of(c, value)];
+        if ((size_t)c->intervals[v].first < first->step) first->step = (size_t)c->intervals[v].first;
+    }
+    qsort(program->firsts, n_slots, sizeof *program->firsts, by_step);
+    while (program->n_firsts < n_slots && program->firsts[program->n_firsts].step < program->n_forward)
+        program->n_firsts++;
+    return LKS_OK;
 }
 
 /* After which step each gradient is final: the last that writes its memory, or reads it. Who is told may change it in
@@ -333,9 +358,8 @@ static lks_status find_finals(compiler *c) {
         const lksi_ir_value *value = &c->ir.values[v];
         if (value->role != LKSI_GRADIENT) continue;
         size_t last = (size_t)c->intervals[v].last; /* steps read no aliases */
-        int index = lks_store_find(program->store, c->ir.graph->nodes[value->index]->name);
         size_t told = last < program->n_forward ? program->n_forward : last; /* backward tells */
-        program->finals[program->n_finals++] = (lksi_final){told, index};
+        program->finals[program->n_finals++] = (lksi_touch){told, slot_of(c, value)};
     }
     qsort(program->finals, program->n_finals, sizeof *program->finals, by_step);
     return LKS_OK;
@@ -368,6 +392,7 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(place(c));
     bind_memory(c);
     LKS_TRY(place_given(c));
+    LKS_TRY(find_firsts(c));
     return find_finals(c);
 }
 

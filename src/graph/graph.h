@@ -78,6 +78,13 @@ lks_status lksi_store_initialize(lks_store *store, uint64_t seed);
 /* Values of which only some are updated yet: reading them is LKS_ERR_TORN while it is so. */
 void lksi_store_set_torn(lks_store *store, bool is_torn);
 
+/* An update that goes on while the next forward pass begins. Until NULL is set, whoever is about to touch tensor
+ * `index`, its value or its gradient, has it settled first: a program before the first step that touches it, and all
+ * tensors (-1) before its backward pass; whoever reads or writes the store. */
+typedef lks_status (*lksi_settle)(void *context, int index);
+void lksi_store_set_settle(lks_store *store, lksi_settle settle, void *context);
+lks_status lksi_store_settle(const lks_store *store, int index);
+
 /* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. Those from buffer_begin
  * on are buffers, whose "gradients" are statistics. */
 size_t lksi_store_buffer_begin(const lks_store *store);

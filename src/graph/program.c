@@ -17,6 +17,7 @@ void lks_program_destroy(lks_program *program) {
     lksi_free(program->memory);
     lksi_free(program->inputs);
     lksi_free(program->outputs);
+    lksi_free(program->firsts);
     lksi_free(program->finals);
     lksi_free(program);
 }
@@ -68,6 +69,13 @@ static lks_status tell_finals(const lks_program *program, size_t s, size_t *next
     return LKS_OK;
 }
 
+/* Waits for the updates of what step `s` is the first to touch; *next counts those waited for. */
+static lks_status settle_firsts(const lks_program *program, size_t s, size_t *next) {
+    for (; *next < program->n_firsts && program->firsts[*next].step <= s; ++*next)
+        LKS_TRY(lksi_store_settle(program->store, program->firsts[*next].index));
+    return LKS_OK;
+}
+
 static lks_status count_time(const lks_program *program, lksi_step *step, int64_t began_ns) {
     const lks_device *device = program->store->graph->device;
     if (device->ops->memory != NULL) LKS_TRY(device->ops->memory->wait(device));
@@ -78,10 +86,11 @@ static lks_status count_time(const lks_program *program, lksi_step *step, int64_
 
 static lks_status run(lks_program *program, size_t begin, size_t end) {
     lksi_device_enter(program->store->graph->device);
-    size_t n_told = 0;
+    size_t n_told = 0, n_settled = begin == 0 ? 0 : program->n_firsts; /* the forward pass comes first */
     void *scratch = program->arena + program->scratch_offset;
     for (size_t s = begin; s < end; s++) {
         lksi_step *step = &program->steps[s];
+        LKS_TRY(settle_firsts(program, s, &n_settled));
         void *inputs[LKSI_MAX_INPUTS], *outputs[LKSI_MAX_OUTPUTS];
         for (int i = 0; i < step->kernel.lowering.n_inputs; i++) inputs[i] = program->memory[step->inputs[i]];
         for (int i = 0; i < step->kernel.lowering.n_outputs; i++) outputs[i] = program->memory[step->outputs[i]];
@@ -163,6 +172,7 @@ static lks_status backward(lks_program *program, double factor) {
     else
         program->seed.f32 = (float)factor;
     if (program->scalars != NULL) LKS_TRY(send_scalars(program, factor));
+    LKS_TRY(lksi_store_settle(program->store, -1));
     return run(program, program->n_forward, program->n_steps);
 }
 

@@ -21,11 +21,11 @@ typedef struct lksi_binding {
     bool is_mirrored;  /* since the last run */
 } lksi_binding;
 
-/* A tensor of the store whose gradient no step after `step` writes or reads. */
-typedef struct lksi_final {
+/* A step and a tensor of the store, by index. */
+typedef struct lksi_touch {
     size_t step;
     int index;
-} lksi_final;
+} lksi_touch;
 
 struct lks_program {
     lks_store *store;
@@ -36,7 +36,9 @@ struct lks_program {
     size_t arena_nbytes, scratch_offset;
     lksi_binding *inputs, *outputs;
     int n_inputs, n_outputs;
-    lksi_final *finals; /* by step */
+    lksi_touch *firsts; /* of the forward pass, by step: no step before touches the tensor, its value or gradient */
+    size_t n_firsts;
+    lksi_touch *finals; /* by step: no step after it touches the tensor's gradient */
     size_t n_finals;
     lks_gradient_callback on_gradient;
     void *on_gradient_context;

@@ -244,8 +244,13 @@ static lks_status check_index(const lks_store *store, int index) {
     return lksi_error(LKS_ERR_ARGUMENT, "parameter %d of a store of %d", index, store->n_slots);
 }
 
+lks_status lksi_store_settle(const lks_store *store, int index) {
+    return store->settle != NULL ? store->settle(store->settle_context, index) : LKS_OK;
+}
+
 lks_status lks_store_read(const lks_store *store, int index, void *values) {
     LKS_TRY(check_index(store, index));
+    LKS_TRY(lksi_store_settle(store, -1)); /* what is read in a row belongs together */
     if (store->is_torn)
         return lksi_error(LKS_ERR_TORN, "the parameters are torn: their update began and did not finish; the last "
                                         "checkpoint counts");
@@ -257,18 +262,20 @@ lks_status lks_store_read(const lks_store *store, int index, void *values) {
 
 lks_status lks_store_write(lks_store *store, int index, const void *values) {
     LKS_TRY(check_index(store, index));
+    LKS_TRY(lksi_store_settle(store, -1));
     const lksi_slot *slot = &store->slots[index];
     return move(store, slot, host_place(values, (lksi_layout){0}), store_place(store->values, slot));
 }
 
 lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient) {
     LKS_TRY(check_index(store, index));
+    LKS_TRY(lksi_store_settle(store, -1));
     const lksi_slot *slot = &store->slots[index];
     return move(store, slot, store_place(store->gradients, slot), host_place(gradient, (lksi_layout){0}));
 }
 
 void *lks_store_gradient(lks_store *store, int index, size_t *count) {
-    if (check_index(store, index) != LKS_OK) return NULL;
+    if (check_index(store, index) != LKS_OK || lksi_store_settle(store, -1) != LKS_OK) return NULL;
     size_t offset;
     lksi_store_place(store, index, &offset, count);
     return stored(store->gradients, &store->slots[index]);
@@ -392,6 +399,12 @@ double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t 
 }
 
 void lksi_store_set_torn(lks_store *store, bool is_torn) { store->is_torn = is_torn; }
+
+void lksi_store_set_settle(lks_store *store, lksi_settle settle, void *context) {
+    store->settle = settle;
+    store->settle_context = context;
+}
+
 size_t lksi_store_padded_count(const lks_store *store) { return store->padded_count; }
 void *lksi_store_values(const lks_store *store) { return store->values; }
 void *lksi_store_gradients(const lks_store *store) { return store->gradients; }

@@ -2,15 +2,15 @@
  *
  * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth
  * of the whole is 9 * latency * bandwidth. Larger buckets would only start later, and leave more to do after the
- * backward pass, when nothing hides the last one. */
+ * backward pass, when nothing hides the last one. So there are 8 at least, whatever was measured in a bad moment. */
 #include "parallel/parallel_internal.h"
 
-enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_REPEATS = 3 }; /* of f32: 4 KiB and 512 KiB */
-enum { LEAST_NBYTES = 64 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20 };
+enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_SMALL = 16, N_LARGE = 3 }; /* of f32: 4 KiB and 512 KiB */
+enum { LEAST_NBYTES = 64 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20, LEAST_BUCKETS = 8 };
 
 /* The shortest of a few: what disturbs a measurement only adds to it. */
-static lks_status time_one(lks_group *group, float *data, size_t count, double *elapsed_ns) {
-    for (int i = 0; i < N_REPEATS; i++) {
+static lks_status time_one(lks_group *group, float *data, size_t count, int n_repeats, double *elapsed_ns) {
+    for (int i = 0; i < n_repeats; i++) {
         LKS_TRY(lks_barrier(group, NULL));
         int64_t began_ns = lksi_now_ns();
         LKS_TRY(lks_all_reduce(group, data, data, count, LKS_F32, LKS_SUM, NULL));
@@ -20,26 +20,31 @@ static lks_status time_one(lks_group *group, float *data, size_t count, double *
     return LKS_OK;
 }
 
-static size_t choose(double small_ns, double large_ns) {
+static size_t choose(double small_ns, double large_ns, size_t greatest_nbytes) {
     double bytes = (double)(LARGE_COUNT - SMALL_COUNT) * sizeof(float), ns = large_ns - small_ns;
-    if (!(ns > 0)) return GREATEST_NBYTES; /* too fast to tell */
+    if (!(ns > 0)) return greatest_nbytes; /* too fast to tell */
     double per_byte_ns = ns / bytes, latency_ns = small_ns - SMALL_COUNT * sizeof(float) * per_byte_ns;
     double wanted = 9 * latency_ns / per_byte_ns;
     if (!(wanted > LEAST_NBYTES)) return LEAST_NBYTES;
-    return wanted < GREATEST_NBYTES ? (size_t)wanted : GREATEST_NBYTES;
+    return wanted < (double)greatest_nbytes ? (size_t)wanted : greatest_nbytes;
 }
 
-lks_status lksi_bucket_nbytes_find(lks_group *group, size_t *nbytes) {
+static size_t greatest(size_t whole_nbytes) {
+    size_t nbytes = whole_nbytes / LEAST_BUCKETS;
+    return nbytes < LEAST_NBYTES ? LEAST_NBYTES : nbytes < GREATEST_NBYTES ? nbytes : GREATEST_NBYTES;
+}
+
+lks_status lksi_bucket_nbytes_find(lks_group *group, size_t whole_nbytes, size_t *nbytes) {
     *nbytes = ON_ONE_HOST_NBYTES; /* there is hardly a latency to hide where memory is shared */
     if (lks_symmetric_supported(group)) return LKS_OK;
     float *data = lksi_alloc_array(LARGE_COUNT, sizeof *data);
     if (data == NULL) return LKS_ERR_MEMORY;
     double small_ns = 0, large_ns = 0;
-    lks_status status = time_one(group, data, SMALL_COUNT, &small_ns);
-    if (status == LKS_OK) status = time_one(group, data, LARGE_COUNT, &large_ns);
+    lks_status status = time_one(group, data, SMALL_COUNT, N_SMALL, &small_ns);
+    if (status == LKS_OK) status = time_one(group, data, LARGE_COUNT, N_LARGE, &large_ns);
     lksi_free(data);
     if (status != LKS_OK) return status;
-    int64_t chosen = (int64_t)choose(small_ns, large_ns); /* every rank measured something else: rank 0's counts */
+    int64_t chosen = (int64_t)choose(small_ns, large_ns, greatest(whole_nbytes)); /* every rank measured something else: rank 0's counts */
     LKS_TRY(lks_broadcast(group, &chosen, 1, LKS_I64, 0, NULL));
     *nbytes = (size_t)chosen;
     return LKS_OK;

@@ -52,7 +52,9 @@ static lks_status choose_nbytes(const lks_distributed_optimizer *optimizer, cons
     *nbytes = lksi_store_is_flat(optimizer->store) ? GPU_NBYTES : FIXED_NBYTES;
     if (lksi_store_is_flat(optimizer->store)) return LKS_OK;
     if (compression->kind != LKS_COMPRESS_NONE || obstacle[0] != '\0') return LKS_OK;
-    return lksi_bucket_nbytes_find(optimizer->group, nbytes);
+    return lksi_bucket_nbytes_find(
+        optimizer->group, optimizer->whole_count * lks_type_nbytes(lksi_store_device(optimizer->store)->float_type),
+        nbytes);
 }
 
 /* How many elements the first bucket has and how many the others. */

@@ -14,7 +14,9 @@ static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
     size_t size = (size_t)lks_group_size(optimizer->group);
     optimizer->sums = lksi_alloc_array(size, sizeof *optimizer->sums);
     optimizer->counts = lksi_alloc_array(size, sizeof *optimizer->counts);
-    return optimizer->sums != NULL && optimizer->counts != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    optimizer->messages = lksi_alloc_array(size, sizeof *optimizer->messages);
+    bool is_good = optimizer->sums != NULL && optimizer->counts != NULL && optimizer->messages != NULL;
+    return is_good ? LKS_OK : LKS_ERR_MEMORY;
 }
 
 static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
@@ -50,6 +52,7 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(check_group(optimizer));
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
+    optimizer->n_early = optimizer->n_buckets - 1;
     LKS_TRY(create_compressor(optimizer));
     if (optimizer->strategy != LKS_STRATEGY_SHARED && !lksi_store_is_flat(optimizer->store))
         LKS_TRY(lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer));
@@ -112,6 +115,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     if (optimizer == NULL) return;
     lksi_error_keep(text);
+    (void)lksi_step_settle(optimizer);
     lksi_overlap_stop(optimizer);
     lksi_flat_destroy(optimizer);
     for (int i = 0; i < 2; i++) lksi_device_free(lksi_store_device(optimizer->store), optimizer->state[i]);
@@ -119,6 +123,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer->inputs);
     lksi_free(optimizer->counts);
     lksi_free(optimizer->sums);
+    lksi_free(optimizer->messages);
     lksi_free(optimizer->buckets);
     lksi_free(optimizer->is_told);
     lksi_compressor_destroy(optimizer->compressor);
@@ -132,6 +137,7 @@ lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer
     lks_optimizer changed = optimizer->rule;
     changed.lr = lr;
     LKS_TRY(lksi_optimizer_check(&changed));
+    LKS_TRY(lksi_step_settle(optimizer));
     optimizer->rule = changed;
     return LKS_OK;
 }
@@ -230,21 +236,28 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
                       mine->n_samples);
 }
 
+static lks_status check_step(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    LKS_TRY(lksi_sums_check(optimizer, mine));
+    if (mine->n_samples > 0) return LKS_OK;
+    if (optimizer->n_told == 0) return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
+    return lksi_error(LKS_ERR_STATE, "a step without samples on rank %d, whose backward pass has sent gradients already",
+                      lks_group_rank(optimizer->group));
+}
+
+/* `own`: what this rank brings, with what it accumulated. */
+static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
+    LKS_TRY(lksi_step_settle(optimizer));
+    lks_status status = check_step(optimizer, mine);
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    *own = *mine;
+    lksi_pending_sums(optimizer, own);
+    return LKS_OK;
+}
+
 lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                           lks_step_sums *all) {
-    lks_step_sums own = *mine, sums;
-    lks_status good = lksi_sums_check(optimizer, mine);
-    if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
-    if (!(mine->n_samples > 0) && optimizer->n_told > 0)
-        return lksi_group_fail(optimizer->group,
-                               lksi_error(LKS_ERR_STATE,
-                                          "a step without samples on rank %d, whose backward pass has "
-                                          "sent gradients already",
-                                          lks_group_rank(optimizer->group)));
-    if (!(mine->n_samples > 0))
-        good = clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
-    if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
-    lksi_pending_sums(optimizer, &own);
+    lks_step_sums own, sums;
+    LKS_TRY(prepare_step(optimizer, mine, &own));
     lks_status status = optimizer->flat != NULL                      ? lksi_step_flat(optimizer, &own, &sums)
                         : optimizer->strategy == LKS_STRATEGY_SHARED ? lksi_step_shared_replica(optimizer, &own, &sums)
                                                                      : lksi_step_buckets(optimizer, &own, &sums);
@@ -252,4 +265,11 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
     optimizer->n_expected = -1;
     if (status == LKS_OK && all != NULL) *all = sums;
     return status;
+}
+
+lks_status lksi_step_begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    lks_step_sums own;
+    LKS_TRY(prepare_step(optimizer, mine, &own));
+    lksi_step_begin_buckets(optimizer, &own);
+    return LKS_OK;
 }

@@ -56,7 +56,14 @@ typedef struct lksi_bucket {
     int n_tensors;               /* that reach into it */
     int n_open;                  /* of these, those whose gradient the backward pass under way has yet to write */
     int64_t final_ns, began_ns, ended_ns; /* in the step under way: its gradients' last write, its reduction */
+    bool is_updated;                      /* likewise: this rank's part of the parameters */
 } lksi_bucket;
+
+/* What ranks tell each other in a step of buckets. */
+typedef struct lksi_step_message {
+    lks_step_sums sums;
+    uint64_t n_early; /* as many buckets as there was time for; 0: unknown */
+} lksi_step_message;
 
 /* The sum of 2^i accumulated passes, i its index. */
 typedef struct lksi_partial {
@@ -81,7 +88,6 @@ struct lks_distributed_optimizer {
     lksi_handover handover; /* likewise */
     size_t *counts;         /* room for a number per rank */
     lks_step_sums *sums;    /* room for every rank's */
-    lks_step_sums own_sums; /* what this rank brings to the step under way */
     int64_t n_expected;     /* samples of all ranks in the step under way; negative: any number */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
@@ -89,9 +95,15 @@ struct lks_distributed_optimizer {
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor; /* of buckets; NULL where gradients are not compressed */
     lksi_progress *progress;     /* runs the collectives of a step of buckets; NULL for a shared replica */
+    lksi_step_message own_message, *messages; /* of a step of buckets; room for every rank's */
+    size_t n_early;                           /* buckets that are reduced before the messages: on all ranks the same */
+    lksi_update update;                       /* the step's, once is_concluded */
+    lks_step_sums all_sums;                   /* likewise */
+    bool is_trailing, is_concluded;           /* a step has begun and is not finished; it knows all ranks' messages */
     bool *is_told;               /* once a program is attached: tensors whose gradient is final, by index */
     size_t n_told;               /* how many they are; above 0: the step's collectives may be under way */
     bool is_put_aside;           /* lks_distributed_optimizer_no_sync */
+    int64_t backward_ended_ns;   /* when the step of buckets under way began */
     int64_t step_ended_ns;       /* when the last step of buckets, or of a shared replica, did */
     struct lksi_flat *flat;      /* where the store is in a GPU's memory, else NULL */
 };
@@ -101,6 +113,10 @@ typedef struct lksi_flat lksi_flat;
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all);
 lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
+/* The first half of lksi_step_begin, once all is checked. */
+void lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
+/* Of a step that trails, if there is one, what is not updated yet. An error leaves it to its owner. */
+lks_status lksi_step_settle(lks_distributed_optimizer *optimizer);
 /* Of a store in a GPU's memory (flat_step.c): the parts of parallel.h, one after the other. */
 lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
 /* Does nothing for other stores. Collective. */
@@ -144,8 +160,9 @@ void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_buc
                       size_t *end);
 /* Elements that the store's arrays have to have for `count` of them to be cut evenly. */
 size_t lksi_buckets_padded(size_t count, lks_strategy strategy, int size);
-/* A good size for this group's buckets, measured, the same on all ranks. Collective. */
-lks_status lksi_bucket_nbytes_find(lks_group *group, size_t *nbytes);
+/* A good size for this group's buckets, which hold `whole_nbytes` together, measured, the same on all ranks.
+ * Collective. */
+lks_status lksi_bucket_nbytes_find(lks_group *group, size_t whole_nbytes, size_t *nbytes);
 
 /* --- overlap (overlap.c) --- */
 

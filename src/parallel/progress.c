@@ -108,6 +108,13 @@ lks_status lksi_progress_wait(lksi_progress *progress, size_t n) {
     return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", progress->text);
 }
 
+size_t lksi_progress_n_finished(lksi_progress *progress) {
+    pthread_mutex_lock(&progress->mutex);
+    size_t n = progress->n_finished;
+    pthread_mutex_unlock(&progress->mutex);
+    return n;
+}
+
 void lksi_progress_reset(lksi_progress *progress) {
     pthread_mutex_lock(&progress->mutex);
     if (progress->status == LKS_OK) progress->n_allowed = progress->n_finished = 0;

@@ -83,7 +83,9 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
     const lksi_verdict own = {hash, mine == LKS_OK}, *all = trainer->verdicts;
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of `mine` */
     lksi_error_keep(text);
-    lks_status status = lksi_exchange(group, what, (uint64_t)trainer->n_steps, &own, sizeof own, trainer->verdicts);
+    lks_status status = lksi_trainer_catch_up(trainer); /* a step that updates nothing is none */
+    if (status == LKS_OK)
+        status = lksi_exchange(group, what, (uint64_t)trainer->n_steps, &own, sizeof own, trainer->verdicts);
     if (mine != LKS_OK) lksi_error_restore(text);
     if (status != LKS_OK || mine != LKS_OK) return mine != LKS_OK ? mine : status;
     for (int i = 0; i < size; i++)

@@ -64,7 +64,6 @@ lks_status lksi_checkpoint_snapshot(lks_trainer *trainer, lksi_checkpoint *c, co
                                     lks_status *status) {
     bool is_first = lks_group_rank(trainer->options.group) == 0;
     *status = LKS_OK;
-    LKS_TRY(lksi_flat_catch_up(trainer)); /* a step that updates nothing is none */
     LKS_TRY(put_items(trainer, c, is_first, status));
     LKS_TRY(lksi_checkpoint_gather_states(trainer, c));
     if (is_first) put_trainer(trainer, c, position);

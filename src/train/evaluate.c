@@ -56,7 +56,7 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
     int64_t count = lks_dataset_count(dataset), n_chunks = (count + CHUNK - 1) / CHUNK;
     scratch s = {0};
     lks_status status = check(trainer, dataset);
-    LKS_TRY(lksi_flat_catch_up(trainer));
+    LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, dataset, n_chunks, &s);
     if (status != LKS_OK)
         (void)lksi_group_fail(trainer->options.group, status);

@@ -85,7 +85,7 @@ lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens
     text_cut cut = cut_text(tokens, count);
     chunk_sums sums[MOST_CHUNKS] = {{0}}, total = {0};
     lks_status status = check_text(trainer, count);
-    LKS_TRY(lksi_flat_catch_up(trainer));
+    LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, &cut, sums);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     /* Each entry is non-zero on one rank only, so this sum is exact. */

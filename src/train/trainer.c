@@ -68,7 +68,7 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     if (trainer == NULL) return;
     lksi_error_keep(text);
-    (void)lksi_flat_catch_up(trainer); /* what is under way uses all that follows */
+    (void)lksi_trainer_catch_up(trainer); /* what is under way uses all that follows */
     for (size_t i = 0; i < trainer->n_compiled; i++) {
         if (trainer->compiled[i].recording != NULL) lksi_flat_forget(trainer, &trainer->compiled[i]);
         lks_program_destroy(trainer->compiled[i].program);
@@ -207,35 +207,67 @@ static lks_status check_gradients(lks_trainer *trainer) {
     return status;
 }
 
-static lks_status check_replicas(const lks_trainer *trainer) {
+/* --- a step's end --- */
+
+static void add_done(lks_trainer *trainer, const lks_step_sums *sums) {
+    trainer->done.n_samples += sums->n_samples;
+    trainer->done.loss += sums->loss;
+    trainer->done.n_correct += sums->n_correct;
+    trainer->done.grad_norm = sums->grad_norm;
+    trainer->done.stop = sums->stop;
+}
+
+lks_status lksi_trainer_take_figures(lks_trainer *trainer) {
+    lks_step_sums sums;
+    if (!trainer->is_under_way) return LKS_OK;
+    trainer->is_under_way = false;
+    lks_status status = lksi_store_is_flat(trainer->store) ? lksi_flat_finish(trainer->optimizer, &sums)
+                                                           : lksi_step_conclude(trainer->optimizer, &sums);
+    if (status == LKS_OK)
+        add_done(trainer, &sums);
+    else
+        trainer->n_steps--;
+    return status;
+}
+
+lks_status lksi_trainer_catch_up(lks_trainer *trainer) {
+    LKS_TRY(lksi_trainer_take_figures(trainer));
+    return trainer->optimizer != NULL ? lksi_step_finish(trainer->optimizer) : LKS_OK;
+}
+
+static lks_status check_replicas(lks_trainer *trainer) {
     int64_t every = trainer->options.check_every;
     if (every == 0 || trainer->n_steps % every != 0) return LKS_OK;
+    LKS_TRY(lksi_trainer_catch_up(trainer));
     lks_status status = lks_check_replicas(trainer->options.group, trainer->store);
     return status == LKS_OK ? LKS_OK
                             : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
 }
 
+/* The update of one that trails goes on while the next one computes. */
+static lks_status take_step(lks_trainer *trainer, const lks_step_sums *mine) {
+    lks_step_sums all;
+    if (trainer->options.runs_ahead && lksi_step_can_trail(trainer->optimizer)) {
+        LKS_TRY(lksi_step_begin(trainer->optimizer, mine));
+        trainer->is_under_way = true;
+    } else {
+        LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, mine, &all));
+        add_done(trainer, &all);
+    }
+    trainer->n_steps++;
+    return LKS_OK;
+}
+
 static lks_status step_in_parts(lks_trainer *trainer, const lks_batch *batch) {
-    lks_step_sums mine = {0}, all;
-    LKS_TRY(lksi_flat_catch_up(trainer));
+    lks_step_sums mine = {0};
+    LKS_TRY(lksi_trainer_take_figures(trainer));
     trainer->bad_gradient = lksi_no_bad_gradient;
     lks_status status = compute_pieces(trainer, batch, &mine);
     if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
     LKS_TRY(check_gradients(trainer));
     mine.stop = trainer->stop;
     lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
-    LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, &mine, &all));
-    lksi_trainer_add_done(trainer, &all);
-    trainer->n_steps++;
-    return LKS_OK;
-}
-
-void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums) {
-    trainer->done.n_samples += sums->n_samples;
-    trainer->done.loss += sums->loss;
-    trainer->done.n_correct += sums->n_correct;
-    trainer->done.grad_norm = sums->grad_norm;
-    trainer->done.stop = sums->stop;
+    return take_step(trainer, &mine);
 }
 
 static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
@@ -265,7 +297,7 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
 }
 
 lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics) {
-    LKS_TRY(lksi_flat_catch_up(trainer));
+    LKS_TRY(lksi_trainer_catch_up(trainer));
     if (metrics != NULL) take_metrics(trainer, metrics);
     return LKS_OK;
 }

@@ -1,5 +1,7 @@
-/* The callback at each gradient's last write. */
+/* The callback at each gradient's last write, and the one before each tensor's first use. */
 #include "operator_cases.h"
+
+#include "graph/graph.h"
 
 #include <lockstep/nn.h>
 
@@ -7,6 +9,7 @@ enum { N = 4, MAX_TENSORS = 16, MAX_COUNT = 4096 };
 
 typedef struct fixture {
     lks_graph *graph;
+    lks_node *loss;
     lks_store *store;
     lks_program *program;
 } fixture;
@@ -29,10 +32,10 @@ static fixture build(void) {
     lks_node *h = lks_conv2d(x, 16, 3, "conv", &(lks_conv2d_options){.window = {.padding = {1, 1}}});
     h = lks_relu(lks_batch_norm(h, "norm"));
     h = lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 16 * 6 * 6});
-    lks_node *loss = lks_cross_entropy(lks_linear(h, 3, "fc"), y);
-    assert_ok(lks_store_create(&f.store, loss, NULL));
+    f.loss = lks_cross_entropy(lks_linear(h, 3, "fc"), y);
+    assert_ok(lks_store_create(&f.store, f.loss, NULL));
     assert_ok(
-        lks_program_create(&f.program, f.store, &(lks_program_options){.batch = N, .is_training = 1, .loss = loss}));
+        lks_program_create(&f.program, f.store, &(lks_program_options){.batch = N, .is_training = 1, .loss = f.loss}));
     assert_ok(lks_program_set_input(f.program, x, images));
     assert_ok(lks_program_set_input(f.program, y, labels));
     for (int i = 0; i < N * 2 * 6 * 6; i++) images[i] = (float)(i % 13) - 6;
@@ -125,12 +128,110 @@ static void there_is_no_gradient_outside_the_store(void **state) {
     destroy(&f);
 }
 
+/* --- updates that go on while the next pass begins --- */
+
+typedef struct update_under_way {
+    lks_store *store;
+    float values[MAX_TENSORS][MAX_COUNT]; /* as they are to be seen, once settled */
+    int order[MAX_TENSORS + 1], n_calls, failing_call;
+} update_under_way;
+
+static update_under_way under_way;
+
+static float *values_of(const lks_store *store, int index, size_t *count) {
+    size_t offset;
+    lksi_store_place(store, index, &offset, count);
+    assert_true(*count <= MAX_COUNT);
+    return (float *)lksi_store_values(store) + offset;
+}
+
+static lks_status settle(void *context, int index) {
+    update_under_way *u = context;
+    u->order[u->n_calls++] = index;
+    if (u->n_calls == u->failing_call) return lksi_error(LKS_ERR_PEER, "rank 1 was lost");
+    for (int i = index < 0 ? 0 : index; i <= index || (index < 0 && i < lks_store_n_tensors(u->store)); i++) {
+        size_t count;
+        float *values = values_of(u->store, i, &count);
+        memcpy(values, u->values[i], count * sizeof *values);
+    }
+    return LKS_OK;
+}
+
+/* Values are not numbers until they are settled. */
+static void begin_update(lks_store *store) {
+    for (int i = 0; i < lks_store_n_tensors(store); i++) {
+        size_t count;
+        float *values = values_of(store, i, &count);
+        memcpy(under_way.values[i], values, count * sizeof *values);
+        for (size_t k = 0; k < count; k++) values[k] = NAN;
+    }
+    under_way.store = store;
+    under_way.n_calls = under_way.failing_call = 0;
+    lksi_store_set_settle(store, settle, &under_way);
+}
+
+static void what_a_step_touches_is_settled_before_it(void **state) {
+    (void)state;
+    fixture f = build();
+    int n_tensors = lks_store_n_tensors(f.store), n_seen[MAX_TENSORS] = {0};
+    assert_ok(lks_program_forward(f.program));
+    double loss = lks_program_scalar(f.program, f.loss);
+    begin_update(f.store);
+    assert_ok(lks_program_forward(f.program));
+    assert_true(lks_program_scalar(f.program, f.loss) == loss);
+    for (int i = 0; i < under_way.n_calls; i++) n_seen[under_way.order[i]]++;
+    for (int i = 0; i < n_tensors; i++) assert_int_equal(n_seen[i], 1); /* batch statistics are written here, too */
+    assert_string_equal(lks_store_parameter(f.store, under_way.order[0]).name, "conv.weight");
+    assert_ok(lks_program_backward(f.program, 1));
+    assert_int_equal(under_way.n_calls, n_tensors + 1);
+    assert_int_equal(under_way.order[n_tensors], -1);
+    lksi_store_set_settle(f.store, NULL, NULL);
+    assert_ok(lks_program_forward(f.program));
+    assert_int_equal(under_way.n_calls, n_tensors + 1);
+    destroy(&f);
+}
+
+static void who_reads_or_writes_a_store_settles_all(void **state) {
+    (void)state;
+    fixture f = build();
+    static float values[MAX_COUNT];
+    size_t count;
+    begin_update(f.store);
+    assert_ok(lks_store_read(f.store, 0, values));
+    assert_ok(lks_store_write(f.store, 0, values));
+    assert_ok(lks_store_read_gradient(f.store, 0, values));
+    assert_non_null(lks_store_gradient(f.store, 0, &count));
+    assert_int_equal(under_way.n_calls, 4);
+    for (int i = 0; i < 4; i++) assert_int_equal(under_way.order[i], -1);
+    destroy(&f);
+}
+
+static void an_update_that_fails_ends_the_pass(void **state) {
+    (void)state;
+    fixture f = build();
+    static float values[MAX_COUNT];
+    size_t count;
+    begin_update(f.store);
+    under_way.failing_call = 2;
+    assert_int_equal(lks_program_forward(f.program), LKS_ERR_PEER);
+    assert_string_equal(lks_error_text(), "rank 1 was lost");
+    assert_int_equal(lks_program_backward(f.program, 1), LKS_ERR_STATE);
+    under_way.failing_call = 3;
+    assert_int_equal(lks_store_read(f.store, 0, values), LKS_ERR_PEER);
+    under_way.failing_call = 4;
+    assert_null(lks_store_gradient(f.store, 0, &count));
+    destroy(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_gradient_is_told_once_when_it_is_final),
         cmocka_unit_test(a_gradient_may_be_changed_once_it_is_told),
         cmocka_unit_test(a_callback_that_fails_ends_the_pass),
         cmocka_unit_test(there_is_no_gradient_outside_the_store),
+        cmocka_unit_test(what_a_step_touches_is_settled_before_it),
+        cmocka_unit_test(who_reads_or_writes_a_store_settles_all),
+        cmocka_unit_test(an_update_that_fails_ends_the_pass),
     };
     return run_group(tests);
 }

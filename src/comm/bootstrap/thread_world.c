@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_POPULATE */
 #include "comm/bootstrap/thread_world.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -52,10 +53,17 @@ void lksi_thread_block_hold(lksi_thread_world *world, const void *base) {
     pthread_mutex_unlock(&world->mutex);
 }
 
+static bool is_control(const lksi_thread_world *world, const void *base) {
+    const lksi_generation *each = world->generations;
+    while (each != NULL && (const void *)each->control != base) each = each->next;
+    return each != NULL;
+}
+
 void lksi_thread_block_release(lksi_thread_world *world, const void *base) {
     pthread_mutex_lock(&world->mutex);
     for (lksi_thread_block **link = &world->blocks; *link != NULL; link = &(*link)->next) {
         if ((*link)->base != base) continue;
+        world->n_joined -= is_control(world, base);
         if (--(*link)->n_holding == 0) block_destroy(world, link);
         break;
     }
@@ -114,7 +122,10 @@ lks_status lksi_thread_world_join(lksi_thread_world *world, uint64_t id, const i
     lksi_generation *generation = world->generations;
     while (generation != NULL && generation->id != id) generation = generation->next;
     if (generation == NULL) status = generation_create(world, id, ranks, n_ranks, &generation);
-    if (status == LKS_OK) *control = generation->control;
+    if (status == LKS_OK) {
+        *control = generation->control;
+        world->n_joined++;
+    }
     pthread_mutex_unlock(&world->mutex);
     return status;
 }
@@ -151,8 +162,19 @@ void lksi_thread_world_leave(lksi_thread_world *world, int exit_code) {
     pthread_mutex_unlock(&world->mutex);
 }
 
+/* What a rank that failed did not destroy may have threads (gradients on their way) that still use it. */
+static void leave_for_good(lksi_thread_world *world) {
+    static _Atomic(lksi_thread_world *) left;
+    world->next = atomic_load(&left);
+    while (!atomic_compare_exchange_weak(&left, &world->next, world)) {}
+}
+
 void lksi_thread_world_destroy(lksi_thread_world *world) {
     if (world == NULL) return;
+    if (world->n_joined > 0) {
+        leave_for_good(world);
+        return;
+    }
     while (world->blocks != NULL) block_destroy(world, &world->blocks);
     pthread_mutex_destroy(&world->mutex);
     lksi_free(world->ranks);

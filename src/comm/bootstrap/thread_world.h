@@ -31,11 +31,13 @@ typedef struct lksi_thread_rank {
 } lksi_thread_rank;
 
 struct lksi_thread_world {
+    lksi_thread_world *next; /* of those that are left for good */
     int size;
     pthread_mutex_t mutex; /* over what follows: taken to join, leave and allocate, never in a collective */
     lksi_generation *generations;
     lksi_thread_block *blocks;
     lksi_thread_rank *ranks;
+    int n_joined; /* control segments that ranks have joined and not released, counted for each rank */
 };
 
 /* The world that this thread is a rank of, or NULL. */

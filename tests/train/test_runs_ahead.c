@@ -1,0 +1,308 @@
+/* A trainer that runs ahead while gradients are under way: the same bits, and nobody sees half an update. */
+#include "ranks.h"
+
+#include "parallel/parallel_internal.h"
+#include "train/trainer_internal.h"
+
+#include <lockstep/operators.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Batches of 24, 24 and 5, of which rank 5 of 6 has no sample in every third step. */
+enum { N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5, FC_HIDDEN = 160, N_EPOCHS = 3, N_STEPS = 9 };
+
+typedef enum disturbance { NONE, READ, CHECK, EVALUATE, SET_LR, SAVE, N_DISTURBANCES } disturbance;
+
+typedef struct job {
+    int runs_ahead;
+    int64_t accumulate, grains;
+    lks_strategy strategy;
+    const char *transport;
+    double clip_norm;
+    disturbance disturbance; /* after every fourth step */
+    int is_sequential;       /* one bucket is reduced before the figures: what follows comes from the other end */
+    double losses[N_STEPS];
+    lks_metrics evaluated;
+    char hex[65];
+    size_t n_buckets;
+    int64_t n_samples, step_allocations; /* in the last epoch */
+} job;
+
+typedef struct set_up {
+    lks_group *group;
+    lks_graph *graph;
+    lks_dataset *data;
+    lks_loader *loader;
+    lks_trainer *trainer;
+} set_up;
+
+static lks_status create_trainer(set_up *s, const job *j) {
+    lks_trainer_options options = {.group = s->group,
+                                   .seed = 4,
+                                   .optimizer = lks_adam(&(lks_adam_options){.lr = 1e-2, .clip_norm = j->clip_norm}),
+                                   .strategy = j->strategy,
+                                   .bucket_nbytes = 1,
+                                   .accumulate = j->accumulate,
+                                   .grains = j->grains,
+                                   .runs_ahead = j->runs_ahead};
+    options.features = lks_input(s->graph, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 5, 5});
+    options.labels = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *x = lks_relu(lks_batch_norm(lks_conv2d(options.features, 8, 3, "conv", NULL), "norm"));
+    x = lks_dropout(lks_tanh(lks_linear(lks_reshape(x, 2, (int64_t[]){LKS_BATCH, 72}), FC_HIDDEN, "fc1")), 0.2);
+    options.logits = lks_linear(x, N_CLASSES, "fc2");
+    return lks_trainer_create(&s->trainer, lks_cross_entropy(options.logits, options.labels), &options);
+}
+
+static int create(set_up *s, const job *j) {
+    RANK_OK(lks_init(&s->group, &(lks_init_options){.transport = j->transport}));
+    RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = N_SAMPLES,
+                                                                               .n_features = N_FEATURES,
+                                                                               .n_informative = 20,
+                                                                               .n_classes = N_CLASSES,
+                                                                               .clusters_per_class = 1}));
+    RANK_OK(lks_loader_create(&s->loader, s->data,
+                              &(lks_loader_options){.batch = BATCH,
+                                                    .seed = 2,
+                                                    .grains = j->grains,
+                                                    .n_workers = -1,
+                                                    .rank = lks_group_rank(s->group),
+                                                    .n_ranks = lks_group_size(s->group)}));
+    s->graph = lks_graph_create(lks_device_default(s->group));
+    RANK_OK(create_trainer(s, j));
+    return 0;
+}
+
+static void destroy(set_up *s) {
+    lks_trainer_destroy(s->trainer);
+    lks_graph_destroy(s->graph);
+    lks_loader_destroy(s->loader);
+    lks_dataset_destroy(s->data);
+    lks_group_destroy(s->group);
+}
+
+/* What may come between two steps, whose update is not over. */
+static int disturb(const set_up *s, disturbance how, int n_steps, lks_metrics *evaluated) {
+    lks_store *store = lks_trainer_store(s->trainer);
+    float bias[FC_HIDDEN];
+    lks_position position = {.epoch = n_steps / 3, .step = n_steps % 3, .steps_per_epoch = 3, .global_batch = BATCH};
+    switch (how) {
+    case READ:
+        RANK_OK(lks_store_read(store, lks_store_find(store, "fc1.bias"), bias));
+        break;
+    case CHECK:
+        RANK_OK(lks_check_replicas(s->group, store));
+        break;
+    case EVALUATE:
+        RANK_OK(lks_trainer_evaluate(s->trainer, s->data, evaluated));
+        break;
+    case SET_LR:
+        RANK_OK(lks_trainer_set_lr(s->trainer, 5e-3));
+        break;
+    case SAVE:
+        RANK_OK(lks_trainer_save(s->trainer, LKSI_BUILD_DIR "/tests/runs_ahead.safetensors", &position));
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+/* Of steps that ended; where the trainer runs ahead, that is the step before. */
+static void count(job *j, const lks_metrics *metrics, int *n_counted) {
+    if (metrics->n_samples == 0) return;
+    j->n_samples += metrics->n_samples;
+    j->losses[(*n_counted)++] = metrics->loss;
+}
+
+/* In the next step; nothing may be under way. */
+static int send_one_early(const set_up *s) {
+    RANK_OK(lksi_trainer_catch_up(s->trainer));
+    s->trainer->optimizer->n_early = 1;
+    return 0;
+}
+
+static int train_all(set_up *s, job *j) {
+    lks_batch batch;
+    lks_metrics metrics;
+    int n_steps = 0, n_counted = 0;
+    for (int epoch = 0; epoch < N_EPOCHS; epoch++)
+        while (lks_loader_next(s->loader, &batch)) {
+            int64_t before = lks_memory_allocation_count();
+            if (j->is_sequential) RANK_CHECK(send_one_early(s) == 0);
+            RANK_OK(lks_trainer_step(s->trainer, &batch, &metrics));
+            if (epoch + 1 == N_EPOCHS) j->step_allocations += lks_memory_allocation_count() - before;
+            count(j, &metrics, &n_counted);
+            if (++n_steps % 4 == 0) RANK_CHECK(disturb(s, j->disturbance, n_steps, &j->evaluated) == 0);
+        }
+    RANK_OK(lks_trainer_catch_up(s->trainer, &metrics));
+    count(j, &metrics, &n_counted);
+    RANK_CHECK(n_counted == N_STEPS || j->disturbance != NONE);
+    return 0;
+}
+
+static int train(void *argument) {
+    job *j = argument, own = *j;
+    set_up s = {0};
+    own.n_samples = own.step_allocations = 0;
+    RANK_CHECK(create(&s, j) == 0);
+    RANK_CHECK(train_all(&s, &own) == 0);
+    own.n_buckets = s.trainer->optimizer->n_buckets;
+    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &own.evaluated));
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), own.hex));
+    RANK_OK(lks_check_replicas(s.group, lks_trainer_store(s.trainer)));
+    if (lks_group_rank(s.group) == 0) *j = own;
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void assert_same(const job *ahead, const job *plain) {
+    assert_string_equal(ahead->hex, plain->hex);
+    assert_int_equal(ahead->n_samples, plain->n_samples);
+    assert_true(ahead->evaluated.loss == plain->evaluated.loss);
+    if (ahead->disturbance == NONE) assert_memory_equal(ahead->losses, plain->losses, sizeof plain->losses);
+}
+
+static void over_tcp_running_ahead_gives_the_same_bits(void **state) {
+    (void)state;
+    job *jobs = mmap(NULL, 2 * sizeof *jobs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(jobs, MAP_FAILED);
+    for (int size = 2; size <= 3; size++) {
+        for (int ahead = 0; ahead < 2; ahead++) {
+            jobs[ahead] = (job){.runs_ahead = ahead, .transport = ahead ? "tcp" : "shm"};
+            if (lks_spawn(size, LKS_PROCESSES, train, &jobs[ahead]) != LKS_OK) fail_msg("%s", lks_error_text());
+        }
+        assert_same(&jobs[1], &jobs[0]);
+        assert_true(jobs[1].n_buckets >= 3);
+        assert_int_equal(jobs[1].step_allocations, 0);
+    }
+    munmap(jobs, 2 * sizeof *jobs);
+}
+
+/* In pieces, grains, clipped, by every strategy, with ranks that have nothing to do: those steps that cannot trail are
+ * as they were. */
+static void every_kind_of_step_gives_the_same_bits(void **state) {
+    (void)state;
+    static const job kinds[] = {{.accumulate = 1}, {.accumulate = 2}, {.grains = 4}, {.clip_norm = 0.1}};
+    for (int kind = 0; kind < 4; kind++)
+        for (int size = 1; size <= (kinds[kind].grains > 0 ? 4 : 6); size += 1 + (kind == 2 && size == 2))
+            for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+                job plain = kinds[kind], ahead;
+                plain.strategy = (lks_strategy)strategy;
+                ahead = plain;
+                ahead.runs_ahead = 1;
+                run_ranks(size, train, &plain);
+                run_ranks(size, train, &ahead);
+                assert_same(&ahead, &plain);
+                if (strategy != LKS_STRATEGY_BUCKETED) continue;
+                ahead = plain, ahead.runs_ahead = ahead.is_sequential = 1;
+                run_ranks(size, train, &ahead);
+                assert_same(&ahead, &plain);
+            }
+}
+
+static void whoever_looks_in_between_sees_whole_updates(void **state) {
+    (void)state;
+    for (disturbance how = READ; how < N_DISTURBANCES; how++) {
+        job plain = {.strategy = LKS_STRATEGY_BUCKETED, .disturbance = how}, ahead = plain;
+        ahead.runs_ahead = 1;
+        run_ranks(3, train, &plain);
+        run_ranks(3, train, &ahead);
+        assert_same(&ahead, &plain);
+    }
+    remove(LKSI_BUILD_DIR "/tests/runs_ahead.safetensors");
+}
+
+/* --- what is sent when --- */
+
+static int step_and_look(void *argument) {
+    job *j = argument;
+    set_up s = {0};
+    lks_batch batch;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s, j) == 0);
+    const lks_distributed_optimizer *optimizer = s.trainer->optimizer;
+    size_t last = optimizer->n_buckets - 1;
+    RANK_CHECK(last >= 2 && optimizer->n_early == last);
+    for (int step = 0; step < 3; step++) {
+        if (step == 2) RANK_CHECK(send_one_early(&s) == 0);
+        RANK_CHECK(lks_loader_next(s.loader, &batch));
+        RANK_OK(lks_trainer_step(s.trainer, &batch, &metrics));
+        RANK_CHECK(optimizer->is_trailing && s.trainer->is_under_way && metrics.n_samples == (step == 0 ? 0 : 24));
+        RANK_CHECK(lks_barrier(s.group, NULL) == LKS_ERR_STATE);
+        RANK_CHECK(strstr(lks_error_text(), "a trainer that runs ahead ends it in lks_trainer_catch_up") != NULL);
+    }
+    RANK_OK(lks_trainer_catch_up(s.trainer, &metrics));
+    RANK_CHECK(metrics.n_samples == 5 && !optimizer->is_trailing);
+    for (size_t i = 2; i <= last; i++) /* first layers first, once the backward pass is over */
+        RANK_CHECK(optimizer->buckets[i].ended_ns <= optimizer->buckets[i - 1].began_ns);
+    RANK_CHECK(optimizer->buckets[0].ended_ns <= optimizer->buckets[last].began_ns);
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void what_the_backward_pass_leaves_is_sent_from_the_first_layer_on(void **state) {
+    (void)state;
+    run_ranks(2, step_and_look, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+}
+
+/* --- errors of a step come out of the next --- */
+
+static int abort_behind_a_step(void *argument) {
+    set_up s = {0};
+    lks_batch batch;
+    RANK_CHECK(create(&s, argument) == 0 && lks_loader_next(s.loader, &batch));
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    if (lks_group_rank(s.group) == 1) {
+        lks_group_abort(s.group, "had enough");
+        destroy(&s);
+        return 0;
+    }
+    lks_status status = LKS_OK;
+    for (int i = 0; i < 2 && status == LKS_OK; i++) status = lks_trainer_step(s.trainer, &batch, NULL);
+    RANK_CHECK(status == LKS_ERR_PEER && strstr(lks_error_text(), "had enough") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void a_rank_that_gives_up_behind_a_step_ends_the_next(void **state) {
+    (void)state;
+    run_ranks(2, abort_behind_a_step, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+}
+
+/* Both say so: labels are counted over all ranks. */
+static int bring_too_few(void *argument) {
+    set_up s = {0};
+    lks_batch batch;
+    RANK_CHECK(create(&s, argument) == 0 && lks_loader_next(s.loader, &batch));
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    batch.global_n_labels++;
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_trainer_catch_up(s.trainer, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "expects 25: their loaders differ; nothing was updated") != NULL);
+    RANK_CHECK(s.trainer->n_steps == 1 && !s.trainer->optimizer->is_trailing);
+    destroy(&s);
+    return 0;
+}
+
+static void a_step_that_does_not_count_says_so_later(void **state) {
+    (void)state;
+    run_ranks(2, bring_too_few, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(over_tcp_running_ahead_gives_the_same_bits), /* first: processes are forked */
+        cmocka_unit_test(every_kind_of_step_gives_the_same_bits),
+        cmocka_unit_test(whoever_looks_in_between_sees_whole_updates),
+        cmocka_unit_test(what_the_backward_pass_leaves_is_sent_from_the_first_layer_on),
+        cmocka_unit_test(a_rank_that_gives_up_behind_a_step_ends_the_next),
+        cmocka_unit_test(a_step_that_does_not_count_says_so_later),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
