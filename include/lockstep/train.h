@@ -43,8 +43,8 @@ typedef struct lks_trainer_options {
                             other hosts (strategy bucketed, neither clipped nor compressed), so that the next one
                             begins meanwhile; its metrics, and an error of it, come out of a later call. The same bits.
                             The batch's memory may be used again at once, as after any step. Collectives of the caller's
-                            in `group` come after lks_trainer_catch_up (LKS_ERR_STATE before). A shared replica's step is over
-                            when it returns */
+                            in `group` come after lks_trainer_catch_up (LKS_ERR_STATE before). A shared replica's step is
+                            over      when it returns */
 } lks_trainer_options;
 
 /* Means over the labels that count, of all ranks. Where the trainer runs ahead: of all steps that ended since metrics

@@ -39,6 +39,9 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
 /* The calling thread is such a one from now on: it spins only where CPUs are left over, and leaves messages alone. */
 void lksi_work_become_worker(void);
 
+/* `other`, of the same ranks, fails when `group` does: a rank that gives up is not waited for there either. */
+void lksi_group_bind(lks_group *group, lks_group *other);
+
 /* While it is lent, the group's collectives are for such a thread alone: on any other they are LKS_ERR_STATE. */
 void lksi_group_lend(lks_group *group, bool is_lent);
 

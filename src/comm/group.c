@@ -168,8 +168,23 @@ static void abort_part(const lks_group *group, const lks_group *part) {
         (void)lksi_control_abort(part->control, (lks_status)record->status, "%s", record->text);
 }
 
+void lksi_group_bind(lks_group *group, lks_group *other) {
+    other->bound_to = group;
+    other->next_bound = group->bound;
+    group->bound = other;
+}
+
+static void unbind(lks_group *group) {
+    for (lks_group *each = group->bound; each != NULL; each = each->next_bound) each->bound_to = NULL;
+    if (group->bound_to == NULL) return;
+    lks_group **link = &group->bound_to->bound;
+    while (*link != group) link = &(*link)->next_bound;
+    *link = group->next_bound;
+}
+
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
+    unbind(group);
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     lksi_error_keep(text);
     lksi_work_stop(group);
@@ -223,6 +238,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     if (is_first && group->remote != NULL && group->remote->announce != NULL)
         group->remote->announce(group, status_of_others, text);
     lksi_error_restore(own_text);
+    for (lks_group *each = group->bound; each != NULL; each = each->next_bound) (void)lksi_group_fail(each, status);
     return status;
 }
 

@@ -357,7 +357,7 @@ static lks_status find_finals(compiler *c) {
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
         if (value->role != LKSI_GRADIENT) continue;
-        size_t last = (size_t)c->intervals[v].last; /* steps read no aliases */
+        size_t last = (size_t)c->intervals[v].last;                          /* steps read no aliases */
         size_t told = last < program->n_forward ? program->n_forward : last; /* backward tells */
         program->finals[program->n_finals++] = (lksi_touch){told, slot_of(c, value)};
     }

@@ -2,11 +2,11 @@
  *
  * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth
  * of the whole is 9 * latency * bandwidth. Larger buckets would only start later, and leave more to do after the
- * backward pass, when nothing hides the last one. So there are 8 at least, whatever was measured in a bad moment. */
+ * backward pass, when nothing hides the last one. So there are 16 at least, whatever was measured in a bad moment. */
 #include "parallel/parallel_internal.h"
 
 enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_SMALL = 16, N_LARGE = 3 }; /* of f32: 4 KiB and 512 KiB */
-enum { LEAST_NBYTES = 64 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20, LEAST_BUCKETS = 8 };
+enum { LEAST_NBYTES = 64 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20, LEAST_BUCKETS = 16 };
 
 /* The shortest of a few: what disturbs a measurement only adds to it. */
 static lks_status time_one(lks_group *group, float *data, size_t count, int n_repeats, double *elapsed_ns) {
@@ -44,7 +44,8 @@ lks_status lksi_bucket_nbytes_find(lks_group *group, size_t whole_nbytes, size_t
     if (status == LKS_OK) status = time_one(group, data, LARGE_COUNT, N_LARGE, &large_ns);
     lksi_free(data);
     if (status != LKS_OK) return status;
-    int64_t chosen = (int64_t)choose(small_ns, large_ns, greatest(whole_nbytes)); /* every rank measured something else: rank 0's counts */
+    int64_t chosen = (int64_t)choose(small_ns, large_ns,
+                                     greatest(whole_nbytes)); /* every rank measured something else: rank 0's counts */
     LKS_TRY(lks_broadcast(group, &chosen, 1, LKS_I64, 0, NULL));
     *nbytes = (size_t)chosen;
     return LKS_OK;

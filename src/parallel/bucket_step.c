@@ -1,20 +1,20 @@
 /* One step where every rank has its own copy of the parameters: buckets of the gradient are reduced one after the
  * other, and updated as they come.
  *
- *     items      reduce 0 ── ... ── reduce k-1 ── sums ── reduce n-1 ── ... ── reduce k ── [squares] ── [gather 0 ── ...]
- *     caller         (backward pass)               └> update 0, 1, ...
+ *     items      reduce 0 ── ... ── reduce k-1 ── reduce n-1 ── ... ── reduce k ── [squares] ── [gather 0 ── ...]
+ *     caller     (backward pass)  figures  └> update, in any order
  *
- * The items are the step's collectives, in the one order that all ranks keep: of each bucket, the sum of its gradients
- * on every rank (bucketed) or of part r on rank r (sharded); between them the ranks' numbers of samples, without which
- * nothing can be updated; where a sharded rule clips, the squares of the gradient; and for sharded parameters the
- * updated parts for all. With a program attached, a thread runs the items, and reductions begin during its backward
- * pass; without one, the caller runs them here.
+ * The items are collectives, in one order that all ranks keep: of each bucket, the sum of its gradients on every rank
+ * (bucketed) or of part r on rank r (sharded); where a sharded rule clips, the squares of the gradient; and for sharded
+ * parameters the updated parts for all. With a program attached, a thread runs the items, and reductions begin during
+ * its backward pass; without one, the caller runs them here.
  *
- * A step is begun and finished. One that is finished at once has k = n - 1: the numbers of samples come last but one,
- * and the others' updates take place while the last bucket is under way. One that is not, trails: the next forward pass
- * begins, and a program that is about to touch a tensor has its buckets updated first (settle). What the backward pass
- * left over is then reduced from the other end, where the first layers are. k is how many buckets a backward pass has
- * time for, as the ranks found it in the step before; they tell each other along with the numbers of samples.
+ * When its backward pass is over, each rank holds the row and tells the others in a group of its own, beside the row,
+ * its figures (the number of samples, without which nothing can be updated) and how many items have begun. The most of
+ * any rank is k. What is left is reduced from the other end, where the first layers are.
+ *
+ * A step is begun and finished. One that is not finished at once trails: the next forward pass begins, and a program
+ * that is about to touch a tensor has its buckets updated first (settle).
  *
  * The same numbers are added in the same order as in the shared replica's step, so the same bits come out, but where
  * gradients are compressed (compress.h).
@@ -32,16 +32,11 @@ static bool has_squares_item(const lks_distributed_optimizer *optimizer) {
     return is_sharded(optimizer) && optimizer->squares != NULL;
 }
 
-/* --- the items; n buckets, k of them early --- */
+/* --- the items, after the reductions --- */
 
-static size_t sums_item(const lks_distributed_optimizer *optimizer) { return optimizer->n_early; }
-static size_t reduce_item(const lks_distributed_optimizer *optimizer, size_t bucket) {
-    return bucket < optimizer->n_early ? bucket : optimizer->n_early + optimizer->n_buckets - bucket;
-}
-static size_t n_reduced_items(const lks_distributed_optimizer *optimizer) { return optimizer->n_buckets + 1; }
-static size_t squares_item(const lks_distributed_optimizer *optimizer) { return n_reduced_items(optimizer); }
+static size_t squares_item(const lks_distributed_optimizer *optimizer) { return optimizer->n_buckets; }
 static size_t gather_item(const lks_distributed_optimizer *optimizer, size_t bucket) {
-    return n_reduced_items(optimizer) + has_squares_item(optimizer) + bucket;
+    return optimizer->n_buckets + has_squares_item(optimizer) + bucket;
 }
 
 static char *element(const lks_distributed_optimizer *optimizer, void *flat, size_t index) {
@@ -76,19 +71,8 @@ static lks_status gather(const lks_distributed_optimizer *optimizer, const lksi_
                           lksi_store_device(optimizer->store)->float_type, NULL);
 }
 
-static lks_status exchange_sums(lks_distributed_optimizer *optimizer) {
-    LKS_TRY(lksi_exchange(optimizer->group, "bucket_step", lksi_step_fingerprint(optimizer), &optimizer->own_message,
-                          sizeof optimizer->own_message, optimizer->messages));
-    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
-        optimizer->sums[rank] = optimizer->messages[rank].sums;
-    return LKS_OK;
-}
-
 static lks_status run_item(lks_distributed_optimizer *optimizer, size_t item) {
-    if (item < sums_item(optimizer)) return reduce(optimizer, &optimizer->buckets[item]);
-    if (item == sums_item(optimizer)) return exchange_sums(optimizer);
-    if (item < n_reduced_items(optimizer))
-        return reduce(optimizer, &optimizer->buckets[optimizer->n_early + optimizer->n_buckets - item]);
+    if (item < optimizer->n_buckets) return reduce(optimizer, &optimizer->buckets[optimizer->order[item]]);
     if (item < gather_item(optimizer, 0)) return lksi_clip_share(optimizer);
     return gather(optimizer, &optimizer->buckets[item - gather_item(optimizer, 0)]);
 }
@@ -100,32 +84,54 @@ lks_status lksi_step_run_item(void *context, size_t item) {
     return status == LKS_OK ? LKS_OK : lksi_group_fail(optimizer->group, status);
 }
 
-/* --- how many buckets are early --- */
+/* --- the order --- */
 
-/* As many as this backward pass, over now, had time to reduce, had it been let: 0 where nothing tells. */
-static size_t find_n_early(const lks_distributed_optimizer *optimizer) {
-    size_t n = lksi_progress_n_finished(optimizer->progress), last = optimizer->n_buckets - 1;
-    if (optimizer->n_told == 0 || last == 0) return 0;
-    if (n < optimizer->n_early) return n + 1; /* one is under way */
-    int64_t now_ns = lksi_now_ns(), free_ns = 0, spent_ns = 0;
-    for (size_t i = 0; i < n; i++) spent_ns += optimizer->buckets[i].ended_ns - optimizer->buckets[i].began_ns;
-    if (n > 0) free_ns = optimizer->buckets[n - 1].ended_ns;
-    for (; n < last; n++) {
-        int64_t final_ns = optimizer->buckets[n].final_ns, began_ns = free_ns > final_ns ? free_ns : final_ns;
-        if (began_ns >= now_ns) break;
-        free_ns = began_ns + spent_ns / (int64_t)(optimizer->n_early > 0 ? optimizer->n_early : 1);
+/* Items before `n_early` reduce the buckets from the first on, the others from the last. Those that may have begun are
+ * left alone. */
+static void set_order(lks_distributed_optimizer *optimizer, size_t n_early) {
+    size_t n = optimizer->n_buckets;
+    for (size_t item = n_early; item < n; item++) {
+        optimizer->order[item] = n - 1 - (item - n_early);
+        optimizer->buckets[optimizer->order[item]].item = item;
     }
-    return n > 0 ? n : 1;
+    optimizer->n_early = n_early;
 }
 
-/* One step nearer to what the ranks found, the largest of it: the slowest rank's, for which the others wait. A single
- * pass may be disturbed, their median is not. */
-static size_t agreed_n_early(const lks_distributed_optimizer *optimizer) {
-    size_t n = optimizer->n_early, found = 0, most = 1 + optimizer->n_buckets / 16;
+void lksi_order_reset(lks_distributed_optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->order[i] = optimizer->buckets[i].item = i;
+}
+
+static size_t most_begun(const lks_distributed_optimizer *optimizer) {
+    size_t n = 0;
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
-        if (optimizer->messages[rank].n_early > found) found = optimizer->messages[rank].n_early;
-    if (found == 0) return n;
-    return found > n ? n + (found - n < most ? found - n : most) : n - (n - found < most ? n - found : most);
+        if (optimizer->messages[rank].n_begun > n) n = optimizer->messages[rank].n_begun;
+    return n;
+}
+
+/* A step that is none: the `n` items that were allowed run to their end all the same. */
+static lks_status end_row(lks_distributed_optimizer *optimizer, size_t n, lks_status status) {
+    char text[LKSI_ERROR_TEXT_NBYTES];
+    lksi_error_keep(text);
+    (void)lksi_progress_wait(optimizer->progress, n);
+    lksi_error_restore(text);
+    return status;
+}
+
+/* The row is held meanwhile, so that no rank goes beyond what the others will hear. */
+static lks_status exchange_figures(lks_distributed_optimizer *optimizer) {
+    size_t n_begun = lksi_progress_hold(optimizer->progress);
+    optimizer->own_message.n_begun = n_begun;
+    lks_status status = lksi_exchange(optimizer->figures, "bucket_step", lksi_step_fingerprint(optimizer),
+                                      &optimizer->own_message, sizeof optimizer->own_message, optimizer->messages);
+    if (status != LKS_OK) { /* the others may be waiting in the row */
+        (void)lksi_group_fail(optimizer->group, status);
+        return end_row(optimizer, n_begun, status);
+    }
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
+        optimizer->sums[rank] = optimizer->messages[rank].sums;
+    set_order(optimizer, most_begun(optimizer));
+    lksi_progress_allow(optimizer->progress, optimizer->n_buckets);
+    return LKS_OK;
 }
 
 /* --- the caller --- */
@@ -138,7 +144,7 @@ static lks_status wait_for(lks_distributed_optimizer *optimizer, size_t item) {
 static lks_status find_clip(lks_distributed_optimizer *optimizer, double *norm, double *clip) {
     *clip = 1;
     if (optimizer->squares == NULL) return LKS_OK;
-    LKS_TRY(lksi_progress_wait(optimizer->progress, n_reduced_items(optimizer)));
+    LKS_TRY(lksi_progress_wait(optimizer->progress, optimizer->n_buckets));
     if (has_squares_item(optimizer)) lksi_clip_clear(optimizer);
     for (size_t i = 0; i < optimizer->n_buckets; i++)
         lksi_clip_measure(optimizer, optimizer->buckets[i].mine_begin, optimizer->buckets[i].mine_end,
@@ -147,20 +153,12 @@ static lks_status find_clip(lks_distributed_optimizer *optimizer, double *norm, 
     return lksi_clip_conclude(optimizer, norm, clip);
 }
 
-/* Once, before the first update. */
-static lks_status conclude(lks_distributed_optimizer *optimizer) {
+/* Before the first update: is this a step, and what are gradients scaled by? */
+static lks_status conclude(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     double clip;
-    LKS_TRY(lksi_progress_wait(optimizer->progress, sums_item(optimizer) + 1));
-    lks_status status = lksi_add_sums(optimizer, &optimizer->all_sums);
-    if (status == LKS_OK) status = find_clip(optimizer, &optimizer->all_sums.grad_norm, &clip);
-    if (status != LKS_OK) { /* on all ranks; what was allowed runs to its end on all of them */
-        char text[LKSI_ERROR_TEXT_NBYTES];
-        lksi_error_keep(text);
-        LKS_TRY(lksi_progress_wait(optimizer->progress, n_reduced_items(optimizer)));
-        lksi_error_restore(text);
-        return status;
-    }
-    optimizer->is_concluded = true;
+    lks_status status = lksi_add_sums(optimizer, all);
+    if (status == LKS_OK) status = find_clip(optimizer, &all->grad_norm, &clip);
+    if (status != LKS_OK) return end_row(optimizer, optimizer->n_buckets, status); /* on all ranks */
     optimizer->step++;
     optimizer->update = lksi_optimizer_update(&optimizer->rule, optimizer->step, clip * optimizer->mean_scale);
     lksi_store_set_torn(optimizer->store, true);
@@ -179,7 +177,7 @@ static void update_part(lks_distributed_optimizer *optimizer, const lksi_bucket 
 static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) {
     lksi_bucket *bucket = &optimizer->buckets[i];
     if (bucket->is_updated) return LKS_OK;
-    LKS_TRY(lksi_progress_wait(optimizer->progress, reduce_item(optimizer, i) + 1));
+    LKS_TRY(lksi_progress_wait(optimizer->progress, bucket->item + 1));
     update_part(optimizer, bucket);
     bucket->is_updated = true;
     return LKS_OK;
@@ -207,42 +205,43 @@ static void log_timeline(lks_distributed_optimizer *optimizer) {
                  (double)(bucket->ended_ns - zero_ns) * 1e-6);
     }
     lksi_log(LKS_LOG_DEBUG, "step %lld: backward pass over %.2f, step over %.2f ms, %zu buckets early",
-             (long long)optimizer->step,
-             (double)(optimizer->backward_ended_ns - zero_ns) * 1e-6, (double)(now_ns - zero_ns) * 1e-6, optimizer->n_early);
+             (long long)optimizer->step, (double)(optimizer->backward_ended_ns - zero_ns) * 1e-6,
+             (double)(now_ns - zero_ns) * 1e-6, optimizer->n_early);
 }
 
 /* Nothing of the step is left, whether it came to its end or not; what was allowed has run. */
 static void clear(lks_distributed_optimizer *optimizer) {
     lksi_store_set_settle(optimizer->store, NULL, NULL);
-    optimizer->is_trailing = optimizer->is_concluded = false;
+    optimizer->is_trailing = false;
     optimizer->n_expected = -1;
     lksi_pending_clear(optimizer);
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].is_updated = false;
+    lksi_order_reset(optimizer);
     lksi_progress_reset(optimizer->progress);
     lksi_overlap_reset(optimizer);
 }
 
-static lks_status finish(lks_distributed_optimizer *optimizer) {
-    LKS_TRY(update_all(optimizer));
-    lksi_store_set_torn(optimizer->store, false);
-    log_timeline(optimizer);
-    optimizer->n_early = agreed_n_early(optimizer);
-    return LKS_OK;
+/* The backward pass is over: the ranks hear of each other. */
+static lks_status begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
+    optimizer->backward_ended_ns = lksi_now_ns();
+    optimizer->own_message = (lksi_step_message){.sums = *mine};
+    lks_status status = exchange_figures(optimizer);
+    if (status == LKS_OK) status = conclude(optimizer, all);
+    if (status != LKS_OK) clear(optimizer);
+    return status;
 }
 
-static void begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, size_t n_early) {
-    optimizer->backward_ended_ns = lksi_now_ns();
-    optimizer->own_message = (lksi_step_message){.sums = *mine, .n_early = n_early};
-    lksi_progress_allow(optimizer->progress, n_reduced_items(optimizer));
+static lks_status end(lks_distributed_optimizer *optimizer) {
+    lks_status status = update_all(optimizer);
+    if (status == LKS_OK) lksi_store_set_torn(optimizer->store, false);
+    if (status == LKS_OK) log_timeline(optimizer);
+    clear(optimizer);
+    return status;
 }
 
 lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
-    begin(optimizer, mine, optimizer->n_buckets - 1);
-    lks_status status = conclude(optimizer);
-    *all = optimizer->all_sums;
-    if (status == LKS_OK) status = finish(optimizer);
-    clear(optimizer);
-    return status;
+    LKS_TRY(begin(optimizer, mine, all));
+    return end(optimizer);
 }
 
 /* --- a step that trails --- */
@@ -252,7 +251,7 @@ bool lksi_step_can_trail(const lks_distributed_optimizer *optimizer) {
            optimizer->squares == NULL && optimizer->compressor == NULL;
 }
 
-static lks_status settle_tensor(lks_distributed_optimizer *optimizer, int index) {
+static lks_status update_tensor(lks_distributed_optimizer *optimizer, int index) {
     size_t offset, count;
     lksi_store_place(optimizer->store, index, &offset, &count);
     for (size_t i = optimizer->n_buckets; i-- > 0;)
@@ -261,36 +260,20 @@ static lks_status settle_tensor(lks_distributed_optimizer *optimizer, int index)
     return LKS_OK;
 }
 
-/* Who gets an error here can do nothing about the step: it stays as it is, for its owner. */
 static lks_status settle(void *context, int index) {
     lks_distributed_optimizer *optimizer = context;
-    if (!optimizer->is_concluded) LKS_TRY(conclude(optimizer));
-    if (index >= 0) return settle_tensor(optimizer, index);
-    LKS_TRY(finish(optimizer));
-    clear(optimizer);
+    return index >= 0 ? update_tensor(optimizer, index) : lksi_step_finish(optimizer);
+}
+
+lks_status lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
+                                   lks_step_sums *all) {
+    lksi_group_lend(optimizer->group, true); /* also where no gradient of this rank's was told of */
+    LKS_TRY(begin(optimizer, mine, all));
+    optimizer->is_trailing = true;
+    lksi_store_set_settle(optimizer->store, settle, optimizer);
     return LKS_OK;
 }
 
-lks_status lksi_step_settle(lks_distributed_optimizer *optimizer) {
-    return optimizer->is_trailing ? settle(optimizer, -1) : LKS_OK;
-}
-
-void lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
-    lksi_group_lend(optimizer->group, true); /* also where no gradient of this rank's was told of */
-    optimizer->is_trailing = true;
-    begin(optimizer, mine, find_n_early(optimizer));
-    lksi_store_set_settle(optimizer->store, settle, optimizer);
-}
-
-lks_status lksi_step_conclude(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
-    lks_status status = optimizer->is_trailing && !optimizer->is_concluded ? conclude(optimizer) : LKS_OK;
-    *all = optimizer->all_sums;
-    if (status != LKS_OK) clear(optimizer);
-    return status;
-}
-
 lks_status lksi_step_finish(lks_distributed_optimizer *optimizer) {
-    lks_status status = lksi_step_settle(optimizer);
-    if (status != LKS_OK) clear(optimizer);
-    return status;
+    return optimizer->is_trailing ? end(optimizer) : LKS_OK;
 }

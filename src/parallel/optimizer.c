@@ -47,15 +47,23 @@ static lks_status check_group(const lks_distributed_optimizer *optimizer) {
                       lks_group_size(home), lks_group_size(optimizer->group), lks_group_rank(optimizer->group));
 }
 
+static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
+    optimizer->order = lksi_alloc_array(optimizer->n_buckets, sizeof *optimizer->order);
+    if (optimizer->order == NULL) return LKS_ERR_MEMORY;
+    lksi_order_reset(optimizer);
+    LKS_TRY(lks_group_split(optimizer->group, 0, lks_group_rank(optimizer->group), &optimizer->figures));
+    lksi_group_bind(optimizer->group, optimizer->figures);
+    return lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer);
+}
+
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
     LKS_TRY(check_group(optimizer));
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
-    optimizer->n_early = optimizer->n_buckets - 1;
     LKS_TRY(create_compressor(optimizer));
     if (optimizer->strategy != LKS_STRATEGY_SHARED && !lksi_store_is_flat(optimizer->store))
-        LKS_TRY(lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer));
+        LKS_TRY(prepare_row(optimizer));
     return find_gradients(optimizer);
 }
 
@@ -115,8 +123,9 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     if (optimizer == NULL) return;
     lksi_error_keep(text);
-    (void)lksi_step_settle(optimizer);
+    (void)lksi_step_finish(optimizer);
     lksi_overlap_stop(optimizer);
+    lks_group_destroy(optimizer->figures);
     lksi_flat_destroy(optimizer);
     for (int i = 0; i < 2; i++) lksi_device_free(lksi_store_device(optimizer->store), optimizer->state[i]);
     lksi_free(optimizer->gradients);
@@ -124,6 +133,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer->counts);
     lksi_free(optimizer->sums);
     lksi_free(optimizer->messages);
+    lksi_free(optimizer->order);
     lksi_free(optimizer->buckets);
     lksi_free(optimizer->is_told);
     lksi_compressor_destroy(optimizer->compressor);
@@ -137,7 +147,7 @@ lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer
     lks_optimizer changed = optimizer->rule;
     changed.lr = lr;
     LKS_TRY(lksi_optimizer_check(&changed));
-    LKS_TRY(lksi_step_settle(optimizer));
+    LKS_TRY(lksi_step_finish(optimizer));
     optimizer->rule = changed;
     return LKS_OK;
 }
@@ -239,14 +249,16 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
 static lks_status check_step(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
     if (mine->n_samples > 0) return LKS_OK;
-    if (optimizer->n_told == 0) return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
-    return lksi_error(LKS_ERR_STATE, "a step without samples on rank %d, whose backward pass has sent gradients already",
+    if (optimizer->n_told == 0)
+        return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
+    return lksi_error(LKS_ERR_STATE,
+                      "a step without samples on rank %d, whose backward pass has sent gradients already",
                       lks_group_rank(optimizer->group));
 }
 
 /* `own`: what this rank brings, with what it accumulated. */
 static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
-    LKS_TRY(lksi_step_settle(optimizer));
+    LKS_TRY(lksi_step_finish(optimizer));
     lks_status status = check_step(optimizer, mine);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     *own = *mine;
@@ -267,9 +279,8 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
     return status;
 }
 
-lks_status lksi_step_begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+lks_status lksi_step_begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
     lks_step_sums own;
     LKS_TRY(prepare_step(optimizer, mine, &own));
-    lksi_step_begin_buckets(optimizer, &own);
-    return LKS_OK;
+    return lksi_step_begin_buckets(optimizer, &own, all);
 }

@@ -6,10 +6,9 @@ static bool is_final(const lks_distributed_optimizer *optimizer, size_t bucket) 
     return optimizer->buckets[bucket].n_open == 0;
 }
 
-/* Those that are not early wait for the step, which brings the sums that go before them. */
 static void allow_final(lks_distributed_optimizer *optimizer) {
     size_t n_final = 0;
-    while (n_final < optimizer->n_early && is_final(optimizer, n_final)) n_final++;
+    while (n_final < optimizer->n_buckets && is_final(optimizer, n_final)) n_final++;
     lksi_progress_allow(optimizer->progress, n_final);
 }
 

@@ -42,14 +42,13 @@ void lksi_pending_clear(lks_distributed_optimizer *optimizer);
 /* --- a step that trails: it is begun, and while its gradients are under way the next forward pass begins. A program
  * waits for the parameters that it is about to touch, and so does whoever reads the store ---
  *
- * Of begun steps there is one; what else is done with the optimizer finishes it first. The group belongs to it meanwhile
- * (LKS_ERR_STATE). */
+ * Of begun steps there is one; what else is done with the optimizer finishes it first. The group belongs to it
+ * meanwhile (LKS_ERR_STATE). */
 
 /* Whether steps can: parameters are not divided, gradients neither clipped nor compressed, a program is attached. */
 bool lksi_step_can_trail(const lks_distributed_optimizer *optimizer);
-/* lks_distributed_optimizer_step in three parts. The ranks' figures, without which nothing is updated: */
-lks_status lksi_step_begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
-lks_status lksi_step_conclude(lks_distributed_optimizer *optimizer, lks_step_sums *all);
+/* lks_distributed_optimizer_step in two parts. After the first it is known to be a step, on all ranks. */
+lks_status lksi_step_begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
 lks_status lksi_step_finish(lks_distributed_optimizer *optimizer);
 
 /* --- a store in a GPU's memory: a step in parts, for whoever records it ---

@@ -53,6 +53,7 @@ typedef struct lksi_bucket {
     size_t begin, end;
     size_t mine_begin, mine_end; /* this rank's part */
     size_t state_begin;          /* where that part begins in the arrays of the optimizer's state */
+    size_t item;                 /* which of the row reduces it: order[item] is this one */
     int n_tensors;               /* that reach into it */
     int n_open;                  /* of these, those whose gradient the backward pass under way has yet to write */
     int64_t final_ns, began_ns, ended_ns; /* in the step under way: its gradients' last write, its reduction */
@@ -62,7 +63,7 @@ typedef struct lksi_bucket {
 /* What ranks tell each other in a step of buckets. */
 typedef struct lksi_step_message {
     lks_step_sums sums;
-    uint64_t n_early; /* as many buckets as there was time for; 0: unknown */
+    uint64_t n_begun; /* items of the row that may have begun */
 } lksi_step_message;
 
 /* The sum of 2^i accumulated passes, i its index. */
@@ -93,19 +94,20 @@ struct lks_distributed_optimizer {
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
     int64_t n_pending;      /* passes accumulated for the next step; its bits say which partials hold something */
     lksi_partial partials[LKSI_MAX_PARTIALS];
-    lksi_compressor *compressor; /* of buckets; NULL where gradients are not compressed */
-    lksi_progress *progress;     /* runs the collectives of a step of buckets; NULL for a shared replica */
-    lksi_step_message own_message, *messages; /* of a step of buckets; room for every rank's */
-    size_t n_early;                           /* buckets that are reduced before the messages: on all ranks the same */
-    lksi_update update;                       /* the step's, once is_concluded */
-    lks_step_sums all_sums;                   /* likewise */
-    bool is_trailing, is_concluded;           /* a step has begun and is not finished; it knows all ranks' messages */
-    bool *is_told;               /* once a program is attached: tensors whose gradient is final, by index */
-    size_t n_told;               /* how many they are; above 0: the step's collectives may be under way */
-    bool is_put_aside;           /* lks_distributed_optimizer_no_sync */
-    int64_t backward_ended_ns;   /* when the step of buckets under way began */
-    int64_t step_ended_ns;       /* when the last step of buckets, or of a shared replica, did */
-    struct lksi_flat *flat;      /* where the store is in a GPU's memory, else NULL */
+    lksi_compressor *compressor;              /* of buckets; NULL where gradients are not compressed */
+    lksi_progress *progress;                  /* runs the collectives of a step of buckets; NULL for a shared replica */
+    lks_group *figures;                       /* of a step of buckets: where these messages go, and nothing else */
+    lksi_step_message own_message, *messages; /* room for every rank's */
+    size_t *order;                            /* buckets in the order of their reductions */
+    size_t n_early;                           /* of these, those in the order in which gradients become final */
+    lksi_update update;                       /* the step's, once the messages are there */
+    bool is_trailing;                         /* a step has begun and is not finished */
+    bool *is_told;             /* once a program is attached: tensors whose gradient is final, by index */
+    size_t n_told;             /* how many they are; above 0: the step's collectives may be under way */
+    bool is_put_aside;         /* lks_distributed_optimizer_no_sync */
+    int64_t backward_ended_ns; /* when the step of buckets under way began */
+    int64_t step_ended_ns;     /* when the last step of buckets, or of a shared replica, did */
+    struct lksi_flat *flat;    /* where the store is in a GPU's memory, else NULL */
 };
 typedef struct lksi_flat lksi_flat;
 
@@ -113,10 +115,8 @@ typedef struct lksi_flat lksi_flat;
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                     lks_step_sums *all);
 lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
-/* The first half of lksi_step_begin, once all is checked. */
-void lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
-/* Of a step that trails, if there is one, what is not updated yet. An error leaves it to its owner. */
-lks_status lksi_step_settle(lks_distributed_optimizer *optimizer);
+/* lksi_step_begin, once all is checked. */
+lks_status lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
 /* Of a store in a GPU's memory (flat_step.c): the parts of parallel.h, one after the other. */
 lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
 /* Does nothing for other stores. Collective. */
@@ -124,6 +124,8 @@ lks_status lksi_flat_create(lks_distributed_optimizer *optimizer);
 void lksi_flat_destroy(lks_distributed_optimizer *optimizer);
 /* Gradients of a bucket have become final: the sums of those that are ready begin. */
 lks_status lksi_flat_tell_final(lks_distributed_optimizer *optimizer);
+/* The next step's row. */
+void lksi_order_reset(lks_distributed_optimizer *optimizer);
 /* What runs on the progress thread: item `item` of a step of buckets. `context` is the optimizer. */
 lks_status lksi_step_run_item(void *context, size_t item);
 /* Updates elements [begin, begin + count) of the flat arrays, all of them within this rank's part of `bucket`, by

@@ -21,7 +21,7 @@ struct lksi_progress {
     pthread_mutex_t mutex;
     pthread_cond_t allowed, finished;
     size_t n_allowed, n_finished;
-    bool is_stopping;
+    bool is_running, is_stopping;
     lks_status status; /* of the first item that failed */
     char text[TEXT_NBYTES];
 };
@@ -55,10 +55,12 @@ void lksi_progress_destroy(lksi_progress *progress) {
 /* With the mutex held, which it lets go of while the item runs. */
 static void run_next(lksi_progress *progress) {
     size_t item = progress->n_finished;
+    progress->is_running = true;
     pthread_mutex_unlock(&progress->mutex);
     lks_status status = progress->run(progress->context, item);
     pthread_mutex_lock(&progress->mutex);
     progress->status = status;
+    progress->is_running = false;
     if (status == LKS_OK)
         progress->n_finished++;
     else
@@ -108,11 +110,12 @@ lks_status lksi_progress_wait(lksi_progress *progress, size_t n) {
     return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", progress->text);
 }
 
-size_t lksi_progress_n_finished(lksi_progress *progress) {
+size_t lksi_progress_hold(lksi_progress *progress) {
     pthread_mutex_lock(&progress->mutex);
-    size_t n = progress->n_finished;
+    size_t n_begun = progress->n_finished + progress->is_running;
+    progress->n_allowed = n_begun;
     pthread_mutex_unlock(&progress->mutex);
-    return n;
+    return n_begun;
 }
 
 void lksi_progress_reset(lksi_progress *progress) {

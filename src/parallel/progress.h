@@ -19,8 +19,8 @@ lks_status lksi_progress_start(lksi_progress *progress);
 void lksi_progress_allow(lksi_progress *progress, size_t n);
 /* Returns once the items before `n`, which are allowed, have run. Without a thread it runs them. */
 lks_status lksi_progress_wait(lksi_progress *progress, size_t n);
-/* Items that have run; what they wrote can be read. */
-size_t lksi_progress_n_finished(lksi_progress *progress);
+/* No further item begins until more are allowed. How many have. */
+size_t lksi_progress_hold(lksi_progress *progress);
 /* The next row begins with item 0. Nothing may be under way. An error stays. */
 void lksi_progress_reset(lksi_progress *progress);
 

@@ -75,14 +75,26 @@ static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
     return lksi_states_advance(trainer, &trainer->states, 0, batch->count, program);
 }
 
+lks_status lksi_flat_catch_up(lks_trainer *trainer) {
+    lks_step_sums sums;
+    if (!trainer->is_under_way) return LKS_OK;
+    trainer->is_under_way = false;
+    lks_status status = lksi_flat_finish(trainer->optimizer, &sums);
+    if (status == LKS_OK)
+        lksi_trainer_add_done(trainer, &sums);
+    else
+        trainer->n_steps--;
+    return status;
+}
+
 /* The step before is waited for once this one is asked for. */
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) {
     lks_status status = step(trainer, batch);
-    if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
-    LKS_TRY(lksi_trainer_take_figures(trainer));
+    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
+    LKS_TRY(lksi_flat_catch_up(trainer));
     status = lksi_flat_post(trainer->optimizer);
-    if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
+    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     trainer->is_under_way = true;
     trainer->n_steps++;
-    return trainer->options.runs_ahead ? LKS_OK : lksi_trainer_take_figures(trainer);
+    return trainer->options.runs_ahead ? LKS_OK : lksi_flat_catch_up(trainer);
 }

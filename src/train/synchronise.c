@@ -12,7 +12,10 @@ static lks_status alloc_stand_in(lks_trainer *trainer) {
 lks_status lksi_trainer_prepare_statistics(lks_trainer *trainer) {
     if (!lksi_graph_is_synchronised(lks_node_graph(trainer->loss))) return LKS_OK;
     LKS_TRY(alloc_stand_in(trainer));
-    return lks_group_split(trainer->options.group, 0, lks_group_rank(trainer->options.group), &trainer->statistics);
+    lks_group *group = trainer->options.group;
+    LKS_TRY(lks_group_split(group, 0, lks_group_rank(group), &trainer->statistics));
+    lksi_group_bind(group, trainer->statistics);
+    return LKS_OK;
 }
 
 void lksi_trainer_release_statistics(lks_trainer *trainer) {
@@ -24,9 +27,4 @@ lks_batch lksi_stand_in(const lks_trainer *trainer) {
     const void *labels = trainer->stand_in;
     const char *features = (const char *)labels + lksi_row_nbytes(trainer->options.labels);
     return (lks_batch){.features = features, .labels = labels, .count = 1};
-}
-
-lks_status lksi_trainer_fail(const lks_trainer *trainer, lks_status status) {
-    if (trainer->statistics != NULL) (void)lksi_group_fail(trainer->statistics, status);
-    return lksi_group_fail(trainer->options.group, status);
 }

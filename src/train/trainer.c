@@ -209,7 +209,7 @@ static lks_status check_gradients(lks_trainer *trainer) {
 
 /* --- a step's end --- */
 
-static void add_done(lks_trainer *trainer, const lks_step_sums *sums) {
+void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums) {
     trainer->done.n_samples += sums->n_samples;
     trainer->done.loss += sums->loss;
     trainer->done.n_correct += sums->n_correct;
@@ -217,21 +217,8 @@ static void add_done(lks_trainer *trainer, const lks_step_sums *sums) {
     trainer->done.stop = sums->stop;
 }
 
-lks_status lksi_trainer_take_figures(lks_trainer *trainer) {
-    lks_step_sums sums;
-    if (!trainer->is_under_way) return LKS_OK;
-    trainer->is_under_way = false;
-    lks_status status = lksi_store_is_flat(trainer->store) ? lksi_flat_finish(trainer->optimizer, &sums)
-                                                           : lksi_step_conclude(trainer->optimizer, &sums);
-    if (status == LKS_OK)
-        add_done(trainer, &sums);
-    else
-        trainer->n_steps--;
-    return status;
-}
-
 lks_status lksi_trainer_catch_up(lks_trainer *trainer) {
-    LKS_TRY(lksi_trainer_take_figures(trainer));
+    LKS_TRY(lksi_flat_catch_up(trainer));
     return trainer->optimizer != NULL ? lksi_step_finish(trainer->optimizer) : LKS_OK;
 }
 
@@ -247,23 +234,19 @@ static lks_status check_replicas(lks_trainer *trainer) {
 /* The update of one that trails goes on while the next one computes. */
 static lks_status take_step(lks_trainer *trainer, const lks_step_sums *mine) {
     lks_step_sums all;
-    if (trainer->options.runs_ahead && lksi_step_can_trail(trainer->optimizer)) {
-        LKS_TRY(lksi_step_begin(trainer->optimizer, mine));
-        trainer->is_under_way = true;
-    } else {
-        LKS_TRY(lks_distributed_optimizer_step(trainer->optimizer, mine, &all));
-        add_done(trainer, &all);
-    }
+    bool trails = trainer->options.runs_ahead && lksi_step_can_trail(trainer->optimizer);
+    LKS_TRY((trails ? lksi_step_begin : lks_distributed_optimizer_step)(trainer->optimizer, mine, &all));
+    lksi_trainer_add_done(trainer, &all);
     trainer->n_steps++;
     return LKS_OK;
 }
 
 static lks_status step_in_parts(lks_trainer *trainer, const lks_batch *batch) {
     lks_step_sums mine = {0};
-    LKS_TRY(lksi_trainer_take_figures(trainer));
+    LKS_TRY(lksi_flat_catch_up(trainer));
     trainer->bad_gradient = lksi_no_bad_gradient;
     lks_status status = compute_pieces(trainer, batch, &mine);
-    if (status != LKS_OK) return lksi_trainer_fail(trainer, status);
+    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     LKS_TRY(check_gradients(trainer));
     mine.stop = trainer->stop;
     lksi_expect_samples(trainer->optimizer, batch->global_n_labels);

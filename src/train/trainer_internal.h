@@ -52,7 +52,7 @@ struct lks_trainer {
     lksi_states states;
     lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
     lks_step_sums done;             /* of the steps that ended since metrics were asked for */
-    bool is_under_way;              /* a step was made, and its figures not taken */
+    bool is_under_way;              /* a step is on a GPU */
     bool has_compared_batches;      /* once, before the first step */
     lks_group *statistics;          /* of synchronised batch norms, and nothing else; NULL where the model has none */
     void *stand_in;                 /* one sample of zeros, its labels behind its features: see synchronise.c */
@@ -73,8 +73,6 @@ lks_status lksi_trainer_prepare_statistics(lks_trainer *trainer);
 void lksi_trainer_release_statistics(lks_trainer *trainer);
 /* What a rank without samples computes, so that the others need not wait. */
 lks_batch lksi_stand_in(const lks_trainer *trainer);
-/* This rank gives up the step under way: on all groups that another one may be waiting in. Returns `status`. */
-lks_status lksi_trainer_fail(const lks_trainer *trainer, lks_status status);
 
 /* Takes over the options' states and says what programs have to keep. */
 lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
@@ -119,13 +117,15 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
 /* Whether a step on `batch` can be. */
 bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch);
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch);
+lks_status lksi_flat_catch_up(lks_trainer *trainer);                        /* finishes the one under way */
 void lksi_flat_forget(const lks_trainer *trainer, lksi_compiled *compiled); /* its recording */
 
 /* Gives a program its inputs, draws and states: a piece of a batch whose first row is this rank's `first_row`. */
 lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program);
 
-/* Where a step is under way: waits for its figures, without which it is none; or until it is over, too. */
-lks_status lksi_trainer_take_figures(lks_trainer *trainer);
+/* A step is known to be one, and what it came to. */
+void lksi_trainer_add_done(lks_trainer *trainer, const lks_step_sums *sums);
+/* Finishes the step under way, if there is one. */
 lks_status lksi_trainer_catch_up(lks_trainer *trainer);
 
 /* What the trainer knows of one of its programs. */

@@ -166,7 +166,8 @@ void lksi_thread_world_leave(lksi_thread_world *world, int exit_code) {
 static void leave_for_good(lksi_thread_world *world) {
     static _Atomic(lksi_thread_world *) left;
     world->next = atomic_load(&left);
-    while (!atomic_compare_exchange_weak(&left, &world->next, world)) {}
+    while (!atomic_compare_exchange_weak(&left, &world->next, world)) {
+    }
 }
 
 void lksi_thread_world_destroy(lksi_thread_world *world) {
