@@ -235,7 +235,8 @@ static lks_status check_replicas(lks_trainer *trainer) {
 static lks_status take_step(lks_trainer *trainer, const lks_step_sums *mine) {
     lks_step_sums all;
     bool trails = trainer->options.runs_ahead && lksi_step_can_trail(trainer->optimizer);
-    LKS_TRY((trails ? lksi_step_begin : lks_distributed_optimizer_step)(trainer->optimizer, mine, &all));
+    LKS_TRY(trails ? lksi_step_begin(trainer->optimizer, mine, &all)
+                   : lks_distributed_optimizer_step(trainer->optimizer, mine, &all));
     lksi_trainer_add_done(trainer, &all);
     trainer->n_steps++;
     return LKS_OK;
