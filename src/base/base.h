@@ -72,6 +72,14 @@ void lksi_thread_join(lksi_thread *thread); /* waits and frees; accepts NULL */
 void lksi_openmp_set_threads(int n_threads);
 /* CPUs that this process may use: the affinity mask, cut by the cgroup quota; at least 1. */
 int lksi_cpu_count(void);
+/* In a loop that waits for another CPU. */
+static inline void lksi_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 /* --- processes --- */
 typedef struct lksi_process_stat {

@@ -38,6 +38,8 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
 
 /* The calling thread is such a one from now on: it spins only where CPUs are left over, and leaves messages alone. */
 void lksi_work_become_worker(void);
+/* Whether there is a CPU for it and one for the thread that computes, on every rank of this host. */
+bool lksi_group_worker_may_spin(const lks_group *group);
 
 /* `other`, of the same ranks, fails when `group` does: a rank that gives up is not waited for there either. */
 void lksi_group_bind(lks_group *group, lks_group *other);

@@ -11,8 +11,9 @@
 #include "comm/comm.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
-enum { TEXT_NBYTES = 1024 };
+enum { TEXT_NBYTES = 1024, SPIN_NS = 5 * 1000 * 1000, SPINS_PER_LOOK = 32 };
 
 struct lksi_progress {
     lks_status (*run)(void *context, size_t item);
@@ -21,17 +22,19 @@ struct lksi_progress {
     pthread_mutex_t mutex;
     pthread_cond_t allowed, finished;
     size_t n_allowed, n_finished;
-    bool is_running, is_stopping;
+    atomic_size_t n_ended; /* items that have run or failed, ever: what a spinning caller looks at */
+    bool may_spin, is_running, is_stopping;
     lks_status status; /* of the first item that failed */
     char text[TEXT_NBYTES];
 };
 
-lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void *context, size_t item),
-                                void *context) {
+lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void *context, size_t item), void *context,
+                                bool may_spin) {
     lksi_progress *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->run = run;
     created->context = context;
+    created->may_spin = may_spin;
     pthread_mutex_init(&created->mutex, NULL);
     pthread_cond_init(&created->allowed, NULL);
     pthread_cond_init(&created->finished, NULL);
@@ -65,6 +68,7 @@ static void run_next(lksi_progress *progress) {
         progress->n_finished++;
     else
         snprintf(progress->text, sizeof progress->text, "%s", lks_error_text());
+    atomic_fetch_add(&progress->n_ended, 1);
     pthread_cond_signal(&progress->finished);
 }
 
@@ -97,13 +101,31 @@ void lksi_progress_allow(lksi_progress *progress, size_t n) {
     pthread_mutex_unlock(&progress->mutex);
 }
 
+/* With the mutex held, which it lets go of: until the thread has ended an item; false: that took too long. */
+static bool spin(lksi_progress *progress) {
+    size_t n_seen = atomic_load(&progress->n_ended);
+    int64_t limit_ns = lksi_now_ns() + SPIN_NS;
+    pthread_mutex_unlock(&progress->mutex);
+    for (int i = 1; atomic_load(&progress->n_ended) == n_seen; i++) {
+        lksi_relax();
+        if (i % SPINS_PER_LOOK == 0 && lksi_now_ns() > limit_ns) break;
+    }
+    pthread_mutex_lock(&progress->mutex);
+    return atomic_load(&progress->n_ended) != n_seen;
+}
+
+/* With the mutex held: until the thread has ended an item. */
+static void wait_for_one(lksi_progress *progress) {
+    if (!progress->may_spin || !spin(progress)) pthread_cond_wait(&progress->finished, &progress->mutex);
+}
+
 lks_status lksi_progress_wait(lksi_progress *progress, size_t n) {
     pthread_mutex_lock(&progress->mutex);
     while (progress->status == LKS_OK && progress->n_finished < n) {
         if (progress->thread == NULL)
             run_next(progress);
         else
-            pthread_cond_wait(&progress->finished, &progress->mutex);
+            wait_for_one(progress);
     }
     lks_status status = progress->n_finished >= n ? LKS_OK : progress->status;
     pthread_mutex_unlock(&progress->mutex);

@@ -6,8 +6,10 @@
 
 typedef struct lksi_progress lksi_progress;
 
-/* `run` runs one item; what it returns but LKS_OK ends the row, and whoever waits gets it with its text. */
-lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void *context, size_t item), void *context);
+/* `run` runs one item; what it returns but LKS_OK ends the row, and whoever waits gets it with its text.
+ * `may_spin`: who waits for the thread does not sleep at once, as both have CPUs of their own. */
+lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void *context, size_t item), void *context,
+                                bool may_spin);
 /* Joins the thread: items that are allowed must come to an end by themselves. Accepts NULL. */
 void lksi_progress_destroy(lksi_progress *progress);
 /* From now on a thread runs the items as soon as they are allowed. Does nothing where there is one. */

@@ -3,8 +3,10 @@
  * Spinning is the fastest where every rank has a CPU of its own, and the slowest where the awaited rank needs ours; so
  * it is only while there are no more ranks (on a worker: ranks and workers) than CPUs, and for at most 200 us: a little
  * longer than a sleep costs where idle CPUs are virtual ones (45 to 70 us of whoever rings, and 80 to 135 until the
- * sleeper runs). Ranks that give up sooner can make each other sleep, by turns, in every step. Sleeps are cut into
- * slices, so that a wake-up that got lost with a killed rank costs a slice and not the deadline.
+ * sleeper runs). Ranks that give up sooner can make each other sleep, by turns, in every step. A worker with a CPU to
+ * itself looks at the network for longer, for about the time of a bucket on a slow one: an idle CPU would answer late
+ * each time, and nobody else wants it. Sleeps are cut into slices, so that a wake-up that got lost with a killed rank
+ * costs a slice and not the deadline.
  */
 #define _GNU_SOURCE /* affinity, syscall */
 #include "comm/comm_internal.h"
@@ -19,20 +21,13 @@
 enum {
     SPIN_NS = 200 * 1000,
     YIELD_AFTER_NS = 5 * 1000,
-    SPINS_PER_LOOK = 32, /* at the clock and the abort word: about a microsecond */
-    N_PAUSES = 400,      /* each followed by a system call of the stream: about as long as SPIN_NS */
+    SPINS_PER_LOOK = 32,     /* at the clock and the abort word: about a microsecond */
+    N_PAUSES = 400,          /* each followed by a system call of the stream: about as long as SPIN_NS */
+    N_WORKER_PAUSES = 10000, /* likewise, 5 ms */
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
 };
 static const int64_t stall_report_ns = INT64_C(10) * 1000 * 1000 * 1000;
-
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 static inline bool holds(const lksi_await *await) {
     for (int i = 0; i < await->n_conditions; i++)
@@ -47,7 +42,7 @@ static bool may_spin(const lks_group *group, lksi_context context) {
 static bool spin(const lks_group *group, const lksi_await *await) {
     int64_t start_ns = 0;
     for (int i = 1;; i++) {
-        relax();
+        lksi_relax();
         if (holds(await)) return true;
         if (i % SPINS_PER_LOOK != 0) continue;
         int64_t now_ns = lksi_now_ns();
@@ -73,9 +68,9 @@ static bool yield(const lksi_await *await) {
 bool lksi_pause(const lks_group *group, lksi_context context, int turn) {
     bool is_spinning = may_spin(group, context);
     if (!is_spinning && !may_yield(context)) return false;
-    if (turn >= (is_spinning ? N_PAUSES : N_YIELDS)) return false;
+    if (turn >= (!is_spinning ? N_YIELDS : may_yield(context) ? N_PAUSES : N_WORKER_PAUSES)) return false;
     if (is_spinning)
-        relax();
+        lksi_relax();
     else
         sched_yield();
     return true;
@@ -243,6 +238,8 @@ static int shared_cpu_count(const lks_group *group) {
     for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) n_cpus += __builtin_popcountll(united[i]);
     return n_cpus;
 }
+
+bool lksi_group_worker_may_spin(const lks_group *group) { return group->may_worker_spin; }
 
 void lksi_wait_configure(lks_group *group) {
     int n_cpus = shared_cpu_count(group);
