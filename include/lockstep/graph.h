@@ -105,7 +105,8 @@ LKS_API int lks_store_n_tensors(const lks_store *store);    /* buffers, which fo
 LKS_API int64_t lks_store_count(const lks_store *store);    /* elements of all parameters */
 LKS_API lks_parameter_view lks_store_parameter(const lks_store *store, int index);
 /* Copies a tensor's `count` elements, row-major; how the store keeps them is the device's choice.
- * Errors: LKS_ERR_ARGUMENT: index; LKS_ERR_TORN: a shared replica whose update did not finish. */
+ * Errors: LKS_ERR_ARGUMENT: index; LKS_ERR_TORN: an update of the values did not finish; those of an update that is
+ * still under way (runs_ahead of train.h). */
 LKS_API lks_status lks_store_read(const lks_store *store, int index, void *values);
 LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient);
 /* Likewise inwards. A shared replica has one copy of the values: one rank writes it, between barriers. */

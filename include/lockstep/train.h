@@ -39,16 +39,19 @@ typedef struct lks_trainer_options {
     int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
                             overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
-    int runs_ahead;      /* 1: a step returns while a GPU is still at it, or while its gradients are on their way to
-                            other hosts (strategy bucketed, neither clipped nor compressed), so that the next one
-                            begins meanwhile; its metrics, and an error of it, come out of a later call. The same bits.
-                            The batch's memory may be used again at once, as after any step. Collectives of the caller's
-                            in `group` come after lks_trainer_catch_up (LKS_ERR_STATE before). A shared replica's step is
-                            over      when it returns */
+    int runs_ahead;      /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing
+                            changes      for a shared or sharded store of a CPU, nor where gradients are clipped or
+                            compressed */
 } lks_trainer_options;
 
-/* Means over the labels that count, of all ranks. Where the trainer runs ahead: of all steps that ended since metrics
- * were asked for last, perhaps of none (n_samples 0); lr, grad_norm and stop of the last of them. */
+/* A trainer that runs ahead (runs_ahead) returns from a step while a GPU is still at it, or while its gradients are on
+ * their way to the other hosts, so that the next one begins meanwhile; each kernel of that waits for the parameters it
+ * reads. An error of the update comes out of a later call; on a GPU so do the step's metrics. The batch's memory may be
+ * used again at once, as after any step. All that this library does with the store waits for the update first; the
+ * caller's own collectives in `group` are LKS_ERR_STATE before lks_trainer_catch_up. */
+
+/* Means over the labels that count, of all ranks. Where the trainer runs ahead on a GPU: of all steps that ended since
+ * metrics were asked for last, perhaps of none (n_samples 0); lr, grad_norm and stop of the last of them. */
 typedef struct lks_metrics {
     double loss, accuracy;
     int64_t n_samples;    /* labels that count */

@@ -41,7 +41,8 @@ void lksi_work_become_worker(void);
 /* Whether there is a CPU for it and one for the thread that computes, on every rank of this host. */
 bool lksi_group_worker_may_spin(const lks_group *group);
 
-/* `other`, of the same ranks, fails when `group` does: a rank that gives up is not waited for there either. */
+/* `other`, of the same ranks, fails when `group` does: a rank that gives up is not waited for there either. Neither is
+ * bound or destroyed while another thread uses `group`. */
 void lksi_group_bind(lks_group *group, lks_group *other);
 
 /* While it is lent, the group's collectives are for such a thread alone: on any other they are LKS_ERR_STATE. */

@@ -35,8 +35,8 @@ static bool has_squares_item(const lks_distributed_optimizer *optimizer) {
 /* --- the items, after the reductions --- */
 
 static size_t squares_item(const lks_distributed_optimizer *optimizer) { return optimizer->n_buckets; }
-static size_t gather_item(const lks_distributed_optimizer *optimizer, size_t bucket) {
-    return optimizer->n_buckets + has_squares_item(optimizer) + bucket;
+static size_t gather_item(const lks_distributed_optimizer *optimizer, size_t reduction) {
+    return optimizer->n_buckets + has_squares_item(optimizer) + reduction;
 }
 
 static char *element(const lks_distributed_optimizer *optimizer, void *flat, size_t index) {
@@ -74,7 +74,7 @@ static lks_status gather(const lks_distributed_optimizer *optimizer, const lksi_
 static lks_status run_item(lks_distributed_optimizer *optimizer, size_t item) {
     if (item < optimizer->n_buckets) return reduce(optimizer, &optimizer->buckets[optimizer->order[item]]);
     if (item < gather_item(optimizer, 0)) return lksi_clip_share(optimizer);
-    return gather(optimizer, &optimizer->buckets[item - gather_item(optimizer, 0)]);
+    return gather(optimizer, &optimizer->buckets[optimizer->order[item - gather_item(optimizer, 0)]]);
 }
 
 /* One rank alone that cannot go on must not be waited for. */
@@ -184,10 +184,10 @@ static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) 
 }
 
 static lks_status update_all(lks_distributed_optimizer *optimizer) {
-    for (size_t i = 0; i < optimizer->n_buckets; i++) {
-        LKS_TRY(update_bucket(optimizer, i));
+    for (size_t item = 0; item < optimizer->n_buckets; item++) {
+        LKS_TRY(update_bucket(optimizer, optimizer->order[item]));
         /* Gathers follow the last reduction, so that an earlier bucket's may be allowed with it alone. */
-        if (is_sharded(optimizer)) lksi_progress_allow(optimizer->progress, gather_item(optimizer, i) + 1);
+        if (is_sharded(optimizer)) lksi_progress_allow(optimizer->progress, gather_item(optimizer, item) + 1);
     }
     return is_sharded(optimizer) ? wait_for(optimizer, gather_item(optimizer, optimizer->n_buckets - 1)) : LKS_OK;
 }
@@ -213,7 +213,6 @@ static void log_timeline(lks_distributed_optimizer *optimizer) {
 static void clear(lks_distributed_optimizer *optimizer) {
     lksi_store_set_settle(optimizer->store, NULL, NULL);
     optimizer->is_trailing = false;
-    optimizer->n_expected = -1;
     lksi_pending_clear(optimizer);
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].is_updated = false;
     lksi_order_reset(optimizer);
@@ -227,6 +226,7 @@ static lks_status begin(lks_distributed_optimizer *optimizer, const lks_step_sum
     optimizer->own_message = (lksi_step_message){.sums = *mine};
     lks_status status = exchange_figures(optimizer);
     if (status == LKS_OK) status = conclude(optimizer, all);
+    optimizer->n_expected = -1;
     if (status != LKS_OK) clear(optimizer);
     return status;
 }

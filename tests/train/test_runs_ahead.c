@@ -259,6 +259,26 @@ static void a_rank_that_gives_up_behind_a_step_ends_the_next(void **state) {
     run_ranks(2, abort_behind_a_step, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
 }
 
+/* The last rank has nothing to do in the step that does not add up, while the one before is still under way. */
+static int bring_too_few(void *argument) {
+    set_up s = {0};
+    lks_batch batch;
+    RANK_CHECK(create(&s, argument) == 0 && lks_loader_next(s.loader, &batch));
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    if (lks_group_rank(s.group) == 2) batch.count = batch.n_labels = 0;
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "step 2: the ranks brought 16 labels together") != NULL);
+    RANK_CHECK(s.trainer->n_steps == 1 && !s.trainer->optimizer->is_trailing);
+    destroy(&s);
+    return 0;
+}
+
+static void a_step_that_does_not_add_up_is_refused_on_all_ranks(void **state) {
+    (void)state;
+    run_ranks(3, bring_too_few, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(over_tcp_running_ahead_gives_the_same_bits), /* first: processes are forked */
@@ -266,6 +286,7 @@ int main(void) {
         cmocka_unit_test(whoever_looks_in_between_sees_whole_updates),
         cmocka_unit_test(what_the_backward_pass_leaves_is_sent_from_the_first_layer_on),
         cmocka_unit_test(a_rank_that_gives_up_behind_a_step_ends_the_next),
+        cmocka_unit_test(a_step_that_does_not_add_up_is_refused_on_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
