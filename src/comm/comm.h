@@ -36,8 +36,9 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
 
 /* --- threads that run collectives beside one that computes (used by parallel/) --- */
 
-/* The calling thread is such a one from now on: it spins only where CPUs are left over, and leaves messages alone. */
-void lksi_work_become_worker(void);
+/* The calling thread is such a one from now on: it spins only where CPUs are left over (where `is_patient`, on the
+ * network for milliseconds), and leaves messages alone. */
+void lksi_work_become_worker(bool is_patient);
 /* Whether there is a CPU for it and one for the thread that computes, on every rank of this host. */
 bool lksi_group_worker_may_spin(const lks_group *group);
 

@@ -99,6 +99,7 @@ void lksi_work_drain(lks_group *group);
 void lksi_work_stop(lks_group *group);
 /* Whether this thread is some group's worker: it must not touch what belongs to the thread that calls the group. */
 bool lksi_work_is_worker(void);
+bool lksi_work_is_patient(void); /* one that looks at the network for long before it sleeps */
 /* The exchange of a call that hands nothing over. */
 lks_status lksi_open(lks_group *group, const lksi_call *call);
 /* What a call is, for people: "all_reduce(count 5, f32, sum, algorithm direct)". */

@@ -37,10 +37,14 @@ struct lksi_worker {
     atomic_int n_under_way;
 };
 
-static _Thread_local bool is_worker;
+static _Thread_local bool is_worker, is_patient_worker;
 
 bool lksi_work_is_worker(void) { return is_worker; }
-void lksi_work_become_worker(void) { is_worker = true; }
+bool lksi_work_is_patient(void) { return is_patient_worker; }
+void lksi_work_become_worker(bool is_patient) {
+    is_worker = true;
+    is_patient_worker = is_patient;
+}
 
 /* --- the worker --- */
 
@@ -67,7 +71,7 @@ static void run_one(lksi_worker *worker, lks_work *work) {
 
 static void run(void *opaque) {
     lksi_worker *worker = opaque;
-    lksi_work_become_worker();
+    lksi_work_become_worker(false); /* a group has one, and there may be many groups */
     for (lks_work *work; (work = next_work(worker)) != NULL;) run_one(worker, work);
 }
 

@@ -78,7 +78,7 @@ static bool is_runnable(const lksi_progress *progress) {
 
 static void run_all(void *opaque) {
     lksi_progress *progress = opaque;
-    lksi_work_become_worker();
+    lksi_work_become_worker(true);
     pthread_mutex_lock(&progress->mutex);
     while (!progress->is_stopping) {
         if (is_runnable(progress))

@@ -3,10 +3,10 @@
  * Spinning is the fastest where every rank has a CPU of its own, and the slowest where the awaited rank needs ours; so
  * it is only while there are no more ranks (on a worker: ranks and workers) than CPUs, and for at most 200 us: a little
  * longer than a sleep costs where idle CPUs are virtual ones (45 to 70 us of whoever rings, and 80 to 135 until the
- * sleeper runs). Ranks that give up sooner can make each other sleep, by turns, in every step. A worker with a CPU to
- * itself looks at the network for longer, for about the time of a bucket on a slow one: an idle CPU would answer late
- * each time, and nobody else wants it. Sleeps are cut into slices, so that a wake-up that got lost with a killed rank
- * costs a slice and not the deadline.
+ * sleeper runs). Ranks that give up sooner can make each other sleep, by turns, in every step. A patient worker with a
+ * CPU to itself looks at the network for longer, for about the time of a bucket on a slow one: an idle CPU would answer
+ * late each time, and nobody else wants it. Sleeps are cut into slices, so that a wake-up that got lost with a killed
+ * rank costs a slice and not the deadline.
  */
 #define _GNU_SOURCE /* affinity, syscall */
 #include "comm/comm_internal.h"
@@ -21,9 +21,9 @@
 enum {
     SPIN_NS = 200 * 1000,
     YIELD_AFTER_NS = 5 * 1000,
-    SPINS_PER_LOOK = 32,     /* at the clock and the abort word: about a microsecond */
-    N_PAUSES = 400,          /* each followed by a system call of the stream: about as long as SPIN_NS */
-    N_WORKER_PAUSES = 10000, /* likewise, 5 ms */
+    SPINS_PER_LOOK = 32,      /* at the clock and the abort word: about a microsecond */
+    N_PAUSES = 400,           /* each followed by a system call of the stream: about as long as SPIN_NS */
+    N_PATIENT_PAUSES = 10000, /* likewise, 5 ms */
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
 };
@@ -68,7 +68,7 @@ static bool yield(const lksi_await *await) {
 bool lksi_pause(const lks_group *group, lksi_context context, int turn) {
     bool is_spinning = may_spin(group, context);
     if (!is_spinning && !may_yield(context)) return false;
-    if (turn >= (!is_spinning ? N_YIELDS : may_yield(context) ? N_PAUSES : N_WORKER_PAUSES)) return false;
+    if (turn >= (!is_spinning ? N_YIELDS : lksi_work_is_patient() ? N_PATIENT_PAUSES : N_PAUSES)) return false;
     if (is_spinning)
         lksi_relax();
     else
