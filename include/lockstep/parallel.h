@@ -85,11 +85,11 @@ typedef struct lks_compression {
 typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
-    size_t
-        bucket_nbytes; /* of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts
-                          what a short measurement says (at most 32 MiB and a 16th of all, at least 64 KiB); 1 MiB on
-                          one, and where bits depend on it: gradients are compressed, or sums need not keep the
-                          canonical order. The first has 1 MiB at most, unless one holds all: then nothing overlaps */
+    /* Of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts what a short
+     * measurement says (at most 32 MiB and a 16th of all, at least 64 KiB); 1 MiB on one, and where bits depend on it:
+     * gradients are compressed, or sums need not keep the canonical order. The first has 1 MiB at most, unless one
+     * holds all: then nothing overlaps. */
+    size_t bucket_nbytes;
     lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
 } lks_distributed_options;
 

@@ -39,9 +39,9 @@ typedef struct lks_trainer_options {
     int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
                             overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
-    int runs_ahead;      /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing
-                            changes      for a shared or sharded store of a CPU, nor where gradients are clipped or
-                            compressed */
+    /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing changes for a shared
+     * or sharded store of a CPU, nor where gradients are clipped or compressed. */
+    int runs_ahead;
 } lks_trainer_options;
 
 /* A trainer that runs ahead (runs_ahead) returns from a step while a GPU is still at it, or while its gradients are on
