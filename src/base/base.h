@@ -47,8 +47,8 @@ void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
 /* --- counted memory --- */
 
 enum { LKSI_ALLOC_PAGED_NBYTES = 1 << 20 };
-/* Zeroed, and aligned to 64 bytes, from LKSI_ALLOC_PAGED_NBYTES on to 4096. nbytes 0 gives a valid pointer. NULL with
- * the error text set when memory is out. */
+/* Zeroed, and aligned to 64 bytes, from LKSI_ALLOC_PAGED_NBYTES on to 4096 or more. nbytes 0 gives a valid pointer.
+ * NULL with the error text set when memory is out. */
 void *lksi_alloc(size_t nbytes);
 /* count * nbytes_each, checked for overflow. */
 void *lksi_alloc_array(size_t count, size_t nbytes_each);

@@ -1,8 +1,6 @@
 /* The linear layer's three products on plain row-major weights, by oneDNN's sgemm; with AVX2 its other primitives run
- * on that, too. With AVX-512 y of 33 to 64 rows is its matmul primitive's (64 x 1024 times 256: 357 us in a step, 381
- * as y^T; 64 x 256 times 32: 13 and 20). Of fewer rows the copy that it makes of W costs more than it gains, most where
- * another core wrote W (32 x 1024 times 256: 248 and 210); from 500 rows on sgemm is quicker. How the operands lie
- * matters more; what was measured (AVX2, one core of 101 GFLOP/s at most):
+ * on that, too. With AVX-512 y of up to 64 rows is its matmul primitive's; from 500 rows on sgemm is quicker. How the
+ * operands lie matters more; what was measured (AVX2, one core of 101 GFLOP/s at most; AVX-512: docs/decisions/0002):
  *
  * - Rows that are a multiple of 512 bytes apart share few sets of the L1 cache, and sgemm reads a column of rows at a
  * time to pack them: dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
@@ -22,14 +20,14 @@
 
 #include <string.h>
 
-enum { VECTOR = 8, TILE = 16, FEW_ROWS = 64, CHUNK_ROWS = 256 };
+enum { VECTOR = 8, WIDE_VECTOR = 16, TILE = 16, FEW_ROWS = 64, SMALL_PRODUCT = 16384, CHUNK_ROWS = 256 };
 
 /* --- forward --- */
 
 /* What follows the product while the result is still in the cache. */
 typedef struct linear_state {
     lksi_dnnl_primitive *primitive;  /* NULL: sgemm */
-    bool is_transposed;              /* sgemm computes y^T */
+    bool is_transposed;              /* it computes y^T */
     lksi_dnnl_eltwise *epilogues[4]; /* NULL where a loop of ours does it */
 } linear_state;
 
@@ -45,11 +43,18 @@ static void transpose(const float *yt, const float *bias, int64_t n, int64_t m, 
         for (int64_t j = 0; j < m; j += TILE) transpose_tile(yt, bias, n, m, i, j, y);
 }
 
-static lks_status product_transposed(const lksi_lowering *l, void *const *in, float *y, float *scratch) {
+/* y^T first in the scratch memory, then what the product itself needs. */
+static lks_status product_transposed(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
+                                     float *yt) {
     int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
-    const float *x = lksi_pad_rows(in[0], n, k, &scratch);
-    LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, lksi_padded_row(k), 0.0f, scratch, n));
-    transpose(scratch, l->n_inputs == 3 ? in[2] : NULL, n, m, y);
+    float *rest = yt + n * m;
+    if (state->primitive != NULL) {
+        LKS_TRY(lksi_dnnl_primitive_run(state->primitive, (void *[]){in[1], in[0], yt}, rest));
+    } else {
+        const float *x = lksi_pad_rows(in[0], n, k, &rest);
+        LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, lksi_padded_row(k), 0.0f, yt, n));
+    }
+    transpose(yt, l->n_inputs == 3 ? in[2] : NULL, n, m, y);
     return LKS_OK;
 }
 
@@ -62,11 +67,10 @@ static lks_status product_plain(const lksi_lowering *l, void *const *in, float *
 
 static lks_status multiply(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
                            void *scratch) {
-    if (state->primitive != NULL) {
-        void *bias = l->n_inputs == 3 ? in[2] : NULL;
-        return lksi_dnnl_primitive_run(state->primitive, (void *[]){in[0], in[1], y, bias}, scratch);
-    }
-    return state->is_transposed ? product_transposed(l, in, y, scratch) : product_plain(l, in, y);
+    if (state->is_transposed) return product_transposed(state, l, in, y, scratch);
+    if (state->primitive == NULL) return product_plain(l, in, y);
+    void *bias = l->n_inputs == 3 ? in[2] : NULL;
+    return lksi_dnnl_primitive_run(state->primitive, (void *[]){in[0], in[1], y, bias}, scratch);
 }
 
 static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -104,31 +108,49 @@ static lks_status take_epilogues(const lksi_lowering *lowering, lksi_kernel *ker
     return LKS_OK;
 }
 
-static lks_status create_primitive(const lksi_lowering *l, linear_state *state, lksi_kernel *kernel) {
+/* Up to 32 whole vectors of rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of
+ * W at a time, all from one set of the L1 cache (it copies longer ones first). */
+static bool collides(int64_t n, int64_t k) { return n % WIDE_VECTOR == 0 && n <= FEW_ROWS / 2 && k == 1024; }
+
+/* The primitive computes whole vectors of the result's columns, and copies the operand that has them. */
+static bool is_better_transposed(int64_t n, int64_t m, int64_t k) {
+    int64_t m_computed = (m + WIDE_VECTOR - 1) / WIDE_VECTOR * WIDE_VECTOR;
+    bool wastes = 7 * m_computed > 8 * m;
+    return n % WIDE_VECTOR == 0 && k >= 256 && (wastes || n <= FEW_ROWS / 2 || k >= 1000);
+}
+
+static lks_status create_primitive(const lksi_lowering *l, linear_state *state) {
+    int64_t n = lksi_tensor_rows(&l->outputs[0]), m = lksi_tensor_columns(&l->outputs[0]);
     lksi_dnnl_product product = {.count = 1,
-                                 .m = lksi_tensor_rows(&l->outputs[0]),
-                                 .n = lksi_tensor_columns(&l->outputs[0]),
+                                 .m = state->is_transposed ? m : n,
+                                 .n = state->is_transposed ? n : m,
                                  .k = lksi_tensor_columns(&l->inputs[0]),
                                  .transpose_b = true,
-                                 .has_bias = l->n_inputs == 3,
+                                 .has_bias = l->n_inputs == 3 && !state->is_transposed,
                                  .what = "linear",
                                  .is_exact = true};
-    kernel->name = "onednn:linear (matmul)";
-    LKS_TRY(lksi_dnnl_product_create(&state->primitive, &product));
-    kernel->scratch_nbytes = lksi_dnnl_primitive_scratch_nbytes(state->primitive);
-    return LKS_OK;
+    return lksi_dnnl_product_create(&state->primitive, &product);
+}
+
+static size_t scratch_nbytes(const lksi_lowering *l, const linear_state *state) {
+    const lksi_tensor *x = &l->inputs[0], *y = &l->outputs[0];
+    size_t nbytes = state->is_transposed ? (size_t)lksi_tensor_count(y, 0) * sizeof(float) : 0;
+    if (state->primitive != NULL) return nbytes + lksi_dnnl_primitive_scratch_nbytes(state->primitive);
+    int64_t n_padding = lksi_padding_count(lksi_tensor_rows(x), lksi_tensor_columns(x));
+    return nbytes + (state->is_transposed ? (size_t)n_padding * sizeof(float) : 0);
 }
 
 static lks_status choose_product(const lksi_lowering *l, linear_state *state, lksi_kernel *kernel) {
-    const lksi_tensor *x = &l->inputs[0], *y = &l->outputs[0];
-    int64_t n = lksi_tensor_rows(y);
-    if (lksi_isa_level() == 2 && n > FEW_ROWS / 2 && n <= FEW_ROWS) return create_primitive(l, state, kernel);
-    state->is_transposed = (n % VECTOR == 0 && n <= FEW_ROWS) || lksi_tensor_columns(y) % VECTOR != 0;
-    kernel->name = state->is_transposed ? "onednn:linear^T" : "onednn:linear";
-    if (state->is_transposed)
-        kernel->scratch_nbytes =
-            (size_t)(lksi_padding_count(lksi_tensor_rows(x), lksi_tensor_columns(x)) + lksi_tensor_count(y, 0)) *
-            sizeof(float);
+    static const char *const names[2][2] = {{"onednn:linear", "onednn:linear^T"},
+                                            {"onednn:linear (matmul)", "onednn:linear^T (matmul)"}};
+    int64_t n = lksi_tensor_rows(&l->outputs[0]), m = lksi_tensor_columns(&l->outputs[0]);
+    int64_t k = lksi_tensor_columns(&l->inputs[0]);
+    bool is_primitive = lksi_isa_level() == 2 && n > 1 && n <= FEW_ROWS && n * m * k > SMALL_PRODUCT && !collides(n, k);
+    state->is_transposed =
+        is_primitive ? is_better_transposed(n, m, k) : (n % VECTOR == 0 && n <= FEW_ROWS) || m % VECTOR != 0;
+    if (is_primitive) LKS_TRY(create_primitive(l, state));
+    kernel->name = names[is_primitive][state->is_transposed];
+    kernel->scratch_nbytes = scratch_nbytes(l, state);
     return LKS_OK;
 }
 
