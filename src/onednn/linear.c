@@ -43,15 +43,14 @@ static void transpose(const float *yt, const float *bias, int64_t n, int64_t m, 
         for (int64_t j = 0; j < m; j += TILE) transpose_tile(yt, bias, n, m, i, j, y);
 }
 
-/* y^T first in the scratch memory, then what the product itself needs. */
 static lks_status product_transposed(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
-                                     float *yt) {
+                                     float *scratch) {
     int64_t n = lksi_tensor_rows(&l->inputs[0]), k = lksi_tensor_columns(&l->inputs[0]), m = l->inputs[1].dims[0];
-    float *rest = yt + n * m;
+    float *yt = scratch;
     if (state->primitive != NULL) {
-        LKS_TRY(lksi_dnnl_primitive_run(state->primitive, (void *[]){in[1], in[0], yt}, rest));
+        LKS_TRY(lksi_dnnl_primitive_run(state->primitive, (void *[]){in[1], in[0], yt}, yt + n * m));
     } else {
-        const float *x = lksi_pad_rows(in[0], n, k, &rest);
+        const float *x = lksi_pad_rows(in[0], n, k, &yt);
         LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, lksi_padded_row(k), 0.0f, yt, n));
     }
     transpose(yt, l->n_inputs == 3 ? in[2] : NULL, n, m, y);

@@ -119,7 +119,8 @@ static void a_shared_replica_over_tcp_is_refused(void **state) {
     run_processes(2, ask_for_shared_over_tcp, NULL);
 }
 
-/* A rank dies while the others are in their backward passes or wait for the step. */
+/* A rank dies while the others are in their backward passes or wait for the step; both tell it that they have left the
+ * call before. */
 static int lose_a_rank(int rank, int size, void *argument) {
     (void)size, (void)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -128,7 +129,13 @@ static int lose_a_rank(int rank, int size, void *argument) {
     MUST(s != NULL);
     MUST(strategy_create(s, &plan) == 0);
     strategy_fill(s, 0);
-    if (rank == 1) _exit(3);
+    char word = 0;
+    if (rank == 1) {
+        MUST_OK(lks_recv(s->group, &word, 1, LKS_U8, 0, 0, NULL));
+        MUST_OK(lks_recv(s->group, &word, 1, LKS_U8, 2, 0, NULL));
+        _exit(3);
+    }
+    MUST_OK(lks_send(s->group, &word, 1, LKS_U8, 1, 0));
     MUST(strategy_compute(s, &plan, 0, 4, &mine) == 0);
     MUST(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_PEER);
     MUST_SAY("rank 1");
