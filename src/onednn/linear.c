@@ -107,8 +107,8 @@ static lks_status take_epilogues(const lksi_lowering *lowering, lksi_kernel *ker
     return LKS_OK;
 }
 
-/* Up to 32 whole vectors of rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of
- * W at a time, all from one set of the L1 cache (it copies longer ones first). */
+/* 16 or 32 rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of W at a time, all
+ * from one set of the L1 cache (it copies longer ones first). */
 static bool collides(int64_t n, int64_t k) { return n % WIDE_VECTOR == 0 && n <= FEW_ROWS / 2 && k == 1024; }
 
 /* The primitive computes whole vectors of the result's columns, and copies the operand that has them. */

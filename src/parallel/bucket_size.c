@@ -2,8 +2,8 @@
  *
  * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth
  * of the whole is 9 * latency * bandwidth. Larger buckets would only start later, and leave more to do after the
- * backward pass, when nothing hides the last one. So there are 16 at least, but of
- * the least size, whatever was measured in a bad moment. */
+ * backward pass, when nothing hides the last one. So there are 16 at least,
+ * unless they were below the least size, whatever was measured in a bad moment. */
 #include "parallel/parallel_internal.h"
 
 enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_SMALL = 16, N_LARGE = 3 }; /* of f32: 4 KiB and 512 KiB */
