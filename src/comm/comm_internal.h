@@ -168,8 +168,7 @@ struct lks_group {
     bool is_world; /* made by lks_init, of all ranks of the job */
     uint64_t id;   /* the same on all ranks, no other group's of the job */
     uint64_t n_splits;
-    lksi_member *members;      /* of all ranks: who they are in the job */
-    lksi_identity *identities; /* of all ranks: who they are in the group */
+    lksi_member *members; /* of all ranks: who they are */
     lks_group *next_in_world;
     /* The ranks of this host have seats in the control segment, in rank order. Where all have, n_seats is size and a
      * rank's seat is its number. */
@@ -251,8 +250,14 @@ lks_status lksi_group_form(lks_group *group, int *connections);
 /* A group that has its error text, and room for `size` members. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
 
-/* Who a rank of the group is. */
+/* Who a rank of the group is. Texts name ranks as the world counts them, whatever group they are about: */
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
+static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }
+/* "rank 3 (host a, pid 7)" */
+typedef struct lksi_rank_text {
+    char text[LKSI_HOST_NBYTES + 48];
+} lksi_rank_text;
+lksi_rank_text lksi_rank_describe(const lks_group *group, int rank);
 
 /* What the engines of messages and steps hold for the group; ends messages under way with an error. */
 void lksi_messages_close(lks_group *group);

@@ -19,11 +19,11 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
     lks_group *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     *created = (lks_group){.rank = rank, .size = size, .timeout_ms = timeout_ms, .order = order};
-    void **tables[] = {(void **)&created->error_text, (void **)&created->members, (void **)&created->identities,
+    void **tables[] = {(void **)&created->error_text, (void **)&created->members,
                        (void **)&created->seat_of,    (void **)&created->rank_of, (void **)&created->host_of,
                        (void **)&created->inputs,     (void **)&created->outputs, (void **)&created->scales};
     const size_t nbytes[] = {
-        LKSI_ABORT_TEXT_NBYTES,       n * sizeof *created->members, n * sizeof *created->identities,
+        LKSI_ABORT_TEXT_NBYTES,       n * sizeof *created->members,
         n * sizeof *created->seat_of, n * sizeof *created->rank_of, n * sizeof *created->host_of,
         n * sizeof *created->inputs,  n * sizeof *created->outputs, n * sizeof *created->scales};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
@@ -60,19 +60,10 @@ static lks_status join_seats(lks_group *group) {
     return group->n_seats == 1 ? lksi_self_join(group) : lksi_shm_join(group);
 }
 
-/* Who sits here is known to the segment, who does not to the list. */
+/* Who sits here the segment knows. */
 static void learn_identities(lks_group *group) {
-    for (int rank = 0; rank < group->size; rank++) {
-        int seat = group->seat_of[rank];
-        group->identities[rank] = group->members[rank].identity;
-        if (seat >= 0 && group->n_seats > 1) group->identities[rank] = group->control->seats[seat].identity;
-        if (seat >= 0) { /* the number by which the job knows it stays what it was */
-            int rank_in_job = group->members[rank].identity.rank;
-            group->members[rank].identity = group->identities[rank];
-            group->members[rank].identity.rank = rank_in_job;
-        }
-        group->identities[rank].rank = rank;
-    }
+    for (int seat = 0; seat < group->n_seats; seat++)
+        group->members[group->rank_of[seat]].identity = group->control->seats[seat].identity;
 }
 
 static void write_affinity(lksi_seat *seat) {
@@ -88,10 +79,10 @@ static lks_status name_missing(const lks_group *group) {
     size_t used = 0;
     for (int seat = 0; seat < group->n_seats && used < sizeof missing - 16; seat++) {
         if (atomic_load(&group->control->seats[seat].presence.value) != LKSI_ABSENT) continue;
-        used +=
-            (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", group->rank_of[seat]);
+        used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
+                                 lksi_world_rank(group, group->rank_of[seat]));
     }
-    return lksi_error(LKS_ERR_TIMEOUT, "lks_init waited %lld ms; rank(s) %s of %d did not arrive",
+    return lksi_error(LKS_ERR_TIMEOUT, "%s waited %lld ms; rank(s) %s of %d did not arrive", group->progress.name,
                       (long long)group->timeout_ms, missing, group->size);
 }
 
@@ -102,7 +93,7 @@ static lks_status sit_down(lks_group *group) {
     write_affinity(&seats[group->seat]);
     if (are_processes) lksi_peek_show(group);
     lksi_publish(group->control, &seats[group->seat].presence.value, LKSI_JOINED, group->seat);
-    group->progress = (lksi_progress){.name = "lks_init", .timeout_ms = group->timeout_ms};
+    group->progress = (lksi_progress){.name = group->is_world ? "lks_init" : "lks_group_split", .timeout_ms = group->timeout_ms};
     for (int seat = 0; seat < group->n_seats; seat++) {
         lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, group->rank_of[seat]);
         if (status == LKS_ERR_TIMEOUT) return name_missing(group);

@@ -203,7 +203,7 @@ void lks_group_destroy(lks_group *group) {
     if (group->control != NULL) group->transport->close(group);
     if (group->is_world && group->world != NULL && group->world->is_mpi) lksi_mpi_let_go();
     lksi_world_release(group->world);
-    void *tables[] = {group->error_text, group->members,     group->identities,     group->seat_of,
+    void *tables[] = {group->error_text, group->members,    group->seat_of,
                       group->rank_of,    group->host_of,     (void *)group->inputs, group->outputs,
                       group->scales,     group->allocations, group->scratch};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) lksi_free(tables[i]);
@@ -219,6 +219,16 @@ const char *lks_group_transport(const lks_group *group) {
     return group->remote != NULL ? group->remote->name : group->transport->name;
 }
 
+const lksi_identity *lksi_identity_of(const lks_group *group, int rank) { return &group->members[rank].identity; }
+
+lksi_rank_text lksi_rank_describe(const lks_group *group, int rank) {
+    const lksi_identity *identity = lksi_identity_of(group, rank);
+    lksi_rank_text described;
+    snprintf(described.text, sizeof described.text, "rank %d (host %s, pid %d)", (int)identity->rank, identity->host,
+             (int)identity->pid);
+    return described;
+}
+
 lks_status lksi_group_status(const lks_group *group) { return group->status; }
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
 
@@ -231,7 +241,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
      * them a rank that was lost. */
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
     char text[LKSI_ABORT_TEXT_NBYTES], own_text[LKSI_ERROR_TEXT_NBYTES];
-    snprintf(text, sizeof text, "rank %d gave up: %s", group->rank, group->error_text);
+    snprintf(text, sizeof text, "rank %d gave up: %s", lksi_world_rank(group, group->rank), group->error_text);
     lks_status status_of_others = is_common ? status : LKS_ERR_PEER;
     bool is_first = lksi_control_abort(group->control, status_of_others, "%s", text);
     lksi_error_keep(own_text); /* some rank may be beyond reach */

@@ -64,17 +64,17 @@ static void name_of(const _Atomic uint64_t words[2], char name[17]) {
     name[16] = '\0';
 }
 
-static void add_awaited(lines *out, const lksi_activity *activity) {
+static void add_awaited(lines *out, const lks_group *group, const lksi_activity *activity) {
     int32_t awaited = atomic_load_explicit(&activity->awaited, memory_order_relaxed);
     if (awaited == 0) return;
     add(out, ", %llu bytes done, waits for ", (unsigned long long)get(&activity->done_nbytes));
     if (awaited == LKSI_AWAITS_ANY)
         add(out, "any rank");
     else
-        add(out, "rank %d", (int)awaited - 1);
+        add(out, "rank %d", lksi_world_rank(group, (int)awaited - 1));
 }
 
-static void add_activities(lines *out, const lksi_seat *seat) {
+static void add_activities(lines *out, const lks_group *group, const lksi_seat *seat) {
     const lksi_activity *collective = &seat->activities[LKSI_CONTEXT_COLLECTIVE];
     const lksi_activity *user = &seat->activities[LKSI_CONTEXT_USER];
     uint64_t sequence = get(&collective->sequence), completed = get(&collective->completed);
@@ -87,27 +87,26 @@ static void add_activities(lines *out, const lksi_seat *seat) {
     if (sequence > completed) {
         name_of(collective->name, name);
         add(out, "; in call %llu (%s)", (unsigned long long)sequence, name);
-        add_awaited(out, collective);
+        add_awaited(out, group, collective);
     }
     if (atomic_load_explicit(&user->awaited, memory_order_relaxed) == 0) return;
     name_of(user->name, name);
     add(out, "; in message %llu (%s)", (unsigned long long)get(&user->sequence), name);
-    add_awaited(out, user);
+    add_awaited(out, group, user);
 }
 
 void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
     lines out = {.text = text, .nbytes = text_nbytes};
     if (text_nbytes > 0) text[0] = '\0';
     for (int rank = 0; rank < group->size; rank++) {
-        const lksi_identity *identity = lksi_identity_of(group, rank);
-        add(&out, "rank %d (host %s, pid %d): ", rank, identity->host, (int)identity->pid);
+        add(&out, "%s: ", lksi_rank_describe(group, rank).text);
         int seat = group->seat_of[rank];
         if (seat < 0)
             add(&out, "on another host");
         else if (atomic_load(&group->control->seats[seat].presence.value) == LKSI_LEFT)
             add(&out, "has left the group");
         else
-            add_activities(&out, &group->control->seats[seat]);
+            add_activities(&out, group, &group->control->seats[seat]);
         add(&out, "\n");
     }
 }

@@ -33,7 +33,7 @@ static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine
          * does not come to the next meeting, which so ends with the error that names it. */
         if (heard.status != LKS_ERR_MEMORY) LKS_TRY(lksi_meet(group));
         return lksi_error((lks_status)heard.status, "%s: rank %d cannot have its %zu bytes", call->operation->name,
-                          rank, call->count);
+                          lksi_world_rank(group, rank), call->count);
     }
     return LKS_OK;
 }

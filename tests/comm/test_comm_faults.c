@@ -667,6 +667,32 @@ static int hears_why_before_rank_0_leaves(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Two ranks on each of two hosts, in steps of two_level: whoever is lost is lost to a group of two, too. */
+static int loop_over_two_hosts(int rank, int size, void *argument) {
+    (void)size;
+    const fate *f = argument;
+    lks_group *world;
+    float x[1000] = {0};
+    lks_status status = LKS_OK;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCAL_RANK", rank % 2 == 1 ? "1" : "0", 1), setenv("LOCAL_WORLD_SIZE", "2", 1);
+    f->pids[rank] = getpid();
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    for (int i = 0; status == LKS_OK; i++) {
+        if (i == 20 && rank == f->doomed) meet_fate(f);
+        status = lks_all_reduce(world, x, x, 1000, LKS_F32, LKS_SUM, NULL);
+    }
+    MUST(strcmp(lksi_group_last_algorithm(world), "two_level") == 0);
+    MUST(check_fate(f, status) == 0);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts(void **state) {
+    (void)state;
+    for (int doomed = 0; doomed < 4; doomed++) run_fate(&(fate){.doomed = doomed}, 4, loop_over_two_hosts);
+}
+
 static void a_rank_that_gives_up_tells_other_hosts_why(void **state) {
     (void)state;
     run_processes(3, hears_why_before_rank_0_leaves, NULL);
@@ -792,6 +818,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
         cmocka_unit_test(a_rank_that_gives_up_tells_other_hosts_why),
+        cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
         cmocka_unit_test(a_death_is_noticed_after_the_first_rank_has_left),

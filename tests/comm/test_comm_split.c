@@ -61,7 +61,7 @@ static int dies_in_part(int rank, int size, void *argument) {
     if (rank == 2) raise(SIGKILL);
     if (rank == 1) {
         MUST(sum_of_ones(part) == -1);
-        MUST_SAY("rank 1 (host"); /* by its number in the part */
+        MUST_SAY("rank 2 (host"); /* by its number in the world; 1 in the part */
         MUST_SAY("was lost");
     }
     lks_group_destroy(part);

@@ -82,7 +82,7 @@ static void report_lost(const lksi_generation *generation, int rank, const lksi_
              state->exit_code == 0 ? " without leaving the group" : "");
     lksi_control_lost(control, seat, how);
     if (state->exit_code != 0)
-        lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) failed%s", seat,
+        lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) failed%s", rank,
                            control->seats[seat].identity.host, (int)control->seats[seat].identity.pid, how);
 }
 
@@ -102,6 +102,7 @@ static lks_status generation_create(lksi_thread_world *world, uint64_t id, const
     memcpy(generation->members, ranks, (size_t)n_ranks * sizeof *ranks);
     world->generations = generation;
     lksi_control_create(generation->control, n_ranks);
+    for (int i = 0; i < n_ranks; i++) generation->control->seats[i].identity.rank = ranks[i];
     for (int i = 0; i < n_ranks; i++)
         if (world->ranks[ranks[i]].has_left) report_lost(generation, ranks[i], &world->ranks[ranks[i]]);
     *created = generation;

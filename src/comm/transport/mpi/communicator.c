@@ -67,7 +67,7 @@ static lks_status make_communicator(lks_group *group, making *m) {
     lksi_thread *thread;
     m->n_ranks = group->size;
     m->tag = (int)(group->id % (uint64_t)lksi_mpi_facts_get()->most_tag);
-    for (int rank = 0; rank < group->size; rank++) m->ranks[rank] = group->members[rank].identity.rank;
+    for (int rank = 0; rank < group->size; rank++) m->ranks[rank] = lksi_world_rank(group, rank);
     LKS_TRY(lksi_thread_create(&thread, make, m, "lockstep-mpi"));
     return await_maker(group, m, thread);
 }

@@ -65,8 +65,6 @@ static pthread_mutex_t known_mutex = PTHREAD_MUTEX_INITIALIZER; /* over the next
 static known *known_streams;
 static int n_joined, last_tag;
 
-static int in_mpi(const lks_group *group, int rank) { return (int)group->members[rank].identity.rank; }
-
 /* --- tags --- */
 
 static lks_status number_stream(int *tag) {
@@ -147,9 +145,8 @@ static lks_status look_for_end(lks_group *group, lksi_context context, int rank)
     if (!lksi_tcp_star_has_left(group, rank)) return LKS_OK;
     lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
-    const lksi_identity *gone = &group->identities[rank];
-    return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) has left the group and is waited for; %s", rank,
-                      gone->host, (int)gone->pid, doing);
+    return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s",
+                      lksi_rank_describe(group, rank).text, doing);
 }
 
 /* MPI's own word for a rank that is lost says less than the control connections will. Not under the lock. */
@@ -186,7 +183,7 @@ static lks_status introduce(const lksi_mpi_module *mpi, const lks_group *group, 
     if (out->tag != 0) return LKS_OK;
     LKS_TRY(number_stream(&said.tag));
     struct iovec whole = {&said, sizeof said};
-    int code = mpi->send(in_mpi(group, to), HELLO_TAG, &whole, 1, &out->pieces[N_SLOTS]);
+    int code = mpi->send(lksi_world_rank(group, to), HELLO_TAG, &whole, 1, &out->pieces[N_SLOTS]);
     if (code != 0) return lksi_mpi_error(code, "a message to another rank");
     out->tag = said.tag;
     return LKS_OK;
@@ -218,7 +215,7 @@ static lks_status write_pieces(const lksi_mpi_module *mpi, const lks_group *grou
         if (nbytes == 0) return LKS_OK;
         LKS_TRY(free_slot(mpi, out, &slot));
         if (slot < 0) return LKS_OK;
-        int code = mpi->send(in_mpi(group, to), out->tag, piece, n, &out->pieces[slot]);
+        int code = mpi->send(lksi_world_rank(group, to), out->tag, piece, n, &out->pieces[slot]);
         if (code != 0) return lksi_mpi_error(code, "a message to another rank");
         *n_written += nbytes;
     }
@@ -240,7 +237,7 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
 /* Finds the next piece and moves it on; in->is_whole: it can be read. The lock is held. */
 static lks_status fetch(const lksi_mpi_module *mpi, const lks_group *group, lksi_context context, int from) {
     in_stream *in = &group->mpi_streams->in[context][from];
-    int source = in_mpi(group, from), code = 0;
+    int source = lksi_world_rank(group, from), code = 0;
     if (in->is_whole) return LKS_OK;
     if (in->tag == 0) {
         LKS_TRY(hear_hellos(mpi));

@@ -39,7 +39,6 @@ void lksi_control_create(lksi_control *control, int n_ranks) {
     control->ring_nbytes = ring_capacity(n_ranks);
     for (int rank = 0; rank < n_ranks; rank++) {
         lksi_identity *identity = &control->seats[rank].identity;
-        identity->rank = rank;
         identity->pid = (int32_t)getpid();
         lksi_host_name(identity->host);
     }

@@ -60,7 +60,7 @@ typedef struct lksi_post {
 _Static_assert(sizeof(lksi_post) == LKSI_LINE_NBYTES, "a post is a line");
 
 typedef struct lksi_identity {
-    int32_t rank;
+    int32_t rank; /* in the world */
     int32_t pid;
     char host[LKSI_HOST_NBYTES];
 } lksi_identity;
@@ -118,7 +118,7 @@ typedef struct lksi_ring {
 
 /* Bytes that the control segment of a host with `n_ranks` ranks takes. */
 size_t lksi_control_nbytes(int n_ranks);
-/* Fills in zeroed memory: sizes, and the identities of ranks 0..n_ranks-1 with this process's pid and host. */
+/* Fills in zeroed memory: sizes, and the identities of all with this process's pid and host; not their ranks. */
 void lksi_control_create(lksi_control *control, int n_ranks);
 unsigned char *lksi_control_staging(lksi_control *control, int rank, unsigned parity);
 lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int from, int to);

@@ -65,8 +65,9 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
     while (post_of_exchange(group, other, exchange)->fingerprint == fingerprint) other++;
     LKS_TRY(describe_rank(group, 0, exchange, first));
     LKS_TRY(describe_rank(group, other, exchange, second));
-    return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu: rank 0 called %s, rank %d called %s",
-                      (unsigned long long)sequence, first, other, second);
+    return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu: rank %d called %s, rank %d called %s",
+                      (unsigned long long)sequence, lksi_world_rank(group, 0), first, lksi_world_rank(group, other),
+                      second);
 }
 
 /* Reads everyone's lines up to exchange `last`. */

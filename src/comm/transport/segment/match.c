@@ -11,8 +11,10 @@
 static lks_status check(const lks_group *group, const lksi_transfer *receive, int from, const lksi_frame *head) {
     if (head->type == (uint8_t)receive->type && head->nbytes <= receive->nbytes) return LKS_OK;
     size_t each = lks_type_nbytes((lks_type)head->type);
-    return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %zu %s with tag %d, rank %d receives up to %zu %s", from,
-                      (size_t)head->nbytes / each, lks_type_name((lks_type)head->type), head->tag, group->rank,
+    return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %zu %s with tag %d, rank %d receives up to %zu %s",
+                      lksi_world_rank(group, from),
+                      (size_t)head->nbytes / each, lks_type_name((lks_type)head->type), head->tag,
+                      lksi_world_rank(group, group->rank),
                       receive->nbytes / lks_type_nbytes(receive->type), lks_type_name(receive->type));
 }
 
@@ -177,7 +179,8 @@ lks_status lksi_keep_own(lks_group *group, lksi_transfer *send) {
         return lksi_error(LKS_ERR_MEMORY,
                           "rank %d holds over %d MiB of messages that it has not received, the last from "
                           "rank %d with tag %d",
-                          group->rank, LKSI_UNEXPECTED_NBYTES >> 20, group->rank, send->tag);
+                          lksi_world_rank(group, group->rank), LKSI_UNEXPECTED_NBYTES >> 20,
+                          lksi_world_rank(group, group->rank), send->tag);
     kept = lksi_alloc(sizeof *kept + send->nbytes);
     if (kept == NULL) return LKS_ERR_MEMORY;
     *kept = **link;

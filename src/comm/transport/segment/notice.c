@@ -58,11 +58,13 @@ lks_status lksi_step_mismatch(const lks_group *group, const lksi_call *call, int
     lksi_call_describe(call, mine, sizeof mine);
     describe_header(head, theirs, sizeof theirs);
     if (head->sequence != call->sequence)
-        snprintf(when, sizeof when, ", rank %d's call %llu", other, (unsigned long long)head->sequence);
+        snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other), (unsigned long long)head->sequence);
     bool is_first = group->rank < other;
+    int first = lksi_world_rank(group, is_first ? group->rank : other);
+    int second = lksi_world_rank(group, is_first ? other : group->rank);
     return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu%s: rank %d called %s, rank %d called %s",
-                      (unsigned long long)call->sequence, when, is_first ? group->rank : other,
-                      is_first ? mine : theirs, is_first ? other : group->rank, is_first ? theirs : mine);
+                      (unsigned long long)call->sequence, when, first, is_first ? mine : theirs, second,
+                      is_first ? theirs : mine);
 }
 
 static lks_status judge(const lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {

@@ -77,7 +77,8 @@ static lks_status pull(lks_group *group, step *s) {
             return lksi_step_mismatch(group, s->call, s->from, &pair->head);
         if (pair->head.nbytes != s->n_in)
             return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %llu bytes in %s, rank %d expected %zu (call %llu)",
-                              s->from, (unsigned long long)pair->head.nbytes, s->call->operation->name, group->rank,
+                              lksi_world_rank(group, s->from), (unsigned long long)pair->head.nbytes,
+                              s->call->operation->name, lksi_world_rank(group, group->rank),
                               s->n_in, (unsigned long long)s->call->sequence);
     }
     while (s->n_in_done < s->n_in) {

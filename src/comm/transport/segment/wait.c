@@ -88,21 +88,11 @@ static void sleep_until_rung(lks_group *group, const lksi_await *await, int64_t 
     atomic_store(&bell->awaited, 0);
 }
 
-const lksi_identity *lksi_identity_of(const lks_group *group, int rank) {
-    return group->identities != NULL ? &group->identities[rank] : &group->control->seats[group->seat_of[rank]].identity;
-}
-
 void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
     const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &group->progress : &group->user_progress;
     char number[32] = "";
     if (progress->sequence > 0) snprintf(number, sizeof number, " call %llu,", (unsigned long long)progress->sequence);
     snprintf(text, text_nbytes, "%s,%s %zu bytes done", progress->name, number, progress->done_nbytes);
-}
-
-/* "rank 1 (host a, pid 7)" */
-static size_t describe_rank(const lks_group *group, int rank, char *text, size_t text_nbytes) {
-    const lksi_identity *identity = lksi_identity_of(group, rank);
-    return (size_t)snprintf(text, text_nbytes, "rank %d (host %s, pid %d)", rank, identity->host, (int)identity->pid);
 }
 
 /* One rank, or several. */
@@ -111,8 +101,8 @@ static void describe_awaited(const lks_group *group, const int *ranks, int n_ran
     if (n_ranks == 0) snprintf(text, text_nbytes, "any rank");
     for (int i = 0; i < n_ranks && used < text_nbytes; i++) {
         if (i > 0 && ranks[i] == ranks[0]) continue;
-        if (i > 0) used += (size_t)snprintf(text + used, text_nbytes - used, " or ");
-        if (used < text_nbytes) used += describe_rank(group, ranks[i], text + used, text_nbytes - used);
+        used += (size_t)snprintf(text + used, text_nbytes - used, "%s%s", i > 0 ? " or " : "",
+                                 lksi_rank_describe(group, ranks[i]).text);
     }
 }
 
@@ -121,8 +111,8 @@ static void report_stall(const lks_group *group, lksi_context context, const int
     char doing[160], awaited[256];
     lksi_progress_describe(group, context, doing, sizeof doing);
     describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
-    lksi_log(LKS_LOG_WARNING, "rank %d has waited %lld s for %s; %s", group->rank, (long long)(waited_ns / 1000000000),
-             awaited, doing);
+    lksi_log(LKS_LOG_WARNING, "rank %d has waited %lld s for %s; %s", lksi_world_rank(group, group->rank),
+             (long long)(waited_ns / 1000000000), awaited, doing);
 }
 
 /* A rank that left cannot come any more: it has said goodbye, so this is a bug of the program and not a crash. Ranks of
@@ -133,9 +123,8 @@ static lks_status check_presence(const lks_group *group, lksi_context context, c
         if (seat < 0 || atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT) continue;
         char doing[160];
         lksi_progress_describe(group, context, doing, sizeof doing);
-        const lksi_identity *identity = lksi_identity_of(group, ranks[i]);
-        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) has left the group and is waited for; %s", ranks[i],
-                          identity->host, (int)identity->pid, doing);
+        return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s",
+                          lksi_rank_describe(group, ranks[i]).text, doing);
     }
     return LKS_OK;
 }
@@ -148,11 +137,9 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
     lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
     describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
-    if (n_ranks > 0 && rank != ranks[0]) {
-        size_t used = (size_t)snprintf(blamed, sizeof blamed, ", which waits for ");
-        (void)describe_rank(group, rank, blamed + used, sizeof blamed - used);
-    }
-    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s%s%s%s; %s", group->rank,
+    if (n_ranks > 0 && rank != ranks[0])
+        snprintf(blamed, sizeof blamed, ", which waits for %s", lksi_rank_describe(group, rank).text);
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s%s%s%s; %s", lksi_world_rank(group, group->rank),
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, blamed,
                       why != NULL ? ", which " : "", why != NULL ? why : "", doing);
 }

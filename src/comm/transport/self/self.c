@@ -29,5 +29,6 @@ lks_status lksi_self_join(lks_group *group) {
     group->control = base;
     group->transport = &self_transport;
     lksi_control_create(group->control, 1);
+    group->control->seats[0].identity.rank = lksi_world_rank(group, group->rank);
     return LKS_OK;
 }

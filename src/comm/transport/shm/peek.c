@@ -29,7 +29,7 @@ static lks_status cannot_read(const lks_group *group, int rank) {
     snprintf(how, sizeof how, ": its memory cannot be read (%s)", errno == 0 ? "too short" : strerror(errno));
     lksi_control_lost(group->control, group->seat_of[rank], how);
     LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
-    return lksi_error(LKS_ERR_PEER, "rank %d has left%s", rank, how);
+    return lksi_error(LKS_ERR_PEER, "rank %d has left%s", lksi_world_rank(group, rank), how);
 }
 
 lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes) {

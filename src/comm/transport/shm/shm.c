@@ -183,7 +183,7 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
     for (int seat = 0; seat < group->n_seats; seat++) {
         lksi_identity *identity = &(*control)->seats[seat].identity;
         if (seat > 0) *identity = identities[seat];
-        identity->rank = group->rank_of[seat];
+        identity->rank = lksi_world_rank(group, group->rank_of[seat]);
         (*control)->seats[seat].is_pid_common = seat == 0 || peer_of(s->connections[seat]) == identity->pid;
     }
     return LKS_OK;
@@ -195,7 +195,8 @@ static lks_status welcome_one(const shm *s, const lks_group *group, int seat, co
     lks_status status = lksi_hand_over(s->connections[seat], welcome, sizeof *welcome, descriptor);
     return status == LKS_OK
                ? LKS_OK
-               : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s", group->rank_of[seat], lks_error_text());
+               : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s",
+                        lksi_world_rank(group, group->rank_of[seat]), lks_error_text());
 }
 
 /* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. */
@@ -243,7 +244,7 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
     lks_status status =
         lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
     if (status != LKS_OK)
-        return lksi_error(status, "rank %d was lost; lks_init: %s", group->rank_of[0], lks_error_text());
+        return lksi_error(status, "rank %d was lost; lks_init: %s", lksi_world_rank(group, group->rank_of[0]), lks_error_text());
     welcome.text[sizeof welcome.text - 1] = '\0';
     status = enter(s, group, &welcome, descriptor, control);
     if (descriptor >= 0) close(descriptor);

@@ -33,14 +33,11 @@ void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int 
 
 static void lose(lksi_line *lost) {
     lks_group *group = lost->group;
-    const lksi_identity *identity = &group->identities[lost->rank];
     lksi_star_record record = {
         .kind = LKSI_STAR_ABORT, .status = LKS_ERR_PEER, .origin = lost->rank, .group = group->id};
     /* Both ends are named: where the network was cut, the one that tells may be the one that is cut off. */
-    const lksi_identity *mine = &group->identities[group->rank];
-    snprintf(record.text, sizeof record.text,
-             "rank %d (host %s, pid %d) was lost: its connection to rank %d (host %s, pid %d) ended", lost->rank,
-             identity->host, (int)identity->pid, group->rank, mine->host, (int)mine->pid);
+    snprintf(record.text, sizeof record.text, "%s was lost: its connection to %s ended",
+             lksi_rank_describe(group, lost->rank).text, lksi_rank_describe(group, group->rank).text);
     lksi_control_abort(group->control, LKS_ERR_PEER, "%s", record.text);
     if (group->rank == 0) lksi_star_tell(group, &record, lost->rank);
 }
@@ -113,9 +110,8 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
         pthread_mutex_unlock(&star->mutex);
     }
     if (is_there) return LKS_OK;
-    const lksi_identity *missing = &group->identities[rank];
-    return lksi_error(LKS_ERR_TIMEOUT, "rank %d (host %s, pid %d) did not connect to the new group in %lld ms", rank,
-                      missing->host, (int)missing->pid, (long long)group->timeout_ms);
+    return lksi_error(LKS_ERR_TIMEOUT, "%s did not connect to the new group in %lld ms",
+                      lksi_rank_describe(group, rank).text, (long long)group->timeout_ms);
 }
 
 static lks_status watch_lines(lks_group *group) {

@@ -35,8 +35,7 @@ static lks_status ended(lks_group *group, lksi_context context, int rank) {
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
-    const lksi_identity *lost = &group->identities[rank];
-    return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) %s; %s", rank, lost->host, (int)lost->pid,
+    return lksi_error(LKS_ERR_PEER, "%s %s; %s", lksi_rank_describe(group, rank).text,
                       lksi_tcp_star_has_left(group, rank) ? "has left the group and is waited for" : "was lost", doing);
 }
 
@@ -50,7 +49,7 @@ static lks_status watch_stream(const lks_group *group, lksi_context context, int
                                int rank) {
     struct epoll_event wanted = {.events = events | EPOLLET, .data.u32 = (uint32_t)rank};
     if (epoll_ctl(tcp_of(group)->epoll[context], EPOLL_CTL_ADD, descriptor, &wanted) == 0) return LKS_OK;
-    return lksi_error_errno("cannot watch the connection of rank %d", rank);
+    return lksi_error_errno("cannot watch the connection of rank %d", lksi_world_rank(group, rank));
 }
 
 static int64_t deadline_of(lks_group *group, lksi_context context) {
@@ -75,9 +74,7 @@ static lks_status connect_to(lks_group *group, lksi_context context, int to) {
     char doing[160], why[256];
     snprintf(why, sizeof why, "%s", lks_error_text());
     lksi_progress_describe(group, context, doing, sizeof doing);
-    const lksi_identity *unreached = &group->identities[to];
-    return lksi_error(status, "rank %d (host %s, pid %d) cannot be reached: %s; %s", to, unreached->host,
-                      (int)unreached->pid, why, doing);
+    return lksi_error(status, "%s cannot be reached: %s; %s", lksi_rank_describe(group, to).text, why, doing);
 }
 
 static lks_status write_some(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,

@@ -31,7 +31,7 @@ static const lksi_transport thread_transport = {.name = "thread",
 lks_status lksi_thread_transport_join(lks_group *group) {
     int *ranks = lksi_alloc_array((size_t)group->n_seats, sizeof *ranks);
     if (ranks == NULL) return LKS_ERR_MEMORY;
-    for (int seat = 0; seat < group->n_seats; seat++) ranks[seat] = group->members[group->rank_of[seat]].identity.rank;
+    for (int seat = 0; seat < group->n_seats; seat++) ranks[seat] = lksi_world_rank(group, group->rank_of[seat]);
     lks_status status =
         lksi_thread_world_join(group->world->threads, group->id, ranks, group->n_seats, &group->control);
     lksi_free(ranks);
