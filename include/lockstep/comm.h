@@ -79,6 +79,7 @@ LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
  * Their works must still be given to lks_work_wait. Accepts NULL. */
 LKS_API void lks_group_destroy(lks_group *group);
 
+/* These two: -1 where `group` is NULL. */
 LKS_API int lks_group_rank(const lks_group *group);
 LKS_API int lks_group_size(const lks_group *group);
 /* Rank and number of ranks on this host. */
@@ -88,8 +89,8 @@ LKS_API int lks_group_local_size(const lks_group *group);
 LKS_API const char *lks_group_transport(const lks_group *group);
 
 /* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with
- * a negative color joins none and gets *new_group = NULL. Collective over `group`. The new group is used and destroyed
- * on its own; it outlives `group`.
+ * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT. Collective over
+ * `group`. The new group is used and destroyed on its own; it outlives `group`.
  * Errors: as any collective. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 

@@ -250,6 +250,11 @@ lks_status lksi_group_form(lks_group *group, int *connections);
 /* A group that has its error text, and room for `size` members. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
 
+/* Refuses NULL, which is what lks_group_split gives to a rank that joins no group. */
+static inline lks_status lksi_group_check(const lks_group *group, const char *name) {
+    return group != NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `group` is NULL", name);
+}
+
 /* Who a rank of the group is. Texts name ranks as the world counts them, whatever group they are about: */
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
 static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }

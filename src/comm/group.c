@@ -211,8 +211,8 @@ void lks_group_destroy(lks_group *group) {
     lksi_error_restore(text);
 }
 
-int lks_group_rank(const lks_group *group) { return group->rank; }
-int lks_group_size(const lks_group *group) { return group->size; }
+int lks_group_rank(const lks_group *group) { return group != NULL ? group->rank : -1; }
+int lks_group_size(const lks_group *group) { return group != NULL ? group->size : -1; }
 int lks_group_local_rank(const lks_group *group) { return group->local_rank; }
 int lks_group_local_size(const lks_group *group) { return group->n_local; }
 const char *lks_group_transport(const lks_group *group) {

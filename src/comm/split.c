@@ -60,6 +60,7 @@ static lks_status split(lks_group *group, int color, int key, choice *choices, l
 
 lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group) {
     if (new_group == NULL) return lksi_error(LKS_ERR_ARGUMENT, "group_split: `new_group` is NULL");
+    LKS_TRY(lksi_group_check(group, "group_split"));
     LKS_TRY(lksi_group_refuse_dead(group));
     choice *choices = lksi_alloc_array((size_t)group->size, sizeof *choices);
     if (choices == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);

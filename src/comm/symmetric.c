@@ -81,6 +81,7 @@ static lks_status allocate(lks_group *group, const lksi_call *call, bool is_shar
 
 static lks_status run_allocation(lks_group *group, const char *name, size_t nbytes, bool is_shared, void **data) {
     static const size_t most = SIZE_MAX / 4 / LKSI_MAX_RANKS;
+    LKS_TRY(lksi_group_check(group, name));
     if (data == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `data` is NULL", name);
     if (nbytes > most) return lksi_error(LKS_ERR_ARGUMENT, "%s: %zu bytes are more than memory can hold", name, nbytes);
     if (group->remote != NULL)

@@ -67,6 +67,7 @@ static lks_status check_buffers(const lks_group *group, const lksi_call *call) {
 
 lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
     const lksi_operation *operation = call->operation;
+    LKS_TRY(lksi_group_check(group, operation->name));
     if (operation->is_rooted && (call->root < 0 || call->root >= group->size))
         return lksi_error(LKS_ERR_ARGUMENT, "%s: root %d is outside 0..%d", operation->name, call->root,
                           group->size - 1);

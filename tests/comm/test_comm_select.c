@@ -16,7 +16,8 @@
 static int bad_calls(int rank, int size, void *argument) {
     (void)argument;
     enum { N = 6 };
-    lks_group *world;
+    lks_group *world, *none;
+    void *nothing;
     float a[8 * N] = {0}, b[8 * N] = {0};
     MUST_OK(lks_init(&world, NULL));
     const size_t huge = SIZE_MAX / 4, over[8] = {SIZE_MAX / 4, SIZE_MAX / 4, 1, 1, 1, 1, 1, 1}, some[8] = {1, 2, 1};
@@ -26,6 +27,13 @@ static int bad_calls(int rank, int size, void *argument) {
     REFUSED(lks_reduce(world, a, b, N, LKS_F32, LKS_SUM, -1, NULL), "root -1 is outside 0..");
     REFUSED(lks_gather(world, a, b, N, LKS_F32, size, NULL), "gather: root");
     REFUSED(lks_scatterv(world, a, b, some, LKS_F32, -2, NULL), "scatterv: root");
+
+    REFUSED(lks_barrier(NULL, NULL), "barrier: `group` is NULL");
+    REFUSED(lks_gatherv(NULL, a, b, some, LKS_F32, 0, NULL), "gatherv: `group` is NULL");
+    REFUSED(lks_recv(NULL, a, 1, LKS_F32, 0, 0, NULL), "recv: `group` is NULL");
+    REFUSED(lks_group_split(NULL, 0, 0, &none), "group_split: `group` is NULL");
+    REFUSED(lks_symmetric_alloc(NULL, 4, &nothing), "symmetric_alloc: `group` is NULL");
+    MUST(lks_group_rank(NULL) == -1 && lks_group_size(NULL) == -1);
 
     REFUSED(lks_broadcast(world, NULL, N, LKS_F32, 0, NULL), "`data` is NULL with a count of 6");
     REFUSED(lks_all_reduce(world, NULL, b, N, LKS_F32, LKS_SUM, NULL), "`in` is NULL");

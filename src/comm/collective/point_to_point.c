@@ -5,6 +5,7 @@
 static lks_status check_message(const lks_group *group, const char *name, const void *data, size_t count, lks_type type,
                                 int peer, int tag, bool is_send) {
     size_t each = lks_type_nbytes(type);
+    LKS_TRY(lksi_group_check(group, name));
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", name, (int)type);
     if ((peer < 0 || peer >= group->size) && (is_send || peer != LKS_ANY_SOURCE))
         return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d is outside 0..%d", name, peer, group->size - 1);
