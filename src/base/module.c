@@ -1,8 +1,9 @@
 /* Finding and loading modules: parts of the library that need other libraries, loaded when they are first used. */
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* dladdr1 */
 #include "base/module.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,12 +38,14 @@ static bool is_given(lksi_module *m, const char *given) {
     return is_file(m->path) || is_in(m, given, "");
 }
 
-/* The directory of the library that this function is in; of the program where that has it inside. */
+/* The directory of the library that this function is in; of the program where that has it inside: a program's own name,
+ * which the linker leaves empty, may be one that the shell found in its path. */
 static bool find_own_directory(char *directory, size_t directory_nbytes) {
     static const char here;
     Dl_info own;
-    if (dladdr(&here, &own) == 0 || own.dli_fname == NULL) return false;
-    char *whole = realpath(own.dli_fname, NULL);
+    struct link_map *map = NULL;
+    if (dladdr1(&here, &own, (void **)&map, RTLD_DL_LINKMAP) == 0 || map == NULL) return false;
+    char *whole = realpath(map->l_name[0] != '\0' ? map->l_name : "/proc/self/exe", NULL);
     if (whole == NULL) return false;
     char *slash = strrchr(whole, '/');
     bool fits = slash != NULL && (size_t)(slash - whole) < directory_nbytes;
@@ -56,7 +59,8 @@ bool lksi_module_find(lksi_module *module) {
     const char *given = getenv(module->variable);
     module->tried[0] = '\0';
     if (given != NULL && given[0] != '\0') return is_given(module, given);
-    if (find_own_directory(own, sizeof own) && (is_there(module, own, "") || is_there(module, own, "/lockstep")))
+    if (find_own_directory(own, sizeof own) && (is_there(module, own, "") || is_there(module, own, "/lockstep") ||
+                                                is_there(module, own, "/" LKSI_MODULE_FROM_PROGRAM)))
         return true;
     return is_there(module, LKSI_MODULE_DIRECTORY, "");
 }

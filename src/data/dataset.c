@@ -76,17 +76,24 @@ int64_t lks_dataset_n_features(const lks_dataset *dataset) { return dataset->n_f
 int64_t lks_dataset_n_channels(const lks_dataset *dataset) { return dataset->image.n_channels; }
 int64_t lks_dataset_n_classes(const lks_dataset *dataset) { return dataset->n_classes; }
 
-/* Eight bytes at a time: FNV byte by byte would take longer than reading the files. The tail is hashed by itself. */
+static uint64_t hash_word(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    return hash ^ (hash >> 29); /* the product alone never moves high bits down */
+}
+
+/* Eight bytes at a time, in four chains that do not wait for each other: FNV byte by byte would take longer than
+ * reading the files. The tail is hashed by itself. */
 uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes) {
-    const unsigned char *bytes = data;
-    size_t n_words = nbytes / sizeof(uint64_t);
-    for (size_t i = 0; i < n_words; i++) {
-        uint64_t word;
-        memcpy(&word, bytes + i * sizeof word, sizeof word);
-        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-        hash ^= hash >> 29; /* the product alone never moves high bits down */
+    enum { N_CHAINS = 4 };
+    const unsigned char *bytes = data, *end = bytes + nbytes / (N_CHAINS * sizeof hash) * (N_CHAINS * sizeof hash);
+    uint64_t chains[N_CHAINS] = {hash, 1, 2, 3}, words[N_CHAINS];
+    for (; bytes < end; bytes += sizeof words) {
+        memcpy(words, bytes, sizeof words);
+        for (int i = 0; i < N_CHAINS; i++) chains[i] = hash_word(chains[i], words[i]);
     }
-    return lksi_hash64(hash, bytes + n_words * sizeof(uint64_t), nbytes % sizeof(uint64_t));
+    hash = chains[0];
+    for (int i = 1; i < N_CHAINS; i++) hash = hash_word(hash, chains[i]);
+    return lksi_hash64(hash, bytes, nbytes % sizeof words);
 }
 
 uint64_t lks_dataset_hash(const lks_dataset *dataset) {

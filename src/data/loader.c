@@ -45,6 +45,7 @@ struct lks_loader {
     size_t sample_nbytes;
     int64_t *own_indices; /* the copy of options->indices, or NULL */
     int64_t n_steps;
+    uint64_t source_hash;
 
     /* `lock` guards all below, except that a worker fills its slot and builds an order outside it; they are marked
      * ready under it. A slot belongs to its worker from when it is taken until it is ready, then to the consumer
@@ -104,6 +105,7 @@ static void fill(lks_loader *loader, slot *s, place at) {
         .global_offset = share.global_offset,
         .epoch = at.epoch,
         .step = at.step,
+        .source_hash = loader->source_hash,
     };
 }
 
@@ -300,6 +302,27 @@ static lks_status start_workers(lks_loader *loader, int n_workers) {
     return LKS_OK;
 }
 
+/* What all ranks' loaders have in common. */
+static uint64_t hash_source(const lks_loader *loader) {
+    const lks_dataset *d = loader->dataset;
+    const lksi_sampler *s = &loader->sampler;
+    const uint64_t settings[] = {s->seed,
+                                 (uint64_t)s->count,
+                                 (uint64_t)s->batch,
+                                 (uint64_t)s->grains,
+                                 (uint64_t)s->n_ranks,
+                                 (uint64_t)s->shard,
+                                 s->is_shuffled,
+                                 (uint64_t)loader->augment.crop_padding,
+                                 loader->augment.flip != 0,
+                                 loader->gives_bytes};
+    uint64_t hash = lksi_hash_words(lks_dataset_hash(d), settings, sizeof settings);
+    hash = lksi_hash_words(lksi_hash_words(hash, d->scale, sizeof d->scale), d->shift, sizeof d->shift);
+    return loader->own_indices != NULL
+               ? lksi_hash_words(hash, loader->own_indices, (size_t)s->count * sizeof *loader->own_indices)
+               : hash;
+}
+
 lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options) {
     static const lks_loader_options none;
     if (options == NULL) options = &none;
@@ -321,6 +344,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     created->n_steps = lksi_sampler_steps(&created->sampler);
     LKS_TRY_GOTO(choose_n_workers(created, options, &n_workers), destroy);
     LKS_TRY_GOTO(copy_indices(created), destroy);
+    if (options->n_ranks > 1) created->source_hash = hash_source(created);
     LKS_TRY_GOTO(create_slots(created, n_workers), destroy);
     if (n_workers > 0 && options->n_workers == 0 && !is_worth_a_worker(created)) n_workers = 0;
     LKS_TRY_GOTO(start_workers(created, n_workers), destroy);

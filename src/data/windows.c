@@ -18,6 +18,7 @@ struct lks_windows {
     lksi_share columns; /* this rank's */
     int64_t epoch, step;
     int32_t *inputs, *labels; /* (n,T) */
+    uint64_t source_hash;
 };
 
 /* How many labels column `column` has in the window of `step`. */
@@ -59,6 +60,7 @@ int lks_windows_next(lks_windows *windows, lks_batch *batch) {
         .global_offset = w->columns.global_offset,
         .epoch = w->epoch,
         .step = w->step,
+        .source_hash = w->source_hash,
     };
     for (int64_t i = 0; i < w->columns.count; i++) batch->n_labels += fill_column(w, w->columns.begin + i);
     for (int64_t i = 0; i < w->batch; i++) batch->global_n_labels += count_labels(w, i, w->step);
@@ -118,6 +120,10 @@ lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int6
     size_t n_elements = (size_t)created->columns.count * (size_t)options->n_steps;
     created->inputs = lksi_alloc_array(n_elements, sizeof *created->inputs);
     created->labels = lksi_alloc_array(n_elements, sizeof *created->labels);
+    const int64_t settings[] = {options->batch, options->n_steps, options->grains, n_ranks};
+    if (n_ranks > 1)
+        created->source_hash = lksi_hash_words(lksi_hash_words(LKSI_HASH_START, settings, sizeof settings), tokens,
+                                               (size_t)(n_labels + 1) * sizeof *tokens);
     if (created->inputs == NULL || created->labels == NULL) {
         lks_windows_destroy(created);
         return LKS_ERR_MEMORY;

@@ -150,5 +150,6 @@ lks_status lksi_trainer_compare_batches(lks_trainer *trainer, const lks_batch *b
     list l = {0};
     add_integer(&l, "samples in the first step", batch->global_count);
     add_integer(&l, "labels in the first step", batch->global_n_labels);
+    add(&l, "data and order of samples (hash)", "%016llx", (unsigned long long)batch->source_hash);
     return compare(&l, trainer->options.group);
 }

@@ -71,5 +71,11 @@ END
   cmake --build "$work/project/build"; } >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 for program in c_shared cc_shared c_static cc_static; do expect_output "$work/project/build/$program"; done
 
-if [ -x "$prefix/bin/lockstep" ]; then "$prefix/bin/lockstep" info >/dev/null; fi
+# Which has the library inside, and finds its modules wherever it was moved to.
+if [ -x "$prefix/bin/lockstep" ]; then
+  found=$(cd "$work" && PATH=$prefix/bin:$PATH lockstep info)
+  for module in "$libdir"/lockstep/lockstep-mpi-*.so; do
+    [ ! -e "$module" ] || grep -q "/${module##*/})" <<<"$found" || { echo "not found: $module"; echo "$found"; exit 1; }
+  done
+fi
 echo "install: ok"

@@ -23,6 +23,7 @@ typedef enum fault {
     OTHER_STRATEGY,
     OTHER_BUCKETS,
     OTHER_BATCH,
+    OTHER_ORDER,
     N_FAULTS
 } fault;
 
@@ -42,6 +43,7 @@ static const char *const lines[N_FAULTS] = {
     [OTHER_STRATEGY] = "\nstrategy|auto|sharded",
     [OTHER_BUCKETS] = "\nbucket_nbytes|0|65536",
     [OTHER_BATCH] = "\nsamples in the first step|48|32",
+    [OTHER_ORDER] = "\ndata and order of samples (hash)|",
 };
 
 typedef struct set_up {
@@ -121,6 +123,29 @@ static void squeeze(const char *table, char *squeezed) {
     *squeezed = '\0';
 }
 
+/* A step on samples in the order of `seed`, which all ranks should have in common. */
+static lks_status step_in_order(set_up *s, uint64_t seed) {
+    int n_ranks = lks_group_size(s->group);
+    lks_dataset *data;
+    lks_loader *loader;
+    lks_batch batch;
+    for (int i = 0; i < COUNT; i++) s->labels[i] = i % N_CLASSES;
+    RANK_OK(lks_dataset_create(&data, &(lks_dataset_options){.features = s->features,
+                                                             .type = LKS_F32,
+                                                             .labels = s->labels,
+                                                             .count = COUNT,
+                                                             .n_features = N_FEATURES,
+                                                             .n_classes = N_CLASSES}));
+    RANK_OK(lks_loader_create(
+        &loader, data,
+        &(lks_loader_options){.batch = n_ranks, .seed = seed, .rank = lks_group_rank(s->group), .n_ranks = n_ranks}));
+    lks_loader_next(loader, &batch);
+    lks_status status = lks_trainer_step(s->trainer, &batch, NULL);
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(data);
+    return status;
+}
+
 static const char *transport;
 
 static int differ(void *argument) {
@@ -134,6 +159,7 @@ static int differ(void *argument) {
         if (is_odd) batch->global_count = 32;
         status = lks_trainer_step(s.trainer, batch, NULL);
     }
+    if (which == OTHER_ORDER && status == LKS_OK) status = step_in_order(&s, is_odd ? 2 : 1);
     RANK_CHECK(status == LKS_ERR_MISMATCH);
     char table[1024];
     squeeze(lks_error_text(), table);
