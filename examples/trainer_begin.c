@@ -2,9 +2,11 @@
 #include "trainer_progress.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* The lowest rank for which `is_failed`, the number of ranks where there is none, -1 where they could not agree. */
 static int lowest_failed(lks_group *group, int is_failed) {
@@ -40,9 +42,9 @@ static int cannot(const char *path, const char *what, const char *why) {
 static int file_is_writable(const char *path, const char *what) {
     struct stat before;
     int existed = stat(path, &before) == 0;
-    FILE *file = fopen(path, "a");
-    if (file == NULL) return cannot(path, what, strerror(errno));
-    fclose(file);
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_NONBLOCK, 0666);
+    if (descriptor < 0) return cannot(path, what, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
+    close(descriptor);
     if (!existed) remove(path);
     return 1;
 }
@@ -50,8 +52,10 @@ static int file_is_writable(const char *path, const char *what) {
 /* It will be replaced, which only a file may be. */
 static int checkpoint_is_writable(const char *path) {
     struct stat before;
+    char temporary[4096]; /* under this name it is written, which has to fit, too */
     if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) return cannot(path, "checkpoint", "not a regular file");
-    return file_is_writable(path, "checkpoint");
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    return file_is_writable(temporary, "checkpoint") && file_is_writable(path, "checkpoint");
 }
 
 static int directory_is_there(const char *path) {
@@ -71,6 +75,8 @@ static int run_directories_are_there(const trainer_flags *flags) {
 
 /* Found out before the training and not after it. */
 static int outputs_are_writable(const trainer_flags *flags) {
+    if (flags->summary != NULL && flags->save != NULL && strcmp(flags->summary, flags->save) == 0)
+        return cannot(flags->summary, "summary", "--save has the same name");
     return (flags->summary == NULL || file_is_writable(flags->summary, "summary")) &&
            (flags->save == NULL || checkpoint_is_writable(flags->save)) && run_directories_are_there(flags);
 }
@@ -83,7 +89,9 @@ static int settle(const trainer_flags *flags, const trainer_flag *own, char **ar
     if (lowest < lks_group_size(group)) return 2;
     if (!flags->wants_help) {
         if (flags_differ(flags, own, group)) return 2;
-        return lowest_failed(group, rank == 0 && !outputs_are_writable(flags)) == lks_group_size(group) ? -1 : 1;
+        lowest = lowest_failed(group, rank == 0 && !outputs_are_writable(flags));
+        if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
+        return lowest == lks_group_size(group) ? -1 : 1;
     }
     if (rank == 0) trainer_flags_help(argv[0], flags, own);
     return 0;

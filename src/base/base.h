@@ -95,6 +95,8 @@ bool lksi_process_read_stat(int pid, lksi_process_stat *stat);
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* Writes a temporary file beside `path`, syncs it and renames it over `path`: a reader sees the old or the new one. */
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
+/* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */
+lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
 
 /* The same piece by piece. */

@@ -3,6 +3,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +11,18 @@
 #include <zlib.h>
 
 bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+lks_status lksi_file_open_output(const char *path, bool appends, FILE **file) {
+    int flags = O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | (appends ? O_APPEND : O_TRUNC);
+    int descriptor = open(path, flags, 0666);
+    if (descriptor < 0)
+        return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
+    *file = fcntl(descriptor, F_SETFL, flags & O_APPEND) == 0 ? fdopen(descriptor, appends ? "a" : "w") : NULL;
+    if (*file != NULL) return LKS_OK;
+    lks_status status = lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    close(descriptor);
+    return status;
+}
 
 static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
     void *buffer = NULL;

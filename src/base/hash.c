@@ -1,11 +1,48 @@
 /* SHA-256 and secrets by OpenSSL's libcrypto, which takes the CPU's instructions for them where there are any; FNV-1a
  * for fingerprints. */
+#define _GNU_SOURCE /* locks that let writers first */
 #include "base/base.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* --- the end of the process ---
+ * exit() takes libcrypto apart while threads of ours may still be at work in it: one that hears a stranger out, or
+ * writes a checkpoint. So before that they are kept out, for good. */
+
+static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+static pthread_once_t gate_once = PTHREAD_ONCE_INIT;
+
+/* At most a second: a forked child has inherited the holds of threads that it does not have. */
+static void close_gate(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    (void)pthread_rwlock_timedwrlock(&gate, &until);
+}
+
+/* What is registered last runs first. */
+static void prepare_gate(void) {
+    (void)OPENSSL_init_crypto(OPENSSL_INIT_ADD_ALL_DIGESTS, NULL); /* registers its own */
+    (void)atexit(close_gate);
+}
+
+/* False on the thread that has closed it, which may go on. */
+static bool enter_gate(void) {
+    pthread_once(&gate_once, prepare_gate);
+    return pthread_rwlock_rdlock(&gate) == 0;
+}
+
+static void leave_gate(bool has_entered) {
+    if (has_entered) pthread_rwlock_unlock(&gate);
+}
+
+/* --- libcrypto --- */
 
 struct lksi_sha256 {
     EVP_MD_CTX *context;
@@ -18,23 +55,30 @@ static lks_status failed(const char *what) {
 lks_status lksi_sha256_create(lksi_sha256 **hash) {
     lksi_sha256 *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
+    bool has_entered = enter_gate();
     created->context = EVP_MD_CTX_new();
-    if (created->context == NULL || EVP_DigestInit_ex(created->context, EVP_sha256(), NULL) != 1) {
-        EVP_MD_CTX_free(created->context);
-        lksi_free(created);
-        return failed("hash by SHA-256");
+    bool is_ready = created->context != NULL && EVP_DigestInit_ex(created->context, EVP_sha256(), NULL) == 1;
+    if (!is_ready) EVP_MD_CTX_free(created->context);
+    leave_gate(has_entered);
+    if (is_ready) {
+        *hash = created;
+        return LKS_OK;
     }
-    *hash = created;
-    return LKS_OK;
+    lksi_free(created);
+    return failed("hash by SHA-256");
 }
 
 void lksi_sha256_update(lksi_sha256 *hash, const void *data, size_t nbytes) {
+    bool has_entered = enter_gate();
     (void)EVP_DigestUpdate(hash->context, data, nbytes); /* fails only without lksi_sha256_create */
+    leave_gate(has_entered);
 }
 
 void lksi_sha256_finish(lksi_sha256 *hash, unsigned char digest[LKSI_SHA256_NBYTES]) {
+    bool has_entered = enter_gate();
     (void)EVP_DigestFinal_ex(hash->context, digest, NULL);
     EVP_MD_CTX_free(hash->context);
+    leave_gate(has_entered);
     lksi_free(hash);
 }
 
@@ -46,15 +90,21 @@ void lksi_sha256_finish_hex(lksi_sha256 *hash, char hex[LKSI_SHA256_HEX_NBYTES])
 
 lks_status lksi_hmac_sha256(const unsigned char *key, size_t key_nbytes, const void *data, size_t nbytes,
                             unsigned char code[LKSI_SHA256_NBYTES]) {
-    if (HMAC(EVP_sha256(), key, (int)key_nbytes, data, nbytes, code, NULL) != NULL) return LKS_OK;
-    return failed("authenticate by HMAC-SHA-256");
+    bool has_entered = enter_gate();
+    bool is_done = HMAC(EVP_sha256(), key, (int)key_nbytes, data, nbytes, code, NULL) != NULL;
+    leave_gate(has_entered);
+    return is_done ? LKS_OK : failed("authenticate by HMAC-SHA-256");
 }
 
 bool lksi_secrets_are_equal(const void *a, const void *b, size_t nbytes) { return CRYPTO_memcmp(a, b, nbytes) == 0; }
 
 lks_status lksi_random_secret(unsigned char *secret, size_t nbytes) {
-    return RAND_bytes(secret, (int)nbytes) == 1 ? LKS_OK : failed("draw a secret");
+    bool has_entered = enter_gate(), is_drawn = RAND_bytes(secret, (int)nbytes) == 1;
+    leave_gate(has_entered);
+    return is_drawn ? LKS_OK : failed("draw a secret");
 }
+
+/* --- without it --- */
 
 void lksi_hex(const unsigned char *bytes, size_t nbytes, char *hex) {
     static const char digits[] = "0123456789abcdef";

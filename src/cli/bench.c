@@ -65,8 +65,8 @@ static lks_status keep(results *r, const lksi_bench_row *row) {
 static lks_status try_to_write(const char *path) {
     if (path == NULL) return LKS_OK;
     const bool was_there = lksi_file_exists(path);
-    FILE *file = fopen(path, "ae");
-    if (file == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    FILE *file;
+    LKS_TRY(lksi_file_open_output(path, true, &file));
     fclose(file);
     if (!was_there) (void)remove(path);
     return LKS_OK;
@@ -77,8 +77,9 @@ static lks_status begin(results *r) {
     if (!r->is_writer) return LKS_OK;
     LKS_TRY(try_to_write(r->plan->plot_path));
     LKS_TRY(try_to_write(r->plan->tune_path));
-    if (path != NULL && (r->json = fopen(path, "we")) == NULL)
-        return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (path != NULL && r->plan->plot_path != NULL && strcmp(path, r->plan->plot_path) == 0)
+        return lksi_error(LKS_ERR_FILE, "%s: is given by --json and by --plot", path);
+    if (path != NULL) LKS_TRY(lksi_file_open_output(path, false, &r->json));
     return lksi_bench_print_header();
 }
 

@@ -168,7 +168,8 @@ bool lksi_child_reap(lksi_child *child) {
 
 void lksi_child_end(lksi_child *child) {
     if (child->pid != 0) {
-        kill(child->pid, SIGKILL);
+        kill(-child->pid, SIGKILL); /* a wrapper of the remote shell, and that */
+        kill(child->pid, SIGKILL);  /* which leads no group yet, if it has only just begun */
         while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
     }
     lksi_output_destroy(child->output);

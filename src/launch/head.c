@@ -92,9 +92,12 @@ static void step(lksi_head *head) {
     if (head->phase != LKSI_OVER) lksi_head_tick(head);
 }
 
+/* One that has not joined has nothing to end. */
 static bool is_any_agent_left(const lksi_head *head) {
-    for (int i = 0; i < head->n_nodes; i++)
-        if (head->nodes[i].link.connection >= 0 || head->nodes[i].child.pid != 0) return true;
+    for (int i = 0; i < head->n_nodes; i++) {
+        const lksi_node *node = &head->nodes[i];
+        if (node->link.connection >= 0 || (node->has_joined && node->child.pid != 0)) return true;
+    }
     return false;
 }
 

@@ -165,6 +165,7 @@ static void join(void *argument, int connection, const void *opaque) {
     lksi_node *node = &head->nodes[hello.node];
     lksi_link_open(&node->link, connection);
     node->n_slots = hello.n_slots;
+    node->has_joined = true;
     if (head->run->hosts_file == NULL)
         snprintf(node->name, sizeof node->name, "node %d (host %s)", (int)hello.node, hello.host);
 }

@@ -1,9 +1,12 @@
 /* lks_main: the same main for one rank per process and for ranks that are threads. */
+#define _GNU_SOURCE /* on_exit */
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct main_call {
     int argc;
@@ -14,10 +17,14 @@ typedef struct main_call {
 static _Thread_local int current_rank = -1; /* of a rank thread, while its function runs */
 
 /* A rank that calls exit takes the others with it, without a word: the process ends in the midst of their work. */
-static void name_rank_that_exits(void) {
+static void name_rank_that_exits(int exit_status, void *nothing) {
+    (void)nothing;
     if (current_rank < 0) return;
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
+    if (exit_status != 0) return;
+    fflush(NULL);
+    _exit(1); /* the others have not succeeded */
 }
 
 static void free_arguments(char **argv, int argc) {
@@ -60,6 +67,7 @@ static int call_rank_main(void *opaque, int rank) {
 }
 
 int lks_main(int argc, char **argv, lks_rank_main rank_main) {
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is then an error of whoever writes */
     /* Under the launcher several ranks share one stdout; line by line they do not cut each other's lines. */
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const char *threads = getenv("LOCKSTEP_THREADS");
@@ -81,7 +89,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     }
     main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};
     int exit_status;
-    atexit(name_rank_that_exits);
+    on_exit(name_rank_that_exits, NULL);
     lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, grace_ms, &exit_status);
     if (status != LKS_OK) (void)lks_report(status, NULL, 0);
     return exit_status;

@@ -64,9 +64,7 @@ static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_ta
     int length = snprintf(path, sizeof path, "%s/rank-%d.log", job->log_dir, number);
     if (length < 0 || (size_t)length >= sizeof path)
         return lksi_error(LKS_ERR_FILE, "%s: path is too long", job->log_dir);
-    opened->log = fopen(path, job->generation > 0 ? "ae" : "we"); /* what came before a restart is worth keeping */
-    if (opened->log == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
-    return LKS_OK;
+    return lksi_file_open_output(path, job->generation > 0, &opened->log); /* what came before a restart stays */
 }
 
 lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged) {

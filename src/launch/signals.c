@@ -38,6 +38,7 @@ void lksi_signals_restore_in_child(const lksi_signals *signals) {
         signal(SIGINT, SIG_DFL);
         signal(SIGTERM, SIG_DFL);
     }
+    signal(SIGXFSZ, SIG_DFL); /* the command `lockstep` ignores it */
     sigaction(SIGCHLD, &signals->old_child_action, NULL);
     pthread_sigmask(SIG_SETMASK, &signals->old_mask, NULL);
     close(signals->descriptor);

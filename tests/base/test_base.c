@@ -3,8 +3,11 @@
 
 #include "base/base.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Known answers that the authors publish with their Random123 library (kat_vectors, philox4x32 10 rounds). */
@@ -103,6 +106,47 @@ static void sha256_matches_the_standard(void **state) {
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"); /* FIPS 180-2, B.1 */
 }
 
+/* libcrypto is taken apart by exit(), whatever other threads are doing. */
+static void hash_for_ever(void *nothing) {
+    (void)nothing;
+    unsigned char code[LKSI_SHA256_NBYTES];
+    for (;;) (void)lksi_hmac_sha256((const unsigned char *)"key", 3, "text", 4, code);
+}
+
+static void a_process_may_end_while_a_thread_hashes(void **state) {
+    (void)state;
+    for (int i = 0; i < 30; i++) {
+        int ended;
+        pid_t pid = fork();
+        if (pid == 0) {
+            lksi_thread *thread;
+            if (lksi_thread_create(&thread, hash_for_ever, NULL, "hash") != LKS_OK) _exit(1);
+            lksi_sleep_ns(2000000);
+            exit(0);
+        }
+        assert_int_equal(waitpid(pid, &ended, 0), pid);
+        assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+    }
+}
+
+static void an_output_that_would_block_is_refused(void **state) {
+    (void)state;
+    FILE *file;
+    char path[] = "/tmp/lockstep-fifo-XXXXXX";
+    assert_non_null(mkdtemp(path));
+    char fifo[64];
+    snprintf(fifo, sizeof fifo, "%s/fifo", path);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    assert_int_equal(lksi_file_open_output(fifo, false, &file), LKS_ERR_FILE);
+    assert_non_null(strstr(lks_error_text(), "/fifo: a FIFO that nobody reads"));
+    int reader = open(fifo, O_RDONLY | O_NONBLOCK);
+    assert_ok(lksi_file_open_output(fifo, false, &file));
+    fclose(file);
+    close(reader);
+    unlink(fifo);
+    rmdir(path);
+}
+
 static void numbers_are_parsed_whole_or_refused(void **state) {
     (void)state;
     int64_t i;
@@ -124,6 +168,8 @@ int main(void) {
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
         cmocka_unit_test(a_file_is_written_whole_and_read_back),
         cmocka_unit_test(sha256_matches_the_standard),
+        cmocka_unit_test(a_process_may_end_while_a_thread_hashes),
+        cmocka_unit_test(an_output_that_would_block_is_refused),
         cmocka_unit_test(numbers_are_parsed_whole_or_refused),
     };
     return run_group(tests);

@@ -305,6 +305,20 @@ done
 "$examples/hello" >"$work/out" 2>"$work/err"
 check "a program without a launcher is a world of one" out_has 'rank 0 of 1 '
 
+# --- what would wait for ever, or die of a signal ---
+mkdir "$work/fifos"
+mkfifo "$work/fifos/rank-0.log"
+run run -n 2 --log-dir "$work/fifos" true
+check "a log that is a FIFO nobody reads is refused" eval 'err_lines 1 && err_has "rank-0.log: a FIFO that nobody reads" && ! status_is 0'
+(ulimit -f 100; "$lockstep" run -n 2 --log-dir "$work/small" head -c 400000 /dev/zero) >"$work/out" 2>"$work/err"
+status=$?
+check "a log beyond the limit on files is an error" eval 'status_is 1 && err_lines 2 && err_has "the log of rank 1 cannot be written: File too large"'
+printf 'a slots=1\nb slots=1\n' >"$work/hosts"
+printf '#!/bin/bash\n[ $1 = b ] && exec -a %s sleep 77 | cat\nexec bash -c "${*:2}"\n' "$marker" >"$work/wrapper"
+chmod +x "$work/wrapper"
+run run --hosts "$work/hosts" --join-timeout 1 --master-addr 127.0.0.1 --ssh "$work/wrapper" true
+check "a remote shell that hangs is named, and ended with what it has started" eval 'status_is 1 && err_lines 1 && err_has "host b did not join the run .* within 1 s" && none_left'
+
 # --- by hand, as under torchrun ---
 port=$((20000 + RANDOM % 20000))
 by_hand() { env RANK=$1 WORLD_SIZE=2 LOCAL_RANK=$1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$examples/sum_of_ranks"; }

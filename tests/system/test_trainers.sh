@@ -121,6 +121,16 @@ run "$lockstep" run -n 2 "$mnist" --data "$directory" --device abacus
 check "an unknown device is named" refused 1 "no device 'abacus'"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/nowhere/s.json"
 check "a summary that cannot be written is named" refused 1 "$work/nowhere/s.json"
+mkfifo "$work/fifo"
+run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/fifo"
+check "so is one that nobody would read" refused 1 "$work/fifo: .* a FIFO that nobody reads"
+run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/both" --summary "$work/both"
+check "and one that would replace the checkpoint" refused 1 "$work/both: .* --save has the same name"
+long=$work/$(printf 'x%.0s' $(seq 252))
+run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$long"
+check "a checkpoint's name that is too long is refused before training" refused 1 "xxx.tmp: .* File name too long"
+run bash -c "ulimit -f 100; '$mnist' --data '$directory' --steps 1 --save '$work/limited'"
+check "a checkpoint beyond the limit on files is an error, and leaves nothing" eval 'grep -q "limited: File too large" "$work/err" && [ "$status" = 1 ] && [ -z "$(ls "$work"/limited* 2>/dev/null)" ]'
 run "$mnist" --help
 check "--help explains the flags" eval '[ "$status" = 0 ] && grep -q -- "--summary FILE" "$work/out"'
 
