@@ -59,7 +59,10 @@ static lks_status check_adam(const lks_optimizer *optimizer) {
 lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
     if (optimizer->kind < LKS_OPTIMIZER_SGD || optimizer->kind > LKS_OPTIMIZER_ADAMW)
         return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of optimizer", (int)optimizer->kind);
-    if (!(optimizer->lr > 0) || isinf(optimizer->lr)) /* 0 would be an optimizer that nobody filled in */
+    if (optimizer->lr == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "learning rate 0, as of an optimizer that neither lks_sgd, lks_adam nor "
+                                            "lks_adamw has made");
+    if (!(optimizer->lr > 0) || isinf(optimizer->lr))
         return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number above 0", optimizer->lr);
     if (!(optimizer->momentum >= 0 && optimizer->momentum < 1))
         return lksi_error(LKS_ERR_ARGUMENT, "momentum %g is not in [0, 1)", optimizer->momentum);

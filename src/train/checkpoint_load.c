@@ -69,7 +69,10 @@ static lks_status check_counters(const lks_trainer *trainer, const char *path, c
 static lks_status find(const lksi_safetensors *file, const char *name, lks_type type, int n_dims, const int64_t *dims,
                        const lksi_safetensors_entry **entry) {
     *entry = lksi_safetensors_find(file, name);
-    if (*entry == NULL) return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'", file->path, name);
+    if (*entry == NULL)
+        return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'%s", file->path, name,
+                          strcmp(name, LKSI_COUNTERS_NAME) == 0 ? "; is it weights alone, which lks_store_load reads?"
+                                                                : "");
     if (!(*entry)->has_type || (*entry)->type != type)
         return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of %s", file->path, name, (*entry)->dtype,
                           lks_type_name(type));

@@ -22,6 +22,8 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
     lksi_meeting met = lksi_meeting_or_world(environment, meeting);
     int local_size = meeting == NULL ? environment->local_size : met.size;
     LKS_TRY(lksi_socket_name(environment, meeting, name));
+    const int64_t began_ns = lksi_now_ns();
+    bool is_told = false;
     for (int64_t retry_ns = FIRST_RETRY_NS;; retry_ns = retry_ns < LAST_RETRY_NS ? 2 * retry_ns : LAST_RETRY_NS) {
         int attempt = lksi_local_connect(name);
         if (attempt >= 0 && is_heard(attempt, &met, local_size, deadline_ns)) {
@@ -32,9 +34,13 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
         if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.purpose);
         if (lksi_now_ns() + retry_ns >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT,
-                              "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)", met.purpose,
-                              lksi_meeting_name(&met, 0), lksi_meeting_name(&met, met.rank), met.size,
-                              environment->master_address, environment->master_port);
+                              "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s",
+                              met.purpose, lksi_meeting_name(&met, 0), lksi_meeting_name(&met, met.rank), met.size,
+                              environment->master_address, environment->master_port, lksi_meeting_hint(&met));
+        if (lksi_meeting_is_slow(began_ns, &is_told))
+            lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, MASTER_PORT %d)%s", met.purpose,
+                     lksi_meeting_name(&met, met.rank), lksi_meeting_name(&met, 0), environment->master_address,
+                     environment->master_port, lksi_meeting_hint(&met));
         lksi_sleep_ns(retry_ns);
     }
 }

@@ -32,6 +32,7 @@ typedef struct lksi_welcome {
 typedef struct lksi_meeting {
     const char *purpose; /* the call that it is for, as texts name it ("lks_group_split"); with `id` and the job's */
     uint64_t id;         /* secrets it makes the socket's name, so that no two meetings of a job meet each other */
+    bool is_world;       /* it is that of all ranks of the world, for lks_init */
     int rank, size;      /* of the meeting; rank 0 leads */
     const int *names;    /* the ranks' numbers in the world, as texts name them; NULL: the same */
     bool (*is_given_up)(void *argument); /* asked now and then; NULL: the deadline alone ends it */
@@ -51,6 +52,11 @@ static inline bool lksi_meeting_is_given_up(const lksi_meeting *meeting) {
 static inline int lksi_meeting_name(const lksi_meeting *meeting, int rank) {
     return meeting->names != NULL ? meeting->names[rank] : rank;
 }
+
+/* What those that are missing may have wrong, for the end of a text: "" but in the world's meeting. */
+const char *lksi_meeting_hint(const lksi_meeting *meeting);
+/* Whether it lasts long enough for a warning, which is then *is_told. */
+bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told);
 
 /* The leader's side: connections[r] for every rank r of the meeting but itself, with the identities (in which rank is
  * the number in the world); all close-on-exec. Strangers are dropped. Errors: LKS_ERR_TIMEOUT naming who did not come,

@@ -24,7 +24,6 @@ typedef struct pending {
 typedef struct meeting {
     const lksi_environment *environment;
     lksi_meeting met;
-    bool is_world;
     int64_t began_ns;
     int listener;
     pending pending[N_PENDING]; /* oldest first */
@@ -76,12 +75,12 @@ static void refuse(int connection, lks_status status) {
 /* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only
  * whether they are all on one host is something to agree on. */
 static lks_status check_hello(const meeting *m, lksi_hello *hello) {
-    int local_size = m->is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
+    int local_size = m->met.is_world ? m->environment->local_size : m->met.size, rank = hello->identity.rank;
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
     hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
     LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
     if (hello->size == m->met.size && agrees) return LKS_OK;
-    if (m->is_world)
+    if (m->met.is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
                           rank, hello->size, hello->local_size, m->met.size, local_size);
     return lksi_error(LKS_ERR_MISMATCH, "%s: the rank in place %d knows of %d ranks, rank %d of %d", m->met.purpose,
@@ -162,12 +161,18 @@ static lks_status name_missing(const meeting *m) {
         if (m->connections[rank] < 0)
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
                                      lksi_meeting_name(&m->met, rank));
-    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive", m->met.purpose, missing, m->met.size);
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive%s", m->met.purpose, missing, m->met.size,
+                      lksi_meeting_hint(&m->met));
 }
 
 static lks_status hold(meeting *m, int64_t deadline_ns) {
+    bool is_told = false;
     while (m->n_arrived < m->met.size - 1) {
         if (lksi_now_ns() >= deadline_ns) return name_missing(m);
+        if (lksi_meeting_is_slow(m->began_ns, &is_told)) {
+            (void)name_missing(m);
+            lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
+        }
         if (lksi_meeting_is_given_up(&m->met)) return lksi_error(LKS_ERR_PEER, "%s: given up", m->met.purpose);
         wait_for_news(m);
         LKS_TRY(accept_all(m));
@@ -214,7 +219,6 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
     if (m == NULL) return LKS_ERR_MEMORY;
     *m = (meeting){.environment = environment,
                    .met = lksi_meeting_or_world(environment, met),
-                   .is_world = met == NULL,
                    .began_ns = lksi_now_ns(),
                    .connections = connections,
                    .identities = identities};
@@ -223,7 +227,7 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
         m->polls == NULL ? LKS_ERR_MEMORY : open_listener(environment, &m->met, deadline_ns, &m->listener);
     if (status == LKS_OK) {
         status = hold(m, deadline_ns);
-        if (m->is_world && status == LKS_ERR_MISMATCH) tell_latecomers(m, status);
+        if (m->met.is_world && status == LKS_ERR_MISMATCH) tell_latecomers(m, status);
         close(m->listener);
     }
     while (m->n_pending > 0) drop(m, m->n_pending - 1);

@@ -12,7 +12,20 @@
 
 lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting) {
     if (meeting != NULL) return *meeting;
-    return (lksi_meeting){.purpose = "lks_init", .rank = environment->rank, .size = environment->size};
+    return (lksi_meeting){
+        .purpose = "lks_init", .is_world = true, .rank = environment->rank, .size = environment->size};
+}
+
+const char *lksi_meeting_hint(const lksi_meeting *meeting) {
+    return meeting->is_world ? "; ranks of one host need the same MASTER_ADDR, MASTER_PORT and LOCKSTEP_JOB_KEY, those "
+                               "of several LOCAL_RANK and LOCAL_WORLD_SIZE, too"
+                             : "";
+}
+
+bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told) {
+    static const int64_t slow_ns = INT64_C(10) * 1000 * 1000 * 1000;
+    if (*is_told || lksi_now_ns() - began_ns < slow_ns) return false;
+    return *is_told = true;
 }
 
 lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
