@@ -1,4 +1,4 @@
-/* oneDNN as the rest of this room sees it. Its C API differs between 2.x and 3.x; api.c alone knows how. */
+/* oneDNN as the rest of this room sees it. Its C API differs between 2.x and 3.x; the files api*.c alone know how. */
 #ifndef LKSI_ONEDNN_API_H
 #define LKSI_ONEDNN_API_H
 
@@ -7,13 +7,6 @@
 /* Row-major C (m,n) = op(A) (m,k) op(B) (k,n) + beta C; trans_* is 'N' or 'T'; ld* are row lengths in memory. */
 lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
-
-/* TANH or SIGMOID over `count` floats. */
-typedef struct lksi_dnnl_eltwise lksi_dnnl_eltwise;
-lks_status lksi_dnnl_eltwise_create(lksi_dnnl_eltwise **eltwise, lksi_op op, int64_t count);
-void lksi_dnnl_eltwise_destroy(lksi_dnnl_eltwise *eltwise); /* accepts NULL */
-/* y = f(x); x and y may be the same. */
-lks_status lksi_dnnl_eltwise_run(lksi_dnnl_eltwise *eltwise, const float *x, float *y);
 
 /* --- primitives on tensors in layouts of their own --- */
 

@@ -6,13 +6,7 @@
 
 #include <math.h>
 
-static void tanh_all(float *y, int64_t count) {
-    const lksi_tanh_kernels *vector = LKSI_ISA_PICK(lksi_tanh_loops);
-    if (vector->run != NULL)
-        vector->run(y, (size_t)count);
-    else
-        for (int64_t i = 0; i < count; i++) y[i] = tanhf(y[i]);
-}
+static void tanh_all(float *y, int64_t count) { LKSI_ISA_PICK(lksi_tanh_loops)->run(y, (size_t)count); }
 
 static void add_and_scale(int64_t count, const float *restrict bias, float factor, float *restrict y) {
     for (int64_t i = 0; i < count; i++) y[i] = factor * (y[i] + bias[i]);

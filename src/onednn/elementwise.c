@@ -1,6 +1,7 @@
 /* Kernels of the operators that map each element by itself. */
 #include "onednn/kernels.h"
 #include "onednn/loops.h"
+#include "onednn/tanh.h"
 
 #include <string.h>
 
@@ -45,6 +46,14 @@ lks_status lksi_run_gelu(const lksi_kernel *kernel, void *const *in, void *const
 lks_status lksi_run_gelu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     LKSI_ISA_PICK(lksi_elementwise_loops)->gelu_grad(lksi_stored_count(kernel), in[0], in[1], out[0]);
+    return LKS_OK;
+}
+
+lks_status lksi_run_tanh(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+    (void)scratch;
+    size_t count = lksi_stored_count(kernel);
+    if (out[0] != in[0]) memcpy(out[0], in[0], count * sizeof(float));
+    LKSI_ISA_PICK(lksi_tanh_loops)->run(out[0], count);
     return LKS_OK;
 }
 

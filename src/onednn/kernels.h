@@ -14,6 +14,7 @@
     X(LEAKY_RELU_GRAD, leaky_relu_grad, true)                                                                          \
     X(GELU, gelu, true)                                                                                                \
     X(GELU_GRAD, gelu_grad, true)                                                                                      \
+    X(TANH, tanh, true)                                                                                                \
     X(TANH_GRAD, tanh_grad, true)                                                                                      \
     X(SIGMOID, sigmoid, false)                                                                                         \
     X(SIGMOID_GRAD, sigmoid_grad, true)                                                                                \

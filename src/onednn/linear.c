@@ -24,11 +24,9 @@ enum { VECTOR = 8, WIDE_VECTOR = 16, TILE = 16, FEW_ROWS = 64, SMALL_PRODUCT = 1
 
 /* --- forward --- */
 
-/* What follows the product while the result is still in the cache. */
 typedef struct linear_state {
-    lksi_dnnl_primitive *primitive;  /* NULL: sgemm */
-    bool is_transposed;              /* it computes y^T */
-    lksi_dnnl_eltwise *epilogues[4]; /* NULL where a loop of ours does it */
+    lksi_dnnl_primitive *primitive; /* NULL: sgemm */
+    bool is_transposed;             /* it computes y^T */
 } linear_state;
 
 /* y (n,m) = yt (m,n)^T + bias, in tiles that are read and written along cache lines. */
@@ -76,35 +74,28 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
     const linear_state *state = kernel->state;
     float *y = out[0];
     LKS_TRY(multiply(state, &kernel->lowering, in, y, scratch));
-    for (int i = 0; i < kernel->n_epilogues; i++) {
-        int64_t count = lksi_tensor_count(&kernel->lowering.outputs[0], 0);
-        if (state->epilogues[i] != NULL)
-            LKS_TRY(lksi_dnnl_eltwise_run(state->epilogues[i], y, y));
-        else if (kernel->epilogues[i] == LKSI_OP_RELU)
+    int64_t count = lksi_tensor_count(&kernel->lowering.outputs[0], 0);
+    for (int i = 0; i < kernel->n_epilogues; i++)
+        if (kernel->epilogues[i] == LKSI_OP_RELU)
             lksi_relu_in_place(y, count);
         else
             LKSI_ISA_PICK(lksi_tanh_loops)->run(y, (size_t)count);
-    }
     return LKS_OK;
 }
 
 static void release_linear(lksi_kernel *kernel) {
     linear_state *state = kernel->state;
-    for (int i = 0; i < kernel->n_epilogues; i++) lksi_dnnl_eltwise_destroy(state->epilogues[i]);
     lksi_dnnl_primitive_destroy(state->primitive);
     lksi_free(state);
 }
 
-static lks_status take_epilogues(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    linear_state *state = kernel->state;
-    int64_t count = lksi_tensor_count(&lowering->outputs[0], 0);
+/* What follows the product while the result is still in the cache. */
+static void take_epilogues(const lksi_lowering *lowering, lksi_kernel *kernel) {
     for (int i = 0; i < lowering->n_epilogues; i++) {
         lksi_op op = lowering->epilogues[i];
-        bool is_ours = op == LKSI_OP_RELU || (op == LKSI_OP_TANH && LKSI_ISA_PICK(lksi_tanh_loops)->run != NULL);
-        if (!is_ours) LKS_TRY(lksi_dnnl_eltwise_create(&state->epilogues[i], op, count));
+        if (op != LKSI_OP_RELU && op != LKSI_OP_TANH) return;
         kernel->epilogues[kernel->n_epilogues++] = op;
     }
-    return LKS_OK;
 }
 
 /* 16 or 32 rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of W at a time, all
@@ -159,8 +150,10 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
     *kernel = (lksi_kernel){
         .run = linear, .release = release_linear, .lowering = *lowering, .is_deterministic = true, .state = state};
     lks_status status = choose_product(lowering, state, kernel);
-    if (status == LKS_OK) status = take_epilogues(lowering, kernel);
-    if (status != LKS_OK) release_linear(kernel);
+    if (status == LKS_OK)
+        take_epilogues(lowering, kernel);
+    else
+        release_linear(kernel);
     return status;
 }
 

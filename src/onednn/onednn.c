@@ -12,43 +12,9 @@
 #include "onednn/recurrent.h"
 #include "onednn/reorder.h"
 #include "onednn/rounded_product.h"
-#include "onednn/tanh.h"
 #include "reference/reference.h"
 
 #include <string.h>
-
-/* --- tanh, where it follows no product --- */
-
-static lks_status tanh_by_onednn(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    return lksi_dnnl_eltwise_run(kernel->state, in[0], out[0]);
-}
-
-static lks_status tanh_by_loop(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    size_t count = lksi_stored_count(kernel);
-    memcpy(out[0], in[0], count * sizeof(float));
-    LKSI_ISA_PICK(lksi_tanh_loops)->run(out[0], count);
-    return LKS_OK;
-}
-
-static void release_eltwise(lksi_kernel *kernel) { lksi_dnnl_eltwise_destroy(kernel->state); }
-
-static lks_status lower_tanh(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){.name = "cpu:tanh", .run = tanh_by_loop, .lowering = *lowering, .is_deterministic = true};
-    if (LKSI_ISA_PICK(lksi_tanh_loops)->run != NULL) {
-        kernel->lowering.output_layouts[0] = lowering->input_layouts[0]; /* tanh 0 = 0: padding stays what it is */
-        return LKS_OK;
-    }
-    lksi_dnnl_eltwise *eltwise;
-    LKS_TRY(lksi_dnnl_eltwise_create(&eltwise, LKSI_OP_TANH, lksi_tensor_count(&lowering->outputs[0], 0)));
-    lksi_lowering_make_row_major(&kernel->lowering);
-    kernel->name = "onednn:tanh";
-    kernel->run = tanh_by_onednn;
-    kernel->release = release_eltwise;
-    kernel->state = eltwise;
-    return LKS_OK;
-}
 
 /* --- all operators --- */
 
@@ -76,8 +42,6 @@ static lks_status lower(const lks_device *device, const lksi_lowering *question,
     case LKSI_OP_LSTM_GRAD:
     case LKSI_OP_RNN_GRAD:
         return lksi_onednn_lower_recurrent_grad(device, lowering, kernel);
-    case LKSI_OP_TANH:
-        return lower_tanh(question, kernel);
     case LKSI_OP_REORDER:
         return lksi_onednn_lower_reorder(question, kernel);
     case LKSI_OP_CONV2D:
