@@ -56,7 +56,7 @@ void *lksi_alloc_array(size_t count, size_t nbytes_each);
 lks_status lksi_grow(void **array, size_t *capacity, size_t count, size_t nbytes_each);
 char *lksi_strdup(const char *text);
 void lksi_free(void *pointer); /* accepts NULL */
-/* Tests: the allocation after `countdown` more ones fails, once. 0 turns it off. */
+/* Tests: the `countdown`-th allocation from now on fails, once. 0 turns it off. */
 void lksi_alloc_fail_after(int64_t countdown);
 
 /* --- clock (monotonic) --- */

@@ -108,13 +108,11 @@ static const lksi_algorithm *cheapest(const lks_group *group, const lksi_call *c
     return best;
 }
 
-static lks_status choose_across_hosts(lks_group *group, lksi_call *call) {
-    if (group->n_hosts < group->size && lksi_two_level_obstacle(group, call) == NULL) {
-        call->algorithm = find(call->operation, "two_level");
-        if (call->algorithm != NULL) return LKS_OK;
-    }
-    call->algorithm = cheapest(group, call);
-    return LKS_OK;
+static const lksi_algorithm *choose_across_hosts(const lks_group *group, const lksi_call *call) {
+    const lksi_algorithm *two_level = NULL;
+    if (group->n_hosts < group->size && lksi_two_level_obstacle(group, call) == NULL)
+        two_level = find(call->operation, "two_level");
+    return two_level != NULL ? two_level : cheapest(group, call);
 }
 
 /* Why the algorithm cannot serve this call; NULL where it can. */
@@ -131,8 +129,9 @@ static lks_status choose(lks_group *group, lksi_call *call) {
         call->algorithm = forced;
         return LKS_OK;
     }
-    call->algorithm = call->operation->algorithms; /* direct */
-    return lksi_is_on_one_host(group) ? LKS_OK : choose_across_hosts(group, call);
+    const lksi_algorithm *direct = call->operation->algorithms;
+    call->algorithm = lksi_is_on_one_host(group) ? direct : choose_across_hosts(group, call);
+    return LKS_OK;
 }
 
 lks_status lksi_select(lks_group *group, lksi_call *call, const char *name) {

@@ -49,8 +49,7 @@ static lks_status make(lks_group *group, size_t mapped_nbytes, void **base) {
     return group->rank == 0 ? group->transport->memory_make(group, mapped_nbytes, base) : LKS_OK;
 }
 
-/* Sets call->out to this rank's copy. A rank whose table cannot grow says so in the first round, before others attach.
- */
+/* *data: this rank's copy. A rank whose table cannot grow says so in the first round, before others attach. */
 static lks_status allocate(lks_group *group, const lksi_call *call, bool is_shared, void **data) {
     size_t stride = stride_of(group, call->count, is_shared);
     size_t mapped_nbytes = stride * (size_t)(group->size - 1) + call->count;

@@ -121,7 +121,6 @@ static lks_status run(lks_group *group, const lksi_call *call) {
     }
     group->selection.latency_ns = v.latency_ns;
     group->selection.ns_per_byte = v.ns_per_byte;
-    group->selection.is_measured = true;
     return LKS_OK;
 }
 

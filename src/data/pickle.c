@@ -1,7 +1,7 @@
 /* A reader for the pickles that Python 2's cPickle wrote for CIFAR-10 (protocol 2), and for no others.
  *
  * A pickle is a program for a stack machine; Python's own reader runs whatever it says, which is why a pickle from a
- * stranger is not safe to load there. This one knows the 22 instructions that those files are made of, three names,
+ * stranger is not safe to load there. This one knows the 25 instructions that those files are made of, three names,
  * and no way to call anything. Every limit below is far above what the files need, so that a hostile file cannot take
  * much memory; nothing recurses.
  */

@@ -1,6 +1,5 @@
-/* Safetensors: 8 bytes little-endian, the length of a JSON header; the header, name -> {dtype, shape, data_offsets},
- * and
- * "__metadata__" with strings; then the data, row-major, little-endian. Offsets count from the data's first byte.
+/* Safetensors: 8 bytes little-endian, the length of a JSON header; the header, name -> {dtype, shape, data_offsets}
+ * and "__metadata__" with strings; then the data, row-major, little-endian. Offsets count from the data's first byte.
  *
  * The reader trusts nothing: the header is bounded, every number in it is checked before it is used, entries must cover
  * the data from its first to its last byte without gap or overlap, and names must be unique. */

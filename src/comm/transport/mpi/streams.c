@@ -1,8 +1,7 @@
 /* Byte streams between two ranks over MPI, as over tcp one per group, context, pair and direction.
  *
  *     rank 0 ── tag 0: "group 7, collective: tag 12" ──> rank 1        said before the first bytes
- *     rank 0 ══ tag 12: up to 64 KiB ══════════════════> rank 1        at most 4 pieces that rank 1 has not begun to
- * take
+ *     rank 0 ══ tag 12: up to 64 KiB ══════════════════> rank 1        at most 4 pieces that it has not begun to take
  *
  * The sender numbers its streams, so that a tag of a source never means two of them, and nobody has to agree on one.
  * Pieces are copied and sent synchronously: MPI keeps no more of a stream than its 4 pieces for a receiver that is

@@ -1,8 +1,8 @@
 /* The control connections of a group that spans hosts: a star around its first rank.
  *
  *     rank 1 ──┐
- *     rank 2 ──┼── rank 0      a connection that ends without a goodbye is a lost rank; whoever gives up says why; rank
- * 0 rank 3 ──┘               passes both on to all others
+ *     rank 2 ──┼── rank 0      a connection that ends without a goodbye is a lost rank;
+ *     rank 3 ──┘               whoever gives up says why; rank 0 passes both on to all others
  *
  * The world's watch reads them, so that a rank learns of it whatever it is doing; the reason goes into the abort record
  * of the host's control segment, which every wait looks at.
