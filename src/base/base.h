@@ -4,6 +4,7 @@
 
 #include <lockstep/base.h>
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -68,6 +69,8 @@ typedef struct lksi_thread lksi_thread;
 /* Starts `function(argument)`; the thread runs its OpenMP regions alone (one thread). */
 lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), void *argument, const char *name);
 void lksi_thread_join(lksi_thread *thread); /* waits and frees; accepts NULL */
+/* pthread_cond_wait until that moment of lksi_now_ns at the latest. */
+void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline_ns);
 /* How many threads the calling thread's OpenMP regions use from now on (kernel libraries run on them). */
 void lksi_openmp_set_threads(int n_threads);
 /* CPUs that this process may use: the affinity mask, cut by the cgroup quota; at least 1. */

@@ -68,6 +68,11 @@ void lksi_thread_join(lksi_thread *thread) {
     lksi_free(thread);
 }
 
+void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline_ns) {
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000), .tv_nsec = (long)(deadline_ns % 1000000000)};
+    (void)pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &until);
+}
+
 /* CPUs granted by a cgroup v2 quota ("max 100000" or "150000 100000"), rounded up; 0 where there is no quota. */
 static int cgroup_cpu_quota(void) {
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");

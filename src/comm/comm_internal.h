@@ -47,6 +47,7 @@ typedef struct lksi_algorithm {
     lks_status (*run_remote)(lks_group *group, const lksi_call *call);
     bool is_two_level;  /* over group->inner and group->outer */
     bool is_native;     /* a collective of MPI; once the ranks have compared the call */
+    int mpi_kind;       /* which, an lksi_mpi_kind */
     bool is_order_free; /* floats: another order than the canonical one, so chosen by `auto` only where that is allowed
                          */
 } lksi_algorithm;

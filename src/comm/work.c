@@ -13,7 +13,6 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 struct lks_work {
     lks_work *next;
@@ -88,13 +87,9 @@ static lks_status start_worker(lks_group *group) {
     if (created == NULL) return LKS_ERR_MEMORY;
     created->group = group;
     created->queue_end = &created->queue;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&created->mutex, NULL);
     pthread_cond_init(&created->submitted, NULL);
-    pthread_cond_init(&created->finished, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&created->finished, NULL);
     lks_status status = lksi_thread_create(&created->thread, run, created, "lockstep-work");
     if (status != LKS_OK) {
         destroy(created);
@@ -178,14 +173,11 @@ static bool is_idle(const lks_group *group) {
 static void wait_for_worker(lks_group *group, const atomic_bool *is_done) {
     lksi_worker *worker = group->worker;
     bool is_poking = lksi_poke(group);
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += LKSI_POKE_NS;
-    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    int64_t until_ns = lksi_now_ns() + LKSI_POKE_NS;
     pthread_mutex_lock(&worker->mutex);
     bool is_over = is_done != NULL ? atomic_load(is_done) : is_idle(group);
     if (!is_over && is_poking)
-        pthread_cond_timedwait(&worker->finished, &worker->mutex, &until);
+        lksi_cond_wait_until(&worker->finished, &worker->mutex, until_ns);
     else if (!is_over)
         pthread_cond_wait(&worker->finished, &worker->mutex);
     pthread_mutex_unlock(&worker->mutex);

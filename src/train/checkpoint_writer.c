@@ -8,11 +8,9 @@
 
 #include "train/checkpoint_directory.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 struct lksi_checkpoint_writer {
@@ -72,7 +70,6 @@ static void run(void *opaque) {
 
 lks_status lksi_checkpoint_writer_create(lksi_checkpoint_writer **writer, const lks_trainer *trainer,
                                          const lksi_checkpoint *checkpoint, const char *directory, int64_t keep) {
-    pthread_condattr_t monotonic;
     lksi_checkpoint_writer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->trainer = trainer;
@@ -80,10 +77,7 @@ lks_status lksi_checkpoint_writer_create(lksi_checkpoint_writer **writer, const 
     created->directory = directory;
     created->keep = keep;
     pthread_mutex_init(&created->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&created->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&created->changed, NULL);
     lks_status status = lksi_thread_create(&created->thread, run, created, "lockstep-save");
     if (status == LKS_OK)
         *writer = created;
@@ -115,21 +109,11 @@ void lksi_checkpoint_writer_start(lksi_checkpoint_writer *writer, int64_t step, 
     pthread_mutex_unlock(&writer->mutex);
 }
 
-static struct timespec deadline_after(int64_t timeout_ms) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += (time_t)(timeout_ms / 1000);
-    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) at.tv_sec++, at.tv_nsec -= 1000000000;
-    return at;
-}
-
 lks_status lksi_checkpoint_writer_wait(lksi_checkpoint_writer *writer, int64_t timeout_ms) {
-    struct timespec deadline = deadline_after(timeout_ms);
-    int error = 0;
+    int64_t deadline_ns = lksi_now_ns() + timeout_ms * 1000000;
     pthread_mutex_lock(&writer->mutex);
-    while (writer->is_busy && error != ETIMEDOUT)
-        error = pthread_cond_timedwait(&writer->changed, &writer->mutex, &deadline);
+    while (writer->is_busy && lksi_now_ns() < deadline_ns)
+        lksi_cond_wait_until(&writer->changed, &writer->mutex, deadline_ns);
     bool is_busy = writer->is_busy;
     lks_status status = is_busy ? LKS_ERR_TIMEOUT : writer->status;
     if (!is_busy) writer->status = LKS_OK;

@@ -61,18 +61,12 @@ LKSI_ALGORITHM(reduce_scatter_halving);
 LKSI_DIRECT(all_to_all_direct);
 LKSI_ALGORITHM(all_to_all_pairwise);
 LKSI_ALGORITHM(all_to_all_bruck);
-lks_status lksi_barrier_native(lks_group *group, const lksi_call *call);
-lks_status lksi_broadcast_native(lks_group *group, const lksi_call *call);
-lks_status lksi_reduce_native(lks_group *group, const lksi_call *call);
-lks_status lksi_all_reduce_native(lks_group *group, const lksi_call *call);
-lks_status lksi_gather_native(lks_group *group, const lksi_call *call);
-lks_status lksi_scatter_native(lks_group *group, const lksi_call *call);
-lks_status lksi_all_gather_native(lks_group *group, const lksi_call *call);
-lks_status lksi_reduce_scatter_native(lks_group *group, const lksi_call *call);
-lks_status lksi_all_to_all_native(lks_group *group, const lksi_call *call);
-lks_status lksi_gatherv_native(lks_group *group, const lksi_call *call);
-lks_status lksi_scatterv_native(lks_group *group, const lksi_call *call);
-lks_status lksi_all_gatherv_native(lks_group *group, const lksi_call *call);
+lks_status lksi_native_barrier(lks_group *group, const lksi_call *call);
+lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call);
+lks_status lksi_native_reduce(lks_group *group, const lksi_call *call);
+lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call);
+lks_status lksi_native_blocks(lks_group *group, const lksi_call *call);        /* gather, scatter, all_gather, all_to_all */
+lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms */
 lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_reduce_two_level(lks_group *group, const lksi_call *call);

@@ -36,10 +36,13 @@ const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) 
 }
 
 /* On one host the call has been compared already. */
-static lks_status agree(lks_group *group, const lksi_call *call, lksi_mpi_kind kind, lksi_mpi_collective *c) {
+static lks_status agree(lks_group *group, const lksi_call *call, lksi_mpi_collective *c) {
     if (!lksi_is_on_one_host(group)) LKS_TRY(lksi_barrier_dissemination(group, call));
-    *c = (lksi_mpi_collective){
-        .kind = kind, .type = call->type, .op = call->op, .rank = group->rank, .root = call->root};
+    *c = (lksi_mpi_collective){.kind = (lksi_mpi_kind)call->algorithm->mpi_kind,
+                               .type = call->type,
+                               .op = call->op,
+                               .rank = group->rank,
+                               .root = call->root};
     return lksi_mpi_communicator_of(group, &c->communicator);
 }
 
@@ -52,30 +55,23 @@ static lks_status run(lks_group *group, const lksi_call *call, const lksi_mpi_co
     return status;
 }
 
-lks_status lksi_barrier_native(lks_group *group, const lksi_call *call) {
+lks_status lksi_native_barrier(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
-    LKS_TRY(agree(group, call, LKSI_MPI_BARRIER, &c));
+    LKS_TRY(agree(group, call, &c));
     return run(group, call, &c);
 }
 
-/* `count` elements at `data` of `root` to all. */
-static lks_status send_to_all(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, int root,
-                              unsigned char *data, size_t count) {
+lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call) {
+    lksi_mpi_collective c;
     size_t each = lks_type_nbytes(call->type);
-    c->kind = LKSI_MPI_BROADCAST, c->root = root;
-    for (size_t first = 0, n; first < count; first += n) {
-        n = lksi_least(count - first, lksi_native_most);
-        c->out = data + first * each, c->count = (int)n;
-        LKS_TRY(run(group, call, c));
+    LKS_TRY(agree(group, call, &c));
+    for (size_t first = 0, n; first < call->count; first += n) {
+        n = lksi_least(call->count - first, lksi_native_most);
+        c.out = lksi_at(call->out, first * each), c.count = (int)n;
+        LKS_TRY(run(group, call, &c));
         group->progress.done_nbytes += n * each;
     }
     return LKS_OK;
-}
-
-lks_status lksi_broadcast_native(lks_group *group, const lksi_call *call) {
-    lksi_mpi_collective c;
-    LKS_TRY(agree(group, call, LKSI_MPI_BROADCAST, &c));
-    return send_to_all(group, call, &c, call->root, call->out, call->count);
 }
 
 /* --- reductions --- */
@@ -102,23 +98,15 @@ static lks_status reduce_part(lks_group *group, const lksi_call *call, lksi_mpi_
     return LKS_OK;
 }
 
-static lks_status reduce_parts(lks_group *group, const lksi_call *call, lksi_mpi_kind kind) {
+lks_status lksi_native_reduce(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
     size_t step = lksi_least(REDUCED_NBYTES / lks_type_nbytes(call->type), lksi_native_most);
-    LKS_TRY(agree(group, call, kind, &c));
+    LKS_TRY(agree(group, call, &c));
     for (size_t first = 0, n; first < call->count; first += n) {
         n = lksi_least(call->count - first, step);
         LKS_TRY(reduce_part(group, call, &c, first, n));
     }
     return LKS_OK;
-}
-
-lks_status lksi_reduce_native(lks_group *group, const lksi_call *call) {
-    return reduce_parts(group, call, LKSI_MPI_REDUCE);
-}
-
-lks_status lksi_all_reduce_native(lks_group *group, const lksi_call *call) {
-    return reduce_parts(group, call, LKSI_MPI_ALL_REDUCE);
 }
 
 /* Elements [first, first + count) of every block, gathered in scratch memory: MPI knows no gaps here, and in place
@@ -138,10 +126,10 @@ static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi
     return LKS_OK;
 }
 
-lks_status lksi_reduce_scatter_native(lks_group *group, const lksi_call *call) {
+lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
     size_t step = REDUCED_NBYTES / lks_type_nbytes(call->type) / (size_t)group->size;
-    LKS_TRY(agree(group, call, LKSI_MPI_REDUCE_SCATTER, &c));
+    LKS_TRY(agree(group, call, &c));
     for (size_t first = 0, n; first < call->count; first += n) {
         n = lksi_least(call->count - first, lksi_least(step, lksi_native_most));
         LKS_TRY(scatter_part(group, call, &c, first, n));
@@ -175,10 +163,10 @@ static void place(const lks_group *group, const lksi_call *call, size_t first_nb
 }
 
 /* Where blocks are longer than MPI counts, part after part of each; parts of one block have gaps between them. */
-static lks_status move_blocks(lks_group *group, const lksi_call *call, lksi_mpi_kind kind) {
+lks_status lksi_native_blocks(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
     size_t each = lks_type_nbytes(call->type);
-    LKS_TRY(agree(group, call, kind, &c));
+    LKS_TRY(agree(group, call, &c));
     for (size_t first = 0, n; first < call->count; first += n) {
         n = lksi_least(call->count - first, lksi_native_most);
         size_t stride = n < call->count ? call->count : 0;
@@ -192,27 +180,11 @@ static lks_status move_blocks(lks_group *group, const lksi_call *call, lksi_mpi_
     return LKS_OK;
 }
 
-lks_status lksi_gather_native(lks_group *group, const lksi_call *call) {
-    return move_blocks(group, call, LKSI_MPI_GATHER);
-}
-
-lks_status lksi_scatter_native(lks_group *group, const lksi_call *call) {
-    return move_blocks(group, call, LKSI_MPI_SCATTER);
-}
-
-lks_status lksi_all_gather_native(lks_group *group, const lksi_call *call) {
-    return move_blocks(group, call, LKSI_MPI_ALL_GATHER);
-}
-
-lks_status lksi_all_to_all_native(lks_group *group, const lksi_call *call) {
-    return move_blocks(group, call, LKSI_MPI_ALL_TO_ALL);
-}
-
-static lks_status move_uneven(lks_group *group, const lksi_call *call, lksi_mpi_kind kind) {
+lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
     unsigned char *scratch;
     size_t n = (size_t)group->size;
-    LKS_TRY(agree(group, call, kind, &c));
+    LKS_TRY(agree(group, call, &c));
     LKS_TRY(lksi_group_scratch(group, 2 * n * sizeof(int), &scratch));
     int *counts = (int *)(void *)scratch, *begins = counts + n, begin = 0;
     for (int rank = 0; rank < group->size; rank++) {
@@ -222,16 +194,4 @@ static lks_status move_uneven(lks_group *group, const lksi_call *call, lksi_mpi_
     c.counts = counts, c.begins = begins;
     place(group, call, 0, &c);
     return run(group, call, &c);
-}
-
-lks_status lksi_gatherv_native(lks_group *group, const lksi_call *call) {
-    return move_uneven(group, call, LKSI_MPI_GATHERV);
-}
-
-lks_status lksi_scatterv_native(lks_group *group, const lksi_call *call) {
-    return move_uneven(group, call, LKSI_MPI_SCATTERV);
-}
-
-lks_status lksi_all_gatherv_native(lks_group *group, const lksi_call *call) {
-    return move_uneven(group, call, LKSI_MPI_ALL_GATHERV);
 }

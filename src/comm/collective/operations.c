@@ -1,5 +1,6 @@
 /* The public operations and the table of their algorithms. */
 #include "comm/collective/collective.h"
+#include "comm/transport/mpi/module.h"
 
 #include <string.h>
 
@@ -12,8 +13,11 @@
         .name = "direct", .run = lksi_##function, .cost = lksi_##function##_cost, .is_segment = true,                  \
         .run_remote = lksi_##function##_remote                                                                         \
     }
-#define NATIVE(function)                                                                                               \
-    { .name = "native", .run = lksi_##function, .is_native = true, .is_order_free = true }
+#define NATIVE(function, kind)                                                                                         \
+    {                                                                                                                  \
+        .name = "native", .run = lksi_native_##function, .is_native = true, .mpi_kind = LKSI_MPI_##kind,               \
+        .is_order_free = true                                                                                          \
+    }
 #define TWO_LEVEL(function)                                                                                            \
     { .name = "two_level", .run = lksi_##function, .is_two_level = true }
 
@@ -37,7 +41,7 @@ _Static_assert((int)N_OPERATIONS <= (int)LKSI_MAX_OPERATIONS, "the group keeps a
 static const lksi_operation operations[N_OPERATIONS] = {
     [BARRIER] = {.name = "barrier",
                  .algorithms = {DIRECT(barrier_direct), MESSAGES("dissemination", barrier_dissemination),
-                                TWO_LEVEL(barrier_two_level), NATIVE(barrier_native)}},
+                                TWO_LEVEL(barrier_two_level), NATIVE(barrier, BARRIER)}},
     [BROADCAST] = {.name = "broadcast",
                    .has_type = true,
                    .is_rooted = true,
@@ -45,7 +49,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                    .algorithms = {DIRECT(broadcast_direct), MESSAGES("naive", broadcast_naive),
                                   MESSAGES("tree", broadcast_tree), MESSAGES("ring", broadcast_ring),
                                   MESSAGES("scatter_allgather", broadcast_scatter_allgather),
-                                  TWO_LEVEL(broadcast_two_level), NATIVE(broadcast_native)}},
+                                  TWO_LEVEL(broadcast_two_level), NATIVE(broadcast, BROADCAST)}},
     [REDUCE] = {.name = "reduce",
                 .has_type = true,
                 .is_reduction = true,
@@ -53,7 +57,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                 .in = LKSI_EVERYONE,
                 .out = LKSI_ROOT,
                 .algorithms = {DIRECT(reduce_direct), MESSAGES("naive", reduce_naive), MESSAGES("tree", reduce_tree),
-                               TWO_LEVEL(reduce_two_level), NATIVE(reduce_native)}},
+                               TWO_LEVEL(reduce_two_level), NATIVE(reduce, REDUCE)}},
     [ALL_REDUCE] = {.name = "all_reduce",
                     .has_type = true,
                     .is_reduction = true,
@@ -63,7 +67,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                                    MESSAGES("tree", all_reduce_tree), ORDER_FREE("ring", all_reduce_ring),
                                    MESSAGES("butterfly", all_reduce_butterfly),
                                    MESSAGES("halving_doubling", all_reduce_halving_doubling),
-                                   TWO_LEVEL(all_reduce_two_level), NATIVE(all_reduce_native)}},
+                                   TWO_LEVEL(all_reduce_two_level), NATIVE(reduce, ALL_REDUCE)}},
     [GATHER] = {.name = "gather",
                 .has_type = true,
                 .is_rooted = true,
@@ -71,7 +75,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                 .out = LKSI_ROOT,
                 .is_out_blocked = true,
                 .algorithms = {DIRECT(gather_direct), MESSAGES("naive", gather_naive), MESSAGES("tree", gather_tree),
-                               NATIVE(gather_native)}},
+                               NATIVE(blocks, GATHER)}},
     [SCATTER] = {.name = "scatter",
                  .has_type = true,
                  .is_rooted = true,
@@ -79,7 +83,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                  .out = LKSI_EVERYONE,
                  .is_in_blocked = true,
                  .algorithms = {DIRECT(scatter_direct), MESSAGES("naive", scatter_naive),
-                                MESSAGES("tree", scatter_tree), NATIVE(scatter_native)}},
+                                MESSAGES("tree", scatter_tree), NATIVE(blocks, SCATTER)}},
     [ALL_GATHER] = {.name = "all_gather",
                     .has_type = true,
                     .in = LKSI_EVERYONE,
@@ -88,7 +92,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                     .algorithms = {DIRECT(all_gather_direct), MESSAGES("naive", all_gather_naive),
                                    MESSAGES("ring", all_gather_ring), MESSAGES("tree", all_gather_tree),
                                    MESSAGES("butterfly", all_gather_butterfly), MESSAGES("bruck", all_gather_bruck),
-                                   TWO_LEVEL(all_gather_two_level), NATIVE(all_gather_native)}},
+                                   TWO_LEVEL(all_gather_two_level), NATIVE(blocks, ALL_GATHER)}},
     [REDUCE_SCATTER] = {.name = "reduce_scatter",
                         .has_type = true,
                         .is_reduction = true,
@@ -97,7 +101,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                         .is_in_blocked = true,
                         .algorithms = {DIRECT(reduce_scatter_direct), MESSAGES("naive", reduce_scatter_naive),
                                        ORDER_FREE("ring", reduce_scatter_ring),
-                                       MESSAGES("halving", reduce_scatter_halving), NATIVE(reduce_scatter_native)}},
+                                       MESSAGES("halving", reduce_scatter_halving), NATIVE(reduce_scatter, REDUCE_SCATTER)}},
     [ALL_TO_ALL] = {.name = "all_to_all",
                     .has_type = true,
                     .in = LKSI_EVERYONE,
@@ -105,7 +109,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                     .is_in_blocked = true,
                     .is_out_blocked = true,
                     .algorithms = {DIRECT(all_to_all_direct), MESSAGES("pairwise", all_to_all_pairwise),
-                                   MESSAGES("bruck", all_to_all_bruck), NATIVE(all_to_all_native)}},
+                                   MESSAGES("bruck", all_to_all_bruck), NATIVE(blocks, ALL_TO_ALL)}},
     [GATHERV] = {.name = "gatherv",
                  .has_type = true,
                  .has_counts = true,
@@ -114,7 +118,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                  .out = LKSI_ROOT,
                  .is_out_blocked = true,
                  .algorithms = {DIRECT(gather_direct), MESSAGES("naive", gather_naive), MESSAGES("tree", gather_tree),
-                                NATIVE(gatherv_native)}},
+                                NATIVE(uneven_blocks, GATHERV)}},
     [SCATTERV] = {.name = "scatterv",
                   .has_type = true,
                   .has_counts = true,
@@ -123,7 +127,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                   .out = LKSI_EVERYONE,
                   .is_in_blocked = true,
                   .algorithms = {DIRECT(scatter_direct), MESSAGES("naive", scatter_naive),
-                                 MESSAGES("tree", scatter_tree), NATIVE(scatterv_native)}},
+                                 MESSAGES("tree", scatter_tree), NATIVE(uneven_blocks, SCATTERV)}},
     [ALL_GATHERV] = {.name = "all_gatherv",
                      .has_type = true,
                      .has_counts = true,
@@ -131,7 +135,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                      .out = LKSI_EVERYONE,
                      .is_out_blocked = true,
                      .algorithms = {DIRECT(all_gather_direct), MESSAGES("naive", all_gather_naive),
-                                    MESSAGES("ring", all_gather_ring), NATIVE(all_gatherv_native)}},
+                                    MESSAGES("ring", all_gather_ring), NATIVE(uneven_blocks, ALL_GATHERV)}},
 };
 
 /* --- looking into the table --- */

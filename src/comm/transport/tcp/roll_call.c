@@ -8,7 +8,6 @@
 #include "comm/transport/tcp/tcp.h"
 
 #include <string.h>
-#include <time.h>
 
 /* An answer travels as text: "sequence awaited". */
 static lksi_star_record answer_of(const lks_group *group, int asker) {
@@ -58,17 +57,14 @@ static bool have_all_answered(const lks_group *group) {
 void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing) {
     lksi_star *star = lksi_star_of(group);
     lksi_star_record question = {.kind = LKSI_STAR_QUESTION, .origin = group->rank, .group = group->id};
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t until_ns = until.tv_nsec + patience_ms * 1000000;
-    until.tv_sec += (time_t)(until_ns / 1000000000), until.tv_nsec = (long)(until_ns % 1000000000);
+    int64_t until_ns = lksi_now_ns() + patience_ms * 1000000;
     pthread_mutex_lock(&star->mutex);
     for (int rank = 0; rank < group->size; rank++) star->lines[rank].answer.is_known = false;
     pthread_mutex_unlock(&star->mutex);
     lksi_star_tell(group, &question, -1);
     pthread_mutex_lock(&star->mutex);
-    for (int failed = 0; failed == 0 && !have_all_answered(group) && !lksi_control_is_aborted(group->control);)
-        failed = pthread_cond_timedwait(&star->answered, &star->mutex, &until);
+    while (!have_all_answered(group) && !lksi_control_is_aborted(group->control) && lksi_now_ns() < until_ns)
+        lksi_cond_wait_until(&star->answered, &star->mutex, until_ns);
     for (int rank = 0; rank < group->size; rank++) doing[rank] = star->lines[rank].answer;
     pthread_mutex_unlock(&star->mutex);
 }

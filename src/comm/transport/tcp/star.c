@@ -14,7 +14,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 /* --- what the watch hears --- */
@@ -100,12 +99,9 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
     lksi_star *star = lksi_star_of(group);
     bool is_there = false;
     while (!is_there && lksi_now_ns() < deadline_ns && !is_parent_aborted(group)) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += SLICE_NS;
-        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        int64_t until_ns = lksi_now_ns() + SLICE_NS;
         pthread_mutex_lock(&star->mutex);
-        if (star->lines[rank].descriptor < 0) pthread_cond_timedwait(&star->arrived, &star->mutex, &until);
+        if (star->lines[rank].descriptor < 0) lksi_cond_wait_until(&star->arrived, &star->mutex, until_ns);
         is_there = star->lines[rank].descriptor >= 0;
         pthread_mutex_unlock(&star->mutex);
     }
@@ -127,13 +123,9 @@ lks_status lksi_tcp_star_join(lks_group *group, int *connections) {
     int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
     lksi_star *star = lksi_alloc(sizeof *star + (size_t)group->size * sizeof star->lines[0]);
     if (star == NULL) return LKS_ERR_MEMORY;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&star->mutex, NULL);
-    pthread_cond_init(&star->arrived, &monotonic);
-    pthread_cond_init(&star->answered, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&star->arrived, NULL);
+    pthread_cond_init(&star->answered, NULL);
     for (int rank = 0; rank < group->size; rank++) {
         lksi_line *each = &star->lines[rank];
         each->group = group, each->rank = rank, each->descriptor = connections == NULL ? -1 : connections[rank];
