@@ -153,8 +153,8 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
 
 /* From now on each backward pass of `program`, one of the store's, starts the reduction of a bucket as soon as its
  * gradients are final, on a thread of the optimizer's; the step waits for them. Between such a pass and its step the
- * group is that thread's (collectives of the caller's are LKS_ERR_STATE), and the gradients are not to be read. Several
- * programs may be attached; a rank that runs none in a step just steps. Takes the program's lks_on_gradient. Not
+ * group is that thread's (collectives of the caller's are LKS_ERR_STATE, and so are such passes and steps of another
+ * optimizer in it), and the gradients are not to be read. Several programs may be attached; a rank that runs none in a step just steps. Takes the program's lks_on_gradient. Not
  * collective, and does nothing where there is nothing to overlap: a shared replica, one rank. Errors: LKS_ERR_MEMORY,
  * LKS_ERR_SYSTEM. A second pass before the step: LKS_ERR_STATE. */
 LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);

@@ -48,7 +48,8 @@ typedef struct lks_trainer_options {
  * their way to the other hosts, so that the next one begins meanwhile; each kernel of that waits for the parameters it
  * reads. An error of the update comes out of a later call; on a GPU so do the step's metrics. The batch's memory may be
  * used again at once, as after any step. All that this library does with the store waits for the update first; the
- * caller's own collectives in `group` are LKS_ERR_STATE before lks_trainer_catch_up. */
+ * caller's own collectives in `group`, and steps of another trainer in it, are LKS_ERR_STATE before
+ * lks_trainer_catch_up. */
 
 /* Means over the labels that count, of all ranks. Where the trainer runs ahead on a GPU: of all steps that ended since
  * metrics were asked for last, perhaps of none (n_samples 0); lr, grad_norm and stop of the last of them. */
