@@ -156,9 +156,9 @@ LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
 /* From the next backward pass on. One per program; NULL: none. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
-/* An output's value after forward, in the device's precision, until the next run. NULL if `node` is not an output. */
+/* An output's value after forward, in its node's type, until the next run. NULL if `node` is not an output. */
 LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);
-/* The same for a scalar, as double; NaN if `node` is not an output. */
+/* The same for a scalar of any type, as double; NaN if `node` is not an output, or not a scalar. */
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
 /* Bytes of activations and scratch, planned by liveness. */
 LKS_API size_t lks_program_nbytes(const lks_program *program);

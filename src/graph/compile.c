@@ -403,6 +403,7 @@ static lks_status check_options(const lks_store *store, const lks_program_option
                           (long long)options->batch);
     if (options->is_training && options->loss == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a training program needs a loss");
+    if (options->n_outputs < 0) return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs", options->n_outputs);
     if (options->loss == NULL && options->n_outputs == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a program without loss and outputs computes nothing");
     if (options->loss != NULL && options->loss->outputs[0].n_dims != 0)

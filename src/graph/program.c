@@ -215,7 +215,22 @@ const void *lks_program_output(const lks_program *program, const lks_node *node)
 double lks_program_scalar(const lks_program *program, const lks_node *node) {
     const void *data = lks_program_output(program, node);
     if (data == NULL || node->outputs[0].n_dims != 0) return NAN;
-    return node->outputs[0].type == LKS_F64 ? *(const double *)data : (double)*(const float *)data;
+    switch (node->outputs[0].type) {
+    case LKS_F32:
+        return (double)*(const float *)data;
+    case LKS_F64:
+        return *(const double *)data;
+    case LKS_I8:
+        return *(const int8_t *)data;
+    case LKS_U8:
+        return *(const uint8_t *)data;
+    case LKS_I32:
+        return *(const int32_t *)data;
+    case LKS_I64:
+        return (double)*(const int64_t *)data;
+    default: /* nothing computes in these */
+        return NAN;
+    }
 }
 
 size_t lks_program_nbytes(const lks_program *program) { return program->arena_nbytes; }
