@@ -147,7 +147,8 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
 /* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named); LKS_ERR_ARGUMENT: a label outside C.
  */
 LKS_API lks_status lks_program_forward(lks_program *program);
-/* After forward: the gradient of `factor` * loss, written over the store's gradients. */
+/* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still be
+ * read. Errors: LKS_ERR_STATE without a forward pass of its own before it. */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
  * reads it any more, so that it may be changed in place. `index` is the tensor's in the store. Every tensor that the

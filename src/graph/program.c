@@ -167,6 +167,7 @@ static lks_status backward(lks_program *program, double factor) {
     if (program->n_forward == program->n_steps)
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
     if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
+    program->has_run_forward = false; /* the pass writes over what it reads of the forward pass */
     if (program->store->graph->device->float_type == LKS_F64)
         program->seed.f64 = factor;
     else

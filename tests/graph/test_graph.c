@@ -238,6 +238,10 @@ static void inputs_and_labels_are_checked(void **state) {
     assert_int_equal(lks_program_forward(program), LKS_ERR_STATE);
     assert_non_null(strstr(lks_error_text(), "input 'x' has no data"));
     assert_ok(lks_program_set_input(program, f.x, features));
+    assert_ok(lks_program_set_input(program, f.y, labels));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_backward(program, 1));
+    assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE); /* activations are overwritten */
     static const int32_t bad_labels[2] = {0, 3};
     assert_ok(lks_program_set_input(program, f.y, bad_labels));
     assert_int_equal(lks_program_forward(program), LKS_ERR_ARGUMENT);

@@ -263,6 +263,11 @@ static int leave(strategy_rank *s) {
     return 0;
 }
 
+static lks_status run_again(lks_program *program) {
+    LKS_TRY(lks_program_forward(program));
+    return lks_program_backward(program, 4);
+}
+
 static int use_wrongly(void *argument) {
     misuse how = *(misuse *)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -273,7 +278,7 @@ static int use_wrongly(void *argument) {
     RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
     if (lks_group_rank(s->group) == 0) {
         lks_status status = how == PUT_ASIDE   ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
-                            : how == RUN_TWICE ? lks_program_backward(s->programs[4], 4)
+                            : how == RUN_TWICE ? run_again(s->programs[4])
                             : how == BRING_NOTHING
                                 ? lks_distributed_optimizer_step(s->optimizer, &(lks_step_sums){0}, NULL)
                                 : LKS_ERR_STATE; /* what the others are told */
