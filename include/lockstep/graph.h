@@ -53,7 +53,9 @@ LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, 
 
 /* What a model keeps beside its parameters: a running average of a statistic. Every training step moves it by
  * value += momentum * (statistic - value), where the statistic is the mean over the ranks, weighted by their samples,
- * of what each rank's own batch gives. Saved and hashed with the parameters. */
+ * of what each rank's own batch gives. Batch norms make such statistics (operators.h); a buffer that is read by other
+ * operators alone, or that a step's program does not use, stays as it is, up to roundings. Saved and hashed with the
+ * parameters. */
 LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
                              double momentum);
 
@@ -148,7 +150,7 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
  */
 LKS_API lks_status lks_program_forward(lks_program *program);
 /* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still be
- * read. Errors: LKS_ERR_STATE without a forward pass of its own before it. */
+ * read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward pass of its own before it. */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
  * reads it any more, so that it may be changed in place. `index` is the tensor's in the store. Every tensor that the

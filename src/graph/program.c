@@ -19,6 +19,7 @@ void lks_program_destroy(lks_program *program) {
     lksi_free(program->outputs);
     lksi_free(program->firsts);
     lksi_free(program->finals);
+    lksi_free(program->untrained);
     lksi_free(program);
 }
 
@@ -102,6 +103,17 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
     return LKS_OK;
 }
 
+/* The gradients are those of this program's loss: none is left from another's. */
+static lks_status clear_untrained(const lks_program *program) {
+    const lks_device *device = program->store->graph->device;
+    size_t nbytes_each = lks_type_nbytes(device->float_type), offset, count;
+    for (int i = 0; i < program->n_untrained; i++) {
+        lksi_store_place(program->store, program->untrained[i], &offset, &count);
+        LKS_TRY(lksi_device_zero(device, (char *)program->store->gradients + offset * nbytes_each, count * nbytes_each));
+    }
+    return LKS_OK;
+}
+
 /* The other ranks wait for this one's sums: they must hear of its errors. */
 static lks_status tell_ranks(const lks_program *program, lks_status status) {
     if (status != LKS_OK && program->ranks.fail != NULL) program->ranks.fail(program->ranks.context, status);
@@ -146,6 +158,7 @@ lks_status lksi_program_send(lks_program *program, double factor) {
 
 lks_status lksi_program_run(lks_program *program) {
     for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
+    LKS_TRY(clear_untrained(program));
     return run(program, 0, program->n_steps);
 }
 
@@ -174,6 +187,7 @@ static lks_status backward(lks_program *program, double factor) {
         program->seed.f32 = (float)factor;
     if (program->scalars != NULL) LKS_TRY(send_scalars(program, factor));
     LKS_TRY(lksi_store_settle(program->store, -1));
+    LKS_TRY(clear_untrained(program));
     return run(program, program->n_forward, program->n_steps);
 }
 
