@@ -71,8 +71,8 @@ LKS_API lks_node *lks_sigmoid(lks_node *x);
 LKS_API lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims);
 /* logits (...,C), labels i32 (...) in 0..C-1 -> scalar: mean over all labels of -log softmax(logits)[label] */
 LKS_API lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels);
-/* logits (...,C), labels i32 (...) -> scalar: how many rows have their largest element at the label. Has no gradient.
- */
+/* logits (...,C), labels i32 (...) -> scalar: how many rows have their largest element, the first of equal ones, at the
+ * label. NaN is larger than none, and none is larger than NaN where it comes first. Has no gradient. */
 LKS_API lks_node *lks_count_correct(lks_node *logits, lks_node *labels);
 
 LKS_API lks_graph *lks_node_graph(lks_node *node);

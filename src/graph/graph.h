@@ -27,6 +27,11 @@ typedef struct lksi_description {
 /* Nodes are counted from 0; false past the last. */
 bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description *description);
 
+/* Which of the input `labels` do not count: the label that the first cross entropy to read them ignores. False: none. */
+bool lksi_node_ignored_label(const lks_node *labels, int32_t *ignored);
+/* lks_count_correct, of those that count. */
+lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels);
+
 /* Whether programs that train it add up over ranks while they run. */
 bool lksi_graph_is_synchronised(const lks_graph *graph);
 
