@@ -51,8 +51,9 @@ typedef struct lks_trainer_options {
  * caller's own collectives in `group`, and steps of another trainer in it, are LKS_ERR_STATE before
  * lks_trainer_catch_up. */
 
-/* Means over the labels that count, of all ranks. Where the trainer runs ahead on a GPU: of all steps that ended since
- * metrics were asked for last, perhaps of none (n_samples 0); lr, grad_norm and stop of the last of them. */
+/* Means over the labels that count, of all ranks: all but those that the loss ignores (lks_cross_entropy_with). Where
+ * the trainer runs ahead on a GPU: of all steps that ended since metrics were asked for last, perhaps of none
+ * (n_samples 0); lr, grad_norm and stop of the last of them. */
 typedef struct lks_metrics {
     double loss, accuracy;
     int64_t n_samples;    /* labels that count */

@@ -40,7 +40,8 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
-    if (options->logits != NULL) created->n_correct = lks_count_correct(options->logits, options->labels);
+    created->has_ignored = lksi_node_ignored_label(options->labels, &created->ignored);
+    if (options->logits != NULL) created->n_correct = lksi_count_correct_of_counted(options->logits, options->labels);
     status = prepare(created);
     if (status != LKS_OK) {
         (void)lksi_group_fail(options->group, status);
