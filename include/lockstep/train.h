@@ -53,7 +53,8 @@ typedef struct lks_trainer_options {
 
 /* Means over the labels that count, of all ranks: all but those that the loss ignores (lks_cross_entropy_with). Where
  * the trainer runs ahead on a GPU: of all steps that ended since metrics were asked for last, perhaps of none
- * (n_samples 0); lr, grad_norm and stop of the last of them. */
+ * (n_samples 0); lr, grad_norm and stop of the last of them. Elsewhere of the step alone, or of the last one where
+ * lks_trainer_catch_up is asked; once taken, of none. */
 typedef struct lks_metrics {
     double loss, accuracy;
     int64_t n_samples;    /* labels that count */

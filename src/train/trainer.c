@@ -272,7 +272,7 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     LKS_TRY(lksi_step_refuse_lent(trainer->optimizer));
     if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
     trainer->has_compared_batches = true;
-    if (!trainer->options.runs_ahead) trainer->done = (lks_step_sums){0};
+    if (!trainer->options.runs_ahead || !lksi_store_is_flat(trainer->store)) trainer->done = (lks_step_sums){0};
     lks_status status =
         lksi_flat_is_whole(trainer, batch) ? lksi_flat_trainer_step(trainer, batch) : step_in_parts(trainer, batch);
     if (status == LKS_ERR_MISMATCH) return lksi_group_fail(trainer->options.group, status); /* of one rank, perhaps */

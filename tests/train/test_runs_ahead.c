@@ -234,6 +234,35 @@ static void what_the_backward_pass_leaves_is_sent_from_the_first_layer_on(void *
     run_ranks(2, step_and_look, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
 }
 
+/* --- metrics that were not asked for --- */
+
+static int ask_for_the_third_step(void *argument) {
+    set_up s = {0};
+    lks_batch batch;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s, argument) == 0);
+    for (int step = 0; step < 3; step++) {
+        RANK_CHECK(lks_loader_next(s.loader, &batch));
+        RANK_OK(lks_trainer_step(s.trainer, &batch, step < 2 ? NULL : &metrics));
+        RANK_CHECK(step < 2 || metrics.n_samples == batch.global_count);
+    }
+    RANK_CHECK(!lks_loader_next(s.loader, &batch) && lks_loader_next(s.loader, &batch));
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_OK(lks_trainer_catch_up(s.trainer, &metrics));
+    RANK_CHECK(metrics.n_samples == batch.global_count);
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void metrics_are_those_of_the_step(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_BUCKETED; strategy++)
+        for (int runs_ahead = 0; runs_ahead < 2; runs_ahead++)
+            run_ranks(2, ask_for_the_third_step,
+                      (&(job){.strategy = (lks_strategy)strategy, .runs_ahead = runs_ahead}));
+}
+
 /* --- two trainers of one group --- */
 
 static int step_with_another_trainer(void *argument) {
@@ -316,6 +345,7 @@ int main(void) {
         cmocka_unit_test(every_kind_of_step_gives_the_same_bits),
         cmocka_unit_test(whoever_looks_in_between_sees_whole_updates),
         cmocka_unit_test(what_the_backward_pass_leaves_is_sent_from_the_first_layer_on),
+        cmocka_unit_test(metrics_are_those_of_the_step),
         cmocka_unit_test(another_trainer_has_to_wait_for_the_step),
         cmocka_unit_test(a_rank_that_gives_up_behind_a_step_ends_the_next),
         cmocka_unit_test(a_step_that_does_not_add_up_is_refused_on_all_ranks),
