@@ -24,7 +24,7 @@ typedef struct lks_trainer_options {
     lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
     lks_node *features;      /* input that takes a batch's features; required. Samples in bytes (gives_bytes of data.h)
                               * go to an input u8 (N, F + LKS_DRAW_NBYTES), which lks_images reads */
-    lks_node *labels;        /* input that takes a batch's labels; required */
+    lks_node *labels;        /* input, of i32, that takes a batch's labels; required */
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
     int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
@@ -99,7 +99,8 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
  * of ranks. Where the model takes bytes (lks_images) it gets the set's, and the set's units (lks_dataset_normalize) do
  * not matter: those of lks_images do. Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
- * LKS_ERR_SHAPE: samples of another size. They fail the group, for the other ranks may have been given another set. */
+ * LKS_ERR_SHAPE: samples of another size, more than one label each. They fail the group, for the other ranks may have
+ * been given another set. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
 /* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a

@@ -68,6 +68,9 @@ static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset
 
 static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset) {
     if (lks_dataset_count(dataset) == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
+    if (lksi_row_count(trainer->options.labels) != 1)
+        return lksi_error(LKS_ERR_SHAPE, "a data set has one label per sample, the model's input takes %lld",
+                          (long long)lksi_row_count(trainer->options.labels));
     return lksi_trainer_check_features(trainer, lks_dataset_n_features(dataset));
 }
 

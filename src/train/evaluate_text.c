@@ -73,6 +73,9 @@ static lks_status check_text(const lks_trainer *trainer, int64_t count) {
         return lksi_error(LKS_ERR_SHAPE,
                           "a text is evaluated in i32 windows (N,T), the model's input is %s of %d dimensions",
                           lks_type_name(lks_node_type(x)), lks_node_n_dims(x));
+    if (lksi_row_count(trainer->options.labels) != lks_node_dim(x, 1))
+        return lksi_error(LKS_ERR_SHAPE, "a window of %lld tokens has as many labels, the model's input takes %lld",
+                          (long long)lks_node_dim(x, 1), (long long)lksi_row_count(trainer->options.labels));
     if (count < 2)
         return lksi_error(LKS_ERR_ARGUMENT, "a text of %lld tokens has nothing to predict", (long long)count);
     return LKS_OK;

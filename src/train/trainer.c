@@ -14,6 +14,9 @@ static lks_status prepare(lks_trainer *trainer) {
 static lks_status check_options(lks_node *loss, const lks_trainer_options *options) {
     if (options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
+    if (!lksi_node_is_poison(options->labels) && lks_node_type(options->labels) != LKS_I32)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's labels are i32, the model's input takes %s",
+                          lks_type_name(lks_node_type(options->labels)));
     LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
     if (lksi_graph_device(graph)->float_type != LKS_F32)
