@@ -192,7 +192,8 @@ static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, in
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count > 0 ? batch->count : 1));
+    bool stands_in = batch->count == 0 && trainer->statistics != NULL;
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, stands_in ? 1 : batch->count));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_pieces_get(trainer, batch, i);
         lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || piece.n_labels == 0);
