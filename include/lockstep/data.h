@@ -76,7 +76,7 @@ LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
 /* From now on a feature x of this set, and of slices made after, reads as (x - mean) / deviation.
  * Errors: LKS_ERR_ARGUMENT where the deviation is not positive, or mean, deviation or what comes of them in f32 is not
- * finite. */
+ * finite; LKS_ERR_STATE where the set has a loader. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
 /* The same for each channel of images (n_channels values in each array). */
 LKS_API lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means, double *deviations);

@@ -38,7 +38,7 @@ typedef struct place {
 } place;
 
 struct lks_loader {
-    const lks_dataset *dataset;
+    lks_dataset *dataset;
     lksi_sampler sampler;
     lks_augment_options augment;
     bool gives_bytes;
@@ -306,6 +306,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->dataset = dataset;
+    atomic_fetch_add(&dataset->n_loaders, 1);
     created->augment = options->augment;
     created->gives_bytes = options->gives_bytes != 0;
     size_t n_features = (size_t)dataset->n_features;
@@ -348,6 +349,7 @@ void lks_loader_destroy(lks_loader *loader) {
     lksi_free(loader->slots);
     lksi_free(loader->workers);
     lksi_free(loader->own_indices);
+    atomic_fetch_sub(&loader->dataset->n_loaders, 1);
     pthread_cond_destroy(&loader->work_came);
     pthread_cond_destroy(&loader->work_done);
     pthread_mutex_destroy(&loader->lock);

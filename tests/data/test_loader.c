@@ -234,6 +234,22 @@ static uint64_t epoch_hash(lks_loader *loader, int64_t epoch) {
     return hash;
 }
 
+/* Its threads read the units. */
+static void a_set_that_has_loaders_is_not_normalised(void **state) {
+    (void)state;
+    const double mean = 1, deviation = 2;
+    lks_dataset *dataset = make_dataset(COUNT), *slice;
+    assert_ok(lks_dataset_slice(&slice, dataset, 0, COUNT));
+    lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = 7, .n_workers = 1});
+    assert_int_equal(lks_dataset_normalize(dataset, mean, deviation), LKS_ERR_STATE);
+    assert_int_equal(lks_dataset_normalize_channels(dataset, &mean, &deviation), LKS_ERR_STATE);
+    assert_ok(lks_dataset_normalize(slice, mean, deviation)); /* in units of its own */
+    lks_loader_destroy(loader);
+    assert_ok(lks_dataset_normalize(dataset, mean, deviation));
+    lks_dataset_destroy(slice);
+    lks_dataset_destroy(dataset);
+}
+
 static void seek_goes_to_the_beginning_of_any_epoch(void **state) {
     (void)state;
     lks_dataset *dataset = make_dataset(COUNT);
@@ -397,6 +413,7 @@ int main(void) {
         cmocka_unit_test(a_step_is_cut_into_blocks_or_batches),
         cmocka_unit_test(without_shuffling_samples_come_in_the_order_of_the_file_or_of_the_indices),
         cmocka_unit_test(shuffled_indices_stay_within_the_chosen_samples),
+        cmocka_unit_test(a_set_that_has_loaders_is_not_normalised),
         cmocka_unit_test(seek_goes_to_the_beginning_of_any_epoch),
         cmocka_unit_test(epochs_shorter_than_the_ring_of_batches_are_right),
         cmocka_unit_test(a_batch_stays_as_it_is_until_the_next_call),
