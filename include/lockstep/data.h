@@ -219,8 +219,9 @@ LKS_API void lks_loader_destroy(lks_loader *loader);
 LKS_API int lks_loader_next(lks_loader *loader, lks_batch *batch);
 /* Steps of one epoch; the same on all ranks. */
 LKS_API int64_t lks_loader_steps(const lks_loader *loader);
-/* Goes to the beginning of `epoch` (the first is 0); free where the loader stands there already. */
-LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch);
+/* Goes to step `step` of `epoch` (the first is 0), or to the end of the epoch where it has no such step; free where the
+ * loader stands there already. The batches before are not made. */
+LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step);
 
 /* As in the course's framework: a loader over this rank's part of `dataset`, and the rank's batch size (batch / size,
  * one more on the first batch mod size ranks). Not collective. Errors: as lks_loader_create. */
