@@ -145,7 +145,7 @@ LKS_API lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *pa
 
 /* Where in its data a run stands, kept in checkpoints for whoever makes the batches. */
 typedef struct lks_position {
-    int64_t epoch, step;     /* of the next batch; step counts within the epoch */
+    int64_t epoch, step;     /* of the next batch; step counts within the epoch: steps_per_epoch is its end */
     int64_t steps_per_epoch; /* these two say which batches they are steps over */
     int64_t global_batch;
     uint64_t data_hash; /* of what is trained on: lks_dataset_hash, lks_text_hash; 0: not compared */
@@ -169,8 +169,8 @@ LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_
  * called as lks_checkpointer calls them, rank 0 takes the one with the largest step whose hash and entries are good.
  * Those it passes over, and why, are warnings on stderr. `taken` (may be NULL) receives the file's path, and "" where
  * the directory has none: `position` is then the beginning, and nothing has changed. Collective.
- * Errors: those of lks_trainer_load; a file of another run (LKS_ERR_ARGUMENT) is not passed over; LKS_ERR_FORMAT where
- * all that there are were passed over. */
+ * Errors: those of lks_trainer_load; LKS_ERR_FILE where there is no such directory, which may be a misspelt one; a file
+ * of another run (LKS_ERR_ARGUMENT) is not passed over; LKS_ERR_FORMAT where all that there are were passed over. */
 LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
                                       size_t taken_nbytes);
 
@@ -180,9 +180,10 @@ LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lk
  * DIRECTORY/step-<12 digits>.safetensors while training goes on: first beside it, synced, then put in its place, so
  * that a death at any moment leaves the one before. The loop of a program that survives its launcher's restarts:
  *
+ *     if (lks_group_rank(group) == 0) mkdir(directory, 0777);              there is none yet the first time
  *     lks_trainer_resume(trainer, directory, &position, NULL, 0);          an empty directory: from the beginning
  *     lks_checkpointer_create(&checkpointer, trainer, directory, &(lks_checkpointer_options){.every = 100});
- *     lks_loader_seek(loader, position.epoch), and on to batch position.step
+ *     lks_loader_seek(loader, position.epoch, position.step);
  *     while (lks_loader_next(loader, &batch)) {
  *         lks_trainer_request_stop(trainer, signal_that_arrived);          what a handler has noted, or 0
  *         lks_trainer_step(trainer, &batch, &metrics);
