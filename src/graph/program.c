@@ -98,7 +98,7 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
         int64_t began_ns = program->is_timed ? lksi_now_ns() : 0;
         LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
         if (program->is_timed) LKS_TRY(count_time(program, step, began_ns));
-        if (program->on_gradient != NULL) LKS_TRY(tell_finals(program, s, &n_told));
+        if (program->on_gradient != NULL && !program->is_absent) LKS_TRY(tell_finals(program, s, &n_told));
     }
     return LKS_OK;
 }
@@ -107,9 +107,10 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
 static lks_status clear_untrained(const lks_program *program) {
     const lks_device *device = program->store->graph->device;
     size_t nbytes_each = lks_type_nbytes(device->float_type), offset, count;
+    char *gradients = program->store->gradients;
     for (int i = 0; i < program->n_untrained; i++) {
         lksi_store_place(program->store, program->untrained[i], &offset, &count);
-        LKS_TRY(lksi_device_zero(device, (char *)program->store->gradients + offset * nbytes_each, count * nbytes_each));
+        LKS_TRY(lksi_device_zero(device, gradients + offset * nbytes_each, count * nbytes_each));
     }
     return LKS_OK;
 }
