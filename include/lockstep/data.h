@@ -197,7 +197,8 @@ typedef struct lks_batch {
     const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */
     int64_t count;           /* samples on this rank; may be 0 in the last batch, with grains in any */
     int64_t global_count;    /* samples on all ranks in this step */
-    int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over */
+    int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over. A loader's are all:
+                              * where the loss ignores a class, both are the caller's to set */
     int64_t global_n_labels; /* on all ranks */
     int64_t global_offset;   /* position of this rank's first sample within the global batch */
     int64_t epoch, step;     /* step counts within the epoch */

@@ -115,7 +115,8 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
 /* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
  * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike, such as
- * adding up ranks. A buffer's is the statistic that it averages. NULL where there is no such tensor. */
+ * adding up ranks. A buffer's is the statistic that it averages, times the factor of lks_program_backward. NULL where
+ * there is no such tensor. */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
 /* Index of the parameter or buffer with that name, -1 if there is none. */
 LKS_API int lks_store_find(const lks_store *store, const char *name);
@@ -149,13 +150,15 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
 /* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named); LKS_ERR_ARGUMENT: a label outside C.
  */
 LKS_API lks_status lks_program_forward(lks_program *program);
-/* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still be
- * read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward pass of its own before it. */
+/* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still
+ * be read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward
+ * pass of its own before it. */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
- * reads it any more, so that it may be changed in place. `index` is the tensor's in the store. Every tensor that the
- * program trains comes once, in the same order in every run and on every rank that built the same model. Another status
- * than LKS_OK ends the backward pass and is returned by it. */
+ * reads it any more, so that it may be changed in place. `index` is the tensor's in the store, below
+ * lks_store_n_tensors: buffers come, too, whose statistics ranks add up as they do gradients. Every parameter that the
+ * loss depends on and every buffer comes once, in the same order in every run and on every rank that built the same
+ * model. Another status than LKS_OK ends the backward pass and is returned by it. */
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
 /* From the next backward pass on. One per program; NULL: none. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
