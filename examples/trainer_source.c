@@ -9,10 +9,7 @@ typedef struct data_sets {
 } data_sets;
 
 static void seek(void *context, int64_t epoch, int64_t step) {
-    lks_loader *loader = ((data_sets *)context)->loader;
-    lks_batch skipped;
-    lks_loader_seek(loader, epoch);
-    for (int64_t i = 0; i < step; i++) (void)lks_loader_next(loader, &skipped);
+    lks_loader_seek(((data_sets *)context)->loader, epoch, step);
 }
 
 static int next(void *context, lks_batch *batch) { return lks_loader_next(((data_sets *)context)->loader, batch); }

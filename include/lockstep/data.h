@@ -76,7 +76,7 @@ LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);
 /* From now on a feature x of this set, and of slices made after, reads as (x - mean) / deviation.
  * Errors: LKS_ERR_ARGUMENT where the deviation is not positive, or mean, deviation or what comes of them in f32 is not
- * finite. */
+ * finite; LKS_ERR_STATE where the set has a loader. */
 LKS_API lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation);
 /* The same for each channel of images (n_channels values in each array). */
 LKS_API lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means, double *deviations);
@@ -197,7 +197,8 @@ typedef struct lks_batch {
     const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */
     int64_t count;           /* samples on this rank; may be 0 in the last batch, with grains in any */
     int64_t global_count;    /* samples on all ranks in this step */
-    int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over */
+    int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over. A loader's are all:
+                              * where the loss ignores a class, both are the caller's to set */
     int64_t global_n_labels; /* on all ranks */
     int64_t global_offset;   /* position of this rank's first sample within the global batch */
     int64_t epoch, step;     /* step counts within the epoch */
@@ -221,8 +222,9 @@ LKS_API void lks_loader_destroy(lks_loader *loader);
 LKS_API int lks_loader_next(lks_loader *loader, lks_batch *batch);
 /* Steps of one epoch; the same on all ranks. */
 LKS_API int64_t lks_loader_steps(const lks_loader *loader);
-/* Goes to the beginning of `epoch` (the first is 0); free where the loader stands there already. */
-LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch);
+/* Goes to step `step` of `epoch` (the first is 0), or to the end of the epoch where it has no such step; free where the
+ * loader stands there already. The batches before are not made. */
+LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step);
 
 /* As in the course's framework: a loader over this rank's part of `dataset`, and the rank's batch size (batch / size,
  * one more on the first batch mod size ranks). Not collective. Errors: as lks_loader_create. */

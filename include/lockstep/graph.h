@@ -53,7 +53,9 @@ LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, 
 
 /* What a model keeps beside its parameters: a running average of a statistic. Every training step moves it by
  * value += momentum * (statistic - value), where the statistic is the mean over the ranks, weighted by their samples,
- * of what each rank's own batch gives. Saved and hashed with the parameters. */
+ * of what each rank's own batch gives. Batch norms make such statistics (operators.h); a buffer that is read by other
+ * operators alone, or that a step's program does not use, stays as it is, up to roundings. Saved and hashed with the
+ * parameters. */
 LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
                              double momentum);
 
@@ -69,8 +71,8 @@ LKS_API lks_node *lks_sigmoid(lks_node *x);
 LKS_API lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims);
 /* logits (...,C), labels i32 (...) in 0..C-1 -> scalar: mean over all labels of -log softmax(logits)[label] */
 LKS_API lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels);
-/* logits (...,C), labels i32 (...) -> scalar: how many rows have their largest element at the label. Has no gradient.
- */
+/* logits (...,C), labels i32 (...) -> scalar: how many rows have their largest element, the first of equal ones, at the
+ * label. NaN is larger than none, and none is larger than NaN where it comes first. Has no gradient. */
 LKS_API lks_node *lks_count_correct(lks_node *logits, lks_node *labels);
 
 LKS_API lks_graph *lks_node_graph(lks_node *node);
@@ -113,7 +115,8 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
 /* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
  * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike, such as
- * adding up ranks. A buffer's is the statistic that it averages. NULL where there is no such tensor. */
+ * adding up ranks. A buffer's is the statistic that it averages, times the factor of lks_program_backward. NULL where
+ * there is no such tensor. */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
 /* Index of the parameter or buffer with that name, -1 if there is none. */
 LKS_API int lks_store_find(const lks_store *store, const char *name);
@@ -147,18 +150,21 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
 /* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named); LKS_ERR_ARGUMENT: a label outside C.
  */
 LKS_API lks_status lks_program_forward(lks_program *program);
-/* After forward: the gradient of `factor` * loss, written over the store's gradients. */
+/* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still
+ * be read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward
+ * pass of its own before it. */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
- * reads it any more, so that it may be changed in place. `index` is the tensor's in the store. Every tensor that the
- * program trains comes once, in the same order in every run and on every rank that built the same model. Another status
- * than LKS_OK ends the backward pass and is returned by it. */
+ * reads it any more, so that it may be changed in place. `index` is the tensor's in the store, below
+ * lks_store_n_tensors: buffers come, too, whose statistics ranks add up as they do gradients. Every parameter that the
+ * loss depends on and every buffer comes once, in the same order in every run and on every rank that built the same
+ * model. Another status than LKS_OK ends the backward pass and is returned by it. */
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
 /* From the next backward pass on. One per program; NULL: none. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
-/* An output's value after forward, in the device's precision, until the next run. NULL if `node` is not an output. */
+/* An output's value after forward, in its node's type, until the next run. NULL if `node` is not an output. */
 LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);
-/* The same for a scalar, as double; NaN if `node` is not an output. */
+/* The same for a scalar of any type, as double; NaN if `node` is not an output, or not a scalar. */
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
 /* Bytes of activations and scratch, planned by liveness. */
 LKS_API size_t lks_program_nbytes(const lks_program *program);

@@ -153,10 +153,11 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
 
 /* From now on each backward pass of `program`, one of the store's, starts the reduction of a bucket as soon as its
  * gradients are final, on a thread of the optimizer's; the step waits for them. Between such a pass and its step the
- * group is that thread's (collectives of the caller's are LKS_ERR_STATE), and the gradients are not to be read. Several
- * programs may be attached; a rank that runs none in a step just steps. Takes the program's lks_on_gradient. Not
- * collective, and does nothing where there is nothing to overlap: a shared replica, one rank. Errors: LKS_ERR_MEMORY,
- * LKS_ERR_SYSTEM. A second pass before the step: LKS_ERR_STATE. */
+ * group is that thread's (collectives of the caller's are LKS_ERR_STATE, and so are such passes and steps of another
+ * optimizer in it), and the gradients are not to be read. Several programs may be attached; a rank that runs none in a
+ * step just steps. Takes the program's lks_on_gradient. Not collective, and does nothing where there is nothing to
+ * overlap: a shared replica, one rank. Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. A second pass before the step:
+ * LKS_ERR_STATE. */
 LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);
 
 /* 1: backward passes start nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate puts aside.
@@ -211,7 +212,8 @@ LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64
 LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
 /* From the next pass on, where `is_absent`, this rank takes part in those sums, but counts nothing: for a rank without
  * samples, which runs its program on anything and backward by factor 0, because the others wait for it. Its gradients
- * are then 0. */
+ * are then 0, and lks_on_gradient's callback is not called: an attached program sends nothing, and the step comes with
+ * n_samples 0. */
 LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
 /* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on.

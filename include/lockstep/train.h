@@ -24,7 +24,7 @@ typedef struct lks_trainer_options {
     lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
     lks_node *features;      /* input that takes a batch's features; required. Samples in bytes (gives_bytes of data.h)
                               * go to an input u8 (N, F + LKS_DRAW_NBYTES), which lks_images reads */
-    lks_node *labels;        /* input that takes a batch's labels; required */
+    lks_node *labels;        /* input, of i32, that takes a batch's labels; required */
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
     int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
@@ -48,10 +48,13 @@ typedef struct lks_trainer_options {
  * their way to the other hosts, so that the next one begins meanwhile; each kernel of that waits for the parameters it
  * reads. An error of the update comes out of a later call; on a GPU so do the step's metrics. The batch's memory may be
  * used again at once, as after any step. All that this library does with the store waits for the update first; the
- * caller's own collectives in `group` are LKS_ERR_STATE before lks_trainer_catch_up. */
+ * caller's own collectives in `group`, and steps of another trainer in it, are LKS_ERR_STATE before
+ * lks_trainer_catch_up. */
 
-/* Means over the labels that count, of all ranks. Where the trainer runs ahead on a GPU: of all steps that ended since
- * metrics were asked for last, perhaps of none (n_samples 0); lr, grad_norm and stop of the last of them. */
+/* Means over the labels that count, of all ranks: all but those that the loss ignores (lks_cross_entropy_with). Where
+ * the trainer runs ahead on a GPU: of all steps that ended since metrics were asked for last, perhaps of none
+ * (n_samples 0); lr, grad_norm and stop of the last of them. Elsewhere of the step alone, or of the last one where
+ * lks_trainer_catch_up is asked; once taken, of none. */
 typedef struct lks_metrics {
     double loss, accuracy;
     int64_t n_samples;    /* labels that count */
@@ -96,7 +99,8 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
  * of ranks. Where the model takes bytes (lks_images) it gets the set's, and the set's units (lks_dataset_normalize) do
  * not matter: those of lks_images do. Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
- * LKS_ERR_SHAPE: samples of another size. They fail the group, for the other ranks may have been given another set. */
+ * LKS_ERR_SHAPE: samples of another size, more than one label each. They fail the group, for the other ranks may have
+ * been given another set. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
 /* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a
@@ -141,7 +145,7 @@ LKS_API lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *pa
 
 /* Where in its data a run stands, kept in checkpoints for whoever makes the batches. */
 typedef struct lks_position {
-    int64_t epoch, step;     /* of the next batch; step counts within the epoch */
+    int64_t epoch, step;     /* of the next batch; step counts within the epoch: steps_per_epoch is its end */
     int64_t steps_per_epoch; /* these two say which batches they are steps over */
     int64_t global_batch;
     uint64_t data_hash; /* of what is trained on: lks_dataset_hash, lks_text_hash; 0: not compared */
@@ -165,8 +169,8 @@ LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_
  * called as lks_checkpointer calls them, rank 0 takes the one with the largest step whose hash and entries are good.
  * Those it passes over, and why, are warnings on stderr. `taken` (may be NULL) receives the file's path, and "" where
  * the directory has none: `position` is then the beginning, and nothing has changed. Collective.
- * Errors: those of lks_trainer_load; a file of another run (LKS_ERR_ARGUMENT) is not passed over; LKS_ERR_FORMAT where
- * all that there are were passed over. */
+ * Errors: those of lks_trainer_load; LKS_ERR_FILE where there is no such directory, which may be a misspelt one; a file
+ * of another run (LKS_ERR_ARGUMENT) is not passed over; LKS_ERR_FORMAT where all that there are were passed over. */
 LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
                                       size_t taken_nbytes);
 
@@ -176,9 +180,10 @@ LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lk
  * DIRECTORY/step-<12 digits>.safetensors while training goes on: first beside it, synced, then put in its place, so
  * that a death at any moment leaves the one before. The loop of a program that survives its launcher's restarts:
  *
+ *     if (lks_group_rank(group) == 0) mkdir(directory, 0777);              there is none yet the first time
  *     lks_trainer_resume(trainer, directory, &position, NULL, 0);          an empty directory: from the beginning
  *     lks_checkpointer_create(&checkpointer, trainer, directory, &(lks_checkpointer_options){.every = 100});
- *     lks_loader_seek(loader, position.epoch), and on to batch position.step
+ *     lks_loader_seek(loader, position.epoch, position.step);
  *     while (lks_loader_next(loader, &batch)) {
  *         lks_trainer_request_stop(trainer, signal_that_arrived);          what a handler has noted, or 0
  *         lks_trainer_step(trainer, &batch, &metrics);

@@ -46,8 +46,12 @@ bool lksi_group_worker_may_spin(const lks_group *group);
  * bound or destroyed while another thread uses `group`. */
 void lksi_group_bind(lks_group *group, lks_group *other);
 
-/* While it is lent, the group's collectives are for such a thread alone: on any other they are LKS_ERR_STATE. */
-void lksi_group_lend(lks_group *group, bool is_lent);
+/* Until it gives the group back, its collectives are for `borrower`'s such threads alone: on any other they are
+ * LKS_ERR_STATE, and so is lending it to another. `name` is what needs it, for the error. */
+lks_status lksi_group_lend(lks_group *group, const void *borrower, const char *name);
+void lksi_group_give_back(lks_group *group, const void *borrower); /* nothing where it is not lent to that one */
+/* LKS_ERR_STATE where the group is lent to another than `borrower`. */
+lks_status lksi_group_refuse_lent(const lks_group *group, const void *borrower, const char *name);
 
 /* --- the operations and their algorithms (used by cli/ and the tests) --- */
 

@@ -196,7 +196,7 @@ struct lks_group {
     uint64_t peek_word; /* what they try it on */
     int64_t timeout_ms;
     lks_order order;
-    atomic_bool is_lent;                      /* to a thread of parallel/'s */
+    _Atomic(const void *) borrower;           /* whose threads it is lent to; NULL: nobody's */
     lks_group *bound, *next_bound, *bound_to; /* those that fail with this one, the first; and the other way round */
 
     /* The first error. Both threads of a group may find one: the first to set is_failing writes the text, then status.

@@ -54,17 +54,30 @@ lks_status lksi_group_refuse_dead(const lks_group *group) {
     return group->status == LKS_OK ? LKS_OK : lksi_error(group->status, "%s", group->error_text);
 }
 
-void lksi_group_lend(lks_group *group, bool is_lent) {
-    atomic_store_explicit(&group->is_lent, is_lent, memory_order_relaxed);
-}
-
-/* Two threads in one group's collectives would spoil what each holds of it. */
-static lks_status refuse_lent(const lks_group *group, const char *name) {
-    if (!atomic_load_explicit(&group->is_lent, memory_order_relaxed) || lksi_work_is_worker()) return LKS_OK;
+lks_status lksi_group_refuse_lent(const lks_group *group, const void *borrower, const char *name) {
+    const void *current = atomic_load_explicit(&group->borrower, memory_order_relaxed);
+    if (current == NULL || current == borrower) return LKS_OK;
     return lksi_error(LKS_ERR_STATE,
                       "%s on rank %d between a backward pass and the end of its step: gradients are being sent over "
                       "this group (a trainer that runs ahead ends it in lks_trainer_catch_up)",
                       name, group->rank);
+}
+
+lks_status lksi_group_lend(lks_group *group, const void *borrower, const char *name) {
+    LKS_TRY(lksi_group_refuse_lent(group, borrower, name));
+    atomic_store_explicit(&group->borrower, borrower, memory_order_relaxed);
+    return LKS_OK;
+}
+
+void lksi_group_give_back(lks_group *group, const void *borrower) {
+    if (atomic_load_explicit(&group->borrower, memory_order_relaxed) == borrower)
+        atomic_store_explicit(&group->borrower, NULL, memory_order_relaxed);
+}
+
+/* Two threads in one group's collectives would spoil what each holds of it. Workers have been let in: the group's own,
+ * or the borrower's. */
+static lks_status refuse_lent(const lks_group *group, const char *name) {
+    return lksi_work_is_worker() ? LKS_OK : lksi_group_refuse_lent(group, NULL, name);
 }
 
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {

@@ -150,7 +150,7 @@ __global__ void count_correct(labels rows, const float *x, total all) {
             }
             __syncthreads();
         }
-        if (lane == 0 && n_classes > 0) n_correct += places[me] == (size_t)rows.label[row];
+        if (lane == 0 && n_classes > 0 && counts(rows, row)) n_correct += places[me] == (size_t)rows.label[row];
         __syncthreads();
     }
     add_up(all, n_correct, 0);

@@ -33,6 +33,7 @@ struct lks_dataset {
     int64_t count, n_features, n_classes;
     lksi_image image;
     float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS]; /* what is read of channel c: element * scale + shift */
+    atomic_int n_loaders;                                     /* whose threads may be reading these */
 };
 
 /* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */

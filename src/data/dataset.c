@@ -57,9 +57,14 @@ lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t 
                           (long long)end, (long long)dataset->count);
     lks_dataset *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    *created = *dataset;
-    created->begin += begin;
-    created->count = end - begin;
+    *created = (lks_dataset){.samples = dataset->samples,
+                             .begin = dataset->begin + begin,
+                             .count = end - begin,
+                             .n_features = dataset->n_features,
+                             .n_classes = dataset->n_classes,
+                             .image = dataset->image};
+    memcpy(created->scale, dataset->scale, sizeof created->scale);
+    memcpy(created->shift, dataset->shift, sizeof created->shift);
     atomic_fetch_add(&created->samples->n_holders, 1);
     *slice = created;
     return LKS_OK;

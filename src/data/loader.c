@@ -38,7 +38,7 @@ typedef struct place {
 } place;
 
 struct lks_loader {
-    const lks_dataset *dataset;
+    lks_dataset *dataset;
     lksi_sampler sampler;
     lks_augment_options augment;
     bool gives_bytes;
@@ -205,24 +205,27 @@ int lks_loader_next(lks_loader *loader, lks_batch *batch) {
     return !is_end;
 }
 
-/* At the end of the epoch before, the prefetched batches are the wanted ones, and stay. */
-static bool is_at_beginning(const lks_loader *loader, int64_t epoch) {
-    const place *next = &loader->next;
-    return (next->epoch == epoch && next->step == 0) || (next->epoch == epoch - 1 && next->step == loader->n_steps);
+static bool is_same(place a, place b) { return a.epoch == b.epoch && a.step == b.step; }
+
+/* The first place from `at` on that has a batch: of the end of an epoch, the beginning of the next. */
+static place batch_from(const lks_loader *loader, place at) {
+    return at.step < loader->n_steps ? at : (place){.epoch = at.epoch + 1};
 }
 
-void lks_loader_seek(lks_loader *loader, int64_t epoch) {
+/* Where the next batch is the wanted one, those that are prefetched stay. */
+void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step) {
+    place to = {epoch, step >= 0 && step < loader->n_steps ? step : loader->n_steps};
     pthread_mutex_lock(&loader->lock);
-    if (!is_at_beginning(loader, epoch)) {
+    if (!is_same(batch_from(loader, loader->next), batch_from(loader, to))) {
         loader->is_paused = true;
         while (loader->n_busy > 0) pthread_cond_wait(&loader->work_done, &loader->lock);
         loader->is_paused = false;
         for (int i = 0; i < loader->n_slots; i++) loader->slots[i].is_ready = false;
         loader->n_taken = loader->n_handed_out = 0;
         loader->is_holding = false;
-        loader->taken = (place){.epoch = epoch};
+        loader->taken = batch_from(loader, to);
     }
-    loader->next = (place){.epoch = epoch};
+    loader->next = to;
     pthread_cond_broadcast(&loader->work_came);
     pthread_mutex_unlock(&loader->lock);
 }
@@ -329,6 +332,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->dataset = dataset;
+    atomic_fetch_add(&dataset->n_loaders, 1);
     created->augment = options->augment;
     created->gives_bytes = options->gives_bytes != 0;
     size_t n_features = (size_t)dataset->n_features;
@@ -372,6 +376,7 @@ void lks_loader_destroy(lks_loader *loader) {
     lksi_free(loader->slots);
     lksi_free(loader->workers);
     lksi_free(loader->own_indices);
+    atomic_fetch_sub(&loader->dataset->n_loaders, 1);
     pthread_cond_destroy(&loader->work_came);
     pthread_cond_destroy(&loader->work_done);
     pthread_mutex_destroy(&loader->lock);

@@ -69,13 +69,21 @@ static void normalize(lks_dataset *dataset, int64_t channel, double mean, double
     dataset->shift[channel] = wanted.shift;
 }
 
+static lks_status refuse_loaders(const lks_dataset *dataset) {
+    int n_loaders = atomic_load(&dataset->n_loaders);
+    if (n_loaders == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "a data set is normalised before its loaders are made: it has %d", n_loaders);
+}
+
 lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation) {
+    LKS_TRY(refuse_loaders(dataset));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, mean, deviation));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, mean, deviation);
     return LKS_OK;
 }
 
 lks_status lks_dataset_normalize_channels(lks_dataset *dataset, const double *means, const double *deviations) {
+    LKS_TRY(refuse_loaders(dataset));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, means[c], deviations[c]));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, means[c], deviations[c]);
     return LKS_OK;

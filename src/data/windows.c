@@ -71,7 +71,7 @@ int lks_windows_next(lks_windows *windows, lks_batch *batch) {
 void lks_windows_seek(lks_windows *windows, int64_t epoch, int64_t step) {
     int64_t n_steps = lks_windows_steps(windows);
     windows->epoch = epoch;
-    windows->step = step < n_steps ? step : n_steps;
+    windows->step = step >= 0 && step < n_steps ? step : n_steps;
 }
 
 void lks_windows_rewind(lks_windows *windows) { lks_windows_seek(windows, 0, 0); }

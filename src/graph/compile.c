@@ -365,13 +365,30 @@ static lks_status find_finals(compiler *c) {
     return LKS_OK;
 }
 
-static lks_status build_ir(compiler *c, const lks_program_options *options, lks_node *const *outputs, int n_outputs) {
+/* What no step writes. */
+static lks_status find_untrained(compiler *c) {
     lks_program *program = c->program;
+    const lks_store *store = program->store;
+    program->untrained = lksi_alloc_array((size_t)store->n_parameters, sizeof *program->untrained);
+    if (program->untrained == NULL) return LKS_ERR_MEMORY;
+    for (int index = 0; index < store->n_parameters; index++) {
+        size_t i = 0;
+        while (i < program->n_finals && program->finals[i].index != index) i++;
+        if (i == program->n_finals) program->untrained[program->n_untrained++] = index;
+    }
+    if (program->n_untrained < store->n_parameters) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
+}
+
+/* `outputs` has room for the store's buffers, too: training moves them whether the loss depends on them or not. */
+static lks_status build_ir(compiler *c, const lks_program_options *options, lks_node **outputs, int n_outputs) {
+    lks_program *program = c->program;
+    int n_needed = n_outputs;
+    for (int i = program->store->n_parameters; i < program->store->n_slots && options->is_training; i++)
+        outputs[n_needed++] = program->store->slots[i].node;
     LKS_TRY(
-        lksi_ir_create(&c->ir, program->store->graph, options->batch, options->is_training != 0, outputs, n_outputs));
+        lksi_ir_create(&c->ir, program->store->graph, options->batch, options->is_training != 0, outputs, n_needed));
     if (options->is_training) LKS_TRY(lksi_ir_differentiate(&c->ir, options->loss));
-    if (options->is_training && c->ir.n_final == 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
     c->n_users = lksi_alloc_array(c->ir.n_values, sizeof *c->n_users);
     program->inputs = lksi_alloc_array(c->ir.graph->n_nodes, sizeof *program->inputs);
     program->outputs = lksi_alloc_array((size_t)n_outputs, sizeof *program->outputs);
@@ -382,7 +399,7 @@ static lks_status build_ir(compiler *c, const lks_program_options *options, lks_
     return LKS_OK;
 }
 
-static lks_status compile(compiler *c, const lks_program_options *options, lks_node *const *outputs, int n_outputs) {
+static lks_status compile(compiler *c, const lks_program_options *options, lks_node **outputs, int n_outputs) {
     LKS_TRY(build_ir(c, options, outputs, n_outputs));
     LKS_TRY(find_storage(c));
     count_users(c);
@@ -393,7 +410,8 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     bind_memory(c);
     LKS_TRY(place_given(c));
     LKS_TRY(find_firsts(c));
-    return find_finals(c);
+    LKS_TRY(find_finals(c));
+    return options->is_training ? find_untrained(c) : LKS_OK;
 }
 
 static lks_status check_options(const lks_store *store, const lks_program_options *options) {
@@ -403,6 +421,7 @@ static lks_status check_options(const lks_store *store, const lks_program_option
                           (long long)options->batch);
     if (options->is_training && options->loss == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a training program needs a loss");
+    if (options->n_outputs < 0) return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs", options->n_outputs);
     if (options->loss == NULL && options->n_outputs == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a program without loss and outputs computes nothing");
     if (options->loss != NULL && options->loss->outputs[0].n_dims != 0)
@@ -426,7 +445,8 @@ lks_status lks_program_create(lks_program **program, lks_store *store, const lks
     LKS_TRY(check_options(store, options));
     lks_status status = LKS_ERR_MEMORY;
     int n_outputs = 0;
-    lks_node **outputs = lksi_alloc_array((size_t)options->n_outputs + 1, sizeof(lks_node *));
+    size_t most_outputs = (size_t)options->n_outputs + 1 + (size_t)(store->n_slots - store->n_parameters);
+    lks_node **outputs = lksi_alloc_array(most_outputs, sizeof(lks_node *));
     compiler c = {.program = lksi_alloc(sizeof(lks_program))};
     if (c.program != NULL) c.program->store = store;
     if (outputs == NULL || c.program == NULL) goto free_compiler;

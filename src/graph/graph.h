@@ -27,6 +27,12 @@ typedef struct lksi_description {
 /* Nodes are counted from 0; false past the last. */
 bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description *description);
 
+/* Which of the input `labels` do not count: the label that the first cross entropy to read them ignores. False: none.
+ */
+bool lksi_node_ignored_label(const lks_node *labels, int32_t *ignored);
+/* lks_count_correct, of those that count. */
+lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels);
+
 /* Whether programs that train it add up over ranks while they run. */
 bool lksi_graph_is_synchronised(const lks_graph *graph);
 
@@ -43,7 +49,7 @@ typedef struct lksi_program_ranks {
 /* For the next runs of a program that has host steps; the others do not ask. */
 void lksi_program_set_ranks(lks_program *program, const lksi_program_ranks *ranks);
 /* From the next run on, where `is_absent`, this rank adds zeros to the sums, whatever its program computes, and gets
- * zeros. */
+ * zeros. Its gradients are told to nobody (lks_on_gradient): they are 0. */
 void lksi_program_set_absent(lks_program *program, bool is_absent);
 
 /* --- programs of devices with memory of their own. forward and backward send what the host has and run; where a run is

@@ -76,12 +76,12 @@ typedef struct lksi_ir {
     int n_final;
 } lksi_ir;
 
-/* Forward: what `outputs` depend on, at `batch` samples, as it is in training or in evaluation (where dropout passes
- * everything and batch norm goes by its running statistics). */
+/* Forward: `outputs` and what they depend on, at `batch` samples, as it is in training or in evaluation (where dropout
+ * passes everything and batch norm goes by its running statistics). */
 lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, bool is_training, lks_node *const *outputs,
                           int n_outputs);
 void lksi_ir_destroy(lksi_ir *ir);
-/* Appends the backward pass of `loss`. */
+/* Appends the backward pass of `loss`, and what keeps other buffers as they are. */
 lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss);
 
 /* Appends; LKSI_NO_VALUE when memory is out. */

@@ -199,12 +199,23 @@ static bool has_gradient(const lksi_ir *ir, const lksi_ir_node *node, const lksi
     return false;
 }
 
+static bool is_buffer(const lksi_ir *ir, lksi_value value) {
+    const lksi_ir_value *v = &ir->values[value];
+    return v->role == LKSI_PARAMETER && ir->graph->nodes[v->index]->op == LKSI_OP_BUFFER;
+}
+
+/* Of buffers only batch norm's rule gives anything, their statistics; to other operators they are constants. */
+static bool needs_gradient(const lksi_ir *ir, const lksi_ir_node *node, lksi_value input) {
+    bool is_norm = node->op == LKSI_OP_BATCH_NORM || node->op == LKSI_OP_BATCH_NORM_BY_SUMS;
+    return ir->values[input].needs_gradient && (is_norm || !is_buffer(ir, input));
+}
+
 static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_value *gradients) {
     lksi_op_instance instance = {.op = node->op, .attributes = &node->attributes, .n_inputs = node->n_inputs};
     for (int i = 0; i < node->n_inputs; i++) {
         instance.inputs[i] = node->inputs[i];
         instance.input_tensors[i] = b->ir->values[node->inputs[i]].tensor;
-        instance.needs_gradient[i] = b->ir->values[node->inputs[i]].needs_gradient;
+        instance.needs_gradient[i] = needs_gradient(b->ir, node, node->inputs[i]);
     }
     for (int i = 0; i < node->n_outputs; i++) {
         instance.outputs[i] = node->outputs[i];
@@ -250,6 +261,16 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
     return LKS_OK;
 }
 
+/* A buffer of which nothing gave a statistic stays as it is: it averages itself. */
+static lks_status keep_buffers(builder *b, lksi_value *gradients, size_t n_values) {
+    for (size_t v = 0; v < n_values; v++) {
+        if (!is_buffer(b->ir, (lksi_value)v) || gradients[v] != LKSI_NO_VALUE) continue;
+        gradients[v] = emit_plain(b, LKSI_OP_MUL, (lksi_value[]){(lksi_value)v, b->base.seed}, 2);
+        if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
+    }
+    return LKS_OK;
+}
+
 static void finish_parameter(lksi_ir *ir, lksi_value parameter, lksi_value gradient) {
     ir->values[gradient].role = LKSI_GRADIENT;
     ir->values[gradient].index = ir->values[parameter].index;
@@ -281,6 +302,7 @@ lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
         if (has_gradient(ir, &node, gradients)) status = differentiate_node(&b, &node, gradients);
     }
     if (status == LKS_OK) status = separate_parameters(&b, gradients, n_forward_values);
+    if (status == LKS_OK) status = keep_buffers(&b, gradients, n_forward_values);
     if (status == LKS_OK) finish_parameters(ir, gradients, n_forward_values);
     lksi_free(gradients);
     return status;

@@ -12,6 +12,30 @@ lks_node *lks_cross_entropy_with(lks_node *logits, lks_node *labels, const lks_c
     return lksi_graph_operate(LKSI_OP_CROSS_ENTROPY, &attributes, (lks_node *[]){logits, labels}, 2, NULL);
 }
 
+static bool reads(const lks_node *node, int input, const lks_node *leaf) {
+    const lks_node *from = node->inputs[input];
+    while (from->op == LKSI_OP_RESHAPE) from = from->inputs[0];
+    return from == leaf;
+}
+
+bool lksi_node_ignored_label(const lks_node *labels, int32_t *ignored) {
+    const lks_graph *graph = labels->graph;
+    for (size_t i = 0; graph != NULL && i < graph->n_nodes; i++) {
+        const lks_node *node = graph->nodes[i];
+        if (node->op != LKSI_OP_CROSS_ENTROPY || !reads(node, 1, labels)) continue;
+        *ignored = (int32_t)node->attributes.ignored;
+        return node->attributes.has_ignored != 0;
+    }
+    return false;
+}
+
+lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels) {
+    int32_t ignored = 0;
+    lksi_attributes attributes = {.has_ignored = lksi_node_ignored_label(labels, &ignored)};
+    if (attributes.has_ignored != 0) attributes.ignored = ignored;
+    return lksi_graph_operate(LKSI_OP_COUNT_CORRECT, &attributes, (lks_node *[]){logits, labels}, 2, NULL);
+}
+
 lks_node *lks_mse(lks_node *a, lks_node *b) {
     return lksi_graph_operate(LKSI_OP_MSE, NULL, (lks_node *[]){a, b}, 2, NULL);
 }

@@ -19,6 +19,7 @@ void lks_program_destroy(lks_program *program) {
     lksi_free(program->outputs);
     lksi_free(program->firsts);
     lksi_free(program->finals);
+    lksi_free(program->untrained);
     lksi_free(program);
 }
 
@@ -97,7 +98,19 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
         int64_t began_ns = program->is_timed ? lksi_now_ns() : 0;
         LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
         if (program->is_timed) LKS_TRY(count_time(program, step, began_ns));
-        if (program->on_gradient != NULL) LKS_TRY(tell_finals(program, s, &n_told));
+        if (program->on_gradient != NULL && !program->is_absent) LKS_TRY(tell_finals(program, s, &n_told));
+    }
+    return LKS_OK;
+}
+
+/* The gradients are those of this program's loss: none is left from another's. */
+static lks_status clear_untrained(const lks_program *program) {
+    const lks_device *device = program->store->graph->device;
+    size_t nbytes_each = lks_type_nbytes(device->float_type), offset, count;
+    char *gradients = program->store->gradients;
+    for (int i = 0; i < program->n_untrained; i++) {
+        lksi_store_place(program->store, program->untrained[i], &offset, &count);
+        LKS_TRY(lksi_device_zero(device, gradients + offset * nbytes_each, count * nbytes_each));
     }
     return LKS_OK;
 }
@@ -146,6 +159,7 @@ lks_status lksi_program_send(lks_program *program, double factor) {
 
 lks_status lksi_program_run(lks_program *program) {
     for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
+    LKS_TRY(clear_untrained(program));
     return run(program, 0, program->n_steps);
 }
 
@@ -167,12 +181,14 @@ static lks_status backward(lks_program *program, double factor) {
     if (program->n_forward == program->n_steps)
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
     if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
+    program->has_run_forward = false; /* the pass writes over what it reads of the forward pass */
     if (program->store->graph->device->float_type == LKS_F64)
         program->seed.f64 = factor;
     else
         program->seed.f32 = (float)factor;
     if (program->scalars != NULL) LKS_TRY(send_scalars(program, factor));
     LKS_TRY(lksi_store_settle(program->store, -1));
+    LKS_TRY(clear_untrained(program));
     return run(program, program->n_forward, program->n_steps);
 }
 
@@ -215,7 +231,22 @@ const void *lks_program_output(const lks_program *program, const lks_node *node)
 double lks_program_scalar(const lks_program *program, const lks_node *node) {
     const void *data = lks_program_output(program, node);
     if (data == NULL || node->outputs[0].n_dims != 0) return NAN;
-    return node->outputs[0].type == LKS_F64 ? *(const double *)data : (double)*(const float *)data;
+    switch (node->outputs[0].type) {
+    case LKS_F32:
+        return (double)*(const float *)data;
+    case LKS_F64:
+        return *(const double *)data;
+    case LKS_I8:
+        return *(const int8_t *)data;
+    case LKS_U8:
+        return *(const uint8_t *)data;
+    case LKS_I32:
+        return *(const int32_t *)data;
+    case LKS_I64:
+        return (double)*(const int64_t *)data;
+    default: /* nothing computes in these */
+        return NAN;
+    }
 }
 
 size_t lks_program_nbytes(const lks_program *program) { return program->arena_nbytes; }

@@ -40,6 +40,8 @@ struct lks_program {
     size_t n_firsts;
     lksi_touch *finals; /* by step: no step after it touches the tensor's gradient */
     size_t n_finals;
+    int *untrained; /* the store's parameters on which the loss does not depend, by index */
+    int n_untrained;
     lks_gradient_callback on_gradient;
     void *on_gradient_context;
     int64_t batch;

@@ -58,8 +58,9 @@ lks_status lksi_run_cross_entropy_grad(const lksi_kernel *kernel, void *const *i
     return LKS_OK;
 }
 
-/* Whether `label` is where the row has its largest element first. */
+/* Whether `label` is where the row has its largest element first; the maximum passes NaN over. */
 static bool is_correct(const lksi_row_loops *rows, int64_t c, const float *x, int32_t label) {
+    if (isnan(x[0])) return label == 0;
     if (label < 0 || label >= c || x[label] != rows->max((size_t)c, x)) return false;
     for (int32_t j = 0; j < label; j++)
         if (x[j] == x[label]) return false;
@@ -73,7 +74,8 @@ lks_status lksi_run_count_correct(const lksi_kernel *kernel, void *const *in, vo
     const float *x = in[0];
     const int32_t *label = in[1];
     int64_t n_correct = 0;
-    for (int64_t i = 0; i < n; i++) n_correct += is_correct(rows, c, x + i * c, label[i]);
+    for (int64_t i = 0; i < n; i++)
+        n_correct += !is_ignored(&kernel->lowering.attributes, label[i]) && is_correct(rows, c, x + i * c, label[i]);
     *(float *)out[0] = (float)n_correct;
     return LKS_OK;
 }

@@ -142,7 +142,7 @@
                                        * or relu where [is_relu] */                                                    \
     X(RNN_GRAD, "rnn_grad", 6, 6, 5, recurrent) /* (dy, x, h0, W_ih, W_hh, y): dx, dh0, dW_ih, dW_hh, db */
 
-/* Means over what is counted; labels equal to [ignored] do not count where [has_ignored]. */
+/* Over what is counted, means but for the last; labels equal to [ignored] do not count where [has_ignored]. */
 #define LKSI_OP_LOSSES(X)                                                                                              \
     X(CROSS_ENTROPY, "cross_entropy", 2, 2, 2, loss) /* x (...,C), label (...): p = softmax x; mean of (1 - s)         \
                                                       * -log p[label] + s mean over C of -log p, s = [smoothing]; and  \
@@ -152,7 +152,9 @@
     X(MSE_GRAD, "mse_grad", 3, 3, 1, loss)                     /* (a, b, dloss): da; db = -da */                       \
     X(BCE_WITH_LOGITS, "bce_with_logits", 2, 2, 1, loss) /* (x, t): mean of max(x,0) - x t + log(1 + exp -|x|) */      \
     X(BCE_WITH_LOGITS_GRAD, "bce_with_logits_grad", 3, 3, 1, loss) /* (x, t, dloss): dx */                             \
-    X(COUNT_CORRECT, "count_correct", 2, 2, 1, loss) /* x (...,C), label (...): rows whose first largest x is label */
+    X(COUNT_CORRECT, "count_correct", 2, 2, 1, loss) /* x (...,C), label (...): rows whose first largest x is label;   \
+                                                      * NaN is larger than none, and none is larger than NaN where it  \
+                                                      * comes first */
 
 /* What ranks do together: graph/ runs it, with what parallel/ gives it, and no device. */
 #define LKSI_OP_COLLECTIVES(X) X(ALL_REDUCE, "all_reduce", 1, 1, 1, collective) /* y = the sum of all ranks' x */

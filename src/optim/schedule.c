@@ -66,7 +66,8 @@ double lks_schedule_factor(const lks_schedule *schedule, int64_t step) {
 lks_status lksi_schedule_check(const lks_schedule *schedule) {
     if (schedule->kind < LKS_SCHEDULE_CONSTANT || schedule->kind > LKS_SCHEDULE_ONE_CYCLE)
         return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of schedule", (int)schedule->kind);
-    if (schedule->n_warm_up < 0 || (schedule->n_warm_up > 0 && !(schedule->warm_up_first >= 0)))
+    bool is_good_first = schedule->warm_up_first >= 0 && !isinf(schedule->warm_up_first);
+    if (schedule->n_warm_up < 0 || (schedule->n_warm_up > 0 && !is_good_first))
         return lksi_error(LKS_ERR_ARGUMENT, "a warm-up of %lld steps from the factor %g",
                           (long long)schedule->n_warm_up, schedule->warm_up_first);
     if (schedule->kind == LKS_SCHEDULE_CONSTANT) return LKS_OK;

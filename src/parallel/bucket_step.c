@@ -267,7 +267,7 @@ static lks_status settle(void *context, int index) {
 
 lks_status lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                    lks_step_sums *all) {
-    lksi_group_lend(optimizer->group, true); /* also where no gradient of this rank's was told of */
+    LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "a step")); /* also where nothing was told of on this rank */
     LKS_TRY(begin(optimizer, mine, all));
     optimizer->is_trailing = true;
     lksi_store_set_settle(optimizer->store, settle, optimizer);

@@ -257,8 +257,13 @@ static lks_status check_step(const lks_distributed_optimizer *optimizer, const l
                       lks_group_rank(optimizer->group));
 }
 
+lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer) {
+    return lksi_group_refuse_lent(optimizer->group, optimizer, "another optimizer's step");
+}
+
 /* `own`: what this rank brings, with what it accumulated. */
 static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
+    LKS_TRY(lksi_step_refuse_lent(optimizer));
     LKS_TRY(lksi_step_finish(optimizer));
     lks_status status = check_step(optimizer, mine);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);

@@ -23,7 +23,8 @@ static lks_status on_gradient(void *context, int index) {
                        "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
                        "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
                        lks_group_rank(optimizer->group)));
-    if (optimizer->flat == NULL) lksi_group_lend(optimizer->group, true);
+    if (optimizer->flat == NULL)
+        LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "the backward pass of another optimizer's program"));
     optimizer->is_told[index] = true;
     optimizer->n_told++;
     lksi_store_place(optimizer->store, index, &offset, &count);
@@ -70,7 +71,7 @@ void lksi_overlap_reset(lks_distributed_optimizer *optimizer) {
     for (int index = 0; index < lks_store_n_tensors(optimizer->store); index++) optimizer->is_told[index] = false;
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].n_open = optimizer->buckets[i].n_tensors;
     optimizer->n_told = 0;
-    if (optimizer->flat == NULL) lksi_group_lend(optimizer->group, false);
+    lksi_group_give_back(optimizer->group, optimizer);
 }
 
 void lksi_overlap_stop(lks_distributed_optimizer *optimizer) {
@@ -79,6 +80,6 @@ void lksi_overlap_stop(lks_distributed_optimizer *optimizer) {
         (void)lksi_group_fail(optimizer->group,
                               lksi_error(LKS_ERR_STATE, "rank %d destroyed its optimizer in the middle of a step",
                                          lks_group_rank(optimizer->group)));
-    lksi_group_lend(optimizer->group, false);
+    lksi_group_give_back(optimizer->group, optimizer);
     lksi_progress_destroy(optimizer->progress);
 }

@@ -45,6 +45,8 @@ void lksi_pending_clear(lks_distributed_optimizer *optimizer);
  * Of begun steps there is one; what else is done with the optimizer finishes it first. The group belongs to it
  * meanwhile (LKS_ERR_STATE). */
 
+/* LKS_ERR_STATE where a step of another optimizer has the group. */
+lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer);
 /* Whether steps can: parameters are not divided, gradients neither clipped nor compressed, a program is attached. */
 bool lksi_step_can_trail(const lks_distributed_optimizer *optimizer);
 /* lks_distributed_optimizer_step in two parts. After the first it is known to be a step, on all ranks. */

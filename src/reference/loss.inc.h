@@ -55,6 +55,7 @@ static lks_status cross_entropy_grad(const lksi_kernel *kernel, void *const *in,
 
 static lks_status count_correct(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
+    const lksi_attributes *a = &kernel->lowering.attributes;
     int64_t n = rows(&kernel->lowering.inputs[0]), c = columns(&kernel->lowering.inputs[0]), n_correct = 0;
     const REAL *x = in[0];
     const int32_t *label = in[1];
@@ -63,7 +64,8 @@ static lks_status count_correct(const lksi_kernel *kernel, void *const *in, void
         int64_t best = 0;
         for (int64_t j = 1; j < c; j++)
             if (x[i * c + j] > x[i * c + best]) best = j;
-        n_correct += best == label[i];
+        bool is_ignored = a->has_ignored != 0 && label[i] == a->ignored;
+        n_correct += best == label[i] && !is_ignored;
     }
     *result = (REAL)n_correct;
     return LKS_OK;

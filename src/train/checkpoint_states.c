@@ -50,7 +50,7 @@ static lks_status alloc_rows(const lks_trainer *trainer, int i, void **rows) {
 static lks_status gather_state(lks_trainer *trainer, const lksi_checkpoint *c, int i, void *out) {
     void *mine;
     lks_status status = alloc_rows(trainer, i, &mine);
-    if (status == LKS_OK)
+    if (status == LKS_OK && trainer->states.n_rows > 0)
         status = lksi_device_copy_out(lksi_store_device(trainer->store), mine, trainer->states.values[i],
                                       (size_t)trainer->states.n_rows * lksi_states_row_nbytes(trainer, i));
     status = status == LKS_OK ? lks_gatherv(trainer->options.group, mine, out, c->counts, LKS_F32, 0, NULL)
@@ -119,7 +119,7 @@ static lks_status take_state(lks_trainer *trainer, lksi_checkpoint *c, int i, co
     lks_status status = alloc_rows(trainer, i, &mine);
     status = status == LKS_OK ? lks_scatterv(trainer->options.group, all, mine, c->counts, LKS_F32, 0, NULL)
                               : lksi_group_fail(trainer->options.group, status);
-    if (status == LKS_OK)
+    if (status == LKS_OK && trainer->states.n_rows > 0)
         status = lksi_device_copy_in(lksi_store_device(trainer->store), trainer->states.values[i], mine,
                                      c->counts[rank] * sizeof(float));
     lksi_free(mine);

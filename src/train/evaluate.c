@@ -4,15 +4,35 @@
 
 enum { CHUNK = 500 };
 
-typedef struct chunk_sums {
-    double loss, n_correct;
-} chunk_sums;
-
 typedef struct scratch {
     char *features;
     int32_t *labels;
-    chunk_sums *sums;
+    lksi_chunk_sums *sums;
 } scratch;
+
+void lksi_chunk_add(lks_trainer *trainer, const lks_program *program, const int32_t *labels, int64_t count,
+                    lksi_chunk_sums *sums) {
+    double n_labels = (double)lksi_trainer_count_labels(trainer, labels, count);
+    sums->n_labels += n_labels;
+    sums->loss += lks_program_scalar(program, trainer->loss) * n_labels;
+    sums->n_correct += lksi_trainer_n_correct(trainer, program);
+}
+
+lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sums, int64_t n_chunks,
+                                lks_metrics *metrics) {
+    size_t n_numbers = (size_t)n_chunks * sizeof *sums / sizeof(double);
+    lksi_chunk_sums total = {0};
+    LKS_TRY(lks_all_reduce(trainer->options.group, sums, sums, n_numbers, LKS_F64, LKS_SUM, NULL));
+    for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
+        total.n_labels += sums[chunk].n_labels;
+        total.loss += sums[chunk].loss;
+        total.n_correct += sums[chunk].n_correct;
+    }
+    double n = total.n_labels > 0 ? total.n_labels : 1;
+    *metrics =
+        (lks_metrics){.loss = total.loss / n, .accuracy = total.n_correct / n, .n_samples = (int64_t)total.n_labels};
+    return LKS_OK;
+}
 
 /* As the model's input has it. */
 static lks_status get(const lks_trainer *trainer, const lks_dataset *dataset, int64_t index, void *row,
@@ -32,8 +52,7 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, s->labels));
     LKS_TRY(lks_program_forward(program));
-    s->sums[chunk] =
-        (chunk_sums){lks_program_scalar(program, trainer->loss) * (double)n, lksi_trainer_n_correct(trainer, program)};
+    lksi_chunk_add(trainer, program, s->labels, n, &s->sums[chunk]);
     return LKS_OK;
 }
 
@@ -49,28 +68,22 @@ static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset
 
 static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset) {
     if (lks_dataset_count(dataset) == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
+    if (lksi_row_count(trainer->options.labels) != 1)
+        return lksi_error(LKS_ERR_SHAPE, "a data set has one label per sample, the model's input takes %lld",
+                          (long long)lksi_row_count(trainer->options.labels));
     return lksi_trainer_check_features(trainer, lks_dataset_n_features(dataset));
 }
 
 lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics) {
-    int64_t count = lks_dataset_count(dataset), n_chunks = (count + CHUNK - 1) / CHUNK;
+    int64_t n_chunks = (lks_dataset_count(dataset) + CHUNK - 1) / CHUNK;
     scratch s = {0};
     lks_status status = check(trainer, dataset);
     LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, dataset, n_chunks, &s);
     if (status != LKS_OK)
         (void)lksi_group_fail(trainer->options.group, status);
-    else /* each entry is non-zero on one rank only, so this sum is exact */
-        status = lks_all_reduce(trainer->options.group, s.sums, s.sums, 2 * (size_t)n_chunks, LKS_F64, LKS_SUM, NULL);
-    if (status == LKS_OK) {
-        chunk_sums total = {0};
-        for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
-            total.loss += s.sums[chunk].loss;
-            total.n_correct += s.sums[chunk].n_correct;
-        }
-        *metrics = (lks_metrics){
-            .loss = total.loss / (double)count, .accuracy = total.n_correct / (double)count, .n_samples = count};
-    }
+    else
+        status = lksi_chunks_conclude(trainer, s.sums, n_chunks, metrics);
     lksi_free(s.features);
     lksi_free(s.labels);
     lksi_free(s.sums);

@@ -6,10 +6,6 @@
 
 enum { MOST_COLUMNS = 32, LEAST_COLUMN = 512, MOST_CHUNKS = 4 };
 
-typedef struct chunk_sums {
-    double loss, n_correct;
-} chunk_sums;
-
 typedef struct text_cut {
     const int32_t *tokens;
     int64_t count, n_columns;
@@ -22,7 +18,8 @@ static text_cut cut_text(const int32_t *tokens, int64_t count) {
     return (text_cut){tokens, count, n_columns, n_columns < MOST_CHUNKS ? (int)n_columns : MOST_CHUNKS};
 }
 
-static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, lksi_states *states, chunk_sums *sums) {
+static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, lksi_states *states,
+                                  lksi_chunk_sums *sums) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, false, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
@@ -30,12 +27,12 @@ static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, 
     LKS_TRY(lksi_states_bind(trainer, states, 0, program));
     LKS_TRY(lks_program_forward(program));
     LKS_TRY(lksi_states_advance(trainer, states, 0, batch->count, program));
-    sums->loss += lks_program_scalar(program, trainer->loss) * (double)batch->n_labels;
-    sums->n_correct += lksi_trainer_n_correct(trainer, program);
+    lksi_chunk_add(trainer, program, batch->labels, batch->count * lksi_row_count(trainer->options.labels), sums);
     return LKS_OK;
 }
 
-static lks_status evaluate_windows(lks_trainer *trainer, lks_windows *windows, lksi_states *states, chunk_sums *sums) {
+static lks_status evaluate_windows(lks_trainer *trainer, lks_windows *windows, lksi_states *states,
+                                   lksi_chunk_sums *sums) {
     lks_batch batch;
     LKS_TRY(lksi_states_clear(trainer, states));
     while (lks_windows_next(windows, &batch)) {
@@ -47,7 +44,7 @@ static lks_status evaluate_windows(lks_trainer *trainer, lks_windows *windows, l
 }
 
 static lks_status evaluate_chunk(lks_trainer *trainer, const text_cut *cut, int chunk, lksi_states *states,
-                                 chunk_sums *sums) {
+                                 lksi_chunk_sums *sums) {
     lks_windows *windows;
     LKS_TRY(lks_windows_create(&windows, cut->tokens, cut->count,
                                &(lks_windows_options){.batch = cut->n_columns,
@@ -59,7 +56,7 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const text_cut *cut, int 
     return status;
 }
 
-static lks_status evaluate_mine(lks_trainer *trainer, const text_cut *cut, chunk_sums *sums) {
+static lks_status evaluate_mine(lks_trainer *trainer, const text_cut *cut, lksi_chunk_sums *sums) {
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
     lksi_states states = {.values =
                               lksi_alloc_array((size_t)trainer->options.n_states, sizeof *trainer->states.values)};
@@ -76,6 +73,9 @@ static lks_status check_text(const lks_trainer *trainer, int64_t count) {
         return lksi_error(LKS_ERR_SHAPE,
                           "a text is evaluated in i32 windows (N,T), the model's input is %s of %d dimensions",
                           lks_type_name(lks_node_type(x)), lks_node_n_dims(x));
+    if (lksi_row_count(trainer->options.labels) != lks_node_dim(x, 1))
+        return lksi_error(LKS_ERR_SHAPE, "a window of %lld tokens has as many labels, the model's input takes %lld",
+                          (long long)lks_node_dim(x, 1), (long long)lksi_row_count(trainer->options.labels));
     if (count < 2)
         return lksi_error(LKS_ERR_ARGUMENT, "a text of %lld tokens has nothing to predict", (long long)count);
     return LKS_OK;
@@ -83,18 +83,10 @@ static lks_status check_text(const lks_trainer *trainer, int64_t count) {
 
 lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count, lks_metrics *metrics) {
     text_cut cut = cut_text(tokens, count);
-    chunk_sums sums[MOST_CHUNKS] = {{0}}, total = {0};
+    lksi_chunk_sums sums[MOST_CHUNKS] = {{0}};
     lks_status status = check_text(trainer, count);
     LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, &cut, sums);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
-    /* Each entry is non-zero on one rank only, so this sum is exact. */
-    LKS_TRY(lks_all_reduce(trainer->options.group, sums, sums, 2 * MOST_CHUNKS, LKS_F64, LKS_SUM, NULL));
-    for (int chunk = 0; chunk < cut.n_chunks; chunk++) {
-        total.loss += sums[chunk].loss;
-        total.n_correct += sums[chunk].n_correct;
-    }
-    double n = (double)(count - 1);
-    *metrics = (lks_metrics){.loss = total.loss / n, .accuracy = total.n_correct / n, .n_samples = count - 1};
-    return LKS_OK;
+    return lksi_chunks_conclude(trainer, sums, MOST_CHUNKS, metrics);
 }

@@ -64,9 +64,9 @@ size_t lksi_row_nbytes(const lks_node *node) {
     return (size_t)lksi_row_count(node) * lks_type_nbytes(lks_node_type(node));
 }
 
-static int64_t count_labels(const int32_t *labels, int64_t count) {
+int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *labels, int64_t count) {
     int64_t n = 0;
-    for (int64_t i = 0; i < count; i++) n += labels[i] >= 0;
+    for (int64_t i = 0; i < count; i++) n += trainer->has_ignored ? labels[i] != trainer->ignored : labels[i] >= 0;
     return n;
 }
 
@@ -80,6 +80,7 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;
     bool is_grain = trainer->options.grains > 0; /* counted here alone, so that no loader's count makes a difference */
-    if (is_grain || piece.count < batch->count) piece.n_labels = count_labels(piece.labels, piece.count * label_row);
+    if (is_grain || piece.count < batch->count)
+        piece.n_labels = lksi_trainer_count_labels(trainer, piece.labels, piece.count * label_row);
     return piece;
 }

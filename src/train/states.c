@@ -4,18 +4,26 @@
 
 #include <string.h>
 
-static const lks_device *device_of(const lks_trainer *trainer) { return lksi_store_device(trainer->store); }
+/* Also of a trainer that has no store yet. */
+static const lks_device *device_of(const lks_trainer *trainer) {
+    return lksi_graph_device(lks_node_graph(trainer->loss));
+}
 
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i) {
     const lks_node *input = trainer->options.states[i].input;
     int64_t count = 1;
     for (int d = 1; d < lks_node_n_dims(input); d++) count *= lks_node_dim(input, d);
-    return (size_t)count * lks_type_nbytes(lksi_store_device(trainer->store)->float_type);
+    return (size_t)count * lks_type_nbytes(device_of(trainer)->float_type);
 }
 
 static lks_status check_state(const lks_state *state, int i) {
     const lks_node *in = state->input, *out = state->output;
     if (in == NULL || out == NULL) return lksi_error(LKS_ERR_ARGUMENT, "state %d lacks its input or its output", i);
+    lks_type float_type = lksi_graph_device(lks_node_graph(state->input))->float_type;
+    if (lks_node_type(in) != float_type || lks_node_type(out) != float_type)
+        return lksi_error(LKS_ERR_ARGUMENT, "state %d: its input is of %s and its output of %s, both have to be of %s",
+                          i, lks_type_name(lks_node_type(in)), lks_type_name(lks_node_type(out)),
+                          lks_type_name(float_type));
     bool fits = lks_node_n_dims(in) >= 1 && lks_node_dim(in, 0) == LKS_BATCH;
     fits = fits && lks_node_n_dims(in) == lks_node_n_dims(out);
     for (int d = 0; fits && d < lks_node_n_dims(in); d++) fits = lks_node_dim(in, d) == lks_node_dim(out, d);
@@ -76,7 +84,7 @@ lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states) {
 }
 
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states) {
-    for (int i = 0; i < trainer->options.n_states && states->values != NULL && states->n_rows > 0; i++)
+    for (int i = 0; i < trainer->options.n_states && states->values != NULL; i++)
         lksi_device_free(device_of(trainer), states->values[i]);
     lksi_free(states->values);
 }

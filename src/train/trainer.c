@@ -14,6 +14,9 @@ static lks_status prepare(lks_trainer *trainer) {
 static lks_status check_options(lks_node *loss, const lks_trainer_options *options) {
     if (options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
+    if (!lksi_node_is_poison(options->labels) && lks_node_type(options->labels) != LKS_I32)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's labels are i32, the model's input takes %s",
+                          lks_type_name(lks_node_type(options->labels)));
     LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
     if (lksi_graph_device(graph)->float_type != LKS_F32)
@@ -40,7 +43,8 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
     created->options = *options;
     created->loss = loss;
-    if (options->logits != NULL) created->n_correct = lks_count_correct(options->logits, options->labels);
+    created->has_ignored = lksi_node_ignored_label(options->labels, &created->ignored);
+    if (options->logits != NULL) created->n_correct = lksi_count_correct_of_counted(options->logits, options->labels);
     status = prepare(created);
     if (status != LKS_OK) {
         (void)lksi_group_fail(options->group, status);
@@ -188,7 +192,8 @@ static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, in
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count > 0 ? batch->count : 1));
+    bool stands_in = batch->count == 0 && trainer->statistics != NULL;
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, stands_in ? 1 : batch->count));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_pieces_get(trainer, batch, i);
         lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || piece.n_labels == 0);
@@ -268,9 +273,10 @@ static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
 }
 
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
+    LKS_TRY(lksi_step_refuse_lent(trainer->optimizer));
     if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
     trainer->has_compared_batches = true;
-    if (!trainer->options.runs_ahead) trainer->done = (lks_step_sums){0};
+    if (!trainer->options.runs_ahead || !lksi_store_is_flat(trainer->store)) trainer->done = (lks_step_sums){0};
     lks_status status =
         lksi_flat_is_whole(trainer, batch) ? lksi_flat_trainer_step(trainer, batch) : step_in_parts(trainer, batch);
     if (status == LKS_ERR_MISMATCH) return lksi_group_fail(trainer->options.group, status); /* of one rank, perhaps */

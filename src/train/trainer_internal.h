@@ -39,6 +39,8 @@ typedef struct lksi_searched {
 struct lks_trainer {
     lks_trainer_options options;
     lks_node *loss, *n_correct;
+    bool has_ignored; /* labels that are `ignored` do not count; else those below 0 */
+    int32_t ignored;
     lks_store *store;
     lks_distributed_optimizer *optimizer;
     lksi_compiled *compiled; /* programs by batch size, each made when first needed */
@@ -92,6 +94,21 @@ lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, 
 
 /* How many labels the model hit in the last run; 0 where it is not counted. */
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program);
+
+/* How many of `count` labels count. */
+int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *labels, int64_t count);
+
+/* What one rank's chunk of what is evaluated comes to. */
+typedef struct lksi_chunk_sums {
+    double n_labels, loss, n_correct;
+} lksi_chunk_sums;
+/* Adds the last run of an evaluation, over `count` labels. */
+void lksi_chunk_add(lks_trainer *trainer, const lks_program *program, const int32_t *labels, int64_t count,
+                    lksi_chunk_sums *sums);
+/* The means over all chunks, each of which is 0 on all ranks but one: so their sum over the ranks is exact. Collective.
+ */
+lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sums, int64_t n_chunks,
+                                lks_metrics *metrics);
 
 /* Whether the model's input is samples in bytes, from which lks_images makes images. */
 bool lksi_trainer_takes_bytes(const lks_trainer *trainer);

@@ -87,7 +87,7 @@ static void collect_epoch(lks_dataset *dataset, int n_ranks, int64_t batch, int 
                                                                        .n_workers = n_workers,
                                                                        .augment = crop_and_flip});
         lks_batch part;
-        lks_loader_seek(loader, epoch);
+        lks_loader_seek(loader, epoch, 0);
         while (lks_loader_next(loader, &part))
             for (int64_t i = 0; i < part.count; i++)
                 memcpy(all + part.indices[i] * N_PIXELS, (const float *)part.features + i * N_PIXELS,

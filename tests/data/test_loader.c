@@ -234,6 +234,55 @@ static uint64_t epoch_hash(lks_loader *loader, int64_t epoch) {
     return hash;
 }
 
+static void seek_goes_to_any_step_of_any_epoch(void **state) {
+    (void)state;
+    lks_dataset *dataset = make_dataset(COUNT);
+    for (int n_workers = -1; n_workers <= 3; n_workers += 2) {
+        lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = 7, .n_workers = n_workers});
+        int64_t n_steps = lks_loader_steps(loader), first[3][COUNT];
+        lks_batch batch;
+        for (int epoch = 0; epoch < 3; epoch++)
+            while (lks_loader_next(loader, &batch)) first[epoch][batch.step] = batch.indices[0];
+        for (int i = 0; i < 40; i++) {
+            int64_t epoch = i * 5 % 3, step = i * 11 % (n_steps + 1);
+            lks_loader_seek(loader, epoch, step);
+            if (i % 4 == 0) lks_loader_seek(loader, epoch, step); /* where it stands already */
+            for (; step < n_steps; step++) {
+                assert_int_equal(lks_loader_next(loader, &batch), 1);
+                assert_true(batch.epoch == epoch && batch.step == step && batch.indices[0] == first[epoch][step]);
+                assert_rows_are_the_samples(&batch);
+                if (i % 3 == 0) break; /* out of the middle */
+            }
+            if (step == n_steps) assert_int_equal(lks_loader_next(loader, &batch), 0);
+        }
+        static const int64_t outside[] = {-1, COUNT};
+        for (int i = 0; i < 2; i++) {
+            lks_loader_seek(loader, 1, outside[i]);
+            assert_int_equal(lks_loader_next(loader, &batch), 0);
+            assert_int_equal(lks_loader_next(loader, &batch), 1);
+            assert_true(batch.epoch == 2 && batch.step == 0 && batch.indices[0] == first[2][0]);
+        }
+        lks_loader_destroy(loader);
+    }
+    lks_dataset_destroy(dataset);
+}
+
+/* Its threads read the units. */
+static void a_set_that_has_loaders_is_not_normalised(void **state) {
+    (void)state;
+    const double mean = 1, deviation = 2;
+    lks_dataset *dataset = make_dataset(COUNT), *slice;
+    assert_ok(lks_dataset_slice(&slice, dataset, 0, COUNT));
+    lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = 7, .n_workers = 1});
+    assert_int_equal(lks_dataset_normalize(dataset, mean, deviation), LKS_ERR_STATE);
+    assert_int_equal(lks_dataset_normalize_channels(dataset, &mean, &deviation), LKS_ERR_STATE);
+    assert_ok(lks_dataset_normalize(slice, mean, deviation)); /* in units of its own */
+    lks_loader_destroy(loader);
+    assert_ok(lks_dataset_normalize(dataset, mean, deviation));
+    lks_dataset_destroy(slice);
+    lks_dataset_destroy(dataset);
+}
+
 static void seek_goes_to_the_beginning_of_any_epoch(void **state) {
     (void)state;
     lks_dataset *dataset = make_dataset(COUNT);
@@ -249,15 +298,15 @@ static void seek_goes_to_the_beginning_of_any_epoch(void **state) {
         }
         for (int i = 0; i < 20; i++) {
             int64_t epoch = i * 7 % 6;
-            lks_loader_seek(loader, epoch);
+            lks_loader_seek(loader, epoch, 0);
             for (int step = 0; step < i % 5; step++) assert_int_equal(lks_loader_next(loader, &batch), 1);
-            lks_loader_seek(loader, epoch); /* out of the middle, or where it stands already */
+            lks_loader_seek(loader, epoch, 0); /* out of the middle, or where it stands already */
             assert_true(epoch_hash(loader, epoch) == hashes[epoch]);
         }
-        lks_loader_seek(loader, 2);
+        lks_loader_seek(loader, 2, 0);
         for (int64_t step = 0; step < lks_loader_steps(loader); step++)
             assert_int_equal(lks_loader_next(loader, &batch), 1);
-        lks_loader_seek(loader, 3); /* from the end of an epoch that has not been announced */
+        lks_loader_seek(loader, 3, 0); /* from the end of an epoch that has not been announced */
         assert_true(epoch_hash(loader, 3) == hashes[3]);
         assert_true(epoch_hash(loader, 4) == hashes[4]);
         lks_loader_destroy(loader);
@@ -313,7 +362,7 @@ static void nothing_is_allocated_after_creation(void **state) {
         lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = 10, .n_workers = n_workers});
         int64_t count = lks_memory_allocation_count();
         for (int epoch = 0; epoch < 3; epoch++) (void)epoch_hash(loader, epoch);
-        lks_loader_seek(loader, 0);
+        lks_loader_seek(loader, 0, 0);
         (void)epoch_hash(loader, 0);
         assert_int_equal(lks_memory_allocation_count(), count);
         lks_loader_destroy(loader);
@@ -397,6 +446,8 @@ int main(void) {
         cmocka_unit_test(a_step_is_cut_into_blocks_or_batches),
         cmocka_unit_test(without_shuffling_samples_come_in_the_order_of_the_file_or_of_the_indices),
         cmocka_unit_test(shuffled_indices_stay_within_the_chosen_samples),
+        cmocka_unit_test(seek_goes_to_any_step_of_any_epoch),
+        cmocka_unit_test(a_set_that_has_loaders_is_not_normalised),
         cmocka_unit_test(seek_goes_to_the_beginning_of_any_epoch),
         cmocka_unit_test(epochs_shorter_than_the_ring_of_batches_are_right),
         cmocka_unit_test(a_batch_stays_as_it_is_until_the_next_call),

@@ -152,6 +152,8 @@ static void seek_and_rewind_go_to_any_step_of_any_epoch(void **state) {
     assert_int_equal(lks_windows_next(windows, &batch), 0);
     assert_int_equal(lks_windows_next(windows, &batch), 1);
     assert_true(batch.epoch == 8 && batch.step == 0);
+    lks_windows_seek(windows, 7, -1);
+    assert_int_equal(lks_windows_next(windows, &batch), 0);
     lks_windows_rewind(windows);
     assert_int_equal(lks_windows_next(windows, &batch), 1);
     assert_true(batch.epoch == 0 && batch.step == 0 && batch.labels[0] == 10);

@@ -228,12 +228,20 @@ static void inputs_and_labels_are_checked(void **state) {
     assert_int_equal(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .n_outputs = 1}),
                      LKS_ERR_ARGUMENT);
     assert_non_null(strstr(lks_error_text(), "1 outputs at NULL"));
+    assert_int_equal(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = f.loss, .n_outputs = -4}),
+        LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "-4 outputs"));
     assert_ok(
         lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = f.loss}));
     assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE);
     assert_int_equal(lks_program_forward(program), LKS_ERR_STATE);
     assert_non_null(strstr(lks_error_text(), "input 'x' has no data"));
     assert_ok(lks_program_set_input(program, f.x, features));
+    assert_ok(lks_program_set_input(program, f.y, labels));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_backward(program, 1));
+    assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE); /* activations are overwritten */
     static const int32_t bad_labels[2] = {0, 3};
     assert_ok(lks_program_set_input(program, f.y, bad_labels));
     assert_int_equal(lks_program_forward(program), LKS_ERR_ARGUMENT);
@@ -243,6 +251,32 @@ static void inputs_and_labels_are_checked(void **state) {
     lks_program_destroy(program);
     lks_store_destroy(store);
     lks_graph_destroy(f.graph);
+}
+
+static void scalars_of_any_type_are_read_as_double(void **state) {
+    (void)state;
+    static const int8_t i8 = -8;
+    static const uint8_t u8 = 200;
+    static const int32_t i32 = -70000;
+    static const int64_t i64 = INT64_C(1) << 40;
+    static const lks_type types[] = {LKS_I8, LKS_U8, LKS_I32, LKS_I64};
+    const void *const data[] = {&i8, &u8, &i32, &i64};
+    static const double expected[] = {-8, 200, -70000, 1099511627776.0};
+    for (int i = 0; i < 4; i++) {
+        fixture f = build(lks_device_default(NULL));
+        lks_node *scalar = lks_input(f.graph, "scalar", types[i], 0, NULL);
+        lks_store *store;
+        lks_program *program;
+        assert_ok(lks_store_create(&store, f.loss, NULL));
+        assert_ok(lks_program_create(&program, store,
+                                     &(lks_program_options){.batch = 2, .outputs = &scalar, .n_outputs = 1}));
+        assert_ok(lks_program_set_input(program, scalar, data[i]));
+        assert_ok(lks_program_forward(program));
+        assert_true(lks_program_scalar(program, scalar) == expected[i]);
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_graph_destroy(f.graph);
+    }
 }
 
 static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **state) {
@@ -320,6 +354,7 @@ int main(void) {
         cmocka_unit_test(programs_of_several_batch_sizes_share_the_parameters),
         cmocka_unit_test(running_a_program_allocates_nothing),
         cmocka_unit_test(inputs_and_labels_are_checked),
+        cmocka_unit_test(scalars_of_any_type_are_read_as_double),
         cmocka_unit_test(an_activation_runs_as_an_epilogue_of_the_product_before_it),
         cmocka_unit_test(memory_is_shared_by_what_never_lives_together),
         cmocka_unit_test(every_allocation_may_fail),

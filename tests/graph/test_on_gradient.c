@@ -128,6 +128,112 @@ static void there_is_no_gradient_outside_the_store(void **state) {
     destroy(&f);
 }
 
+/* --- what a loss does not depend on --- */
+
+static const char *const devices[] = {"reference", "cpu"};
+
+typedef struct two_losses {
+    lks_device *device;
+    lks_graph *graph;
+    lks_node *x, *loss_of_a, *loss;
+    lks_store *store;
+    lks_program *of_a, *of_both;
+} two_losses;
+
+static lks_node *branch(lks_node *x, const char *layer, const char *norm) {
+    return lks_mean(lks_batch_norm(lks_linear(x, 3, layer), norm), 0, NULL, 0);
+}
+
+static lks_program *train(const two_losses *f, lks_node *loss) {
+    static const float rows[2 * 2] = {3, 4, -1, 2};
+    lks_program *program;
+    assert_ok(
+        lks_program_create(&program, f->store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = loss}));
+    assert_ok(lks_program_set_input(program, f->x, rows));
+    return program;
+}
+
+static two_losses begin_two_losses(const char *device) {
+    two_losses f = {0};
+    assert_ok(lks_device_create(&f.device, &(lks_device_options){.name = device}));
+    f.graph = lks_graph_create(f.device);
+    f.x = lks_input(f.graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 2});
+    return f;
+}
+
+static two_losses build_two_losses(const char *device) {
+    two_losses f = begin_two_losses(device);
+    f.loss_of_a = branch(f.x, "a", "norm_a");
+    f.loss = lks_add(f.loss_of_a, branch(f.x, "b", "norm_b"));
+    assert_ok(lks_store_create(&f.store, f.loss, NULL));
+    f.of_a = train(&f, f.loss_of_a);
+    f.of_both = train(&f, f.loss);
+    return f;
+}
+
+static void destroy_two_losses(two_losses *f) {
+    lks_program_destroy(f->of_a);
+    lks_program_destroy(f->of_both);
+    lks_store_destroy(f->store);
+    lks_graph_destroy(f->graph);
+    lks_device_destroy(f->device);
+}
+
+static void assert_gradient(const two_losses *f, const char *name, float expected) {
+    float gradient[6];
+    int index = lks_store_find(f->store, name);
+    assert_ok(lks_store_read_gradient(f->store, index, gradient));
+    for (int64_t i = 0; i < lks_store_parameter(f->store, index).count; i++) assert_true(gradient[i] == expected);
+}
+
+static void a_loss_clears_the_gradients_of_what_it_does_not_depend_on(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        two_losses f = build_two_losses(devices[i]);
+        assert_ok(lks_program_forward(f.of_both));
+        assert_ok(lks_program_backward(f.of_both, 2));
+        assert_gradient(&f, "norm_b.bias", 2.0f / 3);
+        assert_ok(lks_program_forward(f.of_a));
+        assert_ok(lks_program_backward(f.of_a, 2));
+        assert_gradient(&f, "norm_a.bias", 2.0f / 3);
+        static const char *const others[] = {"b.weight", "b.bias", "norm_b.weight", "norm_b.bias"};
+        for (int k = 0; k < 4; k++) assert_gradient(&f, others[k], 0);
+        destroy_two_losses(&f);
+    }
+}
+
+/* Its average is moved to what it is already. */
+static void a_buffer_without_a_statistic_stays_as_it_is(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        two_losses f = build_two_losses(devices[i]);
+        recorded = (record){.store = f.store};
+        lks_on_gradient(f.of_a, remember, &recorded);
+        assert_ok(lks_program_forward(f.of_a));
+        assert_ok(lks_program_backward(f.of_a, 2));
+        assert_gradient(&f, "norm_b.running_var", 2);
+        assert_gradient(&f, "norm_b.running_mean", 0);
+        assert_int_equal(recorded.n_calls, 8);
+        destroy_two_losses(&f);
+    }
+}
+
+static void a_buffer_is_a_constant_to_all_but_batch_norm(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        two_losses f = begin_two_losses(devices[i]);
+        lks_node *factor = lks_buffer(f.graph, "factor", 1, (int64_t[]){2}, 5, 0.1);
+        lks_node *loss = lks_sum(lks_mul(lks_linear(f.x, 2, "a"), factor), 0, NULL, 0);
+        assert_ok(lks_store_create(&f.store, loss, NULL));
+        f.of_a = train(&f, loss);
+        assert_ok(lks_program_forward(f.of_a));
+        assert_ok(lks_program_backward(f.of_a, 2));
+        assert_gradient(&f, "a.bias", 20);
+        assert_gradient(&f, "factor", 10);
+        destroy_two_losses(&f);
+    }
+}
+
 /* --- updates that go on while the next pass begins --- */
 
 typedef struct update_under_way {
@@ -229,6 +335,9 @@ int main(void) {
         cmocka_unit_test(a_gradient_may_be_changed_once_it_is_told),
         cmocka_unit_test(a_callback_that_fails_ends_the_pass),
         cmocka_unit_test(there_is_no_gradient_outside_the_store),
+        cmocka_unit_test(a_loss_clears_the_gradients_of_what_it_does_not_depend_on),
+        cmocka_unit_test(a_buffer_without_a_statistic_stays_as_it_is),
+        cmocka_unit_test(a_buffer_is_a_constant_to_all_but_batch_norm),
         cmocka_unit_test(what_a_step_touches_is_settled_before_it),
         cmocka_unit_test(who_reads_or_writes_a_store_settles_all),
         cmocka_unit_test(an_update_that_fails_ends_the_pass),

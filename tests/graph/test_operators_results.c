@@ -84,6 +84,22 @@ static void correct_rows_have_their_first_largest_element_at_the_label(void **st
     }
 }
 
+/* As a search from the first element on has it that asks for a larger one. */
+static void rows_with_nan_are_counted_alike_on_all_devices(void **state) {
+    (void)state;
+    static const float rows[4][3] = {{NAN, 1, 2}, {1, NAN, 2}, {NAN, NAN, NAN}, {NAN, INFINITY, 0}};
+    static const int32_t labels[][4] = {{0, 2, 0, 0}, {2, 1, 1, 1}, {1, 0, 2, 2}};
+    static const double expected[] = {4, 0, 0};
+    for (int i = 0; i < 6; i++) {
+        fixture f;
+        begin(&f, devices[i % 2]);
+        lks_node *n_correct = lks_count_correct(f.x, f.labels);
+        compile(&f, 4, lks_sum(f.scaled, 0, NULL, 0), n_correct, rows[0], labels[i / 2]);
+        assert_true(lks_program_scalar(f.program, n_correct) == expected[i / 2]);
+        end(&f);
+    }
+}
+
 /* A run that has gone wrong must show it. */
 static void nan_goes_through_everything(void **state) {
     (void)state;
@@ -195,6 +211,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_in_which_no_label_counts_has_no_loss),
         cmocka_unit_test(correct_rows_have_their_first_largest_element_at_the_label),
+        cmocka_unit_test(rows_with_nan_are_counted_alike_on_all_devices),
         cmocka_unit_test(batch_norm_of_one_value_per_channel_is_its_bias),
         cmocka_unit_test(nan_goes_through_everything),
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),

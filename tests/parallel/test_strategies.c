@@ -263,6 +263,11 @@ static int leave(strategy_rank *s) {
     return 0;
 }
 
+static lks_status run_again(lks_program *program) {
+    LKS_TRY(lks_program_forward(program));
+    return lks_program_backward(program, 4);
+}
+
 static int use_wrongly(void *argument) {
     misuse how = *(misuse *)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -273,7 +278,7 @@ static int use_wrongly(void *argument) {
     RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
     if (lks_group_rank(s->group) == 0) {
         lks_status status = how == PUT_ASIDE   ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
-                            : how == RUN_TWICE ? lks_program_backward(s->programs[4], 4)
+                            : how == RUN_TWICE ? run_again(s->programs[4])
                             : how == BRING_NOTHING
                                 ? lks_distributed_optimizer_step(s->optimizer, &(lks_step_sums){0}, NULL)
                                 : LKS_ERR_STATE; /* what the others are told */
@@ -322,6 +327,48 @@ static void until_its_step_the_group_belongs_to_the_backward_pass(void **state) 
     for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
         strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
         run_ranks(3, use_the_group_meanwhile, &plan);
+    }
+}
+
+/* Another store of the same model, in the same group. */
+static int use_another_optimizer_meanwhile(void *argument) {
+    strategy_run *plan = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s), *other = lksi_alloc(sizeof *other);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && other != NULL && strategy_create(s, plan) == 0);
+    *other = *s;
+    RANK_OK(lks_distributed_store_create(
+        &other->store, s->group, s->loss,
+        &(lks_distributed_options){.strategy = plan->strategy, .bucket_nbytes = plan->bucket_nbytes}));
+    RANK_OK(lks_distributed_optimizer_create(&other->optimizer, s->group, other->store, &rule));
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(other, plan, 0, 4, &mine) == 0);
+    RANK_OK(lks_distributed_optimizer_step(other->optimizer, &mine, NULL));
+    RANK_CHECK(strategy_compute(s, plan, 0, 4, &mine) == 0);
+    RANK_OK(lks_program_forward(other->programs[4]));
+    RANK_CHECK(lks_program_backward(other->programs[4], 4) == LKS_ERR_STATE);
+    RANK_CHECK(strstr(lks_error_text(), "the backward pass of another optimizer's program on rank ") != NULL);
+    RANK_CHECK(lks_distributed_optimizer_step(other->optimizer, &mine, NULL) == LKS_ERR_STATE);
+    RANK_CHECK(strstr(lks_error_text(), "another optimizer's step on rank ") != NULL);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_CHECK(strategy_compute(other, plan, 0, 4, &mine) == 0);
+    RANK_OK(lks_distributed_optimizer_step(other->optimizer, &mine, NULL));
+    RANK_OK(lks_check_replicas(s->group, other->store));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_program_destroy(other->programs[4]);
+    lks_distributed_optimizer_destroy(other->optimizer);
+    lks_store_destroy(other->store);
+    lksi_free(other);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void until_its_step_another_optimizer_has_to_wait(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
+        run_ranks(3, use_another_optimizer_meanwhile, &plan);
     }
 }
 
@@ -455,6 +502,7 @@ int main(void) {
         cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
         cmocka_unit_test(what_comes_after_gradients_were_sent_is_refused_on_all_ranks),
         cmocka_unit_test(until_its_step_the_group_belongs_to_the_backward_pass),
+        cmocka_unit_test(until_its_step_another_optimizer_has_to_wait),
         cmocka_unit_test(attached_programs_have_their_buckets_reduced_before_the_step),
         cmocka_unit_test(the_first_bucket_is_small),
         cmocka_unit_test(a_step_that_fails_in_its_update_leaves_torn_parameters),

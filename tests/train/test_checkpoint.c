@@ -92,8 +92,7 @@ static void destroy(set_up *s) {
 /* From where the position is to `until` steps of the whole run. */
 static int train(set_up *s, int64_t until) {
     lks_batch batch;
-    lks_loader_seek(s->loader, s->position.epoch);
-    for (int64_t i = 0; i < s->position.step; i++) RANK_CHECK(lks_loader_next(s->loader, &batch));
+    lks_loader_seek(s->loader, s->position.epoch, s->position.step);
     while (s->position.epoch * STEPS_PER_EPOCH + s->position.step < until) {
         if (!lks_loader_next(s->loader, &batch)) RANK_CHECK(lks_loader_next(s->loader, &batch));
         RANK_OK(lks_trainer_step(s->trainer, &batch, NULL));

@@ -76,11 +76,7 @@ static int make_step(set_up *s, lks_metrics *metrics) {
     return 0;
 }
 
-static void seek(set_up *s) {
-    lks_batch batch;
-    lks_loader_seek(s->loader, s->position.epoch);
-    for (int64_t i = 0; i < s->position.step; i++) (void)lks_loader_next(s->loader, &batch);
-}
+static void seek(set_up *s) { lks_loader_seek(s->loader, s->position.epoch, s->position.step); }
 
 /* The ranks other than the first may have another directory, or none: it is not theirs to read or write. */
 static const char *directory_of(const set_up *s) {

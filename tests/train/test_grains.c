@@ -278,13 +278,13 @@ static void the_number_of_grains_and_without_any_that_of_ranks_change_the_bits(v
     assert_string_not_equal(one_rank.result.hex, two_ranks.result.hex);
 }
 
-/* In the middle of an epoch: the rows of states go to other ranks. */
+/* In the middle of an epoch: the rows of states go to other ranks, of which some may have none. */
 static void a_run_goes_on_to_the_same_bits_at_another_world_size(void **state) {
     (void)state;
     static const char path[] = LKSI_BUILD_DIR "/tests/grains.safetensors";
-    for (model_kind kind = BATCH_NORM; kind <= LSTM; kind++) {
+    for (model_kind kind = BATCH_NORM; kind <= FEW_COLUMNS; kind++) {
         job whole = {.kind = kind, .grains = GRAINS, .save = path};
-        run_ranks(2, train, &whole);
+        run_ranks(kind == FEW_COLUMNS ? GRAINS : 2, train, &whole);
         for (int size = 1; size <= GRAINS; size *= 8) {
             job resumed = {.kind = kind, .grains = GRAINS, .load = path};
             run_ranks(size, train, &resumed);

@@ -1,7 +1,9 @@
 /* Steps computed in pieces, by the trainer. */
 #include "ranks.h"
 
-#include <lockstep/train.h>
+#include "train/trainer_internal.h"
+
+#include <lockstep/operators.h>
 #include <math.h>
 #include <string.h>
 
@@ -100,10 +102,123 @@ static void the_program_is_that_of_a_piece(void **state) {
     assert_non_null(strstr(pieces.text, " us\n")); /* it is timed */
 }
 
+/* --- labels that do not count --- */
+
+enum { N_LABELS = 8 };
+
+typedef struct ignoring {
+    int32_t ignored;
+    int64_t accumulate, grains;
+    lks_metrics step, evaluated;
+    char hex[65];
+} ignoring;
+
+static int create_ignoring(const ignoring *how, lks_graph *g, lks_group *group, lks_trainer **trainer) {
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *logits = lks_linear(x, 4, "fc");
+    lks_node *loss =
+        lks_cross_entropy_with(logits, y, &(lks_cross_entropy_options){.has_ignored = 1, .ignored = how->ignored});
+    RANK_OK(lks_trainer_create(trainer, loss,
+                               &(lks_trainer_options){.group = group,
+                                                      .logits = logits,
+                                                      .features = x,
+                                                      .labels = y,
+                                                      .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                                                      .accumulate = how->accumulate,
+                                                      .grains = how->grains}));
+    return 0;
+}
+
+/* Of the labels four count, the others are 0 or, where that is a class, another number. */
+static int ignore_labels(void *argument) {
+    static const int32_t marked[N_LABELS] = {3, 1, 2, 0, 0, 0, 1, 0};
+    ignoring *how = argument;
+    float features[N_LABELS * 4];
+    int32_t labels[N_LABELS];
+    for (int i = 0; i < N_LABELS; i++) labels[i] = marked[i] != 0 ? marked[i] : how->ignored;
+    for (int i = 0; i < N_LABELS * 4; i++) features[i] = (float)(i % 7) - 3;
+    lks_batch batch = {
+        .features = features, .labels = labels, .count = 8, .global_count = 8, .n_labels = 4, .global_n_labels = 4};
+    lks_group *group;
+    lks_trainer *trainer;
+    RANK_OK(lks_init(&group, NULL));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    RANK_CHECK(create_ignoring(how, g, group, &trainer) == 0);
+    RANK_OK(lks_trainer_step(trainer, &batch, &how->step));
+    RANK_OK(lks_store_sha256(lks_trainer_store(trainer), how->hex));
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(g);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void labels_that_are_ignored_count_in_no_piece(void **state) {
+    (void)state;
+    static const int64_t pieces[][2] = {{1, 0}, {2, 0}, {8, 0}, {0, 4}};
+    for (int i = 0; i < 4; i++) {
+        ignoring outside = {.ignored = -1, .accumulate = pieces[i][0], .grains = pieces[i][1]}, class = outside;
+        class.ignored = 0;
+        run_ranks(1, ignore_labels, &outside);
+        run_ranks(1, ignore_labels, &class);
+        assert_int_equal(class.step.n_samples, 4);
+        assert_true(class.step.loss == outside.step.loss && class.step.accuracy == outside.step.accuracy);
+        assert_string_equal(class.hex, outside.hex);
+    }
+}
+
+enum { N_EVALUATED = 1000 };
+
+/* One chunk of a data set has far more labels that count than the other. */
+static int evaluate_ignoring(void *argument) {
+    ignoring *how = argument;
+    static const int32_t others[] = {1, 3};
+    float *features = lksi_alloc_array(N_EVALUATED * 4, sizeof *features);
+    int32_t *labels = lksi_alloc_array(N_EVALUATED, sizeof *labels);
+    lks_group *group;
+    lks_dataset *data;
+    lks_trainer *trainer;
+    lks_program *program;
+    RANK_CHECK(features != NULL && labels != NULL);
+    for (int i = 0; i < N_EVALUATED; i++) labels[i] = i < 499 ? 0 : others[i % 2];
+    for (int i = 0; i < N_EVALUATED * 4; i++) features[i] = (float)(i * i % 17) / 4 - 2;
+    RANK_OK(lks_init(&group, NULL));
+    RANK_OK(lks_dataset_create(
+        &data, &(lks_dataset_options){
+                   .features = features, .labels = labels, .count = N_EVALUATED, .n_features = 4, .n_classes = 4}));
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    RANK_CHECK(create_ignoring(how, g, group, &trainer) == 0);
+    RANK_OK(lks_trainer_evaluate(trainer, data, &how->evaluated));
+    RANK_OK(lks_program_create(&program, lks_trainer_store(trainer),
+                               &(lks_program_options){.batch = N_EVALUATED, .loss = trainer->loss}));
+    RANK_OK(lks_program_set_input(program, trainer->options.features, features));
+    RANK_OK(lks_program_set_input(program, trainer->options.labels, labels));
+    RANK_OK(lks_program_forward(program));
+    how->step.loss = lks_program_scalar(program, trainer->loss);
+    lks_program_destroy(program);
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(g);
+    lks_dataset_destroy(data);
+    lks_group_destroy(group);
+    lksi_free(features);
+    lksi_free(labels);
+    return 0;
+}
+
+static void evaluation_is_over_the_labels_that_count(void **state) {
+    (void)state;
+    ignoring how = {.ignored = 0};
+    run_ranks(1, evaluate_ignoring, &how);
+    assert_true(fabs(how.evaluated.loss - how.step.loss) < 1e-5 * how.step.loss);
+    assert_int_equal(how.evaluated.n_samples, 501);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_follow_the_whole_batch),
         cmocka_unit_test(the_program_is_that_of_a_piece),
+        cmocka_unit_test(labels_that_are_ignored_count_in_no_piece),
+        cmocka_unit_test(evaluation_is_over_the_labels_that_count),
     };
     return run_group(tests);
 }

@@ -234,6 +234,66 @@ static void what_the_backward_pass_leaves_is_sent_from_the_first_layer_on(void *
     run_ranks(2, step_and_look, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
 }
 
+/* --- metrics that were not asked for --- */
+
+static int ask_for_the_third_step(void *argument) {
+    set_up s = {0};
+    lks_batch batch;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s, argument) == 0);
+    for (int step = 0; step < 3; step++) {
+        RANK_CHECK(lks_loader_next(s.loader, &batch));
+        RANK_OK(lks_trainer_step(s.trainer, &batch, step < 2 ? NULL : &metrics));
+        RANK_CHECK(step < 2 || metrics.n_samples == batch.global_count);
+    }
+    RANK_CHECK(!lks_loader_next(s.loader, &batch) && lks_loader_next(s.loader, &batch));
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_OK(lks_trainer_catch_up(s.trainer, &metrics));
+    RANK_CHECK(metrics.n_samples == batch.global_count);
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void metrics_are_those_of_the_step(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_BUCKETED; strategy++)
+        for (int runs_ahead = 0; runs_ahead < 2; runs_ahead++)
+            run_ranks(2, ask_for_the_third_step,
+                      (&(job){.strategy = (lks_strategy)strategy, .runs_ahead = runs_ahead}));
+}
+
+/* --- two trainers of one group --- */
+
+static int step_with_another_trainer(void *argument) {
+    set_up s = {0};
+    lks_batch batch;
+    RANK_CHECK(create(&s, argument) == 0);
+    set_up other = s;
+    other.graph = lks_graph_create(lks_device_default(s.group));
+    RANK_OK(create_trainer(&other, argument));
+    for (int step = 0; step < 2; step++) { /* a first step compares batches, which is a collective */
+        RANK_CHECK(lks_loader_next(s.loader, &batch));
+        RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+        RANK_CHECK(lks_trainer_step(other.trainer, &batch, NULL) == LKS_ERR_STATE);
+        RANK_CHECK(strstr(lks_error_text(), "another optimizer's step on rank ") != NULL);
+        RANK_OK(lks_trainer_catch_up(s.trainer, NULL));
+        RANK_OK(lks_trainer_step(other.trainer, &batch, NULL));
+        RANK_OK(lks_trainer_catch_up(other.trainer, NULL));
+    }
+    RANK_OK(lks_check_replicas(s.group, lks_trainer_store(s.trainer)));
+    RANK_OK(lks_check_replicas(s.group, lks_trainer_store(other.trainer)));
+    lks_trainer_destroy(other.trainer);
+    lks_graph_destroy(other.graph);
+    destroy(&s);
+    return 0;
+}
+
+static void another_trainer_has_to_wait_for_the_step(void **state) {
+    (void)state;
+    run_ranks(3, step_with_another_trainer, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+}
+
 /* --- an error of a step comes out of the next --- */
 
 static int abort_behind_a_step(void *argument) {
@@ -285,6 +345,8 @@ int main(void) {
         cmocka_unit_test(every_kind_of_step_gives_the_same_bits),
         cmocka_unit_test(whoever_looks_in_between_sees_whole_updates),
         cmocka_unit_test(what_the_backward_pass_leaves_is_sent_from_the_first_layer_on),
+        cmocka_unit_test(metrics_are_those_of_the_step),
+        cmocka_unit_test(another_trainer_has_to_wait_for_the_step),
         cmocka_unit_test(a_rank_that_gives_up_behind_a_step_ends_the_next),
         cmocka_unit_test(a_step_that_does_not_add_up_is_refused_on_all_ranks),
     };

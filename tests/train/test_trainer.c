@@ -134,6 +134,32 @@ static void samples_of_another_size_are_refused(void **state) {
     run_ranks(2, evaluate_samples_of_another_size, NULL);
 }
 
+static int evaluate_four_labels_each(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_metrics metrics;
+    RANK_CHECK(create(&s) == 0);
+    lks_graph *g = lks_graph_create(lks_device_default(s.group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
+    lks_node *y = lks_input(g, "y", LKS_I32, 2, (int64_t[]){LKS_BATCH, 4});
+    lks_node *logits = lks_linear(lks_reshape(x, 3, (int64_t[]){LKS_BATCH, 4, 4}), 4, "fc");
+    lks_trainer *trainer;
+    RANK_OK(lks_trainer_create(
+        &trainer, lks_cross_entropy(logits, y),
+        &(lks_trainer_options){.group = s.group, .features = x, .labels = y, .optimizer = lks_sgd(NULL)}));
+    RANK_CHECK(lks_trainer_evaluate(trainer, s.data, &metrics) == LKS_ERR_SHAPE);
+    RANK_CHECK(strstr(lks_error_text(), "one label per sample, the model's input takes 4") != NULL);
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(g);
+    destroy(&s);
+    return 0;
+}
+
+static void a_data_set_has_one_label_per_sample(void **state) {
+    (void)state;
+    run_ranks(2, evaluate_four_labels_each, NULL);
+}
+
 /* Rank 1 alone cannot begin; rank 0 is told so and does not wait. */
 static int evaluate_what_one_rank_cannot(void *argument) {
     (void)argument;
@@ -273,6 +299,7 @@ typedef enum mistake {
     LR_NAN,
     NESTEROV_ALONE,
     NO_LABELS,
+    FLOAT_LABELS,
     NEGATIVE_ACCUMULATE,
     F64_DEVICE,
     STATES_OF_NULL,
@@ -290,6 +317,7 @@ static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f6
     if (is_wrong && which == LR_NAN) options.optimizer.lr = (double)NAN;
     if (is_wrong && which == NESTEROV_ALONE) options.optimizer.is_nesterov = 1;
     if (is_wrong && which == NO_LABELS) options.labels = NULL;
+    if (is_wrong && which == FLOAT_LABELS) options.labels = x;
     if (is_wrong && which == NEGATIVE_ACCUMULATE) options.accumulate = -1;
     if (is_wrong && which == STATES_OF_NULL) options.n_states = 2;
     if (is_wrong && which == NEGATIVE_STATES) options.n_states = -1;
@@ -305,6 +333,7 @@ static int make_mistakes(void *argument) {
     static const char *const texts[] = {"nan",
                                         "momentum",
                                         "a trainer needs features and labels",
+                                        "a trainer's labels are i32, the model's input takes f32",
                                         "a step of -1 micro-batches",
                                         "a trainer's batches are f32",
                                         "a trainer was given 2 states, but no array of them",
@@ -340,6 +369,7 @@ int main(void) {
         cmocka_unit_test(training_learns_and_repeats_to_the_bit),
         cmocka_unit_test(evaluation_is_the_same_on_any_number_of_ranks),
         cmocka_unit_test(samples_of_another_size_are_refused),
+        cmocka_unit_test(a_data_set_has_one_label_per_sample),
         cmocka_unit_test(a_rank_that_cannot_evaluate_is_not_waited_for),
         cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(loaders_that_part_later_are_noticed),

@@ -2,6 +2,8 @@
 /* Training on texts: states from step to step, labels that do not count, evaluation. */
 #include "ranks.h"
 
+#include "base/base.h"
+
 #include <lockstep/train.h>
 #include <math.h>
 #include <string.h>
@@ -206,17 +208,18 @@ static int create_with_state(lks_graph *g, lks_group *group, lks_state state, in
 
 static int refuse_bad_states(void *argument) {
     (void)argument;
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < 5; which++) {
         lks_group *group;
         RANK_OK(lks_init(&group, NULL));
         lks_graph *g = lks_graph_create(lks_device_default(group));
         lks_node *h = lks_input(g, "h", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
         lks_node *fixed = lks_input(g, "fixed", LKS_F32, 2, (int64_t[]){3, 4});
-        lks_state states[] = {{h, NULL}, {fixed, fixed}, {h, lks_linear(h, 5, "wide")}};
+        lks_node *words = lks_input(g, "words", LKS_I32, 2, (int64_t[]){LKS_BATCH, 4});
+        lks_state states[] = {{h, NULL}, {words, words}, {h, words}, {fixed, fixed}, {h, lks_linear(h, 5, "wide")}};
         lks_trainer *trainer;
         lks_status status;
         RANK_CHECK(create_with_state(g, group, states[which], 1, &trainer, &status) == 0);
-        RANK_CHECK(status == (which == 0 ? LKS_ERR_ARGUMENT : LKS_ERR_SHAPE));
+        RANK_CHECK(status == (which < 3 ? LKS_ERR_ARGUMENT : LKS_ERR_SHAPE));
         RANK_CHECK(strstr(lks_error_text(), "state 0") != NULL);
         lks_graph_destroy(g);
         lks_group_destroy(group);
@@ -227,6 +230,39 @@ static int refuse_bad_states(void *argument) {
 static void states_that_do_not_fit_are_refused(void **state) {
     (void)state;
     run_ranks(1, refuse_bad_states, NULL);
+}
+
+typedef struct shortage {
+    int64_t n; /* which allocation fails */
+    int evaluates, is_over;
+} shortage;
+
+/* In a first step, or an evaluation, which make room for the states. */
+static int run_out_of_memory(void *argument) {
+    shortage *of = argument;
+    set_up s = {0};
+    lks_batch batch;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s, 4) == 0);
+    RANK_CHECK(lks_windows_next(s.windows, &batch));
+    lksi_alloc_fail_after(of->n);
+    lks_status status = of->evaluates ? lks_trainer_evaluate_text(s.trainer, s.tokens, COUNT, &metrics)
+                                      : lks_trainer_step(s.trainer, &batch, NULL);
+    lksi_alloc_fail_after(0);
+    RANK_CHECK(status == LKS_OK || status == LKS_ERR_MEMORY);
+    of->is_over = status == LKS_OK;
+    destroy(&s);
+    return 0;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    for (int evaluates = 0; evaluates < 2; evaluates++)
+        for (shortage of = {.evaluates = evaluates}; !of.is_over;) {
+            of.n++;
+            run_ranks(1, run_out_of_memory, &of);
+            assert_int_equal(lks_memory_nbytes(), 0);
+        }
 }
 
 static int evaluate_text_on_images(void *argument) {
@@ -262,6 +298,7 @@ int main(void) {
         cmocka_unit_test(evaluation_leaves_the_states_of_training_alone),
         cmocka_unit_test(short_texts_are_evaluated_too),
         cmocka_unit_test(states_that_do_not_fit_are_refused),
+        cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_model_of_something_else_takes_no_text),
     };
     return run_group(tests);
