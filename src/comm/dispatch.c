@@ -60,7 +60,7 @@ lks_status lksi_group_refuse_lent(const lks_group *group, const void *borrower, 
     return lksi_error(LKS_ERR_STATE,
                       "%s on rank %d between a backward pass and the end of its step: gradients are being sent over "
                       "this group (a trainer that runs ahead ends it in lks_trainer_catch_up)",
-                      name, group->rank);
+                      name, lksi_world_rank(group, group->rank));
 }
 
 lks_status lksi_group_lend(lks_group *group, const void *borrower, const char *name) {

@@ -68,20 +68,20 @@ lks_status lksi_supervise(const lksi_job *job, lksi_end *end);
  * timeout, which is over all generations, and a signal. */
 lks_status lksi_supervise_generations(const lksi_job *job, int max_restarts, lksi_end *end);
 
-/* A run as its user asks for it. Zero means default. */
+/* A run as its user asks for it. */
 typedef struct lksi_run {
     lksi_job job;           /* n_ranks: on this host; with `hosts_file` on all of them, 0: as many as they have slots */
     int max_restarts;       /* 0: none */
     int min_ranks;          /* the smallest generation that may follow a loss; 0: as many as the first */
     int n_nodes, node;      /* hosts that start by themselves, and which of them this is; n_nodes 0: this one alone */
     const char *address;    /* where the head of a run over hosts listens: a name or address of node 0, of this host */
-    int port;               /* 0: 29400, with `hosts_file` one of the system's choice */
+    int port;               /* 0: with `hosts_file` one of the system's choice */
     const char *hosts_file; /* hosts that are started from here; NULL: none */
     const char *ssh;        /* how, with its arguments; NULL: "ssh -o BatchMode=yes" */
     const char *const *forwarded; /* names of variables that the ranks there shall find, too */
     int n_forwarded;
-    int64_t join_timeout_ms;      /* until all hosts are there; 0: 300000 */
-    int64_t heartbeat_timeout_ms; /* a host that is silent for so long is lost; 0: 10000 */
+    int64_t join_timeout_ms;      /* until all hosts are there */
+    int64_t heartbeat_timeout_ms; /* a host that is silent for so long is lost */
 } lksi_run;
 
 /* Binds the calling thread, and what it starts later, to the index-th of its allowed CPUs, modulo their number. */
