@@ -1,6 +1,7 @@
 // NCCL without GPUs, for the tests: ranks are threads or processes of this machine and meet in shared memory that the
 // unique id names. It is as unhelpful as NCCL: whatever a call starts is not on its stream before the communicator's
-// state was asked for, a call before that is refused, and nobody hears of a rank that dies.
+// state was asked for, a call before that is refused, and nobody hears of a rank that dies. A communicator ends only
+// when the last graph with an operation of its is destroyed: abort and destroy wait for that, after all is given up.
 //
 // LOCKSTEP_EMULATED_NCCL: the version that it says it is ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: after so many
 // operations a communicator has an error.
@@ -62,7 +63,9 @@ struct state {
     std::string name;
     int rank = 0, size = 0, device = 0;
     std::atomic<bool> is_aborted{false};
+    std::shared_ptr<void> captured{new char}; // graphs hold it, too
 
+    bool is_in_graphs() const { return captured.use_count() > 1; }
     ~state() {
         if (where != nullptr) munmap(where, sizeof(place));
         shm_unlink(name.c_str());
@@ -331,9 +334,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     *result = comm->failed;
     if (comm->failed != ncclSuccess) return ncclSuccess;
     bool is_waiting = !is_met || (comm->is_finalizing && where->n_finalized < comm->s->size);
+    if (comm->is_finalizing && comm->s->is_in_graphs()) is_waiting = true;
     if (comm->started != nullptr && --comm->n_questions > 0) is_waiting = true;
     if (is_waiting) *result = ncclInProgress;
     if (is_waiting || comm->started == nullptr) return ncclSuccess;
+    if (emulation::is_capturing(comm->stream)) emulation::retain(comm->stream, comm->s->captured);
     emulation::enqueue_attempt(comm->stream, *comm->started);
     comm->started = nullptr;
     return ncclSuccess;
@@ -345,6 +350,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    while (comm->s->is_in_graphs()) usleep(100);
     delete comm;
     return ncclSuccess;
 }

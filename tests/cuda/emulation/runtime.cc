@@ -265,8 +265,10 @@ cudaError_t tell(cudaError_t error) {
 // --- streams, events and recordings ---
 
 using work = std::function<bool()>; // false: not yet
+using objects = std::vector<std::shared_ptr<void>>;
 struct recording {
     std::vector<work> steps;
+    objects retained;
     std::vector<CUstream_st *> forks; // that take part, but for the stream that it was begun on
     bool is_ended = false, is_spoiled = false;
 };
@@ -306,9 +308,11 @@ struct CUstream_st {
 struct CUevent_st : event_state {};
 struct CUgraph_st {
     std::shared_ptr<recording> steps;
+    objects retained;
 };
 struct CUgraphExec_st {
     std::shared_ptr<recording> steps;
+    objects retained;
 };
 
 namespace {
@@ -364,6 +368,10 @@ void enqueue_attempt(cudaStream_t stream, std::function<bool()> next) {
 }
 
 bool is_capturing(cudaStream_t stream) { return stream_of(stream)->captured_by() != nullptr; }
+
+void retain(cudaStream_t stream, std::shared_ptr<void> object) {
+    stream_of(stream)->capture->retained.push_back(std::move(object));
+}
 
 bool is_device_memory(const void *pointer) {
     memory &m = the_memory();
@@ -620,15 +628,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     ended->is_ended = true;
     s->is_origin = false;
     *graph = nullptr;
+    objects retained = std::move(ended->retained); // streams that took part may remember the recording
     if (ended->is_spoiled) return tell(cudaErrorStreamCaptureInvalidated);
     for (const CUstream_st *fork : ended->forks)
         if (!fork->is_joined) return tell(cudaErrorStreamCaptureUnjoined);
-    *graph = new CUgraph_st{ended};
+    *graph = new CUgraph_st{ended, std::move(retained)};
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
-    *made = new CUgraphExec_st{graph->steps};
+    *made = new CUgraphExec_st{graph->steps, graph->retained};
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
