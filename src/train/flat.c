@@ -87,8 +87,9 @@ lks_status lksi_flat_catch_up(lks_trainer *trainer) {
     return status;
 }
 
-/* The step before is waited for once this one is asked for. */
+/* The step before is waited for once this one is asked for; where states have to move, earlier. */
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) {
+    if (batch->count > trainer->states.n_rows) LKS_TRY(lksi_flat_catch_up(trainer));
     lks_status status = step(trainer, batch);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     LKS_TRY(lksi_flat_catch_up(trainer));

@@ -79,8 +79,8 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 
 /* Bytes of one row (sample) of state `i`. */
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
-/* Room for `n_rows` rows of each state; new ones are 0. */
-lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows);
+/* Room for `n_rows` rows of each state; new ones are 0. Where the trainer's own move, a step under way is finished. */
+lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows);
 lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states);
 /* The next run of `program`, whose first sample is row `first_row`, begins with these states. */

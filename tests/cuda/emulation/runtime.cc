@@ -299,6 +299,7 @@ struct CUstream_st {
     size_t n_captured = 0;              // its steps of that
     bool is_origin = false, is_joined = false;
     bool is_busy = false;
+    int device = 0;
 
     recording *captured_by() {
         if (capture != nullptr && capture->is_ended) capture = nullptr;
@@ -345,6 +346,24 @@ bool is_empty(CUstream_st *s) {
 void drain(CUstream_st *s) {
     for (drain_some(s, [] { return false; }); !is_empty(s) && !s->is_busy; drain_some(s, [] { return false; }))
         sched_yield();
+}
+
+struct streams {
+    std::mutex mutex;
+    std::map<CUstream_st *, std::shared_ptr<CUstream_st>> all;
+};
+
+streams &the_streams() {
+    static streams *s = new streams; // as the memory
+    return *s;
+}
+
+std::vector<std::shared_ptr<CUstream_st>> streams_of(int device) {
+    std::lock_guard<std::mutex> lock(the_streams().mutex);
+    std::vector<std::shared_ptr<CUstream_st>> found;
+    for (auto &each : the_streams().all)
+        if (each.second->device == device) found.push_back(each.second);
+    return found;
 }
 
 } // namespace
@@ -464,10 +483,12 @@ cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
     return cudaSuccess;
 }
 
+// Waits for all that is on the GPU, as the real one does.
 cudaError_t cudaFree(void *pointer) {
     memory &m = the_memory();
     if (pointer == nullptr) return cudaSuccess;
     if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+    for (auto &stream : streams_of(current_device)) drain(stream.get());
     std::lock_guard<std::recursive_mutex> lock(m.mutex);
     auto found = m.allocations.find(static_cast<char *>(pointer));
     if (found == m.allocations.end()) return tell(cudaErrorInvalidValue);
@@ -514,7 +535,11 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t nbytes, cudaStream_t
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
     if (check_driver() != cudaSuccess) return tell(check_driver());
-    *stream = new CUstream_st;
+    auto made = std::make_shared<CUstream_st>();
+    made->device = current_device;
+    std::lock_guard<std::mutex> lock(the_streams().mutex);
+    the_streams().all[made.get()] = made;
+    *stream = made.get();
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
@@ -522,7 +547,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     drain(stream);
-    delete stream;
+    std::lock_guard<std::mutex> lock(the_streams().mutex);
+    the_streams().all.erase(stream);
     return cudaSuccess;
 }
 
