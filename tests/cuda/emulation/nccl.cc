@@ -117,13 +117,15 @@ bool advance(state *s, transfer *t) {
     return true;
 }
 
+constexpr int bfloat16 = 9; // ncclBfloat16, which not every header declares here
+
 size_t nbytes_of(ncclDataType_t type) {
-    switch (type) {
+    switch (static_cast<int>(type)) {
     case ncclInt8:
     case ncclUint8:
         return 1;
     case ncclFloat16:
-    case ncclBfloat16:
+    case bfloat16:
         return 2;
     case ncclInt32:
     case ncclUint32:
@@ -222,7 +224,7 @@ void operation::finish() {
     if (what == kind::all_gather)
         for (size_t rank = 0; rank < heard.size(); rank++) memcpy(out + rank * n_in, heard[rank].data(), n_in);
     if (what != kind::reduce || count == 0) return;
-    switch (type) {
+    switch (static_cast<int>(type)) {
     case ncclInt8:
         return reduce_plain<int8_t, int64_t, uint64_t>(*this);
     case ncclUint8:
@@ -237,7 +239,7 @@ void operation::finish() {
         return ::reduce<uint16_t, double, double>(
             *this, [](uint16_t value) { return static_cast<double>(lksi_f16_to_f32(value)); },
             [](double value) { return lksi_f32_to_f16(static_cast<float>(value)); });
-    case ncclBfloat16:
+    case bfloat16:
         return ::reduce<uint16_t, double, double>(
             *this, [](uint16_t value) { return static_cast<double>(lksi_bf16_to_f32(value)); },
             [](double value) { return lksi_f32_to_bf16(static_cast<float>(value)); });
