@@ -2,6 +2,7 @@
 // unique id names. It is as unhelpful as NCCL: whatever a call starts is not on its stream before the communicator's
 // state was asked for, a call before that is refused, and nobody hears of a rank that dies. A communicator ends only
 // when the last graph with an operation of its is destroyed: abort and destroy wait for that, after all is given up.
+// What it does first of a kind it connects on threads of its own: so that goes into no graph.
 //
 // LOCKSTEP_EMULATED_NCCL: the version that it says it is ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: after so many
 // operations a communicator has an error.
@@ -19,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -258,6 +260,14 @@ struct ncclComm {
     std::unique_ptr<operation> started;
     cudaStream_t stream = nullptr;
     int n_questions = 0, n_started = 0;
+    std::set<kind> connected;
+
+    ncclResult_t connect() {
+        if (emulation::is_captured_globally(stream)) return ncclUnhandledCudaError;
+        if (emulation::is_capturing(stream)) return connected.count(started->what) ? ncclSuccess : ncclInvalidUsage;
+        connected.insert(started->what);
+        return ncclSuccess;
+    }
 };
 
 namespace {
@@ -340,6 +350,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     if (comm->started != nullptr && --comm->n_questions > 0) is_waiting = true;
     if (is_waiting) *result = ncclInProgress;
     if (is_waiting || comm->started == nullptr) return ncclSuccess;
+    *result = comm->failed = comm->connect();
+    if (comm->failed != ncclSuccess) return ncclSuccess;
     if (emulation::is_capturing(comm->stream)) emulation::retain(comm->stream, comm->s->captured);
     emulation::enqueue_attempt(comm->stream, *comm->started);
     comm->started = nullptr;

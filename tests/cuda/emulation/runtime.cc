@@ -271,9 +271,10 @@ struct recording {
     objects retained;
     std::vector<CUstream_st *> forks; // that take part, but for the stream that it was begun on
     bool is_ended = false, is_spoiled = false;
+    bool is_global = false; // by its mode: forbids all threads what waits or makes memory meanwhile, not this one alone
 };
 
-// Of this thread. All are of the thread-local mode, which forbids the thread what waits or makes memory meanwhile.
+// Of this thread.
 thread_local std::shared_ptr<recording> recorded_here;
 cudaError_t check_recording() {
     if (recorded_here == nullptr) return cudaSuccess;
@@ -387,6 +388,11 @@ void enqueue_attempt(cudaStream_t stream, std::function<bool()> next) {
 }
 
 bool is_capturing(cudaStream_t stream) { return stream_of(stream)->captured_by() != nullptr; }
+
+bool is_captured_globally(cudaStream_t stream) {
+    recording *capture = stream_of(stream)->captured_by();
+    return capture != nullptr && capture->is_global;
+}
 
 void retain(cudaStream_t stream, std::shared_ptr<void> object) {
     stream_of(stream)->capture->retained.push_back(std::move(object));
@@ -632,10 +638,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
     CUstream_st *s = stream_of(stream);
     if (s->captured_by() != nullptr || recorded_here != nullptr) return tell(cudaErrorIllegalState);
     recorded_here = s->capture = std::make_shared<recording>();
+    s->capture->is_global = mode == cudaStreamCaptureModeGlobal;
     s->is_origin = true;
     return cudaSuccess;
 }
