@@ -2,7 +2,8 @@
 // unique id names. It is as unhelpful as NCCL: whatever a call starts is not on its stream before the communicator's
 // state was asked for, a call before that is refused, and nobody hears of a rank that dies. A communicator ends only
 // when the last graph with an operation of its is destroyed: abort and destroy wait for that, after all is given up.
-// What it does first of a kind it connects on threads of its own: so that goes into no graph.
+// For the first collective of a kind it makes connections, on threads of its own: so it waits until all ranks have come
+// to that, and it goes into no graph.
 //
 // LOCKSTEP_EMULATED_NCCL: the version that it says it is ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: after so many
 // operations a communicator has an error.
@@ -36,8 +37,11 @@ struct box {
     char data[box_nbytes];
 };
 
+enum class kind { messages, broadcast, all_gather, reduce };
+constexpr int n_kinds = 4;
+
 struct place {
-    std::atomic<int> n_joined, n_finalized;
+    std::atomic<int> n_joined, n_finalized, n_connecting[n_kinds];
     struct {
         uint64_t host;
         int device;
@@ -137,8 +141,6 @@ size_t nbytes_of(ncclDataType_t type) {
         return 8;
     }
 }
-
-enum class kind { messages, broadcast, all_gather, reduce };
 
 struct operation {
     std::shared_ptr<state> s;
@@ -260,13 +262,18 @@ struct ncclComm {
     std::unique_ptr<operation> started;
     cudaStream_t stream = nullptr;
     int n_questions = 0, n_started = 0;
-    std::set<kind> connected;
+    std::set<kind> connecting;
 
-    ncclResult_t connect() {
+    bool is_connected() {
+        kind what = started->what;
+        std::atomic<int> &n = s->where->n_connecting[static_cast<int>(what)];
+        if (connecting.insert(what).second) n++;
+        return what == kind::messages || n == s->size;
+    }
+    ncclResult_t check_capture() const {
+        if (started == nullptr || !emulation::is_capturing(stream)) return ncclSuccess;
         if (emulation::is_captured_globally(stream)) return ncclUnhandledCudaError;
-        if (emulation::is_capturing(stream)) return connected.count(started->what) ? ncclSuccess : ncclInvalidUsage;
-        connected.insert(started->what);
-        return ncclSuccess;
+        return connecting.count(started->what) ? ncclSuccess : ncclInvalidUsage;
     }
 };
 
@@ -343,15 +350,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     if (is_met && comm->s->has_duplicates()) comm->failed = ncclInvalidUsage;
     const char *limit = getenv("LOCKSTEP_EMULATED_NCCL_FAILS");
     if (limit != nullptr && comm->n_started > atoi(limit)) comm->failed = ncclRemoteError;
+    if (comm->failed == ncclSuccess) comm->failed = comm->check_capture();
     *result = comm->failed;
     if (comm->failed != ncclSuccess) return ncclSuccess;
     bool is_waiting = !is_met || (comm->is_finalizing && where->n_finalized < comm->s->size);
     if (comm->is_finalizing && comm->s->is_in_graphs()) is_waiting = true;
-    if (comm->started != nullptr && --comm->n_questions > 0) is_waiting = true;
+    if (comm->started != nullptr && (--comm->n_questions > 0 || !comm->is_connected())) is_waiting = true;
     if (is_waiting) *result = ncclInProgress;
     if (is_waiting || comm->started == nullptr) return ncclSuccess;
-    *result = comm->failed = comm->connect();
-    if (comm->failed != ncclSuccess) return ncclSuccess;
     if (emulation::is_capturing(comm->stream)) emulation::retain(comm->stream, comm->s->captured);
     emulation::enqueue_attempt(comm->stream, *comm->started);
     comm->started = nullptr;
