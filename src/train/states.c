@@ -57,8 +57,7 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
 static lks_status make_ready_to_move(lks_trainer *trainer, const lksi_states *states) {
     if (states != &trainer->states || states->n_rows == 0 || trainer->options.n_states == 0) return LKS_OK;
     LKS_TRY(lksi_trainer_catch_up(trainer));
-    for (size_t i = 0; i < trainer->n_compiled; i++)
-        if (trainer->compiled[i].recording != NULL) lksi_flat_forget(trainer, &trainer->compiled[i]);
+    lksi_flat_forget(trainer);
     return LKS_OK;
 }
 

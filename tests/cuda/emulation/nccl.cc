@@ -3,7 +3,7 @@
 // state was asked for, a call before that is refused, and nobody hears of a rank that dies. A communicator ends only
 // when the last graph with an operation of its is destroyed: abort and destroy wait for that, after all is given up.
 // For the first collective of a kind it makes connections, on threads of its own: so it waits until all ranks have come
-// to that, and it goes into no graph.
+// to that, and it goes into no graph. An operation that comes out of a graph on one rank has to on all.
 //
 // LOCKSTEP_EMULATED_NCCL: the version that it says it is ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: after so many
 // operations a communicator has an error.
@@ -69,6 +69,7 @@ struct state {
     std::string name;
     int rank = 0, size = 0, device = 0;
     std::atomic<bool> is_aborted{false};
+    std::atomic<bool> is_mixed{false};        // in a graph here, but not there
     std::shared_ptr<void> captured{new char}; // graphs hold it, too
 
     bool is_in_graphs() const { return captured.use_count() > 1; }
@@ -104,9 +105,23 @@ struct transfer {
     char *data;
     size_t nbytes, n_done;
     int peer;
+    bool is_told = false;
 };
 
-bool advance(state *s, transfer *t) {
+// Whether an operation comes out of a graph has to be the same on both sides: a byte before the data tells.
+bool tell(state *s, transfer *t, bool is_captured) {
+    box &b = t->is_send ? s->where->boxes[s->rank][t->peer] : s->where->boxes[t->peer][s->rank];
+    uint64_t n_written = b.n_written, n_read = b.n_read;
+    if (t->is_told || n_written - n_read == (t->is_send ? box_nbytes : 0)) return t->is_told;
+    char &byte = b.data[(t->is_send ? n_written : n_read) % box_nbytes];
+    if (t->is_send) byte = is_captured;
+    if (byte != is_captured) s->is_mixed = true;
+    (t->is_send ? b.n_written : b.n_read)++;
+    return t->is_told = true;
+}
+
+bool advance(state *s, transfer *t, bool is_captured) {
+    if (!tell(s, t, is_captured)) return false;
     while (t->n_done < t->nbytes) {
         box &b = t->is_send ? s->where->boxes[s->rank][t->peer] : s->where->boxes[t->peer][s->rank];
         uint64_t n_written = b.n_written, n_read = b.n_read, at = t->is_send ? n_written : n_read;
@@ -154,7 +169,7 @@ struct operation {
     size_t first = 0, count = 0; // of a reduction: the elements that this rank gets
     std::vector<transfer> transfers;
     std::vector<std::vector<char>> heard;
-    bool is_begun = false;
+    bool is_begun = false, is_captured = false;
 
     void begin();
     void finish();
@@ -169,8 +184,10 @@ struct operation {
     // Messages of one pair and direction go one after the other.
     bool advance_in_turn(transfer *t) {
         for (transfer &before : transfers) {
-            if (&before == t) return advance(s.get(), t);
-            if (before.is_send == t->is_send && before.peer == t->peer && before.n_done < before.nbytes) return false;
+            if (&before == t) return advance(s.get(), t, is_captured);
+            if (before.is_send == t->is_send && before.peer == t->peer &&
+                !(before.is_told && before.n_done == before.nbytes))
+                return false;
         }
         return true;
     }
@@ -351,6 +368,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     const char *limit = getenv("LOCKSTEP_EMULATED_NCCL_FAILS");
     if (limit != nullptr && comm->n_started > atoi(limit)) comm->failed = ncclRemoteError;
     if (comm->failed == ncclSuccess) comm->failed = comm->check_capture();
+    if (comm->s->is_mixed) comm->failed = ncclInvalidUsage;
     *result = comm->failed;
     if (comm->failed != ncclSuccess) return ncclSuccess;
     bool is_waiting = !is_met || (comm->is_finalizing && where->n_finalized < comm->s->size);
@@ -358,7 +376,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     if (comm->started != nullptr && (--comm->n_questions > 0 || !comm->is_connected())) is_waiting = true;
     if (is_waiting) *result = ncclInProgress;
     if (is_waiting || comm->started == nullptr) return ncclSuccess;
-    if (emulation::is_capturing(comm->stream)) emulation::retain(comm->stream, comm->s->captured);
+    comm->started->is_captured = emulation::is_capturing(comm->stream);
+    if (comm->started->is_captured) emulation::retain(comm->stream, comm->s->captured);
     emulation::enqueue_attempt(comm->stream, *comm->started);
     comm->started = nullptr;
     return ncclSuccess;
