@@ -12,6 +12,16 @@
  * by trainer.c. */
 #include "train/trainer_internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+lks_status lksi_flat_read_variable(bool *makes_recordings) {
+    const char *value = getenv("LOCKSTEP_GPU_GRAPHS");
+    *makes_recordings = value == NULL || strcmp(value, "0") != 0;
+    if (value == NULL || value[0] == '\0' || strcmp(value, "0") == 0 || strcmp(value, "1") == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GPU_GRAPHS is '%s' (there are: 0, 1)", value);
+}
+
 static const lks_device *device_of(const lks_trainer *trainer) { return lksi_store_device(trainer->store); }
 
 bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch) {
@@ -62,7 +72,7 @@ static bool is_alike(const lks_trainer *trainer, const lks_batch *batch) {
 }
 
 static bool is_recordable(const lks_trainer *trainer, const lks_batch *batch, const lksi_compiled *compiled) {
-    return compiled->n_steps > 0 && lksi_program_is_recordable(compiled->program) &&
+    return trainer->makes_recordings && compiled->n_steps > 0 && lksi_program_is_recordable(compiled->program) &&
            lksi_flat_can_record(trainer->optimizer) && is_alike(trainer, batch);
 }
 
@@ -75,10 +85,18 @@ static lks_status record(lks_trainer *trainer, lksi_compiled *compiled) {
     return status;
 }
 
+/* There is no going on without by itself: it would hide that steps are slower, and all ranks would have to. */
+static lks_status record_or_advise(lks_trainer *trainer, lksi_compiled *compiled) {
+    lks_status status = record(trainer, compiled);
+    if (status != LKS_ERR_SYSTEM) return status;
+    return lksi_error(status, "while a step was recorded: %s; LOCKSTEP_GPU_GRAPHS=0 trains without recordings",
+                      lks_error_text());
+}
+
 static lks_status run(lks_trainer *trainer, const lks_batch *batch, lksi_compiled *compiled) {
     const lks_device *device = device_of(trainer);
     if (!is_recordable(trainer, batch, compiled)) return put(trainer, compiled->program);
-    if (compiled->recording == NULL) LKS_TRY(record(trainer, compiled));
+    if (compiled->recording == NULL) LKS_TRY(record_or_advise(trainer, compiled));
     return device->ops->memory->replay(device, compiled->recording);
 }
 

@@ -53,6 +53,7 @@ struct lks_trainer {
     int64_t most_samples;           /* of a step with them on a GPU, of all ranks together */
     lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
     lks_step_sums done;             /* of the steps that ended since metrics were asked for */
+    bool makes_recordings;          /* of steps on a GPU */
     bool is_under_way;              /* a step is on a GPU */
     bool has_compared_batches;      /* once, before the first step */
     lks_group *statistics;          /* of synchronised batch norms, and nothing else; NULL where the model has none */
@@ -115,6 +116,8 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
 
 /* --- steps on a GPU (flat.c): forward, backward, sums over the ranks and update are put on it together --- */
 
+/* Whether steps may be recorded: LOCKSTEP_GPU_GRAPHS. */
+lks_status lksi_flat_read_variable(bool *makes_recordings);
 /* Whether a step on `batch` can be. */
 bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch);
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch);
