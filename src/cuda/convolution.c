@@ -196,6 +196,7 @@ static void release(lksi_kernel *kernel) { destroy(kernel->state); }
 static lks_status create(const lks_device *device, const lksi_lowering *l, convolution **made) {
     places p = places_of(l);
     LKS_TRY(check_size(l, p.x));
+    LKS_TRY(check_size(l, p.w));
     LKS_TRY(check_size(l, p.y));
     convolution *c = lksi_alloc(sizeof *c);
     if (c == NULL) return LKS_ERR_MEMORY;

@@ -38,7 +38,8 @@ lks_status lksi_cuda_product_run(const lksi_cuda_product *product, const void *a
 
 /* to (bf16) = from, rounded. */
 lks_status lksi_cuda_round(lksi_cuda *cuda, const float *from, size_t count, void *to);
-/* What follows a product that cuDNN made: y = relu (x + bias), over `n_columns` of the last axis. */
+/* What follows a product that cuDNN made: y = relu (x + bias), over `n_columns` of the last axis; less than 2^32
+ * elements, as cuDNN's tensors have. */
 typedef struct lksi_cuda_ending {
     const void *x;     /* may be y, unless it is_rounded */
     bool is_rounded;   /* x is bf16, as its operands were */
