@@ -11,7 +11,11 @@ struct lksi_gpu_abort {
     int gpu_index;
     lksi_thread *thread;
     atomic_bool is_done;
+    lksi_gpu_abort *left_before;
 };
+
+/* Those that nobody waits for any more: nobody reads the list, but they are not lost. */
+static _Atomic(lksi_gpu_abort *) left;
 
 enum { SLICE_NS = 100 * 1000 };
 
@@ -52,7 +56,10 @@ void lksi_gpu_abort_end(lks_gpu_group *gpus) {
     if (abort == NULL) return;
     gpus->abort = NULL;
     while (!atomic_load(&abort->is_done) && lksi_now_ns() < deadline_ns) lksi_sleep_ns(SLICE_NS);
-    if (!atomic_load(&abort->is_done)) return;
+    if (!atomic_load(&abort->is_done)) {
+        abort->left_before = atomic_exchange(&left, abort);
+        return;
+    }
     lksi_thread_join(abort->thread);
     lksi_free(abort);
 }
