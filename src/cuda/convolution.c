@@ -13,6 +13,8 @@
 enum { MOST_ALGORITHMS = 16, NONE = -1 };
 /* Algorithms that want more are passed over: activations need the memory. */
 #define MOST_WORKSPACE_NBYTES ((size_t)1 << 30)
+/* Of a tensor: a limit of cuDNN's. */
+#define MOST_ELEMENTS ((int64_t)1 << 31)
 
 /* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
 typedef struct places {
@@ -156,6 +158,17 @@ static cudnnStatus_t choose_algorithm(convolution *c) {
     return CUDNN_STATUS_NOT_SUPPORTED;
 }
 
+static lks_status check_size(const lksi_lowering *l, int place) {
+    char text[128];
+    int64_t count = lksi_tensor_count(tensor_at(l, place), 0);
+    if (count <= MOST_ELEMENTS) return LKS_OK;
+    lksi_tensor_format(tensor_at(l, place), text, sizeof text);
+    return lksi_error(LKS_ERR_UNSUPPORTED,
+                      "%s: cuDNN takes tensors of at most %lld elements, %s has %lld: take a smaller batch, or more "
+                      "micro-batches (accumulate)",
+                      lksi_op_name(l->op), (long long)MOST_ELEMENTS, text, (long long)count);
+}
+
 static lks_status refuse(const lksi_lowering *l, cudnnStatus_t status) {
     places p = places_of(l);
     const lksi_attributes *a = &l->attributes;
@@ -181,6 +194,10 @@ static void destroy(convolution *c) {
 static void release(lksi_kernel *kernel) { destroy(kernel->state); }
 
 static lks_status create(const lks_device *device, const lksi_lowering *l, convolution **made) {
+    places p = places_of(l);
+    LKS_TRY(check_size(l, p.x));
+    LKS_TRY(check_size(l, p.w));
+    LKS_TRY(check_size(l, p.y));
     convolution *c = lksi_alloc(sizeof *c);
     if (c == NULL) return LKS_ERR_MEMORY;
     c->cuda = lksi_cuda_of(device);

@@ -31,6 +31,13 @@ static lksi_cuda_product_shape product_of(const lksi_lowering *l) {
         .n_products = 1, .m = first, .n = second, .k = rows, .transpose_a = true}; /* (dy, x) */
 }
 
+/* Either operand may be a state, which begins at any of its rows (train/states.c). It costs nothing: rows that long
+ * keep kernels from wider loads, wherever the first one is. */
+static void allow_any_row(const lksi_lowering *l, lksi_cuda_product_shape *shape) {
+    shape->a_unit = lksi_tensor_columns(&l->inputs[0]);
+    shape->b_unit = lksi_tensor_columns(&l->inputs[1]);
+}
+
 static const char *name_of(lksi_op op) {
     return op == LKSI_OP_LINEAR              ? "cuda:linear"
            : op == LKSI_OP_LINEAR_GRAD_INPUT ? "cuda:linear_grad_input"
@@ -57,6 +64,7 @@ lks_status lksi_cuda_lower_linear(const lks_device *device, const lksi_lowering 
     shape.op = question->op;
     shape.is_rounded = device->product_type == LKS_BF16;
     shape.is_relu = is_relu;
+    if (!shape.is_rounded) allow_any_row(question, &shape);
     lksi_cuda_product *product = NULL;
     LKS_TRY(lksi_cuda_product_create(lksi_cuda_of(device), &shape, &product));
     *kernel = (lksi_kernel){.name = name_of(question->op),

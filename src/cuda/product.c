@@ -2,7 +2,8 @@
  * our b, its B our a, its D (n,m) our y, and a bias of D's rows one of our columns. */
 #include "cuda/product.h"
 
-/* The vectors of the widest loads; every tensor and every part of a scratch begins at a multiple. */
+/* The vectors of the widest loads; every tensor and every part of a scratch begins at a multiple, but for states: see
+ * linear.c and recurrent.c. */
 enum { ALIGNMENT = 16 };
 
 struct lksi_cuda_product {
@@ -74,7 +75,9 @@ static uint32_t alignment_of(int64_t unit, size_t element_nbytes) {
 static lks_status prefer(const lksi_cuda_product_shape *s, cublasLtMatmulPreference_t preference) {
     static const char what[] = "what a product's algorithm may use";
     uint64_t workspace_nbytes = LKSI_CUDA_WORKSPACE_NBYTES;
-    uint32_t a = alignment_of(s->unit, s->is_rounded ? 2 : 4), b = ALIGNMENT, y = alignment_of(s->unit, 4);
+    size_t operand_nbytes = s->is_rounded ? sizeof(uint16_t) : sizeof(float);
+    uint32_t a = alignment_of(s->a_unit, operand_nbytes), b = alignment_of(s->b_unit, operand_nbytes);
+    uint32_t y = alignment_of(s->y_unit, sizeof(float));
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         const uint32_t *nbytes;

@@ -12,12 +12,12 @@ extern "C" {
 typedef struct lksi_cuda_product_shape {
     lksi_op op; /* for errors: what the product is part of */
     int64_t n_products, m, n, k;
-    bool transpose_a, transpose_b; /* a lies as (k,m); b as (n,k) */
-    int64_t a_row, y_row;          /* elements from a row's beginning to the next's; 0: no gaps */
-    int64_t unit;                  /* a and y begin at multiples of so many elements; 0: aligned to 16 bytes */
-    bool is_rounded;               /* a and b are bf16: see lksi_cuda_product_operand */
-    bool has_bias, is_relu;        /* y = relu (a b + bias (n)); what becomes of a NaN, cuBLAS does not say */
-    bool adds;                     /* to what y is */
+    bool transpose_a, transpose_b;  /* a lies as (k,m); b as (n,k) */
+    int64_t a_row, y_row;           /* elements from a row's beginning to the next's; 0: no gaps */
+    int64_t a_unit, b_unit, y_unit; /* they begin at multiples of so many elements; 0: aligned to 16 bytes */
+    bool is_rounded;                /* a and b are bf16: see lksi_cuda_product_operand */
+    bool has_bias, is_relu;         /* y = relu (a b + bias (n)); what becomes of a NaN, cuBLAS does not say */
+    bool adds;                      /* to what y is */
 } lksi_cuda_product_shape;
 
 typedef struct lksi_cuda_product lksi_cuda_product;
@@ -38,7 +38,8 @@ lks_status lksi_cuda_product_run(const lksi_cuda_product *product, const void *a
 
 /* to (bf16) = from, rounded. */
 lks_status lksi_cuda_round(lksi_cuda *cuda, const float *from, size_t count, void *to);
-/* What follows a product that cuDNN made: y = relu (x + bias), over `n_columns` of the last axis. */
+/* What follows a product that cuDNN made: y = relu (x + bias), over `n_columns` of the last axis; less than 2^32
+ * elements, as cuDNN's tensors have. */
 typedef struct lksi_cuda_ending {
     const void *x;     /* may be y, unless it is_rounded */
     bool is_rounded;   /* x is bf16, as its operands were */

@@ -8,27 +8,69 @@ __global__ void round_operand(const float *from, uint16_t *to, size_t count) {
     LKSI_FOR_EACH(i, count) to[i] = lksi_bf16_of(from[i]);
 }
 
+/* Up to three are left over: the last ones. */
+__global__ void round_by_four(const float *from, uint16_t *to, size_t count) {
+    LKSI_FOR_EACH(i, count / 4) {
+        float4 x = ((const float4 *)from)[i];
+        ((ushort4 *)to)[i] = ushort4{lksi_bf16_of(x.x), lksi_bf16_of(x.y), lksi_bf16_of(x.z), lksi_bf16_of(x.w)};
+    }
+    if (blockIdx.x > 0 || threadIdx.x >= count % 4) return;
+    size_t last = count - 1 - threadIdx.x;
+    to[last] = lksi_bf16_of(from[last]);
+}
+
+static bool is_aligned(const float *pointer) { return lksi_is_aligned(pointer); }
+static bool is_aligned(const uint16_t *pointer) { return (uintptr_t)pointer % sizeof(ushort4) == 0; }
+
 lks_status lksi_cuda_round(lksi_cuda *cuda, const float *from, size_t count, void *to) {
-    LKSI_LAUNCH(round_operand, lksi_grid(count), LKSI_BLOCK, cuda->stream, from, (uint16_t *)to, count);
+    if (is_aligned(from) && is_aligned((const uint16_t *)to))
+        LKSI_LAUNCH(round_by_four, lksi_grid(count / 4), LKSI_BLOCK, cuda->stream, from, (uint16_t *)to, count);
+    else
+        LKSI_LAUNCH(round_operand, lksi_grid(count), LKSI_BLOCK, cuda->stream, from, (uint16_t *)to, count);
     return lksi_cuda_launched("f32 to bf16");
 }
 
 /* --- endings --- */
 
-static __device__ float value_of(float x) { return x; }
-static __device__ float value_of(uint16_t x) { return lksi_bf16_value(x); }
+static __device__ float value_at(const float *x, size_t i) { return x[i]; }
+static __device__ float value_at(const uint16_t *x, size_t i) { return lksi_bf16_value(x[i]); }
+
+static __device__ float4 four_at(const float *x, size_t i) { return ((const float4 *)x)[i]; }
+static __device__ float4 four_at(const uint16_t *x, size_t i) {
+    ushort4 four = ((const ushort4 *)x)[i];
+    return float4{lksi_bf16_value(four.x), lksi_bf16_value(four.y), lksi_bf16_value(four.z), lksi_bf16_value(four.w)};
+}
+
+static __device__ float end_of_sum(float sum, bool is_relu) { return is_relu && sum < 0 ? 0.0f : sum; }
 
 template <typename T>
-__global__ void end_product(const T *x, const float *bias, int64_t n_columns, bool is_relu, float *y, size_t count) {
+__global__ void end_product(const T *x, const float *bias, uint32_t n_columns, bool is_relu, float *y, size_t count) {
     LKSI_FOR_EACH(i, count) {
-        float sum = value_of(x[i]) + (bias != NULL ? bias[i % (size_t)n_columns] : 0.0f);
-        y[i] = is_relu && sum < 0 ? 0.0f : sum;
+        y[i] = end_of_sum(value_at(x, i) + (bias != NULL ? bias[(uint32_t)i % n_columns] : 0.0f), is_relu);
+    }
+}
+
+/* Of a row whose columns are fours, too. */
+template <typename T>
+__global__ void end_by_four(const T *x, const float *bias, uint32_t n_columns, bool is_relu, float4 *y, size_t count) {
+    LKSI_FOR_EACH(i, count / 4) {
+        float4 p = four_at(x, i), q = {0, 0, 0, 0};
+        if (bias != NULL) q = four_at(bias, (uint32_t)i % (n_columns / 4));
+        y[i] = float4{end_of_sum(p.x + q.x, is_relu), end_of_sum(p.y + q.y, is_relu), end_of_sum(p.z + q.z, is_relu),
+                      end_of_sum(p.w + q.w, is_relu)};
     }
 }
 
 template <typename T> static void end_of(lksi_cuda *cuda, const lksi_cuda_ending *e, size_t count, float *y) {
-    LKSI_LAUNCH((end_product<T>), lksi_grid(count), LKSI_BLOCK, cuda->stream, (const T *)e->x, e->bias, e->n_columns,
-                e->is_relu, y, count);
+    const T *x = (const T *)e->x;
+    uint32_t n_columns = (uint32_t)e->n_columns;
+    bool fits = count % 4 == 0 && (e->bias == NULL || n_columns % 4 == 0);
+    if (fits && is_aligned(x) && is_aligned(y) && is_aligned(e->bias))
+        LKSI_LAUNCH((end_by_four<T>), lksi_grid(count / 4), LKSI_BLOCK, cuda->stream, x, e->bias, n_columns, e->is_relu,
+                    (float4 *)y, count);
+    else
+        LKSI_LAUNCH((end_product<T>), lksi_grid(count), LKSI_BLOCK, cuda->stream, x, e->bias, n_columns, e->is_relu, y,
+                    count);
 }
 
 lks_status lksi_cuda_end_product(lksi_cuda *cuda, const lksi_cuda_ending *ending, size_t count, float *y) {

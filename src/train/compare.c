@@ -120,13 +120,14 @@ static void add_options(list *l, const lks_trainer_options *options) {
 }
 
 /* Other kernels, or another number of threads, give other bits. */
-static void add_machine(list *l, const lks_device *device) {
+static void add_machine(list *l, const lks_device *device, bool makes_recordings) {
     static const char *const isas[] = {"base", "avx2", "avx512"};
     add(l, "library", "%s", lks_version());
     add(l, "device", "%s", device->ops->name);
     add(l, "precision", "%s", lks_type_name(device->product_type));
     add_integer(l, "threads per rank", device->num_threads);
     add(l, "instruction set", "%s", isas[lksi_isa_level()]);
+    if (lksi_device_has_memory(device)) add_integer(l, "LOCKSTEP_GPU_GRAPHS", makes_recordings); /* see flat.c */
 }
 
 static void add_nodes(list *l, const lks_graph *graph, bool are_leaves) {
@@ -140,7 +141,7 @@ lks_status lksi_trainer_compare(const lks_trainer *trainer) {
     list l = {0};
     add_options(&l, &trainer->options);
     add_rule(&l, &trainer->options.optimizer);
-    add_machine(&l, lksi_graph_device(graph));
+    add_machine(&l, lksi_graph_device(graph), trainer->makes_recordings);
     add_nodes(&l, graph, true);
     add_nodes(&l, graph, false);
     return compare(&l, trainer->options.group);

@@ -12,6 +12,16 @@
  * by trainer.c. */
 #include "train/trainer_internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+lks_status lksi_flat_read_variable(bool *makes_recordings) {
+    const char *value = getenv("LOCKSTEP_GPU_GRAPHS");
+    *makes_recordings = value == NULL || strcmp(value, "0") != 0;
+    if (value == NULL || value[0] == '\0' || strcmp(value, "0") == 0 || strcmp(value, "1") == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GPU_GRAPHS is '%s' (there are: 0, 1)", value);
+}
+
 static const lks_device *device_of(const lks_trainer *trainer) { return lksi_store_device(trainer->store); }
 
 bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch) {
@@ -19,9 +29,23 @@ bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch) {
            trainer->statistics == NULL && !trainer->options.check_gradients;
 }
 
-void lksi_flat_forget(const lks_trainer *trainer, lksi_compiled *compiled) {
-    device_of(trainer)->ops->memory->free_recording(device_of(trainer), compiled->recording);
-    compiled->recording = NULL;
+void lksi_flat_forget(lks_trainer *trainer) {
+    for (size_t i = 0; i < trainer->n_compiled; i++) {
+        lksi_compiled *compiled = &trainer->compiled[i];
+        if (compiled->recording == NULL) continue;
+        device_of(trainer)->ops->memory->free_recording(device_of(trainer), compiled->recording);
+        compiled->recording = NULL;
+    }
+}
+
+/* Where it has states, they may have to move: of one rank, but all forget their recordings, for they make the next ones
+ * together. The step under way ends first: its error is no reason to fail the group. */
+static lks_status make_ready(lks_trainer *trainer, const lks_batch *batch) {
+    if (trainer->options.n_states == 0 || batch->global_count <= trainer->most_samples) return LKS_OK;
+    LKS_TRY(lksi_flat_catch_up(trainer));
+    lksi_flat_forget(trainer);
+    trainer->most_samples = batch->global_count;
+    return LKS_OK;
 }
 
 static lks_status send(lks_trainer *trainer, const lks_batch *batch, lks_program *program) {
@@ -38,11 +62,18 @@ static lks_status put(lks_trainer *trainer, lks_program *program) {
     return lksi_flat_put(trainer->optimizer);
 }
 
-/* Ranks record the same step or none: their parts of the batch are equal. */
+/* NCCL wants an operation to come out of a graph on all ranks or on none. So whether a step does depends on what all
+ * ranks know: their parts are equal, and none lacks so many labels that it may have none, and makes the step in parts.
+ */
+static bool is_alike(const lks_trainer *trainer, const lks_batch *batch) {
+    int64_t size = lks_group_size(trainer->options.group), row = lksi_row_count(trainer->options.labels);
+    int64_t n_lacking = batch->global_count * row - batch->global_n_labels;
+    return batch->count * size == batch->global_count && n_lacking < batch->count * row;
+}
+
 static bool is_recordable(const lks_trainer *trainer, const lks_batch *batch, const lksi_compiled *compiled) {
-    return compiled->n_steps > 0 && lksi_program_is_recordable(compiled->program) &&
-           lksi_flat_can_record(trainer->optimizer) &&
-           batch->count * lks_group_size(trainer->options.group) == batch->global_count;
+    return trainer->makes_recordings && compiled->n_steps > 0 && lksi_program_is_recordable(compiled->program) &&
+           lksi_flat_can_record(trainer->optimizer) && is_alike(trainer, batch);
 }
 
 static lks_status record(lks_trainer *trainer, lksi_compiled *compiled) {
@@ -54,10 +85,18 @@ static lks_status record(lks_trainer *trainer, lksi_compiled *compiled) {
     return status;
 }
 
+/* There is no going on without by itself: it would hide that steps are slower, and all ranks would have to. */
+static lks_status record_or_advise(lks_trainer *trainer, lksi_compiled *compiled) {
+    lks_status status = record(trainer, compiled);
+    if (status != LKS_ERR_SYSTEM) return status;
+    return lksi_error(status, "while a step was recorded: %s; LOCKSTEP_GPU_GRAPHS=0 trains without recordings",
+                      lks_error_text());
+}
+
 static lks_status run(lks_trainer *trainer, const lks_batch *batch, lksi_compiled *compiled) {
     const lks_device *device = device_of(trainer);
-    if (compiled->recording == NULL && !is_recordable(trainer, batch, compiled)) return put(trainer, compiled->program);
-    if (compiled->recording == NULL) LKS_TRY(record(trainer, compiled));
+    if (!is_recordable(trainer, batch, compiled)) return put(trainer, compiled->program);
+    if (compiled->recording == NULL) LKS_TRY(record_or_advise(trainer, compiled));
     return device->ops->memory->replay(device, compiled->recording);
 }
 
@@ -71,7 +110,7 @@ static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
     lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
     LKS_TRY(send(trainer, batch, program));
     LKS_TRY(run(trainer, batch, compiled));
-    compiled->n_steps++;
+    compiled->n_steps += is_alike(trainer, batch);
     return lksi_states_advance(trainer, &trainer->states, 0, batch->count, program);
 }
 
@@ -89,6 +128,7 @@ lks_status lksi_flat_catch_up(lks_trainer *trainer) {
 
 /* The step before is waited for once this one is asked for. */
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) {
+    LKS_TRY(make_ready(trainer, batch));
     lks_status status = step(trainer, batch);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     LKS_TRY(lksi_flat_catch_up(trainer));

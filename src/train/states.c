@@ -60,8 +60,18 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
     return LKS_OK;
 }
 
-lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows) {
+/* Recordings remember where the trainer's own lay; a step under way ends first, for to free memory waits for it without
+ * a deadline. */
+static lks_status make_ready_to_move(lks_trainer *trainer, const lksi_states *states) {
+    if (states != &trainer->states || states->n_rows == 0 || trainer->options.n_states == 0) return LKS_OK;
+    LKS_TRY(lksi_trainer_catch_up(trainer));
+    lksi_flat_forget(trainer);
+    return LKS_OK;
+}
+
+lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows) {
     if (n_rows <= states->n_rows) return LKS_OK;
+    LKS_TRY(make_ready_to_move(trainer, states));
     for (int i = 0; i < trainer->options.n_states; i++) {
         size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
         void *grown;

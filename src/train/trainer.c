@@ -6,6 +6,7 @@
 #include <math.h>
 
 static lks_status prepare(lks_trainer *trainer) {
+    LKS_TRY(lksi_flat_read_variable(&trainer->makes_recordings));
     trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
     LKS_TRY(lksi_trainer_prepare_states(trainer)); /* first of all takes over what is not its own */
     return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
@@ -73,10 +74,8 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     if (trainer == NULL) return;
     lksi_error_keep(text);
     (void)lksi_trainer_catch_up(trainer); /* what is under way uses all that follows */
-    for (size_t i = 0; i < trainer->n_compiled; i++) {
-        if (trainer->compiled[i].recording != NULL) lksi_flat_forget(trainer, &trainer->compiled[i]);
-        lks_program_destroy(trainer->compiled[i].program);
-    }
+    lksi_flat_forget(trainer);            /* before all that waits for the GPU: NCCL may be giving up what they hold */
+    for (size_t i = 0; i < trainer->n_compiled; i++) lks_program_destroy(trainer->compiled[i].program);
     lksi_free(trainer->compiled);
     lksi_states_free(trainer, &trainer->states);
     lks_distributed_optimizer_destroy(trainer->optimizer);

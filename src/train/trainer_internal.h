@@ -14,7 +14,7 @@ typedef struct lksi_compiled {
     bool is_training;
     lks_program *program;
     void *recording; /* a whole step of it on a GPU, once it is recorded; else NULL */
-    int64_t n_steps; /* made of it on a GPU */
+    int64_t n_steps; /* made of it on a GPU, of parts that could be recorded */
 } lksi_compiled;
 
 /* What one rank makes of a file. */
@@ -52,8 +52,10 @@ struct lks_trainer {
     lks_node **outputs;     /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;
     lksi_states states;
+    int64_t most_samples;           /* of a step with them on a GPU, of all ranks together */
     lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
     lks_step_sums done;             /* of the steps that ended since metrics were asked for */
+    bool makes_recordings;          /* of steps on a GPU */
     bool is_under_way;              /* a step is on a GPU */
     bool has_compared_batches;      /* once, before the first step */
     lks_group *statistics;          /* of synchronised batch norms, and nothing else; NULL where the model has none */
@@ -81,8 +83,8 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 
 /* Bytes of one row (sample) of state `i`. */
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
-/* Room for `n_rows` rows of each state; new ones are 0. */
-lks_status lksi_states_reserve(const lks_trainer *trainer, lksi_states *states, int64_t n_rows);
+/* Room for `n_rows` rows of each state; new ones are 0. Where the trainer's own move, a step under way is finished. */
+lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows);
 lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states);
 /* The next run of `program`, whose first sample is row `first_row`, begins with these states. */
@@ -131,11 +133,13 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
 
 /* --- steps on a GPU (flat.c): forward, backward, sums over the ranks and update are put on it together --- */
 
+/* Whether steps may be recorded: LOCKSTEP_GPU_GRAPHS. */
+lks_status lksi_flat_read_variable(bool *makes_recordings);
 /* Whether a step on `batch` can be. */
 bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch);
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch);
-lks_status lksi_flat_catch_up(lks_trainer *trainer);                        /* finishes the one under way */
-void lksi_flat_forget(const lks_trainer *trainer, lksi_compiled *compiled); /* its recording */
+lks_status lksi_flat_catch_up(lks_trainer *trainer); /* finishes the one under way */
+void lksi_flat_forget(lks_trainer *trainer);         /* all recordings */
 
 /* Gives a program its inputs, draws and states: a piece of a batch whose first row is this rank's `first_row`. */
 lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program);

@@ -176,6 +176,23 @@ static void what_cudnn_refuses_is_one_clear_line(void **state) {
     lks_device_destroy(device);
 }
 
+static void what_is_too_large_for_cudnn_is_named(void **state) {
+    (void)state;
+    lks_device *device = create_cuda();
+    lksi_kernel kernel;
+    const geometry *g = &geometries[2];
+    lksi_lowering l = {.op = LKSI_OP_CONV2D, .attributes = attributes_of(g), .n_inputs = 2, .n_outputs = 1};
+    l.inputs[0] = x_of(g);
+    l.inputs[1] = w_of(g);
+    l.outputs[0] = y_of(g);
+    l.inputs[0].dims[0] = l.outputs[0].dims[0] = 20000000;
+    assert_int_equal(device->ops->lower(device, &l, &kernel), LKS_ERR_UNSUPPORTED);
+    assert_string_equal(lks_error_text(),
+                        "conv2d: cuDNN takes tensors of at most 2147483648 elements, f32 (20000000, 4, 8, 5) has "
+                        "3200000000: take a smaller batch, or more micro-batches (accumulate)");
+    lks_device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(forward_with_and_without_bias_and_relu),
                                        cmocka_unit_test(gradients),
@@ -183,6 +200,7 @@ int main(void) {
                                        cmocka_unit_test(images_of_one_position_are_row_major),
                                        cmocka_unit_test(a_bias_gradient_that_nobody_reads_is_not_made),
                                        cmocka_unit_test(recorded_gradient),
-                                       cmocka_unit_test(what_cudnn_refuses_is_one_clear_line)};
+                                       cmocka_unit_test(what_cudnn_refuses_is_one_clear_line),
+                                       cmocka_unit_test(what_is_too_large_for_cudnn_is_named)};
     return run_cuda_tests("cuda convolution", tests);
 }

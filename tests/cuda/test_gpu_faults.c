@@ -121,11 +121,14 @@ static void who_has_done_its_part_may_leave(void **state) {
     run_gpu_ranks(2, leave_in_order, NULL);
 }
 
+/* The first broadcast is all ranks': until they have met in it, it waits for them by itself. */
 static int give_up(int rank, int size, void *argument) {
     (void)size, (void)argument;
     rig r;
     MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
     void *data = to_gpu(&r, "12345678", 8);
+    MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
+    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
     if (rank == 0) {
         lks_group_abort(r.world, "no more");
     } else {
@@ -140,6 +143,31 @@ static int give_up(int rank, int size, void *argument) {
 static void a_rank_that_gives_up_is_heard_by_those_that_wait_for_gpus(void **state) {
     (void)state;
     run_gpu_ranks(3, give_up, NULL);
+}
+
+/* --- graphs that outlive their group --- */
+
+static int keep_a_graph(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    void *graph;
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    void *data = to_gpu(&r, "12345678", 8);
+    MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
+    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
+    MUST(r.cuda.begin_capture(r.stream, 1) == 0);
+    MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
+    MUST(r.cuda.end_capture(r.stream, &graph) == 0);
+    rig_close(&r);
+    r.cuda.destroy_graph(graph);
+    return 0;
+}
+
+/* Their GPU groups leave a thread behind, which a process would count as memory that it still holds. */
+static void a_group_whose_graphs_live_ends_all_the_same(void **state) {
+    (void)state;
+    need_emulated_gpu();
+    run_threads(2, keep_a_graph, NULL);
 }
 
 /* --- NCCL's own errors --- */
@@ -248,6 +276,7 @@ int main(void) {
                                        cmocka_unit_test(who_forgets_a_call_is_named),
                                        cmocka_unit_test(who_leaves_early_is_named),
                                        cmocka_unit_test(who_has_done_its_part_may_leave),
+                                       cmocka_unit_test(a_group_whose_graphs_live_ends_all_the_same),
                                        cmocka_unit_test(a_rank_that_gives_up_is_heard_by_those_that_wait_for_gpus)};
     return run_gpu_group_tests("gpu_faults", tests);
 }

@@ -276,38 +276,57 @@ static void messages_go_round(void **state) {
 
 /* --- graphs --- */
 
+enum { THREAD_LOCAL = 1 /* cudaStreamCaptureModeThreadLocal */, N_SUMS = 5003, N_REPLAYS = 3 };
+
+static lks_status add_up(rig *r, float *there) {
+    LKS_TRY(lks_gpu_all_reduce(r->gpus, there, there, N_SUMS, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r->stream));
+    return lks_gpu_all_reduce(r->gpus, there, there, 3, LKS_I32, LKS_MAX, LKS_ORDER_ANY, r->stream);
+}
+
+static int capture_without_room(rig *r, float *there) {
+    void *graph;
+    MUST(r->cuda.begin_capture(r->stream, THREAD_LOCAL) == 0);
+    MUST(add_up(r, there) == LKS_ERR_STATE);
+    MUST_SAY("lks_gpu_reserve");
+    MUST(r->cuda.end_capture(r->stream, &graph) == 0);
+    r->cuda.destroy_graph(graph);
+    return 0;
+}
+
+/* Once before: what an operation does first goes into no graph. */
+static int capture(rig *r, float *there, void **executable) {
+    void *graph;
+    MUST_OK(lks_gpu_reserve(r->gpus, N_SUMS * sizeof *there));
+    MUST_OK(add_up(r, there));
+    MUST_OK(lks_gpu_wait(r->gpus, r->stream));
+    MUST(r->cuda.begin_capture(r->stream, THREAD_LOCAL) == 0);
+    MUST_OK(add_up(r, there));
+    MUST(r->cuda.end_capture(r->stream, &graph) == 0);
+    MUST(r->cuda.instantiate(executable, graph, 0) == 0);
+    r->cuda.destroy_graph(graph);
+    return 0;
+}
+
 static int replay(int rank, int size, void *argument) {
     (void)size, (void)argument;
-    enum { COUNT = 5003, N_REPLAYS = 3 };
     rig r;
-    float *x = lksi_alloc(COUNT * sizeof *x), *expected = lksi_alloc(COUNT * sizeof *x);
-    void *graph, *executable;
+    float *x = lksi_alloc(N_SUMS * sizeof *x), *expected = lksi_alloc(N_SUMS * sizeof *x);
+    void *executable = NULL;
     MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
     MUST(lks_gpu_can_capture(r.gpus));
-    fill(x, COUNT, LKS_F32, rank, false);
-    memcpy(expected, x, COUNT * sizeof *x);
-    float *there = to_gpu(&r, x, COUNT * sizeof *x);
+    fill(x, N_SUMS, LKS_F32, rank, false);
+    memcpy(expected, x, N_SUMS * sizeof *x);
+    float *there = to_gpu(&r, x, N_SUMS * sizeof *x);
     MUST_OK(lks_gpu_wait(r.gpus, r.stream));
-    MUST(r.cuda.begin_capture(r.stream, 0) == 0);
-    MUST(lks_gpu_all_reduce(r.gpus, there, there, COUNT, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r.stream) ==
-         LKS_ERR_STATE);
-    MUST_SAY("lks_gpu_reserve");
-    MUST(r.cuda.end_capture(r.stream, &graph) == 0);
-    r.cuda.destroy_graph(graph);
-    MUST_OK(lks_gpu_reserve(r.gpus, COUNT * sizeof *x));
-    MUST(r.cuda.begin_capture(r.stream, 0) == 0);
-    MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, COUNT, LKS_F32, LKS_SUM, LKS_ORDER_CANONICAL, r.stream));
-    MUST_OK(lks_gpu_all_reduce(r.gpus, there, there, 3, LKS_I32, LKS_MAX, LKS_ORDER_ANY, r.stream));
-    MUST(r.cuda.end_capture(r.stream, &graph) == 0);
-    MUST(r.cuda.instantiate(&executable, graph, 0) == 0);
-    for (int i = 0; i < N_REPLAYS; i++) {
-        MUST(r.cuda.launch(executable, r.stream) == 0);
-        MUST_OK(lks_all_reduce(r.world, expected, expected, COUNT, LKS_F32, LKS_SUM, NULL));
-    }
-    MUST_OK(from_gpu(&r, x, there, COUNT * sizeof *x));
-    MUST(memcmp(x, expected, COUNT * sizeof *x) == 0);
+    int line = capture_without_room(&r, there);
+    if (line == 0) line = capture(&r, there, &executable);
+    if (line != 0) return line;
+    for (int i = 0; i < N_REPLAYS; i++) MUST(r.cuda.launch(executable, r.stream) == 0);
+    for (int i = 0; i < 1 + N_REPLAYS; i++)
+        MUST_OK(lks_all_reduce(r.world, expected, expected, N_SUMS, LKS_F32, LKS_SUM, NULL));
+    MUST_OK(from_gpu(&r, x, there, N_SUMS * sizeof *x));
+    MUST(memcmp(x, expected, N_SUMS * sizeof *x) == 0);
     r.cuda.destroy_executable(executable);
-    r.cuda.destroy_graph(graph);
     lksi_free(x);
     lksi_free(expected);
     rig_close(&r);
@@ -328,7 +347,7 @@ static int capture_over_hosts(int rank, int size, void *argument) {
     void *there = to_gpu(&r, "12345678", 8);
     MUST(!lks_gpu_can_capture(r.gpus));
     MUST_OK(lks_gpu_wait(r.gpus, r.stream));
-    MUST(r.cuda.begin_capture(r.stream, 0) == 0);
+    MUST(r.cuda.begin_capture(r.stream, THREAD_LOCAL) == 0);
     MUST(lks_gpu_all_reduce(r.gpus, there, there, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream) == LKS_ERR_STATE);
     MUST_SAY("goes over the hosts");
     MUST(r.cuda.end_capture(r.stream, &graph) == 0);

@@ -143,22 +143,25 @@ lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lk
 
 /* --- the end --- */
 
-enum { PATIENCE_NS = 1000 * 1000 * 1000, SLICE_NS = 100 * 1000 };
+enum { SLICE_NS = 100 * 1000 };
 
 static void close_communicator(lks_gpu_group *gpus) {
-    int64_t deadline_ns = lksi_now_ns() + PATIENCE_NS;
+    int64_t deadline_ns = lksi_now_ns() + LKSI_GPU_PATIENCE_NS;
     lksi_nccl_state state = gpus->module->finalize(gpus->communicator);
     while (state == LKSI_NCCL_PENDING && lksi_now_ns() < deadline_ns &&
            !lksi_control_is_aborted(gpus->group->control)) {
         lksi_sleep_ns(SLICE_NS);
         state = gpus->module->state(gpus->communicator);
     }
-    (state == LKSI_NCCL_DONE ? gpus->module->destroy : gpus->module->abort)(gpus->communicator);
+    if (state == LKSI_NCCL_DONE)
+        gpus->module->destroy(gpus->communicator);
+    else
+        lksi_gpu_abort_begin(gpus);
 }
 
 /* After an error there may be copies under way. */
 static bool is_room_quiet(const lks_gpu_group *gpus) {
-    int64_t deadline_ns = lksi_now_ns() + PATIENCE_NS;
+    int64_t deadline_ns = lksi_now_ns() + LKSI_GPU_PATIENCE_NS;
     for (int i = 0; i < 2 && gpus->events[i] != NULL; i++) {
         lksi_nccl_state state;
         while ((state = gpus->module->event_state(gpus->events[i])) == LKSI_NCCL_PENDING && lksi_now_ns() < deadline_ns)
@@ -178,6 +181,7 @@ static void free_memory(lks_gpu_group *gpus) {
 void lks_gpu_group_destroy(lks_gpu_group *gpus) {
     if (gpus == NULL) return;
     if (gpus->communicator != NULL) close_communicator(gpus);
+    lksi_gpu_abort_end(gpus);
     if (gpus->module != NULL) free_memory(gpus);
     lks_group_destroy(gpus->group);
     lksi_free(gpus->messages);

@@ -16,7 +16,9 @@ typedef struct lksi_gpu_message {
     void *stream;
 } lksi_gpu_message;
 
-enum { LKSI_GPU_MOST_SCRATCHES = 48 };
+enum { LKSI_GPU_MOST_SCRATCHES = 48, LKSI_GPU_PATIENCE_NS = 1000 * 1000 * 1000 };
+
+typedef struct lksi_gpu_abort lksi_gpu_abort;
 
 struct lks_gpu_group {
     lks_group *parent; /* whose ranks they are */
@@ -29,7 +31,8 @@ struct lks_gpu_group {
     bool is_grouped;  /* between calls_begin and calls_end */
     const char *name; /* of the last operation: a wait is for that */
 
-    lksi_nccl_communicator *communicator; /* nccl */
+    lksi_nccl_communicator *communicator; /* nccl; NULL once it is given up */
+    lksi_gpu_abort *abort;                /* which goes on, or is done; NULL: none */
     /* The last is in use; those before it are kept because graphs may remember them. Each is twice as large. */
     void *scratches[LKSI_GPU_MOST_SCRATCHES];
     int n_scratches;
@@ -58,8 +61,12 @@ lks_status lksi_nccl_load(const lksi_nccl_module **module);
 /* LKS_ERR_SYSTEM with the module's text where `state` is FAILED. */
 lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state);
 #define LKSI_GPU_TRY(gpus, state) LKS_TRY(lksi_gpu_check(gpus, state))
-/* The GPU group and its parent are dead. Returns `status`. */
+/* The GPU group and its parent are dead; what is under way on the GPU is given up, some time after. Returns `status`.
+ */
 lks_status lksi_gpu_fail(lks_gpu_group *gpus, lks_status status);
+/* Gives up the communicator, if there is one (abort.c); and waits until that is done, LKSI_GPU_PATIENCE_NS at most. */
+void lksi_gpu_abort_begin(lks_gpu_group *gpus);
+void lksi_gpu_abort_end(lks_gpu_group *gpus);
 /* Refuses a dead group; starts the clock of an operation, or of a wait for it. */
 lks_status lksi_gpu_begin(lks_gpu_group *gpus, const char *name);
 /* Until `poll` says that it is done; under the deadline, and no longer than all ranks live. */

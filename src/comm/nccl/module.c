@@ -125,10 +125,14 @@ static lksi_nccl_state finalize(lksi_nccl_communicator *communicator) {
 static void destroy(lksi_nccl_communicator *communicator) { (void)ncclCommDestroy(comm_of(communicator)); }
 static void abort_all(lksi_nccl_communicator *communicator) { (void)ncclCommAbort(comm_of(communicator)); }
 
+/* ncclBfloat16, which headers of NCCL 2.18 and the like declare in CUDA C++ alone. */
+enum { BFLOAT16 = 9 };
+
 static ncclDataType_t type_of(lks_type type) {
-    static const ncclDataType_t types[] = {
-        [LKS_F32] = ncclFloat32, [LKS_F64] = ncclFloat64, [LKS_F16] = ncclFloat16, [LKS_BF16] = ncclBfloat16,
-        [LKS_I8] = ncclInt8,     [LKS_U8] = ncclUint8,    [LKS_I32] = ncclInt32,   [LKS_I64] = ncclInt64};
+    static const ncclDataType_t types[] = {[LKS_F32] = ncclFloat32, [LKS_F64] = ncclFloat64,
+                                           [LKS_F16] = ncclFloat16, [LKS_BF16] = (ncclDataType_t)BFLOAT16,
+                                           [LKS_I8] = ncclInt8,     [LKS_U8] = ncclUint8,
+                                           [LKS_I32] = ncclInt32,   [LKS_I64] = ncclInt64};
     return types[type];
 }
 

@@ -9,8 +9,9 @@
  *     Two rounds of sends that are under way together and one kernel between; on the wire 2 (n-1)/n of the data per
  *     rank, as much as a ring.
  *
- * A non-blocking communicator hands every call to a thread of NCCL's, which a graph does not pay for again; in return
- * nothing that NCCL does can hang us.
+ * A non-blocking communicator does on threads of NCCL's what waits for other ranks: its beginning, and the connections
+ * that a first operation needs; until they are made the state is PENDING, and we look at the group meanwhile. Later
+ * launches are made by the calling thread.
  */
 #include "comm/collective/collective.h"
 #include "comm/nccl/gpu_internal.h"

@@ -1,7 +1,7 @@
 // cuBLASLt without a GPU, for the tests: what src/cuda calls of it, in plain loops. What the real one would refuse or
 // read wrongly is refused.
 //
-// LOCKSTEP_EMULATED_GPU=no-product: it has no algorithm for any product.
+// LOCKSTEP_EMULATED_GPU=no-product: it has no algorithm for any product; no-capture: none can be put into a graph.
 #include "cuda/emulation/emulation.h"
 
 #include <cublasLt.h>
@@ -64,6 +64,11 @@ template <typename T> cublasStatus_t set(T *to, const void *from, size_t nbytes)
     if (nbytes != sizeof *to) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, from, nbytes);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+bool has_trouble(const char *name) {
+    const char *trouble = getenv("LOCKSTEP_EMULATED_GPU");
+    return trouble != nullptr && strcmp(trouble, name) == 0;
 }
 
 bool is_aligned(const void *pointer, uint32_t nbytes) { return reinterpret_cast<uintptr_t>(pointer) % nbytes == 0; }
@@ -203,9 +208,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                                               cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t p, int n_asked,
                                               cublasLtMatmulHeuristicResult_t *results, int *n_found) {
-    const char *trouble = getenv("LOCKSTEP_EMULATED_GPU");
     *n_found = 0;
-    if (trouble != nullptr && strcmp(trouble, "no-product") == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (has_trouble("no-product")) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (n_asked < 1) return CUBLAS_STATUS_INVALID_VALUE;
     const operation *op = as<operation>(desc);
     cublasStatus_t status = check(*op, *as<layout>(a), *as<layout>(b), *as<layout>(c), *as<layout>(d));
@@ -232,6 +236,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     const operation *op = as<operation>(desc);
     cublasStatus_t status = check(*op, *as<layout>(a), *as<layout>(b), *as<layout>(c), *as<layout>(d));
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    if (has_trouble("no-capture") && emulation::is_capturing(stream)) return CUBLAS_STATUS_EXECUTION_FAILED;
     algorithm chosen;
     memcpy(&chosen, algo, sizeof chosen);
     if (chosen.magic != magic || chosen.epilogue != op->epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -65,7 +65,9 @@ cudnnStatus_t describe(image *to, cudnnTensorFormat_t format, cudnnDataType_t ty
     if (n < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
     if (format != CUDNN_TENSOR_NHWC || (type != CUDNN_DATA_FLOAT && type != CUDNN_DATA_BFLOAT16))
         return CUDNN_STATUS_NOT_SUPPORTED;
-    *to = {type, n, c, h, w};
+    image made{type, n, c, h, w};
+    if (made.count() > size_t{1} << 31) return CUDNN_STATUS_NOT_SUPPORTED; // "2 Giga-elements"
+    *to = made;
     return CUDNN_STATUS_SUCCESS;
 }
 

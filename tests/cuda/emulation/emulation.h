@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <memory>
 
 namespace emulation {
 void enqueue(cudaStream_t stream, std::function<void()> work);
@@ -15,6 +16,10 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 // with every launch, so what it has to remember it holds by value.
 void enqueue_attempt(cudaStream_t stream, std::function<bool()> attempt);
 bool is_capturing(cudaStream_t stream);
+bool is_captured_globally(cudaStream_t stream); // so that no thread may wait or make memory
+// The recording that `stream` takes part in holds `object`, and so does what is made of it, until all that is
+// destroyed.
+void retain(cudaStream_t stream, std::shared_ptr<void> object);
 bool is_device_memory(const void *pointer);
 } // namespace emulation
 

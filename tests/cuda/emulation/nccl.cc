@@ -1,6 +1,9 @@
 // NCCL without GPUs, for the tests: ranks are threads or processes of this machine and meet in shared memory that the
 // unique id names. It is as unhelpful as NCCL: whatever a call starts is not on its stream before the communicator's
-// state was asked for, a call before that is refused, and nobody hears of a rank that dies.
+// state was asked for, a call before that is refused, and nobody hears of a rank that dies. A communicator ends only
+// when the last graph with an operation of its is destroyed: abort and destroy wait for that, after all is given up.
+// For the first collective of a kind it makes connections, on threads of its own: so it waits until all ranks have come
+// to that, and it goes into no graph. An operation that comes out of a graph on one rank has to on all.
 //
 // LOCKSTEP_EMULATED_NCCL: the version that it says it is ("23000"). LOCKSTEP_EMULATED_NCCL_FAILS: after so many
 // operations a communicator has an error.
@@ -18,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,8 +37,11 @@ struct box {
     char data[box_nbytes];
 };
 
+enum class kind { messages, broadcast, all_gather, reduce };
+constexpr int n_kinds = 4;
+
 struct place {
-    std::atomic<int> n_joined, n_finalized;
+    std::atomic<int> n_joined, n_finalized, n_connecting[n_kinds];
     struct {
         uint64_t host;
         int device;
@@ -62,7 +69,10 @@ struct state {
     std::string name;
     int rank = 0, size = 0, device = 0;
     std::atomic<bool> is_aborted{false};
+    std::atomic<bool> is_mixed{false};        // in a graph here, but not there
+    std::shared_ptr<void> captured{new char}; // graphs hold it, too
 
+    bool is_in_graphs() const { return captured.use_count() > 1; }
     ~state() {
         if (where != nullptr) munmap(where, sizeof(place));
         shm_unlink(name.c_str());
@@ -95,9 +105,23 @@ struct transfer {
     char *data;
     size_t nbytes, n_done;
     int peer;
+    bool is_told = false;
 };
 
-bool advance(state *s, transfer *t) {
+// Whether an operation comes out of a graph has to be the same on both sides: a byte before the data tells.
+bool tell(state *s, transfer *t, bool is_captured) {
+    box &b = t->is_send ? s->where->boxes[s->rank][t->peer] : s->where->boxes[t->peer][s->rank];
+    uint64_t n_written = b.n_written, n_read = b.n_read;
+    if (t->is_told || n_written - n_read == (t->is_send ? box_nbytes : 0)) return t->is_told;
+    char &byte = b.data[(t->is_send ? n_written : n_read) % box_nbytes];
+    if (t->is_send) byte = is_captured;
+    if (byte != is_captured) s->is_mixed = true;
+    (t->is_send ? b.n_written : b.n_read)++;
+    return t->is_told = true;
+}
+
+bool advance(state *s, transfer *t, bool is_captured) {
+    if (!tell(s, t, is_captured)) return false;
     while (t->n_done < t->nbytes) {
         box &b = t->is_send ? s->where->boxes[s->rank][t->peer] : s->where->boxes[t->peer][s->rank];
         uint64_t n_written = b.n_written, n_read = b.n_read, at = t->is_send ? n_written : n_read;
@@ -114,13 +138,15 @@ bool advance(state *s, transfer *t) {
     return true;
 }
 
+constexpr int bfloat16 = 9; // ncclBfloat16, which not every header declares here
+
 size_t nbytes_of(ncclDataType_t type) {
-    switch (type) {
+    switch (static_cast<int>(type)) {
     case ncclInt8:
     case ncclUint8:
         return 1;
     case ncclFloat16:
-    case ncclBfloat16:
+    case bfloat16:
         return 2;
     case ncclInt32:
     case ncclUint32:
@@ -130,8 +156,6 @@ size_t nbytes_of(ncclDataType_t type) {
         return 8;
     }
 }
-
-enum class kind { messages, broadcast, all_gather, reduce };
 
 struct operation {
     std::shared_ptr<state> s;
@@ -145,7 +169,7 @@ struct operation {
     size_t first = 0, count = 0; // of a reduction: the elements that this rank gets
     std::vector<transfer> transfers;
     std::vector<std::vector<char>> heard;
-    bool is_begun = false;
+    bool is_begun = false, is_captured = false;
 
     void begin();
     void finish();
@@ -160,8 +184,10 @@ struct operation {
     // Messages of one pair and direction go one after the other.
     bool advance_in_turn(transfer *t) {
         for (transfer &before : transfers) {
-            if (&before == t) return advance(s.get(), t);
-            if (before.is_send == t->is_send && before.peer == t->peer && before.n_done < before.nbytes) return false;
+            if (&before == t) return advance(s.get(), t, is_captured);
+            if (before.is_send == t->is_send && before.peer == t->peer &&
+                !(before.is_told && before.n_done == before.nbytes))
+                return false;
         }
         return true;
     }
@@ -219,7 +245,7 @@ void operation::finish() {
     if (what == kind::all_gather)
         for (size_t rank = 0; rank < heard.size(); rank++) memcpy(out + rank * n_in, heard[rank].data(), n_in);
     if (what != kind::reduce || count == 0) return;
-    switch (type) {
+    switch (static_cast<int>(type)) {
     case ncclInt8:
         return reduce_plain<int8_t, int64_t, uint64_t>(*this);
     case ncclUint8:
@@ -234,7 +260,7 @@ void operation::finish() {
         return ::reduce<uint16_t, double, double>(
             *this, [](uint16_t value) { return static_cast<double>(lksi_f16_to_f32(value)); },
             [](double value) { return lksi_f32_to_f16(static_cast<float>(value)); });
-    case ncclBfloat16:
+    case bfloat16:
         return ::reduce<uint16_t, double, double>(
             *this, [](uint16_t value) { return static_cast<double>(lksi_bf16_to_f32(value)); },
             [](double value) { return lksi_f32_to_bf16(static_cast<float>(value)); });
@@ -253,6 +279,19 @@ struct ncclComm {
     std::unique_ptr<operation> started;
     cudaStream_t stream = nullptr;
     int n_questions = 0, n_started = 0;
+    std::set<kind> connecting;
+
+    bool is_connected() {
+        kind what = started->what;
+        std::atomic<int> &n = s->where->n_connecting[static_cast<int>(what)];
+        if (connecting.insert(what).second) n++;
+        return what == kind::messages || n == s->size;
+    }
+    ncclResult_t check_capture() const {
+        if (started == nullptr || !emulation::is_capturing(stream)) return ncclSuccess;
+        if (emulation::is_captured_globally(stream)) return ncclUnhandledCudaError;
+        return connecting.count(started->what) ? ncclSuccess : ncclInvalidUsage;
+    }
 };
 
 namespace {
@@ -328,12 +367,17 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result) {
     if (is_met && comm->s->has_duplicates()) comm->failed = ncclInvalidUsage;
     const char *limit = getenv("LOCKSTEP_EMULATED_NCCL_FAILS");
     if (limit != nullptr && comm->n_started > atoi(limit)) comm->failed = ncclRemoteError;
+    if (comm->failed == ncclSuccess) comm->failed = comm->check_capture();
+    if (comm->s->is_mixed) comm->failed = ncclInvalidUsage;
     *result = comm->failed;
     if (comm->failed != ncclSuccess) return ncclSuccess;
     bool is_waiting = !is_met || (comm->is_finalizing && where->n_finalized < comm->s->size);
-    if (comm->started != nullptr && --comm->n_questions > 0) is_waiting = true;
+    if (comm->is_finalizing && comm->s->is_in_graphs()) is_waiting = true;
+    if (comm->started != nullptr && (--comm->n_questions > 0 || !comm->is_connected())) is_waiting = true;
     if (is_waiting) *result = ncclInProgress;
     if (is_waiting || comm->started == nullptr) return ncclSuccess;
+    comm->started->is_captured = emulation::is_capturing(comm->stream);
+    if (comm->started->is_captured) emulation::retain(comm->stream, comm->s->captured);
     emulation::enqueue_attempt(comm->stream, *comm->started);
     comm->started = nullptr;
     return ncclSuccess;
@@ -345,6 +389,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    while (comm->s->is_in_graphs()) usleep(100);
     delete comm;
     return ncclSuccess;
 }

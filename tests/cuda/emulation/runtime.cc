@@ -265,13 +265,16 @@ cudaError_t tell(cudaError_t error) {
 // --- streams, events and recordings ---
 
 using work = std::function<bool()>; // false: not yet
+using objects = std::vector<std::shared_ptr<void>>;
 struct recording {
     std::vector<work> steps;
+    objects retained;
     std::vector<CUstream_st *> forks; // that take part, but for the stream that it was begun on
     bool is_ended = false, is_spoiled = false;
+    bool is_global = false; // by its mode: forbids all threads what waits or makes memory meanwhile, not this one alone
 };
 
-// Of this thread. All are of the thread-local mode, which forbids the thread what waits or makes memory meanwhile.
+// Of this thread.
 thread_local std::shared_ptr<recording> recorded_here;
 cudaError_t check_recording() {
     if (recorded_here == nullptr) return cudaSuccess;
@@ -297,6 +300,7 @@ struct CUstream_st {
     size_t n_captured = 0;              // its steps of that
     bool is_origin = false, is_joined = false;
     bool is_busy = false;
+    int device = 0;
 
     recording *captured_by() {
         if (capture != nullptr && capture->is_ended) capture = nullptr;
@@ -306,9 +310,11 @@ struct CUstream_st {
 struct CUevent_st : event_state {};
 struct CUgraph_st {
     std::shared_ptr<recording> steps;
+    objects retained;
 };
 struct CUgraphExec_st {
     std::shared_ptr<recording> steps;
+    objects retained;
 };
 
 namespace {
@@ -343,6 +349,24 @@ void drain(CUstream_st *s) {
         sched_yield();
 }
 
+struct streams {
+    std::mutex mutex;
+    std::map<CUstream_st *, std::shared_ptr<CUstream_st>> all;
+};
+
+streams &the_streams() {
+    static streams *s = new streams; // as the memory
+    return *s;
+}
+
+std::vector<std::shared_ptr<CUstream_st>> streams_of(int device) {
+    std::lock_guard<std::mutex> lock(the_streams().mutex);
+    std::vector<std::shared_ptr<CUstream_st>> found;
+    for (auto &each : the_streams().all)
+        if (each.second->device == device) found.push_back(each.second);
+    return found;
+}
+
 } // namespace
 
 namespace emulation {
@@ -364,6 +388,15 @@ void enqueue_attempt(cudaStream_t stream, std::function<bool()> next) {
 }
 
 bool is_capturing(cudaStream_t stream) { return stream_of(stream)->captured_by() != nullptr; }
+
+bool is_captured_globally(cudaStream_t stream) {
+    recording *capture = stream_of(stream)->captured_by();
+    return capture != nullptr && capture->is_global;
+}
+
+void retain(cudaStream_t stream, std::shared_ptr<void> object) {
+    stream_of(stream)->capture->retained.push_back(std::move(object));
+}
 
 bool is_device_memory(const void *pointer) {
     memory &m = the_memory();
@@ -456,10 +489,12 @@ cudaError_t cudaMalloc(void **pointer, size_t nbytes) {
     return cudaSuccess;
 }
 
+// Waits for all that is on the GPU, as the real one does.
 cudaError_t cudaFree(void *pointer) {
     memory &m = the_memory();
     if (pointer == nullptr) return cudaSuccess;
     if (check_recording() != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+    for (auto &stream : streams_of(current_device)) drain(stream.get());
     std::lock_guard<std::recursive_mutex> lock(m.mutex);
     auto found = m.allocations.find(static_cast<char *>(pointer));
     if (found == m.allocations.end()) return tell(cudaErrorInvalidValue);
@@ -506,7 +541,11 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t nbytes, cudaStream_t
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
     if (check_driver() != cudaSuccess) return tell(check_driver());
-    *stream = new CUstream_st;
+    auto made = std::make_shared<CUstream_st>();
+    made->device = current_device;
+    std::lock_guard<std::mutex> lock(the_streams().mutex);
+    the_streams().all[made.get()] = made;
+    *stream = made.get();
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
@@ -514,7 +553,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     drain(stream);
-    delete stream;
+    std::lock_guard<std::mutex> lock(the_streams().mutex);
+    the_streams().all.erase(stream);
     return cudaSuccess;
 }
 
@@ -598,10 +638,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
     CUstream_st *s = stream_of(stream);
     if (s->captured_by() != nullptr || recorded_here != nullptr) return tell(cudaErrorIllegalState);
     recorded_here = s->capture = std::make_shared<recording>();
+    s->capture->is_global = mode == cudaStreamCaptureModeGlobal;
     s->is_origin = true;
     return cudaSuccess;
 }
@@ -620,15 +661,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     ended->is_ended = true;
     s->is_origin = false;
     *graph = nullptr;
+    objects retained = std::move(ended->retained); // streams that took part may remember the recording
     if (ended->is_spoiled) return tell(cudaErrorStreamCaptureInvalidated);
     for (const CUstream_st *fork : ended->forks)
         if (!fork->is_joined) return tell(cudaErrorStreamCaptureUnjoined);
-    *graph = new CUgraph_st{ended};
+    *graph = new CUgraph_st{ended, std::move(retained)};
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
-    *made = new CUgraphExec_st{graph->steps};
+    *made = new CUgraphExec_st{graph->steps, graph->retained};
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

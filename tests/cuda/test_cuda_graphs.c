@@ -1,0 +1,110 @@
+/* Steps that are recorded on the emulated GPU, or are not: LOCKSTEP_GPU_GRAPHS. */
+#include "cuda/gpu_ranks.h"
+#include "ranks.h"
+
+#include <lockstep/train.h>
+
+enum { N_STEPS = 4, BATCH = 4, N_FEATURES = 8, N_CLASSES = 3 };
+
+typedef struct training {
+    lks_group *world;
+    lks_device *device;
+    lks_graph *graph;
+    lks_trainer *trainer;
+} training;
+
+static lks_status begin_training(training *t) {
+    *t = (training){0};
+    LKS_TRY(lks_init(&t->world, NULL));
+    LKS_TRY(lks_device_create(&t->device, &(lks_device_options){.name = "cuda:0", .group = t->world}));
+    t->graph = lks_graph_create(t->device);
+    lks_trainer_options options = {.group = t->world, .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1})};
+    options.features = lks_input(t->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+    options.labels = lks_input(t->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *loss = lks_cross_entropy(lks_linear(options.features, N_CLASSES, "fc"), options.labels);
+    return lks_trainer_create(&t->trainer, loss, &options);
+}
+
+static void end_training(training *t) {
+    lks_trainer_destroy(t->trainer);
+    lks_graph_destroy(t->graph);
+    lks_device_destroy(t->device);
+    lks_group_destroy(t->world);
+}
+
+static lks_status take_steps(const training *t) {
+    static const float features[BATCH * N_FEATURES] = {1, 2, 3};
+    static const int32_t labels[BATCH] = {0, 1, 2, 0};
+    lks_batch batch = {.features = features,
+                       .labels = labels,
+                       .count = BATCH,
+                       .n_labels = BATCH,
+                       .global_count = BATCH,
+                       .global_n_labels = BATCH};
+    for (int i = 0; i < N_STEPS; i++) LKS_TRY(lks_trainer_step(t->trainer, &batch, NULL));
+    return LKS_OK;
+}
+
+static void train(const char *graphs, char sha256[65]) {
+    training t;
+    setenv("LOCKSTEP_GPU_GRAPHS", graphs, 1);
+    assert_ok(begin_training(&t));
+    assert_ok(take_steps(&t));
+    assert_ok(lks_store_sha256(lks_trainer_store(t.trainer), sha256));
+    end_training(&t);
+}
+
+static void unrecorded_steps_have_the_same_bits(void **state) {
+    (void)state;
+    char recorded[65], unrecorded[65];
+    train("1", recorded);
+    train("0", unrecorded);
+    assert_string_equal(recorded, unrecorded);
+}
+
+static void what_cannot_be_recorded_says_how_to_go_on(void **state) {
+    (void)state;
+    training t;
+    char sha256[65];
+    need_emulated_gpu();
+    setenv("LOCKSTEP_EMULATED_GPU", "no-capture", 1);
+    train("0", sha256);
+    setenv("LOCKSTEP_GPU_GRAPHS", "", 1);
+    assert_ok(begin_training(&t));
+    assert_int_equal(take_steps(&t), LKS_ERR_SYSTEM);
+    assert_non_null(strstr(lks_error_text(), "LOCKSTEP_GPU_GRAPHS=0 trains without recordings"));
+    end_training(&t);
+    unsetenv("LOCKSTEP_EMULATED_GPU");
+}
+
+static void other_values_are_refused(void **state) {
+    (void)state;
+    training t;
+    setenv("LOCKSTEP_GPU_GRAPHS", "no", 1);
+    assert_int_equal(begin_training(&t), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "LOCKSTEP_GPU_GRAPHS is 'no' (there are: 0, 1)");
+    end_training(&t);
+}
+
+static int differ(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    training t;
+    setenv("LOCKSTEP_GPU_GRAPHS", rank == 0 ? "1" : "0", 1);
+    MUST(begin_training(&t) == LKS_ERR_MISMATCH);
+    MUST_SAY("LOCKSTEP_GPU_GRAPHS");
+    end_training(&t);
+    return 0;
+}
+
+static void ranks_have_to_agree(void **state) {
+    (void)state;
+    run_processes(2, differ, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_to_agree), /* first: CUDA takes no fork() later */
+                                       cmocka_unit_test(unrecorded_steps_have_the_same_bits),
+                                       cmocka_unit_test(what_cannot_be_recorded_says_how_to_go_on),
+                                       cmocka_unit_test(other_values_are_refused)};
+    return run_cuda_tests("cuda graphs", tests);
+}

@@ -1,0 +1,137 @@
+/* labels: slow */
+/* What a model carries from step to step on the emulated GPU: read in place, from any of its rows, and recorded steps
+ * that remember where it lay. */
+#include "cuda/cuda_test.h"
+
+#include <lockstep/train.h>
+
+#include <math.h>
+
+enum { N_STEPS = 6, MOST = 8, T = 3, K = 4, M = 6, N_CLASSES = 5 };
+
+typedef struct model {
+    lks_node *features, *labels, *logits, *loss;
+    lks_state states[2];
+    int n_states;
+} model;
+
+typedef model (*build_model)(lks_graph *graph);
+
+static lks_node *state_input(lks_graph *graph, const char *name) {
+    return lks_input(graph, name, LKS_F32, 2, (int64_t[]){LKS_BATCH, M});
+}
+
+static model begin_model(lks_graph *graph) {
+    return (model){.features = lks_input(graph, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K}),
+                   .labels = lks_input(graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH})};
+}
+
+static model build_lstm(lks_graph *graph) {
+    model m = begin_model(graph);
+    lks_node *h0 = state_input(graph, "h0"), *c0 = state_input(graph, "c0");
+    lks_recurrent_result r =
+        lks_recurrent_layers(m.features, "lstm", &(lks_recurrent_options){.hidden = M, .h0 = {h0}, .c0 = {c0}});
+    m.states[0] = (lks_state){h0, r.h[0]}, m.states[1] = (lks_state){c0, r.c[0]}, m.n_states = 2;
+    m.logits = lks_linear(lks_reshape(r.y, 2, (int64_t[]){LKS_BATCH, T * M}), N_CLASSES, "decoder");
+    m.loss = lks_cross_entropy(m.logits, m.labels);
+    return m;
+}
+
+/* A state goes into a product by itself. */
+static model build_cell(lks_graph *graph) {
+    model m = begin_model(graph);
+    lks_node *before = state_input(graph, "h0"), *x = lks_reshape(m.features, 2, (int64_t[]){LKS_BATCH, T * K});
+    lks_node *after = lks_tanh(lks_add(lks_linear(x, M, "in"), lks_linear(before, M, "on")));
+    m.states[0] = (lks_state){before, after}, m.n_states = 1;
+    m.logits = lks_linear(after, N_CLASSES, "decoder");
+    m.loss = lks_cross_entropy(m.logits, m.labels);
+    return m;
+}
+
+typedef struct plan {
+    build_model build;
+    int64_t accumulate;
+    int runs_ahead;
+    int64_t counts[N_STEPS];
+} plan;
+
+static lks_batch make_batch(int step, int64_t count, float *features, int32_t *labels) {
+    for (int64_t i = 0; i < count; i++) {
+        labels[i] = (int32_t)lksi_random_below(7, (uint64_t)step, (uint64_t)i, N_CLASSES);
+        for (int64_t j = 0; j < T * K; j++)
+            features[i * T * K + j] = (float)lksi_random_normal(8, (uint64_t)step, (uint64_t)(i * T * K + j));
+    }
+    return (lks_batch){.features = features,
+                       .labels = labels,
+                       .count = count,
+                       .n_labels = count,
+                       .global_count = count,
+                       .global_n_labels = count};
+}
+
+static void train(const plan *p, const char *device_name, double losses[N_STEPS]) {
+    float features[MOST * T * K];
+    int32_t labels[MOST];
+    int is_ahead = p->runs_ahead && strcmp(device_name, "reference") != 0; /* metrics come a step later */
+    lks_group *world;
+    lks_device *device;
+    lks_trainer *trainer;
+    assert_ok(lks_init(&world, NULL));
+    assert_ok(lks_device_create(&device, &(lks_device_options){.name = device_name}));
+    lks_graph *graph = lks_graph_create(device);
+    model m = p->build(graph);
+    assert_ok(lks_trainer_create(&trainer, m.loss,
+                                 &(lks_trainer_options){.group = world,
+                                                        .features = m.features,
+                                                        .labels = m.labels,
+                                                        .logits = m.logits,
+                                                        .states = m.states,
+                                                        .n_states = m.n_states,
+                                                        .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                                                        .accumulate = p->accumulate,
+                                                        .runs_ahead = is_ahead,
+                                                        .seed = 3}));
+    for (int step = 0; step < N_STEPS; step++) {
+        lks_batch batch = make_batch(step, p->counts[step], features, labels);
+        lks_metrics metrics;
+        assert_ok(lks_trainer_step(trainer, &batch, &metrics));
+        if (step >= is_ahead) losses[step - is_ahead] = metrics.loss;
+    }
+    lks_metrics last;
+    assert_ok(lks_trainer_catch_up(trainer, &last));
+    if (is_ahead) losses[N_STEPS - 1] = last.loss;
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(graph);
+    lks_device_destroy(device);
+    lks_group_destroy(world);
+}
+
+static void check_plan(const plan *p) {
+    double expected[N_STEPS], got[N_STEPS];
+    train(p, "reference", expected);
+    train(p, "cuda:0", got);
+    for (int step = 0; step < N_STEPS; step++)
+        if (!(fabs(got[step] - expected[step]) <= gpu_tolerance(1e-4) * expected[step]))
+            fail_msg("step %d: loss %.9g, on the reference device %.9g", step, got[step], expected[step]);
+}
+
+/* Pieces of 3 rows of 24 bytes: the second one's first is not where four floats are read at once. */
+static void a_state_is_read_from_any_of_its_rows(void **state) {
+    (void)state;
+    check_plan(&(plan){.build = build_lstm, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
+    check_plan(&(plan){.build = build_cell, .accumulate = 2, .counts = {6, 6, 6, 6, 6, 6}});
+}
+
+/* They then lie elsewhere. */
+static void recorded_steps_follow_states_that_grow(void **state) {
+    (void)state;
+    check_plan(&(plan){.build = build_lstm, .counts = {4, 4, 8, 4, 4, 8}});
+    check_plan(&(plan){.build = build_lstm, .runs_ahead = 1, .counts = {4, 4, 8, 4, 4, 8}});
+    check_plan(&(plan){.build = build_cell, .counts = {2, 2, 4, 2, 6, 2}});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_state_is_read_from_any_of_its_rows),
+                                       cmocka_unit_test(recorded_steps_follow_states_that_grow)};
+    return run_cuda_tests("cuda states", tests);
+}
