@@ -35,7 +35,7 @@ typedef struct lks_trainer_options {
     lks_strategy strategy;       /* how the ranks share the work; parallel.h */
     size_t bucket_nbytes;        /* 0: chosen */
     lks_compression compression; /* of gradients between hosts */
-    uint64_t data_hash;          /* of what else the ranks should have in common, test data for example; 0: of nothing */
+    uint64_t data_hash;  /* of what else the ranks should have in common, test data for example; 0: of nothing */
     int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
                             overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */

@@ -36,7 +36,7 @@ typedef struct bench {
     const lksi_bench_plan *plan;
     const lksi_bench_operation *operation;
     lksi_bench_call call;
-    size_t *counts;           /* of the -v forms */
+    size_t *counts; /* of the -v forms */
     size_t n_total; /* elements of all blocks together */
     row_of_buffers in, out;
     size_t n_slots, next_slot, n_used_slots;

@@ -19,13 +19,12 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
     lks_group *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     *created = (lks_group){.rank = rank, .size = size, .timeout_ms = timeout_ms, .order = order};
-    void **tables[] = {(void **)&created->error_text, (void **)&created->members,
-                       (void **)&created->seat_of,    (void **)&created->rank_of, (void **)&created->host_of,
-                       (void **)&created->inputs,     (void **)&created->outputs, (void **)&created->scales};
-    const size_t nbytes[] = {
-        LKSI_ABORT_TEXT_NBYTES,       n * sizeof *created->members,
-        n * sizeof *created->seat_of, n * sizeof *created->rank_of, n * sizeof *created->host_of,
-        n * sizeof *created->inputs,  n * sizeof *created->outputs, n * sizeof *created->scales};
+    void **tables[] = {(void **)&created->error_text, (void **)&created->members, (void **)&created->seat_of,
+                       (void **)&created->rank_of,    (void **)&created->host_of, (void **)&created->inputs,
+                       (void **)&created->outputs,    (void **)&created->scales};
+    const size_t nbytes[] = {LKSI_ABORT_TEXT_NBYTES,       n * sizeof *created->members, n * sizeof *created->seat_of,
+                             n * sizeof *created->rank_of, n * sizeof *created->host_of, n * sizeof *created->inputs,
+                             n * sizeof *created->outputs, n * sizeof *created->scales};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         *tables[i] = lksi_alloc(nbytes[i]);
         if (*tables[i] != NULL) continue;
@@ -93,7 +92,8 @@ static lks_status sit_down(lks_group *group) {
     write_affinity(&seats[group->seat]);
     if (are_processes) lksi_peek_show(group);
     lksi_publish(group->control, &seats[group->seat].presence.value, LKSI_JOINED, group->seat);
-    group->progress = (lksi_progress){.name = group->is_world ? "lks_init" : "lks_group_split", .timeout_ms = group->timeout_ms};
+    group->progress =
+        (lksi_progress){.name = group->is_world ? "lks_init" : "lks_group_split", .timeout_ms = group->timeout_ms};
     for (int seat = 0; seat < group->n_seats; seat++) {
         lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, group->rank_of[seat]);
         if (status == LKS_ERR_TIMEOUT) return name_missing(group);

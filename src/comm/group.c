@@ -203,9 +203,8 @@ void lks_group_destroy(lks_group *group) {
     if (group->control != NULL) group->transport->close(group);
     if (group->is_world && group->world != NULL && group->world->is_mpi) lksi_mpi_let_go();
     lksi_world_release(group->world);
-    void *tables[] = {group->error_text, group->members,    group->seat_of,
-                      group->rank_of,    group->host_of,     (void *)group->inputs, group->outputs,
-                      group->scales,     group->allocations, group->scratch};
+    void *tables[] = {group->error_text,     group->members, group->seat_of, group->rank_of,     group->host_of,
+                      (void *)group->inputs, group->outputs, group->scales,  group->allocations, group->scratch};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) lksi_free(tables[i]);
     lksi_free(group);
     lksi_error_restore(text);

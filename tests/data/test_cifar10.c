@@ -301,7 +301,8 @@ static void missing_files_are_named(void **state) {
     (void)state;
     lks_dataset *dataset;
     assert_int_equal(lks_dataset_cifar10(&dataset, "/nonexistent/cifar", 1), LKS_ERR_FILE);
-    assert_string_equal(lks_error_text(), "/nonexistent/cifar: no such directory (`lockstep data get` fetches data sets)");
+    assert_string_equal(lks_error_text(),
+                        "/nonexistent/cifar: no such directory (`lockstep data get` fetches data sets)");
     assert_int_equal(lks_dataset_cifar10(&dataset, NULL, 1), LKS_ERR_ARGUMENT);
     assert_set_refused(LKS_ERR_FILE, 1, directory, "neither data_batch_1.bin nor data_batch_1 is there");
     assert_set_refused(LKS_ERR_FILE, 0, directory, "neither test_batch.bin nor test_batch is there");

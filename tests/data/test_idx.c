@@ -64,7 +64,8 @@ static void a_missing_directory_and_a_missing_file_are_told_apart(void **state) 
     (void)state;
     lks_dataset *dataset;
     assert_int_equal(lks_dataset_mnist(&dataset, "/nonexistent/mnist", 1), LKS_ERR_FILE);
-    assert_string_equal(lks_error_text(), "/nonexistent/mnist: no such directory (`lockstep data get` fetches data sets)");
+    assert_string_equal(lks_error_text(),
+                        "/nonexistent/mnist: no such directory (`lockstep data get` fetches data sets)");
     assert_int_equal(lks_dataset_mnist(&dataset, "/dev/null", 1), LKS_ERR_FILE);
     assert_string_equal(lks_error_text(), "/dev/null: not a directory");
     assert_int_equal(lks_dataset_mnist(&dataset, NULL, 1), LKS_ERR_ARGUMENT);

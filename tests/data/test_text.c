@@ -124,7 +124,8 @@ static void missing_and_empty_files_are_named(void **state) {
     (void)state;
     lks_text *text;
     assert_int_equal(lks_text_read(&text, "/nonexistent/ptb", NULL), LKS_ERR_FILE);
-    assert_string_equal(lks_error_text(), "/nonexistent/ptb: no such directory (`lockstep data get` fetches data sets)");
+    assert_string_equal(lks_error_text(),
+                        "/nonexistent/ptb: no such directory (`lockstep data get` fetches data sets)");
     assert_int_equal(lks_text_read(&text, NULL, NULL), LKS_ERR_ARGUMENT);
     assert_int_equal(lks_text_read(&text, directory, &(lks_text_options){.level = (lks_text_level)7}),
                      LKS_ERR_ARGUMENT);

@@ -144,8 +144,8 @@ static lks_status look_for_end(lks_group *group, lksi_context context, int rank)
     if (!lksi_tcp_star_has_left(group, rank)) return LKS_OK;
     lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
-    return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s",
-                      lksi_rank_describe(group, rank).text, doing);
+    return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s", lksi_rank_describe(group, rank).text,
+                      doing);
 }
 
 /* MPI's own word for a rank that is lost says less than the control connections will. Not under the lock. */

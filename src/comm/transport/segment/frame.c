@@ -102,7 +102,8 @@ lks_status lksi_frames_permit(lks_group *group, lksi_transfer *transfer) {
 static lks_status nonsense(const lks_group *group, int from, const lksi_frame *head) {
     return lksi_error(LKS_ERR_FORMAT,
                       "rank %d got a frame that makes no sense from rank %d: kind %d, id %llu, %llu bytes",
-                      lksi_world_rank(group, group->rank), lksi_world_rank(group, from), head->kind, (unsigned long long)head->id, (unsigned long long)head->nbytes);
+                      lksi_world_rank(group, group->rank), lksi_world_rank(group, from), head->kind,
+                      (unsigned long long)head->id, (unsigned long long)head->nbytes);
 }
 
 static lksi_transfer *find(lks_group *group, lksi_transfer_state state, int peer, uint64_t id) {

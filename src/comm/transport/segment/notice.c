@@ -58,7 +58,8 @@ lks_status lksi_step_mismatch(const lks_group *group, const lksi_call *call, int
     lksi_call_describe(call, mine, sizeof mine);
     describe_header(head, theirs, sizeof theirs);
     if (head->sequence != call->sequence)
-        snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other), (unsigned long long)head->sequence);
+        snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other),
+                 (unsigned long long)head->sequence);
     bool is_first = group->rank < other;
     int first = lksi_world_rank(group, is_first ? group->rank : other);
     int second = lksi_world_rank(group, is_first ? other : group->rank);

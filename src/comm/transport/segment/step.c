@@ -78,8 +78,8 @@ static lks_status pull(lks_group *group, step *s) {
         if (pair->head.nbytes != s->n_in)
             return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %llu bytes in %s, rank %d expected %zu (call %llu)",
                               lksi_world_rank(group, s->from), (unsigned long long)pair->head.nbytes,
-                              s->call->operation->name, lksi_world_rank(group, group->rank),
-                              s->n_in, (unsigned long long)s->call->sequence);
+                              s->call->operation->name, lksi_world_rank(group, group->rank), s->n_in,
+                              (unsigned long long)s->call->sequence);
     }
     while (s->n_in_done < s->n_in) {
         size_t n;

@@ -193,10 +193,9 @@ static lks_status welcome_one(const shm *s, const lks_group *group, int seat, co
                               int descriptor) {
     if (s->connections[seat] < 0) return LKS_OK;
     lks_status status = lksi_hand_over(s->connections[seat], welcome, sizeof *welcome, descriptor);
-    return status == LKS_OK
-               ? LKS_OK
-               : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s",
-                        lksi_world_rank(group, group->rank_of[seat]), lks_error_text());
+    return status == LKS_OK ? LKS_OK
+                            : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s",
+                                         lksi_world_rank(group, group->rank_of[seat]), lks_error_text());
 }
 
 /* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. */
@@ -244,7 +243,8 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
     lks_status status =
         lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
     if (status != LKS_OK)
-        return lksi_error(status, "rank %d was lost; lks_init: %s", lksi_world_rank(group, group->rank_of[0]), lks_error_text());
+        return lksi_error(status, "rank %d was lost; lks_init: %s", lksi_world_rank(group, group->rank_of[0]),
+                          lks_error_text());
     welcome.text[sizeof welcome.text - 1] = '\0';
     status = enter(s, group, &welcome, descriptor, control);
     if (descriptor >= 0) close(descriptor);
