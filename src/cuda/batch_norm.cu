@@ -376,7 +376,6 @@ lks_status lksi_cuda_lower_batch_norm(const lks_device *device, const lksi_lower
     *kernel = lksi_kernel{};
     choose(question->op, kernel);
     kernel->lowering = *question;
-    kernel->is_deterministic = true;
     for (int i = 0; i < question->n_inputs; i++)
         kernel->lowering.input_layouts[i] = layout_of(&question->inputs[i], is_last);
     for (int i = 0; i < question->n_outputs; i++)

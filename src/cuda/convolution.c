@@ -303,7 +303,6 @@ lks_status lksi_cuda_lower_convolution(const lks_device *device, const lksi_lowe
                             .release = release,
                             .lowering = *question,
                             .scratch_nbytes = scratch_nbytes(c, question),
-                            .is_deterministic = true,
                             .state = c};
     places p = places_of(question);
     lksi_lowering_make_row_major(&kernel->lowering); /* the bias */

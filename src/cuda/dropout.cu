@@ -83,7 +83,6 @@ lks_status lksi_cuda_lower_dropout(const lks_device *device, const lksi_lowering
     kernel->name = is_grad ? "cuda:dropout_grad" : "cuda:dropout";
     kernel->run = is_grad ? run_dropout_grad : run_dropout;
     kernel->lowering = *question;
-    kernel->is_deterministic = true;
     kernel->state = device->state;
     lksi_lowering_make_row_major(&kernel->lowering);
     return LKS_OK;

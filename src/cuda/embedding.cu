@@ -70,7 +70,6 @@ lks_status lksi_cuda_lower_embedding(const lks_device *device, const lksi_loweri
     kernel->name = is_grad ? "cuda:embedding_grad" : "cuda:embedding";
     kernel->run = is_grad ? run_embedding_grad : run_embedding;
     kernel->lowering = *question;
-    kernel->is_deterministic = true;
     kernel->state = device->state;
     lksi_lowering_make_row_major(&kernel->lowering);
     return LKS_OK;

@@ -133,7 +133,6 @@ lks_status lksi_cuda_lower_layer_norm(const lks_device *device, const lksi_lower
     kernel->name = is_grad ? "cuda:layer_norm_grad" : "cuda:layer_norm";
     kernel->run = is_grad ? run_layer_norm_grad : run_layer_norm;
     kernel->lowering = *question;
-    kernel->is_deterministic = true;
     kernel->state = device->state;
     if (is_grad)
         kernel->scratch_nbytes =

@@ -75,7 +75,6 @@ lks_status lksi_cuda_lower_linear(const lks_device *device, const lksi_lowering 
                             .n_epilogues = is_relu,
                             .scratch_nbytes = lksi_cuda_operand_nbytes(shape.is_rounded, count_of(question, 0)) +
                                               lksi_cuda_operand_nbytes(shape.is_rounded, count_of(question, 1)),
-                            .is_deterministic = true,
                             .state = product};
     lksi_lowering_make_row_major(&kernel->lowering);
     return LKS_OK;

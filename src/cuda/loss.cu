@@ -271,7 +271,6 @@ lks_status lksi_cuda_lower_loss(const lks_device *device, const lksi_lowering *q
     kernel->name = kernels[question->op - LKSI_OP_CROSS_ENTROPY].name;
     kernel->run = kernels[question->op - LKSI_OP_CROSS_ENTROPY].run;
     kernel->lowering = *question;
-    kernel->is_deterministic = true;
     kernel->scratch_nbytes = (MOST_PARTS + 1) * sizeof(part); /* and how many count */
     lksi_lowering_make_row_major(&kernel->lowering);
     return lksi_counting_create(device, 1, kernel);

@@ -170,7 +170,6 @@ lks_status lksi_cuda_lower_pool(const lks_device *device, const lksi_lowering *q
     kernel->name = kernels[question->op - LKSI_OP_MAX_POOL2D].name;
     kernel->run = kernels[question->op - LKSI_OP_MAX_POOL2D].run;
     kernel->lowering = *question;
-    kernel->is_deterministic = true;
     kernel->state = device->state;
     /* What arrives decides; where that does not show, images are taken to lie as convolutions have them. */
     const bool is_last = question->input_layouts[0].id != 0 || (is_grad && has_one_position(&question->inputs[0]));

@@ -234,7 +234,6 @@ lks_status lksi_cuda_lower_recurrent(const lks_device *device, const lksi_loweri
                             .release = release,
                             .lowering = *question,
                             .scratch_nbytes = is_back ? backward_scratch(r) : forward_scratch(r),
-                            .is_deterministic = true,
                             .state = r};
     lksi_lowering_make_row_major(&kernel->lowering);
     return LKS_OK;

@@ -41,7 +41,6 @@ struct lksi_kernel {
     lksi_op epilogues[4];
     int n_epilogues;       /* taken, from the first on */
     size_t scratch_nbytes; /* where the device computes; aligned to 256 bytes */
-    bool is_deterministic; /* the same bits for the same inputs, always */
     void *state;
 };
 

@@ -32,7 +32,6 @@ void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, 
     *kernel = (lksi_kernel){.name = "host:all_reduce",
                             .run = all_reduce,
                             .lowering = *lowering,
-                            .is_deterministic = true,
                             .state = program};
     lksi_lowering_make_row_major(&kernel->lowering);
     program->has_host_steps = true;

@@ -237,7 +237,7 @@ static norm_kernel kernel_of(lksi_op op) {
 lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kernel *kernel) {
     lksi_layout layout = lksi_image_layout(&lowering->inputs[0], &lowering->input_layouts[0]);
     norm_kernel chosen = kernel_of(lowering->op);
-    *kernel = (lksi_kernel){.name = chosen.name, .run = chosen.run, .lowering = *lowering, .is_deterministic = true};
+    *kernel = (lksi_kernel){.name = chosen.name, .run = chosen.run, .lowering = *lowering};
     lksi_lowering_make_row_major(&kernel->lowering);
     for (int i = 0; i < lowering->n_inputs; i++)
         if (chosen.images >> i & 1) kernel->lowering.input_layouts[i] = layout;

@@ -75,7 +75,6 @@ lks_status lksi_onednn_lower_convolution(const lks_device *device, const lksi_lo
                             .release = release,
                             .lowering = *lowering,
                             .scratch_nbytes = lksi_dnnl_primitive_scratch_nbytes(primitive),
-                            .is_deterministic = true,
                             .state = primitive};
     conv_places p = places_of(lowering);
     lksi_lowering_make_row_major(&kernel->lowering); /* the bias */

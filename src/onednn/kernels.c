@@ -44,8 +44,7 @@ bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel) 
     *kernel = (lksi_kernel){.name = kernel_names[question->op],
                             .run = loop->run,
                             .lowering = *question,
-                            .scratch_nbytes = scratch_nbytes(question),
-                            .is_deterministic = true};
+                            .scratch_nbytes = scratch_nbytes(question)};
     if (loop->keeps_layout && is_uniform(question))
         share_layout(&kernel->lowering);
     else

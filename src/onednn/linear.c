@@ -148,7 +148,7 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
     linear_state *state = lksi_alloc(sizeof *state);
     if (state == NULL) return LKS_ERR_MEMORY;
     *kernel = (lksi_kernel){
-        .run = linear, .release = release_linear, .lowering = *lowering, .is_deterministic = true, .state = state};
+        .run = linear, .release = release_linear, .lowering = *lowering, .state = state};
     lks_status status = choose_product(lowering, state, kernel);
     if (status == LKS_OK)
         take_epilogues(lowering, kernel);
@@ -169,7 +169,7 @@ static lks_status linear_grad_input(const lksi_kernel *kernel, void *const *in, 
 
 lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lksi_kernel *kernel) {
     *kernel = (lksi_kernel){
-        .name = "onednn:linear_grad_input", .run = linear_grad_input, .lowering = *lowering, .is_deterministic = true};
+        .name = "onednn:linear_grad_input", .run = linear_grad_input, .lowering = *lowering};
     return LKS_OK;
 }
 
@@ -204,7 +204,6 @@ lks_status lksi_onednn_lower_linear_grad_weight(const lksi_lowering *lowering, l
     *kernel = (lksi_kernel){.name = "onednn:linear_grad_weight",
                             .run = linear_grad_weight,
                             .lowering = *lowering,
-                            .scratch_nbytes = (size_t)n_scratch * sizeof(float),
-                            .is_deterministic = true};
+                            .scratch_nbytes = (size_t)n_scratch * sizeof(float)};
     return LKS_OK;
 }

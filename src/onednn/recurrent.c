@@ -121,7 +121,6 @@ static lks_status make(const lksi_kernel *filled, const lksi_step_product *step,
     *kernel = *filled;
     kernel->state = state;
     kernel->release = release;
-    kernel->is_deterministic = true;
     lks_status status = prepare(state, s, first, last);
     if (status != LKS_OK) release(kernel);
     return status;

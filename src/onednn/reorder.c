@@ -73,7 +73,7 @@ lks_status lksi_onednn_lower_reorder(const lksi_lowering *lowering, lksi_kernel 
     if (lksi_image_has_lanes(tensor, &lowering->input_layouts[0]) &&
         lksi_image_has_lanes(tensor, &lowering->output_layouts[0])) {
         *kernel =
-            (lksi_kernel){.name = "cpu:reorder", .run = move_lanes, .lowering = *lowering, .is_deterministic = true};
+            (lksi_kernel){.name = "cpu:reorder", .run = move_lanes, .lowering = *lowering};
         return LKS_OK;
     }
     reorder_state *state = lksi_alloc(sizeof *state);
@@ -82,7 +82,6 @@ lks_status lksi_onednn_lower_reorder(const lksi_lowering *lowering, lksi_kernel 
                             .run = run,
                             .release = release,
                             .lowering = *lowering,
-                            .is_deterministic = true,
                             .state = state};
     lks_status status = create(lowering, state, &kernel->scratch_nbytes);
     if (status != LKS_OK) release(kernel);

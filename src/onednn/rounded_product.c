@@ -47,7 +47,6 @@ lks_status lksi_onednn_lower_rounded_product(const lksi_lowering *lowering, lksi
                             .release = release,
                             .lowering = *lowering,
                             .scratch_nbytes = lksi_dnnl_primitive_scratch_nbytes(primitive),
-                            .is_deterministic = true,
                             .state = primitive};
     if (lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
         kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;

@@ -106,7 +106,7 @@ static lks_status grad_weight(const lksi_kernel *kernel, void *const *in, void *
 lksi_layout lksi_onednn_whole_window_storage(const lksi_tensor *w) { return lksi_layout_like(dnnl_acdb, w); }
 
 lks_status lksi_onednn_lower_whole_window(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){.lowering = *lowering, .is_deterministic = true};
+    *kernel = (lksi_kernel){.lowering = *lowering};
     lksi_lowering *answer = &kernel->lowering;
     lksi_lowering_make_row_major(answer);
     lksi_layout x = lksi_layout_like(dnnl_acdb, x_of(lowering)), w = lksi_onednn_whole_window_storage(w_of(lowering));

@@ -25,8 +25,7 @@ lks_status lksi_reference_lower(const lks_device *device, const lksi_lowering *l
     *kernel = (lksi_kernel){.name = kernel_names[lowering->op],
                             .run = kernels[lowering->op],
                             .lowering = *lowering,
-                            .scratch_nbytes = scratch_nbytes(lowering),
-                            .is_deterministic = true};
+                            .scratch_nbytes = scratch_nbytes(lowering)};
     lksi_lowering_make_row_major(&kernel->lowering);
     return LKS_OK;
 }
