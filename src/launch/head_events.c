@@ -127,8 +127,10 @@ static void decide_wanted(lksi_head *head) {
     for (int i = 0; head->n_wanted == 0 && i < head->n_nodes; i++) n_slots += head->nodes[i].n_slots;
     head->n_wanted = lksi_plan_size(n_slots, n_slots, 1, head->run->job.grains);
     if (head->n_wanted >= head->run->min_ranks && head->n_wanted <= LKSI_MAX_RANKS) return;
-    snprintf(text, sizeof text, "%d ranks are fewer than --min-ranks %d, or more than %d", head->n_wanted,
-             head->run->min_ranks, LKSI_MAX_RANKS);
+    if (head->n_wanted > LKSI_MAX_RANKS)
+        snprintf(text, sizeof text, "%d ranks are more than %d", head->n_wanted, LKSI_MAX_RANKS);
+    else
+        snprintf(text, sizeof text, "%d ranks are fewer than --min-ranks %d", head->n_wanted, head->run->min_ranks);
     lksi_head_end(head, 2, text);
 }
 

@@ -31,7 +31,10 @@ static lks_status make_parents(const char *path) {
     struct stat info;
     for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
-        if (mkdir(parent, 0777) == 0 || (stat(parent, &info) == 0 && S_ISDIR(info.st_mode))) continue;
+        if (mkdir(parent, 0777) == 0) continue;
+        int why = errno;
+        if (stat(parent, &info) == 0 && S_ISDIR(info.st_mode)) continue;
+        errno = why;
         return fail(parent);
     }
     return LKS_OK;
