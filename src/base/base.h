@@ -17,6 +17,8 @@ struct cJSON;
 lks_status lksi_error(lks_status status, const char *format, ...) LKS_PRINTF(2, 3);
 /* lksi_error(LKS_ERR_SYSTEM, "<what>: <strerror(errno)>") */
 lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);
+/* lksi_error(LKS_ERR_FILE, "<path>: <strerror(errno)>") */
+lks_status lksi_error_file(const char *path);
 /* Around what is done because of an error, and may meet another: the message stays that of the status returned. */
 enum { LKSI_ERROR_TEXT_NBYTES = 1024 };
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]);
@@ -26,6 +28,7 @@ void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]);
 /* The analyzer looks at one file at a time and so would follow a path on which an error is LKS_OK. */
 #define lksi_error(status, ...) ((lksi_error)((status), __VA_ARGS__), (status))
 #define lksi_error_errno(...) ((lksi_error_errno)(__VA_ARGS__), LKS_ERR_SYSTEM)
+#define lksi_error_file(path) ((lksi_error_file)(path), LKS_ERR_FILE)
 #endif
 
 #define LKS_TRY(call)                                                                                                  \

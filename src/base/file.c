@@ -19,7 +19,7 @@ lks_status lksi_file_open_output(const char *path, bool appends, FILE **file) {
         return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
     *file = fcntl(descriptor, F_SETFL, flags & O_APPEND) == 0 ? fdopen(descriptor, appends ? "a" : "w") : NULL;
     if (*file != NULL) return LKS_OK;
-    lks_status status = lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    lks_status status = lksi_error_file(path);
     close(descriptor);
     return status;
 }
@@ -63,7 +63,7 @@ fail:
 
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
     struct stat info;
-    if (stat(path, &info) != 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (stat(path, &info) != 0) return lksi_error_file(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     gzFile file = gzopen(path, "rb");
     if (file == NULL)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const names[] = {"base", "avx2", "avx512"};
 static int detected_level;
 static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
 
@@ -20,12 +21,13 @@ static void detect(void) {
 #endif
     const char *wanted = getenv("LOCKSTEP_ISA");
     if (wanted == NULL || wanted[0] == '\0') return;
-    int most = strcmp(wanted, "base") == 0 ? 0 : strcmp(wanted, "avx2") == 0 ? 1 : 2;
-    if (most == 2 && strcmp(wanted, "avx512") != 0)
+    int most = 0;
+    while (most < 2 && strcmp(wanted, names[most]) != 0) most++;
+    if (strcmp(wanted, names[most]) != 0)
         lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s' (there are: base, avx2, avx512)", wanted);
     else if (most > detected_level)
         lksi_log(LKS_LOG_WARNING, "LOCKSTEP_ISA is '%s', which this machine has not: it is %s", wanted,
-                 detected_level == 1 ? "avx2" : "base");
+                 names[detected_level]);
     if (most < detected_level) detected_level = most;
 }
 
@@ -33,3 +35,5 @@ int lksi_isa_level(void) {
     pthread_once(&detect_once, detect);
     return detected_level;
 }
+
+const char *lksi_isa_name(void) { return names[lksi_isa_level()]; }

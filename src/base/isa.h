@@ -23,5 +23,6 @@
 
 /* 0 base, 1 AVX2, FMA, F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
 int lksi_isa_level(void);
+const char *lksi_isa_name(void); /* "base", "avx2", "avx512" */
 
 #endif

@@ -37,7 +37,6 @@ static void release(lksi_new_file *file) {
 }
 
 /* For the message; `path` is what the user named, whatever the temporary file is called. */
-static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
 
 /* A device or a directory is not to be replaced by a file. */
 static lks_status check_target(const char *path) {
@@ -95,9 +94,9 @@ static lks_status open_file(lksi_new_file *file, size_t name_nbytes) {
     snprintf(file->temporary, name_nbytes, "%s.tmp", file->path);
     file->descriptor = open_locked(file->temporary);
     if (file->descriptor < 0) file->descriptor = open_own(file->temporary, name_nbytes, file->path);
-    if (file->descriptor < 0) return fail(file->path);
+    if (file->descriptor < 0) return lksi_error_file(file->path);
     if (ftruncate(file->descriptor, 0) == 0) return LKS_OK;
-    lks_status status = fail(file->path);
+    lks_status status = lksi_error_file(file->path);
     unlink(file->temporary);
     return status;
 }
@@ -136,7 +135,7 @@ static lks_status write_out(lksi_new_file *file, const char *data, size_t nbytes
         else if (errno == EINVAL && file->is_direct) /* blocks of another size, or a part of one is left */
             set_direct(file, false);
         else if (errno != EINTR)
-            return fail(file->path);
+            return lksi_error_file(file->path);
     }
     return LKS_OK;
 }
@@ -185,7 +184,7 @@ lks_status lksi_new_file_overwrite(lksi_new_file *file, uint64_t offset, const v
     while (nbytes > 0) {
         ssize_t n_written = pwrite(file->descriptor, next, nbytes, (off_t)offset);
         if (n_written < 0 && errno == EINTR) continue;
-        if (n_written < 0) return fail(file->path);
+        if (n_written < 0) return lksi_error_file(file->path);
         next += n_written;
         offset += (uint64_t)n_written;
         nbytes -= (size_t)n_written;
@@ -202,7 +201,7 @@ static lks_status sync_directory(const char *path) {
     int descriptor = open(slash != NULL ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     lksi_free(directory);
     if (descriptor < 0) return LKS_OK; /* one that may be written to and not read */
-    lks_status status = fsync(descriptor) == 0 || errno == EINVAL || errno == EROFS ? LKS_OK : fail(path);
+    lks_status status = fsync(descriptor) == 0 || errno == EINVAL || errno == EROFS ? LKS_OK : lksi_error_file(path);
     close(descriptor);
     return status;
 }
@@ -210,7 +209,7 @@ static lks_status sync_directory(const char *path) {
 lks_status lksi_new_file_commit(lksi_new_file *file) {
     lks_status status = write_rest(file);
     if (status == LKS_OK && (fsync(file->descriptor) != 0 || rename(file->temporary, file->path) != 0))
-        status = fail(file->path);
+        status = lksi_error_file(file->path);
     if (status == LKS_OK)
         status = sync_directory(file->path);
     else

@@ -30,6 +30,16 @@ lks_status(lksi_error)(lks_status status, const char *format, ...) {
     return status;
 }
 
+static void describe_errno(int error, char reason[128]) {
+    if (strerror_r(error, reason, 128) != 0) snprintf(reason, 128, "errno %d", error);
+}
+
+lks_status(lksi_error_file)(const char *path) {
+    char reason[128];
+    describe_errno(errno, reason);
+    return lksi_error(LKS_ERR_FILE, "%s: %s", path, reason);
+}
+
 lks_status(lksi_error_errno)(const char *format, ...) {
     int saved = errno;
     char text[768], reason[128];
@@ -37,7 +47,7 @@ lks_status(lksi_error_errno)(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (strerror_r(saved, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "errno %d", saved);
+    describe_errno(saved, reason);
     return lksi_error(LKS_ERR_SYSTEM, "%s: %s%s", text, reason, saved == EMFILE ? " here (ulimit -n)" : "");
 }
 

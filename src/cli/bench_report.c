@@ -3,8 +3,6 @@
 #include "cli/cli.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <string.h>
 
 lks_status lksi_bench_print_header(void) {
     printf("%-14s %12s %12s %-5s %-17s %-17s %12s %12s %9s %9s %7s\n", "operation", "bytes", "count", "type",
@@ -44,5 +42,5 @@ lks_status lksi_bench_write_json(FILE *file, const char *path, const lksi_bench_
     if (line == NULL) return lksi_error(LKS_ERR_MEMORY, "out of memory while writing %s", path);
     bool is_written = fprintf(file, "%s\n", line) >= 0 && fflush(file) == 0;
     cJSON_free(line);
-    return is_written ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    return is_written ? LKS_OK : lksi_error_file(path);
 }

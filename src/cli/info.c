@@ -125,7 +125,6 @@ static int run(int argc, char **argv) {
         fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
         return LKSI_EXIT_USAGE;
     }
-    static const char *const instruction_sets[] = {"base", "avx2", "avx512"};
     (void)lksi_log_is_on(LKS_LOG_WARNING); /* a wrong LOCKSTEP_LOG is said */
     printf("lockstep:        %s\n", lks_version());
     print_devices();
@@ -139,7 +138,7 @@ static int run(int argc, char **argv) {
     printf("libcrypto:       %s\n", OpenSSL_version(OPENSSL_VERSION));
     printf("cJSON:           %s\n", cJSON_Version());
     print_cpus();
-    printf("instruction set: %s\n", instruction_sets[lksi_isa_level()]);
+    printf("instruction set: %s\n", lksi_isa_name());
     return 0;
 }
 

@@ -2,7 +2,6 @@
 #include "data/data_internal.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/stat.h>
 
 lks_status lksi_check_directory(const char *directory, const char *set) {
@@ -11,7 +10,7 @@ lks_status lksi_check_directory(const char *directory, const char *set) {
     if (stat(directory, &info) != 0)
         return errno == ENOENT ? lksi_error(LKS_ERR_FILE,
                                             "%s: no such directory (`lockstep data get` fetches data sets)", directory)
-                               : lksi_error(LKS_ERR_FILE, "%s: %s", directory, strerror(errno));
+                               : lksi_error_file(directory);
     if (!S_ISDIR(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", directory);
     return LKS_OK;
 }

@@ -15,8 +15,6 @@
 
 enum { NAME_NBYTES = 64 };
 
-static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
-
 static void name_of(char name[NAME_NBYTES], int64_t step) {
     snprintf(name, NAME_NBYTES, PREFIX "%012lld" SUFFIX, (long long)step);
 }
@@ -47,7 +45,7 @@ lks_status lksi_checkpoint_list(const char *directory, int64_t **steps, size_t *
     int64_t *found = NULL;
     size_t n = 0, capacity = 0;
     DIR *entries = opendir(directory);
-    if (entries == NULL) return fail(directory);
+    if (entries == NULL) return lksi_error_file(directory);
     lks_status status = LKS_OK;
     for (struct dirent *entry; status == LKS_OK && (entry = readdir(entries)) != NULL;) {
         int64_t step = step_of(entry->d_name);
@@ -94,7 +92,7 @@ static bool is_partial(const char *name) {
 /* Whoever holds the lock is the only one who writes here, so nobody is writing these. */
 static lks_status remove_partial(const char *directory) {
     DIR *entries = opendir(directory);
-    if (entries == NULL) return fail(directory);
+    if (entries == NULL) return lksi_error_file(directory);
     for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
         if (is_partial(entry->d_name) && unlinkat(dirfd(entries), entry->d_name, 0) != 0)
             lksi_log(LKS_LOG_WARNING, "%s/%s: cannot be removed: %s", directory, entry->d_name, strerror(errno));
@@ -125,7 +123,7 @@ static lks_status lock(const char *directory, int *descriptor) {
     char path[LKSI_CHECKPOINT_PATH_NBYTES];
     snprintf(path, sizeof path, "%s/lock", directory);
     int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (opened < 0) return fail(path);
+    if (opened < 0) return lksi_error_file(path);
     if (flock(opened, LOCK_EX | LOCK_NB) == 0) {
         sign(opened);
         *descriptor = opened;
@@ -142,7 +140,7 @@ static lks_status lock(const char *directory, int *descriptor) {
 
 lks_status lksi_checkpoint_take_directory(const char *directory, int *descriptor) {
     *descriptor = -1;
-    if (mkdir(directory, 0777) != 0 && errno != EEXIST) return fail(directory);
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST) return lksi_error_file(directory);
     LKS_TRY(lock(directory, descriptor));
     return remove_partial(directory);
 }

@@ -121,12 +121,11 @@ static void add_options(list *l, const lks_trainer_options *options) {
 
 /* Other kernels, or another number of threads, give other bits. */
 static void add_machine(list *l, const lks_device *device, bool makes_recordings) {
-    static const char *const isas[] = {"base", "avx2", "avx512"};
     add(l, "library", "%s", lks_version());
     add(l, "device", "%s", device->ops->name);
     add(l, "precision", "%s", lks_type_name(device->product_type));
     add_integer(l, "threads per rank", device->num_threads);
-    add(l, "instruction set", "%s", isas[lksi_isa_level()]);
+    add(l, "instruction set", "%s", lksi_isa_name());
     if (lksi_device_has_memory(device)) add_integer(l, "LOCKSTEP_GPU_GRAPHS", makes_recordings); /* see flat.c */
 }
 

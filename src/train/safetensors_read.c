@@ -7,14 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
-
 static lks_status read_at(const lksi_safetensors *file, uint64_t offset, void *data, size_t nbytes) {
     char *next = data;
     while (nbytes > 0) {
         ssize_t n_read = pread(file->descriptor, next, nbytes, (off_t)offset);
         if (n_read < 0 && errno == EINTR) continue;
-        if (n_read < 0) return fail(file->path);
+        if (n_read < 0) return lksi_error_file(file->path);
         if (n_read == 0) return lksi_error(LKS_ERR_FORMAT, "%s: it became shorter while it was read", file->path);
         next += n_read;
         offset += (uint64_t)n_read;
@@ -44,7 +42,7 @@ static lks_status open_file(lksi_safetensors *file, const char *path) {
     file->path = lksi_strdup(path);
     if (file->path == NULL) return LKS_ERR_MEMORY;
     file->descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would be waited for */
-    if (file->descriptor < 0 || fstat(file->descriptor, &info) != 0) return fail(path);
+    if (file->descriptor < 0 || fstat(file->descriptor, &info) != 0) return lksi_error_file(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     return read_header(file, (uint64_t)info.st_size);
 }

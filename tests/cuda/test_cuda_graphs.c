@@ -1,52 +1,16 @@
 /* Steps that are recorded on the emulated GPU, or are not: LOCKSTEP_GPU_GRAPHS. */
-#include "cuda/gpu_ranks.h"
+#include "cuda/small_training.h"
 #include "ranks.h"
 
-#include <lockstep/train.h>
+enum { N_STEPS = 4 };
 
-enum { N_STEPS = 4, BATCH = 4, N_FEATURES = 8, N_CLASSES = 3 };
-
-typedef struct training {
-    lks_group *world;
-    lks_device *device;
-    lks_graph *graph;
-    lks_trainer *trainer;
-} training;
-
-static lks_status begin_training(training *t) {
-    *t = (training){0};
-    LKS_TRY(lks_init(&t->world, NULL));
-    LKS_TRY(lks_device_create(&t->device, &(lks_device_options){.name = "cuda:0", .group = t->world}));
-    t->graph = lks_graph_create(t->device);
-    lks_trainer_options options = {.group = t->world, .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1})};
-    options.features = lks_input(t->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
-    options.labels = lks_input(t->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
-    lks_node *loss = lks_cross_entropy(lks_linear(options.features, N_CLASSES, "fc"), options.labels);
-    return lks_trainer_create(&t->trainer, loss, &options);
-}
-
-static void end_training(training *t) {
-    lks_trainer_destroy(t->trainer);
-    lks_graph_destroy(t->graph);
-    lks_device_destroy(t->device);
-    lks_group_destroy(t->world);
-}
-
-static lks_status take_steps(const training *t) {
-    static const float features[BATCH * N_FEATURES] = {1, 2, 3};
-    static const int32_t labels[BATCH] = {0, 1, 2, 0};
-    lks_batch batch = {.features = features,
-                       .labels = labels,
-                       .count = BATCH,
-                       .n_labels = BATCH,
-                       .global_count = BATCH,
-                       .global_n_labels = BATCH};
-    for (int i = 0; i < N_STEPS; i++) LKS_TRY(lks_trainer_step(t->trainer, &batch, NULL));
+static lks_status take_steps(const small_training *t) {
+    for (int i = 0; i < N_STEPS; i++) LKS_TRY(take_step(t));
     return LKS_OK;
 }
 
 static void train(const char *graphs, char sha256[65]) {
-    training t;
+    small_training t;
     setenv("LOCKSTEP_GPU_GRAPHS", graphs, 1);
     assert_ok(begin_training(&t));
     assert_ok(take_steps(&t));
@@ -64,7 +28,7 @@ static void unrecorded_steps_have_the_same_bits(void **state) {
 
 static void what_cannot_be_recorded_says_how_to_go_on(void **state) {
     (void)state;
-    training t;
+    small_training t;
     char sha256[65];
     need_emulated_gpu();
     setenv("LOCKSTEP_EMULATED_GPU", "no-capture", 1);
@@ -79,7 +43,7 @@ static void what_cannot_be_recorded_says_how_to_go_on(void **state) {
 
 static void other_values_are_refused(void **state) {
     (void)state;
-    training t;
+    small_training t;
     setenv("LOCKSTEP_GPU_GRAPHS", "no", 1);
     assert_int_equal(begin_training(&t), LKS_ERR_ARGUMENT);
     assert_string_equal(lks_error_text(), "LOCKSTEP_GPU_GRAPHS is 'no' (there are: 0, 1)");
@@ -88,7 +52,7 @@ static void other_values_are_refused(void **state) {
 
 static int differ(int rank, int size, void *argument) {
     (void)size, (void)argument;
-    training t;
+    small_training t;
     setenv("LOCKSTEP_GPU_GRAPHS", rank == 0 ? "1" : "0", 1);
     MUST(begin_training(&t) == LKS_ERR_MISMATCH);
     MUST_SAY("LOCKSTEP_GPU_GRAPHS");

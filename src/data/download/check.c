@@ -1,7 +1,6 @@
 /* Whether what lies in a directory, or came from a mirror, is what the catalogue says. */
 #include "data/download/download.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <zlib.h>
@@ -18,13 +17,13 @@ typedef struct source {
 static lks_status open_source(source *from, const char *path, bool is_raw) {
     struct stat info;
     *from = (source){.path = path};
-    if (stat(path, &info) != 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (stat(path, &info) != 0) return lksi_error_file(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     if (is_raw)
         from->raw = fopen(path, "rbe");
     else
         from->unpacked = gzopen(path, "rbe");
-    if (from->raw == NULL && from->unpacked == NULL) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (from->raw == NULL && from->unpacked == NULL) return lksi_error_file(path);
     if (from->unpacked != NULL) gzbuffer(from->unpacked, PIECE_NBYTES);
     return LKS_OK;
 }
@@ -46,7 +45,7 @@ static lks_status check_end(const source *from) {
         return ferror(from->raw) ? lksi_error(LKS_ERR_FILE, "%s: cannot be read to its end", from->path) : LKS_OK;
     const char *reason = gzerror(from->unpacked, &code);
     if (code == Z_OK || code == Z_STREAM_END) return LKS_OK;
-    if (code == Z_ERRNO) return lksi_error(LKS_ERR_FILE, "%s: %s", from->path, strerror(errno));
+    if (code == Z_ERRNO) return lksi_error_file(from->path);
     return lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", from->path, code == Z_BUF_ERROR ? "truncated" : reason);
 }
 

@@ -5,7 +5,6 @@
  * needed. Where they do not, the file is fetched anew, once. */
 #include "data/download/download.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,11 +14,9 @@ const lksi_fetch_limits lksi_default_limits = {.connect_ms = 15000, .stall_s = 3
 
 enum { URL_NBYTES = 2048 };
 
-static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
-
 static lks_status start_anew(lksi_transfer *transfer) {
     transfer->offset = 0;
-    return ftruncate(transfer->descriptor, 0) == 0 ? LKS_OK : fail(transfer->path);
+    return ftruncate(transfer->descriptor, 0) == 0 ? LKS_OK : lksi_error_file(transfer->path);
 }
 
 /* False where the work is to be given up. */
@@ -106,7 +103,7 @@ static lks_status try_mirrors(const lksi_download *download, const char *const *
 static lks_status look_at(const lksi_download *download, lksi_transfer *transfer, bool *is_complete) {
     struct stat info;
     *is_complete = false;
-    if (fstat(transfer->descriptor, &info) != 0) return fail(transfer->path);
+    if (fstat(transfer->descriptor, &info) != 0) return lksi_error_file(transfer->path);
     transfer->offset = info.st_size;
     if (info.st_size > transfer->max_nbytes) return start_anew(transfer);
     if (info.st_size < transfer->max_nbytes) return LKS_OK;
@@ -119,11 +116,11 @@ lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors,
     LKS_TRY(lksi_transfer_available());
     lksi_transfer transfer = {.path = path, .max_nbytes = download->nbytes, .limits = limits, .progress = progress};
     transfer.descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (transfer.descriptor < 0) return fail(path);
+    if (transfer.descriptor < 0) return lksi_error_file(path);
     bool is_complete;
     lks_status status = look_at(download, &transfer, &is_complete);
     if (status == LKS_OK && !is_complete) status = try_mirrors(download, mirrors, &transfer);
-    if (status == LKS_OK && fsync(transfer.descriptor) != 0) status = fail(path);
+    if (status == LKS_OK && fsync(transfer.descriptor) != 0) status = lksi_error_file(path);
     close(transfer.descriptor);
     if (status != LKS_OK && transfer.offset == 0) unlink(path); /* nothing to go on from */
     return status;

@@ -133,7 +133,7 @@ static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_op
     for (;;) {
         attempt result = is_exclusive ? try_exclusive(path, descriptor) : try_flock(path, descriptor);
         if (result == TAKEN) return LKS_OK;
-        if (result == FAILED) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+        if (result == FAILED) return lksi_error_file(path);
         if (result == WITHOUT_FLOCK) {
             is_exclusive = true;
             continue;

@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static lks_status fail(const char *path) { return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno)); }
-
 lks_status lksi_place_path(char path[LKSI_PATH_NBYTES], const char *directory, const char *name) {
     int length = snprintf(path, LKSI_PATH_NBYTES, "%s/%s", directory, name);
     return length < LKSI_PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
@@ -19,10 +17,10 @@ lks_status lksi_place_path(char path[LKSI_PATH_NBYTES], const char *directory, c
 lks_status lksi_place_make(const char *directory) {
     struct stat info;
     if (mkdir(directory, 0777) == 0) return LKS_OK;
-    if (errno != EEXIST) return fail(directory);
+    if (errno != EEXIST) return lksi_error_file(directory);
     if (lstat(directory, &info) == 0 && S_ISDIR(info.st_mode)) return LKS_OK;
     errno = ENOTDIR;
-    return fail(directory);
+    return lksi_error_file(directory);
 }
 
 /* All directories that `path` names before its last '/'. */
@@ -35,7 +33,7 @@ static lks_status make_parents(const char *path) {
         int why = errno;
         if (stat(parent, &info) == 0 && S_ISDIR(info.st_mode)) continue;
         errno = why;
-        return fail(parent);
+        return lksi_error_file(parent);
     }
     return LKS_OK;
 }
@@ -53,10 +51,10 @@ static lks_status name_places(lksi_place *place, const char *prefix) {
 static lks_status find_existing(lksi_place *place, const char *directory) {
     char prefix[LKSI_PATH_NBYTES];
     struct stat info;
-    if (stat(directory, &info) != 0) return fail(directory);
+    if (stat(directory, &info) != 0) return lksi_error_file(directory);
     if (!S_ISDIR(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", directory);
     place->is_there = true;
-    if (realpath(directory, place->directory) == NULL) return fail(directory);
+    if (realpath(directory, place->directory) == NULL) return lksi_error_file(directory);
     LKS_TRY(lksi_place_path(prefix, place->directory, ".lockstep-"));
     return name_places(place, prefix);
 }
@@ -72,7 +70,7 @@ static lks_status find_new(lksi_place *place, const char *directory) {
         snprintf(parent, sizeof parent, ".");
     else
         snprintf(parent, sizeof parent, "%.*s", slash == directory ? 1 : (int)(slash - directory), directory);
-    if (realpath(parent, real) == NULL) return fail(parent);
+    if (realpath(parent, real) == NULL) return lksi_error_file(parent);
     LKS_TRY(lksi_place_path(place->directory, real, name));
     if (snprintf(prefix, sizeof prefix, "%s/.%s.lockstep-", real, name) >= (int)sizeof prefix)
         return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
@@ -100,14 +98,14 @@ bool lksi_place_has_files(const char *directory) {
     return has_files;
 }
 
-lks_status lksi_place_move(const char *from, const char *to) { return rename(from, to) == 0 ? LKS_OK : fail(to); }
+lks_status lksi_place_move(const char *from, const char *to) { return rename(from, to) == 0 ? LKS_OK : lksi_error_file(to); }
 
 typedef lks_status (*file_function)(const char *path, const char *name, const lksi_place *place);
 
 static lks_status for_each_file(const char *directory, file_function function, const lksi_place *place) {
     char path[LKSI_PATH_NBYTES];
     DIR *stream = opendir(directory);
-    if (stream == NULL) return fail(directory);
+    if (stream == NULL) return lksi_error_file(directory);
     lks_status status = LKS_OK;
     for (struct dirent *entry; status == LKS_OK && (entry = readdir(stream)) != NULL;) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
@@ -119,7 +117,7 @@ static lks_status for_each_file(const char *directory, file_function function, c
 }
 
 lks_status lksi_place_remove_file(const char *path) {
-    return unlink(path) == 0 || errno == ENOENT ? LKS_OK : fail(path);
+    return unlink(path) == 0 || errno == ENOENT ? LKS_OK : lksi_error_file(path);
 }
 
 static lks_status remove_file(const char *path, const char *name, const lksi_place *place) {
@@ -130,7 +128,7 @@ static lks_status remove_file(const char *path, const char *name, const lksi_pla
 lks_status lksi_place_remove(const char *directory) {
     if (!lksi_file_exists(directory)) return LKS_OK;
     LKS_TRY(for_each_file(directory, remove_file, NULL));
-    return rmdir(directory) == 0 ? LKS_OK : fail(directory);
+    return rmdir(directory) == 0 ? LKS_OK : lksi_error_file(directory);
 }
 
 /* NAME.gz takes the place of NAME too, which would be read in its stead. */
@@ -158,9 +156,9 @@ lks_status lksi_place_install(const lksi_place *place) {
     sync_directory(place->staged);
     if (!place->is_there) {
         if (rename(place->staged, place->directory) == 0) return LKS_OK;
-        if (errno != EEXIST && errno != ENOTEMPTY) return fail(place->directory); /* else someone made it meanwhile */
+        if (errno != EEXIST && errno != ENOTEMPTY) return lksi_error_file(place->directory); /* else someone made it meanwhile */
     }
     LKS_TRY(for_each_file(place->staged, install_file, place));
     sync_directory(place->directory);
-    return rmdir(place->staged) == 0 ? LKS_OK : fail(place->staged);
+    return rmdir(place->staged) == 0 ? LKS_OK : lksi_error_file(place->staged);
 }

@@ -83,7 +83,7 @@ static lks_status write_piece(int file, const char *path, const char *piece, siz
     while (nbytes > 0) {
         ssize_t n_written = write(file, piece, nbytes);
         if (n_written < 0 && errno == EINTR) continue;
-        if (n_written < 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+        if (n_written < 0) return lksi_error_file(path);
         piece += n_written;
         nbytes -= (size_t)n_written;
     }
@@ -109,9 +109,9 @@ static lks_status unpack_file(unpacking *u, const char *name) {
     if (snprintf(path, sizeof path, "%s/%s", u->to, name) >= (int)sizeof path)
         return lksi_error(LKS_ERR_FILE, "%s: path is too long", u->to);
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (file < 0) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (file < 0) return lksi_error_file(path);
     lks_status status = write_entry(u, file, path);
-    if (status == LKS_OK && fsync(file) != 0) status = lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(errno));
+    if (status == LKS_OK && fsync(file) != 0) status = lksi_error_file(path);
     close(file);
     return status;
 }
