@@ -136,6 +136,8 @@ lks_status lksi_hmac_sha256(const unsigned char *key, size_t key_nbytes, const v
 bool lksi_secrets_are_equal(const void *a, const void *b, size_t nbytes);
 lks_status lksi_random_secret(unsigned char *secret, size_t nbytes);
 /* Two digits per byte, and a NUL. */
+/* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
+void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
 void lksi_hex(const unsigned char *bytes, size_t nbytes, char *hex);
 /* FNV-1a, for fingerprints that are compared and never trusted against an attacker. Start with LKSI_HASH_START. */
 #define LKSI_HASH_START 0xcbf29ce484222325u

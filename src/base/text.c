@@ -2,6 +2,16 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+
+void lksi_append(char *text, size_t text_nbytes, const char *format, ...) {
+    if (text_nbytes == 0) return;
+    size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, text_nbytes - used, format, arguments);
+    va_end(arguments);
+}
 
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;

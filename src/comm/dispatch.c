@@ -6,31 +6,22 @@
 
 #include <string.h>
 
-static void append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
-static void append(char *text, size_t text_nbytes, const char *format, ...) {
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, text_nbytes - used, format, arguments);
-    va_end(arguments);
-}
-
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     const lksi_operation *operation = call->operation;
     text[0] = '\0';
-    append(text, text_nbytes, "%s(", operation->name);
+    lksi_append(text, text_nbytes, "%s(", operation->name);
     if (operation->has_counts)
-        append(text, text_nbytes, "counts of %zu together, %s, ", call->count, lks_type_name(call->type));
+        lksi_append(text, text_nbytes, "counts of %zu together, %s, ", call->count, lks_type_name(call->type));
     else if (operation->has_type)
-        append(text, text_nbytes, "count %zu, %s, ", call->count, lks_type_name(call->type));
+        lksi_append(text, text_nbytes, "count %zu, %s, ", call->count, lks_type_name(call->type));
     else if (operation->has_count)
-        append(text, text_nbytes, "nbytes %zu, ", call->count);
-    if (operation->is_reduction) append(text, text_nbytes, "%s, ", lksi_operator_name(call->op));
-    if (operation->is_rooted) append(text, text_nbytes, "root %d, ", call->root);
+        lksi_append(text, text_nbytes, "nbytes %zu, ", call->count);
+    if (operation->is_reduction) lksi_append(text, text_nbytes, "%s, ", lksi_operator_name(call->op));
+    if (operation->is_rooted) lksi_append(text, text_nbytes, "root %d, ", call->root);
     if (call->algorithm != NULL && call->algorithm->name != NULL)
-        append(text, text_nbytes, "algorithm %s)", call->algorithm->name);
+        lksi_append(text, text_nbytes, "algorithm %s)", call->algorithm->name);
     else
-        append(text, text_nbytes, "fingerprint %016llx)", (unsigned long long)call->fingerprint);
+        lksi_append(text, text_nbytes, "fingerprint %016llx)", (unsigned long long)call->fingerprint);
 }
 
 /* Operations are told apart by their names, which are literals and so the same pointer every time. */

@@ -43,71 +43,55 @@ void lksi_activity_await(lks_group *group, lksi_context context, int rank) {
 
 /* --- reading --- */
 
-typedef struct lines {
-    char *text;
-    size_t nbytes, used;
-} lines;
-
-static void add(lines *out, const char *format, ...) LKS_PRINTF(2, 3);
-static void add(lines *out, const char *format, ...) {
-    va_list arguments;
-    if (out->used >= out->nbytes) return;
-    va_start(arguments, format);
-    int n = vsnprintf(out->text + out->used, out->nbytes - out->used, format, arguments);
-    va_end(arguments);
-    out->used += n > 0 ? (size_t)n : 0;
-}
-
 static void name_of(const _Atomic uint64_t words[2], char name[17]) {
     uint64_t copy[2] = {get(&words[0]), get(&words[1])};
     memcpy(name, copy, sizeof copy);
     name[16] = '\0';
 }
 
-static void add_awaited(lines *out, const lks_group *group, const lksi_activity *activity) {
+static void add_awaited(char *text, size_t text_nbytes, const lks_group *group, const lksi_activity *activity) {
     int32_t awaited = atomic_load_explicit(&activity->awaited, memory_order_relaxed);
     if (awaited == 0) return;
-    add(out, ", %llu bytes done, waits for ", (unsigned long long)get(&activity->done_nbytes));
+    lksi_append(text, text_nbytes, ", %llu bytes done, waits for ", (unsigned long long)get(&activity->done_nbytes));
     if (awaited == LKSI_AWAITS_ANY)
-        add(out, "any rank");
+        lksi_append(text, text_nbytes, "any rank");
     else
-        add(out, "rank %d", lksi_world_rank(group, (int)awaited - 1));
+        lksi_append(text, text_nbytes, "rank %d", lksi_world_rank(group, (int)awaited - 1));
 }
 
-static void add_activities(lines *out, const lks_group *group, const lksi_seat *seat) {
+static void add_activities(char *text, size_t text_nbytes, const lks_group *group, const lksi_seat *seat) {
     const lksi_activity *collective = &seat->activities[LKSI_CONTEXT_COLLECTIVE];
     const lksi_activity *user = &seat->activities[LKSI_CONTEXT_USER];
     uint64_t sequence = get(&collective->sequence), completed = get(&collective->completed);
     char name[17];
     name_of(collective->completed_name, name);
     if (completed > 0)
-        add(out, "completed call %llu (%s)", (unsigned long long)completed, name);
+        lksi_append(text, text_nbytes, "completed call %llu (%s)", (unsigned long long)completed, name);
     else
-        add(out, "completed no call");
+        lksi_append(text, text_nbytes, "completed no call");
     if (sequence > completed) {
         name_of(collective->name, name);
-        add(out, "; in call %llu (%s)", (unsigned long long)sequence, name);
-        add_awaited(out, group, collective);
+        lksi_append(text, text_nbytes, "; in call %llu (%s)", (unsigned long long)sequence, name);
+        add_awaited(text, text_nbytes, group, collective);
     }
     if (atomic_load_explicit(&user->awaited, memory_order_relaxed) == 0) return;
     name_of(user->name, name);
-    add(out, "; in message %llu (%s)", (unsigned long long)get(&user->sequence), name);
-    add_awaited(out, group, user);
+    lksi_append(text, text_nbytes, "; in message %llu (%s)", (unsigned long long)get(&user->sequence), name);
+    add_awaited(text, text_nbytes, group, user);
 }
 
 void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
-    lines out = {.text = text, .nbytes = text_nbytes};
     if (text_nbytes > 0) text[0] = '\0';
     for (int rank = 0; rank < group->size; rank++) {
-        add(&out, "%s: ", lksi_rank_describe(group, rank).text);
+        lksi_append(text, text_nbytes, "%s: ", lksi_rank_describe(group, rank).text);
         int seat = group->seat_of[rank];
         if (seat < 0)
-            add(&out, "on another host");
+            lksi_append(text, text_nbytes, "on another host");
         else if (atomic_load(&group->control->seats[seat].presence.value) == LKSI_LEFT)
-            add(&out, "has left the group");
+            lksi_append(text, text_nbytes, "has left the group");
         else
-            add_activities(&out, group, &group->control->seats[seat]);
-        add(&out, "\n");
+            add_activities(text, text_nbytes, group, &group->control->seats[seat]);
+        lksi_append(text, text_nbytes, "\n");
     }
 }
 

@@ -19,8 +19,7 @@ static const lksi_algorithm *find(const lksi_operation *operation, const char *n
 }
 
 static void append_name(char *list, size_t list_nbytes, const char *name) {
-    size_t used = strlen(list);
-    snprintf(list + used, list_nbytes - used, "%s%s", used == 0 ? "" : ", ", name);
+    lksi_append(list, list_nbytes, "%s%s", list[0] == '\0' ? "" : ", ", name);
 }
 
 static lks_status refuse_name(const lksi_operation *operation, const char *origin, const char *name) {

@@ -251,19 +251,7 @@ double lks_program_scalar(const lks_program *program, const lks_node *node) {
 
 size_t lks_program_nbytes(const lks_program *program) { return program->arena_nbytes; }
 
-/* snprintf at the end of a text of `nbytes`, of which `used` are taken; what does not fit is cut. */
-static void append(char *text, size_t nbytes, size_t *used, const char *format, ...) LKS_PRINTF(4, 5);
-static void append(char *text, size_t nbytes, size_t *used, const char *format, ...) {
-    if (*used >= nbytes) return;
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(text + *used, nbytes - *used, format, arguments);
-    va_end(arguments);
-    if (n > 0) *used += (size_t)n;
-}
-
 void lks_program_describe(const lks_program *program, char *text, size_t nbytes) {
-    size_t used = 0;
     if (nbytes > 0) text[0] = '\0';
     const lks_device *device = program->store->graph->device;
     for (size_t s = 0; s < program->n_steps; s++) {
@@ -271,16 +259,16 @@ void lks_program_describe(const lks_program *program, char *text, size_t nbytes)
         const lksi_lowering *lowering = &step->kernel.lowering;
         char shape[128];
         lksi_tensor_format(&lowering->outputs[0], shape, sizeof shape);
-        append(text, nbytes, &used, "%s %s", step->kernel.name, shape);
+        lksi_append(text, nbytes, "%s %s", step->kernel.name, shape);
         for (int i = 0; i < step->kernel.n_epilogues; i++)
-            append(text, nbytes, &used, " + %s", lksi_op_name(step->kernel.epilogues[i]));
+            lksi_append(text, nbytes, " + %s", lksi_op_name(step->kernel.epilogues[i]));
         size_t written = 0;
         for (int i = 0; i < lowering->n_outputs; i++)
             written += lksi_layout_nbytes(&lowering->output_layouts[i], &lowering->outputs[i]);
-        append(text, nbytes, &used, " | %s | %zu bytes", lksi_layout_name(device, lowering->output_layouts[0].id),
+        lksi_append(text, nbytes, " | %s | %zu bytes", lksi_layout_name(device, lowering->output_layouts[0].id),
                written);
         if (step->n_runs > 1)
-            append(text, nbytes, &used, " | %.1f us", (double)step->elapsed_ns / (double)(step->n_runs - 1) / 1e3);
-        append(text, nbytes, &used, "\n");
+            lksi_append(text, nbytes, " | %.1f us", (double)step->elapsed_ns / (double)(step->n_runs - 1) / 1e3);
+        lksi_append(text, nbytes, "\n");
     }
 }

@@ -26,15 +26,6 @@ typedef struct table {
     int name_width, widths[LKSI_KINDS_SHOWN];
 } table;
 
-static void append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
-static void append(char *text, size_t text_nbytes, const char *format, ...) {
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, text_nbytes - used, format, arguments);
-    va_end(arguments);
-}
-
 /* The option after the one at `name`; NULL past the last. */
 static const char *next_option(const lksi_kind *kind, const char *name) {
     const char *value = name + strlen(name) + 1, *next = value + strlen(value) + 1;
@@ -134,10 +125,10 @@ static void choose_widths(table *t) {
 
 static void print_line(const table *t, const row *r, char *text, size_t text_nbytes) {
     char cell[CELL_NBYTES];
-    append(text, text_nbytes, "\n  %-*.*s", t->name_width, t->name_width, shown(r->name, 0, cell));
+    lksi_append(text, text_nbytes, "\n  %-*.*s", t->name_width, t->name_width, shown(r->name, 0, cell));
     for (int k = 0; k < t->n_kinds; k++) {
         int width = k + 1 < t->n_kinds ? t->widths[k] : 0; /* nothing trails the last */
-        append(text, text_nbytes, " | %-*.*s", width, t->widths[k], shown(r->values[k], r->skipped_nbytes, cell));
+        lksi_append(text, text_nbytes, " | %-*.*s", width, t->widths[k], shown(r->values[k], r->skipped_nbytes, cell));
     }
 }
 
@@ -154,6 +145,6 @@ void lksi_compare_table(const lksi_kind *kinds, int n_kinds, const char *left, c
     int i = 0;
     for (; i < t.n_rows && strlen(text) + line_nbytes + LAST_LINES_NBYTES < text_nbytes; i++)
         print_line(&t, &t.rows[i], text, text_nbytes);
-    if (i < t.n_differing) append(text, text_nbytes, "\n  and %d more", t.n_differing - i);
-    if (left[0] != '\0') append(text, text_nbytes, "\n  and yet others on %s", left);
+    if (i < t.n_differing) lksi_append(text, text_nbytes, "\n  and %d more", t.n_differing - i);
+    if (left[0] != '\0') lksi_append(text, text_nbytes, "\n  and yet others on %s", left);
 }
