@@ -30,8 +30,7 @@ static lks_status make_directories(const char *path) {
     snprintf(directory, sizeof directory, "%s", path);
     for (char *slash = strchr(directory + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-            return lksi_error_file(directory);
+        if (mkdir(directory, 0777) != 0 && errno != EEXIST) return lksi_error_file(directory);
         *slash = '/';
     }
     return LKS_OK;

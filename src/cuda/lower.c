@@ -77,8 +77,7 @@ static const char *const kernel_names[] = {
 };
 
 void lksi_cuda_answer(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){
-        .name = kernel_names[question->op], .lowering = *question, .state = device->state};
+    *kernel = (lksi_kernel){.name = kernel_names[question->op], .lowering = *question, .state = device->state};
 }
 
 static lks_status lower(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {

@@ -29,10 +29,7 @@ static lks_status all_reduce(const lksi_kernel *kernel, void *const *in, void *c
 }
 
 void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){.name = "host:all_reduce",
-                            .run = all_reduce,
-                            .lowering = *lowering,
-                            .state = program};
+    *kernel = (lksi_kernel){.name = "host:all_reduce", .run = all_reduce, .lowering = *lowering, .state = program};
     lksi_lowering_make_row_major(&kernel->lowering);
     program->has_host_steps = true;
 }

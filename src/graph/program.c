@@ -266,7 +266,7 @@ void lks_program_describe(const lks_program *program, char *text, size_t nbytes)
         for (int i = 0; i < lowering->n_outputs; i++)
             written += lksi_layout_nbytes(&lowering->output_layouts[i], &lowering->outputs[i]);
         lksi_append(text, nbytes, " | %s | %zu bytes", lksi_layout_name(device, lowering->output_layouts[0].id),
-               written);
+                    written);
         if (step->n_runs > 1)
             lksi_append(text, nbytes, " | %.1f us", (double)step->elapsed_ns / (double)(step->n_runs - 1) / 1e3);
         lksi_append(text, nbytes, "\n");

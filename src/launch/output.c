@@ -172,7 +172,7 @@ static void write_lines(rank_output *rank, FILE *terminal, const char *text, siz
 }
 
 static void end_stream(rank_output *rank, stream *ended) {
-    write_lines(rank, ended->terminal, ended->pending, ended->pending_nbytes);
+    if (ended->pending_nbytes > 0) write_lines(rank, ended->terminal, ended->pending, ended->pending_nbytes);
     ended->pending_nbytes = 0;
     close_end(&ended->read_end);
 }

@@ -147,8 +147,7 @@ static lks_status choose_product(const lksi_lowering *l, linear_state *state, lk
 lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *kernel) {
     linear_state *state = lksi_alloc(sizeof *state);
     if (state == NULL) return LKS_ERR_MEMORY;
-    *kernel = (lksi_kernel){
-        .run = linear, .release = release_linear, .lowering = *lowering, .state = state};
+    *kernel = (lksi_kernel){.run = linear, .release = release_linear, .lowering = *lowering, .state = state};
     lks_status status = choose_product(lowering, state, kernel);
     if (status == LKS_OK)
         take_epilogues(lowering, kernel);
@@ -168,8 +167,7 @@ static lks_status linear_grad_input(const lksi_kernel *kernel, void *const *in, 
 }
 
 lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){
-        .name = "onednn:linear_grad_input", .run = linear_grad_input, .lowering = *lowering};
+    *kernel = (lksi_kernel){.name = "onednn:linear_grad_input", .run = linear_grad_input, .lowering = *lowering};
     return LKS_OK;
 }
 

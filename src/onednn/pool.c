@@ -57,8 +57,7 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
 lks_status lksi_onednn_lower_pool(const lksi_lowering *lowering, lksi_kernel *kernel) {
     static const char *const names[] = {"cpu:max_pool2d", "cpu:max_pool2d_grad", "cpu:avg_pool2d",
                                         "cpu:avg_pool2d_grad"};
-    *kernel = (lksi_kernel){
-        .name = names[lowering->op - LKSI_OP_MAX_POOL2D], .run = run, .lowering = *lowering};
+    *kernel = (lksi_kernel){.name = names[lowering->op - LKSI_OP_MAX_POOL2D], .run = run, .lowering = *lowering};
     /* The image that arrives, or else the larger one, decides: where there is but one position, blocks do not show. */
     const lksi_tensor *x = x_of(lowering), *y = y_of(lowering);
     bool is_x_given = !is_gradient(lowering->op) && lksi_tensor_count(x, 0) > x->dims[0] * x->dims[1];

@@ -72,17 +72,13 @@ lks_status lksi_onednn_lower_reorder(const lksi_lowering *lowering, lksi_kernel 
     const lksi_tensor *tensor = &lowering->inputs[0];
     if (lksi_image_has_lanes(tensor, &lowering->input_layouts[0]) &&
         lksi_image_has_lanes(tensor, &lowering->output_layouts[0])) {
-        *kernel =
-            (lksi_kernel){.name = "cpu:reorder", .run = move_lanes, .lowering = *lowering};
+        *kernel = (lksi_kernel){.name = "cpu:reorder", .run = move_lanes, .lowering = *lowering};
         return LKS_OK;
     }
     reorder_state *state = lksi_alloc(sizeof *state);
     if (state == NULL) return LKS_ERR_MEMORY;
-    *kernel = (lksi_kernel){.name = "onednn:reorder",
-                            .run = run,
-                            .release = release,
-                            .lowering = *lowering,
-                            .state = state};
+    *kernel =
+        (lksi_kernel){.name = "onednn:reorder", .run = run, .release = release, .lowering = *lowering, .state = state};
     lks_status status = create(lowering, state, &kernel->scratch_nbytes);
     if (status != LKS_OK) release(kernel);
     return status;

@@ -3,6 +3,7 @@
  * endless.
  *
  * A world of one is told that a rank 1 exists, whose stream is the input. */
+#include "comm/bootstrap/rendezvous.h"
 #include "comm/transport/segment/message.h"
 
 #include <stdlib.h>
@@ -29,7 +30,7 @@ typedef struct peer {
     size_t piece_nbytes; /* read or written at a time, and then nothing once */
     bool has_paused[2];
     int seat_of[2], *true_seat_of;
-    lksi_identity identities[2], *true_identities;
+    lksi_member members[2], *true_members;
 } peer;
 
 static size_t take_turn(peer *p, bool is_write, size_t nbytes) {
@@ -66,7 +67,7 @@ static void be_alone_again(lks_group *group) {
     peer *p = group->remote_state;
     group->size = 1;
     group->seat_of = p->true_seat_of;
-    group->identities = p->true_identities;
+    group->members = p->true_members;
 }
 
 static const lksi_remote stream = {
@@ -74,8 +75,8 @@ static const lksi_remote stream = {
 
 static void meet_peer(lks_group *group, peer *p) {
     p->seat_of[1] = -1;
-    p->true_seat_of = group->seat_of, p->true_identities = group->identities;
-    group->seat_of = p->seat_of, group->identities = p->identities;
+    p->true_seat_of = group->seat_of, p->true_members = group->members;
+    group->seat_of = p->seat_of, group->members = p->members;
     group->size = 2;
     group->remote = &stream;
     group->remote_state = p;

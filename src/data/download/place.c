@@ -98,7 +98,9 @@ bool lksi_place_has_files(const char *directory) {
     return has_files;
 }
 
-lks_status lksi_place_move(const char *from, const char *to) { return rename(from, to) == 0 ? LKS_OK : lksi_error_file(to); }
+lks_status lksi_place_move(const char *from, const char *to) {
+    return rename(from, to) == 0 ? LKS_OK : lksi_error_file(to);
+}
 
 typedef lks_status (*file_function)(const char *path, const char *name, const lksi_place *place);
 
@@ -156,7 +158,8 @@ lks_status lksi_place_install(const lksi_place *place) {
     sync_directory(place->staged);
     if (!place->is_there) {
         if (rename(place->staged, place->directory) == 0) return LKS_OK;
-        if (errno != EEXIST && errno != ENOTEMPTY) return lksi_error_file(place->directory); /* else someone made it meanwhile */
+        if (errno != EEXIST && errno != ENOTEMPTY)
+            return lksi_error_file(place->directory); /* else someone made it meanwhile */
     }
     LKS_TRY(for_each_file(place->staged, install_file, place));
     sync_directory(place->directory);
