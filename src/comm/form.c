@@ -92,8 +92,8 @@ static lks_status sit_down(lks_group *group) {
     write_affinity(&seats[group->seat]);
     if (are_processes) lksi_peek_show(group);
     lksi_publish(group->control, &seats[group->seat].presence.value, LKSI_JOINED, group->seat);
-    group->progress =
-        (lksi_progress){.name = group->is_world ? "lks_init" : "lks_group_split", .timeout_ms = group->timeout_ms};
+    const char *name = group->parent != NULL ? group->parent->progress.name : "lks_init";
+    group->progress = (lksi_progress){.name = name, .timeout_ms = group->timeout_ms};
     for (int seat = 0; seat < group->n_seats; seat++) {
         lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, group->rank_of[seat]);
         if (status == LKS_ERR_TIMEOUT) return name_missing(group);

@@ -33,8 +33,8 @@ static lks_status find_facts(lks_gpu_group *gpus, facts *mine) {
     lksi_nccl_state state = gpus->module->select(gpus->gpu_index);
     if (state == LKSI_NCCL_DONE) state = gpus->module->bus_id(gpus->gpu_index, mine->bus_id);
     if (state == LKSI_NCCL_FAILED)
-        return lksi_error(LKS_ERR_UNSUPPORTED, "rank %d cannot use GPU %d: %s", gpus->parent->rank, gpus->gpu_index,
-                          gpus->module->error());
+        return lksi_error(LKS_ERR_UNSUPPORTED, "rank %d cannot use GPU %d: %s",
+                          lksi_world_rank(gpus->parent, gpus->parent->rank), gpus->gpu_index, gpus->module->error());
     mine->nccl_version = gpus->module->nccl_version();
     mine->host = host_for_nccl();
     return LKS_OK;
@@ -56,10 +56,8 @@ static bool find_shared(const facts *all, int n, int *first, int *second) {
 static lks_status check_facts(const lks_group *group, const facts *all) {
     for (int rank = 0; rank < group->size; rank++) {
         if (all[rank].status == LKS_OK) continue;
-        const lksi_identity *identity = lksi_identity_of(group, rank);
-        return lksi_error((lks_status)all[rank].status,
-                          "rank %d (host %s, pid %d) can be in no GPU group; its own error says why", rank,
-                          identity->host, (int)identity->pid);
+        return lksi_error((lks_status)all[rank].status, "%s can be in no GPU group; its own error says why",
+                          lksi_rank_describe(group, rank).text);
     }
     return LKS_OK;
 }
@@ -198,8 +196,8 @@ lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes) {
     if (nbytes <= gpus->scratch_nbytes) return LKS_OK;
     if (nbytes < 2 * gpus->scratch_nbytes) nbytes = 2 * gpus->scratch_nbytes;
     if (gpus->n_scratches == LKSI_GPU_MOST_SCRATCHES || gpus->module->alloc(nbytes, &made) != LKSI_NCCL_DONE)
-        return lksi_error(LKS_ERR_MEMORY, "rank %d, GPU %d has no %zu bytes for a reduction", gpus->group->rank,
-                          gpus->gpu_index, nbytes);
+        return lksi_error(LKS_ERR_MEMORY, "rank %d, GPU %d has no %zu bytes for a reduction",
+                          lksi_world_rank(gpus->group, gpus->group->rank), gpus->gpu_index, nbytes);
     gpus->scratches[gpus->n_scratches++] = made;
     gpus->scratch_nbytes = nbytes;
     return LKS_OK;

@@ -10,9 +10,10 @@ enum {
 };
 
 lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state) {
-    return state != LKSI_NCCL_FAILED ? LKS_OK
-                                     : lksi_error(LKS_ERR_SYSTEM, "rank %d, GPU %d: %s", lks_group_rank(gpus->parent),
-                                                  gpus->gpu_index, gpus->module->error());
+    return state != LKSI_NCCL_FAILED
+               ? LKS_OK
+               : lksi_error(LKS_ERR_SYSTEM, "rank %d, GPU %d: %s", lksi_world_rank(gpus->parent, gpus->parent->rank),
+                            gpus->gpu_index, gpus->module->error());
 }
 
 lks_status lksi_gpu_fail(lks_gpu_group *gpus, lks_status status) {
