@@ -155,9 +155,13 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
  * gradients are final, on a thread of the optimizer's; the step waits for them. Between such a pass and its step the
  * group is that thread's (collectives of the caller's are LKS_ERR_STATE, and so are such passes and steps of another
  * optimizer in it), and the gradients are not to be read. Several programs may be attached; a rank that runs none in a
- * step just steps. Takes the program's lks_on_gradient. Not collective, and does nothing where there is nothing to
- * overlap: a shared replica, one rank. Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. A second pass before the step:
- * LKS_ERR_STATE. */
+ * step just steps. Takes the program's lks_on_gradient. A second pass before the step: LKS_ERR_STATE.
+ *
+ * In a shared replica nothing is sent, and passes may be repeated. Instead, the gradient of a linear layer's weight may
+ * be left as its two factors, which are multiplied in the step: then it can never be read, nor put aside
+ * (lks_distributed_optimizer_accumulate: LKS_ERR_STATE). It is not where lks_on_gradient asks for gradients.
+ *
+ * Not collective; does nothing with one rank. Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);
 
 /* 1: backward passes start nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate puts aside.

@@ -117,6 +117,17 @@ typedef struct lksi_device_memory {
                          size_t count, float *parameters, const float *gradient, float *const *state);
 } lksi_device_memory;
 
+/* Some rows of a weight's gradient, of factors that lie elsewhere: out (m,k) = dy (n,m)^T x (n,k) in f32, or that is
+ * added to it, in the bits of the whole LINEAR_GRAD_WEIGHT and one addition. That holds for n up to max_n and for two
+ * rows and columns of the result at least. */
+typedef struct lksi_row_product {
+    int64_t max_n;
+    int64_t (*row_length)(int64_t count); /* how far apart rows of so many elements lie best */
+    /* Rows of dy and x are dy_row and x_row elements apart. */
+    lks_status (*run)(const float *dy, int64_t dy_row, const float *x, int64_t x_row, int64_t n, int64_t m, int64_t k,
+                      bool is_added, float *out);
+} lksi_row_product;
+
 typedef struct lksi_device_ops {
     const char *name;
     bool has_f64;
@@ -132,6 +143,8 @@ typedef struct lksi_device_ops {
                    const void *gradient, void *const *state);
     /* The sum of the squares of `count` elements of the device's precision, in double, always in one order. */
     double (*sum_squares)(const lks_device *device, size_t count, const void *gradient);
+    /* NULL, or what it returns: there is none. */
+    const lksi_row_product *(*row_product)(const lks_device *device);
     const char *(*layout_name)(uint64_t id); /* for people; NULL: there is row-major only */
     /* NULL: kernels run on the calling thread, in the host's memory. Otherwise `update` and `sum_squares` are NULL. */
     const lksi_device_memory *memory;

@@ -365,6 +365,18 @@ static lks_status find_finals(compiler *c) {
     return LKS_OK;
 }
 
+/* Steps of which somebody may take the factors instead. */
+static void find_products(compiler *c) {
+    for (size_t s = 0; s < c->program->n_steps; s++) {
+        lksi_step *step = &c->program->steps[s];
+        const lksi_ir_value *value = &c->ir.values[step->outputs[0]];
+        const lksi_interval *used = &c->intervals[step->outputs[0]];
+        bool is_product = step->kernel.lowering.op == LKSI_OP_LINEAR_GRAD_WEIGHT && value->role == LKSI_GRADIENT &&
+                          used->first == (int)s && used->last == (int)s;
+        step->product_of = is_product ? slot_of(c, value) : -1;
+    }
+}
+
 /* What no step writes. */
 static lks_status find_untrained(compiler *c) {
     lks_program *program = c->program;
@@ -411,6 +423,7 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(place_given(c));
     LKS_TRY(find_firsts(c));
     LKS_TRY(find_finals(c));
+    find_products(c);
     return options->is_training ? find_untrained(c) : LKS_OK;
 }
 

@@ -52,6 +52,21 @@ void lksi_program_set_ranks(lks_program *program, const lksi_program_ranks *rank
  * zeros. Its gradients are told to nobody (lks_on_gradient): they are 0. */
 void lksi_program_set_absent(lks_program *program, bool is_absent);
 
+/* --- factors: a gradient dW (m,k) = dy (n,m)^T x (n,k) that nobody has multiplied yet --- */
+
+typedef struct lksi_factors {
+    int index; /* of the tensor whose gradient it is, the whole of it */
+    int64_t n, m, k;
+    const void *dy, *x; /* row-major, until the call returns */
+} lksi_factors;
+
+/* Whether they were taken: the program does not write this gradient then. */
+typedef bool (*lksi_take_factors)(void *context, const lksi_factors *factors);
+
+/* From the next backward pass on, whoever has a quicker way to such a gradient's sum is offered its factors; nobody
+ * where somebody is told of gradients (lks_on_gradient). NULL: the program multiplies them all. */
+void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context);
+
 /* --- programs of devices with memory of their own. forward and backward send what the host has and run; where a run is
  * recorded these are two: sending is not part of it --- */
 

@@ -63,6 +63,24 @@ void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void 
     program->on_gradient_context = context;
 }
 
+void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context) {
+    program->take_factors = take;
+    program->take_factors_context = context;
+}
+
+/* Whether somebody takes the factors of what the step would multiply. */
+static bool are_factors_taken(const lks_program *program, const lksi_step *step, void *const *inputs) {
+    if (step->product_of < 0 || program->take_factors == NULL || program->on_gradient != NULL || program->is_absent)
+        return false;
+    const lksi_tensor *dy = &step->kernel.lowering.inputs[0], *x = &step->kernel.lowering.inputs[1];
+    return program->take_factors(program->take_factors_context, &(lksi_factors){.index = step->product_of,
+                                                                                .n = lksi_tensor_rows(dy),
+                                                                                .m = lksi_tensor_columns(dy),
+                                                                                .k = lksi_tensor_columns(x),
+                                                                                .dy = inputs[0],
+                                                                                .x = inputs[1]});
+}
+
 /* Tells of the gradients that step `s` made final; *next counts those told. */
 static lks_status tell_finals(const lks_program *program, size_t s, size_t *next) {
     for (; *next < program->n_finals && program->finals[*next].step <= s; ++*next)
@@ -96,7 +114,8 @@ static lks_status run(lks_program *program, size_t begin, size_t end) {
         for (int i = 0; i < step->kernel.lowering.n_inputs; i++) inputs[i] = program->memory[step->inputs[i]];
         for (int i = 0; i < step->kernel.lowering.n_outputs; i++) outputs[i] = program->memory[step->outputs[i]];
         int64_t began_ns = program->is_timed ? lksi_now_ns() : 0;
-        LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
+        step->are_factors_left = are_factors_taken(program, step, inputs);
+        if (!step->are_factors_left) LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
         if (program->is_timed) LKS_TRY(count_time(program, step, began_ns));
         if (program->on_gradient != NULL && !program->is_absent) LKS_TRY(tell_finals(program, s, &n_told));
     }
@@ -267,6 +286,7 @@ void lks_program_describe(const lks_program *program, char *text, size_t nbytes)
             written += lksi_layout_nbytes(&lowering->output_layouts[i], &lowering->outputs[i]);
         lksi_append(text, nbytes, " | %s | %zu bytes", lksi_layout_name(device, lowering->output_layouts[0].id),
                     written);
+        if (step->are_factors_left) lksi_append(text, nbytes, " | left as factors");
         if (step->n_runs > 1)
             lksi_append(text, nbytes, " | %.1f us", (double)step->elapsed_ns / (double)(step->n_runs - 1) / 1e3);
         lksi_append(text, nbytes, "\n");

@@ -7,7 +7,10 @@
 typedef struct lksi_step {
     lksi_kernel kernel;
     lksi_value inputs[LKSI_MAX_INPUTS], outputs[LKSI_MAX_OUTPUTS]; /* never aliases */
-    int64_t elapsed_ns, n_runs;                                    /* of a timed program */
+    int product_of; /* the tensor whose gradient this step alone has to do with, as the product of its two inputs; or -1
+                     */
+    bool are_factors_left;      /* in the last run */
+    int64_t elapsed_ns, n_runs; /* of a timed program */
 } lksi_step;
 
 /* What the user may read or must give, by graph node. */
@@ -44,6 +47,8 @@ struct lks_program {
     int n_untrained;
     lks_gradient_callback on_gradient;
     void *on_gradient_context;
+    lksi_take_factors take_factors; /* NULL: nobody wants them */
+    void *take_factors_context;
     int64_t batch;
     union {
         float f32;

@@ -47,6 +47,9 @@ lks_status lksi_dnnl_product_create(lksi_dnnl_primitive **primitive, const lksi_
 /* LKS_OK where oneDNN multiplies bf16 numbers by the processor's own instructions; else LKS_ERR_UNSUPPORTED. */
 lks_status lksi_dnnl_check_bf16(void);
 
+/* Whether it uses AVX-512 here. */
+bool lksi_dnnl_has_avx512(void);
+
 /* Arguments: from, to. */
 lks_status lksi_dnnl_reorder_create(lksi_dnnl_primitive **primitive, const lksi_tensor *tensor, uint64_t from,
                                     uint64_t to);

@@ -3,8 +3,11 @@
 
 /* --- what the CPU has --- */
 
+/* Sets include others by their bits: those with AMX AVX512-BF16. */
+static bool has(int isa) { return ((int)dnnl_get_effective_cpu_isa() & isa) == isa; }
+
 /* The best instruction set that oneDNN uses here, for people. */
-static const char *isa_text(int isa) {
+static const char *isa_text(void) {
     static const struct {
         int isa;
         const char *text;
@@ -13,17 +16,18 @@ static const char *isa_text(int isa) {
                  {dnnl_cpu_isa_avx, "AVX"},
                  {dnnl_cpu_isa_sse41, "SSE4.1"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if ((isa & known[i].isa) == known[i].isa) return known[i].text;
+        if (has(known[i].isa)) return known[i].text;
     return "no instruction set of x86 that oneDNN knows";
 }
 
+bool lksi_dnnl_has_avx512(void) { return has(dnnl_cpu_isa_avx512_core); }
+
 lks_status lksi_dnnl_check_bf16(void) {
-    int isa = (int)dnnl_get_effective_cpu_isa(); /* the sets that include AMX include AVX512-BF16 */
-    if ((isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16) return LKS_OK;
+    if (has(dnnl_cpu_isa_avx512_core_bf16)) return LKS_OK;
     return lksi_error(
         LKS_ERR_UNSUPPORTED,
         "precision bf16 needs a CPU with AVX512-BF16 or AMX, this one has %s; device reference emulates it",
-        isa_text(isa));
+        isa_text());
 }
 
 /* --- products --- */

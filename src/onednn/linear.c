@@ -171,12 +171,26 @@ lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lk
     return LKS_OK;
 }
 
+static lks_status multiply_rows(const float *dy, int64_t dy_row, const float *x, int64_t x_row, int64_t n, int64_t m,
+                                int64_t k, bool is_added, float *out) {
+    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, dy_row, x, x_row, is_added ? 1.0f : 0.0f, out, k);
+}
+
+/* With AVX-512 sgemm makes an element in one row of fused multiply-adds, to which C is added, wherever it lies, unless
+ * the result is a vector. Without, its kernels differ by place, and begin longer sums with C: no two rows need have the
+ * bits that they have together (tests/onednn/test_row_product.c). Several threads divide the work by its shape. */
+const lksi_row_product *lksi_onednn_row_product(const lks_device *device) {
+    static const lksi_row_product product = {CHUNK_ROWS, lksi_padded_row, multiply_rows};
+    bool is_alike = lksi_dnnl_has_avx512() && device->num_threads == 1 && device->product_type == LKS_F32;
+    return is_alike ? &product : NULL;
+}
+
 /* dW (m,k) = dy (n,m)^T x (n,k), or added to it. */
 static lks_status add_rows(const float *dy, const float *x, int64_t n, int64_t m, int64_t k, float *scratch, bool adds,
                            float *dw) {
     dy = lksi_pad_rows(dy, n, m, &scratch);
     x = lksi_pad_rows(x, n, k, &scratch);
-    return lksi_dnnl_gemm('T', 'N', m, k, n, dy, lksi_padded_row(m), x, lksi_padded_row(k), adds ? 1.0f : 0.0f, dw, k);
+    return multiply_rows(dy, lksi_padded_row(m), x, lksi_padded_row(k), n, m, k, adds, dw);
 }
 
 /* Rows of one product: all, unless they have to be copied. */

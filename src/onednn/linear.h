@@ -7,5 +7,6 @@
 lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *kernel);
 lks_status lksi_onednn_lower_linear_grad_input(const lksi_lowering *lowering, lksi_kernel *kernel);
 lks_status lksi_onednn_lower_linear_grad_weight(const lksi_lowering *lowering, lksi_kernel *kernel);
+const lksi_row_product *lksi_onednn_row_product(const lks_device *device);
 
 #endif

@@ -82,4 +82,5 @@ const lksi_device_ops lksi_onednn_device = {.name = "cpu",
                                             .choose_storage = choose_storage,
                                             .update = lksi_reference_update,
                                             .sum_squares = lksi_reference_sum_squares,
+                                            .row_product = lksi_onednn_row_product,
                                             .layout_name = lksi_layout_text};

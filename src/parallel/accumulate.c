@@ -106,12 +106,13 @@ static lks_status alloc_partial(lks_distributed_optimizer *optimizer, lksi_parti
 
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_step_finish(optimizer));
-    if (optimizer->n_told > 0)
-        return lksi_group_fail(optimizer->group, lksi_error(LKS_ERR_STATE,
-                                                            "gradients cannot be put aside on rank %d: they are being "
-                                                            "sent; lks_distributed_optimizer_no_sync comes before the "
-                                                            "backward pass of a piece",
-                                                            lks_group_rank(optimizer->group)));
+    if (optimizer->n_told > 0 || lksi_factored_bits(optimizer) != 0)
+        return lksi_group_fail(optimizer->group,
+                               lksi_error(LKS_ERR_STATE,
+                                          "gradients cannot be put aside on rank %d: the pass left them "
+                                          "to the step; lks_distributed_optimizer_no_sync comes before the "
+                                          "backward pass of a piece",
+                                          lks_group_rank(optimizer->group)));
     lks_status good = lksi_sums_check(optimizer, mine);
     if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     int level = first_free_level(optimizer);

@@ -127,8 +127,6 @@ static lks_status exchange_figures(lks_distributed_optimizer *optimizer) {
         (void)lksi_group_fail(optimizer->group, status);
         return end_row(optimizer, n_begun, status);
     }
-    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
-        optimizer->sums[rank] = optimizer->messages[rank].sums;
     set_order(optimizer, most_begun(optimizer));
     lksi_progress_allow(optimizer->progress, optimizer->n_buckets);
     return LKS_OK;

@@ -12,11 +12,9 @@ static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
                                   &optimizer->state[i]));
     }
     size_t size = (size_t)lks_group_size(optimizer->group);
-    optimizer->sums = lksi_alloc_array(size, sizeof *optimizer->sums);
     optimizer->counts = lksi_alloc_array(size, sizeof *optimizer->counts);
     optimizer->messages = lksi_alloc_array(size, sizeof *optimizer->messages);
-    bool is_good = optimizer->sums != NULL && optimizer->counts != NULL && optimizer->messages != NULL;
-    return is_good ? LKS_OK : LKS_ERR_MEMORY;
+    return optimizer->counts != NULL && optimizer->messages != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
 static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
@@ -65,7 +63,8 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(create_compressor(optimizer));
     if (optimizer->strategy != LKS_STRATEGY_SHARED && !lksi_store_is_flat(optimizer->store))
         LKS_TRY(prepare_row(optimizer));
-    return find_gradients(optimizer);
+    LKS_TRY(find_gradients(optimizer));
+    return lksi_factored_create(optimizer);
 }
 
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]) {
@@ -132,13 +131,13 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer->gradients);
     lksi_free(optimizer->inputs);
     lksi_free(optimizer->counts);
-    lksi_free(optimizer->sums);
     lksi_free(optimizer->messages);
     lksi_free(optimizer->order);
     lksi_free(optimizer->buckets);
     lksi_free(optimizer->is_told);
     lksi_compressor_destroy(optimizer->compressor);
     lksi_pending_destroy(optimizer);
+    lksi_factored_destroy(optimizer);
     lksi_clip_release(optimizer);
     lksi_free(optimizer);
     lksi_error_restore(text);
@@ -159,7 +158,7 @@ void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer
     bool is_shared = optimizer->strategy == LKS_STRATEGY_SHARED;
     *memory = (lks_distributed_memory){
         .parameters_nbytes = is_shared ? whole_nbytes / (size_t)lks_group_size(optimizer->group) : whole_nbytes,
-        .gradients_nbytes = whole_nbytes + lksi_pending_nbytes(optimizer)};
+        .gradients_nbytes = whole_nbytes + lksi_pending_nbytes(optimizer) + lksi_factored_nbytes(optimizer)};
     if (optimizer->compressor != NULL) memory->gradients_nbytes += lksi_compressor_nbytes(optimizer->compressor);
     for (int i = 0; i < lksi_state_count(optimizer); i++)
         memory->optimizer_state_nbytes += optimizer->state_count * nbytes_each;
@@ -205,17 +204,17 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *
 }
 
 /* As gradients are added: the figures, too, are those of any division into ranks. */
-static lks_step_sums add_up_tree(const lks_step_sums *sums, int count) {
-    if (count == 1) return sums[0];
+static lks_step_sums add_up_tree(const lksi_step_message *messages, int count) {
+    if (count == 1) return messages[0].sums;
     int half = 1;
     while (half * 2 < count) half *= 2;
-    lks_step_sums lower = add_up_tree(sums, half), upper = add_up_tree(sums + half, count - half);
+    lks_step_sums lower = add_up_tree(messages, half), upper = add_up_tree(messages + half, count - half);
     lksi_sums_add(&lower, &upper);
     return lower;
 }
 
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
-    *all = add_up_tree(optimizer->sums, lks_group_size(optimizer->group));
+    *all = add_up_tree(optimizer->messages, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* given by no rank */
     if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
     if (optimizer->n_expected >= 0 && all->n_samples != (double)optimizer->n_expected)
@@ -247,9 +246,10 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
                       mine->n_samples);
 }
 
-static lks_status check_step(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
     if (mine->n_samples > 0) return LKS_OK;
+    lksi_factored_forget(optimizer);
     if (optimizer->n_told == 0)
         return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
     return lksi_error(LKS_ERR_STATE,

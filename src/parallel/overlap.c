@@ -54,6 +54,7 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
+    lksi_factored_attach(optimizer, program);
     if (optimizer->strategy == LKS_STRATEGY_SHARED || lks_group_size(optimizer->group) == 1) return LKS_OK;
     lks_status status = prepare(optimizer);
     if (status == LKS_OK && optimizer->flat == NULL) status = lksi_progress_start(optimizer->progress);

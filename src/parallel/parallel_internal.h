@@ -60,10 +60,11 @@ typedef struct lksi_bucket {
     bool is_updated;                      /* likewise: this rank's part of the parameters */
 } lksi_bucket;
 
-/* What ranks tell each other in a step of buckets. */
+/* What ranks tell each other in a step. */
 typedef struct lksi_step_message {
     lks_step_sums sums;
-    uint64_t n_begun; /* items of the row that may have begun */
+    uint64_t n_begun;  /* in one of buckets: items of the row that may have begun */
+    uint64_t factored; /* in one of a shared replica: weights whose gradients this rank left as factors, a bit each */
 } lksi_step_message;
 
 /* The sum of 2^i accumulated passes, i its index. */
@@ -88,7 +89,6 @@ struct lks_distributed_optimizer {
     const void **inputs;    /* likewise: where the block at hand begins in each */
     lksi_handover handover; /* likewise */
     size_t *counts;         /* room for a number per rank */
-    lks_step_sums *sums;    /* room for every rank's */
     int64_t n_expected;     /* samples of all ranks in the step under way; negative: any number */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
@@ -96,8 +96,9 @@ struct lks_distributed_optimizer {
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL where gradients are not compressed */
     lksi_progress *progress;                  /* runs the collectives of a step of buckets; NULL for a shared replica */
-    lks_group *figures;                       /* of a step of buckets: where these messages go, and nothing else */
     lksi_step_message own_message, *messages; /* room for every rank's */
+    lks_group *figures;                       /* of a step of buckets: where these go, and nothing else */
+    struct lksi_factored *factored;           /* of a shared replica with weights that are worth it, else NULL */
     size_t *order;                            /* buckets in the order of their reductions */
     size_t n_early;                           /* of these, those in the order in which gradients become final */
     lksi_update update;                       /* the step's, once the messages are there */
@@ -110,6 +111,7 @@ struct lks_distributed_optimizer {
     struct lksi_flat *flat;    /* where the store is in a GPU's memory, else NULL */
 };
 typedef struct lksi_flat lksi_flat;
+typedef struct lksi_factored lksi_factored;
 
 /* One step's strategies: sums over ranks of gradients, then the update of this rank's parts. */
 lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
@@ -135,8 +137,8 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *
                        size_t begin, size_t count, void *values, const void *gradient);
 /* What ranks must agree on before a step: its number and learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
-/* Adds the ranks' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they are
- * not as many as expected. */
+/* Adds the messages' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they
+ * are not as many as expected. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 /* LKS_ERR_ARGUMENT, with this rank's number, where its number of samples is none. */
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
@@ -165,6 +167,32 @@ size_t lksi_buckets_padded(size_t count, lks_strategy strategy, int size);
 /* A good size for this group's buckets, which hold `whole_nbytes` together, measured, the same on all ranks.
  * Collective. */
 lks_status lksi_bucket_nbytes_find(lks_group *group, size_t whole_nbytes, size_t *nbytes);
+
+/* --- gradients left as factors (factors.c) --- */
+
+/* Does nothing for other stores than a shared replica of several ranks whose products a CPU can take apart. */
+lks_status lksi_factored_create(lks_distributed_optimizer *optimizer);
+void lksi_factored_destroy(lks_distributed_optimizer *optimizer);
+size_t lksi_factored_nbytes(const lks_distributed_optimizer *optimizer); /* its room for sums */
+/* Passes of `program` leave factors from now on. */
+void lksi_factored_attach(lks_distributed_optimizer *optimizer, lks_program *program);
+/* What the last pass left, for this rank's message; none from `forget` to the next pass. */
+uint64_t lksi_factored_bits(const lks_distributed_optimizer *optimizer);
+void lksi_factored_forget(lks_distributed_optimizer *optimizer);
+
+/* Elements [begin, end) of the flat arrays belong to a weight whose gradient some rank left as factors. */
+typedef struct lksi_factored_range {
+    int weight;
+    size_t begin, end;
+} lksi_factored_range;
+/* The first such range within [begin, end), once all messages are there; false: none. */
+bool lksi_factored_find(const lks_distributed_optimizer *optimizer, size_t begin, size_t end,
+                        lksi_factored_range *range);
+/* The sum over all ranks of the elements from `begin` on, in the range: *count of them, until the next call. */
+lks_status lksi_factored_sum(lks_distributed_optimizer *optimizer, const lksi_factored_range *range, size_t begin,
+                             const float **sum, size_t *count);
+/* The others' factors have been read, and leave the caches. */
+void lksi_factored_evict(const lks_distributed_optimizer *optimizer, const lksi_factored_range *range);
 
 /* --- overlap (overlap.c) --- */
 

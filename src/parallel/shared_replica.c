@@ -10,6 +10,8 @@
  * Where the rule clips, the norm of the whole gradient comes first: rank r adds shard r in place, into its own
  * gradients, and writes the sums of squares of its blocks where all ranks read them; another barrier; then the update.
  *
+ * Of a weight whose gradient ranks left as factors (factors.c), rank r multiplies its shard itself.
+ *
  * Shards of other ranks and of the parameters are read and written through the caches or past them, as
  * base/handover.h finds quicker.
  *
@@ -57,16 +59,16 @@ static void update_block(lks_distributed_optimizer *optimizer, const lksi_update
     lksi_write_past_caches(values, updated, nbytes);
 }
 
-/* This rank's shard is optimizer->buckets[0], the one bucket that there is. */
-static size_t block_at(const lks_distributed_optimizer *optimizer, size_t begin) {
-    size_t left = optimizer->buckets->mine_end - begin, most = BLOCK_NBYTES / nbytes_each(optimizer);
+static size_t block_at(const lks_distributed_optimizer *optimizer, size_t begin, size_t end) {
+    size_t left = end - begin, most = BLOCK_NBYTES / nbytes_each(optimizer);
     return left < most ? left : most;
 }
 
+/* This rank's shard is optimizer->buckets[0], the one bucket that there is. */
 static void sum_and_measure_shard(lks_distributed_optimizer *optimizer) {
     size_t begin = optimizer->buckets->mine_begin, end = optimizer->buckets->mine_end, count;
     for (; lks_group_size(optimizer->group) > 1 && begin < end; begin += count) {
-        count = block_at(optimizer, begin);
+        count = block_at(optimizer, begin, end);
         sum_block(optimizer, begin, count, own_gradients(optimizer, begin));
     }
     lksi_clip_measure(optimizer, optimizer->buckets->mine_begin, end, lksi_store_gradients(optimizer->store));
@@ -78,17 +80,44 @@ static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, 
     return lksi_clip_conclude(optimizer, norm, factor);
 }
 
-static void update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
+static void update_products(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t end) {
     _Alignas(64) char summed[BLOCK_NBYTES];
-    lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
     bool is_summed = optimizer->squares != NULL || lks_group_size(optimizer->group) == 1; /* in its own gradients */
     size_t count;
-    for (size_t begin = optimizer->buckets->mine_begin; begin < optimizer->buckets->mine_end; begin += count) {
-        count = block_at(optimizer, begin);
+    for (; begin < end; begin += count) {
+        count = block_at(optimizer, begin, end);
         if (!is_summed) sum_block(optimizer, begin, count, summed);
-        update_block(optimizer, &update, begin, count, is_summed ? own_gradients(optimizer, begin) : summed);
+        update_block(optimizer, update, begin, count, is_summed ? own_gradients(optimizer, begin) : summed);
     }
+}
+
+static lks_status update_factored(lks_distributed_optimizer *optimizer, const lksi_update *update,
+                                  const lksi_factored_range *range) {
+    size_t count, n_summed;
+    const float *sum;
+    for (size_t begin = range->begin; begin < range->end; begin += n_summed) {
+        LKS_TRY(lksi_factored_sum(optimizer, range, begin, &sum, &n_summed));
+        for (size_t done = 0; done < n_summed; done += count) {
+            count = block_at(optimizer, begin + done, begin + n_summed);
+            update_block(optimizer, update, begin + done, count, sum + done);
+        }
+    }
+    if (optimizer->handover.is_past_caches) lksi_factored_evict(optimizer, range);
+    return LKS_OK;
+}
+
+static lks_status update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
+    lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
+    size_t begin = optimizer->buckets->mine_begin, end = optimizer->buckets->mine_end;
+    lksi_factored_range range;
+    while (lksi_factored_find(optimizer, begin, end, &range)) {
+        update_products(optimizer, &update, begin, range.begin);
+        LKS_TRY(update_factored(optimizer, &update, &range));
+        begin = range.end;
+    }
+    update_products(optimizer, &update, begin, end);
     if (optimizer->handover.is_past_caches) lksi_written_past_caches();
+    return LKS_OK;
 }
 
 /* A turn is a whole step: the passes, too, read and write lines that went over. */
@@ -104,8 +133,9 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     bool is_alone = lks_group_size(optimizer->group) == 1;
     if (!is_alone) lksi_handover_begin(&optimizer->handover);
     lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store));
-    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer), mine, sizeof *mine,
-                          optimizer->sums));
+    optimizer->own_message = (lksi_step_message){.sums = *mine, .factored = lksi_factored_bits(optimizer)};
+    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer),
+                          &optimizer->own_message, sizeof optimizer->own_message, optimizer->messages));
     LKS_TRY(lksi_add_sums(optimizer, all));
     double clip = 1;
     if (optimizer->squares != NULL) LKS_TRY(find_norm(optimizer, &all->grad_norm, &clip));
@@ -113,9 +143,11 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     /* Odd from here until every rank is known to have finished. */
     atomic_uint_least64_t *count = &replica->update_counts[lks_group_rank(optimizer->group)].count;
     atomic_fetch_add_explicit(count, 1, memory_order_acq_rel);
-    update_shard(optimizer, clip * optimizer->mean_scale);
+    lks_status status = update_shard(optimizer, clip * optimizer->mean_scale);
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     atomic_fetch_add_explicit(count, 1, memory_order_release);
+    lksi_factored_forget(optimizer);
     if (!is_alone) end_turn(optimizer);
     return LKS_OK;
 }

@@ -27,6 +27,7 @@ typedef struct strategy_run {
     double norm, loss; /* of the last step */
     size_t n_buckets;
     int64_t step_allocations; /* in the last step */
+    int n_factored;           /* steps to which rank 0 left a gradient as factors */
     lks_distributed_memory memory[S_MAX_RANKS];
 } strategy_run;
 
@@ -42,6 +43,7 @@ typedef struct strategy_rank {
     int32_t words[S_BATCH * S_BPTT], next_words[S_BATCH * S_BPTT];
     float zeros[S_BATCH * S_HIDDEN];
     lks_node *states[2];
+    int n_factored;
 } strategy_rank;
 
 static inline void strategy_build_recurrent(strategy_rank *s) {
@@ -114,6 +116,7 @@ static inline int strategy_step(strategy_rank *s, const strategy_run *r, int ste
         RANK_CHECK(strategy_compute(s, r, first, last, &mine) == 0);
         if (piece + 1 < n) RANK_OK(lks_distributed_optimizer_accumulate(s->optimizer, &mine));
     }
+    s->n_factored += lksi_factored_bits(s->optimizer) != 0;
     RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, all));
     return 0;
 }
@@ -155,6 +158,7 @@ static inline int strategy_train(void *argument) {
         RANK_OK(lks_barrier(s->group, NULL)); /* nobody goes on to allocate while another still counts */
     }
     if (rank == 0) r->norm = all.grad_norm, r->loss = all.loss / all.n_samples, r->n_buckets = s->optimizer->n_buckets;
+    if (rank == 0) r->n_factored = s->n_factored;
     lks_distributed_optimizer_memory(s->optimizer, &r->memory[rank]);
     RANK_OK(lks_check_replicas(s->group, s->store));
     RANK_OK(lks_store_sha256(s->store, r->hex[rank]));

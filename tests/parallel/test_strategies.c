@@ -153,10 +153,24 @@ static void a_rank_lost_during_the_backward_pass_is_named_by_the_step(void **sta
 
 /* --- as threads --- */
 
+/* Where the device can, a shared replica that is attached multiplies what it can first in the step. */
+static void compare_factors(const strategy_run *shared, strategy_run r, int size) {
+    const lks_device *device = lks_device_default(NULL);
+    bool can_be = device->ops->row_product != NULL && device->ops->row_product(device) != NULL;
+    r.strategy = LKS_STRATEGY_SHARED, r.is_attached = 1;
+    run_ranks(size, strategy_train, &r);
+    check_same(&r, shared, size);
+    bool are_left = can_be && size > 1 && r.clip_norm == 0 && !r.is_recurrent && r.n_pieces == 0;
+    int n_idle = r.has_idle_ranks ? (S_STEPS + size - 1) / size : 0; /* steps of rank 0 */
+    assert_int_equal(r.n_factored, are_left ? S_STEPS - n_idle : 0);
+    if (!r.has_idle_ranks) assert_int_equal(r.step_allocations, 0);
+}
+
 static void compare(strategy_run plan, int size) {
     static strategy_run shared, r;
     shared = plan, shared.strategy = LKS_STRATEGY_SHARED;
     run_ranks(size, strategy_train, &shared);
+    compare_factors(&shared, plan, size);
     for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
         for (int i = 0; i < N_BUCKET_SIZES; i++)
             for (int is_attached = 0; is_attached < 2; is_attached++) {
@@ -203,7 +217,8 @@ static void so_they_do_through_the_caches_and_past_them(void **state) {
     static strategy_run shared, bucketed;
     for (int i = 0; i < 4; i++) {
         int size = i < 2 ? 2 : 3;
-        shared = (strategy_run){.n_steps = 20, .clip_norm = i % 2 * 0.1, .strategy = LKS_STRATEGY_SHARED};
+        shared =
+            (strategy_run){.n_steps = 20, .clip_norm = i % 2 * 0.1, .strategy = LKS_STRATEGY_SHARED, .is_attached = 1};
         bucketed = shared, bucketed.strategy = LKS_STRATEGY_BUCKETED;
         run_ranks(size, strategy_train, &shared);
         run_ranks(size, strategy_train, &bucketed);
@@ -251,6 +266,31 @@ static void ranks_with_other_strategies_or_buckets_are_told_so(void **state) {
     (void)state;
     run_ranks(2, disagree, ((lks_distributed_options[]){{.strategy = LKS_STRATEGY_SHARDED}, {0}}));
     run_ranks(2, disagree, ((lks_distributed_options[]){{.bucket_nbytes = 4096}, {.bucket_nbytes = 8192}}));
+}
+
+/* A shared replica's are not sent, but need not be there either. */
+static int put_factors_aside(void *argument) {
+    (void)argument;
+    const lks_device *device = lks_device_default(NULL);
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_SHARED, .is_attached = 1};
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    for (int twice = 0; twice < 2; twice++) RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    bool are_left = device->ops->row_product != NULL && device->ops->row_product(device) != NULL;
+    lks_status status = lks_distributed_optimizer_accumulate(s->optimizer, &mine);
+    RANK_CHECK(status == (are_left ? LKS_ERR_STATE : LKS_OK));
+    RANK_CHECK(!are_left || strstr(lks_error_text(), "lks_distributed_optimizer_no_sync comes before") != NULL);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void factors_cannot_be_put_aside(void **state) {
+    (void)state;
+    run_ranks(2, put_factors_aside, NULL);
 }
 
 typedef enum misuse { PUT_ASIDE, RUN_TWICE, BRING_NOTHING, LEAVE } misuse;
@@ -500,6 +540,7 @@ int main(void) {
         cmocka_unit_test(so_they_do_through_the_caches_and_past_them),
         cmocka_unit_test(state_is_divided_among_the_ranks),
         cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
+        cmocka_unit_test(factors_cannot_be_put_aside),
         cmocka_unit_test(what_comes_after_gradients_were_sent_is_refused_on_all_ranks),
         cmocka_unit_test(until_its_step_the_group_belongs_to_the_backward_pass),
         cmocka_unit_test(until_its_step_another_optimizer_has_to_wait),

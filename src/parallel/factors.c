@@ -1,0 +1,286 @@
+/* Factors of gradients in the place of gradients, where ranks share memory.
+ *
+ * A linear layer's dW (m,k) is dy^T x, a sum over the rows of the batch: m k numbers, of which every rank writes all
+ * and reads its shard of every other's. Its factors have n (m + k), n the rows of this rank's batch. Where that is much
+ * less, a rank leaves its factors in the gradient's place, and the products wait for the step: each rank multiplies
+ * what its own shard needs, of all ranks' factors, and updates by it what is still in its cache.
+ *
+ *     as products   rank 0  dW0 = dy0^T x0 (all rows)   |   rank 0, its rows:    dW0 + dW1
+ *     as factors    rank 0  dy0, x0                     |   rank 0, its rows:    dy0^T x0 + dy1^T x1
+ *
+ * As much is multiplied, in products of the same length, which are added in canonical order: the bits are the same.
+ * Each rank chooses for itself and says so in the step's exchange.
+ *
+ * In the gradient's place lie: n, in one cache line; dy (n,m); x (n,k), rows as far apart as the device likes them.
+ *
+ * Source: sufficient factors, where each rank multiplies everything: Xie, Kim, Zhou, Ho, Kumar, Yu, Xing (2016); by
+ * layer, where they are smaller: Zhang et al., Poseidon (2017). */
+#include "base/cache.h"
+#include "parallel/parallel_internal.h"
+
+#include <string.h>
+
+enum { HEADER = 16 };              /* elements before dy: a cache line */
+enum { MAX_WEIGHTS = 64 };         /* that may be told of, a bit each */
+enum { BLOCK_NBYTES = 512 << 10 }; /* of a sum: it stays in the second cache until it is used */
+enum { MAX_LEVELS = 10 };          /* of the tree over LKSI_MAX_RANKS ranks */
+
+/* A parameter that a linear layer may have as its weight. */
+typedef struct weight {
+    int index;
+    size_t begin, end; /* in the flat arrays */
+    int64_t m, k;
+} weight;
+
+struct lksi_factored {
+    const lksi_row_product *product;
+    weight weights[MAX_WEIGHTS];
+    int n_weights;
+    uint64_t bits;             /* of the weights that this rank left as factors */
+    float *levels[MAX_LEVELS]; /* room for a block; [0] is the sum's */
+};
+
+/* Factors as they lie, of one rank. */
+typedef struct place {
+    int64_t n, dy_row, x_row;
+    const float *dy, *x;
+} place;
+
+static int64_t round_up(int64_t count) { return (count + HEADER - 1) / HEADER * HEADER; }
+
+static place place_of(const lksi_factored *factored, const weight *w, int64_t n, const float *gradient) {
+    int64_t dy_row = factored->product->row_length(w->m), x_row = factored->product->row_length(w->k);
+    const float *dy = gradient + HEADER;
+    return (place){.n = n, .dy_row = dy_row, .x_row = x_row, .dy = dy, .x = dy + round_up(n * dy_row)};
+}
+
+static const float *gradient_of(const lks_distributed_optimizer *optimizer, int rank, const weight *w) {
+    return (const float *)optimizer->gradients[rank] + w->begin;
+}
+
+/* --- leaving them --- */
+
+/* Of each other rank one reads x and its part of dy, or a shard of the product: less than half of that. */
+static bool are_worth_it(const lks_distributed_optimizer *optimizer, int64_t n, int64_t m, int64_t k) {
+    double size = lks_group_size(optimizer->group);
+    return 2 * (double)n * ((double)k + (double)m / size) <= (double)m * (double)k / size;
+}
+
+static bool fit(const lksi_factored *factored, const weight *w, const lksi_factors *f) {
+    int64_t n_dy = f->n * factored->product->row_length(f->m), n_x = f->n * factored->product->row_length(f->k);
+    return HEADER + round_up(n_dy) + n_x <= (int64_t)(w->end - w->begin);
+}
+
+static void copy_rows(bool is_past_caches, float *to, int64_t row, const float *from, int64_t n, int64_t count) {
+    for (int64_t i = 0; i < n; i++) {
+        if (is_past_caches)
+            lksi_write_past_caches(to + i * row, from + i * count, (size_t)count * sizeof *to);
+        else
+            memcpy(to + i * row, from + i * count, (size_t)count * sizeof *to);
+    }
+}
+
+static const weight *find_weight(const lksi_factored *factored, const lksi_factors *f, uint64_t *bit) {
+    for (int i = 0; i < factored->n_weights; i++) {
+        *bit = (uint64_t)1 << i;
+        if (factored->weights[i].index == f->index) return &factored->weights[i];
+    }
+    return NULL;
+}
+
+static bool take(void *context, const lksi_factors *f) {
+    lks_distributed_optimizer *optimizer = context;
+    lksi_factored *factored = optimizer->factored;
+    uint64_t bit;
+    const weight *w = find_weight(factored, f, &bit);
+    if (w == NULL) return false;
+    factored->bits &= ~bit;
+    if (optimizer->is_put_aside || optimizer->n_pending > 0 || f->n > factored->product->max_n ||
+        !are_worth_it(optimizer, f->n, f->m, f->k) || !fit(factored, w, f))
+        return false;
+    float *gradient = (float *)lksi_store_gradients(optimizer->store) + w->begin;
+    place to = place_of(factored, w, f->n, gradient);
+    memcpy(gradient, &f->n, sizeof f->n);
+    bool is_past_caches = optimizer->handover.is_past_caches;
+    copy_rows(is_past_caches, gradient + (to.dy - gradient), to.dy_row, f->dy, f->n, f->m);
+    copy_rows(is_past_caches, gradient + (to.x - gradient), to.x_row, f->x, f->n, f->k);
+    if (is_past_caches) lksi_written_past_caches();
+    factored->bits |= bit;
+    return true;
+}
+
+/* --- the sums --- */
+
+/* Rank `rank`'s part of rows [row, row + m) of w's gradient. */
+static lks_status add_rank(lks_distributed_optimizer *optimizer, const weight *w, int rank, int64_t row, int64_t m,
+                           bool is_added, float *out) {
+    const lksi_factored *factored = optimizer->factored;
+    const float *gradient = gradient_of(optimizer, rank, w);
+    if (!(optimizer->messages[rank].factored >> (w - factored->weights) & 1)) {
+        const float *rows = gradient + row * w->k;
+        size_t count = (size_t)(m * w->k);
+        if (is_added)
+            lksi_reduce_many(out, (const void *[]){out, rows}, NULL, 2, count, LKS_F32, LKS_SUM);
+        else
+            memcpy(out, rows, count * sizeof *out);
+        return LKS_OK;
+    }
+    int64_t n;
+    memcpy(&n, gradient, sizeof n);
+    place from = place_of(factored, w, n, gradient);
+    return factored->product->run(from.dy + row, from.dy_row, from.x, from.x_row, n, m, w->k, is_added, out);
+}
+
+/* Of ranks [first, end), up the balanced tree. */
+static lks_status add_ranks(lks_distributed_optimizer *optimizer, const weight *w, int first, int end, int64_t row,
+                            int64_t m, int level) {
+    float *out = optimizer->factored->levels[level];
+    if (end - first == 1) return add_rank(optimizer, w, first, row, m, false, out);
+    int half = 1;
+    while (half * 2 < end - first) half *= 2;
+    LKS_TRY(add_ranks(optimizer, w, first, first + half, row, m, level));
+    if (end - first - half == 1) return add_rank(optimizer, w, first + half, row, m, true, out);
+    LKS_TRY(add_ranks(optimizer, w, first + half, end, row, m, level + 1));
+    lksi_reduce_many(out, (const void *[]){out, optimizer->factored->levels[level + 1]}, NULL, 2, (size_t)(m * w->k),
+                     LKS_F32, LKS_SUM);
+    return LKS_OK;
+}
+
+/* Rows of a block, but for one more: a device cannot multiply one alone. */
+static int64_t block_rows(const weight *w) {
+    int64_t rows = BLOCK_NBYTES / (int64_t)sizeof(float) / w->k;
+    return rows > 2 ? rows : 2;
+}
+
+/* From that of element `begin` on, to that of `end` or as many as a block holds. */
+static void find_rows(const weight *w, size_t begin, size_t end, int64_t *row, int64_t *m) {
+    int64_t first = (int64_t)(begin - w->begin) / w->k, last = (int64_t)(end - 1 - w->begin) / w->k + 1;
+    if (last > first + block_rows(w)) last = first + block_rows(w);
+    if (last == first + 1 && last < w->m) last++;
+    if (last == first + 1) first--;
+    *row = first;
+    *m = last - first;
+}
+
+lks_status lksi_factored_sum(lks_distributed_optimizer *optimizer, const lksi_factored_range *range, size_t begin,
+                             const float **sum, size_t *count) {
+    const weight *w = &optimizer->factored->weights[range->weight];
+    int64_t row, m;
+    find_rows(w, begin, range->end, &row, &m);
+    lksi_device_enter(lksi_store_device(optimizer->store));
+    LKS_TRY(add_ranks(optimizer, w, 0, lks_group_size(optimizer->group), row, m, 0));
+    size_t first = w->begin + (size_t)(row * w->k), end = first + (size_t)(m * w->k);
+    *sum = optimizer->factored->levels[0] + (begin - first);
+    *count = (end < range->end ? end : range->end) - begin;
+    return LKS_OK;
+}
+
+static void evict_rank(const lks_distributed_optimizer *optimizer, const weight *w, int rank) {
+    const float *gradient = gradient_of(optimizer, rank, w);
+    int64_t n;
+    memcpy(&n, gradient, sizeof n);
+    place at = place_of(optimizer->factored, w, n, gradient);
+    lksi_evict(gradient, (size_t)(at.x + n * at.x_row - gradient) * sizeof *gradient);
+}
+
+void lksi_factored_evict(const lks_distributed_optimizer *optimizer, const lksi_factored_range *range) {
+    const weight *w = &optimizer->factored->weights[range->weight];
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
+        if (rank != lks_group_rank(optimizer->group) && (optimizer->messages[rank].factored >> range->weight & 1))
+            evict_rank(optimizer, w, rank);
+}
+
+/* --- a step --- */
+
+uint64_t lksi_factored_bits(const lks_distributed_optimizer *optimizer) {
+    return optimizer->factored != NULL ? optimizer->factored->bits : 0;
+}
+
+void lksi_factored_forget(lks_distributed_optimizer *optimizer) {
+    if (optimizer->factored != NULL) optimizer->factored->bits = 0;
+}
+
+bool lksi_factored_find(const lks_distributed_optimizer *optimizer, size_t begin, size_t end,
+                        lksi_factored_range *range) {
+    uint64_t any = 0;
+    if (optimizer->factored == NULL || begin == end) return false;
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++) any |= optimizer->messages[rank].factored;
+    for (int i = 0; i < MAX_WEIGHTS && any >> i != 0; i++) {
+        const weight *w = &optimizer->factored->weights[i];
+        if ((any >> i & 1) == 0 || w->end <= begin || w->begin >= end) continue;
+        *range = (lksi_factored_range){i, w->begin > begin ? w->begin : begin, w->end < end ? w->end : end};
+        return true;
+    }
+    return false;
+}
+
+/* --- making it --- */
+
+static void find_weights(lks_distributed_optimizer *optimizer) {
+    lksi_factored *factored = optimizer->factored;
+    int n_parameters = lks_store_n_parameters(optimizer->store);
+    for (int index = 0; index < n_parameters && factored->n_weights < MAX_WEIGHTS; index++) {
+        lks_parameter_view view = lks_store_parameter(optimizer->store, index);
+        size_t offset, count;
+        lksi_store_place(optimizer->store, index, &offset, &count);
+        if (view.n_dims == 2 && view.dims[0] > 1 && view.dims[1] > 1 && (int64_t)count == view.count &&
+            are_worth_it(optimizer, 1, view.dims[0], view.dims[1]))
+            factored->weights[factored->n_weights++] =
+                (weight){index, offset, offset + count, view.dims[0], view.dims[1]};
+    }
+}
+
+/* Of the tree over the ranks. */
+static int n_levels(const lks_distributed_optimizer *optimizer) {
+    int n = 0;
+    while (lks_group_size(optimizer->group) >> (n + 1) > 0) n++;
+    return n;
+}
+
+static size_t level_nbytes(const lksi_factored *factored) {
+    size_t most = 0;
+    for (int i = 0; i < factored->n_weights; i++) {
+        const weight *w = &factored->weights[i];
+        int64_t rows = block_rows(w) + 1;
+        size_t count = (size_t)((rows < w->m ? rows : w->m) * w->k);
+        if (most < count) most = count;
+    }
+    return most * sizeof(float);
+}
+
+size_t lksi_factored_nbytes(const lks_distributed_optimizer *optimizer) {
+    if (optimizer->factored == NULL) return 0;
+    return (size_t)n_levels(optimizer) * level_nbytes(optimizer->factored);
+}
+
+/* NULL: the device offers none, or they cannot be used: a clipped gradient's norm is of the whole sum. */
+static const lksi_row_product *find_product(const lks_distributed_optimizer *optimizer) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    bool can_be = optimizer->strategy == LKS_STRATEGY_SHARED && lks_group_size(optimizer->group) > 1 &&
+                  optimizer->rule.clip_norm == 0 && device->ops->row_product != NULL;
+    return can_be ? device->ops->row_product(device) : NULL;
+}
+
+lks_status lksi_factored_create(lks_distributed_optimizer *optimizer) {
+    const lks_device *device = lksi_store_device(optimizer->store);
+    const lksi_row_product *product = find_product(optimizer);
+    if (product == NULL) return LKS_OK;
+    lksi_factored *factored = optimizer->factored = lksi_alloc(sizeof *factored);
+    if (factored == NULL) return LKS_ERR_MEMORY;
+    factored->product = product;
+    find_weights(optimizer);
+    for (int i = 0; i < n_levels(optimizer) && factored->n_weights > 0; i++)
+        LKS_TRY(lksi_device_alloc(device, level_nbytes(factored), (void **)&factored->levels[i]));
+    return LKS_OK;
+}
+
+void lksi_factored_destroy(lks_distributed_optimizer *optimizer) {
+    if (optimizer->factored == NULL) return;
+    for (int i = 0; i < MAX_LEVELS; i++)
+        lksi_device_free(lksi_store_device(optimizer->store), optimizer->factored->levels[i]);
+    lksi_free(optimizer->factored);
+}
+
+void lksi_factored_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
+    if (optimizer->factored != NULL) lksi_program_offer_factors(program, take, optimizer);
+}
