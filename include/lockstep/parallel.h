@@ -175,7 +175,7 @@ LKS_API lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *o
 /* Bytes of memory that one rank's training takes. */
 typedef struct lks_distributed_memory {
     size_t parameters_nbytes; /* of a shared replica: the one copy divided by the ranks */
-    size_t gradients_nbytes;  /* with what was accumulated, and what compression keeps */
+    size_t gradients_nbytes;  /* with what was accumulated, compression keeps, and sums of factors are made in */
     size_t optimizer_state_nbytes;
     size_t activations_nbytes; /* and scratch, of compiled programs */
 } lks_distributed_memory;

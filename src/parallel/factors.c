@@ -152,6 +152,39 @@ static int64_t block_rows(const weight *w) {
     return rows > 2 ? rows : 2;
 }
 
+/* Of the tree over the ranks. */
+static int n_levels(const lks_distributed_optimizer *optimizer) {
+    int n = 0;
+    while (lks_group_size(optimizer->group) >> (n + 1) > 0) n++;
+    return n;
+}
+
+static size_t level_nbytes(const lksi_factored *factored) {
+    size_t most = 0;
+    for (int i = 0; i < factored->n_weights; i++) {
+        const weight *w = &factored->weights[i];
+        int64_t rows = block_rows(w) + 1;
+        size_t count = (size_t)((rows < w->m ? rows : w->m) * w->k);
+        if (most < count) most = count;
+    }
+    return most * sizeof(float);
+}
+
+size_t lksi_factored_nbytes(const lks_distributed_optimizer *optimizer) {
+    const lksi_factored *factored = optimizer->factored;
+    if (factored == NULL || factored->levels[0] == NULL) return 0;
+    return (size_t)n_levels(optimizer) * level_nbytes(factored);
+}
+
+/* Made when they are needed first: few models' batches are small enough. */
+static lks_status make_levels(lks_distributed_optimizer *optimizer) {
+    lksi_factored *factored = optimizer->factored;
+    for (int i = 0; i < n_levels(optimizer) && factored->levels[i] == NULL; i++)
+        LKS_TRY(lksi_device_alloc(lksi_store_device(optimizer->store), level_nbytes(factored),
+                                  (void **)&factored->levels[i]));
+    return LKS_OK;
+}
+
 /* From that of element `begin` on, to that of `end` or as many as a block holds. */
 static void find_rows(const weight *w, size_t begin, size_t end, int64_t *row, int64_t *m) {
     int64_t first = (int64_t)(begin - w->begin) / w->k, last = (int64_t)(end - 1 - w->begin) / w->k + 1;
@@ -166,6 +199,7 @@ lks_status lksi_factored_sum(lks_distributed_optimizer *optimizer, const lksi_fa
                              const float **sum, size_t *count) {
     const weight *w = &optimizer->factored->weights[range->weight];
     int64_t row, m;
+    LKS_TRY(make_levels(optimizer));
     find_rows(w, begin, range->end, &row, &m);
     lksi_device_enter(lksi_store_device(optimizer->store));
     LKS_TRY(add_ranks(optimizer, w, 0, lks_group_size(optimizer->group), row, m, 0));
@@ -230,29 +264,6 @@ static void find_weights(lks_distributed_optimizer *optimizer) {
     }
 }
 
-/* Of the tree over the ranks. */
-static int n_levels(const lks_distributed_optimizer *optimizer) {
-    int n = 0;
-    while (lks_group_size(optimizer->group) >> (n + 1) > 0) n++;
-    return n;
-}
-
-static size_t level_nbytes(const lksi_factored *factored) {
-    size_t most = 0;
-    for (int i = 0; i < factored->n_weights; i++) {
-        const weight *w = &factored->weights[i];
-        int64_t rows = block_rows(w) + 1;
-        size_t count = (size_t)((rows < w->m ? rows : w->m) * w->k);
-        if (most < count) most = count;
-    }
-    return most * sizeof(float);
-}
-
-size_t lksi_factored_nbytes(const lks_distributed_optimizer *optimizer) {
-    if (optimizer->factored == NULL) return 0;
-    return (size_t)n_levels(optimizer) * level_nbytes(optimizer->factored);
-}
-
 /* NULL: the device offers none, or they cannot be used: a clipped gradient's norm is of the whole sum. */
 static const lksi_row_product *find_product(const lks_distributed_optimizer *optimizer) {
     const lks_device *device = lksi_store_device(optimizer->store);
@@ -262,15 +273,12 @@ static const lksi_row_product *find_product(const lks_distributed_optimizer *opt
 }
 
 lks_status lksi_factored_create(lks_distributed_optimizer *optimizer) {
-    const lks_device *device = lksi_store_device(optimizer->store);
     const lksi_row_product *product = find_product(optimizer);
     if (product == NULL) return LKS_OK;
-    lksi_factored *factored = optimizer->factored = lksi_alloc(sizeof *factored);
-    if (factored == NULL) return LKS_ERR_MEMORY;
-    factored->product = product;
+    optimizer->factored = lksi_alloc(sizeof *optimizer->factored);
+    if (optimizer->factored == NULL) return LKS_ERR_MEMORY;
+    optimizer->factored->product = product;
     find_weights(optimizer);
-    for (int i = 0; i < n_levels(optimizer) && factored->n_weights > 0; i++)
-        LKS_TRY(lksi_device_alloc(device, level_nbytes(factored), (void **)&factored->levels[i]));
     return LKS_OK;
 }
 
