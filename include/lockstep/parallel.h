@@ -146,7 +146,8 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
  * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
  * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
  * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
- * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite.
+ * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite; LKS_ERR_STATE: the pass was an
+ * attached program's, and no lks_distributed_optimizer_no_sync came before it.
  */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
@@ -155,17 +156,19 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
  * gradients are final, on a thread of the optimizer's; the step waits for them. Between such a pass and its step the
  * group is that thread's (collectives of the caller's are LKS_ERR_STATE, and so are such passes and steps of another
  * optimizer in it), and the gradients are not to be read. Several programs may be attached; a rank that runs none in a
- * step just steps. Takes the program's lks_on_gradient. A second pass before the step: LKS_ERR_STATE.
+ * step just steps. Takes the program's lks_on_gradient. A second pass before the step, of
+ * whatever program of the store: LKS_ERR_STATE.
  *
- * In a shared replica nothing is sent, and passes may be repeated. Instead, the gradient of a linear layer's weight may
- * be left as its two factors, which are multiplied in the step: then it can never be read, nor put aside
- * (lks_distributed_optimizer_accumulate: LKS_ERR_STATE). It is not where lks_on_gradient asks for gradients.
+ * In a shared replica nothing is sent, and passes may be repeated. But the gradient of a linear layer's weight may be
+ * left as its two factors, which the step multiplies: until another pass it is not in the store. Reading it, putting it
+ * aside and a second step with it are LKS_ERR_STATE. No factors are left where lks_on_gradient asks for gradients, nor
+ * for pieces (lks_distributed_optimizer_no_sync).
  *
  * Not collective; does nothing with one rank. Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);
 
-/* 1: backward passes start nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate puts aside.
- * The last piece's pass comes after 0, so that it overlaps. */
+/* 1: backward passes start and leave nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate
+ * puts aside. The last piece's pass comes after 0, so that it overlaps. */
 LKS_API void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimizer, int is_put_aside);
 
 /* From the next step on the rule's learning rate is `lr`, times what its schedule says. The same on all ranks, which
@@ -200,7 +203,7 @@ LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *optio
 
 /* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
  * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once. Not for a program
- * that is attached (lks_distributed_optimizer_attach): its gradients are on their way when the pass ends. Errors:
+ * that is attached (lks_distributed_optimizer_attach): its gradients are the step's when the pass ends. Errors:
  * LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
 LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
 

@@ -106,6 +106,20 @@ typedef lks_status (*lksi_settle)(void *context, int index);
 void lksi_store_set_settle(lks_store *store, lksi_settle settle, void *context);
 lks_status lksi_store_settle(const lks_store *store, int index);
 
+/* Whoever takes a step with the store's gradients; one at a time, the last that was set. */
+typedef struct lksi_stepper {
+    /* A backward pass, of whatever program, is about to write gradients. */
+    lks_status (*begin_pass)(void *context);
+    /* Whether tensor `index`'s gradient is in the store, for whoever wants to read it. */
+    lks_status (*check_gradient)(void *context, int index);
+    void *context;
+} lksi_stepper;
+void lksi_store_set_stepper(lks_store *store, const lksi_stepper *stepper);
+/* The context of the one that was set; NULL: none. */
+const void *lksi_store_stepper(const lks_store *store);
+/* It steps no more: does nothing where another one was set since. */
+void lksi_store_release_stepper(lks_store *store, const void *context);
+
 /* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. Those from buffer_begin
  * on are buffers, whose "gradients" are statistics. */
 size_t lksi_store_buffer_begin(const lks_store *store);

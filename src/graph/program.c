@@ -207,6 +207,8 @@ static lks_status backward(lks_program *program, double factor) {
         program->seed.f32 = (float)factor;
     if (program->scalars != NULL) LKS_TRY(send_scalars(program, factor));
     LKS_TRY(lksi_store_settle(program->store, -1));
+    const lksi_stepper *stepper = &program->store->stepper;
+    if (stepper->context != NULL) LKS_TRY(stepper->begin_pass(stepper->context));
     LKS_TRY(clear_untrained(program));
     return run(program, program->n_forward, program->n_steps);
 }

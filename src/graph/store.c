@@ -267,15 +267,28 @@ lks_status lks_store_write(lks_store *store, int index, const void *values) {
     return move(store, slot, host_place(values, (lksi_layout){0}), store_place(store->values, slot));
 }
 
-lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient) {
+void lksi_store_set_stepper(lks_store *store, const lksi_stepper *stepper) { store->stepper = *stepper; }
+
+const void *lksi_store_stepper(const lks_store *store) { return store->stepper.context; }
+
+void lksi_store_release_stepper(lks_store *store, const void *context) {
+    if (store->stepper.context == context) store->stepper = (lksi_stepper){0};
+}
+
+static lks_status check_gradient(const lks_store *store, int index) {
     LKS_TRY(check_index(store, index));
     LKS_TRY(lksi_store_settle(store, -1));
+    return store->stepper.context != NULL ? store->stepper.check_gradient(store->stepper.context, index) : LKS_OK;
+}
+
+lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient) {
+    LKS_TRY(check_gradient(store, index));
     const lksi_slot *slot = &store->slots[index];
     return move(store, slot, store_place(store->gradients, slot), host_place(gradient, (lksi_layout){0}));
 }
 
 void *lks_store_gradient(lks_store *store, int index, size_t *count) {
-    if (check_index(store, index) != LKS_OK || lksi_store_settle(store, -1) != LKS_OK) return NULL;
+    if (check_gradient(store, index) != LKS_OK) return NULL;
     size_t offset;
     lksi_store_place(store, index, &offset, count);
     return stored(store->gradients, &store->slots[index]);

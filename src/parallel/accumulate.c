@@ -106,7 +106,7 @@ static lks_status alloc_partial(lks_distributed_optimizer *optimizer, lksi_parti
 
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_step_finish(optimizer));
-    if (optimizer->n_told > 0 || lksi_factored_bits(optimizer) != 0)
+    if (optimizer->n_told > 0 || lksi_factored_left(optimizer) != 0)
         return lksi_group_fail(optimizer->group,
                                lksi_error(LKS_ERR_STATE,
                                           "gradients cannot be put aside on rank %d: the pass left them "

@@ -221,7 +221,7 @@ static void clear(lks_distributed_optimizer *optimizer) {
 /* The backward pass is over: the ranks hear of each other. */
 static lks_status begin(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
     optimizer->backward_ended_ns = lksi_now_ns();
-    optimizer->own_message = (lksi_step_message){.sums = *mine};
+    optimizer->own_message = (lksi_step_message){.sums = *mine, .n_expected = (double)optimizer->n_expected};
     lks_status status = exchange_figures(optimizer);
     if (status == LKS_OK) status = conclude(optimizer, all);
     optimizer->n_expected = -1;
@@ -245,7 +245,7 @@ lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_ste
 /* --- a step that trails --- */
 
 bool lksi_step_can_trail(const lks_distributed_optimizer *optimizer) {
-    return optimizer->strategy == LKS_STRATEGY_BUCKETED && optimizer->is_told != NULL && optimizer->flat == NULL &&
+    return optimizer->strategy == LKS_STRATEGY_BUCKETED && optimizer->is_attached && optimizer->flat == NULL &&
            optimizer->squares == NULL && optimizer->compressor == NULL;
 }
 

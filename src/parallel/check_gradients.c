@@ -35,7 +35,7 @@ static lks_status find_gradient(lks_store *store, int index, void *room, const v
     *gradient = room;
     if (room == NULL) {
         *gradient = lks_store_gradient(store, index, count);
-        return LKS_OK;
+        return *gradient != NULL ? LKS_OK : LKS_ERR_STATE; /* the error's text is there */
     }
     *count = (size_t)lks_store_parameter(store, index).count;
     return lks_store_read_gradient(store, index, room);

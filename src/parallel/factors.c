@@ -8,8 +8,8 @@
  *     as products   rank 0  dW0 = dy0^T x0 (all rows)   |   rank 0, its rows:    dW0 + dW1
  *     as factors    rank 0  dy0, x0                     |   rank 0, its rows:    dy0^T x0 + dy1^T x1
  *
- * As much is multiplied, in products of the same length, which are added in canonical order: the bits are the same.
- * Each rank chooses for itself and says so in the step's exchange.
+ * About as much is multiplied, in products of the same length, which are added in canonical order: the bits are the
+ * same. Each rank chooses for itself and says so in the step's exchange.
  *
  * In the gradient's place lie: n, in one cache line; dy (n,m); x (n,k), rows as far apart as the device likes them.
  *
@@ -20,8 +20,9 @@
 
 #include <string.h>
 
-enum { HEADER = 16 };              /* elements before dy: a cache line */
-enum { MAX_WEIGHTS = 64 };         /* that may be told of, a bit each */
+enum { HEADER = 16 };      /* elements before dy: a cache line */
+enum { MAX_WEIGHTS = 64 }; /* that may be told of, a bit each */
+enum { MAX_K = 4096 };     /* of more, a block has so few rows that packing x for each costs more than is saved */
 enum { BLOCK_NBYTES = 512 << 10 }; /* of a sum: it stays in the second cache until it is used */
 enum { MAX_LEVELS = 10 };          /* of the tree over LKSI_MAX_RANKS ranks */
 
@@ -36,7 +37,8 @@ struct lksi_factored {
     const lksi_row_product *product;
     weight weights[MAX_WEIGHTS];
     int n_weights;
-    uint64_t bits;             /* of the weights that this rank left as factors */
+    uint64_t left;             /* a bit per weight that this rank's last pass left as factors, which lie there still */
+    bool are_used;             /* by a step */
     float *levels[MAX_LEVELS]; /* room for a block; [0] is the sum's */
 };
 
@@ -94,9 +96,8 @@ static bool take(void *context, const lksi_factors *f) {
     uint64_t bit;
     const weight *w = find_weight(factored, f, &bit);
     if (w == NULL) return false;
-    factored->bits &= ~bit;
-    if (optimizer->is_put_aside || optimizer->n_pending > 0 || f->n > factored->product->max_n ||
-        !are_worth_it(optimizer, f->n, f->m, f->k) || !fit(factored, w, f))
+    if (lksi_store_stepper(optimizer->store) != optimizer || optimizer->is_put_aside || optimizer->n_pending > 0 ||
+        f->n > factored->product->max_n || !are_worth_it(optimizer, f->n, f->m, f->k) || !fit(factored, w, f))
         return false;
     float *gradient = (float *)lksi_store_gradients(optimizer->store) + w->begin;
     place to = place_of(factored, w, f->n, gradient);
@@ -105,7 +106,7 @@ static bool take(void *context, const lksi_factors *f) {
     copy_rows(is_past_caches, gradient + (to.dy - gradient), to.dy_row, f->dy, f->n, f->m);
     copy_rows(is_past_caches, gradient + (to.x - gradient), to.x_row, f->x, f->n, f->k);
     if (is_past_caches) lksi_written_past_caches();
-    factored->bits |= bit;
+    factored->left |= bit;
     return true;
 }
 
@@ -226,12 +227,36 @@ void lksi_factored_evict(const lks_distributed_optimizer *optimizer, const lksi_
 
 /* --- a step --- */
 
-uint64_t lksi_factored_bits(const lks_distributed_optimizer *optimizer) {
-    return optimizer->factored != NULL ? optimizer->factored->bits : 0;
+uint64_t lksi_factored_left(const lks_distributed_optimizer *optimizer) {
+    return optimizer->factored != NULL ? optimizer->factored->left : 0;
 }
 
-void lksi_factored_forget(lks_distributed_optimizer *optimizer) {
-    if (optimizer->factored != NULL) optimizer->factored->bits = 0;
+void lksi_factored_begin_pass(lks_distributed_optimizer *optimizer) {
+    if (optimizer->factored == NULL) return;
+    optimizer->factored->left = 0;
+    optimizer->factored->are_used = false;
+}
+
+void lksi_factored_end_step(lks_distributed_optimizer *optimizer) {
+    if (optimizer->factored != NULL) optimizer->factored->are_used = true;
+}
+
+lks_status lksi_factored_check_step(const lks_distributed_optimizer *optimizer) {
+    if (lksi_factored_left(optimizer) == 0 || !optimizer->factored->are_used) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "a second step on rank %d with the gradients of one backward pass",
+                      lks_group_rank(optimizer->group));
+}
+
+lks_status lksi_factored_check_gradient(const lks_distributed_optimizer *optimizer, int index) {
+    const lksi_factored *factored = optimizer->factored;
+    for (int i = 0; factored != NULL && i < factored->n_weights; i++)
+        if (factored->weights[i].index == index && (factored->left >> i & 1) != 0)
+            return lksi_error(
+                LKS_ERR_STATE,
+                "the gradient of '%s' cannot be read on rank %d: the pass of an attached program left its "
+                "factors to the step",
+                lks_store_parameter(optimizer->store, index).name, lks_group_rank(optimizer->group));
+    return LKS_OK;
 }
 
 bool lksi_factored_find(const lks_distributed_optimizer *optimizer, size_t begin, size_t end,
@@ -257,8 +282,8 @@ static void find_weights(lks_distributed_optimizer *optimizer) {
         lks_parameter_view view = lks_store_parameter(optimizer->store, index);
         size_t offset, count;
         lksi_store_place(optimizer->store, index, &offset, &count);
-        if (view.n_dims == 2 && view.dims[0] > 1 && view.dims[1] > 1 && (int64_t)count == view.count &&
-            are_worth_it(optimizer, 1, view.dims[0], view.dims[1]))
+        if (view.n_dims == 2 && view.dims[0] > 1 && view.dims[1] > 1 && view.dims[1] <= MAX_K &&
+            (int64_t)count == view.count && are_worth_it(optimizer, 1, view.dims[0], view.dims[1]))
             factored->weights[factored->n_weights++] =
                 (weight){index, offset, offset + count, view.dims[0], view.dims[1]};
     }
@@ -290,5 +315,5 @@ void lksi_factored_destroy(lks_distributed_optimizer *optimizer) {
 }
 
 void lksi_factored_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
-    if (optimizer->factored != NULL) lksi_program_offer_factors(program, take, optimizer);
+    lksi_program_offer_factors(program, optimizer->factored != NULL ? take : NULL, optimizer);
 }

@@ -55,6 +55,15 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
                                 lksi_group_worker_may_spin(optimizer->group));
 }
 
+/* What attached programs left to the step must not be written over, nor taken for what it was. */
+static lks_status begin_pass(void *context) {
+    lks_distributed_optimizer *optimizer = context;
+    lksi_factored_begin_pass(optimizer);
+    return lksi_overlap_begin_pass(optimizer);
+}
+
+static lks_status check_gradient(void *context, int index) { return lksi_factored_check_gradient(context, index); }
+
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
     LKS_TRY(check_group(optimizer));
@@ -91,7 +100,9 @@ void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]
 static uint64_t fingerprint_of(const lks_distributed_optimizer *optimizer) {
     double fields[LKSI_RULE_FIELDS];
     lksi_rule_fields(&optimizer->rule, fields);
-    return lksi_hash64(lksi_store_fingerprint(optimizer->store), fields, sizeof fields);
+    bool takes_factors = optimizer->factored != NULL; /* by the instruction set: all of them or none */
+    uint64_t hash = lksi_hash64(lksi_store_fingerprint(optimizer->store), &takes_factors, sizeof takes_factors);
+    return lksi_hash64(hash, fields, sizeof fields);
 }
 
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
@@ -107,7 +118,8 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (status != LKS_OK)
         (void)lksi_group_fail(group, status);
     else
-        status = lksi_exchange(group, "distributed_optimizer_create (rule, parameters of the model)",
+        status = lksi_exchange(group,
+                               "distributed_optimizer_create (rule, parameters of the model, oneDNN's instruction set)",
                                fingerprint_of(created), NULL, 0, NULL);
     if (status == LKS_OK) status = lksi_clip_prepare(created);
     if (status == LKS_OK) status = lksi_flat_create(created);
@@ -115,6 +127,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
         lks_distributed_optimizer_destroy(created);
         return status;
     }
+    lksi_store_set_stepper(store, &(lksi_stepper){begin_pass, check_gradient, created});
     *optimizer = created;
     return LKS_OK;
 }
@@ -124,6 +137,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     if (optimizer == NULL) return;
     lksi_error_keep(text);
     (void)lksi_step_finish(optimizer);
+    lksi_store_release_stepper(optimizer->store, optimizer);
     lksi_overlap_stop(optimizer);
     lks_group_destroy(optimizer->figures);
     lksi_flat_destroy(optimizer);
@@ -134,7 +148,6 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
     lksi_free(optimizer->messages);
     lksi_free(optimizer->order);
     lksi_free(optimizer->buckets);
-    lksi_free(optimizer->is_told);
     lksi_compressor_destroy(optimizer->compressor);
     lksi_pending_destroy(optimizer);
     lksi_factored_destroy(optimizer);
@@ -217,12 +230,14 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
     *all = add_up_tree(optimizer->messages, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* given by no rank */
     if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
-    if (optimizer->n_expected >= 0 && all->n_samples != (double)optimizer->n_expected)
-        return lksi_error(LKS_ERR_MISMATCH,
-                          "step %lld: the ranks brought %.15g labels together, rank %d expects %lld: their loaders "
-                          "differ; nothing was updated",
-                          (long long)optimizer->step + 1, all->n_samples, lks_group_rank(optimizer->group),
-                          (long long)optimizer->n_expected);
+    if (isinf(all->n_samples)) return lksi_error(LKS_ERR_ARGUMENT, "the ranks' numbers of samples overflow");
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
+        if (optimizer->messages[rank].n_expected >= 0 && optimizer->messages[rank].n_expected != all->n_samples)
+            return lksi_error(LKS_ERR_MISMATCH,
+                              "step %lld: the ranks brought %.15g labels together, rank %d expects %.15g: their "
+                              "loaders differ; nothing was updated",
+                              (long long)optimizer->step + 1, all->n_samples, rank,
+                              optimizer->messages[rank].n_expected);
     optimizer->mean_scale = 1.0 / all->n_samples;
     return LKS_OK;
 }
@@ -248,8 +263,8 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
 
 static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
-    if (mine->n_samples > 0) return LKS_OK;
-    lksi_factored_forget(optimizer);
+    if (mine->n_samples > 0) return lksi_factored_check_step(optimizer);
+    lksi_factored_begin_pass(optimizer); /* of zeros */
     if (optimizer->n_told == 0)
         return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
     return lksi_error(LKS_ERR_STATE,

@@ -12,20 +12,22 @@ static void allow_final(lks_distributed_optimizer *optimizer) {
     lksi_progress_allow(optimizer->progress, n_final);
 }
 
+lks_status lksi_overlap_begin_pass(lks_distributed_optimizer *optimizer) {
+    if (optimizer->n_told == 0) return LKS_OK;
+    return lksi_group_fail(
+        optimizer->group,
+        lksi_error(LKS_ERR_STATE,
+                   "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
+                   "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
+                   lks_group_rank(optimizer->group)));
+}
+
 static lks_status on_gradient(void *context, int index) {
     lks_distributed_optimizer *optimizer = context;
     size_t offset, count;
     if (optimizer->is_put_aside) return LKS_OK;
-    if (optimizer->is_told[index])
-        return lksi_group_fail(
-            optimizer->group,
-            lksi_error(LKS_ERR_STATE,
-                       "a second backward pass on rank %d before the step that takes in the first, whose gradients are "
-                       "being sent; lks_distributed_optimizer_no_sync comes before the backward pass of a piece",
-                       lks_group_rank(optimizer->group)));
     if (optimizer->flat == NULL)
         LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "the backward pass of another optimizer's program"));
-    optimizer->is_told[index] = true;
     optimizer->n_told++;
     lksi_store_place(optimizer->store, index, &offset, &count);
     for (size_t i = 0; i < optimizer->n_buckets; i++)
@@ -37,12 +39,10 @@ static lks_status on_gradient(void *context, int index) {
     return LKS_OK;
 }
 
-static lks_status prepare(lks_distributed_optimizer *optimizer) {
-    if (optimizer->is_told != NULL) return LKS_OK;
-    int n_tensors = lks_store_n_tensors(optimizer->store);
-    optimizer->is_told = lksi_alloc_array((size_t)n_tensors, sizeof *optimizer->is_told);
-    if (optimizer->is_told == NULL) return LKS_ERR_MEMORY;
-    for (int index = 0; index < n_tensors; index++) {
+static void prepare(lks_distributed_optimizer *optimizer) {
+    if (optimizer->is_attached) return;
+    optimizer->is_attached = true;
+    for (int index = 0; index < lks_store_n_tensors(optimizer->store); index++) {
         size_t offset, count;
         lksi_store_place(optimizer->store, index, &offset, &count);
         for (size_t i = 0; i < optimizer->n_buckets; i++)
@@ -50,14 +50,13 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
                 optimizer->buckets[i].n_tensors++;
     }
     lksi_overlap_reset(optimizer);
-    return LKS_OK;
 }
 
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
     lksi_factored_attach(optimizer, program);
     if (optimizer->strategy == LKS_STRATEGY_SHARED || lks_group_size(optimizer->group) == 1) return LKS_OK;
-    lks_status status = prepare(optimizer);
-    if (status == LKS_OK && optimizer->flat == NULL) status = lksi_progress_start(optimizer->progress);
+    prepare(optimizer);
+    lks_status status = optimizer->flat == NULL ? lksi_progress_start(optimizer->progress) : LKS_OK;
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     lks_on_gradient(program, on_gradient, optimizer);
     return LKS_OK;
@@ -68,8 +67,7 @@ void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimizer, int
 }
 
 void lksi_overlap_reset(lks_distributed_optimizer *optimizer) {
-    if (optimizer->is_told == NULL) return;
-    for (int index = 0; index < lks_store_n_tensors(optimizer->store); index++) optimizer->is_told[index] = false;
+    if (!optimizer->is_attached) return;
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].n_open = optimizer->buckets[i].n_tensors;
     optimizer->n_told = 0;
     lksi_group_give_back(optimizer->group, optimizer);

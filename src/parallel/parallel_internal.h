@@ -65,6 +65,7 @@ typedef struct lksi_step_message {
     lks_step_sums sums;
     uint64_t n_begun;  /* in one of buckets: items of the row that may have begun */
     uint64_t factored; /* in one of a shared replica: weights whose gradients this rank left as factors, a bit each */
+    double n_expected; /* samples of all ranks together, negative: any number */
 } lksi_step_message;
 
 /* The sum of 2^i accumulated passes, i its index. */
@@ -97,14 +98,14 @@ struct lks_distributed_optimizer {
     lksi_compressor *compressor;              /* of buckets; NULL where gradients are not compressed */
     lksi_progress *progress;                  /* runs the collectives of a step of buckets; NULL for a shared replica */
     lksi_step_message own_message, *messages; /* room for every rank's */
-    lks_group *figures;                       /* of a step of buckets: where these go, and nothing else */
+    lks_group *figures;                       /* of a step of buckets: where the messages go, and nothing else */
     struct lksi_factored *factored;           /* of a shared replica with weights that are worth it, else NULL */
     size_t *order;                            /* buckets in the order of their reductions */
     size_t n_early;                           /* of these, those in the order in which gradients become final */
     lksi_update update;                       /* the step's, once the messages are there */
     bool is_trailing;                         /* a step has begun and is not finished */
-    bool *is_told;             /* once a program is attached: tensors whose gradient is final, by index */
-    size_t n_told;             /* how many they are; above 0: the step's collectives may be under way */
+    bool is_attached;                         /* to a program */
+    size_t n_told;             /* tensors whose gradient is final: above 0 the step's collectives may be under way */
     bool is_put_aside;         /* lks_distributed_optimizer_no_sync */
     int64_t backward_ended_ns; /* when the step of buckets under way began */
     int64_t step_ended_ns;     /* when the last step of buckets, or of a shared replica, did */
@@ -176,9 +177,14 @@ void lksi_factored_destroy(lks_distributed_optimizer *optimizer);
 size_t lksi_factored_nbytes(const lks_distributed_optimizer *optimizer); /* its room for sums */
 /* Passes of `program` leave factors from now on. */
 void lksi_factored_attach(lks_distributed_optimizer *optimizer, lks_program *program);
-/* What the last pass left, for this rank's message; none from `forget` to the next pass. */
-uint64_t lksi_factored_bits(const lks_distributed_optimizer *optimizer);
-void lksi_factored_forget(lks_distributed_optimizer *optimizer);
+/* What the last pass left, for this rank's message, a bit per weight; its gradient cannot be read until another pass.
+ */
+uint64_t lksi_factored_left(const lks_distributed_optimizer *optimizer);
+void lksi_factored_begin_pass(lks_distributed_optimizer *optimizer);
+void lksi_factored_end_step(lks_distributed_optimizer *optimizer);
+/* LKS_ERR_STATE: a step has used them, and no pass came after it. */
+lks_status lksi_factored_check_step(const lks_distributed_optimizer *optimizer);
+lks_status lksi_factored_check_gradient(const lks_distributed_optimizer *optimizer, int index);
 
 /* Elements [begin, end) of the flat arrays belong to a weight whose gradient some rank left as factors. */
 typedef struct lksi_factored_range {
@@ -196,6 +202,8 @@ void lksi_factored_evict(const lks_distributed_optimizer *optimizer, const lksi_
 
 /* --- overlap (overlap.c) --- */
 
+/* LKS_ERR_STATE, on all ranks, where gradients that it would write over are being sent. */
+lks_status lksi_overlap_begin_pass(lks_distributed_optimizer *optimizer);
 /* The step is over: the next backward pass begins from nothing. */
 void lksi_overlap_reset(lks_distributed_optimizer *optimizer);
 /* No more of it, and the thread is gone. A step that is under way is given up, on all ranks. */

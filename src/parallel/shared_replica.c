@@ -133,7 +133,8 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     bool is_alone = lks_group_size(optimizer->group) == 1;
     if (!is_alone) lksi_handover_begin(&optimizer->handover);
     lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store));
-    optimizer->own_message = (lksi_step_message){.sums = *mine, .factored = lksi_factored_bits(optimizer)};
+    optimizer->own_message = (lksi_step_message){
+        .sums = *mine, .factored = lksi_factored_left(optimizer), .n_expected = (double)optimizer->n_expected};
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer),
                           &optimizer->own_message, sizeof optimizer->own_message, optimizer->messages));
     LKS_TRY(lksi_add_sums(optimizer, all));
@@ -147,7 +148,7 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     atomic_fetch_add_explicit(count, 1, memory_order_release);
-    lksi_factored_forget(optimizer);
+    lksi_factored_end_step(optimizer);
     if (!is_alone) end_turn(optimizer);
     return LKS_OK;
 }

@@ -116,7 +116,7 @@ static inline int strategy_step(strategy_rank *s, const strategy_run *r, int ste
         RANK_CHECK(strategy_compute(s, r, first, last, &mine) == 0);
         if (piece + 1 < n) RANK_OK(lks_distributed_optimizer_accumulate(s->optimizer, &mine));
     }
-    s->n_factored += lksi_factored_bits(s->optimizer) != 0;
+    s->n_factored += mine.n_samples > 0 && lksi_factored_left(s->optimizer) != 0;
     RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, all));
     return 0;
 }

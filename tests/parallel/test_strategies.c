@@ -153,14 +153,17 @@ static void a_rank_lost_during_the_backward_pass_is_named_by_the_step(void **sta
 
 /* --- as threads --- */
 
+static bool are_factors_offered(void) {
+    const lks_device *device = lks_device_default(NULL);
+    return device->ops->row_product != NULL && device->ops->row_product(device) != NULL;
+}
+
 /* Where the device can, a shared replica that is attached multiplies what it can first in the step. */
 static void compare_factors(const strategy_run *shared, strategy_run r, int size) {
-    const lks_device *device = lks_device_default(NULL);
-    bool can_be = device->ops->row_product != NULL && device->ops->row_product(device) != NULL;
     r.strategy = LKS_STRATEGY_SHARED, r.is_attached = 1;
     run_ranks(size, strategy_train, &r);
     check_same(&r, shared, size);
-    bool are_left = can_be && size > 1 && r.clip_norm == 0 && !r.is_recurrent && r.n_pieces == 0;
+    bool are_left = are_factors_offered() && size > 1 && r.clip_norm == 0 && !r.is_recurrent && r.n_pieces == 0;
     int n_idle = r.has_idle_ranks ? (S_STEPS + size - 1) / size : 0; /* steps of rank 0 */
     assert_int_equal(r.n_factored, are_left ? S_STEPS - n_idle : 0);
     if (!r.has_idle_ranks) assert_int_equal(r.step_allocations, 0);
@@ -268,10 +271,10 @@ static void ranks_with_other_strategies_or_buckets_are_told_so(void **state) {
     run_ranks(2, disagree, ((lks_distributed_options[]){{.bucket_nbytes = 4096}, {.bucket_nbytes = 8192}}));
 }
 
-/* A shared replica's are not sent, but need not be there either. */
-static int put_factors_aside(void *argument) {
-    (void)argument;
-    const lks_device *device = lks_device_default(NULL);
+/* --- a shared replica's gradients are not sent, but need not be there either --- */
+
+/* A pass of an attached program, twice, a step; a pass again, and `meddle`. */
+static int leave_factors(lks_status (*meddle)(strategy_rank *, const lks_step_sums *)) {
     strategy_rank *s = lksi_alloc(sizeof *s);
     strategy_run plan = {.strategy = LKS_STRATEGY_SHARED, .is_attached = 1};
     lks_step_sums mine;
@@ -280,17 +283,111 @@ static int put_factors_aside(void *argument) {
     for (int twice = 0; twice < 2; twice++) RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
     RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
     RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
-    bool are_left = device->ops->row_product != NULL && device->ops->row_product(device) != NULL;
-    lks_status status = lks_distributed_optimizer_accumulate(s->optimizer, &mine);
-    RANK_CHECK(status == (are_left ? LKS_ERR_STATE : LKS_OK));
-    RANK_CHECK(!are_left || strstr(lks_error_text(), "lks_distributed_optimizer_no_sync comes before") != NULL);
+    RANK_CHECK((lksi_factored_left(s->optimizer) != 0) == are_factors_offered());
+    RANK_CHECK(meddle(s, &mine) == (are_factors_offered() ? LKS_ERR_STATE : LKS_OK));
     strategy_destroy(s);
     return 0;
 }
 
-static void factors_cannot_be_put_aside(void **state) {
+static lks_status accumulate(strategy_rank *s, const lks_step_sums *mine) {
+    return lks_distributed_optimizer_accumulate(s->optimizer, mine);
+}
+
+static lks_status step_twice(strategy_rank *s, const lks_step_sums *mine) {
+    LKS_TRY(lks_distributed_optimizer_step(s->optimizer, mine, NULL));
+    return lks_distributed_optimizer_step(s->optimizer, mine, NULL);
+}
+
+static lks_status read_gradient(strategy_rank *s, const lks_step_sums *mine) {
+    (void)mine;
+    static _Thread_local float gradient[1024 * 96];
+    return lks_store_read_gradient(s->store, lks_store_find(s->store, "fc1.weight"), gradient);
+}
+
+static lks_status check_gradients(strategy_rank *s, const lks_step_sums *mine) {
+    (void)mine;
+    return lks_check_gradients(s->group, s->store, 1);
+}
+
+static int put_factors_aside(void *argument) { return (void)argument, leave_factors(accumulate); }
+static int use_factors_twice(void *argument) { return (void)argument, leave_factors(step_twice); }
+static int read_factors(void *argument) { return (void)argument, leave_factors(read_gradient); }
+static int check_factors(void *argument) { return (void)argument, leave_factors(check_gradients); }
+
+static void factors_are_no_gradients_to_anybody(void **state) {
     (void)state;
     run_ranks(2, put_factors_aside, NULL);
+    run_ranks(2, use_factors_twice, NULL);
+    run_ranks(2, read_factors, NULL);
+    run_ranks(2, check_factors, NULL);
+}
+
+/* An attached pass, then one of a program that is not; the step takes in the second. */
+typedef struct mixture {
+    lks_strategy strategy;
+    int has_first;
+    char hex[65];
+} mixture;
+
+static int mix_passes(void *argument) {
+    mixture *m = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = m->strategy, .is_attached = 1};
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    if (m->has_first) RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    plan.is_attached = 0;
+    if (m->strategy == LKS_STRATEGY_SHARED) {
+        RANK_CHECK(strategy_compute(s, &plan, 4, 12, &mine) == 0);
+        RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+        RANK_OK(lks_check_replicas(s->group, s->store));
+        if (lks_group_rank(s->group) == 0) RANK_OK(lks_store_sha256(s->store, m->hex));
+        RANK_OK(lks_barrier(s->group, NULL));
+    } else {
+        lks_program *other;
+        RANK_OK(lks_program_create(&other, s->store,
+                                   &(lks_program_options){.batch = 8, .is_training = 1, .loss = s->loss}));
+        RANK_CHECK(strategy_bind(s, &plan, 4, other) == 0);
+        RANK_OK(lks_program_forward(other));
+        lks_status status = lks_program_backward(other, 8);
+        RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* the other rank may have told this one */
+        lks_program_destroy(other);
+    }
+    strategy_destroy(s);
+    return 0;
+}
+
+static void the_last_pass_counts_whoever_it_was(void **state) {
+    (void)state;
+    mixture alone = {.strategy = LKS_STRATEGY_SHARED}, mixed = {.strategy = LKS_STRATEGY_SHARED, .has_first = 1};
+    mixture sent = {.strategy = LKS_STRATEGY_BUCKETED, .has_first = 1};
+    run_ranks(2, mix_passes, &alone);
+    run_ranks(2, mix_passes, &mixed);
+    assert_string_equal(alone.hex, mixed.hex);
+    run_ranks(2, mix_passes, &sent);
+    sent.strategy = LKS_STRATEGY_SHARDED;
+    run_ranks(2, mix_passes, &sent);
+}
+
+static int expect_another_number(void *argument) {
+    strategy_run plan = {.strategy = *(lks_strategy *)argument};
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    lksi_expect_samples(s->optimizer, lks_group_rank(s->group) == 1 ? 9 : 8);
+    RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "rank 1 expects 9") != NULL);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void what_one_rank_expects_is_checked_on_all(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        run_ranks(2, expect_another_number, &(lks_strategy){(lks_strategy)strategy});
 }
 
 typedef enum misuse { PUT_ASIDE, RUN_TWICE, BRING_NOTHING, LEAVE } misuse;
@@ -540,7 +637,9 @@ int main(void) {
         cmocka_unit_test(so_they_do_through_the_caches_and_past_them),
         cmocka_unit_test(state_is_divided_among_the_ranks),
         cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
-        cmocka_unit_test(factors_cannot_be_put_aside),
+        cmocka_unit_test(factors_are_no_gradients_to_anybody),
+        cmocka_unit_test(the_last_pass_counts_whoever_it_was),
+        cmocka_unit_test(what_one_rank_expects_is_checked_on_all),
         cmocka_unit_test(what_comes_after_gradients_were_sent_is_refused_on_all_ranks),
         cmocka_unit_test(until_its_step_the_group_belongs_to_the_backward_pass),
         cmocka_unit_test(until_its_step_another_optimizer_has_to_wait),
