@@ -131,7 +131,7 @@ static lks_status ask(lksi_environment *e) {
     int64_t timeout_ms;
     offer said = {.interfaces.n = 0};
     vicinity near;
-    LKS_TRY(lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, INT64_C(1) << 40, 300000, &timeout_ms));
+    LKS_TRY(lksi_environment_timeout(&timeout_ms));
     LKS_TRY(lksi_mpi_start(e));
     int64_t deadline_ns = lksi_now_ns() + timeout_ms * 1000000;
     LKS_TRY(count_local_ranks(e, deadline_ns, &near));
