@@ -48,6 +48,8 @@ typedef struct lksi_signals {
 /* Takes SIGCHLD, LKSI_SIGNAL_END, SIGINT, SIGTERM and SIGHUP from the calling thread. SIGINT and SIGTERM also where
  * they are ignored, if so asked: a shell script starts its background commands with SIGINT ignored. */
 lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
+/* The next that is a request, 0: none. What ranks cause, SIGCHLD and LKSI_SIGNAL_END, is passed over. */
+int lksi_signals_next_request(const lksi_signals *signals);
 /* In a forked rank: as if they had never been taken. */
 void lksi_signals_restore_in_child(const lksi_signals *signals);
 void lksi_signals_give_back(lksi_signals *signals);
