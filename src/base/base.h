@@ -136,8 +136,6 @@ lks_status lksi_hmac_sha256(const unsigned char *key, size_t key_nbytes, const v
 bool lksi_secrets_are_equal(const void *a, const void *b, size_t nbytes);
 lks_status lksi_random_secret(unsigned char *secret, size_t nbytes);
 /* Two digits per byte, and a NUL. */
-/* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
-void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
 void lksi_hex(const unsigned char *bytes, size_t nbytes, char *hex);
 /* FNV-1a, for fingerprints that are compared and never trusted against an attacker. Start with LKSI_HASH_START. */
 #define LKSI_HASH_START 0xcbf29ce484222325u
@@ -154,6 +152,8 @@ double lksi_random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);
 
 /* --- text --- */
+/* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
+void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
 /* Whole-string parses with a range; false where the text is anything else. */
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value);
 bool lksi_parse_f64(const char *text, double min, double max, double *value);

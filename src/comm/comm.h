@@ -19,6 +19,12 @@ void lksi_thread_world_destroy(lksi_thread_world *world); /* after all have left
 
 /* --- arithmetic (used by parallel/) --- */
 
+/* The largest power of two below n, n > 1: where the canonical tree splits. */
+static inline int lksi_split(int n) {
+    int half = 1;
+    while (half * 2 < n) half *= 2;
+    return half;
+}
 /* out[i] = op over inputs of scale[k] * inputs[k][i], in canonical order over k. `scales` may be NULL (all 1). `out`
  * may be one of the inputs. Equal bits on every instruction set. avg does not divide here. */
 void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,

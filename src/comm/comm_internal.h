@@ -3,12 +3,11 @@
 #define LKSI_COMM_INTERNAL_H
 
 #include "base/handover.h"
+#include "comm/bootstrap/environment.h"
 #include "comm/comm.h"
 #include "comm/transport/segment/control.h"
 #include "comm/transport/transport.h"
 
-/* 35 years; what is longer is this. Deadlines are nanoseconds in 64 bits. */
-#define LKSI_MOST_TIMEOUT_MS (INT64_C(1) << 40)
 static inline int64_t lksi_timeout_cut(int64_t timeout_ms) {
     return timeout_ms < LKSI_MOST_TIMEOUT_MS ? timeout_ms : LKSI_MOST_TIMEOUT_MS;
 }

@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_TIMEOUT_MS = 300000 };
-
 typedef enum wanted_transport {
     ANY_TRANSPORT,
     THREAD_TRANSPORT,
@@ -39,8 +37,7 @@ static lks_status read_transport(const char *name, wanted_transport *wanted) {
 static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
     if (wanted_ms < 0) return lksi_error(LKS_ERR_ARGUMENT, "a timeout of %lld ms is negative", (long long)wanted_ms);
     *timeout_ms = lksi_timeout_cut(wanted_ms);
-    if (wanted_ms > 0) return LKS_OK;
-    return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, DEFAULT_TIMEOUT_MS, timeout_ms);
+    return wanted_ms > 0 ? LKS_OK : lksi_environment_timeout(timeout_ms);
 }
 
 /* All that the environment may have wrong, whether these ranks come to need it or not. */

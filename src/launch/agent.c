@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 enum { WAIT_MS = 100 };
@@ -129,17 +128,9 @@ static void hear(agent *a) {
 
 /* --- joining --- */
 
-/* The signal that came, 0: none. */
-static int take_signal(const agent *a) {
-    struct signalfd_siginfo info;
-    while (read(a->signals.descriptor, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_END) return (int)info.ssi_signo;
-    return 0;
-}
-
 static bool is_interrupted(void *argument) {
     agent *a = argument;
-    const int signal_number = take_signal(a);
+    const int signal_number = lksi_signals_next_request(&a->signals);
     if (signal_number != 0) a->exit_status = LKSI_EXIT_SIGNAL + signal_number;
     return signal_number != 0;
 }
@@ -173,7 +164,7 @@ static void serve(agent *a) {
         struct pollfd polled[] = {{.fd = a->link.connection, .events = POLLIN},
                                   {.fd = a->signals.descriptor, .events = POLLIN}};
         (void)poll(polled, 2, WAIT_MS);
-        const int signal_number = take_signal(a);
+        const int signal_number = lksi_signals_next_request(&a->signals);
         if (signal_number != 0) send_signal(a, signal_number);
         hear(a);
         lksi_terminal_write(); /* what ranks have left */

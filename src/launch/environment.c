@@ -59,10 +59,7 @@ lks_status lksi_rank_environment_create(lksi_rank_environment *environment, cons
     lksi_address_text(&at, environment->master_address);
     cut_port(environment->master_address);
     LKS_TRY(claim_port(environment, at));
-    unsigned char key[32];
-    LKS_TRY(lksi_random_secret(key, sizeof key));
-    lksi_hex(key, sizeof key, environment->job_key);
-    return LKS_OK;
+    return lksi_job_key_draw(environment->job_key);
 }
 
 static void set_number(const char *name, int64_t value) {

@@ -6,16 +6,14 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 enum { TICK_MS = 100 };
 
 static void take_signals(lksi_head *head) {
-    struct signalfd_siginfo info;
-    while (read(head->signals.descriptor, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_END)
-            lksi_head_signal(head, (int)info.ssi_signo, NULL);
+    int signal_number;
+    while ((signal_number = lksi_signals_next_request(&head->signals)) != 0)
+        lksi_head_signal(head, signal_number, NULL);
 }
 
 static void hear_node(lksi_head *head, lksi_node *node) {

@@ -31,7 +31,6 @@ typedef struct lksi_head {
     lksi_signals signals;
     int listener;
     lksi_address address; /* where it is */
-    char job_key[65];     /* of a run that was given none */
     lksi_acceptor *acceptor;
     struct pollfd *polled;
     lksi_head_phase phase;

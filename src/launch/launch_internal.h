@@ -2,7 +2,7 @@
 #ifndef LKSI_LAUNCH_INTERNAL_H
 #define LKSI_LAUNCH_INTERNAL_H
 
-#include "comm/bootstrap/address.h"
+#include "comm/bootstrap/job.h"
 #include "launch/launch.h"
 
 #include <poll.h>
@@ -25,7 +25,7 @@ typedef struct lksi_rank_environment {
     int listener; /* bound to MASTER_PORT; rank 0 has it from the fork on; -1: let go, or another host's */
     char master_address[LKSI_ADDRESS_TEXT_NBYTES]; /* numbers, without a port */
     char master_port[8];
-    char job_key[65]; /* for ranks to which nobody has given LOCKSTEP_JOB_KEY */
+    char job_key[LKSI_JOB_KEY_NBYTES]; /* for ranks to which nobody has given LOCKSTEP_JOB_KEY */
 } lksi_rank_environment;
 
 /* With a port of this machine at `address`, whose own port does not count; NULL: loopback. */
@@ -48,6 +48,8 @@ typedef struct lksi_signals {
 /* Takes SIGCHLD, LKSI_SIGNAL_END, SIGINT, SIGTERM and SIGHUP from the calling thread. SIGINT and SIGTERM also where
  * they are ignored, if so asked: a shell script starts its background commands with SIGINT ignored. */
 lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
+/* The next that is a request, 0: none. What ranks cause, SIGCHLD and LKSI_SIGNAL_END, is passed over. */
+int lksi_signals_next_request(const lksi_signals *signals);
 /* In a forked rank: as if they had never been taken. */
 void lksi_signals_restore_in_child(const lksi_signals *signals);
 void lksi_signals_give_back(lksi_signals *signals);

@@ -32,6 +32,13 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
     return LKS_OK;
 }
 
+int lksi_signals_next_request(const lksi_signals *signals) {
+    struct signalfd_siginfo info;
+    while (read(signals->descriptor, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_END) return (int)info.ssi_signo;
+    return 0;
+}
+
 void lksi_signals_restore_in_child(const lksi_signals *signals) {
     if (signals->even_if_ignored) {
         /* What the launcher forwards must reach the program, which knows nothing of how the launcher was started. */
@@ -47,8 +54,7 @@ void lksi_signals_restore_in_child(const lksi_signals *signals) {
 void lksi_signals_give_back(lksi_signals *signals) {
     if (signals->descriptor < 0) return;
     /* Announcements that nobody has read would end the caller once they are not blocked any more. */
-    struct signalfd_siginfo unread;
-    while (read(signals->descriptor, &unread, sizeof unread) == sizeof unread) continue;
+    while (lksi_signals_next_request(signals) != 0) continue;
     close(signals->descriptor);
     signals->descriptor = -1;
     sigaction(SIGCHLD, &signals->old_child_action, NULL);

@@ -54,15 +54,14 @@ lks_status lksi_clip_share(lks_distributed_optimizer *optimizer) {
                           LKS_SUM, NULL);
 }
 
-static double tree_sum(const double *values, size_t count) {
+static double tree_sum(const double *values, int count) {
     if (count == 1) return values[0];
-    size_t half = 1;
-    while (half * 2 < count) half *= 2;
+    int half = lksi_split(count);
     return tree_sum(values, half) + tree_sum(values + half, count - half);
 }
 
 lks_status lksi_clip_conclude(const lks_distributed_optimizer *optimizer, double *norm, double *factor) {
-    *norm = sqrt(tree_sum(optimizer->squares, n_blocks_of(optimizer))) * optimizer->mean_scale;
+    *norm = sqrt(tree_sum(optimizer->squares, (int)n_blocks_of(optimizer))) * optimizer->mean_scale;
     *factor = lksi_optimizer_clip(&optimizer->rule, *norm);
     if (isfinite(*norm)) return LKS_OK;
     return lksi_error(LKS_ERR_NUMERIC, "the norm of the gradient in step %lld is %g; nothing was updated",

@@ -137,8 +137,7 @@ static lks_status add_ranks(lks_distributed_optimizer *optimizer, const weight *
                             int64_t m, int level) {
     float *out = optimizer->factored->levels[level];
     if (end - first == 1) return add_rank(optimizer, w, first, row, m, false, out);
-    int half = 1;
-    while (half * 2 < end - first) half *= 2;
+    int half = lksi_split(end - first);
     LKS_TRY(add_ranks(optimizer, w, first, first + half, row, m, level));
     if (end - first - half == 1) return add_rank(optimizer, w, first + half, row, m, true, out);
     LKS_TRY(add_ranks(optimizer, w, first + half, end, row, m, level + 1));

@@ -219,8 +219,7 @@ void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *
 /* As gradients are added: the figures, too, are those of any division into ranks. */
 static lks_step_sums add_up_tree(const lksi_step_message *messages, int count) {
     if (count == 1) return messages[0].sums;
-    int half = 1;
-    while (half * 2 < count) half *= 2;
+    int half = lksi_split(count);
     lks_step_sums lower = add_up_tree(messages, half), upper = add_up_tree(messages + half, count - half);
     lksi_sums_add(&lower, &upper);
     return lower;

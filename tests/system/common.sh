@@ -1,4 +1,4 @@
-# What the tests of trainers share. Sourced by them with the build directory as $1; makes $work, which is gone at the end.
+# What system tests share. Sourced by them with the build directory as $1; makes $work, which is gone at the end.
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # what is set here is read there
 build=$1
@@ -6,6 +6,7 @@ lockstep=$build/lockstep
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 n_failed=0
+shm_before=$(ls /dev/shm)
 
 check() { # NAME COMMAND...: the behaviour holds if the command succeeds
   local name=$1
@@ -36,7 +37,16 @@ near() { # A B PART: within that part of B
 }
 same() { [ -n "$1" ] && [ "$1" = "$2" ]; }
 differ() { [ -n "$1" ] && [ -n "$2" ] && [ "$1" != "$2" ]; }
+status_is() { [ "$status" = "$1" ]; }
 err_has() { grep -qE -- "$1" "$work/err"; }
+out_has() { grep -qE -- "$1" "$work/out"; }
+eventually() { # COMMAND...: within 20 s
+  local i
+  for ((i = 0; i < 200; i++)); do "$@" && return; sleep 0.1; done
+  return 1
+}
+# Eventually: other tests may run at the same time, and what they have there is gone soon.
+nothing_new_in_shm() { [ -z "$(comm -13 <(echo "$shm_before") <(ls /dev/shm))" ]; }
 
 # STATUS TEXT: one line that says what is wrong, beside the launcher's of which rank ended first (and, in a build without
 # oneDNN, the warning that it is slow)

@@ -3,24 +3,9 @@
 # lockstep bench, from the outside: every flag once, at tiny sizes; what it writes; what it refuses. No timings.
 # Usage: test_bench.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
-build=$1
-lockstep=$build/lockstep
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-n_failed=0
-shm_before=$(ls /dev/shm)
+# shellcheck source=tests/system/common.sh
+. tests/system/common.sh
 export XDG_CACHE_HOME=$work/cache
-
-# check NAME COMMAND...: the behaviour holds if the command succeeds
-check() {
-  local name=$1
-  shift
-  if "$@"; then echo "ok   $name"; else
-    echo "FAIL $name"
-    sed 's/^/     | /' "$work/out" "$work/err"
-    n_failed=$((n_failed + 1))
-  fi
-}
 
 # run ARGS...: lockstep with its output in $work/out and $work/err and its exit status in $status
 run() {
@@ -28,9 +13,6 @@ run() {
   status=$?
 }
 
-status_is() { [ "$status" = "$1" ]; }
-err_has() { grep -qE -- "$1" "$work/err"; }
-out_has() { grep -qE -- "$1" "$work/out"; }
 # rows N: a heading and N rows, each without a wrong element
 rows() { [ "$(wc -l <"$work/out")" = $(($1 + 1)) ] && [ "$(grep -cE ' 0$' "$work/out")" = "$1" ]; }
 succeeded() { status_is 0 && [ ! -s "$work/err" ] && rows "$1"; }
@@ -228,13 +210,5 @@ PATH=/nonexistent "$python" bench/comm.py --build "$work" --contenders openmpi,m
 status=$?
 check "contenders that are not there are named and left out" eval 'status_is 0 && out_has "^skipped: openmpi: mpicc.openmpi is not installed" && out_has "^skipped: mpich: "'
 
-# Other tests may run at the same time: what they have there is gone soon.
-nothing_new_in_shm() {
-  for _ in $(seq 100); do
-    [ -z "$(comm -13 <(echo "$shm_before") <(ls /dev/shm))" ] && return
-    sleep 0.05
-  done
-  return 1
-}
-check "nothing is left in /dev/shm" nothing_new_in_shm
+check "nothing is left in /dev/shm" eventually nothing_new_in_shm
 exit $((n_failed > 0))

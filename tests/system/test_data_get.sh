@@ -26,7 +26,6 @@ serve() { export LOCKSTEP_DATA_MIRROR=http://127.0.0.1:$port/$1; } # MODE
 n_asked() { grep -cE -- "$1" "$work/log"; }
 asked() { [ "$(n_asked "$1")" = "$2" ]; } # PATTERN COUNT
 forget() { : >"$work/log"; }
-out_has() { grep -qE -- "$1" "$work/out"; }
 is_right() { "$lockstep" data verify "$set" --dir "$1" --quiet; }
 only() { [ "$(ls -A "$1")" = "$2" ]; } # DIRECTORY NAMES: nothing else is left in it
 data() { run timeout 100 "$lockstep" data "$@"; }

@@ -3,31 +3,15 @@
 # and fake_world.
 # Usage: test_examples.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
-build=$1
-lockstep=$build/lockstep
+# shellcheck source=tests/system/common.sh
+. tests/system/common.sh
 examples=$build/examples
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-n_failed=0
 
-# check NAME COMMAND...: the behaviour holds if the command succeeds
-check() {
-  local name=$1
-  shift
-  if "$@"; then echo "ok   $name"; else
-    echo "FAIL $name"
-    sed 's/^/     | /' "$work/out" "$work/err"
-    n_failed=$((n_failed + 1))
-  fi
-}
 # run COMMAND...: with its output in $work/out and $work/err and its exit status in $status
 run() {
   timeout 120 "$@" >"$work/out" 2>"$work/err"
   status=$?
 }
-status_is() { [ "$status" = "$1" ]; }
-out_has() { grep -qE -- "$1" "$work/out"; }
-err_has() { grep -qE -- "$1" "$work/err"; }
 
 # --- collectives_by_hand: 12 algorithms at two sizes ---
 for mode in "" --threads; do

@@ -21,15 +21,6 @@ trap clean_up EXIT
 }
 cat "$work/why"
 
-out_has() { grep -qE -- "$1" "$work/out"; }
-status_is() { [ "$status" = "$1" ]; }
-eventually() { # within ten seconds
-  for _ in $(seq 100); do
-    "$@" && return
-    sleep 0.1
-  done
-  return 1
-}
 none_left() {
   local host
   for host in "${hosts[@]}"; do

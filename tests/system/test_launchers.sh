@@ -5,7 +5,6 @@
 set -u
 # shellcheck source=tests/system/common.sh
 . tests/system/common.sh
-out_has() { grep -qE -- "$1" "$work/out"; }
 same_as_run() { same "$(value "$work/$1.json" params_sha256)" "$(value "$work/run.json" params_sha256)"; }
 unset LOCKSTEP_JOB_KEY
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

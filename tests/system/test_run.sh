@@ -2,25 +2,10 @@
 # lockstep run, from the outside: real processes, real signals, real leftovers.
 # Usage: test_run.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
-build=$1
-lockstep=$build/lockstep
+# shellcheck source=tests/system/common.sh
+. tests/system/common.sh
 examples=$build/examples
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 marker=lockstep-test-$$ # in the arguments of every process that must not survive
-n_failed=0
-shm_before=$(ls /dev/shm)
-
-# check NAME COMMAND...: the behaviour holds if the command succeeds
-check() {
-  local name=$1
-  shift
-  if "$@"; then echo "ok   $name"; else
-    echo "FAIL $name"
-    sed 's/^/     | /' "$work/out" "$work/err"
-    n_failed=$((n_failed + 1))
-  fi
-}
 
 # run ARGS...: lockstep with its output in $work/out and $work/err and its exit status in $status
 run() {
@@ -28,19 +13,8 @@ run() {
   status=$?
 }
 
-status_is() { [ "$status" = "$1" ]; }
-err_has() { grep -qE -- "$1" "$work/err"; }
-out_has() { grep -qE -- "$1" "$work/out"; }
 err_lines() { [ "$(wc -l <"$work/err")" = "$1" ]; }
 out_lines() { [ "$(wc -l <"$work/out")" = "$1" ]; }
-# eventually COMMAND...: within five seconds
-eventually() {
-  for _ in $(seq 100); do
-    "$@" && return
-    sleep 0.05
-  done
-  return 1
-}
 none_left() { ! pgrep -f "$marker" >/dev/null; }
 all_started() { [ "$(ls "$work"/started.* 2>/dev/null | wc -l)" = "$1" ]; }
 refused() { status_is 2 && err_lines 1 && err_has "$1"; }
@@ -331,7 +305,5 @@ check "ranks can be started by hand with the environment variables" eval 'status
 
 # --- leftovers ---
 check "no process is left" none_left
-# Other tests may run at the same time: what they have there is gone soon.
-nothing_new_in_shm() { [ -z "$(comm -13 <(echo "$shm_before") <(ls /dev/shm))" ]; }
 check "nothing is left in /dev/shm" eventually nothing_new_in_shm
 exit $((n_failed > 0))

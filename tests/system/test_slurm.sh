@@ -11,16 +11,10 @@ trap 'slurm_stop; rm -rf "$work"' EXIT
 why=$(slurm_can) || { echo "skipped: $why"; exit 77; }
 begin() { slurm_start "$1" >"$work/why" || { echo "FAIL $(cat "$work/why")"; exit 1; }; }
 all_lines_say() { [ "$(grep -c '^lockstep: ' "$work/err")" = "$1" ] && [ "$(grep -cE -- "^lockstep: .*$2" "$work/err")" = "$1" ]; }
-out_has() { grep -qE -- "$1" "$work/out"; }
 # By pgrep's own word for it: what cannot be asked, nsenter say, ends with 1 as well.
 # shellcheck disable=SC2016
 nothing_runs() { [ "$(slurm_run sh -c 'pgrep -x "mnist|hello" >&2; echo $?' 2>"$work/out")" = 1 ]; }
 same_as_run() { same "$(value "$work/$1.json" params_sha256)" "$(value "$work/run.json" params_sha256)"; }
-eventually() { # COMMAND...: within 20 s
-  local i
-  for ((i = 0; i < 200; i++)); do "$@" && return; sleep 0.1; done
-  return 1
-}
 has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CANCELLED) ]]; }
 batch() { # ARGUMENTS of sbatch: output in $work/batch, exit status in $status (sbatch --wait looks every ten seconds)
   run sbatch --parsable -o "$work/batch" "$@"

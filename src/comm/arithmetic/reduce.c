@@ -72,13 +72,6 @@ static const unsigned char *leaf(const tree *t, int k) {
 
 static double scale_of(const tree *t, int k) { return t->reduction->scales == NULL ? 1 : t->reduction->scales[k]; }
 
-/* The largest power of two below n, n > 1: where the canonical tree splits. */
-static int split(int n) {
-    int half = 1;
-    while (half * 2 < n) half *= 2;
-    return half;
-}
-
 static void quad(const tree *t, int low, lksi_quad_kernel sum, void *acc) {
     const void *inputs[4];
     double scales[4];
@@ -99,7 +92,7 @@ static void climb(const tree *t, int low, int n, void *acc) {
         quad(t, low, t->loops->quad_sum[type], acc);
     } else {
         block right;
-        int half = split(n);
+        int half = lksi_split(n);
         climb(t, low, half, acc);
         climb(t, low + half, n - half, right.bytes);
         t->loops->combine[type][op](acc, right.bytes, t->count);

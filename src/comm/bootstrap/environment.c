@@ -46,6 +46,10 @@ lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, i
     return LKS_OK;
 }
 
+lks_status lksi_environment_timeout(int64_t *timeout_ms) {
+    return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, LKSI_DEFAULT_TIMEOUT_MS, timeout_ms);
+}
+
 /* --- which source --- */
 
 static bool is_set(const char *name) { return name != NULL && lksi_variable(name) != NULL; }

@@ -46,6 +46,11 @@ typedef struct lksi_environment {
 lks_status lksi_environment_read(lksi_environment *environment);
 /* A whole number from the environment, `missing` where the variable is not set or empty. */
 lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value);
+/* The most is 35 years: deadlines are nanoseconds in 64 bits. */
+#define LKSI_MOST_TIMEOUT_MS (INT64_C(1) << 40)
+enum { LKSI_DEFAULT_TIMEOUT_MS = 300000 };
+/* LOCKSTEP_TIMEOUT_MS. */
+lks_status lksi_environment_timeout(int64_t *timeout_ms);
 
 /* The job's secret: LOCKSTEP_JOB_KEY, else environment->job_key; "" where there is none. */
 const char *lksi_environment_job_key(const lksi_environment *environment);

@@ -89,6 +89,13 @@ lks_status lksi_job_secret_read(const lksi_environment *environment, lksi_job_se
     return LKS_OK;
 }
 
+lks_status lksi_job_key_draw(char key[LKSI_JOB_KEY_NBYTES]) {
+    unsigned char secret[(LKSI_JOB_KEY_NBYTES - 1) / 2];
+    LKS_TRY(lksi_random_secret(secret, sizeof secret));
+    lksi_hex(secret, sizeof secret, key);
+    return LKS_OK;
+}
+
 lks_status lksi_job_secret_allows(const lksi_job_secret *job, const char *name, const lksi_address *address) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
     if (job->has_key || lksi_address_is_loopback(address)) return LKS_OK;

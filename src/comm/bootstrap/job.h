@@ -18,6 +18,9 @@ typedef struct lksi_job_secret {
  * Errors: LKS_ERR_ARGUMENT (a key of more than 4096 bytes). */
 lks_status lksi_job_secret_read(const lksi_environment *environment, lksi_job_secret *job);
 
+/* A new secret for LOCKSTEP_JOB_KEY: random, in hexadecimal digits. */
+lks_status lksi_job_key_draw(char key[LKSI_JOB_KEY_NBYTES]);
+
 /* From now on `listener` is rank 0's socket on MASTER_PORT; the process owns it. */
 void lksi_job_keep_listener(int listener);
 

@@ -75,12 +75,6 @@ lks_status lksi_all_gather_two_level(lks_group *group, const lksi_call *call);
 
 /* --- ranks --- */
 
-/* The largest power of two below n, n > 1: where the canonical tree splits. */
-static inline int lksi_split(int n) {
-    int half = 1;
-    while (half * 2 < n) half *= 2;
-    return half;
-}
 /* ceil(log2 n) */
 static inline int lksi_log2(int n) {
     int rounds = 0;

@@ -120,24 +120,17 @@ static lks_status choose_port(lksi_environment *e, int64_t deadline_ns) {
     return LKS_OK;
 }
 
-static lks_status make_key(char key[LKSI_JOB_KEY_NBYTES]) {
-    unsigned char secret[(LKSI_JOB_KEY_NBYTES - 1) / 2];
-    LKS_TRY(lksi_random_secret(secret, sizeof secret));
-    lksi_hex(secret, sizeof secret, key);
-    return LKS_OK;
-}
-
 static lks_status ask(lksi_environment *e) {
     int64_t timeout_ms;
     offer said = {.interfaces.n = 0};
     vicinity near;
-    LKS_TRY(lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, INT64_C(1) << 40, 300000, &timeout_ms));
+    LKS_TRY(lksi_environment_timeout(&timeout_ms));
     LKS_TRY(lksi_mpi_start(e));
     int64_t deadline_ns = lksi_now_ns() + timeout_ms * 1000000;
     LKS_TRY(count_local_ranks(e, deadline_ns, &near));
     if (e->rank == 0) {
         lksi_interfaces_list(&said.interfaces, near.are_all_near);
-        LKS_TRY(make_key(said.key));
+        LKS_TRY(lksi_job_key_draw(said.key));
     }
     LKS_TRY(tell_all(&said, sizeof said, deadline_ns));
     said.key[sizeof said.key - 1] = '\0';

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PAUSE_NS = 100 * 1000, DEFAULT_TIMEOUT_MS = 300000 };
+enum { PAUSE_NS = 100 * 1000 };
 
 static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER; /* over the start, and n_held */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;       /* around every call of the module */
@@ -106,8 +106,8 @@ static bool settle(int64_t deadline_ns) {
 }
 
 static int64_t settle_deadline_ns(void) {
-    int64_t timeout_ms = DEFAULT_TIMEOUT_MS;
-    (void)lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, INT64_C(1) << 40, timeout_ms, &timeout_ms);
+    int64_t timeout_ms = LKSI_DEFAULT_TIMEOUT_MS;
+    (void)lksi_environment_timeout(&timeout_ms);
     return lksi_now_ns() + timeout_ms * 1000000;
 }
 
