@@ -62,10 +62,10 @@ static const float *gradient_of(const lks_distributed_optimizer *optimizer, int 
 
 /* --- leaving them --- */
 
-/* Of each other rank one reads x and its part of dy, or a shard of the product: less than half of that. */
+/* Of each other rank one reads x and its part of dy, or a shard of the product: less than a third of that. */
 static bool are_worth_it(const lks_distributed_optimizer *optimizer, int64_t n, int64_t m, int64_t k) {
     double size = lks_group_size(optimizer->group);
-    return 2 * (double)n * ((double)k + (double)m / size) <= (double)m * (double)k / size;
+    return 3 * (double)n * ((double)k + (double)m / size) <= (double)m * (double)k / size;
 }
 
 static bool fit(const lksi_factored *factored, const weight *w, const lksi_factors *f) {
@@ -90,13 +90,18 @@ static const weight *find_weight(const lksi_factored *factored, const lksi_facto
     return NULL;
 }
 
+/* Whether another optimizer has been made for the store since: passes are told to that one. */
+static bool is_superseded(const lks_distributed_optimizer *optimizer) {
+    return lksi_store_stepper(optimizer->store) != optimizer;
+}
+
 static bool take(void *context, const lksi_factors *f) {
     lks_distributed_optimizer *optimizer = context;
     lksi_factored *factored = optimizer->factored;
     uint64_t bit;
     const weight *w = find_weight(factored, f, &bit);
     if (w == NULL) return false;
-    if (lksi_store_stepper(optimizer->store) != optimizer || optimizer->is_put_aside || optimizer->n_pending > 0 ||
+    if (is_superseded(optimizer) || optimizer->is_put_aside || optimizer->n_pending > 0 ||
         f->n > factored->product->max_n || !are_worth_it(optimizer, f->n, f->m, f->k) || !fit(factored, w, f))
         return false;
     float *gradient = (float *)lksi_store_gradients(optimizer->store) + w->begin;
@@ -227,7 +232,7 @@ void lksi_factored_evict(const lks_distributed_optimizer *optimizer, const lksi_
 /* --- a step --- */
 
 uint64_t lksi_factored_left(const lks_distributed_optimizer *optimizer) {
-    return optimizer->factored != NULL ? optimizer->factored->left : 0;
+    return optimizer->factored != NULL && !is_superseded(optimizer) ? optimizer->factored->left : 0;
 }
 
 void lksi_factored_begin_pass(lks_distributed_optimizer *optimizer) {
@@ -241,8 +246,9 @@ void lksi_factored_end_step(lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lksi_factored_check_step(const lks_distributed_optimizer *optimizer) {
-    if (lksi_factored_left(optimizer) == 0 || !optimizer->factored->are_used) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "a second step on rank %d with the gradients of one backward pass",
+    const lksi_factored *factored = optimizer->factored;
+    if (factored == NULL || factored->left == 0 || factored->are_used == is_superseded(optimizer)) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "a step on rank %d without a backward pass of its own since the last",
                       lks_group_rank(optimizer->group));
 }
 
