@@ -198,7 +198,7 @@ typedef struct lks_option {
  * costs a barrier where all is equal. lks_trainer does it by itself. Control characters are shown as '?'; of values
  * that are too long for a column, where they begin to differ. Errors: LKS_ERR_MISMATCH on all ranks, whose text is a
  * table, one line per option that differs and one column per kind of ranks. The group lives on. LKS_ERR_ARGUMENT: a
- * negative number of options, LKS_ERR_PEER on the others. */
+ * negative number of options, one without a name, or a name twice; LKS_ERR_PEER on the others. */
 LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
 
 /* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,

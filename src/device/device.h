@@ -131,6 +131,8 @@ typedef struct lksi_row_product {
 typedef struct lksi_device_ops {
     const char *name;
     bool has_f64;
+    /* What its library's kernels use here, for people; NULL: all kernels are ours (lksi_isa_name). */
+    const char *(*instruction_set)(const lks_device *device);
     /* Whether products of bf16 operands can be offered; LKS_ERR_UNSUPPORTED says what this machine lacks. NULL: always.
      */
     lks_status (*check_bf16)(void);

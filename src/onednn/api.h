@@ -47,6 +47,8 @@ lks_status lksi_dnnl_product_create(lksi_dnnl_primitive **primitive, const lksi_
 /* LKS_OK where oneDNN multiplies bf16 numbers by the processor's own instructions; else LKS_ERR_UNSUPPORTED. */
 lks_status lksi_dnnl_check_bf16(void);
 
+/* The best instruction set that oneDNN uses here, for people: for products of f32 numbers, or of bf16 ones. */
+const char *lksi_dnnl_isa_text(bool is_for_bf16);
 /* Whether it uses AVX-512 here. */
 bool lksi_dnnl_has_avx512(void);
 

@@ -6,16 +6,17 @@
 /* Sets include others by their bits: those with AMX AVX512-BF16. */
 static bool has(int isa) { return ((int)dnnl_get_effective_cpu_isa() & isa) == isa; }
 
-/* The best instruction set that oneDNN uses here, for people. */
-static const char *isa_text(void) {
+const char *lksi_dnnl_isa_text(bool is_for_bf16) {
     static const struct {
         int isa;
         const char *text;
-    } known[] = {{dnnl_cpu_isa_avx512_core, "AVX-512 without BF16"},
+    } known[] = {{dnnl_cpu_isa_avx512_core_amx, "AMX"},
+                 {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 with BF16"},
+                 {dnnl_cpu_isa_avx512_core, "AVX-512"},
                  {dnnl_cpu_isa_avx2, "AVX2"},
                  {dnnl_cpu_isa_avx, "AVX"},
                  {dnnl_cpu_isa_sse41, "SSE4.1"}};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+    for (size_t i = is_for_bf16 ? 0 : 2; i < sizeof known / sizeof known[0]; i++)
         if (has(known[i].isa)) return known[i].text;
     return "no instruction set of x86 that oneDNN knows";
 }
@@ -27,7 +28,7 @@ lks_status lksi_dnnl_check_bf16(void) {
     return lksi_error(
         LKS_ERR_UNSUPPORTED,
         "precision bf16 needs a CPU with AVX512-BF16 or AMX, this one has %s; device reference emulates it",
-        isa_text());
+        lksi_dnnl_isa_text(true));
 }
 
 /* --- products --- */

@@ -74,9 +74,14 @@ static lks_status choose_storage(const lks_device *device, const lksi_lowering *
     return is_convolved ? lksi_onednn_choose_convolution_storage(device, user, storage) : LKS_OK;
 }
 
+static const char *instruction_set(const lks_device *device) {
+    return lksi_dnnl_isa_text(device->product_type == LKS_BF16);
+}
+
 extern const lksi_device_ops lksi_onednn_device;
 const lksi_device_ops lksi_onednn_device = {.name = "cpu",
                                             .has_f64 = false,
+                                            .instruction_set = instruction_set,
                                             .check_bf16 = lksi_dnnl_check_bf16,
                                             .lower = lower,
                                             .choose_storage = choose_storage,

@@ -25,6 +25,19 @@ static uint64_t hash_of(const lks_option *option) {
     return lksi_hash64(hash, option->value, strlen(option->value));
 }
 
+static lks_status check_names(const comparison *c, const lks_option *options, int n_options) {
+    int rank = lks_group_rank(c->group);
+    for (int i = 0; i < n_options; i++) {
+        if (options[i].name == NULL)
+            return lksi_error(LKS_ERR_ARGUMENT, "option %d to compare on rank %d has no name", i, rank);
+        for (int j = 0; j < i; j++)
+            if (strcmp(options[i].name, options[j].name) == 0)
+                return lksi_error(LKS_ERR_ARGUMENT, "option '%s' to compare is there twice on rank %d", options[i].name,
+                                  rank);
+    }
+    return LKS_OK;
+}
+
 static lks_status pack(comparison *c, const lks_option *options, int n_options, digest *told) {
     for (int i = 0; i < n_options; i++)
         if (options[i].value != NULL) told->nbytes += strlen(options[i].name) + strlen(options[i].value) + 2;
@@ -116,7 +129,8 @@ lks_status lks_compare_options(lks_group *group, const lks_option *options, int 
     digest mine = {0};
     lks_status status = n_options < 0 ? lksi_error(LKS_ERR_ARGUMENT, "%d options to compare on rank %d", n_options,
                                                    lks_group_rank(group))
-                                      : pack(&c, options, n_options, &mine);
+                                      : check_names(&c, options, n_options);
+    if (status == LKS_OK) status = pack(&c, options, n_options, &mine);
     status = status == LKS_OK ? compare(&c, &mine) : lksi_group_fail(group, status);
     lksi_free(c.mine);
     lksi_free(c.digests);

@@ -100,8 +100,10 @@ void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]
 static uint64_t fingerprint_of(const lks_distributed_optimizer *optimizer) {
     double fields[LKSI_RULE_FIELDS];
     lksi_rule_fields(&optimizer->rule, fields);
-    bool takes_factors = optimizer->factored != NULL; /* by the instruction set: all of them or none */
-    uint64_t hash = lksi_hash64(lksi_store_fingerprint(optimizer->store), &takes_factors, sizeof takes_factors);
+    const lks_device *device = lksi_store_device(optimizer->store);
+    uint64_t hash = lksi_store_fingerprint(optimizer->store);
+    const char *text = device->ops->instruction_set != NULL ? device->ops->instruction_set(device) : "";
+    hash = lksi_hash64(hash, text, strlen(text)); /* by it all take factors, or none */
     return lksi_hash64(hash, fields, sizeof fields);
 }
 
@@ -255,6 +257,9 @@ static lks_status clear_gradients(const lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    if (isnan(mine->stop))
+        return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings a stop that is no number",
+                          lks_group_rank(optimizer->group));
     if (isfinite(mine->n_samples) && mine->n_samples >= 0) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings gradients of %g samples", lks_group_rank(optimizer->group),
                       mine->n_samples);

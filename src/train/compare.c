@@ -126,6 +126,8 @@ static void add_machine(list *l, const lks_device *device, bool makes_recordings
     add(l, "precision", "%s", lks_type_name(device->product_type));
     add_integer(l, "threads per rank", device->num_threads);
     add(l, "instruction set", "%s", lksi_isa_name());
+    if (device->ops->instruction_set != NULL)
+        add(l, "instruction set of oneDNN", "%s", device->ops->instruction_set(device));
     if (lksi_device_has_memory(device)) add_integer(l, "LOCKSTEP_GPU_GRAPHS", makes_recordings); /* see flat.c */
 }
 

@@ -159,7 +159,8 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
     double n = (double)batch->n_labels, loss = n > 0 ? lks_program_scalar(program, trainer->loss) : 0;
     if (!isfinite(loss))
         return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
-                          lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1, loss);
+                          lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1,
+                          isnan(loss) ? (double)NAN : loss); /* without a sign */
     *mine = (lks_step_sums){
         .n_samples = n, .loss = loss * n, .n_correct = n > 0 ? lksi_trainer_n_correct(trainer, program) : 0};
     LKS_TRY(lks_program_backward(program, n));
@@ -189,6 +190,9 @@ static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, in
 
 /* All pieces but the last are put aside; the step takes them in. */
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
+    if (batch->count < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples",
+                          lks_group_rank(trainer->options.group), (long long)batch->count);
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
     bool stands_in = batch->count == 0 && trainer->statistics != NULL;

@@ -137,20 +137,32 @@ static void nothing_that_a_terminal_would_obey_is_shown(void **state) {
                                                         "  a?b    | 1?2?   | ?[31mred?");
 }
 
-static int compare_a_negative_number(void *argument) {
-    (void)argument;
+typedef struct wrong_options {
+    const lks_option *options;
+    int n_options;
+    const char *text;
+} wrong_options;
+
+/* On rank 0; the other has none. */
+static int compare_wrong_ones(void *argument) {
+    const wrong_options *wrong = argument;
     lks_group *group;
     RANK_OK(lks_init(&group, NULL));
-    int is_wrong = lks_group_rank(group) == 0;
-    RANK_CHECK(lks_compare_options(group, NULL, -is_wrong) == (is_wrong ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
-    RANK_CHECK(strstr(lks_error_text(), "-1 options to compare on rank 0") != NULL);
+    if (lks_group_rank(group) == 0)
+        RANK_CHECK(lks_compare_options(group, wrong->options, wrong->n_options) == LKS_ERR_ARGUMENT);
+    else
+        RANK_CHECK(lks_compare_options(group, NULL, 0) == LKS_ERR_PEER);
+    RANK_CHECK(strstr(lks_error_text(), wrong->text) != NULL);
     lks_group_destroy(group);
     return 0;
 }
 
-static void a_negative_number_of_options_is_refused(void **state) {
+static void options_that_cannot_be_compared_are_refused(void **state) {
     (void)state;
-    run_ranks(2, compare_a_negative_number, NULL);
+    const lks_option nameless[] = {{"lr", "1"}, {NULL, "2"}}, twice[] = {{"lr", "1"}, {"seed", "1"}, {"lr", "2"}};
+    run_ranks(2, compare_wrong_ones, (&(wrong_options){NULL, -1, "-1 options to compare on rank 0"}));
+    run_ranks(2, compare_wrong_ones, (&(wrong_options){nameless, 2, "option 1 to compare on rank 0 has no name"}));
+    run_ranks(2, compare_wrong_ones, (&(wrong_options){twice, 3, "option 'lr' to compare is there twice on rank 0"}));
 }
 
 /* Names and values of any length. */
@@ -185,7 +197,7 @@ int main(void) {
         cmocka_unit_test(ranks_past_the_columns_are_named),
         cmocka_unit_test(long_values_are_shown_where_they_differ),
         cmocka_unit_test(nothing_that_a_terminal_would_obey_is_shown),
-        cmocka_unit_test(a_negative_number_of_options_is_refused),
+        cmocka_unit_test(options_that_cannot_be_compared_are_refused),
         cmocka_unit_test(a_table_is_cut_where_it_is_too_long),
     };
     return run_group(tests);
