@@ -22,7 +22,7 @@
 
 enum { HEADER = 16 };      /* elements before dy: a cache line */
 enum { MAX_WEIGHTS = 64 }; /* that may be told of, a bit each */
-enum { MAX_K = 4096 };     /* of more, a block has so few rows that packing x for each costs more than is saved */
+enum { MAX_K = 4096 };     /* a block has 32 rows at least: with fewer, packing x for each costs more than is saved */
 enum { BLOCK_NBYTES = 512 << 10 }; /* of a sum: it stays in the second cache until it is used */
 enum { MAX_LEVELS = 10 };          /* of the tree over LKSI_MAX_RANKS ranks */
 
@@ -152,10 +152,7 @@ static lks_status add_ranks(lks_distributed_optimizer *optimizer, const weight *
 }
 
 /* Rows of a block, but for one more: a device cannot multiply one alone. */
-static int64_t block_rows(const weight *w) {
-    int64_t rows = BLOCK_NBYTES / (int64_t)sizeof(float) / w->k;
-    return rows > 2 ? rows : 2;
-}
+static int64_t block_rows(const weight *w) { return BLOCK_NBYTES / (int64_t)sizeof(float) / w->k; }
 
 /* Of the tree over the ranks. */
 static int n_levels(const lks_distributed_optimizer *optimizer) {
