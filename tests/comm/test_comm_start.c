@@ -174,24 +174,31 @@ static int finds_another_version(int rank, int size, void *argument) {
     return 0;
 }
 
-/* A rank of another library, as far as it gets. */
-static int runs_another_version(int rank, int size, void *argument) {
-    (void)argument;
+static const int64_t PATIENCE_NS = INT64_C(20000000000);
+
+/* Says hello to rank 0 as lks_init does, as a rank of `version` (null: ours), and is heard. */
+static int arrive(int rank, int size, const char *version, int *connection) {
     char name[LKSI_SOCKET_NAME_NBYTES], heard;
     lksi_environment environment;
     lksi_hello hello = {.magic = LKSI_HELLO_MAGIC, .size = size, .local_size = size};
-    lksi_welcome welcome;
-    int connection, descriptor;
-    int64_t deadline_ns = lksi_now_ns() + INT64_C(20000000000);
     lksi_build_fill(&hello.build);
-    snprintf(hello.build.version, sizeof hello.build.version, "99.1.2");
+    if (version != NULL) snprintf(hello.build.version, sizeof hello.build.version, "%s", version);
     lksi_identity_fill(&hello.identity, rank);
     MUST_OK(lksi_environment_read(&environment));
     MUST_OK(lksi_socket_name(&environment, NULL, name));
-    while ((connection = lksi_local_connect(name)) < 0) lksi_sleep_ns(1000000);
-    MUST_OK(lksi_hand_over(connection, &hello, sizeof hello, -1));
-    MUST_OK(lksi_take_over(connection, &heard, 1, NULL, deadline_ns));
-    MUST_OK(lksi_take_over(connection, &welcome, sizeof welcome, &descriptor, deadline_ns));
+    while ((*connection = lksi_local_connect(name)) < 0) lksi_sleep_ns(1000000);
+    MUST_OK(lksi_hand_over(*connection, &hello, sizeof hello, -1));
+    MUST_OK(lksi_take_over(*connection, &heard, 1, NULL, lksi_now_ns() + PATIENCE_NS));
+    return 0;
+}
+
+/* A rank of another library, as far as it gets. */
+static int runs_another_version(int rank, int size, void *argument) {
+    (void)argument;
+    lksi_welcome welcome;
+    int connection, descriptor;
+    MUST(arrive(rank, size, "99.1.2", &connection) == 0);
+    MUST_OK(lksi_take_over(connection, &welcome, sizeof welcome, &descriptor, lksi_now_ns() + PATIENCE_NS));
     close(connection);
     MUST(welcome.status == LKS_ERR_MISMATCH && descriptor < 0);
     MUST(strstr(welcome.text, "runs lockstep 99.1.2") != NULL);
@@ -210,8 +217,13 @@ static void ranks_of_another_version_are_told(void **state) {
 }
 
 static int loses_rank_1(int rank, int size, void *argument) {
-    (void)rank, (void)size, (void)argument;
+    (void)argument;
     lks_group *world;
+    int connection;
+    if (rank == 1) { /* killed by itself, once it was heard: at no other time can rank 0 know whom it lost */
+        MUST(arrive(rank, size, NULL, &connection) == 0);
+        raise(SIGKILL);
+    }
     MUST(lks_init(&world, NULL) == LKS_ERR_PEER);
     MUST_SAY("rank 1 (host");
     return 0;
@@ -223,8 +235,6 @@ static void a_rank_that_dies_during_the_start_is_named(void **state) {
     set_master_environment();
     pids[0] = start_process(0, 3, loses_rank_1, NULL);
     pids[1] = start_process(1, 3, loses_rank_1, NULL);
-    lksi_sleep_ns(100000000);
-    kill(pids[1], SIGKILL);
     await_processes(pids, 3, 1);
 }
 
