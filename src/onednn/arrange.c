@@ -1,22 +1,9 @@
 /* Kernel of transpositions. */
 #include "onednn/kernels.h"
+#include "onednn/transpose.h"
 #include "onednn/walk.h"
 
 #include <string.h>
-
-enum { TILE = 16 };
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* y[i y_row + j] = x[i + j x_row], in tiles that are read and written along cache lines. */
-static void transpose_plane(int64_t n_i, int64_t n_j, const float *x, int64_t x_row, float *y, int64_t y_row) {
-    for (int64_t i0 = 0; i0 < n_i; i0 += TILE)
-        for (int64_t j0 = 0; j0 < n_j; j0 += TILE) {
-            int64_t i_end = least(i0 + TILE, n_i), j_end = least(j0 + TILE, n_j);
-            for (int64_t i = i0; i < i_end; i++)
-                for (int64_t j = j0; j < j_end; j++) y[i * y_row + j] = x[i + j * x_row];
-        }
-}
 
 static void copy_rows(lksi_walk *w, const float *x, float *y) {
     size_t nbytes = (size_t)w->dims[w->n_axes - 1] * sizeof *y;
@@ -29,7 +16,7 @@ static void copy_planes(lksi_walk *w, int dense, const float *x, float *y) {
     int inner = w->n_axes - 1;
     int64_t n_j = w->dims[inner], x_row = w->a_strides[inner], n_i = w->dims[dense], y_row = w->b_strides[dense];
     w->dims[dense] = 1;
-    do transpose_plane(n_i, n_j, x + w->a, x_row, y + w->b, y_row);
+    do lksi_transpose(n_i, n_j, x + w->a, x_row, NULL, y + w->b, y_row);
     while (lksi_walk_next(w));
 }
 

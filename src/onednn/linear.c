@@ -6,7 +6,7 @@
  * time to pack them: dW of 64 x 1024 by 64 x 256 ran at 42 GFLOP/s. Copied to longer rows first (10 us): 90.
  * - sgemm works on whole vectors of the result's columns. y^T = W x^T has the batch there, usually a multiple of 8, and
  *   packs the small operand: 32 x 1024 times 256 ran at 70 GFLOP/s as y = x W^T, at 91 as y^T, and 64 x 784 times 50 at
- *   75 and 89. Transposing y, with bias and activation in the same pass, costs 3 to 8 us. From about 100 rows on it
+ *   75 and 89. Transposing y, with the bias in the same pass, costs 1 to 4 us. From about 100 rows on it
  * only costs: 2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
  * - Thousands of longer rows would be copied through the last cache: dW of 4096 x 512 by 4096 x 128 ran at 63 as it
  * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one. */
@@ -17,10 +17,11 @@
 #include "onednn/relu.h"
 #include "onednn/rows.h"
 #include "onednn/tanh.h"
+#include "onednn/transpose.h"
 
 #include <string.h>
 
-enum { VECTOR = 8, WIDE_VECTOR = 16, TILE = 16, FEW_ROWS = 64, SMALL_PRODUCT = 16384, CHUNK_ROWS = 256 };
+enum { VECTOR = 8, WIDE_VECTOR = 16, FEW_ROWS = 64, SMALL_PRODUCT = 16384, CHUNK_ROWS = 256 };
 
 /* --- forward --- */
 
@@ -28,18 +29,6 @@ typedef struct linear_state {
     lksi_dnnl_primitive *primitive; /* NULL: sgemm */
     bool is_transposed;             /* it computes y^T */
 } linear_state;
-
-/* y (n,m) = yt (m,n)^T + bias, in tiles that are read and written along cache lines. */
-static void transpose_tile(const float *yt, const float *bias, int64_t n, int64_t m, int64_t i0, int64_t j0, float *y) {
-    int64_t i_end = i0 + TILE < n ? i0 + TILE : n, j_end = j0 + TILE < m ? j0 + TILE : m;
-    for (int64_t i = i0; i < i_end; i++)
-        for (int64_t j = j0; j < j_end; j++) y[i * m + j] = yt[j * n + i] + (bias != NULL ? bias[j] : 0.0f);
-}
-
-static void transpose(const float *yt, const float *bias, int64_t n, int64_t m, float *y) {
-    for (int64_t i = 0; i < n; i += TILE)
-        for (int64_t j = 0; j < m; j += TILE) transpose_tile(yt, bias, n, m, i, j, y);
-}
 
 static lks_status product_transposed(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
                                      float *scratch) {
@@ -51,7 +40,7 @@ static lks_status product_transposed(const linear_state *state, const lksi_lower
         const float *x = lksi_pad_rows(in[0], n, k, &yt);
         LKS_TRY(lksi_dnnl_gemm('N', 'T', m, n, k, in[1], k, x, lksi_padded_row(k), 0.0f, yt, n));
     }
-    transpose(yt, l->n_inputs == 3 ? in[2] : NULL, n, m, y);
+    lksi_transpose(n, m, yt, n, l->n_inputs == 3 ? in[2] : NULL, y, m);
     return LKS_OK;
 }
 
