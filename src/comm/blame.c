@@ -3,8 +3,9 @@
  *
  *     rank 0 waits for rank 1, which waits for rank 2, which is stopped        => rank 2
  *
- * A rank that is stopped or does not answer comes first. Then the first in the chain that does not wait. Where all wait
- * in a circle, whoever is furthest behind: it was stopped before it could say so, or has left a call out.
+ * A rank that is stopped or does not answer comes first. Then the first in the chain that does not wait, or does so in
+ * another group. Where all wait in a circle, whoever is furthest behind: it was stopped before it could say so, or has
+ * left a call out.
  */
 #include "comm/comm_internal.h"
 
@@ -20,6 +21,7 @@ lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
         if (awaited > 0) doing.awaited = awaited - 1;
     }
     doing.sequence = atomic_load_explicit(&activities[LKSI_CONTEXT_COLLECTIVE].sequence, memory_order_relaxed);
+    lksi_elsewhere_describe(group, group->rank_of[seat], doing.elsewhere, sizeof doing.elsewhere);
     return doing;
 }
 
@@ -47,26 +49,35 @@ static int furthest_behind(const lks_group *group, const lksi_doing *doing, int 
     return last;
 }
 
-static int follow(const lks_group *group, const lksi_doing *doing, int awaited, const char **why) {
+static void explain(const lksi_doing *doing, bool is_circle, char *why, size_t why_nbytes) {
+    if (is_circle)
+        snprintf(why, why_nbytes, "is furthest behind");
+    else if (doing->elsewhere[0] != '\0')
+        snprintf(why, why_nbytes, "is in %s of another group", doing->elsewhere);
+    else
+        snprintf(why, why_nbytes, "waits for nobody");
+}
+
+static int follow(const lks_group *group, const lksi_doing *doing, int awaited, char *why, size_t why_nbytes) {
     for (int rank = 0; rank < group->size; rank++) {
         if (doing[rank].is_known || rank == group->rank) continue;
-        *why = group->seat_of[rank] >= 0 ? "is stopped" : "does not answer";
+        snprintf(why, why_nbytes, group->seat_of[rank] >= 0 ? "is stopped" : "does not answer");
         return rank; /* the first rank before all others: without it nobody's answer comes through */
     }
     int end = awaited, n_hops = 0;
     while (doing[end].awaited >= 0 && doing[end].awaited < group->size && n_hops++ < group->size)
         end = doing[end].awaited;
     bool is_circle = n_hops > group->size || end == group->rank;
-    *why = is_circle ? "is furthest behind" : "waits for nobody";
+    explain(&doing[end], is_circle, why, why_nbytes);
     return is_circle ? furthest_behind(group, doing, awaited) : end;
 }
 
-int lksi_blame(lks_group *group, int awaited, const char **why) {
-    *why = NULL;
+int lksi_blame(lks_group *group, int awaited, char *why, size_t why_nbytes) {
+    why[0] = '\0';
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
     if (doing == NULL) return awaited;
     ask_everyone(group, doing);
-    int blamed = follow(group, doing, awaited, why);
+    int blamed = follow(group, doing, awaited, why, why_nbytes);
     lksi_free(doing);
     return blamed;
 }

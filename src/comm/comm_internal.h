@@ -168,8 +168,8 @@ struct lks_group {
     bool is_world; /* made by lks_init, of all ranks of the job */
     uint64_t id;   /* the same on all ranks, no other group's of the job */
     uint64_t n_splits;
-    lksi_member *members; /* of all ranks: who they are */
-    lks_group *next_in_world;
+    lksi_member *members;     /* of all ranks: who they are */
+    lks_group *next_in_world; /* guarded by the world */
     /* The ranks of this host have seats in the control segment, in rank order. Where all have, n_seats is size and a
      * rank's seat is its number. */
     lksi_control *control;
@@ -328,8 +328,10 @@ void lksi_activity_await(lks_group *group, lksi_context context, int rank);
 
 /* What the rank in a seat is doing. */
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
-/* The rank that a wait for `awaited`, past its deadline, is to be charged to; *why ("is stopped") may become NULL. */
-int lksi_blame(lks_group *group, int awaited, const char **why);
+/* The call in which the rank is in another group that this rank knows of, as lksi_doing has it (report.c). */
+void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes);
+/* The rank that a wait for `awaited`, past its deadline, is to be charged to; `why` ("is stopped") may become empty. */
+int lksi_blame(lks_group *group, int awaited, char *why, size_t why_nbytes);
 
 /* --- meeting (transport/segment/exchange.c) --- */
 

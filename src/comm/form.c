@@ -145,6 +145,7 @@ lks_status lksi_group_form(lks_group *group, int *connections) {
     learn_identities(group);
     if (group->n_hosts > 1) LKS_TRY(join_other_hosts(group, connections));
     LKS_TRY(sit_down(group));
+    lksi_world_enter(group->world, group);
     if (group->remote == NULL) return LKS_OK;
     LKS_TRY(lksi_tune(group));
     return group->n_hosts < group->size ? form_levels(group) : LKS_OK;

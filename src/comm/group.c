@@ -182,6 +182,7 @@ static void unbind(lks_group *group) {
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
     unbind(group);
+    if (group->world != NULL) lksi_world_leave(group->world, group);
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     lksi_error_keep(text);
     lksi_work_stop(group);

@@ -1,6 +1,7 @@
 /* What the ranks are doing, for people: every rank keeps a few words in its seat up to date, and whoever wants to know
  * reads them, whatever state the group is in. */
 #include "comm/comm_internal.h"
+#include "comm/world.h"
 
 #include <string.h>
 
@@ -78,6 +79,32 @@ static void add_activities(char *text, size_t text_nbytes, const lks_group *grou
     name_of(user->name, name);
     lksi_append(text, text_nbytes, "; in message %llu (%s)", (unsigned long long)get(&user->sequence), name);
     add_awaited(text, text_nbytes, group, user);
+}
+
+static void describe_call(const lksi_seat *seat, char *text, size_t text_nbytes) {
+    const lksi_activity *collective = &seat->activities[LKSI_CONTEXT_COLLECTIVE];
+    const lksi_activity *user = &seat->activities[LKSI_CONTEXT_USER];
+    bool is_in_call = get(&collective->sequence) > get(&collective->completed);
+    if (!is_in_call && atomic_load_explicit(&user->awaited, memory_order_relaxed) == 0) return;
+    const lksi_activity *shown = is_in_call ? collective : user;
+    char name[17];
+    name_of(shown->name, name);
+    snprintf(text, text_nbytes, "%s %llu (%s)", is_in_call ? "call" : "message",
+             (unsigned long long)get(&shown->sequence), name);
+}
+
+/* Groups that are parts of others do their work. */
+void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes) {
+    lksi_world *world = group->world;
+    text[0] = '\0';
+    pthread_mutex_lock(&world->mutex);
+    for (const lks_group *other = world->groups; other != NULL && text[0] == '\0'; other = other->next_in_world) {
+        if (other == group || other == group->parent || other->parent != NULL) continue;
+        for (int seat = 0; seat < other->n_seats; seat++)
+            if (lksi_world_rank(other, other->rank_of[seat]) == lksi_world_rank(group, rank))
+                describe_call(&other->control->seats[seat], text, text_nbytes);
+    }
+    pthread_mutex_unlock(&world->mutex);
 }
 
 void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {

@@ -79,10 +79,18 @@ lks_status lksi_world_open_door(lksi_world *world, int door) {
                           world->acceptor);
 }
 
+static bool has_entered(const lksi_world *world, const lks_group *group) {
+    const lks_group *each = world->groups;
+    while (each != NULL && each != group) each = each->next_in_world;
+    return each != NULL;
+}
+
 void lksi_world_enter(lksi_world *world, lks_group *group) {
     pthread_mutex_lock(&world->mutex);
-    group->next_in_world = world->groups;
-    world->groups = group;
+    if (!has_entered(world, group)) {
+        group->next_in_world = world->groups;
+        world->groups = group;
+    }
     for (lksi_arrival **link = &world->arrivals; *link != NULL;) {
         lksi_arrival *each = *link;
         if (each->hello.group_id != group->id) {

@@ -35,7 +35,7 @@ typedef struct lksi_world {
     int door;               /* the listening socket behind `acceptor`; -1: none */
     lksi_acceptor *acceptor;
     pthread_mutex_t mutex;  /* over what follows */
-    lks_group *groups;      /* that span hosts, linked by next_in_world */
+    lks_group *groups;      /* of this process, linked by next_in_world */
     lksi_arrival *arrivals; /* connections for groups that this process has yet to make */
 } lksi_world;
 
@@ -45,7 +45,8 @@ void lksi_world_hold(lksi_world *world);
 void lksi_world_release(lksi_world *world); /* accepts NULL */
 /* Serves `door` from now on; the world owns it, also on failure. */
 lks_status lksi_world_open_door(lksi_world *world, int door);
-/* From now on, connections for the group go to it, those that came before among them. */
+/* The group has its control segment; from now on, connections for it go to it, those that came before among them.
+ * Accepts one that has entered. */
 void lksi_world_enter(lksi_world *world, lks_group *group);
 void lksi_world_leave(lksi_world *world, lks_group *group); /* accepts one that has not entered */
 

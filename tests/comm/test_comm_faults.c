@@ -435,6 +435,32 @@ static void ranks_sleep_where_there_are_no_fine_timeouts(void **state) {
     run_processes(2, wait_with_coarse_timeouts, NULL);
 }
 
+/* Rank 0 alone does what all should (writes a checkpoint, say), while the others are in a call of another group. */
+static int wait_in_two_groups(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world, *other;
+    int32_t x = rank;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = argument}));
+    MUST_OK(lks_group_split(world, 0, rank, &other));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) {
+        MUST(lks_barrier(world, &(lks_collective_options){.timeout_ms = 1500}) == LKS_ERR_TIMEOUT);
+        MUST_SAY("which is in call 1 (all_reduce) of another group; barrier, call 3");
+    } else {
+        MUST(lks_all_reduce(other, &x, &x, 1, LKS_I32, LKS_SUM, NULL) == LKS_ERR_PEER);
+    }
+    lks_group_destroy(other);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void whoever_is_in_another_groups_call_is_said_to_be(void **state) {
+    (void)state;
+    run_threads(3, wait_in_two_groups, NULL);
+    run_processes(3, wait_in_two_groups, "shm");
+    run_processes(3, wait_in_two_groups, "tcp");
+}
+
 /* A forked child keeps its parent's connections open. */
 static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
     (void)size;
@@ -812,6 +838,7 @@ int main(void) {
         cmocka_unit_test(memory_that_cannot_be_read_any_more_is_an_error_on_all),
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
+        cmocka_unit_test(whoever_is_in_another_groups_call_is_said_to_be),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),

@@ -21,7 +21,8 @@ typedef struct lksi_transport {
 typedef struct lksi_doing {
     bool is_known; /* false: it is stopped, or does not answer */
     uint64_t sequence;
-    int awaited; /* the rank it waits for; -1: it does not wait */
+    int awaited;        /* the rank it waits for; -1: it does not wait */
+    char elsewhere[48]; /* the call that it is in in another group ("call 2 (barrier)"); empty: in none that is known */
 } lksi_doing;
 
 /* A byte stream that could go on: to (is_write) or from `peer`. */

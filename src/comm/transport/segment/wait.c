@@ -95,20 +95,22 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
     snprintf(text, text_nbytes, "%s,%s %zu bytes done", progress->name, number, progress->done_nbytes);
 }
 
-/* One rank, or several. */
-static void describe_awaited(const lks_group *group, const int *ranks, int n_ranks, char *text, size_t text_nbytes) {
-    size_t used = 0;
-    if (n_ranks == 0) snprintf(text, text_nbytes, "any rank");
-    for (int i = 0; i < n_ranks && used < text_nbytes; i++) {
-        if (i > 0 && ranks[i] == ranks[0]) continue;
-        used += (size_t)snprintf(text + used, text_nbytes - used, "%s%s", i > 0 ? " or " : "",
-                                 lksi_rank_describe(group, ranks[i]).text);
-    }
+/* One rank, or several. The first may itself wait for another: the last in that chain is named, too. */
+static void describe_awaited(lks_group *group, const int *ranks, int n_ranks, char *text, size_t text_nbytes) {
+    char why[80] = "";
+    text[0] = '\0';
+    if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
+    for (int i = 0; i < n_ranks; i++)
+        if (i == 0 || ranks[i] != ranks[0])
+            lksi_append(text, text_nbytes, "%s%s", i > 0 ? " or " : "", lksi_rank_describe(group, ranks[i]).text);
+    int rank = n_ranks > 0 ? lksi_blame(group, ranks[0], why, sizeof why) : -1;
+    if (n_ranks > 0 && rank != ranks[0])
+        lksi_append(text, text_nbytes, ", which waits for %s", lksi_rank_describe(group, rank).text);
+    if (why[0] != '\0') lksi_append(text, text_nbytes, ", which %s", why);
 }
 
-static void report_stall(const lks_group *group, lksi_context context, const int *ranks, int n_ranks,
-                         int64_t waited_ns) {
-    char doing[160], awaited[256];
+static void report_stall(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t waited_ns) {
+    char doing[160], awaited[400];
     lksi_progress_describe(group, context, doing, sizeof doing);
     describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
     lksi_log(LKS_LOG_WARNING, "rank %d has waited %lld s for %s; %s", lksi_world_rank(group, group->rank),
@@ -129,19 +131,13 @@ static lks_status check_presence(const lks_group *group, lksi_context context, c
     return LKS_OK;
 }
 
-/* Who is waited for may itself wait for another: the last in that chain is named, too. */
 static lks_status timed_out(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
-    char doing[160], awaited[256], blamed[256] = "";
-    const char *why = NULL;
-    int rank = n_ranks > 0 ? lksi_blame(group, ranks[0], &why) : -1;
+    char doing[160], awaited[400];
+    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
     lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
-    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
-    if (n_ranks > 0 && rank != ranks[0])
-        snprintf(blamed, sizeof blamed, ", which waits for %s", lksi_rank_describe(group, rank).text);
-    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s%s%s%s; %s", lksi_world_rank(group, group->rank),
-                      (long long)lksi_progress_in(group, context)->timeout_ms, awaited, blamed,
-                      why != NULL ? ", which " : "", why != NULL ? why : "", doing);
+    return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", lksi_world_rank(group, group->rank),
+                      (long long)lksi_progress_in(group, context)->timeout_ms, awaited, doing);
 }
 
 static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,

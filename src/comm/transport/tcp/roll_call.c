@@ -9,11 +9,12 @@
 
 #include <string.h>
 
-/* An answer travels as text: "sequence awaited". */
+/* An answer travels as text: "sequence awaited elsewhere". */
 static lksi_star_record answer_of(const lks_group *group, int asker) {
     lksi_doing mine = lksi_doing_of_seat(group, group->seat);
     lksi_star_record answer = {.kind = LKSI_STAR_ANSWER, .origin = group->rank, .about = asker, .group = group->id};
-    snprintf(answer.text, sizeof answer.text, "%llu %d", (unsigned long long)mine.sequence, mine.awaited);
+    snprintf(answer.text, sizeof answer.text, "%llu %d %s", (unsigned long long)mine.sequence, mine.awaited,
+             mine.elsewhere);
     return answer;
 }
 
@@ -22,7 +23,7 @@ static void take_answer(lks_group *group, const lksi_star_record *record) {
     unsigned long long sequence;
     lksi_doing heard = {.is_known = true, .awaited = -1};
     if (record->origin < 0 || record->origin >= group->size) return;
-    if (sscanf(record->text, "%llu %d", &sequence, &heard.awaited) != 2) return;
+    if (sscanf(record->text, "%llu %d %47[^\n]", &sequence, &heard.awaited, heard.elsewhere) < 2) return;
     heard.sequence = sequence;
     pthread_mutex_lock(&star->mutex);
     star->lines[record->origin].answer = heard;

@@ -143,7 +143,6 @@ static void close_one(int descriptor) {
 
 static void tcp_close(lks_group *group) {
     lksi_tcp *tcp = group->remote_state;
-    lksi_world_leave(group->world, group);
     lksi_tcp_star_close(group);
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
         for (int rank = 0; rank < group->size; rank++) {
