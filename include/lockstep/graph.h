@@ -22,7 +22,8 @@ typedef struct lks_node lks_node;
 /* A dimension that each program fixes anew: the number of samples. First dimension only. */
 #define LKS_BATCH ((int64_t)-1)
 
-/* A new, empty graph whose programs run on `device`. NULL when memory is out; constructors accept that. */
+/* A new, empty graph whose programs run on `device` (NULL: lks_device_default). NULL when memory is out; constructors
+ * accept that. */
 LKS_API lks_graph *lks_graph_create(lks_device *device);
 LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after its stores and programs; accepts NULL */
 

@@ -13,7 +13,7 @@ static _Thread_local char no_node_error[256];
 lks_graph *lks_graph_create(lks_device *device) {
     lks_graph *graph = lksi_alloc(sizeof *graph);
     if (graph == NULL) return NULL;
-    graph->device = device;
+    graph->device = device != NULL ? device : lks_device_default(NULL);
     graph->poison = (lks_node){.graph = graph, .id = -1};
     return graph;
 }
@@ -68,25 +68,6 @@ int lks_node_n_dims(const lks_node *node) { return node != NULL ? node->outputs[
 
 int64_t lks_node_dim(const lks_node *node, int i) {
     return i >= 0 && i < lks_node_n_dims(node) ? node->outputs[0].dims[i] : 0;
-}
-
-uint64_t lksi_graph_fingerprint(const lks_graph *graph) {
-    uint64_t hash = LKSI_HASH_START;
-    for (size_t i = 0; i < graph->n_nodes; i++) {
-        const lks_node *node = graph->nodes[i];
-        hash = lksi_hash64(hash, &node->op, sizeof node->op);
-        hash = lksi_hash64(hash, &node->attributes, sizeof node->attributes);
-        hash = lksi_hash64(hash, &node->momentum, sizeof node->momentum);
-        for (int j = 0; j < node->n_inputs; j++) hash = lksi_hash64(hash, &node->inputs[j]->id, sizeof(int));
-        hash = lksi_hash64(hash, &node->outputs[0].type, sizeof(lks_type));
-        hash = lksi_hash64(hash, node->outputs[0].dims, (size_t)node->outputs[0].n_dims * sizeof(int64_t));
-        if (node->name != NULL) hash = lksi_hash64(hash, node->name, strlen(node->name));
-    }
-    /* Other kernels, another number of threads, or other operands give other bits. */
-    hash = lksi_hash64(hash, graph->device->ops->name, strlen(graph->device->ops->name));
-    hash = lksi_hash64(hash, &graph->device->num_threads, sizeof graph->device->num_threads);
-    hash = lksi_hash64(hash, &graph->device->float_type, sizeof(lks_type));
-    return lksi_hash64(hash, &graph->device->product_type, sizeof(lks_type));
 }
 
 /* --- constructors --- */

@@ -13,8 +13,6 @@ bool lksi_node_is_poison(const lks_node *node); /* so is NULL, but no constructo
 /* `node`; where it is NULL, poison with an error that says so of `what`. */
 lks_node *lksi_node_given(lks_node *node, const char *what);
 lks_device *lksi_graph_device(const lks_graph *graph);
-/* Hash over the graph with its symbolic batch: equal on ranks that built the same model. */
-uint64_t lksi_graph_fingerprint(const lks_graph *graph);
 /* The graph's first error again, if it had one; of a node that is NULL, that `what` is. */
 lks_status lksi_node_check(const lks_node *node, const char *what);
 

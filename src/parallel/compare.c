@@ -117,24 +117,28 @@ static lks_status show_differences(comparison *c) {
     return lksi_error(LKS_ERR_MISMATCH, "%s", text);
 }
 
-static lks_status compare(comparison *c, const digest *mine) {
-    LKS_TRY(lksi_exchange(c->group, "compare_options", 0, mine, sizeof *mine, c->digests));
+static lks_status compare(comparison *c, const char *what, const digest *mine) {
+    LKS_TRY(lksi_exchange(c->group, what, 0, mine, sizeof *mine, c->digests));
     for (int rank = 1; rank < c->size; rank++)
         if (c->digests[rank].hash != c->digests[0].hash) return show_differences(c);
     return LKS_OK;
 }
 
-lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options) {
+lks_status lksi_compare_options(lks_group *group, const char *what, const lks_option *options, int n_options) {
     comparison c = {.group = group, .size = lks_group_size(group)};
     digest mine = {0};
     lks_status status = n_options < 0 ? lksi_error(LKS_ERR_ARGUMENT, "%d options to compare on rank %d", n_options,
                                                    lks_group_rank(group))
                                       : check_names(&c, options, n_options);
     if (status == LKS_OK) status = pack(&c, options, n_options, &mine);
-    status = status == LKS_OK ? compare(&c, &mine) : lksi_group_fail(group, status);
+    status = status == LKS_OK ? compare(&c, what, &mine) : lksi_group_fail(group, status);
     lksi_free(c.mine);
     lksi_free(c.digests);
     lksi_free(c.counts);
     lksi_free(c.shown);
     return status;
+}
+
+lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options) {
+    return lksi_compare_options(group, "compare_options", options, n_options);
 }

@@ -2,6 +2,7 @@
 #ifndef LKSI_COMPARE_H
 #define LKSI_COMPARE_H
 
+#include <lockstep/parallel.h>
 #include <stddef.h>
 
 /* As many kinds of ranks get a column; past them a line says which ranks are left. */
@@ -17,5 +18,8 @@ typedef struct lksi_kind {
 /* Writes a line per option whose values differ, a column per kind, into `text`; as many lines as it can hold. `left`:
  * the ranks that have no column, or "". */
 void lksi_compare_table(const lksi_kind *kinds, int n_kinds, const char *left, char *text, size_t text_nbytes);
+
+/* lks_compare_options, in the name of the call that needs it. */
+lks_status lksi_compare_options(lks_group *group, const char *what, const lks_option *options, int n_options);
 
 #endif

@@ -96,15 +96,13 @@ void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]
     memcpy(fields, values, sizeof values);
 }
 
-/* Field by field: the bytes between them are anything. A plain store has not been compared before. */
-static uint64_t fingerprint_of(const lks_distributed_optimizer *optimizer) {
-    double fields[LKSI_RULE_FIELDS];
-    lksi_rule_fields(&optimizer->rule, fields);
-    const lks_device *device = lksi_store_device(optimizer->store);
-    uint64_t hash = lksi_store_fingerprint(optimizer->store);
-    const char *text = device->ops->instruction_set != NULL ? device->ops->instruction_set(device) : "";
-    hash = lksi_hash64(hash, text, strlen(text)); /* by it all take factors, or none */
-    return lksi_hash64(hash, fields, sizeof fields);
+/* A plain store has not been compared before. By the instruction set all take factors, or none. */
+static lks_status compare(const lks_distributed_optimizer *optimizer) {
+    lksi_list list = {0};
+    lksi_list_add_rule(&list, &optimizer->rule);
+    lksi_list_add_machine(&list, lksi_store_device(optimizer->store));
+    lksi_list_add_store(&list, optimizer->store);
+    return lksi_list_compare(&list, optimizer->group, "distributed_optimizer_create");
 }
 
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
@@ -120,9 +118,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (status != LKS_OK)
         (void)lksi_group_fail(group, status);
     else
-        status = lksi_exchange(group,
-                               "distributed_optimizer_create (rule, parameters of the model, oneDNN's instruction set)",
-                               fingerprint_of(created), NULL, 0, NULL);
+        status = compare(created);
     if (status == LKS_OK) status = lksi_clip_prepare(created);
     if (status == LKS_OK) status = lksi_flat_create(created);
     if (status != LKS_OK) {

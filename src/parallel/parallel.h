@@ -81,5 +81,28 @@ const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer)
 /* The fields of a rule, in a fixed order: what ranks compare and checkpoints hold. */
 enum { LKSI_RULE_FIELDS = 16, LKSI_RULE_KIND = 0, LKSI_RULE_SCHEDULE = 9 };
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]);
+extern const char *const lksi_rule_names[LKSI_RULE_FIELDS];
+const char *lksi_optimizer_name(double kind);
+
+/* --- what ranks were given, in words (compare_list.c) --- */
+
+/* Begins as zeros; after an error nothing more is added. Names are unique. */
+typedef struct lksi_list {
+    lks_option *options;
+    size_t count, capacity;
+    lks_status status;
+} lksi_list;
+
+void lksi_list_add(lksi_list *list, const char *name, const char *format, ...) LKS_PRINTF(3, 4);
+void lksi_list_add_integer(lksi_list *list, const char *name, int64_t value);
+void lksi_list_add_rule(lksi_list *list, const lks_optimizer *rule);
+void lksi_list_add_sharing(lksi_list *list, lks_strategy strategy, size_t bucket_nbytes,
+                           const lks_compression *compression);
+void lksi_list_add_machine(lksi_list *list, const lks_device *device);
+void lksi_list_add_graph(lksi_list *list, const lks_graph *graph);
+/* Parameters, and how they lie. */
+void lksi_list_add_store(lksi_list *list, const lks_store *store);
+/* Collective, as lks_compare_options; frees the list. `what` names the call to ranks that are in another. */
+lks_status lksi_list_compare(lksi_list *list, lks_group *group, const char *what);
 
 #endif

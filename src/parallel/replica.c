@@ -172,20 +172,23 @@ static lks_status create(lks_store **store, lks_group *group, lks_node *loss, co
         return lksi_group_fail(group, status);
     }
     status = initialize(group, *store, options->seed);
-    /* Layouts follow the CPU: hosts of another make cannot add up flat arrays with this one. */
-    if (status == LKS_OK)
-        status = lksi_exchange(group, "distributed_store_create (layouts of the parameters)",
-                               lksi_store_fingerprint(*store), NULL, 0, NULL);
+    if (status == LKS_OK) {
+        lksi_list list = {0};
+        lksi_list_add_store(&list, *store);
+        status = lksi_list_compare(&list, group, "distributed_store_create, layouts of the parameters");
+    }
     if (status != LKS_OK) lks_store_destroy(*store);
     return status;
 }
 
-static uint64_t fingerprint_of(lks_node *loss, const lks_distributed_options *options) {
-    lks_graph *graph = lks_node_graph(loss);
-    uint64_t hash = graph != NULL ? lksi_graph_fingerprint(graph) : 0;
-    uint64_t meant[] = {options->seed, (uint64_t)options->strategy, options->bucket_nbytes,
-                        (uint64_t)options->compression.kind, (uint64_t)options->compression.rank};
-    return lksi_hash64(hash, meant, sizeof meant);
+/* All ranks must mean the same model before one of them relies on it. */
+static lks_status compare(lks_group *group, lks_node *loss, const lks_distributed_options *options) {
+    lksi_list list = {0};
+    lksi_list_add(&list, "seed", "%llu", (unsigned long long)options->seed);
+    lksi_list_add_sharing(&list, options->strategy, options->bucket_nbytes, &options->compression);
+    lksi_list_add_machine(&list, device_of(loss));
+    if (lks_node_graph(loss) != NULL) lksi_list_add_graph(&list, lks_node_graph(loss));
+    return lksi_list_compare(&list, group, "distributed_store_create");
 }
 
 lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
@@ -196,10 +199,7 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
         return lksi_group_fail(group, lksi_error(LKS_ERR_ARGUMENT, "there is no strategy %d", (int)options->strategy));
     lks_status status = lksi_compression_check(&options->compression, device_of(loss)->float_type);
     if (status != LKS_OK) return lksi_group_fail(group, status);
-    /* All ranks must mean the same model before one of them relies on it. */
-    LKS_TRY(lksi_exchange(group,
-                          "distributed_store_create (model, device, threads, seed, strategy, bucket size, compression)",
-                          fingerprint_of(loss, options), NULL, 0, NULL));
+    LKS_TRY(compare(group, loss, options));
     lks_store *created;
     LKS_TRY(create(&created, group, loss, options));
     *store = created;

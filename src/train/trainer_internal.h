@@ -63,8 +63,6 @@ struct lks_trainer {
 };
 
 /* The fields of an optimizer's rule, as lksi_rule_fields gives them. */
-extern const char *const lksi_rule_names[LKSI_RULE_FIELDS];
-const char *lksi_optimizer_name(double kind);
 
 /* Are all ranks about to train the same model in the same way? LKS_ERR_MISMATCH on all of them with a table where they
  * are not. Collective. */
