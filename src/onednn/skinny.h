@@ -5,14 +5,14 @@
 
 #include "base/isa.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct lksi_skinny_kernels {
     int64_t panel; /* columns that lie together in the packed form */
-    /* B (k,m) to panels; its element (i,j) is b[i * row_stride + j * column_stride]. Takes
-     * lksi_skinny_packed_count floats. */
-    void (*pack)(const float *b, int64_t k, int64_t m, int64_t row_stride, int64_t column_stride, float *packed);
+    /* B (k,m), which lies row-major or, transposed, as (m,k), to panels. Takes lksi_skinny_packed_count floats. */
+    void (*pack)(const float *b, int64_t k, int64_t m, bool is_transposed, float *packed);
     /* C (n,m) += A (n,k) B (k,m); rows of A and C are lda and ldc apart. */
     void (*multiply_add)(int64_t n, int64_t m, int64_t k, const float *a, int64_t lda, const float *packed, float *c,
                          int64_t ldc);

@@ -5,6 +5,7 @@
  * Multiply-add is fused where the processor can, so sums differ between instruction sets in the last bits, as
  * oneDNN's do. Source: the tiling is Goto, van de Geijn, "Anatomy of high-performance matrix multiplication", 2008. */
 #include "onednn/skinny.h"
+#include "onednn/transpose.h"
 
 #include <string.h>
 
@@ -104,12 +105,13 @@ static void multiply_add_packed(int64_t n, int64_t m, int64_t k, const float *a,
         }
 }
 
-static void pack(const float *b, int64_t k, int64_t m, int64_t row_stride, int64_t column_stride, float *packed) {
+static void pack(const float *b, int64_t k, int64_t m, bool is_transposed, float *packed) {
     for (int64_t j = 0; j < m; j += PANEL, packed += k * PANEL) {
         int64_t columns = m - j < PANEL ? m - j : PANEL;
-        for (int64_t i = 0; i < k; i++)
-            for (int64_t l = 0; l < PANEL; l++)
-                packed[i * PANEL + l] = l < columns ? b[i * row_stride + (j + l) * column_stride] : 0.0f;
+        if (columns < PANEL) memset(packed, 0, (size_t)(k * PANEL) * sizeof *packed);
+        if (is_transposed) lksi_transpose(k, columns, b + j * k, k, NULL, packed, PANEL);
+        for (int64_t i = 0; !is_transposed && i < k; i++)
+            memcpy(packed + i * PANEL, b + i * m + j, (size_t)columns * sizeof *b);
     }
 }
 

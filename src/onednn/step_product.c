@@ -35,10 +35,8 @@ lksi_steps lksi_steps_begin(const lksi_step_product *product, const float *b, vo
         steps.scratch = steps.sums + aligned(product->n * product->m);
         return steps;
     }
-    int64_t row_stride = product->is_transposed ? 1 : product->m,
-            column_stride = product->is_transposed ? product->k : 1;
     steps.packed = scratch;
-    LKSI_ISA_PICK(lksi_skinny_loops)->pack(b, product->k, product->m, row_stride, column_stride, steps.packed);
+    LKSI_ISA_PICK(lksi_skinny_loops)->pack(b, product->k, product->m, product->is_transposed, steps.packed);
     return steps;
 }
 

@@ -26,7 +26,7 @@ static void check(const lksi_skinny_kernels *kernels, operands *o, int64_t n, in
     for (int64_t i = 0; i < MAX_N * ROW; i++) o->a[i] = value(i), o->c[i] = o->expected[i] = value(i + 3);
     for (int64_t i = 0; i < k * m; i++) o->b[i] = value(i + 5);
     multiply_plainly(o, n, m, k);
-    kernels->pack(o->b, k, m, m, 1, o->packed);
+    kernels->pack(o->b, k, m, false, o->packed);
     kernels->multiply_add(n, m, k, o->a, ROW, o->packed, o->c, ROW);
     if (memcmp(o->c, o->expected, sizeof o->c) != 0) /* what lies beside C is untouched, too */
         fail_msg("panel %d: a product of (%d,%d) and (%d,%d) differs", (int)kernels->panel, (int)n, (int)k, (int)k,
@@ -52,15 +52,15 @@ static void products_are_exact_at_every_size_and_instruction_set(void **state) {
     lksi_free(o);
 }
 
-static void a_transposed_matrix_is_packed_by_its_strides(void **state) {
+static void a_transposed_matrix_is_packed_as_if_it_lay_row_by_row(void **state) {
     (void)state;
     enum { K = 5, M = 19 };
     const lksi_skinny_kernels *kernels = LKSI_ISA_PICK(lksi_skinny_loops);
     float b[K * M], transposed[M * K], packed[K * 96] = {0}, from_transposed[K * 96] = {0};
     for (int i = 0; i < K; i++)
         for (int j = 0; j < M; j++) b[i * M + j] = transposed[j * K + i] = value(i * M + j);
-    kernels->pack(b, K, M, M, 1, packed);
-    kernels->pack(transposed, K, M, 1, K, from_transposed);
+    kernels->pack(b, K, M, false, packed);
+    kernels->pack(transposed, K, M, true, from_transposed);
     assert_memory_equal(packed, from_transposed, sizeof packed);
     assert_true(lksi_skinny_packed_count(K, M) >= K * M && lksi_skinny_packed_count(K, M) <= K * 96);
 }
@@ -68,7 +68,7 @@ static void a_transposed_matrix_is_packed_by_its_strides(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_exact_at_every_size_and_instruction_set),
-        cmocka_unit_test(a_transposed_matrix_is_packed_by_its_strides),
+        cmocka_unit_test(a_transposed_matrix_is_packed_as_if_it_lay_row_by_row),
     };
     return run_group(tests);
 }
