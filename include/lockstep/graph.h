@@ -159,7 +159,8 @@ LKS_API lks_status lks_program_backward(lks_program *program, double factor);
  * reads it any more, so that it may be changed in place. `index` is the tensor's in the store, below
  * lks_store_n_tensors: buffers come, too, whose statistics ranks add up as they do gradients. Every parameter that the
  * loss depends on and every buffer comes once, in the same order in every run and on every rank that built the same
- * model. Another status than LKS_OK ends the backward pass and is returned by it. */
+ * model. Another status than LKS_OK ends the backward pass and is returned by it,
+ * with a text that names the tensor where the callback left none. */
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
 /* From the next backward pass on. One per program; NULL: none. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);

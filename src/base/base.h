@@ -23,6 +23,10 @@ lks_status lksi_error_file(const char *path);
 enum { LKSI_ERROR_TEXT_NBYTES = 1024 };
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]);
 void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]);
+/* Around a user's function, which may fail without a text and return anything: errors of this thread so far, taken
+ * before it; and its status as one that is known, with the text "`what` returned 7 (...)" where it has left none. */
+uint64_t lksi_n_errors(void);
+lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const char *format, ...) LKS_PRINTF(3, 4);
 
 #ifdef __clang_analyzer__
 /* The analyzer looks at one file at a time and so would follow a path on which an error is LKS_OK. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 static _Thread_local char error_text[LKSI_ERROR_TEXT_NBYTES];
+static _Thread_local uint64_t n_errors;
 
 const char *lks_status_text(lks_status status) {
     switch (status) {
@@ -27,6 +28,7 @@ lks_status(lksi_error)(lks_status status, const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     memcpy(error_text, text, sizeof text);
+    n_errors++;
     return status;
 }
 
@@ -53,6 +55,29 @@ lks_status(lksi_error_errno)(const char *format, ...) {
 
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]) { memcpy(text, error_text, sizeof error_text); }
 void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]) { memcpy(error_text, text, sizeof error_text); }
+
+uint64_t lksi_n_errors(void) { return n_errors; }
+
+static lks_status known_status(lks_status status) {
+    switch (status) {
+#define STATUS_CASE(name, text) case name:
+        LKS_STATUS_TABLE(STATUS_CASE)
+#undef STATUS_CASE
+        return status;
+    }
+    return LKS_ERR_STATE;
+}
+
+lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const char *format, ...) {
+    lks_status known = known_status(status);
+    if (n_errors > n_errors_before) return known;
+    char what[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return lksi_error(known, "%s returned %d (%s)", what, (int)status, lks_status_text(status));
+}
 
 int lks_report(lks_status status, const char *file, int line) {
     const char *text = error_text[0] != '\0' ? error_text : lks_status_text(status);

@@ -81,10 +81,18 @@ static bool are_factors_taken(const lks_program *program, const lksi_step *step,
                                                                                 .x = inputs[1]});
 }
 
+static lks_status tell(const lks_program *program, int index) {
+    uint64_t n_errors = lksi_n_errors();
+    lks_status status = program->on_gradient(program->on_gradient_context, index);
+    if (status == LKS_OK) return LKS_OK;
+    return lksi_error_of_user(status, n_errors, "the callback of lks_on_gradient, told of '%s',",
+                              program->store->slots[index].node->name);
+}
+
 /* Tells of the gradients that step `s` made final; *next counts those told. */
 static lks_status tell_finals(const lks_program *program, size_t s, size_t *next) {
     for (; *next < program->n_finals && program->finals[*next].step <= s; ++*next)
-        LKS_TRY(program->on_gradient(program->on_gradient_context, program->finals[*next].index));
+        LKS_TRY(tell(program, program->finals[*next].index));
     return LKS_OK;
 }
 

@@ -78,29 +78,14 @@ static lks_status reduce_plain(lksi_compressor *compressor, size_t begin, size_t
                           lksi_store_device(compressor->store)->float_type, LKS_SUM, NULL);
 }
 
-/* A hook is the user's code, and may return anything. */
-static lks_status known_status(lks_status status) {
-    switch (status) {
-#define STATUS_CASE(name, text) case name:
-        LKS_STATUS_TABLE(STATUS_CASE)
-#undef STATUS_CASE
-        return status;
-    }
-    return LKS_ERR_STATE;
-}
-
-/* Only the library's own functions leave a text behind. */
 static lks_status call_hook(lksi_compressor *compressor, size_t begin, size_t count) {
     const lks_compression *user = &compressor->compression;
-    char text_before[1024];
-    snprintf(text_before, sizeof text_before, "%s", lks_error_text());
+    uint64_t n_errors = lksi_n_errors();
     lks_status status = user->hook(user->context, compressor->group, gradients_at(compressor, begin), count,
                                    lksi_store_device(compressor->store)->float_type);
     if (status == LKS_OK) return LKS_OK;
-    if (strcmp(text_before, lks_error_text()) == 0)
-        (void)lksi_error(status, "the reduce hook returned %d (%s) on rank %d", (int)status, lks_status_text(status),
-                         lks_group_rank(compressor->group));
-    return lksi_group_fail(compressor->group, known_status(status));
+    status = lksi_error_of_user(status, n_errors, "the reduce hook on rank %d", lks_group_rank(compressor->group));
+    return lksi_group_fail(compressor->group, status);
 }
 
 static lks_status reduce_parameters(lksi_compressor *compressor, size_t begin, size_t count) {

@@ -114,8 +114,11 @@ static void a_callback_that_fails_ends_the_pass(void **state) {
     recorded = (record){.store = f.store, .failing_call = 2};
     lks_on_gradient(f.program, remember, &recorded);
     assert_ok(lks_program_forward(f.program));
+    (void)lksi_error(LKS_ERR_FILE, "of long ago");
     assert_int_equal(lks_program_backward(f.program, 1), LKS_ERR_STATE);
     assert_int_equal(recorded.n_calls, 2);
+    assert_non_null(strstr(lks_error_text(), "the callback of lks_on_gradient, told of '"));
+    assert_non_null(strstr(lks_error_text(), "', returned "));
     destroy(&f);
 }
 

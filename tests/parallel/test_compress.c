@@ -237,8 +237,8 @@ static int silent_hook_is_named(int rank, int size, void *argument) {
     (void)lksi_error(LKS_ERR_FILE, "of long ago");
     lks_status status = lksi_compressor_reduce(c.compressor, 0, whole(&c));
     MUST(status == (rank != 1 ? LKS_ERR_PEER : returned == LKS_ERR_ARGUMENT ? returned : LKS_ERR_STATE));
-    MUST_SAY(returned == LKS_ERR_ARGUMENT ? "the reduce hook returned" : "the reduce hook returned 12345 (");
-    MUST_SAY("on rank 1");
+    MUST_SAY(returned == LKS_ERR_ARGUMENT ? "the reduce hook on rank 1 returned"
+                                          : "the reduce hook on rank 1 returned 12345 (");
     compressed_end(&c);
     return 0;
 }
