@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,14 @@ static int lowest_failed(lks_group *group, int is_failed) {
     return lowest;
 }
 
+/* A rank that was started by hand has a terminal of its own, where nobody hears the one that failed. */
+static void tell_of(lks_group *group, int lowest) {
+    int is_by_hand =
+        getenv("RANK") != NULL && getenv("LOCKSTEP_GENERATION") == NULL && getenv("TORCHELASTIC_RUN_ID") == NULL;
+    if (is_by_hand && lowest >= 0 && lowest < lks_group_size(group) && lowest != lks_group_rank(group))
+        fprintf(stderr, "lockstep: rank %d gave up, and says why\n", lowest);
+}
+
 int trainer_all_ok(lks_group *group, lks_status status) {
     char text[1024];
     snprintf(text, sizeof text, "%s", lks_error_text());
@@ -22,6 +31,7 @@ int trainer_all_ok(lks_group *group, lks_status status) {
     if (lowest == lks_group_size(group)) return 1;
     if (status != LKS_OK && (lowest == lks_group_rank(group) || lowest < 0)) fprintf(stderr, "lockstep: %s\n", text);
     if (status == LKS_OK && lowest < 0) fprintf(stderr, "lockstep: %s\n", lks_error_text());
+    tell_of(group, lowest);
     return 0;
 }
 
@@ -86,11 +96,13 @@ static int settle(const trainer_flags *flags, const trainer_flag *own, char **ar
     int lowest = lowest_failed(group, flags->error[0] != '\0'), rank = lks_group_rank(group);
     if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
     if (lowest == rank) fprintf(stderr, "%s: %s\n", argv[0], flags->error);
+    tell_of(group, lowest);
     if (lowest < lks_group_size(group)) return 2;
     if (!flags->wants_help) {
         if (flags_differ(flags, own, group)) return 2;
         lowest = lowest_failed(group, rank == 0 && !outputs_are_writable(flags));
         if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
+        tell_of(group, lowest);
         return lowest == lks_group_size(group) ? -1 : 1;
     }
     if (rank == 0) trainer_flags_help(argv[0], flags, own);
