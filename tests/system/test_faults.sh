@@ -54,8 +54,8 @@ check "another seed and number of steps" eval \
 start "${small[@]}" -- --hidden 9
 check "another model" differs 2 '^  --hidden +\| 8 +\| 9$'
 start "${small[@]}" -- --steps -1
-refused() { [ "$statuses" = " 2 2 2" ] && [ "$(grep -c '^lockstep: rank 1 gave up, and says why$' "$work/err")" = 2 ]; }
-check "who is refused is named where nobody hears it" refused
+others_hear() { [ "$statuses" = " 2 2 2" ] && [ "$(grep -c '^lockstep: rank 1 gave up, and says why$' "$work/err")" = 2 ]; }
+check "who is refused is named where nobody hears it" others_hear
 start "${small[@]}" -- --check-gradients
 check "checks that others do not make" differs 2 '^  --check-gradients +\| no +\| yes$'
 start "${small[@]}" -- --device reference
