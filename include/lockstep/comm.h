@@ -79,7 +79,7 @@ LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
  * Their works must still be given to lks_work_wait. Accepts NULL. */
 LKS_API void lks_group_destroy(lks_group *group);
 
-/* These two: -1 where `group` is NULL. */
+/* These four: -1 where `group` is NULL. */
 LKS_API int lks_group_rank(const lks_group *group);
 LKS_API int lks_group_size(const lks_group *group);
 /* Rank and number of ranks on this host. */

@@ -143,7 +143,8 @@ typedef struct lks_program_options {
 LKS_API lks_status lks_program_create(lks_program **program, lks_store *store, const lks_program_options *options);
 LKS_API void lks_program_destroy(lks_program *program);
 
-/* Gives the input `node` its data for the next runs; the program reads it in place until they are over. */
+/* Gives the input `node` its data for the next runs: row-major, as many samples as the program's batch has (a shorter
+ * batch takes a program of its own); the program reads it in place until they are over. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* What dropout's draws of the next runs depend on: the training's seed and step, and the index of this rank's first
  * sample within the global batch, so that they do not depend on how it is divided. */

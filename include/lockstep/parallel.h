@@ -110,8 +110,9 @@ typedef struct lks_distributed_optimizer lks_distributed_optimizer;
 
 /* The strategy is the store's; one that lks_store_create made is bucketed. `group` and `store` must outlive it.
  * Collective. Errors: LKS_ERR_ARGUMENT: a hyperparameter, named; another group than the one that
- * lks_distributed_store_create was given; LKS_ERR_MISMATCH: ranks have other rules, or other parameters,
- * shown as a table, after which the group lives on; LKS_ERR_MEMORY. */
+ * lks_distributed_store_create was given; LKS_ERR_MISMATCH: ranks have other rules, devices, or names or
+ * shapes of parameters, shown as a table, after which the group lives on (values: lks_check_replicas); LKS_ERR_MEMORY.
+ */
 LKS_API lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group,
                                                     lks_store *store, const lks_optimizer *rule);
 /* Programs that were attached may not run backward after it. Destroyed between a backward pass and its step, it fails
@@ -132,11 +133,13 @@ typedef struct lks_step_sums {
  * mean loss into that; a rank without samples passes n_samples 0, and its gradients are not read. `mine` carries the
  * number of samples, which weights the mean, any two figures of this rank to be summed along, and whether it wants to
  * stop; `all` (may be NULL) receives the sums.
- * Collective. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
+ * Collective. Afterwards the store's gradients are nobody's: its own rank's sum, all ranks', or a part of each, by
+ * strategy. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
  * Errors: LKS_ERR_ARGUMENT where no rank has a sample, or one a number of them that is negative or not finite (that
- * rank is named); LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated,
- * and the group lives on; those of the group. After an error in the middle of an update
- * the parameters are torn: reading them through the library gives LKS_ERR_TORN. */
+ * rank is named); LKS_ERR_STATE where a rank with samples has used its last backward pass already, in a step or by
+ * lks_distributed_optimizer_accumulate; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks,
+ * nothing was updated, and the group lives on; those of the group. After an error in the middle of an update the
+ * parameters are torn: reading them through the library gives LKS_ERR_TORN. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 

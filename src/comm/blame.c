@@ -31,8 +31,9 @@ static bool is_stopped(const lksi_identity *identity) {
     return identity->pid != (int32_t)getpid() && lksi_process_read_stat(identity->pid, &stat) && stat.is_stopped;
 }
 
-static void ask_everyone(lks_group *group, lksi_doing *doing) {
-    bool can_ask = group->remote != NULL && group->remote->roll_call != NULL;
+/* Of ranks on other hosts nothing is known unless they are asked. */
+static void find_out(lks_group *group, bool asks, lksi_doing *doing) {
+    bool can_ask = asks && group->remote != NULL && group->remote->roll_call != NULL;
     for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
     if (can_ask) group->remote->roll_call(group, ROLL_CALL_MS, doing);
     for (int seat = 0; seat < group->n_seats; seat++) {
@@ -49,8 +50,10 @@ static int furthest_behind(const lks_group *group, const lksi_doing *doing, int 
     return last;
 }
 
-static void explain(const lksi_doing *doing, bool is_circle, char *why, size_t why_nbytes) {
-    if (is_circle)
+static void explain(const lksi_doing *doing, bool is_seen, bool is_circle, char *why, size_t why_nbytes) {
+    if (!is_seen)
+        why[0] = '\0';
+    else if (is_circle)
         snprintf(why, why_nbytes, "is furthest behind");
     else if (doing->elsewhere[0] != '\0')
         snprintf(why, why_nbytes, "is in %s of another group", doing->elsewhere);
@@ -58,7 +61,8 @@ static void explain(const lksi_doing *doing, bool is_circle, char *why, size_t w
         snprintf(why, why_nbytes, "waits for nobody");
 }
 
-static int follow(const lks_group *group, const lksi_doing *doing, int awaited, char *why, size_t why_nbytes) {
+static int follow(const lks_group *group, const lksi_doing *doing, bool asks, int awaited, char *why,
+                  size_t why_nbytes) {
     for (int rank = 0; rank < group->size; rank++) {
         if (doing[rank].is_known || rank == group->rank) continue;
         snprintf(why, why_nbytes, group->seat_of[rank] >= 0 ? "is stopped" : "does not answer");
@@ -68,16 +72,16 @@ static int follow(const lks_group *group, const lksi_doing *doing, int awaited, 
     while (doing[end].awaited >= 0 && doing[end].awaited < group->size && n_hops++ < group->size)
         end = doing[end].awaited;
     bool is_circle = n_hops > group->size || end == group->rank;
-    explain(&doing[end], is_circle, why, why_nbytes);
+    explain(&doing[end], asks || group->seat_of[end] >= 0, is_circle, why, why_nbytes);
     return is_circle ? furthest_behind(group, doing, awaited) : end;
 }
 
-int lksi_blame(lks_group *group, int awaited, char *why, size_t why_nbytes) {
+int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes) {
     why[0] = '\0';
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
     if (doing == NULL) return awaited;
-    ask_everyone(group, doing);
-    int blamed = follow(group, doing, awaited, why, why_nbytes);
+    find_out(group, asks, doing);
+    int blamed = follow(group, doing, asks, awaited, why, why_nbytes);
     lksi_free(doing);
     return blamed;
 }

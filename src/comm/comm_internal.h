@@ -330,8 +330,9 @@ void lksi_activity_await(lks_group *group, lksi_context context, int rank);
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
 /* The call in which the rank is in another group that this rank knows of, as lksi_doing has it (report.c). */
 void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes);
-/* The rank that a wait for `awaited`, past its deadline, is to be charged to; `why` ("is stopped") may become empty. */
-int lksi_blame(lks_group *group, int awaited, char *why, size_t why_nbytes);
+/* The rank that a wait for `awaited` is to be charged to; `why` ("is stopped") may become empty. `asks`: ranks of other
+ * hosts are asked, which is for the end of a wait: there may be hundreds, and all of them ask. */
+int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes);
 
 /* --- meeting (transport/segment/exchange.c) --- */
 

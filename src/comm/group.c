@@ -182,7 +182,6 @@ static void unbind(lks_group *group) {
 void lks_group_destroy(lks_group *group) {
     if (group == NULL) return;
     unbind(group);
-    if (group->world != NULL) lksi_world_leave(group->world, group);
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     lksi_error_keep(text);
     lksi_work_stop(group);
@@ -197,6 +196,7 @@ void lks_group_destroy(lks_group *group) {
         lksi_steps_close(group);
         lksi_publish(group->control, &group->control->seats[group->seat].presence.value, LKSI_LEFT, group->seat);
     }
+    if (group->world != NULL) lksi_world_leave(group->world, group);
     if (group->remote != NULL) group->remote->close(group);
     if (group->control != NULL) group->transport->close(group);
     if (group->is_world && group->world != NULL && group->world->is_mpi) lksi_mpi_let_go();
@@ -210,8 +210,8 @@ void lks_group_destroy(lks_group *group) {
 
 int lks_group_rank(const lks_group *group) { return group != NULL ? group->rank : -1; }
 int lks_group_size(const lks_group *group) { return group != NULL ? group->size : -1; }
-int lks_group_local_rank(const lks_group *group) { return group->local_rank; }
-int lks_group_local_size(const lks_group *group) { return group->n_local; }
+int lks_group_local_rank(const lks_group *group) { return group != NULL ? group->local_rank : -1; }
+int lks_group_local_size(const lks_group *group) { return group != NULL ? group->n_local : -1; }
 const char *lks_group_transport(const lks_group *group) {
     return group->remote != NULL ? group->remote->name : group->transport->name;
 }

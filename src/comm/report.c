@@ -39,6 +39,7 @@ void lksi_activity_await(lks_group *group, lksi_context context, int rank) {
         set(&activity->done_nbytes, lksi_progress_in(group, context)->done_nbytes);
         if (context == LKSI_CONTEXT_USER) lksi_activity_begin(group, context);
     }
+    atomic_store_explicit(&activity->is_worker, lksi_work_is_worker(), memory_order_relaxed);
     atomic_store_explicit(&activity->awaited, awaited, memory_order_relaxed);
 }
 
@@ -81,29 +82,50 @@ static void add_activities(char *text, size_t text_nbytes, const lks_group *grou
     add_awaited(text, text_nbytes, group, user);
 }
 
-static void describe_call(const lksi_seat *seat, char *text, size_t text_nbytes) {
-    const lksi_activity *collective = &seat->activities[LKSI_CONTEXT_COLLECTIVE];
-    const lksi_activity *user = &seat->activities[LKSI_CONTEXT_USER];
-    bool is_in_call = get(&collective->sequence) > get(&collective->completed);
-    if (!is_in_call && atomic_load_explicit(&user->awaited, memory_order_relaxed) == 0) return;
-    const lksi_activity *shown = is_in_call ? collective : user;
+static bool sleeps(const lksi_activity *activity) {
+    return atomic_load_explicit(&activity->awaited, memory_order_relaxed) != 0 &&
+           !atomic_load_explicit(&activity->is_worker, memory_order_relaxed);
+}
+
+/* The seat of a rank that the world counts as `who`; NULL: none, or it has left, or the group is dead. */
+static const lksi_seat *seat_of(const lks_group *group, int who) {
+    if (lksi_control_is_aborted(group->control)) return NULL;
+    for (int seat = 0; seat < group->n_seats; seat++)
+        if (lksi_world_rank(group, group->rank_of[seat]) == who) {
+            const lksi_seat *found = &group->control->seats[seat];
+            return atomic_load(&found->presence.value) == LKSI_LEFT ? NULL : found;
+        }
+    return NULL;
+}
+
+/* Whether `who` sleeps in a collective of `group` or of one of its parts. */
+static bool sleeps_in_call(const lks_group *groups, const lks_group *group, int who) {
+    for (; groups != NULL; groups = groups->next_in_world) {
+        const lksi_seat *seat = groups == group || groups->parent == group ? seat_of(groups, who) : NULL;
+        if (seat != NULL && sleeps(&seat->activities[LKSI_CONTEXT_COLLECTIVE])) return true;
+    }
+    return false;
+}
+
+static void describe_call(const lks_group *groups, const lks_group *group, int who, char *text, size_t text_nbytes) {
+    const lksi_seat *seat = seat_of(group, who);
+    if (seat == NULL) return;
+    bool is_in_call = sleeps_in_call(groups, group, who);
+    const lksi_activity *shown = &seat->activities[is_in_call ? LKSI_CONTEXT_COLLECTIVE : LKSI_CONTEXT_USER];
+    if (!is_in_call && !sleeps(shown)) return;
     char name[17];
     name_of(shown->name, name);
     snprintf(text, text_nbytes, "%s %llu (%s)", is_in_call ? "call" : "message",
              (unsigned long long)get(&shown->sequence), name);
 }
 
-/* Groups that are parts of others do their work. */
 void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes) {
     lksi_world *world = group->world;
     text[0] = '\0';
     pthread_mutex_lock(&world->mutex);
-    for (const lks_group *other = world->groups; other != NULL && text[0] == '\0'; other = other->next_in_world) {
-        if (other == group || other == group->parent || other->parent != NULL) continue;
-        for (int seat = 0; seat < other->n_seats; seat++)
-            if (lksi_world_rank(other, other->rank_of[seat]) == lksi_world_rank(group, rank))
-                describe_call(&other->control->seats[seat], text, text_nbytes);
-    }
+    for (const lks_group *other = world->groups; other != NULL && text[0] == '\0'; other = other->next_in_world)
+        if (other != group && other != group->parent && other->parent == NULL)
+            describe_call(world->groups, other, lksi_world_rank(group, rank), text, text_nbytes);
     pthread_mutex_unlock(&world->mutex);
 }
 

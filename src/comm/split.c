@@ -29,7 +29,9 @@ static lks_status form(lks_group *group, const choice *members, int n_members, i
     made->parent = group; /* a rank that is lost meanwhile is known there */
     lksi_world_hold(made->world);
     lks_status status = lksi_group_form(made, NULL);
+    pthread_mutex_lock(&made->world->mutex); /* other threads look at the groups of the world */
     made->parent = NULL;
+    pthread_mutex_unlock(&made->world->mutex);
     if (status != LKS_OK && lksi_control_is_aborted(group->control))
         status = lksi_control_abort_error(group->control, "group_split");
     if (status == LKS_OK) {

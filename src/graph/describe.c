@@ -2,6 +2,7 @@
 #include "graph/graph_internal.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const char *leaf_kind(lksi_op op) {
     return op == LKSI_OP_INPUT ? "input" : op == LKSI_OP_BUFFER ? "buffer" : "parameter";
@@ -31,12 +32,19 @@ static void describe_value(const lks_node *node, char *text, size_t text_nbytes)
     if (node->op == LKSI_OP_BUFFER) lksi_append(text, text_nbytes, " %.17g", node->momentum);
 }
 
+void lksi_describe_leaf(const char *kind, const char *name, int number, char text[LKSI_NODE_NAME_NBYTES]) {
+    char end[24];
+    size_t n_end = (size_t)snprintf(end, sizeof end, "... %d", number);
+    int length = snprintf(text, LKSI_NODE_NAME_NBYTES, "%s %s", kind, name);
+    if (length >= LKSI_NODE_NAME_NBYTES) memcpy(text + LKSI_NODE_NAME_NBYTES - 1 - n_end, end, n_end);
+}
+
 bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description *description) {
     if (index >= graph->n_nodes) return false;
     const lks_node *node = graph->nodes[index];
     *description = (lksi_description){.is_leaf = node->name != NULL};
     if (node->name != NULL)
-        snprintf(description->name, sizeof description->name, "%s %s", leaf_kind(node->op), node->name);
+        lksi_describe_leaf(leaf_kind(node->op), node->name, node->id, description->name);
     else
         snprintf(description->name, sizeof description->name, "node %d", node->id);
     describe_value(node, description->what, sizeof description->what);

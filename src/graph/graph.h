@@ -18,12 +18,15 @@ lks_status lksi_node_check(const lks_node *node, const char *what);
 
 /* A node in words: "parameter fc1.weight" is "f32 (50,784)", "node 5" is "linear f32 (N,50) of 0,2,3"; attributes as a
  * hash. Where ranks built the same model all nodes read the same, and else some do not. */
+enum { LKSI_NODE_NAME_NBYTES = 160 };
 typedef struct lksi_description {
-    char name[160], what[160];
+    char name[LKSI_NODE_NAME_NBYTES], what[160];
     bool is_leaf;
 } lksi_description;
 /* Nodes are counted from 0; false past the last. */
 bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description *description);
+/* "parameter fc.weight"; a name that is too long ends in its number, by which it is told apart. */
+void lksi_describe_leaf(const char *kind, const char *name, int number, char text[LKSI_NODE_NAME_NBYTES]);
 
 /* Which of the input `labels` do not count: the label that the first cross entropy to read them ignores. False: none.
  */

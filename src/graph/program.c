@@ -221,9 +221,17 @@ static lks_status backward(lks_program *program, double factor) {
     return run(program, program->n_forward, program->n_steps);
 }
 
-lks_status lks_program_forward(lks_program *program) { return tell_ranks(program, forward(program)); }
+static lks_status check_given(const lks_program *program, const char *what) {
+    return program != NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `program` is NULL", what);
+}
+
+lks_status lks_program_forward(lks_program *program) {
+    LKS_TRY(check_given(program, "program_forward"));
+    return tell_ranks(program, forward(program));
+}
 
 lks_status lks_program_backward(lks_program *program, double factor) {
+    LKS_TRY(check_given(program, "program_backward"));
     return tell_ranks(program, backward(program, factor));
 }
 

@@ -124,6 +124,7 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
     partial->sums = *mine;
     for (int i = 0; i < level; i++) lksi_sums_add(&partial->sums, &optimizer->partials[i].sums);
     optimizer->n_pending++;
+    if (optimizer->pass == LKSI_PASS_NEW) optimizer->pass = LKSI_PASS_USED;
     return LKS_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 const char *const lksi_rule_names[LKSI_RULE_FIELDS] = {"optimizer",    "nesterov",    "lr",           "momentum",
                                                        "weight_decay", "beta1",       "beta2",        "epsilon",
@@ -125,10 +126,20 @@ static void add_nodes(lksi_list *list, const lks_graph *graph, bool are_leaves) 
         if (node.is_leaf == are_leaves) lksi_list_add(list, node.name, "%s", node.what);
 }
 
+/* Operators refer to leaves by their numbers. */
+static uint64_t order_of(const lks_graph *graph) {
+    uint64_t hash = LKSI_HASH_START;
+    lksi_description node;
+    for (size_t i = 0; lksi_graph_describe(graph, i, &node); i++)
+        if (node.is_leaf) hash = lksi_hash64(lksi_hash64(hash, &i, sizeof i), node.name, strlen(node.name));
+    return hash;
+}
+
 /* First what people give, then what follows from it. */
 void lksi_list_add_graph(lksi_list *list, const lks_graph *graph) {
     add_nodes(list, graph, true);
     add_nodes(list, graph, false);
+    lksi_list_add(list, "order of inputs and parameters", "%016llx", (unsigned long long)order_of(graph));
 }
 
 /* Layouts follow the CPU: hosts of another make cannot add up flat arrays with this one. */
@@ -139,7 +150,10 @@ void lksi_list_add_store(lksi_list *list, const lks_store *store) {
         snprintf(what, sizeof what, "%s (", lks_type_name(view.type));
         for (int j = 0; j < view.n_dims; j++)
             lksi_append(what, sizeof what, "%s%lld", j > 0 ? "," : "", (long long)view.dims[j]);
-        lksi_list_add(list, view.name, "%s)", what);
+        lksi_append(what, sizeof what, ")");
+        char name[LKSI_NODE_NAME_NBYTES];
+        lksi_describe_leaf("parameter", view.name, i, name);
+        lksi_list_add(list, name, "%s", what);
     }
     lksi_list_add(list, "layout of the parameters", "%016llx", (unsigned long long)lksi_store_fingerprint(store));
 }

@@ -58,6 +58,7 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
 /* What attached programs left to the step must not be written over, nor taken for what it was. */
 static lks_status begin_pass(void *context) {
     lks_distributed_optimizer *optimizer = context;
+    optimizer->pass = LKSI_PASS_NEW;
     lksi_factored_begin_pass(optimizer);
     return lksi_overlap_begin_pass(optimizer);
 }
@@ -263,7 +264,12 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
 
 static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
-    if (mine->n_samples > 0) return lksi_factored_check_step(optimizer);
+    if (mine->n_samples > 0) {
+        if (optimizer->pass == LKSI_PASS_USED && lksi_store_stepper(optimizer->store) == optimizer)
+            return lksi_error(LKS_ERR_STATE, "a step on rank %d without a backward pass since the last step or piece",
+                              lks_group_rank(optimizer->group));
+        return lksi_factored_check_step(optimizer);
+    }
     lksi_factored_begin_pass(optimizer); /* of zeros */
     if (optimizer->n_told == 0)
         return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
@@ -278,6 +284,9 @@ lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer) {
 
 /* `own`: what this rank brings, with what it accumulated. */
 static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
+    if (optimizer == NULL || mine == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "distributed_optimizer_step: `%s` is NULL",
+                          optimizer == NULL ? "optimizer" : "mine");
     LKS_TRY(lksi_step_refuse_lent(optimizer));
     LKS_TRY(lksi_step_finish(optimizer));
     lks_status status = check_step(optimizer, mine);
@@ -296,6 +305,7 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
                                                                      : lksi_step_buckets(optimizer, &own, &sums);
     lksi_pending_clear(optimizer);
     optimizer->n_expected = -1;
+    if (status == LKS_OK && optimizer->pass == LKSI_PASS_NEW) optimizer->pass = LKSI_PASS_USED;
     if (status == LKS_OK && all != NULL) *all = sums;
     return status;
 }

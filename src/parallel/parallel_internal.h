@@ -75,6 +75,9 @@ typedef struct lksi_partial {
 } lksi_partial;
 enum { LKSI_MAX_PARTIALS = 63 };
 
+/* None yet (gradients may be made by hand), one that no step has used, one that a step or accumulate has. */
+typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
+
 struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
@@ -91,6 +94,7 @@ struct lks_distributed_optimizer {
     lksi_handover handover; /* likewise */
     size_t *counts;         /* room for a number per rank */
     int64_t n_expected;     /* samples of all ranks in the step under way; negative: any number */
+    lksi_pass pass;         /* the last backward pass of the store */
     double mean_scale;      /* turns the sums of the step under way into means */
     double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
     int64_t n_pending;      /* passes accumulated for the next step; its bits say which partials hold something */

@@ -187,7 +187,7 @@ static lks_status compare(lks_group *group, lks_node *loss, const lks_distribute
     lksi_list_add(&list, "seed", "%llu", (unsigned long long)options->seed);
     lksi_list_add_sharing(&list, options->strategy, options->bucket_nbytes, &options->compression);
     lksi_list_add_machine(&list, device_of(loss));
-    if (lks_node_graph(loss) != NULL) lksi_list_add_graph(&list, lks_node_graph(loss));
+    lksi_list_add_graph(&list, lks_node_graph(loss));
     return lksi_list_compare(&list, group, "distributed_store_create");
 }
 
@@ -198,6 +198,8 @@ lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks
     if (options->strategy < LKS_STRATEGY_AUTO || options->strategy > LKS_STRATEGY_SHARDED)
         return lksi_group_fail(group, lksi_error(LKS_ERR_ARGUMENT, "there is no strategy %d", (int)options->strategy));
     lks_status status = lksi_compression_check(&options->compression, device_of(loss)->float_type);
+    if (status != LKS_OK) return lksi_group_fail(group, status);
+    status = lksi_node_check(loss, "lks_distributed_store_create: `loss`");
     if (status != LKS_OK) return lksi_group_fail(group, status);
     LKS_TRY(compare(group, loss, options));
     lks_store *created;

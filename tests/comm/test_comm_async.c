@@ -313,6 +313,35 @@ static void a_work_without_memory_is_an_error_on_all(void **state) {
     run_processes(2, out_of_memory_for_a_work, NULL);
 }
 
+/* Others' connections for it may come after its destruction has begun. */
+static int destroy_with_a_call_under_way(int rank, int size, void *argument) {
+    lks_group *world, *group;
+    lks_work *work;
+    int32_t in[4], out[4] = {0};
+    for (int i = 0; i < size; i++) in[i] = 10 * rank + i;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = argument}));
+    MUST_OK(lks_group_split(world, 0, rank, &group));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) {
+        MUST_OK(lks_all_to_all(group, in, out, 1, LKS_I32, &(lks_collective_options){.work = &work}));
+        lks_group_destroy(group);
+        MUST_OK(lks_work_wait(work));
+    } else {
+        lksi_sleep_ns((int64_t)rank * 50000000);
+        MUST_OK(lks_all_to_all(group, in, out, 1, LKS_I32, NULL));
+        lks_group_destroy(group);
+    }
+    for (int i = 0; i < size; i++) MUST(out[i] == 10 * i + rank);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_group_that_is_destroyed_finishes_its_calls(void **state) {
+    (void)state;
+    run_processes(4, destroy_with_a_call_under_way, "shm");
+    run_processes(4, destroy_with_a_call_under_way, "tcp");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(works_are_done_in_the_order_of_their_calls),
@@ -323,6 +352,7 @@ int main(void) {
         cmocka_unit_test(a_work_ends_at_its_deadline),
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
         cmocka_unit_test(a_work_without_memory_is_an_error_on_all),
+        cmocka_unit_test(a_group_that_is_destroyed_finishes_its_calls),
     };
     return run_group(tests);
 }

@@ -461,6 +461,35 @@ static void whoever_is_in_another_groups_call_is_said_to_be(void **state) {
     run_processes(3, wait_in_two_groups, "tcp");
 }
 
+/* Rank 1's own thread is in no call, though a worker is. */
+static int compute_beside_a_work(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world, *other;
+    lks_work *work;
+    int32_t x = rank;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = argument}));
+    MUST_OK(lks_group_split(world, 0, rank, &other));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) {
+        MUST(lks_barrier(world, &(lks_collective_options){.timeout_ms = 1000}) == LKS_ERR_TIMEOUT);
+        MUST_SAY("which waits for nobody; barrier, call 3");
+    } else {
+        MUST_OK(lks_all_reduce(other, &x, &x, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &work}));
+        while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
+        MUST(lks_work_wait(work) == LKS_ERR_PEER);
+    }
+    lks_group_destroy(other);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void whoever_computes_is_not_said_to_be_elsewhere(void **state) {
+    (void)state;
+    run_threads(2, compute_beside_a_work, NULL);
+    run_processes(2, compute_beside_a_work, "shm");
+    run_processes(2, compute_beside_a_work, "tcp");
+}
+
 /* A forked child keeps its parent's connections open. */
 static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
     (void)size;
@@ -839,6 +868,7 @@ int main(void) {
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
         cmocka_unit_test(whoever_is_in_another_groups_call_is_said_to_be),
+        cmocka_unit_test(whoever_computes_is_not_said_to_be_elsewhere),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),

@@ -70,6 +70,34 @@ static void a_number_of_samples_that_is_none_is_refused(void **state) {
             run_ranks(2, bring_a_bad_number, ((double[]){numbers[i], is_put_aside}));
 }
 
+/* --- steps without a backward pass --- */
+
+static int step_twice(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    char before[65], after[65];
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, argument, 0, 4, &mine) == 0);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_OK(lks_store_sha256(s->store, before));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_status status = lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
+    RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER); /* of its own, or of who was quicker */
+    RANK_CHECK(strstr(lks_error_text(), "without a backward pass since the last step") != NULL);
+    RANK_OK(lks_store_sha256(s->store, after));
+    RANK_CHECK(strcmp(before, after) == 0);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_pass_is_good_for_one_step(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int is_attached = 0; is_attached < 2; is_attached++)
+            run_ranks(2, step_twice, (&(strategy_run){.strategy = (lks_strategy)strategy, .is_attached = is_attached}));
+}
+
 /* --- ranks that mean different things --- */
 
 static int be_a_step_behind(void *argument) {
@@ -104,8 +132,8 @@ typedef enum difference { OTHER_SHAPE, ONE_MORE, N_DIFFERENCES } difference;
 static int differ_in_the_model(void *argument) {
     static const char *const texts[] = {"has another name, type or shape on rank 1",
                                         "rank 1 has 2 parameters and buffers, rank 0 1"};
-    static const char *const differences[] = {"fc.weight                | f32 (4,8)        | f32 (8,4)",
-                                              "fc.bias                  | -                | f32 (4)"};
+    static const char *const differences[] = {"parameter fc.weight      | f32 (4,8)        | f32 (8,4)",
+                                              "parameter fc.bias        | -                | f32 (4)"};
     difference which = *(difference *)argument;
     lks_group *group;
     lks_store *store;
@@ -168,6 +196,7 @@ int main(void) {
         cmocka_unit_test(ranks_in_different_steps_are_told_so),
         cmocka_unit_test(ranks_whose_plain_stores_differ_are_told_so),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
+        cmocka_unit_test(a_pass_is_good_for_one_step),
     };
     return run_group(tests);
 }

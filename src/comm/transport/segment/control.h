@@ -76,6 +76,7 @@ typedef struct lksi_activity {
     _Atomic uint64_t completed_name[2];
     _Atomic uint64_t done_nbytes;
     _Atomic int32_t awaited; /* while it sleeps: the rank it waits for plus 1, or LKSI_AWAITS_ANY */
+    _Atomic bool is_worker;  /* who sleeps is a worker: the rank's own thread may be anywhere */
 } lksi_activity;
 
 /* What one rank writes and all read. */

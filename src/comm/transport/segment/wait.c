@@ -96,14 +96,15 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
 }
 
 /* One rank, or several. The first may itself wait for another: the last in that chain is named, too. */
-static void describe_awaited(lks_group *group, const int *ranks, int n_ranks, char *text, size_t text_nbytes) {
+static void describe_awaited(lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
+                             size_t text_nbytes) {
     char why[80] = "";
     text[0] = '\0';
     if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
     for (int i = 0; i < n_ranks; i++)
         if (i == 0 || ranks[i] != ranks[0])
             lksi_append(text, text_nbytes, "%s%s", i > 0 ? " or " : "", lksi_rank_describe(group, ranks[i]).text);
-    int rank = n_ranks > 0 ? lksi_blame(group, ranks[0], why, sizeof why) : -1;
+    int rank = n_ranks > 0 ? lksi_blame(group, asks, ranks[0], why, sizeof why) : -1;
     if (n_ranks > 0 && rank != ranks[0])
         lksi_append(text, text_nbytes, ", which waits for %s", lksi_rank_describe(group, rank).text);
     if (why[0] != '\0') lksi_append(text, text_nbytes, ", which %s", why);
@@ -112,7 +113,7 @@ static void describe_awaited(lks_group *group, const int *ranks, int n_ranks, ch
 static void report_stall(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t waited_ns) {
     char doing[160], awaited[400];
     lksi_progress_describe(group, context, doing, sizeof doing);
-    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
+    describe_awaited(group, false, ranks, n_ranks, awaited, sizeof awaited);
     lksi_log(LKS_LOG_WARNING, "rank %d has waited %lld s for %s; %s", lksi_world_rank(group, group->rank),
              (long long)(waited_ns / 1000000000), awaited, doing);
 }
@@ -133,7 +134,7 @@ static lks_status check_presence(const lks_group *group, lksi_context context, c
 
 static lks_status timed_out(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
     char doing[160], awaited[400];
-    describe_awaited(group, ranks, n_ranks, awaited, sizeof awaited);
+    describe_awaited(group, true, ranks, n_ranks, awaited, sizeof awaited);
     lksi_progress_describe(group, context, doing, sizeof doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", lksi_world_rank(group, group->rank),

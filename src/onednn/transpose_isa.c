@@ -1,5 +1,7 @@
 #include "onednn/transpose.h"
 
+#include <stddef.h>
+
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -37,8 +39,8 @@ static inline void move_block(const way *w, int64_t i, int64_t j) { move(w, i, i
 #endif
 
 /* A line of each of x's rows at a time. */
-void lksi_transpose(int64_t n_i, int64_t n_j, const float *x, int64_t x_row, const float *addend, float *y,
-                    int64_t y_row) {
+static void transpose(int64_t n_i, int64_t n_j, const float *x, int64_t x_row, const float *addend, float *y,
+                      int64_t y_row) {
     const way w = {x, addend, y, x_row, y_row};
     int64_t whole_i = n_i / BLOCK * BLOCK, whole_j = n_j / BLOCK * BLOCK;
     for (int64_t begin = 0; begin < whole_i; begin += LINE)
@@ -47,3 +49,5 @@ void lksi_transpose(int64_t n_i, int64_t n_j, const float *x, int64_t x_row, con
     move(&w, whole_i, n_i, 0, whole_j);
     move(&w, 0, n_i, whole_j, n_j);
 }
+
+const lksi_transpose_kernel LKSI_ISA_NAME(lksi_transpose_loops) = {transpose};
