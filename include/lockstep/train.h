@@ -89,7 +89,8 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * rank and parameter), or where the optimizer clips the norm: on all ranks, nothing was updated, and the group lives
  * on, but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
  * check_every the replicas differ, or, before anything is updated, where the ranks' n_labels are not global_n_labels
- * together (global_count is compared before the first step alone), or a batch is not cut in the trainer's grains;
+ * together (global_count is compared before the first step alone), where loaders are at different batches or rates
+ * differ, or a batch is not cut in the trainer's grains;
  * LKS_ERR_SHAPE where sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 

@@ -39,6 +39,13 @@ enum { LKSI_PAYLOAD_NBYTES = 80, LKSI_MAX_RANKS = 1024 };
  * room is checked as the operations of comm/ are. Works on every transport. Deadline and errors as any collective. */
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint, const void *mine, size_t nbytes,
                          void *all);
+/* What the fingerprint is made of, in words, for the error that shows two calls. */
+typedef struct lksi_meaning {
+    void (*write)(const void *context, char *text, size_t text_nbytes);
+    const void *context;
+} lksi_meaning;
+lks_status lksi_exchange_meaning(lks_group *group, const char *operation, uint64_t fingerprint,
+                                 const lksi_meaning *meaning, const void *mine, size_t nbytes, void *all);
 
 /* --- threads that run collectives beside one that computes (used by parallel/) --- */
 

@@ -78,7 +78,8 @@ struct lksi_call {
     int64_t timeout_ms;
     uint64_t sequence;
     uint64_t fingerprint;
-    int64_t submitted_ns; /* its deadline counts from then; 0: from when it first has to wait */
+    const lksi_meaning *meaning; /* of the fingerprint; NULL: none is known */
+    int64_t submitted_ns;        /* its deadline counts from then; 0: from when it first has to wait */
 };
 
 /* Validates, chooses the algorithm, numbers the call and runs it, or submits it where options->work is set; an error

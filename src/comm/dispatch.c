@@ -6,6 +6,12 @@
 
 #include <string.h>
 
+static void describe_meaning(const lksi_meaning *meaning, char *text, size_t text_nbytes) {
+    char words[LKSI_CALL_TEXT_NBYTES];
+    meaning->write(meaning->context, words, sizeof words);
+    lksi_append(text, text_nbytes, "%s)", words);
+}
+
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     const lksi_operation *operation = call->operation;
     text[0] = '\0';
@@ -20,6 +26,8 @@ void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     if (operation->is_rooted) lksi_append(text, text_nbytes, "root %d, ", call->root);
     if (call->algorithm != NULL && call->algorithm->name != NULL)
         lksi_append(text, text_nbytes, "algorithm %s)", call->algorithm->name);
+    else if (call->meaning != NULL)
+        describe_meaning(call->meaning, text, text_nbytes);
     else
         lksi_append(text, text_nbytes, "fingerprint %016llx)", (unsigned long long)call->fingerprint);
 }
@@ -139,6 +147,11 @@ static lks_status exchange_messages(lks_group *group, const lksi_call *call) {
 
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint_of_call, const void *mine,
                          size_t nbytes, void *all) {
+    return lksi_exchange_meaning(group, operation, fingerprint_of_call, NULL, mine, nbytes, all);
+}
+
+lks_status lksi_exchange_meaning(lks_group *group, const char *operation, uint64_t fingerprint_of_call,
+                                 const lksi_meaning *meaning, const void *mine, size_t nbytes, void *all) {
     if (nbytes > LKSI_PAYLOAD_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a payload of %zu bytes is over %d", operation, nbytes,
                           (int)LKSI_PAYLOAD_NBYTES);
@@ -155,6 +168,7 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
                       .out = all,
                       .nbytes = nbytes,
                       .sequence = sequence,
-                      .fingerprint = lksi_mix(hash, fingerprint_of_call)};
+                      .fingerprint = lksi_mix(hash, fingerprint_of_call),
+                      .meaning = meaning};
     return lksi_work_run(group, &call);
 }

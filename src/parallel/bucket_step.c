@@ -121,8 +121,7 @@ static lks_status end_row(lks_distributed_optimizer *optimizer, size_t n, lks_st
 static lks_status exchange_figures(lks_distributed_optimizer *optimizer) {
     size_t n_begun = lksi_progress_hold(optimizer->progress);
     optimizer->own_message.n_begun = n_begun;
-    lks_status status = lksi_exchange(optimizer->figures, "bucket_step", lksi_step_fingerprint(optimizer),
-                                      &optimizer->own_message, sizeof optimizer->own_message, optimizer->messages);
+    lks_status status = lksi_step_exchange_messages(optimizer, optimizer->figures, "bucket_step");
     if (status != LKS_OK) { /* the others may be waiting in the row */
         (void)lksi_group_fail(optimizer->group, status);
         return end_row(optimizer, n_begun, status);

@@ -240,11 +240,29 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
     return LKS_OK;
 }
 
-void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples) { optimizer->n_expected = n_samples; }
+void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples, const lksi_batch_position *position) {
+    optimizer->n_expected = n_samples;
+    optimizer->position = position->source != 0 ? *position : (lksi_batch_position){0};
+}
 
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer) {
     uint64_t hash = lksi_hash64(LKSI_HASH_START, &optimizer->step, sizeof optimizer->step);
+    hash = lksi_hash64(hash, &optimizer->position, sizeof optimizer->position);
     return lksi_hash64(hash, &optimizer->rule.lr, sizeof optimizer->rule.lr);
+}
+
+static void write_meaning(const void *context, char *text, size_t text_nbytes) {
+    const lks_distributed_optimizer *optimizer = context;
+    snprintf(text, text_nbytes, "step %lld, lr %.9g", (long long)optimizer->step + 1, optimizer->rule.lr);
+    if (optimizer->position.source != 0)
+        lksi_append(text, text_nbytes, ", batch %lld of epoch %lld", (long long)optimizer->position.step,
+                    (long long)optimizer->position.epoch);
+}
+
+lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks_group *group, const char *name) {
+    return lksi_exchange_meaning(group, name, lksi_step_fingerprint(optimizer),
+                                 &(lksi_meaning){write_meaning, optimizer}, &optimizer->own_message,
+                                 sizeof optimizer->own_message, optimizer->messages);
 }
 
 static lks_status clear_gradients(const lks_distributed_optimizer *optimizer) {

@@ -34,8 +34,12 @@ lks_status lksi_find_bad_gradient(lks_store *store, lksi_bad_gradient *bad);
 /* The rest of lks_check_gradients, for a step in several passes: `mine` is what this rank found in any of them. */
 lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int64_t step,
                                    const lksi_bad_gradient *mine);
-/* The next step is LKS_ERR_MISMATCH, and updates nothing, unless the ranks bring `n_samples` together. */
-void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples);
+/* The next step is LKS_ERR_MISMATCH, and updates nothing, unless the ranks bring `n_samples` together, of one batch. */
+typedef struct lksi_batch_position {
+    uint64_t source; /* 0: not told, and the others are 0 then, too */
+    int64_t epoch, step;
+} lksi_batch_position;
+void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples, const lksi_batch_position *position);
 /* Forgets what was accumulated: after a step, or in place of one. */
 void lksi_pending_clear(lks_distributed_optimizer *optimizer);
 

@@ -93,11 +93,12 @@ struct lks_distributed_optimizer {
     const void **inputs;    /* likewise: where the block at hand begins in each */
     lksi_handover handover; /* likewise */
     size_t *counts;         /* room for a number per rank */
-    int64_t n_expected;     /* samples of all ranks in the step under way; negative: any number */
-    lksi_pass pass;         /* the last backward pass of the store */
-    double mean_scale;      /* turns the sums of the step under way into means */
-    double *squares;        /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
-    int64_t n_pending;      /* passes accumulated for the next step; its bits say which partials hold something */
+    lksi_batch_position position;
+    int64_t n_expected; /* samples of all ranks in the step under way; negative: any number */
+    lksi_pass pass;     /* the last backward pass of the store */
+    double mean_scale;  /* turns the sums of the step under way into means */
+    double *squares;    /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
+    int64_t n_pending;  /* passes accumulated for the next step; its bits say which partials hold something */
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL where gradients are not compressed */
     lksi_progress *progress;                  /* runs the collectives of a step of buckets; NULL for a shared replica */
@@ -140,8 +141,10 @@ lks_status lksi_step_run_item(void *context, size_t item);
  * just these, too, in the store or a copy. */
 void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
                        size_t begin, size_t count, void *values, const void *gradient);
-/* What ranks must agree on before a step: its number and learning rate. */
+/* What ranks must agree on before a step: its number, its batch and the learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
+/* All ranks' messages, from own_message to messages, where they agree on that. */
+lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks_group *group, const char *name);
 /* Adds the messages' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they
  * are not as many as expected. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);

@@ -135,8 +135,7 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store));
     optimizer->own_message = (lksi_step_message){
         .sums = *mine, .factored = lksi_factored_left(optimizer), .n_expected = (double)optimizer->n_expected};
-    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_step", lksi_step_fingerprint(optimizer),
-                          &optimizer->own_message, sizeof optimizer->own_message, optimizer->messages));
+    LKS_TRY(lksi_step_exchange_messages(optimizer, optimizer->group, "shared_replica_step"));
     LKS_TRY(lksi_add_sums(optimizer, all));
     double clip = 1;
     if (optimizer->squares != NULL) LKS_TRY(find_norm(optimizer, &all->grad_norm, &clip));

@@ -107,7 +107,8 @@ static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     lksi_compiled *compiled = lksi_trainer_compiled(trainer, program);
     lks_distributed_optimizer_no_sync(trainer->optimizer, 0);
-    lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
+    lksi_expect_samples(trainer->optimizer, batch->global_n_labels,
+                        &(lksi_batch_position){batch->source_hash, batch->epoch, batch->step});
     LKS_TRY(send(trainer, batch, program));
     LKS_TRY(run(trainer, batch, compiled));
     compiled->n_steps += is_alike(trainer, batch);

@@ -258,7 +258,8 @@ static lks_status step_in_parts(lks_trainer *trainer, const lks_batch *batch) {
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
     LKS_TRY(check_gradients(trainer));
     mine.stop = trainer->stop;
-    lksi_expect_samples(trainer->optimizer, batch->global_n_labels);
+    lksi_expect_samples(trainer->optimizer, batch->global_n_labels,
+                        &(lksi_batch_position){batch->source_hash, batch->epoch, batch->step});
     return take_step(trainer, &mine);
 }
 

@@ -314,6 +314,8 @@ static int step_with_different_rates(void *argument) {
     RANK_OK(lks_distributed_optimizer_step(s.optimizer, &(lks_step_sums){.n_samples = 1}, NULL));
     if (lks_group_rank(group) == 1) RANK_OK(lks_distributed_optimizer_set_lr(s.optimizer, 0.125));
     RANK_CHECK(lks_distributed_optimizer_step(s.optimizer, &(lks_step_sums){.n_samples = 1}, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "rank 0 called shared_replica_step(step 2, lr 0.25), rank 1 called "
+                                        "shared_replica_step(step 2, lr 0.125)") != NULL);
     lks_distributed_optimizer_destroy(s.optimizer);
     lks_store_destroy(s.store);
     lks_graph_destroy(m.graph);

@@ -377,7 +377,7 @@ static int expect_another_number(void *argument) {
     RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
     strategy_fill(s, 0);
     RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
-    lksi_expect_samples(s->optimizer, lks_group_rank(s->group) == 1 ? 9 : 8);
+    lksi_expect_samples(s->optimizer, lks_group_rank(s->group) == 1 ? 9 : 8, &(lksi_batch_position){0});
     RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) == LKS_ERR_MISMATCH);
     RANK_CHECK(strstr(lks_error_text(), "rank 1 expects 9") != NULL);
     strategy_destroy(s);

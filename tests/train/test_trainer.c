@@ -227,9 +227,26 @@ static int step_with_loaders_that_part(void *argument) {
     return 0;
 }
 
+static int skip_a_batch(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_batch batch;
+    RANK_CHECK(create(&s) == 0);
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    if (lks_group_rank(s.group) == 1) RANK_CHECK(lks_loader_next(s.loader, &batch));
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), ", batch 1 of epoch 0), rank 1 called ") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), ", batch 2 of epoch 0)") != NULL);
+    destroy(&s);
+    return 0;
+}
+
 static void loaders_that_part_later_are_noticed(void **state) {
     (void)state;
     run_ranks(2, step_with_loaders_that_part, NULL);
+    run_ranks(2, skip_a_batch, NULL);
 }
 
 /* The figures that are added up are labels: one rank's part of a batch alone is not the batch. */
