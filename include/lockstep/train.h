@@ -85,9 +85,10 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 
 /* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
  * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
- * Errors: LKS_ERR_NUMERIC where the loss is not finite (step and rank named); with check_gradients a gradient (step,
- * rank and parameter), or where the optimizer clips the norm: on all ranks, nothing was updated, and the group lives
- * on, but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
+ * Errors: LKS_ERR_NUMERIC where a rank's loss is not finite (step and rank named): there, LKS_ERR_PEER on the others,
+ * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter) or where the
+ * optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on, but states have moved on
+ * with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
  * check_every the replicas differ, or, before anything is updated, where the ranks' n_labels are not global_n_labels
  * together (global_count is compared before the first step alone), where loaders are at different batches or rates
  * differ, or a batch is not cut in the trainer's grains;
