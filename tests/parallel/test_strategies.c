@@ -293,11 +293,6 @@ static lks_status accumulate(strategy_rank *s, const lks_step_sums *mine) {
     return lks_distributed_optimizer_accumulate(s->optimizer, mine);
 }
 
-static lks_status step_twice(strategy_rank *s, const lks_step_sums *mine) {
-    LKS_TRY(lks_distributed_optimizer_step(s->optimizer, mine, NULL));
-    return lks_distributed_optimizer_step(s->optimizer, mine, NULL);
-}
-
 static lks_status read_gradient(strategy_rank *s, const lks_step_sums *mine) {
     (void)mine;
     static _Thread_local float gradient[1024 * 96];
@@ -310,14 +305,12 @@ static lks_status check_gradients(strategy_rank *s, const lks_step_sums *mine) {
 }
 
 static int put_factors_aside(void *argument) { return (void)argument, leave_factors(accumulate); }
-static int use_factors_twice(void *argument) { return (void)argument, leave_factors(step_twice); }
 static int read_factors(void *argument) { return (void)argument, leave_factors(read_gradient); }
 static int check_factors(void *argument) { return (void)argument, leave_factors(check_gradients); }
 
 static void factors_are_no_gradients_to_anybody(void **state) {
     (void)state;
     run_ranks(2, put_factors_aside, NULL);
-    run_ranks(2, use_factors_twice, NULL);
     run_ranks(2, read_factors, NULL);
     run_ranks(2, check_factors, NULL);
 }
