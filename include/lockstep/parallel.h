@@ -96,9 +96,9 @@ typedef struct lks_distributed_options {
 /* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
  * the ranks share one copy of the parameters (a shared replica); else each has its own, which begin equal.
  * `options` may be NULL. Collective. lks_store_destroy frees it, before the group is destroyed.
- * Errors: LKS_ERR_MISMATCH where ranks built different models or have different options, shown as a table;
- * LKS_ERR_UNSUPPORTED: shared between hosts or over tcp, compression by another strategy than bucketed or of f64
- * gradients; LKS_ERR_ARGUMENT; those of lks_store_create and of the group. */
+ * Errors: LKS_ERR_MISMATCH where ranks built different models or have different options, shown as a table, after
+ * which the group lives on; LKS_ERR_UNSUPPORTED: shared between hosts or over tcp, compression by another strategy than
+ * bucketed or of f64 gradients; LKS_ERR_ARGUMENT; those of lks_store_create and of the group. */
 LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                                 const lks_distributed_options *options);
 
