@@ -38,7 +38,6 @@ struct lksi_factored {
     weight weights[MAX_WEIGHTS];
     int n_weights;
     uint64_t left;             /* a bit per weight that this rank's last pass left as factors, which lie there still */
-    bool are_used;             /* by a step */
     float *levels[MAX_LEVELS]; /* room for a block; [0] is the sum's */
 };
 
@@ -233,19 +232,15 @@ uint64_t lksi_factored_left(const lks_distributed_optimizer *optimizer) {
 }
 
 void lksi_factored_begin_pass(lks_distributed_optimizer *optimizer) {
-    if (optimizer->factored == NULL) return;
-    optimizer->factored->left = 0;
-    optimizer->factored->are_used = false;
-}
-
-void lksi_factored_end_step(lks_distributed_optimizer *optimizer) {
-    if (optimizer->factored != NULL) optimizer->factored->are_used = true;
+    if (optimizer->factored != NULL) optimizer->factored->left = 0;
 }
 
 lks_status lksi_factored_check_step(const lks_distributed_optimizer *optimizer) {
-    const lksi_factored *factored = optimizer->factored;
-    if (factored == NULL || factored->left == 0 || factored->are_used == is_superseded(optimizer)) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "a step on rank %d without a backward pass of its own since the last",
+    bool are_waiting =
+        optimizer->factored != NULL && optimizer->factored->left != 0 && optimizer->pass == LKSI_PASS_NEW;
+    if (!are_waiting || !is_superseded(optimizer)) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE,
+                      "another optimizer was made for the store on rank %d between a backward pass and its step",
                       lks_group_rank(optimizer->group));
 }
 

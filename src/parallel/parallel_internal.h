@@ -188,8 +188,7 @@ void lksi_factored_attach(lks_distributed_optimizer *optimizer, lks_program *pro
  */
 uint64_t lksi_factored_left(const lks_distributed_optimizer *optimizer);
 void lksi_factored_begin_pass(lks_distributed_optimizer *optimizer);
-void lksi_factored_end_step(lks_distributed_optimizer *optimizer);
-/* LKS_ERR_STATE: a step has used them, and no pass came after it. */
+/* LKS_ERR_STATE: another optimizer was made for the store since the pass left them. */
 lks_status lksi_factored_check_step(const lks_distributed_optimizer *optimizer);
 lks_status lksi_factored_check_gradient(const lks_distributed_optimizer *optimizer, int index);
 

@@ -147,7 +147,6 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     atomic_fetch_add_explicit(count, 1, memory_order_release);
-    lksi_factored_end_step(optimizer);
     if (!is_alone) end_turn(optimizer);
     return LKS_OK;
 }
