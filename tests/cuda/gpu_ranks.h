@@ -69,7 +69,7 @@ static inline void run_gpu_ranks(int size, rank_function function, void *argumen
 
 static inline lks_status rig_open(rig *r, lks_gpu_backend backend, int gpu_index, int64_t timeout_ms) {
     *r = (rig){.cuda = find_cuda()};
-    if (is_real_gpu()) timeout_ms *= 20; /* NCCL needs a second or more to begin */
+    if (is_real_gpu() && timeout_ms != 0) timeout_ms = 10000; /* NCCL needs a second or more to begin */
     LKS_TRY(lks_init(&r->world, &(lks_init_options){.timeout_ms = timeout_ms}));
     r->rank = lks_group_rank(r->world), r->size = lks_group_size(r->world);
     share_gpu(r->rank, &gpu_index);
