@@ -300,9 +300,15 @@ lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);
+/* Of one wait: zeroed before it, and where something has moved. */
+typedef struct lksi_pauses {
+    int n;
+    int64_t since_ns;
+} lksi_pauses;
+
 /* What a thread that waits without a counter to look at does for one turn: spin for a moment, yield, or nothing: then
- * false, and the thread should sleep. `turn` counts from 0. */
-bool lksi_pause(const lks_group *group, lksi_context context, int turn);
+ * false, and the thread should sleep. */
+bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses);
 /* Messages of users that are under way move only inside calls on the group; so whoever waits elsewhere moves them on,
  * and sleeps no longer than this meanwhile. */
 enum { LKSI_POKE_NS = 100 * 1000 };

@@ -1,7 +1,12 @@
 /* comm/: worlds of one, of threads and of processes; what their start refuses. */
+#define _GNU_SOURCE /* affinity */
 #include "test.h"
 
 #include "ranks.h"
+
+#include "comm/comm_internal.h"
+
+#include <sched.h>
 
 static int meet_and_sum(int rank, int size, void *argument) {
     const char *transport = argument;
@@ -74,6 +79,37 @@ static void a_deadline_may_be_any_number_of_milliseconds(void **state) {
     run_processes(2, wait_without_end, "tcp");
 }
 
+/* The CPUs of the ranks, by turns the first two that there are, or only the first. */
+static int wait_on_own_cpus(int rank, int size, void *argument) {
+    const char *transport = argument;
+    for (int n_used = 1; n_used <= 2; n_used++) {
+        cpu_set_t allowed, own;
+        lks_group *world;
+        size_t cpu = 0;
+        int n_skipped = rank % n_used;
+        MUST(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+        while (!CPU_ISSET(cpu, &allowed) || n_skipped-- > 0) cpu++;
+        CPU_ZERO(&own);
+        CPU_SET(cpu, &own);
+        MUST(sched_setaffinity(0, sizeof own, &own) == 0);
+        MUST_OK(lks_init(&world, &(lks_init_options){.transport = transport}));
+        MUST(world->may_spin == (size <= n_used));
+        MUST_OK(lks_barrier(world, NULL));
+        lks_group_destroy(world);
+        MUST(sched_setaffinity(0, sizeof allowed, &allowed) == 0);
+    }
+    return 0;
+}
+
+static void ranks_bound_to_cpus_of_their_own_may_spin(void **state) {
+    (void)state;
+    if (lksi_cpu_count() < 2) skip();
+    for (int size = 2; size <= 3; size++) {
+        run_processes(size, wait_on_own_cpus, "shm");
+        run_processes(size, wait_on_own_cpus, "tcp");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_process_is_a_world),
@@ -81,6 +117,7 @@ int main(void) {
         cmocka_unit_test(processes_meet),
         cmocka_unit_test(a_world_can_be_joined_again),
         cmocka_unit_test(a_deadline_may_be_any_number_of_milliseconds),
+        cmocka_unit_test(ranks_bound_to_cpus_of_their_own_may_spin),
     };
     return run_group(tests);
 }

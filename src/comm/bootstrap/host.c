@@ -1,7 +1,10 @@
+/* Which machine this is, and which part of it. */
+#define _GNU_SOURCE /* affinity */
 #include "comm/bootstrap/host.h"
 
 #include "comm/transport/segment/control.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -31,4 +34,11 @@ uint64_t lksi_host_id(const char *node) {
     if (given != NULL && given[0] != '\0') return add_text(LKSI_HASH_START, given);
     uint64_t user = (uint64_t)getuid();
     return lksi_hash64(add_text(lksi_network_id(), node == NULL ? "" : node), &user, sizeof user);
+}
+
+uint64_t lksi_cpus_id(void) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    (void)sched_getaffinity(0, sizeof allowed, &allowed);
+    return lksi_hash64(LKSI_HASH_START, &allowed, sizeof allowed);
 }

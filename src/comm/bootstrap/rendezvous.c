@@ -16,6 +16,8 @@
 void lksi_member_fill(lksi_member *member, const lksi_environment *environment) {
     const char *node = environment->launcher == LKSI_LAUNCHER_SLURM ? getenv("SLURMD_NODENAME") : NULL;
     *member = (lksi_member){.host_id = lksi_host_id(node),
+                            .cpus_id = lksi_cpus_id(),
+                            .n_cpus = lksi_cpu_count(),
                             .size = environment->size,
                             .local_rank = environment->local_rank,
                             .local_size = environment->local_size};

@@ -19,7 +19,8 @@
 /* What every rank tells all others. Fixed layout, no pointers. */
 typedef struct lksi_member {
     lksi_identity identity;
-    uint64_t host_id;
+    uint64_t host_id, cpus_id;
+    int64_t n_cpus;
     int32_t size, local_rank, local_size;
     uint32_t world_index; /* how many worlds this process has begun before; rank 0's counts */
     lksi_address address; /* where this rank accepts data connections */

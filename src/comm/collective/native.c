@@ -43,7 +43,7 @@ static lks_status agree(lks_group *group, const lksi_call *call, lksi_mpi_collec
                                .op = call->op,
                                .rank = group->rank,
                                .root = call->root};
-    return lksi_mpi_communicator_of(group, &c->communicator);
+    return lksi_mpi_communicator_of(group, call, &c->communicator);
 }
 
 /* Scratch memory of a call that failed is MPI's, like the caller's buffers. */

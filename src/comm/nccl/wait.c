@@ -73,12 +73,13 @@ static lks_status explain(lks_gpu_group *gpus) {
 
 lks_status lksi_gpu_await(lks_gpu_group *gpus, lksi_gpu_poll poll, void *argument) {
     lks_status status = LKS_OK;
-    for (int turn = 0;; turn++) {
+    lksi_pauses pauses = {0};
+    for (;;) {
         lksi_nccl_state state = poll(gpus, argument); /* once more after an error: it may have become true before */
         if (state == LKSI_NCCL_DONE) status = LKS_OK;
         if (state == LKSI_NCCL_FAILED && status == LKS_OK) status = explain(gpus);
         if (state != LKSI_NCCL_PENDING || status != LKS_OK) break;
-        if (lksi_pause(gpus->group, LKSI_CONTEXT_COLLECTIVE, turn)) continue;
+        if (lksi_pause(gpus->group, LKSI_CONTEXT_COLLECTIVE, &pauses)) continue;
         status = look(gpus);
         if (status == LKS_OK) lksi_sleep_ns(POLL_NS);
     }

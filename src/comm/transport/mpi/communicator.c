@@ -2,12 +2,19 @@
  *
  *     all ranks have agreed on the call ─> the group's communicator, made by the first such call ─> MPI_I..., MPI_Test
  *
- * MPI_Comm_create_group blocks, so a thread of its own calls it, without the lock, because a thread of another group
- * may do the same at that moment: all ranks of the group are there, and it takes no time. Where a rank is lost
- * meanwhile the thread stays behind in MPI, and nobody waits for it: the group is dead.
+ * The world's is there already. MPI_Comm_create_group blocks, so a thread of its own calls it, without the lock. It
+ * spins: where ranks have fewer CPUs than threads that do so, MPICH may take minutes over two at once. So a process
+ * makes one at a time; and lest two groups wait for each other, a group's ranks begin in the order of the world:
+ *
+ *     rank 0   gate ──> tells 2          barrier, MPI_Comm_create_group     each opens its gate when it is done
+ *     rank 2            gate ──> tells 5 barrier, ...
+ *     rank 5                     gate    barrier, ...
+ *
+ * Where a rank is lost meanwhile the thread stays behind in MPI, and nobody waits for it: the group is dead, and no
+ * other of this process gets a communicator any more.
  */
+#include "comm/collective/collective.h"
 #include "comm/transport/mpi/streams.h"
-
 #include "comm/world.h"
 
 #include <string.h>
@@ -24,8 +31,8 @@ static int next_rank(const lks_group *group) {
     return -1;
 }
 
-static lks_status wait_a_turn(lks_group *group, int *turn) {
-    if (lksi_pause(group, LKSI_CONTEXT_COLLECTIVE, (*turn)++)) return LKS_OK;
+static lks_status wait_a_turn(lks_group *group, lksi_pauses *pauses) {
+    if (lksi_pause(group, LKSI_CONTEXT_COLLECTIVE, pauses)) return LKS_OK;
     int64_t left_ns = 0;
     int next = next_rank(group);
     LKS_TRY(lksi_look(group, LKSI_CONTEXT_COLLECTIVE, &next, next >= 0, &left_ns));
@@ -36,6 +43,36 @@ static lks_status wait_a_turn(lks_group *group, int *turn) {
 }
 
 /* --- the communicator --- */
+
+static atomic_bool is_gate_closed;
+
+static lks_status close_gate(lks_group *group) {
+    lksi_pauses pauses = {0};
+    while (atomic_exchange(&is_gate_closed, true)) LKS_TRY(wait_a_turn(group, &pauses));
+    return LKS_OK;
+}
+
+/* The ranks of the group before and after this one, as the world counts; -1: none. */
+static void find_neighbours(const lks_group *group, int *before, int *after) {
+    int mine = lksi_world_rank(group, group->rank);
+    *before = *after = -1;
+    for (int rank = 0; rank < group->size; rank++) {
+        int number = lksi_world_rank(group, rank);
+        if (number < mine && (*before < 0 || number > lksi_world_rank(group, *before))) *before = rank;
+        if (number > mine && (*after < 0 || number < lksi_world_rank(group, *after))) *after = rank;
+    }
+}
+
+static lks_status pass_gates(lks_group *group, const lksi_call *call) {
+    int before, after;
+    find_neighbours(group, &before, &after);
+    if (before >= 0) LKS_TRY(lksi_step_receive(group, call, before, NULL, 0));
+    LKS_TRY(close_gate(group));
+    lks_status status = after >= 0 ? lksi_step_send(group, call, after, NULL, 0) : LKS_OK;
+    if (status == LKS_OK) status = lksi_barrier_dissemination(group, call);
+    if (status != LKS_OK) atomic_store(&is_gate_closed, false);
+    return status;
+}
 
 typedef struct making {
     int *ranks; /* of MPI */
@@ -55,29 +92,32 @@ static void make(void *opaque) {
 }
 
 static lks_status await_maker(lks_group *group, making *m, lksi_thread *thread) {
-    int turn = 0;
+    lksi_pauses pauses = {0};
     lks_status status = LKS_OK;
-    while (status == LKS_OK && !atomic_load(&m->is_done)) status = wait_a_turn(group, &turn);
+    while (status == LKS_OK && !atomic_load(&m->is_done)) status = wait_a_turn(group, &pauses);
     if (!atomic_load(&m->is_done)) return status; /* the thread stays behind, with what it works on */
     lksi_thread_join(thread);
     return status == LKS_OK && m->status != LKS_OK ? lksi_error(m->status, "%s", m->text) : status;
 }
 
-static lks_status make_communicator(lks_group *group, making *m) {
-    lksi_thread *thread;
+static lks_status make_communicator(lks_group *group, const lksi_call *call, making *m) {
+    lksi_thread *thread = NULL;
     m->n_ranks = group->size;
     m->tag = (int)(group->id % (uint64_t)lksi_mpi_facts_get()->most_tag);
     for (int rank = 0; rank < group->size; rank++) m->ranks[rank] = lksi_world_rank(group, rank);
-    LKS_TRY(lksi_thread_create(&thread, make, m, "lockstep-mpi"));
-    return await_maker(group, m, thread);
+    LKS_TRY(pass_gates(group, call));
+    lks_status status = lksi_thread_create(&thread, make, m, "lockstep-mpi");
+    if (status == LKS_OK) status = await_maker(group, m, thread);
+    if (thread == NULL || atomic_load(&m->is_done)) atomic_store(&is_gate_closed, false);
+    return status;
 }
 
-lks_status lksi_mpi_communicator_of(lks_group *group, lksi_mpi_communicator **communicator) {
-    if (group->mpi_communicator == NULL) {
+lks_status lksi_mpi_communicator_of(lks_group *group, const lksi_call *call, lksi_mpi_communicator **communicator) {
+    if (group->mpi_communicator == NULL && !group->is_world) {
         making *m = lksi_alloc(sizeof *m + (size_t)group->size * sizeof(int));
         if (m == NULL) return LKS_ERR_MEMORY;
         m->ranks = (int *)(void *)(m + 1);
-        lks_status status = make_communicator(group, m);
+        lks_status status = make_communicator(group, call, m);
         group->mpi_communicator = m->made;
         if (status == LKS_OK || atomic_load(&m->is_done)) lksi_free(m); /* else it is the maker's */
         LKS_TRY(status);
@@ -101,8 +141,8 @@ void lksi_mpi_communicator_close(lks_group *group) {
 static lks_status begin(lks_group *group, const lksi_mpi_collective *collective, const char *what,
                         lksi_mpi_transfer **transfer) {
     const lksi_mpi_module *mpi;
-    int turn = 0;
-    while ((mpi = lksi_mpi_enter()) == NULL) LKS_TRY(wait_a_turn(group, &turn));
+    lksi_pauses pauses = {0};
+    while ((mpi = lksi_mpi_enter()) == NULL) LKS_TRY(wait_a_turn(group, &pauses));
     int code = mpi->collective(collective, transfer);
     lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, what);
     lksi_mpi_leave();
@@ -122,11 +162,11 @@ static lks_status test(lksi_mpi_transfer *transfer, const char *what, bool *is_d
 /* After an error its buffers may still be MPI's: nobody can tell it to let go. */
 lks_status lksi_mpi_run(lks_group *group, const lksi_mpi_collective *collective, const char *what) {
     lksi_mpi_transfer *transfer = NULL;
-    int turn = 0;
+    lksi_pauses pauses = {0};
     LKS_TRY(begin(group, collective, what, &transfer));
     for (bool is_done = false;;) {
         LKS_TRY(test(transfer, what, &is_done));
         if (is_done) return LKS_OK;
-        LKS_TRY(wait_a_turn(group, &turn));
+        LKS_TRY(wait_a_turn(group, &pauses));
     }
 }

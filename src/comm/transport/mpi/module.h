@@ -93,8 +93,7 @@ typedef struct lksi_mpi_module {
     /* Lets MPI work. *is_pending: messages of ours are still to be taken. */
     int (*progress)(bool *is_pending);
 
-    /* Collective over `ranks` (of all ranks). Only where facts.is_multiple: two groups may be made at once, in another
-     * order here than elsewhere. */
+    /* Collective over `ranks` (of all ranks). Only where facts.is_multiple: other threads call MPI meanwhile. */
     int (*make_communicator)(const int *ranks, int n_ranks, int tag, lksi_mpi_communicator **communicator);
     void (*free_communicator)(lksi_mpi_communicator *communicator); /* accepts NULL */
 

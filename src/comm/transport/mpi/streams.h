@@ -10,8 +10,9 @@ lks_status lksi_mpi_join(lks_group *group, int *connections);
 
 /* A collective of MPI over the group, whose ranks have agreed that all run it. `what` is for errors. */
 lks_status lksi_mpi_run(lks_group *group, const lksi_mpi_collective *collective, const char *what);
-/* The group's communicator, made when first needed: all its ranks come here at once. */
-lks_status lksi_mpi_communicator_of(lks_group *group, lksi_mpi_communicator **communicator);
+/* The group's communicator (NULL: that of all ranks), made when first needed: all its ranks come here at once, in
+ * `call`. */
+lks_status lksi_mpi_communicator_of(lks_group *group, const lksi_call *call, lksi_mpi_communicator **communicator);
 /* Before the group goes. */
 void lksi_mpi_communicator_close(lks_group *group);
 

@@ -211,13 +211,13 @@ static int awaited_rank(const lks_group *group, const lksi_transfer *transfer) {
     return group->size > 1 ? (group->rank + 1) % group->size : -1;
 }
 
-static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, int *turn) {
+static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, lksi_pauses *pauses) {
     int awaited = awaited_rank(group, transfer);
     group->user_progress.done_nbytes = transfer->n_done;
     if (awaited >= 0 && group->messages->pairs[awaited].has_ended)
         LKS_TRY(lksi_frames_take(group, awaited)); /* says how it ended */
     return lksi_streams_wait(group, LKSI_CONTEXT_USER, group->messages->interests, list_interests(group), &awaited,
-                             awaited < 0 ? 0 : 1, turn);
+                             awaited < 0 ? 0 : 1, pauses);
 }
 
 /* Whatever ended the wait, what came before it counts. */
@@ -234,15 +234,15 @@ lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
     if (transfer->state == LKSI_TRANSFER_DONE) return transfer->status;
     lks_status status = begin(group, transfer);
     if (status != LKS_OK) return fail(group, status);
-    for (int turn = 0; transfer->state != LKSI_TRANSFER_DONE;) {
+    for (lksi_pauses pauses = {0}; transfer->state != LKSI_TRANSFER_DONE;) {
         uint64_t n_moves = group->messages->n_moves;
         lksi_messages_progress(group);
         if (transfer->state == LKSI_TRANSFER_DONE) break;
         if (group->messages->n_moves != n_moves) {
-            turn = 0;
+            pauses = (lksi_pauses){0};
             continue;
         }
-        status = wait_once(group, transfer, &turn);
+        status = wait_once(group, transfer, &pauses);
         if (status != LKS_OK) end_wait(group, transfer, status);
     }
     return transfer->status;

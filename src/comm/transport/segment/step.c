@@ -42,7 +42,7 @@ typedef struct step {
     size_t n_out, n_out_done; /* header and payload */
     size_t n_in, n_in_done;   /* payload */
     bool is_sent, is_received, has_moved;
-    int turn;
+    lksi_pauses pauses;
     int64_t waits_since_ns;
 } step;
 
@@ -101,7 +101,7 @@ static lks_status wait_for_either(lks_group *group, step *s) {
     int ranks[2], n = 0;
     if (!s->is_received) ranks[n] = s->from, interests[n++] = (lksi_interest){s->from, false};
     if (!s->is_sent) ranks[n] = s->to, interests[n++] = (lksi_interest){s->to, true};
-    LKS_TRY(lksi_streams_wait(group, LKSI_CONTEXT_COLLECTIVE, interests, n, ranks, n, &s->turn));
+    LKS_TRY(lksi_streams_wait(group, LKSI_CONTEXT_COLLECTIVE, interests, n, ranks, n, &s->pauses));
     if (group->remote == NULL || s->is_received) return LKS_OK;
     int64_t now_ns = lksi_now_ns();
     if (s->waits_since_ns == 0) s->waits_since_ns = now_ns;
@@ -114,7 +114,7 @@ static lks_status move(lks_group *group, step *s) {
     s->has_moved = false;
     if (!s->is_sent) LKS_TRY(push(group, s));
     if (!s->is_received) LKS_TRY(pull(group, s));
-    if (s->has_moved) s->turn = 0, s->waits_since_ns = 0;
+    if (s->has_moved) s->pauses = (lksi_pauses){0}, s->waits_since_ns = 0;
     return LKS_OK;
 }
 

@@ -67,9 +67,9 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Rings and connections cannot be slept on together: where both are awaited, the sleep is short. */
 static lks_status wait_remote(lks_group *group, lksi_context context, const lksi_await *await, int n_remote,
-                              int *turn) {
+                              lksi_pauses *pauses) {
     static const int64_t slice_ns = INT64_C(50) * 1000 * 1000;
-    if (lksi_pause(group, context, (*turn)++)) return LKS_OK;
+    if (lksi_pause(group, context, pauses)) return LKS_OK;
     int64_t left_ns = 0;
     LKS_TRY(lksi_look(group, context, await->ranks, await->n_ranks, &left_ns));
     bool is_poking = context == LKSI_CONTEXT_COLLECTIVE && lksi_poke(group);
@@ -81,7 +81,7 @@ static lks_status wait_remote(lks_group *group, lksi_context context, const lksi
 }
 
 lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
-                             const int *ranks, int n_ranks, int *turn) {
+                             const int *ranks, int n_ranks, lksi_pauses *pauses) {
     lksi_streams *streams = group->streams[context];
     int n_conditions = 0, n_remote = 0;
     for (int i = 0; i < n_interests; i++) {
@@ -100,5 +100,5 @@ lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_
                         .n_ranks = n_ranks,
                         /* whether anybody is left to wait for, the caller sees */
                         .is_sliced = group->remote != NULL || n_ranks == 0};
-    return n_remote > 0 ? wait_remote(group, context, &await, n_remote, turn) : lksi_wait_for(group, &await);
+    return n_remote > 0 ? wait_remote(group, context, &await, n_remote, pauses) : lksi_wait_for(group, &await);
 }

@@ -9,6 +9,7 @@
  * rank costs a slice and not the deadline.
  */
 #define _GNU_SOURCE /* affinity, syscall */
+#include "comm/bootstrap/rendezvous.h"
 #include "comm/comm_internal.h"
 
 #include <linux/futex.h>
@@ -22,8 +23,7 @@ enum {
     SPIN_NS = 200 * 1000,
     YIELD_AFTER_NS = 5 * 1000,
     SPINS_PER_LOOK = 32,      /* at the clock and the abort word: about a microsecond */
-    N_PAUSES = 400,           /* each followed by a system call of the stream: about as long as SPIN_NS */
-    N_PATIENT_PAUSES = 10000, /* likewise, 5 ms */
+    PATIENT_NS = 5000 * 1000, /* where lksi_work_is_patient() */
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
 };
@@ -65,14 +65,20 @@ static bool yield(const lksi_await *await) {
     return false;
 }
 
-bool lksi_pause(const lks_group *group, lksi_context context, int turn) {
-    bool is_spinning = may_spin(group, context);
-    if (!is_spinning && !may_yield(context)) return false;
-    if (turn >= (!is_spinning ? N_YIELDS : lksi_work_is_patient() ? N_PATIENT_PAUSES : N_PAUSES)) return false;
-    if (is_spinning)
-        lksi_relax();
-    else
+bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses) {
+    if (!may_spin(group, context)) {
+        if (!may_yield(context) || pauses->n++ >= N_YIELDS) return false;
         sched_yield();
+        return true;
+    }
+    int64_t now_ns = lksi_now_ns();
+    if (pauses->since_ns == 0) pauses->since_ns = now_ns;
+    int64_t spun_ns = now_ns - pauses->since_ns;
+    if (spun_ns > (lksi_work_is_patient() ? PATIENT_NS : SPIN_NS)) return false;
+    if (spun_ns > YIELD_AFTER_NS && may_yield(context))
+        sched_yield();
+    else
+        lksi_relax();
     return true;
 }
 
@@ -208,13 +214,27 @@ lks_status lksi_start(lks_group *group, lksi_context context) {
     return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
 }
 
+/* As the ranks have told when they met; those that may not use the same use different ones. */
+static int told_cpu_count(const lks_group *group) {
+    const lksi_member *members = group->members, *mine = &members[group->rank];
+    int64_t n_cpus = 0;
+    for (int rank = 0; rank < group->size; rank++) {
+        int first = 0;
+        if (members[rank].host_id != mine->host_id) continue;
+        while (members[first].host_id != mine->host_id || members[first].cpus_id != members[rank].cpus_id) first++;
+        if (first == rank) n_cpus += members[rank].n_cpus;
+    }
+    return n_cpus < INT32_MAX ? (int)n_cpus : INT32_MAX;
+}
+
 /* CPUs that the ranks of this host may use together. */
 static int shared_cpu_count(const lks_group *group) {
     cpu_set_t mine;
     CPU_ZERO(&mine);
     int n_cpus = lksi_cpu_count(); /* cut by the cgroup's quota, which the masks do not know */
     bool is_quota = sched_getaffinity(0, sizeof mine, &mine) != 0 || CPU_COUNT(&mine) > n_cpus;
-    if (is_quota || group->n_seats < group->n_local) return n_cpus;
+    if (is_quota) return n_cpus;
+    if (group->n_seats < group->n_local) return told_cpu_count(group);
     uint64_t united[LKSI_AFFINITY_WORDS] = {0};
     for (int seat = 0; seat < group->n_seats; seat++)
         for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) united[i] |= group->control->seats[seat].affinity[i];
