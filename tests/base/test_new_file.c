@@ -123,8 +123,10 @@ static void large_files_hold_what_was_written(void **state) {
     static const size_t sizes[] = {0, 1, 4096, MIB - 1, MIB, MIB + 1, 2 * MIB, LONGEST};
     static const size_t pieces[] = {77777, MIB + 4096, LONGEST};
     static const char *const names[] = {NULL, "/dev/shm/lockstep_new_file_test"};
-    unsigned char *data = lksi_alloc(LONGEST);
+    unsigned char *data = lksi_alloc(LONGEST), *drawn = lksi_alloc(LONGEST);
     assert_non_null(data);
+    assert_non_null(drawn);
+    for (size_t k = 0; k < LONGEST; k++) drawn[k] = (unsigned char)lksi_random_u32(5, 0, k);
     for (size_t i = 0; i < 6; i++)
         for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
             const char *name = names[i % 2] != NULL ? names[i % 2] : path;
@@ -132,7 +134,7 @@ static void large_files_hold_what_was_written(void **state) {
             lksi_new_file *file;
             void *held;
             size_t nbytes;
-            for (size_t k = 0; k < sizes[j]; k++) data[k] = (unsigned char)lksi_random_u32(5, j, k);
+            memcpy(data, drawn, sizes[j]);
             assert_ok(lksi_new_file_create(&file, name));
             for (size_t k = 0; k < sizes[j]; k += piece)
                 assert_ok(lksi_new_file_write(file, data + k, sizes[j] - k < piece ? sizes[j] - k : piece));
@@ -147,6 +149,7 @@ static void large_files_hold_what_was_written(void **state) {
             lksi_free(held);
             assert_int_equal(unlink(name), 0);
         }
+    lksi_free(drawn);
     lksi_free(data);
 }
 

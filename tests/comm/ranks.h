@@ -18,13 +18,6 @@ typedef int (*rank_function)(int rank, int size, void *argument);
 
 enum { MAX_TEST_RANKS = 16 };
 
-/* ThreadSanitizer is ten times slower: what goes through many cases takes fewer of them there. */
-#if defined(__SANITIZE_THREAD__)
-enum { IS_SLOW_BUILD = 1 };
-#else
-enum { IS_SLOW_BUILD = 0 };
-#endif
-
 #define MUST(claim)                                                                                                    \
     do {                                                                                                               \
         if (!(claim)) {                                                                                                \

@@ -1,3 +1,4 @@
+/* labels: busy */
 /* comm/: every operation with every algorithm against the oracle, on every transport, to the bit. */
 #include "test.h"
 
@@ -12,7 +13,8 @@ static int operations_agree_staged(int rank, int size, void *argument) {
 
 static void operations_agree_where_the_kernel_refuses_to_read(void **state) {
     (void)state;
-    for (int size = 2; size <= 4 && !IS_SLOW_BUILD; size++) run_processes(size, operations_agree_staged, NULL);
+    for (int size = 2; size <= (IS_SLOW_BUILD ? 2 : 4) && !IS_ABOUT_THREADS; size++)
+        run_processes(size, operations_agree_staged, NULL);
 }
 
 /* Ranks as threads; as processes over shared memory, and over tcp, where the operations take their other forms. */
@@ -23,7 +25,7 @@ static void on_every_transport(rank_function function) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (IS_SLOW_BUILD && sizes[i] > 5 && sizes[i] != 8) continue;
         run_threads(sizes[i], function, NULL);
-        if (IS_SLOW_BUILD) continue;
+        if (IS_ABOUT_THREADS) continue;
         run_processes(sizes[i], function, NULL);
         setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
         run_processes(sizes[i], function, NULL);

@@ -1,4 +1,4 @@
-/* labels: no-asan no-tsan */
+/* labels: busy no-asan no-tsan */
 /* comm/: under mpirun. Without arguments this program is the test and starts itself under each MPI that is here; with a
  * name it is a rank, and does what the name says. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */

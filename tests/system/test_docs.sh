@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# labels: no-asan no-tsan
+# labels: busy no-asan no-tsan
 # The documentation is true: every command of a ```sh block in the pages below runs, every ```c block compiles, the whole
 # programs in them run, and all that is named exists. A line before a block says where it belongs:
 #   <!-- run: hosts N -->      its parts "# on nodeI" run at once, each on its host (a network namespace)

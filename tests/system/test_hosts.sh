@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# labels: no-asan
+# labels: busy no-asan
 # Ranks on several hosts: two network namespaces, joined by a link of 1 Gbit/s, with two ranks each.
 # Usage: test_hosts.sh BUILD_DIR. Needs root and iproute2; without them it says that it was skipped.
 set -u

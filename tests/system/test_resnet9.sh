@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# labels: no-asan
+# labels: busy no-asan
 # resnet9 as users run it: bad files first, which need no data, then CIFAR-10 where it is on this machine.
 # Usage: test_resnet9.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
