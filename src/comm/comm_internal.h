@@ -371,6 +371,8 @@ void lksi_peek_probe(lks_group *group);
 /* Reads what `rank` has at `address` of its own memory and keeps there until it hears that it was read. In a collective
  * call. */
 lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes);
+/* The same in any call; false where it cannot be read, or the group came to its end meanwhile. */
+bool lksi_try_peek(const lks_group *group, int rank, uint64_t address, void *to, size_t nbytes);
 
 /* --- symmetric memory (symmetric.c) --- */
 

@@ -3,6 +3,7 @@
 
 #include "comm/comm_internal.h"
 #include "ranks.h"
+#include "refuse.h"
 #include "traffic.h"
 
 /* Longer than any ring, and than several: flows through in pieces. */
@@ -35,11 +36,47 @@ static int messages_arrive(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Large ones then go through the ring. */
+static int messages_arrive_unread(int rank, int size, void *argument) {
+    if (rank == size - 1) MUST(refuse_reading() == 0);
+    return messages_arrive(rank, size, argument);
+}
+
+/* What the sender has in its place once it gave up is not the message. */
+static int sender_gives_up(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { NBYTES = 1 << 20 };
+    lks_group *world;
+    unsigned char *data = lksi_alloc(NBYTES);
+    MUST(data != NULL);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = rank == 0 ? 300 : 20000}));
+    if (rank == 0) {
+        memset(data, 1, NBYTES);
+        MUST(lks_send(world, data, NBYTES, LKS_U8, 1, 1) == LKS_ERR_TIMEOUT);
+        memset(data, 2, NBYTES);
+        lksi_sleep_ns(700000000);
+    } else {
+        lksi_sleep_ns(700000000);
+        MUST(lks_recv(world, data, NBYTES, LKS_U8, 0, 1, NULL) != LKS_OK);
+    }
+    lks_group_destroy(world);
+    lksi_free(data);
+    return 0;
+}
+
+static void a_message_whose_sender_gave_up_is_not_received(void **state) {
+    (void)state;
+    run_threads(2, sender_gives_up, NULL);
+    run_processes(2, sender_gives_up, NULL);
+}
+
 static void messages_of_any_length_arrive(void **state) {
     (void)state;
     run_threads(2, messages_arrive, NULL);
     run_threads(4, messages_arrive, NULL);
     run_processes(2, messages_arrive, NULL);
+    run_processes(2, messages_arrive_unread, NULL);
+    run_processes(4, messages_arrive_unread, NULL);
 }
 
 static int tags_out_of_order(int rank, int size, void *argument) {
@@ -589,6 +626,7 @@ int main(void) {
         cmocka_unit_test(a_message_that_is_never_sent_ends_at_the_deadline),
         cmocka_unit_test(every_length_around_the_eager_limit_arrives),
         cmocka_unit_test(a_large_message_waits_at_its_sender),
+        cmocka_unit_test(a_message_whose_sender_gave_up_is_not_received),
         cmocka_unit_test(any_source_takes_what_comes_first),
         cmocka_unit_test(many_messages_in_any_order_arrive),
         cmocka_unit_test(messages_to_oneself_arrive_and_are_bounded),

@@ -406,11 +406,14 @@ static int half_a_message_does_not_fit(int rank, int size, void *argument) {
     return 0;
 }
 
-/* A large message's data may be asked for once, when it has been announced. */
-static int a_permission_comes_twice(int rank, int size, void *argument) {
+static lksi_frame_kind second_answer;
+
+/* A large message's data may be asked for, or have been taken, once, when it has been announced. */
+static int an_answer_comes_twice(int rank, int size, void *argument) {
     (void)size;
     enum { NBYTES = 8 << 20 };
     static unsigned char data[NBYTES];
+    char nonsense[96];
     const wires *w = argument;
     lks_group *world;
     host h = {0};
@@ -419,14 +422,16 @@ static int a_permission_comes_twice(int rank, int size, void *argument) {
     if ((line = move_apart(world, &h, argument)) != 0) return line;
     MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"}));
     if (rank == 3) {
-        const lksi_frame twice[2] = {{.kind = LKSI_FRAME_PERMITTED, .id = 1}, {.kind = LKSI_FRAME_PERMITTED, .id = 1}};
+        const lksi_frame twice[2] = {{.kind = LKSI_FRAME_PERMITTED, .id = 1}, {.kind = second_answer, .id = 1}};
         lksi_sleep_ns(30000000); /* the announcement is out by then */
         MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], twice, sizeof twice) == sizeof twice);
     }
     lks_status status = rank == 0 ? lks_send(world, data, NBYTES, LKS_U8, 3, 1)
                                   : lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
     MUST(status == (rank == 0 ? LKS_ERR_FORMAT : LKS_ERR_PEER));
-    MUST_SAY("rank 0 got a frame that makes no sense from rank 3: kind 3, id 1");
+    snprintf(nonsense, sizeof nonsense, "rank 0 got a frame that makes no sense from rank 3: kind %d, id 1",
+             second_answer);
+    MUST_SAY(nonsense);
     move_together(world, &h);
     lks_group_destroy(world);
     return 0;
@@ -436,7 +441,10 @@ static void a_frame_that_makes_no_sense_is_an_error(void **state) {
     (void)state;
     run_hosts(nonsense_arrives);
     run_hosts(half_a_message_does_not_fit);
-    run_hosts(a_permission_comes_twice);
+    second_answer = LKSI_FRAME_PERMITTED;
+    run_hosts(an_answer_comes_twice);
+    second_answer = LKSI_FRAME_FETCHED;
+    run_hosts(an_answer_comes_twice);
 }
 
 int main(void) {

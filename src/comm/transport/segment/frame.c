@@ -2,8 +2,13 @@
  *
  *     small    sender ── EAGER, data ──────────────────> receiver, or its memory until there is a receive
  *
- *     large    sender ── ANNOUNCED ────────────────────> receiver            steps: 3
- *                     <── PERMITTED ── once there is a receive               bytes: N, into the receive's buffer
+ *     large    sender ── ANNOUNCED ────────────────────> receiver            steps: 2
+ *                     ·· process_vm_readv ·· once there is a receive ··>     bytes: N, into the receive's buffer
+ *                     <── FETCHED ──────────────────────
+ *
+ *     between hosts, and where the sender's memory cannot be read            steps: 3
+ *              sender ── ANNOUNCED ────────────────────> receiver            bytes: N, into the receive's buffer
+ *                     <── PERMITTED ── once there is a receive
  *                     ── DATA ── DATA ── ... (1 MiB each) ──>
  *
  * Frames to one rank wait in a queue, each part of the transfer it belongs to, so that nothing is allocated. Large
@@ -12,6 +17,7 @@
  */
 #include "comm/transport/segment/message.h"
 #include "comm/transport/segment/stream.h"
+#include "comm/world.h"
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -47,8 +53,9 @@ static void conclude(lks_group *group, lksi_pair *pair, const lksi_outgoing *out
         transfer->n_done += (size_t)out->head.nbytes;
         if (transfer->n_done < transfer->nbytes) queue_data(group, transfer);
     }
-    bool is_last = out->head.kind == LKSI_FRAME_EAGER || out->head.kind == LKSI_FRAME_DATA;
-    if (is_last && transfer->n_done == transfer->nbytes) lksi_transfer_finish(group, transfer);
+    bool may_be_last =
+        out->head.kind == LKSI_FRAME_EAGER || out->head.kind == LKSI_FRAME_DATA || out->head.kind == LKSI_FRAME_FETCHED;
+    if (may_be_last && transfer->n_done == transfer->nbytes) lksi_transfer_finish(group, transfer);
 }
 
 static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
@@ -91,8 +98,22 @@ void lksi_frames_acknowledge(lks_group *group, int from, size_t nbytes) {
     lksi_frame_queue(group, from, &pair->credit);
 }
 
-lks_status lksi_frames_permit(lks_group *group, lksi_transfer *transfer) {
-    transfer->out = (lksi_outgoing){.head = {.kind = LKSI_FRAME_PERMITTED, .id = transfer->id}, .transfer = transfer};
+/* One copy, where two go through a stream. What the sender has there is the message unless it gave up; then it says so
+ * before it does anything else with that memory. */
+static bool fetch(const lks_group *group, lksi_transfer *transfer, uint64_t address) {
+    int seat = group->seat_of[transfer->peer];
+    bool may_read = group->may_peek || group->world->threads != NULL;
+    if (seat < 0 || !may_read || !lksi_try_peek(group, transfer->peer, address, transfer->data, transfer->nbytes))
+        return false;
+    return atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
+}
+
+lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, uint64_t address) {
+    bool is_fetched = fetch(group, transfer, address);
+    transfer->out =
+        (lksi_outgoing){.head = {.kind = is_fetched ? LKSI_FRAME_FETCHED : LKSI_FRAME_PERMITTED, .id = transfer->id},
+                        .transfer = transfer};
+    if (is_fetched) transfer->n_done = transfer->nbytes;
     lksi_frame_queue(group, transfer->peer, &transfer->out);
     return lksi_frames_flush(group, transfer->peer);
 }
@@ -133,11 +154,16 @@ static lks_status begin_frame(lks_group *group, int from, lksi_pair *pair) {
     if (head->kind == LKSI_FRAME_ANNOUNCED && head->id != 0) return lksi_match_announced(group, from);
     if (head->kind == LKSI_FRAME_DATA) return begin_data(group, from, pair);
     if (head->kind == LKSI_FRAME_CREDIT) return LKS_OK;
-    lksi_transfer *permitted = find(group, LKSI_TRANSFER_SENDING, from, head->id);
-    if (head->kind != LKSI_FRAME_PERMITTED || permitted == NULL || !permitted->awaits_answer)
-        return nonsense(group, from, head);
-    permitted->awaits_answer = false;
-    queue_data(group, permitted);
+    lksi_transfer *answered = find(group, LKSI_TRANSFER_SENDING, from, head->id);
+    bool is_answer = head->kind == LKSI_FRAME_FETCHED || head->kind == LKSI_FRAME_PERMITTED;
+    if (!is_answer || answered == NULL || !answered->awaits_answer) return nonsense(group, from, head);
+    answered->awaits_answer = false;
+    if (head->kind == LKSI_FRAME_FETCHED) {
+        answered->n_done = answered->nbytes;
+        lksi_transfer_finish(group, answered);
+        return LKS_OK;
+    }
+    queue_data(group, answered);
     return lksi_frames_flush(group, from);
 }
 

@@ -18,18 +18,21 @@ enum {
     LKSI_DATA_NBYTES = 1 << 20,        /* of a large message go in one frame; then others have their turn */
 };
 
-/* EAGER and ANNOUNCED are messages; PERMITTED answers an announcement, DATA follows; CREDIT only acknowledges. */
+/* EAGER and ANNOUNCED are messages; FETCHED and PERMITTED answer an announcement, after the second DATA follows; CREDIT
+ * only acknowledges. */
 typedef enum lksi_frame_kind {
     LKSI_FRAME_EAGER = 1,
     LKSI_FRAME_ANNOUNCED,
     LKSI_FRAME_PERMITTED,
     LKSI_FRAME_DATA,
     LKSI_FRAME_CREDIT,
+    LKSI_FRAME_FETCHED,
 } lksi_frame_kind;
 
 typedef struct lksi_frame {
-    uint64_t nbytes; /* of the message; DATA: of this piece */
-    uint64_t id;     /* the sender's number of an announced message */
+    uint64_t nbytes;  /* of the message; DATA: of this piece */
+    uint64_t id;      /* the sender's number of an announced message */
+    uint64_t address; /* ANNOUNCED: where it lies in the sender's memory */
     int32_t tag;
     uint32_t acknowledged; /* of the eager messages that came the other way: bytes received since the last frame */
     uint8_t kind, type;
@@ -68,7 +71,7 @@ struct lksi_transfer {
     uint64_t id;
     bool awaits_answer; /* its announcement (of a send) or permission (of a receive) has gone out */
     lks_received *received;
-    lksi_outgoing out; /* its frame under way: of a receive, the permission */
+    lksi_outgoing out; /* its frame under way: of a receive, the answer */
 };
 
 /* A message that came before its receive. */
@@ -147,7 +150,7 @@ lks_status lksi_frames_take(lks_group *group, int from);
 void lksi_frames_acknowledge(lks_group *group, int from, size_t nbytes);
 /* What an eager message counts for: what keeping it takes. */
 static inline size_t lksi_eager_cost(size_t nbytes) { return nbytes + sizeof(lksi_arrival); }
-/* Lets the sender of an announced message go ahead. */
-lks_status lksi_frames_permit(lks_group *group, lksi_transfer *transfer);
+/* Takes an announced message, or lets its sender go ahead. */
+lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, uint64_t address);
 
 #endif

@@ -32,14 +32,20 @@ static lks_status cannot_read(const lks_group *group, int rank) {
     return lksi_error(LKS_ERR_PEER, "rank %d has left%s", lksi_world_rank(group, rank), how);
 }
 
-lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes) {
+bool lksi_try_peek(const lks_group *group, int rank, uint64_t address, void *to, size_t nbytes) {
     int pid = lksi_identity_of(group, rank)->pid;
     for (size_t first = 0; first < nbytes; first += PIECE_NBYTES) {
         size_t piece_nbytes = nbytes - first < PIECE_NBYTES ? nbytes - first : PIECE_NBYTES;
-        if (!read_some(pid, (char *)to + first, address + first, piece_nbytes)) return cannot_read(group, rank);
-        LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+        if (!read_some(pid, (char *)to + first, address + first, piece_nbytes)) return false;
+        if (lksi_control_is_aborted(group->control)) return false;
     }
-    return LKS_OK;
+    return true;
+}
+
+lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes) {
+    if (lksi_try_peek(group, rank, address, to, nbytes)) return LKS_OK;
+    LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+    return cannot_read(group, rank);
 }
 
 void lksi_peek_show(lks_group *group) {
