@@ -145,9 +145,11 @@ static int an_error_is_in_the_work(int rank, int size, void *argument) {
     lks_work *works[2], *message;
     MUST_OK(lks_init(&world, NULL));
     MUST_OK(lks_irecv(world, y, 1, LKS_I32, 1 - rank, 9, NULL, &message)); /* never sent */
-    for (int w = 0; w < 2; w++)
-        MUST_OK(lks_all_reduce(world, x, x, rank == 1 && w == 0 ? 6 : 5, LKS_I32, LKS_SUM,
-                               &(lks_collective_options){.work = &works[w]}));
+    MUST_OK(
+        lks_all_reduce(world, x, x, rank == 1 ? 6 : 5, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &works[0]}));
+    /* The first may have come to its end by now: then there is no second work. */
+    lks_status second = lks_all_reduce(world, x, x, 5, LKS_I32, LKS_SUM, &(lks_collective_options){.work = &works[1]});
+    MUST(second == LKS_OK || second == LKS_ERR_MISMATCH);
     MUST(lks_work_wait(works[0]) == LKS_ERR_MISMATCH);
     MUST_SAY("ranks disagree at call 1: rank 0 called all_reduce(count 5, i32, sum");
     MUST_SAY("rank 1 called all_reduce(count 6, i32, sum");
@@ -155,7 +157,7 @@ static int an_error_is_in_the_work(int rank, int size, void *argument) {
     MUST(lks_barrier(world, NULL) == LKS_ERR_MISMATCH);
     MUST(strcmp(lks_error_text(), first) == 0);
     MUST(lks_send(world, x, 1, LKS_I32, 1 - rank, 9) == LKS_ERR_MISMATCH);
-    MUST(lks_work_wait(works[1]) == LKS_ERR_MISMATCH);
+    MUST(second != LKS_OK || lks_work_wait(works[1]) == LKS_ERR_MISMATCH);
     MUST(strcmp(lks_error_text(), first) == 0);
     int is_done = 0;
     MUST_OK(lks_work_test(message, &is_done));

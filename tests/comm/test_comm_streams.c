@@ -422,7 +422,8 @@ static int an_answer_comes_twice(int rank, int size, void *argument) {
     if ((line = move_apart(world, &h, argument)) != 0) return line;
     MUST_OK(lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"}));
     if (rank == 3) {
-        const lksi_frame twice[2] = {{.kind = LKSI_FRAME_PERMITTED, .id = 1}, {.kind = second_answer, .id = 1}};
+        const lksi_frame twice[2] = {{.kind = LKSI_FRAME_PERMITTED, .id = 1},
+                                     {.kind = (uint8_t)second_answer, .id = 1}};
         lksi_sleep_ns(30000000); /* the announcement is out by then */
         MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], twice, sizeof twice) == sizeof twice);
     }
