@@ -4,7 +4,8 @@
  *
  * The kernel may refuse (Yama, seccomp, containers, another user), so every rank tries it on all others when the group
  * is formed, and tells the outcome in the lines of the calls that could use it: one rank that cannot, and nobody does.
- * Nothing is ever written this way, and nothing is asked for: no right to trace, no child process.
+ * Of a message its receiver alone decides (segment/frame.c). Nothing is ever written this way, and nothing is asked
+ * for: no right to trace, no child process.
  */
 #define _GNU_SOURCE /* process_vm_readv */
 #include "comm/comm_internal.h"
