@@ -85,6 +85,7 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
         status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
                                  group->members, connections, &door);
     group->id = world_id(group->members[0].world_index);
+    world->is_first = group->members[0].world_index == 0;
     if (status == LKS_OK) status = lksi_world_open_door(world, door);
     if (status == LKS_OK) status = lksi_group_form(group, connections);
     for (int rank = 0; rank < group->size; rank++)
@@ -112,6 +113,7 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks are on this host",
                           environment->local_size, environment->size);
     group->id = world_id(index);
+    group->world->is_first = index == 0;
     bool is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;
     if (wanted == MPI_TRANSPORT && group->size > 1) LKS_TRY(lksi_mpi_start(environment));
     if (group->size > 1 && lksi_mpi_is_started()) {

@@ -29,6 +29,7 @@ typedef struct lksi_world {
     bool is_apart;              /* ranks of one host, too, talk over tcp or mpi: it was asked for by name */
     bool is_over_mpi;           /* ranks of different hosts talk over MPI */
     bool is_mpi;                /* MPI runs in all ranks, which it knows by the same numbers */
+    bool is_first;              /* of its ranks, which may have several at once */
     lksi_watch *watch;          /* NULL where there is nothing to watch */
     lksi_environment environment;
     lksi_job_secret secret; /* of several hosts */

@@ -86,6 +86,27 @@ static int subgroups(int rank, int size, void *argument) {
     return leave(world);
 }
 
+/* Two worlds may live at once; their calls go on beside each other, here begun in another order on each rank. */
+static int two_worlds(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *worlds[2];
+    MUST_OK(lks_init(&worlds[0], NULL));
+    MUST_OK(lks_init(&worlds[1], NULL));
+    for (int i = 0; i < 20; i++) {
+        int32_t one = 1, sums[2] = {0};
+        lks_work *works[2];
+        for (int turn = 0; turn < 2; turn++) {
+            int w = (rank + turn) % 2;
+            MUST_OK(lks_all_reduce(worlds[w], w == 0 ? &one : &rank, &sums[w], 1, LKS_I32, LKS_SUM,
+                                   &(lks_collective_options){.algorithm = "native", .work = &works[w]}));
+        }
+        for (int w = 0; w < 2; w++) MUST_OK(lks_work_wait(works[w]));
+        MUST(sums[0] == size && sums[1] == size * (size - 1) / 2);
+    }
+    lks_group_destroy(worlds[1]);
+    return leave(worlds[0]);
+}
+
 /* Messages longer than what is under way at once, all ways at once, some of which nobody takes. */
 static int messages(int rank, int size, void *argument) {
     (void)argument;
@@ -180,6 +201,7 @@ static const struct {
              {"native", native},
              {"refusals", what_mpi_lacks_is_refused},
              {"subgroups", subgroups},
+             {"two_worlds", two_worlds},
              {"messages", messages},
              {"mismatch", mismatch},
              {"loss", loss},
@@ -285,6 +307,8 @@ static void subgroups_work_over_mpi(void **state) {
     (void)state;
     under_every_mpi("mpi", 4, "subgroups");
     under_every_mpi("auto", 4, "subgroups");
+    under_every_mpi("mpi", 3, "two_worlds");
+    under_every_mpi("auto", 3, "two_worlds");
 }
 
 static void long_messages_and_unwanted_ones_go_over_mpi(void **state) {

@@ -2,8 +2,8 @@
  *
  *     all ranks have agreed on the call ─> the group's communicator, made by the first such call ─> MPI_I..., MPI_Test
  *
- * The world's is there already. MPI_Comm_create_group blocks, so a thread of its own calls it, without the lock. It
- * spins: where ranks have fewer CPUs than threads that do so, MPICH may take minutes over two at once. So a process
+ * The first world's is there already. MPI_Comm_create_group blocks, so a thread of its own calls it, without the lock.
+ * It spins: where ranks have fewer CPUs than threads that do so, MPICH may take minutes over two at once. So a process
  * makes one at a time; and lest two groups wait for each other, a group's ranks begin in the order of the world:
  *
  *     rank 0   gate ──> tells 2          barrier, MPI_Comm_create_group     each opens its gate when it is done
@@ -113,7 +113,8 @@ static lks_status make_communicator(lks_group *group, const lksi_call *call, mak
 }
 
 lks_status lksi_mpi_communicator_of(lks_group *group, const lksi_call *call, lksi_mpi_communicator **communicator) {
-    if (group->mpi_communicator == NULL && !group->is_world) {
+    bool is_there = group->is_world && group->world->is_first;
+    if (group->mpi_communicator == NULL && !is_there) {
         making *m = lksi_alloc(sizeof *m + (size_t)group->size * sizeof(int));
         if (m == NULL) return LKS_ERR_MEMORY;
         m->ranks = (int *)(void *)(m + 1);
