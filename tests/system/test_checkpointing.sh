@@ -190,7 +190,7 @@ check "and so is one that would write its metrics alone" eval '[ "$status" = 1 ]
 kill -9 "$launcher"
 finish
 run "$lockstep" run -n 2 "${text[@]}" --steps $(($(newest "$dir") + 5)) --run "$dir" --checkpoint-every 50 --resume "$dir/checkpoints"
-check "kill -9 lets go of it" [ "$status" = 0 ]
+check "kill -9 lets go of it (status $status)" [ "$status" = 0 ]
 
 # --- signals ---
 stopped() { # SIGNAL STATUS DIRECTORY: by one line, with a checkpoint of the step it names
