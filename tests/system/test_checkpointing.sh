@@ -232,6 +232,7 @@ same_on_three() { # on 3 ranks between, sums are other ones: only that it went o
   [ -n "$gone_on" ] && grep -q "at step $last\$" "$work/out"
 }
 check "what was stopped goes on" same_on_three
+: >"$work/out" # else what is waited for may be the last run's, and the signal comes before the program
 "${text[@]}" --steps 100000 --save "$work/alone" >"$work/out" 2>"$work/err" &
 alone=$!
 for _ in $(seq 500); do grep -q epoch "$work/out" && break || sleep 0.01; done
@@ -241,7 +242,9 @@ status=$?
 check "a single rank is stopped likewise, and --save is where its checkpoint goes" \
   eval '[ $status = 143 ] && grep -q "checkpoint: $work/alone$" "$work/out" && [ -s "$work/alone" ]'
 
-catches_sigterm() { (($((16#$(sed -nE 's/^SigCgt:\s*//p' "/proc/$1/status"))) >> 14 & 1)); }
+catches_sigterm() { # PID: of mlp, and not of the shell that is about to become it
+  grep -qx mlp "/proc/$1/comm" && (($((16#$(sed -nE 's/^SigCgt:\s*//p' "/proc/$1/status"))) >> 14 & 1))
+}
 "$build/examples/mlp" --samples 8000 --features 1024 --hidden 2048 --batch 8000 --steps 100 >"$work/out" 2>"$work/err" & # long steps
 alone=$!
 for _ in $(seq 3000); do catches_sigterm $alone && break || sleep 0.01; done
