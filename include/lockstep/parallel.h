@@ -19,13 +19,13 @@ extern "C" {
  *
  *     shared     one copy of the parameters for all, in memory that they share; each rank adds up and updates a part of
  *                them: P / n parameters, P gradients, S / n state. Nothing is sent.
- *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, while the backward pass goes on
- *                where a program is attached, and every rank updates everything: P, P, S.
- *     sharded    likewise, but each rank gets the sum of its part of each bucket only, updates that, and the parts are
- *                gathered: P, P, S / n. As much is sent.
+ *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, and every rank updates
+ * everything: P, P, S. Over a network, and where a program is attached, that begins during the backward pass. sharded
+ * likewise, but each rank gets the sum of its part of each bucket only, updates that, and the parts are gathered: P, P,
+ * S / n. As much is sent.
  */
 typedef enum lks_strategy {
-    LKS_STRATEGY_AUTO, /* shared where all ranks are on one host, else bucketed */
+    LKS_STRATEGY_AUTO, /* shared where all ranks are on one host (bucketed for two with up to 2 MiB), else bucketed */
     LKS_STRATEGY_SHARED,
     LKS_STRATEGY_BUCKETED,
     LKS_STRATEGY_SHARDED

@@ -6,8 +6,8 @@
  *
  * The items are collectives, in one order that all ranks keep: of each bucket, the sum of its gradients on every rank
  * (bucketed) or of part r on rank r (sharded); where a sharded rule clips, the squares of the gradient; and for sharded
- * parameters the updated parts for all. With a program attached, a thread runs the items, and reductions begin during
- * its backward pass; without one, the caller runs them here.
+ * parameters the updated parts for all. With a program attached, where ranks are reached over a network, a thread runs
+ * the items, and reductions begin during its backward pass; else the caller runs them here.
  *
  * When its backward pass is over, each rank holds the row and tells the others in a group of its own, beside the row,
  * its figures (the number of samples, without which nothing can be updated) and how many items have begun. The most of

@@ -1,5 +1,7 @@
 /* Reductions that begin during the backward pass: as soon as all gradients of a bucket are final, and of all before it,
- * since all ranks keep the order of the flat arrays, it is reduced on the progress thread. */
+ * since all ranks keep the order of the flat arrays, it is reduced on the progress thread.
+ *
+ * Not where ranks share memory: there the CPUs themselves move gradients, and a thread has nothing to hide. */
 #include "parallel/parallel_internal.h"
 
 static bool is_final(const lks_distributed_optimizer *optimizer, size_t bucket) {
@@ -54,7 +56,8 @@ static void prepare(lks_distributed_optimizer *optimizer) {
 
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
     lksi_factored_attach(optimizer, program);
-    if (optimizer->strategy == LKS_STRATEGY_SHARED || lks_group_size(optimizer->group) == 1) return LKS_OK;
+    bool has_network = optimizer->flat != NULL || !lks_symmetric_supported(optimizer->group);
+    if (lks_group_size(optimizer->group) == 1 || !has_network) return LKS_OK;
     prepare(optimizer);
     lks_status status = optimizer->flat == NULL ? lksi_progress_start(optimizer->progress) : LKS_OK;
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);

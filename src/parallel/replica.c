@@ -14,8 +14,24 @@ static lks_status alloc_array(lksi_replica *replica, size_t nbytes, bool is_read
     return lksi_device_alloc(replica->device, padded, data);
 }
 
+/* Two ranks are quicker with a copy each of what a cache holds: gradients and results go over in long runs, and the
+ * kernels find all parameters near. With more ranks, or more parameters, the divided update is worth more
+ * (docs/decisions/0009). */
+static lks_status settle_strategy(lksi_replica *replica, size_t nbytes) {
+    enum { COPIED_NBYTES = 2 << 20 };
+    void *counts = NULL;
+    const int size = lks_group_size(replica->group);
+    if (replica->strategy == LKS_STRATEGY_AUTO)
+        replica->strategy = size == 2 && nbytes <= COPIED_NBYTES ? LKS_STRATEGY_BUCKETED : LKS_STRATEGY_SHARED;
+    if (replica->strategy != LKS_STRATEGY_SHARED) return LKS_OK;
+    lks_status status = lks_shared_alloc(replica->group, (size_t)size * sizeof *replica->update_counts, &counts);
+    replica->update_counts = counts;
+    return status;
+}
+
 static lks_status alloc_values(void *context, size_t nbytes, void **data) {
     lksi_replica *replica = context;
+    LKS_TRY(settle_strategy(replica, nbytes));
     if (replica->strategy == LKS_STRATEGY_SHARED)
         LKS_TRY(lks_shared_alloc(replica->group, nbytes, &replica->values));
     else
@@ -55,6 +71,7 @@ static void release(void *context, void *values, void *gradients) {
 
 static lks_status check_readable(void *context) {
     const lksi_replica *replica = context;
+    if (replica->update_counts == NULL) return LKS_OK;
     if (lksi_group_status(replica->group) == LKS_OK) return LKS_OK; /* alive: no rank updates while this one reads */
     for (int rank = 0; rank < lks_group_size(replica->group); rank++)
         if (atomic_load(&replica->update_counts[rank].count) % 2 != 0)
@@ -89,7 +106,7 @@ lks_compression lksi_store_compression(const lks_store *store) {
     return home_of(store) != NULL ? home_of(store)->compression : (lks_compression){.kind = LKS_COMPRESS_NONE};
 }
 
-/* The same on all ranks. */
+/* The same on all ranks. AUTO: the model's size decides (settle_strategy). */
 static lks_status choose_strategy(const lks_group *group, const lks_distributed_options *options,
                                   const lks_device *device, lks_strategy *strategy) {
     lks_strategy wanted = options->strategy;
@@ -110,9 +127,7 @@ static lks_status choose_strategy(const lks_group *group, const lks_distributed_
         return lksi_error(LKS_ERR_UNSUPPORTED,
                           "strategy 'shared' needs ranks that share memory; the %d ranks of this group talk over %s",
                           lks_group_size(group), lks_group_transport(group));
-    *strategy = wanted != LKS_STRATEGY_AUTO   ? wanted
-                : can_share && !is_compressed ? LKS_STRATEGY_SHARED
-                                              : LKS_STRATEGY_BUCKETED;
+    *strategy = wanted == LKS_STRATEGY_AUTO && (!can_share || is_compressed) ? LKS_STRATEGY_BUCKETED : wanted;
     return LKS_OK;
 }
 
@@ -132,15 +147,6 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group, const
     created->device = device;
     created->nbytes_each = lks_type_nbytes(device->float_type);
     created->is_symmetric = lks_symmetric_supported(group) != 0 && !lksi_device_has_memory(device);
-    void *counts = NULL;
-    lks_status status = LKS_OK;
-    if (strategy == LKS_STRATEGY_SHARED)
-        status = lks_shared_alloc(group, (size_t)lks_group_size(group) * sizeof *created->update_counts, &counts);
-    if (status != LKS_OK) {
-        lksi_free(created);
-        return status;
-    }
-    created->update_counts = counts;
     *replica = created;
     return LKS_OK;
 }
@@ -160,12 +166,11 @@ static const lks_device *device_of(lks_node *loss) {
 static lks_status create(lks_store **store, lks_group *group, lks_node *loss, const lks_distributed_options *options) {
     lksi_replica *replica = NULL;
     LKS_TRY(create_replica(&replica, group, options, device_of(loss)));
-    bool is_shared = replica->strategy == LKS_STRATEGY_SHARED;
     lks_status status = lksi_store_create_in(store, loss,
                                              &(lksi_store_memory){.alloc_values = alloc_values,
                                                                   .alloc_gradients = alloc_gradients,
                                                                   .release = release,
-                                                                  .check_readable = is_shared ? check_readable : NULL,
+                                                                  .check_readable = check_readable,
                                                                   .context = replica});
     if (status != LKS_OK) {
         destroy_replica(replica);

@@ -81,7 +81,8 @@ static int train_step(rank_state *s, const run *r, int rank, int size, lks_step_
 
 static int create_store(lks_store **store, lks_group *group, const model *m, bool is_shared) {
     if (is_shared) {
-        RANK_OK(lks_distributed_store_create(store, group, m->loss, &(lks_distributed_options){.seed = 3}));
+        RANK_OK(lks_distributed_store_create(store, group, m->loss,
+                                             &(lks_distributed_options){.seed = 3, .strategy = LKS_STRATEGY_SHARED}));
     } else {
         RANK_OK(lks_store_create(store, m->loss, &(lks_store_options){.seed = 3}));
         RANK_OK(lks_broadcast_parameters(group, *store));

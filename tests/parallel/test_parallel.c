@@ -222,7 +222,8 @@ static int die_in_an_update(void *argument) {
     char hex[65];
     RANK_OK(lks_init(&group, NULL));
     model m = build(8);
-    RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
+    RANK_OK(lks_distributed_store_create(&store, group, m.loss,
+                                         &(lks_distributed_options){.strategy = LKS_STRATEGY_SHARED}));
     RANK_OK(lks_store_sha256(store, hex));
     RANK_OK(lks_barrier(group, NULL));
     if (lks_group_rank(group) == 1) {

@@ -355,13 +355,9 @@ static int mix_passes(void *argument) {
 static void the_last_pass_counts_whoever_it_was(void **state) {
     (void)state;
     mixture alone = {.strategy = LKS_STRATEGY_SHARED}, mixed = {.strategy = LKS_STRATEGY_SHARED, .has_first = 1};
-    mixture sent = {.strategy = LKS_STRATEGY_BUCKETED, .has_first = 1};
     run_ranks(2, mix_passes, &alone);
     run_ranks(2, mix_passes, &mixed);
     assert_string_equal(alone.hex, mixed.hex);
-    run_ranks(2, mix_passes, &sent);
-    sent.strategy = LKS_STRATEGY_SHARDED;
-    run_ranks(2, mix_passes, &sent);
 }
 
 static int expect_another_number(void *argument) {
@@ -429,36 +425,21 @@ static int use_wrongly(void *argument) {
     return 0;
 }
 
-static void what_comes_after_gradients_were_sent_is_refused_on_all_ranks(void **state) {
-    (void)state;
-    for (int how = PUT_ASIDE; how <= LEAVE; how++) run_ranks(3, use_wrongly, &(misuse){(misuse)how});
-}
-
 /* A barrier, and what higher rooms make of exchanges, all between a backward pass and its step, which goes on. */
 static int use_the_group_meanwhile(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
     lks_step_sums mine;
-    void *memory;
     RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
     strategy_fill(s, 0);
     RANK_CHECK(strategy_compute(s, argument, 0, 4, &mine) == 0);
     RANK_CHECK(lks_barrier(s->group, NULL) == LKS_ERR_STATE);
     RANK_CHECK(strstr(lks_error_text(), "barrier on rank ") != NULL);
     RANK_CHECK(lks_check_replicas(s->group, s->store) == LKS_ERR_STATE);
-    RANK_CHECK(lks_symmetric_alloc(s->group, 64, &memory) == LKS_ERR_STATE);
     RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
     RANK_OK(lks_check_replicas(s->group, s->store));
     RANK_OK(lks_barrier(s->group, NULL));
     strategy_destroy(s);
     return 0;
-}
-
-static void until_its_step_the_group_belongs_to_the_backward_pass(void **state) {
-    (void)state;
-    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
-        strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
-        run_ranks(3, use_the_group_meanwhile, &plan);
-    }
 }
 
 /* Another store of the same model, in the same group. */
@@ -495,12 +476,22 @@ static int use_another_optimizer_meanwhile(void *argument) {
     return 0;
 }
 
-static void until_its_step_another_optimizer_has_to_wait(void **state) {
+/* A thread reduces buckets at that time. */
+static void over_tcp_the_group_belongs_to_the_backward_pass_until_its_step(void **state) {
     (void)state;
+    lks_status status = LKS_OK;
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
+    for (int how = PUT_ASIDE; how <= LEAVE && status == LKS_OK; how++)
+        status = lks_spawn(3, LKS_PROCESSES, use_wrongly, &(misuse){(misuse)how});
     for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
         strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
-        run_ranks(3, use_another_optimizer_meanwhile, &plan);
+        if (status == LKS_OK) status = lks_spawn(3, LKS_PROCESSES, use_the_group_meanwhile, &plan);
+        mixture sent = {.strategy = (lks_strategy)strategy, .has_first = 1};
+        if (status == LKS_OK) status = lks_spawn(2, LKS_PROCESSES, mix_passes, &sent);
+        if (status == LKS_OK) status = lks_spawn(3, LKS_PROCESSES, use_another_optimizer_meanwhile, &plan);
     }
+    unsetenv("LOCKSTEP_TRANSPORT");
+    if (status != LKS_OK) fail_msg("%s", lks_error_text());
 }
 
 /* --- what happens when --- */
@@ -528,11 +519,12 @@ static int reduce_before_the_step(void *argument) {
     return 0;
 }
 
-static void attached_programs_have_their_buckets_reduced_before_the_step(void **state) {
+static void over_tcp_attached_programs_have_their_buckets_reduced_before_the_step(void **state) {
     (void)state;
     for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
-        strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
-        run_ranks(2, reduce_before_the_step, &plan);
+        strategy_run plan = {
+            .strategy = (lks_strategy)strategy, .transport = "tcp", .bucket_nbytes = 1, .is_attached = 1};
+        if (lks_spawn(2, LKS_PROCESSES, reduce_before_the_step, &plan) != LKS_OK) fail_msg("%s", lks_error_text());
     }
 }
 
@@ -563,6 +555,32 @@ static void the_first_bucket_is_small(void **state) {
     (void)state;
     for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
         run_ranks(2, create_large, (&(strategy_run){.strategy = (lks_strategy)strategy, .bucket_nbytes = 3 << 20}));
+}
+
+static int look_at_auto(void *argument) {
+    (void)argument;
+    lks_group *group;
+    RANK_OK(lks_init(&group, NULL));
+    for (int64_t n_outputs = 500; n_outputs <= 550; n_outputs += 50) { /* 1.91 and 2.1 MiB */
+        lks_store *store;
+        lks_graph *g = lks_graph_create(lks_device_default(group));
+        lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1000});
+        lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+        lks_node *loss = lks_cross_entropy(lks_linear(x, n_outputs, "fc"), y);
+        RANK_OK(lks_distributed_store_create(&store, group, loss, NULL));
+        bool is_copied = lks_group_size(group) == 2 && n_outputs == 500;
+        RANK_CHECK(lksi_store_strategy(store) == (is_copied ? LKS_STRATEGY_BUCKETED : LKS_STRATEGY_SHARED));
+        RANK_OK(lks_check_replicas(group, store));
+        lks_store_destroy(store);
+        lks_graph_destroy(g);
+    }
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void on_one_host_two_ranks_have_copies_of_what_is_small(void **state) {
+    (void)state;
+    for (int size = 2; size <= 3; size++) run_ranks(size, look_at_auto, NULL);
 }
 
 /* The last bucket's hook fails on every rank: by then the first may be updated. */
@@ -623,6 +641,8 @@ int main(void) {
         cmocka_unit_test(where_sums_depend_on_the_buckets_their_size_is_fixed),
         cmocka_unit_test(a_shared_replica_over_tcp_is_refused),
         cmocka_unit_test(a_rank_lost_during_the_backward_pass_is_named_by_the_step),
+        cmocka_unit_test(over_tcp_attached_programs_have_their_buckets_reduced_before_the_step),
+        cmocka_unit_test(over_tcp_the_group_belongs_to_the_backward_pass_until_its_step),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),
         cmocka_unit_test(so_they_do_with_clipping),
         cmocka_unit_test(so_they_do_where_gradients_are_made_of_others),
@@ -634,11 +654,8 @@ int main(void) {
         cmocka_unit_test(factors_are_no_gradients_to_anybody),
         cmocka_unit_test(the_last_pass_counts_whoever_it_was),
         cmocka_unit_test(what_one_rank_expects_is_checked_on_all),
-        cmocka_unit_test(what_comes_after_gradients_were_sent_is_refused_on_all_ranks),
-        cmocka_unit_test(until_its_step_the_group_belongs_to_the_backward_pass),
-        cmocka_unit_test(until_its_step_another_optimizer_has_to_wait),
-        cmocka_unit_test(attached_programs_have_their_buckets_reduced_before_the_step),
         cmocka_unit_test(the_first_bucket_is_small),
+        cmocka_unit_test(on_one_host_two_ranks_have_copies_of_what_is_small),
         cmocka_unit_test(a_step_that_fails_in_its_update_leaves_torn_parameters),
         cmocka_unit_test(parameters_in_the_middle_of_an_update_cannot_be_read),
     };

@@ -94,7 +94,7 @@ static int set_up(run *r, const char *device, lks_type precision) {
     lks_optimizer adam = lks_adam(&(lks_adam_options){.lr = 1e-3, .weight_decay = 1e-3});
     RANK_OK(lks_distributed_store_create(&r->store, r->group, r->loss, NULL));
     if (lks_group_rank(r->group) == 0) RANK_CHECK(set_weights(r->store) == 0);
-    RANK_OK(lks_barrier(r->group, NULL));
+    RANK_OK(lks_broadcast_parameters(r->group, r->store));
     RANK_OK(lks_program_create(
         &r->program, r->store,
         &(lks_program_options){

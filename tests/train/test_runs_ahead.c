@@ -142,6 +142,17 @@ static int train(void *argument) {
     return 0;
 }
 
+/* Ranks are processes, which run ahead where they are reached over a network, and write into `j`. */
+static void run_processes_of(int size, int (*function)(void *), job *j) {
+    job *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(shared, MAP_FAILED);
+    *shared = *j;
+    if (size > 1 && j->runs_ahead && j->strategy == LKS_STRATEGY_BUCKETED) shared->transport = "tcp";
+    if (lks_spawn(size, LKS_PROCESSES, function, shared) != LKS_OK) fail_msg("%d ranks: %s", size, lks_error_text());
+    *j = *shared;
+    munmap(shared, sizeof *shared);
+}
+
 static void assert_same(const job *ahead, const job *plain) {
     assert_string_equal(ahead->hex, plain->hex);
     assert_int_equal(ahead->n_samples, plain->n_samples);
@@ -151,18 +162,14 @@ static void assert_same(const job *ahead, const job *plain) {
 
 static void over_tcp_running_ahead_gives_the_same_bits(void **state) {
     (void)state;
-    job *jobs = mmap(NULL, 2 * sizeof *jobs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(jobs, MAP_FAILED);
     for (int size = 2; size <= 3; size++) {
-        for (int ahead = 0; ahead < 2; ahead++) {
-            jobs[ahead] = (job){.runs_ahead = ahead, .transport = ahead ? "tcp" : "shm"};
-            if (lks_spawn(size, LKS_PROCESSES, train, &jobs[ahead]) != LKS_OK) fail_msg("%s", lks_error_text());
-        }
-        assert_same(&jobs[1], &jobs[0]);
-        assert_true(jobs[1].n_buckets >= 3);
-        assert_int_equal(jobs[1].step_allocations, 0);
+        job plain = {.runs_ahead = 0}, ahead = {.runs_ahead = 1, .strategy = LKS_STRATEGY_BUCKETED};
+        run_processes_of(size, train, &plain);
+        run_processes_of(size, train, &ahead);
+        assert_same(&ahead, &plain);
+        assert_true(ahead.n_buckets >= 3);
+        assert_int_equal(ahead.step_allocations, 0);
     }
-    munmap(jobs, 2 * sizeof *jobs);
 }
 
 /* In pieces, grains, clipped, by every strategy, with ranks that have nothing to do: those steps that cannot trail are
@@ -177,8 +184,8 @@ static void every_kind_of_step_gives_the_same_bits(void **state) {
                 job plain = kinds[kind], ahead = plain;
                 plain.strategy = ahead.strategy = (lks_strategy)strategy;
                 ahead.runs_ahead = 1;
-                run_ranks(size, train, &plain);
-                run_ranks(size, train, &ahead);
+                run_processes_of(size, train, &plain);
+                run_processes_of(size, train, &ahead);
                 assert_same(&ahead, &plain);
             }
 }
@@ -188,8 +195,8 @@ static void whoever_looks_in_between_sees_whole_updates(void **state) {
     for (disturbance how = READ; how < N_DISTURBANCES; how++) {
         job plain = {.strategy = LKS_STRATEGY_BUCKETED, .disturbance = how}, ahead = plain;
         ahead.runs_ahead = 1;
-        run_ranks(3, train, &plain);
-        run_ranks(3, train, &ahead);
+        run_processes_of(3, train, &plain);
+        run_processes_of(3, train, &ahead);
         assert_same(&ahead, &plain);
     }
     remove(LKSI_BUILD_DIR "/tests/runs_ahead.safetensors");
@@ -232,7 +239,7 @@ static int step_and_look(void *argument) {
 
 static void what_the_backward_pass_leaves_is_sent_from_the_first_layer_on(void **state) {
     (void)state;
-    run_ranks(2, step_and_look, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+    run_processes_of(2, step_and_look, &(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1});
 }
 
 /* --- metrics that were not asked for --- */
@@ -260,8 +267,8 @@ static void metrics_are_those_of_the_step(void **state) {
     (void)state;
     for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_BUCKETED; strategy++)
         for (int runs_ahead = 0; runs_ahead < 2; runs_ahead++)
-            run_ranks(2, ask_for_the_third_step,
-                      (&(job){.strategy = (lks_strategy)strategy, .runs_ahead = runs_ahead}));
+            run_processes_of(2, ask_for_the_third_step,
+                             &(job){.strategy = (lks_strategy)strategy, .runs_ahead = runs_ahead});
 }
 
 /* --- two trainers of one group --- */
@@ -292,7 +299,7 @@ static int step_with_another_trainer(void *argument) {
 
 static void another_trainer_has_to_wait_for_the_step(void **state) {
     (void)state;
-    run_ranks(3, step_with_another_trainer, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+    run_processes_of(3, step_with_another_trainer, &(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1});
 }
 
 /* --- an error of a step comes out of the next --- */
@@ -317,7 +324,7 @@ static int abort_behind_a_step(void *argument) {
 
 static void a_rank_that_gives_up_behind_a_step_ends_the_next(void **state) {
     (void)state;
-    run_ranks(2, abort_behind_a_step, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+    run_processes_of(2, abort_behind_a_step, &(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1});
 }
 
 /* The last rank has nothing to do in the step that does not add up, while the one before is still under way. */
@@ -337,7 +344,7 @@ static int bring_too_few(void *argument) {
 
 static void a_step_that_does_not_add_up_is_refused_on_all_ranks(void **state) {
     (void)state;
-    run_ranks(3, bring_too_few, (&(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1}));
+    run_processes_of(3, bring_too_few, &(job){.strategy = LKS_STRATEGY_BUCKETED, .runs_ahead = 1});
 }
 
 int main(void) {
