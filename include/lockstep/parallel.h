@@ -19,10 +19,9 @@ extern "C" {
  *
  *     shared     one copy of the parameters for all, in memory that they share; each rank adds up and updates a part of
  *                them: P / n parameters, P gradients, S / n state. Nothing is sent.
- *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, over a network while the backward
- *                pass goes on where a program is attached, and every rank updates everything: P, P, S.
- *     sharded    likewise, but each rank gets the sum of its part of each bucket only, updates that, and the parts are
- *                gathered: P, P, S / n. As much is sent.
+ *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, which an attached program may
+ * begin during its backward pass, and every rank updates everything: P, P, S. sharded    likewise, but each rank gets
+ * the sum of its part of each bucket only, updates that, and the parts are gathered: P, P, S / n. As much is sent.
  */
 typedef enum lks_strategy {
     LKS_STRATEGY_AUTO, /* shared where all ranks are on one host (bucketed for two with up to 2 MiB), else bucketed */
@@ -155,16 +154,17 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
                                                         const lks_step_sums *mine);
 
 /* From now on each backward pass of `program`, one of the store's, starts the reduction of a bucket as soon as its
- * gradients are final, on a thread of the optimizer's or on the GPUs; the step waits for them. Between such a pass and
- * its step the group is that thread's (collectives of the caller's are LKS_ERR_STATE, and so are such passes and steps
- * of another optimizer in it), and the gradients are not to be read. Several programs may be attached; a rank that runs
- * none in a step just steps. Takes the program's lks_on_gradient. A second pass before the step, of whatever program of
- * the store: LKS_ERR_STATE.
+ * gradients are final, on GPUs, or on a thread of the optimizer's where ranks are reached over a network and this one
+ * is alone on its host or has two CPUs there; the step waits for them. Between such a pass and its step the group is
+ * that thread's (collectives of the caller's are LKS_ERR_STATE, and so are such passes and steps of another optimizer
+ * in it), and the gradients are not to be read. Several programs may be attached; a rank that runs none in a step just
+ * steps. Takes the program's lks_on_gradient. A second pass before the step, of whatever program of the store:
+ * LKS_ERR_STATE.
  *
- * Where ranks share memory nothing of that is so: gradients are added up in the step, and passes may be repeated. But
- * in a shared replica the gradient of a linear layer's weight may be left as its two factors, which the step
- * multiplies: until another pass it is not in the store. Reading it, putting it aside and a second step with it are
- * LKS_ERR_STATE. No factors are left where lks_on_gradient asks for gradients, nor for pieces
+ * Elsewhere nothing of that is so: gradients are added up in the step, and passes may be repeated. A program that is to
+ * run anywhere does neither. In a shared replica the gradient of a linear layer's weight may be left as its two
+ * factors, which the step multiplies: until another pass it is not in the store. Reading it, putting it aside and a
+ * second step with it are LKS_ERR_STATE. No factors are left where lks_on_gradient asks for gradients, nor for pieces
  * (lks_distributed_optimizer_no_sync).
  *
  * Not collective; does nothing with one rank. Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */

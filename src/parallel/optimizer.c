@@ -126,6 +126,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
         lks_distributed_optimizer_destroy(created);
         return status;
     }
+    created->may_overlap = lksi_overlap_pays(created);
     lksi_store_set_stepper(store, &(lksi_stepper){begin_pass, check_gradient, created});
     *optimizer = created;
     return LKS_OK;

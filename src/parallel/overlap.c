@@ -1,8 +1,16 @@
 /* Reductions that begin during the backward pass: as soon as all gradients of a bucket are final, and of all before it,
  * since all ranks keep the order of the flat arrays, it is reduced on the progress thread.
  *
- * Not where ranks share memory: there the CPUs themselves move gradients, and a thread has nothing to hide. */
+ * Not where ranks share memory: there the CPUs themselves move gradients, and a thread has nothing to hide. Nor where a
+ * host has several ranks of one CPU each: the thread takes more of it than it hides (docs/decisions/0009). */
 #include "parallel/parallel_internal.h"
+
+bool lksi_overlap_pays(const lks_distributed_optimizer *optimizer) {
+    const lks_group *group = optimizer->group;
+    if (lks_group_size(group) == 1) return false;
+    if (optimizer->flat != NULL) return true;
+    return !lks_symmetric_supported(group) && (lks_group_local_size(group) == 1 || lksi_group_worker_may_spin(group));
+}
 
 static bool is_final(const lks_distributed_optimizer *optimizer, size_t bucket) {
     return optimizer->buckets[bucket].n_open == 0;
@@ -56,8 +64,7 @@ static void prepare(lks_distributed_optimizer *optimizer) {
 
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
     lksi_factored_attach(optimizer, program);
-    bool has_network = optimizer->flat != NULL || !lks_symmetric_supported(optimizer->group);
-    if (lks_group_size(optimizer->group) == 1 || !has_network) return LKS_OK;
+    if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);
     lks_status status = optimizer->flat == NULL ? lksi_progress_start(optimizer->progress) : LKS_OK;
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);

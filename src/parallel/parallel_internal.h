@@ -109,7 +109,8 @@ struct lks_distributed_optimizer {
     size_t n_early;                           /* of these, those in the order in which gradients become final */
     lksi_update update;                       /* the step's, once the messages are there */
     bool is_trailing;                         /* a step has begun and is not finished */
-    bool is_attached;                         /* to a program */
+    bool may_overlap;                         /* buckets of attached programs are reduced in the backward pass */
+    bool is_attached;                         /* to a program, and may_overlap */
     size_t n_told;             /* tensors whose gradient is final: above 0 the step's collectives may be under way */
     bool is_put_aside;         /* lks_distributed_optimizer_no_sync */
     int64_t backward_ended_ns; /* when the step of buckets under way began */
@@ -208,6 +209,8 @@ void lksi_factored_evict(const lks_distributed_optimizer *optimizer, const lksi_
 
 /* --- overlap (overlap.c) --- */
 
+/* Whether this rank has a network to wait for, and somebody to do it. */
+bool lksi_overlap_pays(const lks_distributed_optimizer *optimizer);
 /* LKS_ERR_STATE, on all ranks, where gradients that it would write over are being sent. */
 lks_status lksi_overlap_begin_pass(lks_distributed_optimizer *optimizer);
 /* The step is over: the next backward pass begins from nothing. */

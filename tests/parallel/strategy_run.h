@@ -121,6 +121,11 @@ static inline int strategy_step(strategy_rank *s, const strategy_run *r, int ste
     return 0;
 }
 
+/* However few CPUs there are. */
+static inline void strategy_overlap(const strategy_rank *s) {
+    s->optimizer->may_overlap = s->optimizer->may_overlap || !lks_symmetric_supported(s->group);
+}
+
 static inline int strategy_create(strategy_rank *s, const strategy_run *r) {
     lks_optimizer rule = lks_adam(&(lks_adam_options){.lr = 1e-2, .clip_norm = r->clip_norm});
     RANK_OK(lks_init(&s->group, &(lks_init_options){.transport = r->transport}));
@@ -130,6 +135,7 @@ static inline int strategy_create(strategy_rank *s, const strategy_run *r) {
         &(lks_distributed_options){
             .seed = 3, .strategy = r->strategy, .bucket_nbytes = r->bucket_nbytes, .compression = r->compression}));
     RANK_OK(lks_distributed_optimizer_create(&s->optimizer, s->group, s->store, &rule));
+    strategy_overlap(s);
     return 0;
 }
 

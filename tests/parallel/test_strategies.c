@@ -1,9 +1,11 @@
 /* labels: busy */
 /* Every strategy gives the same bits: by any transport, at any number of ranks, size of buckets, overlapped or not. */
+#define _GNU_SOURCE /* affinity */
 #include "strategy_run.h"
 
 #include "comm/ranks.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 static const int sizes[] = {1, 2, 3, 5, 8};
@@ -457,6 +459,7 @@ static int use_another_optimizer_meanwhile(void *argument) {
         &other->store, s->group, s->loss,
         &(lks_distributed_options){.strategy = plan->strategy, .bucket_nbytes = plan->bucket_nbytes}));
     RANK_OK(lks_distributed_optimizer_create(&other->optimizer, s->group, other->store, &rule));
+    strategy_overlap(other);
     strategy_fill(s, 0);
     RANK_CHECK(strategy_compute(other, plan, 0, 4, &mine) == 0);
     RANK_OK(lks_distributed_optimizer_step(other->optimizer, &mine, NULL));
@@ -529,6 +532,32 @@ static void over_tcp_attached_programs_have_their_buckets_reduced_before_the_ste
             .strategy = (lks_strategy)strategy, .transport = "tcp", .bucket_nbytes = 1, .is_attached = 1};
         if (lks_spawn(2, LKS_PROCESSES, reduce_before_the_step, &plan) != LKS_OK) fail_msg("%s", lks_error_text());
     }
+}
+
+/* The optimizer of a rank of `size` on one CPU. */
+static int share_a_cpu(int rank, int size, void *argument) {
+    strategy_run plan = {.transport = argument, .strategy = LKS_STRATEGY_BUCKETED};
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    cpu_set_t allowed, one;
+    size_t cpu = 0;
+    (void)rank;
+    MUST(s != NULL && sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+    while (!CPU_ISSET(cpu, &allowed)) cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    MUST(sched_setaffinity(0, sizeof one, &one) == 0);
+    MUST(strategy_create(s, &plan) == 0);
+    MUST(lks_group_local_size(s->group) == size && !lksi_overlap_pays(s->optimizer));
+    MUST_OK(lks_barrier(s->group, NULL));
+    strategy_destroy(s);
+    return 0;
+}
+
+static void ranks_without_a_cpu_for_a_thread_have_none(void **state) {
+    (void)state;
+    run_processes(1, share_a_cpu, "shm");
+    run_processes(2, share_a_cpu, "shm");
+    run_processes(2, share_a_cpu, "tcp");
 }
 
 static int create_large(void *argument) {
@@ -644,6 +673,7 @@ int main(void) {
         cmocka_unit_test(where_sums_depend_on_the_buckets_their_size_is_fixed),
         cmocka_unit_test(a_shared_replica_over_tcp_is_refused),
         cmocka_unit_test(a_rank_lost_during_the_backward_pass_is_named_by_the_step),
+        cmocka_unit_test(ranks_without_a_cpu_for_a_thread_have_none),
         cmocka_unit_test(over_tcp_attached_programs_have_their_buckets_reduced_before_the_step),
         cmocka_unit_test(over_tcp_the_group_belongs_to_the_backward_pass_until_its_step),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),

@@ -54,6 +54,12 @@ static lks_status create_trainer(set_up *s, const job *j) {
     return lks_trainer_create(&s->trainer, lks_cross_entropy(options.logits, options.labels), &options);
 }
 
+/* However few CPUs there are. */
+static void overlap(const set_up *s) {
+    lks_distributed_optimizer *optimizer = s->trainer->optimizer;
+    optimizer->may_overlap = optimizer->may_overlap || !lks_symmetric_supported(s->group);
+}
+
 static int create(set_up *s, const job *j) {
     RANK_OK(lks_init(&s->group, &(lks_init_options){.transport = j->transport}));
     RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = N_SAMPLES,
@@ -70,6 +76,7 @@ static int create(set_up *s, const job *j) {
                                                     .n_ranks = lks_group_size(s->group)}));
     s->graph = lks_graph_create(lks_device_default(s->group));
     RANK_OK(create_trainer(s, j));
+    overlap(s);
     return 0;
 }
 
@@ -280,6 +287,7 @@ static int step_with_another_trainer(void *argument) {
     set_up other = s;
     other.graph = lks_graph_create(lks_device_default(s.group));
     RANK_OK(create_trainer(&other, argument));
+    overlap(&other);
     for (int step = 0; step < 2; step++) { /* a first step compares batches, which is a collective */
         RANK_CHECK(lks_loader_next(s.loader, &batch));
         RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
