@@ -48,6 +48,16 @@ lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const
         if (status != LKS_OK) goto label;                                                                              \
     } while (0)
 
+/* --- element types --- */
+
+/* lks_type_nbytes, for where a call costs too much. */
+static inline size_t lksi_type_nbytes(lks_type type) {
+#define LKSI_TYPE_NBYTES(name, nbytes, text) [name] = nbytes,
+    static const unsigned char table[] = {LKS_TYPE_TABLE(LKSI_TYPE_NBYTES)};
+#undef LKSI_TYPE_NBYTES
+    return (unsigned)type < sizeof table ? table[type] : 0;
+}
+
 /* --- log --- */
 bool lksi_log_is_on(lks_log_level level); /* whether a line of that level is written */
 void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);

@@ -9,6 +9,7 @@
 static const char *const names[] = {"base", "avx2", "avx512"};
 static int detected_level;
 static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
+atomic_int lksi_isa_known = -1;
 
 static void detect(void) {
 #if defined(__x86_64__)
@@ -31,8 +32,9 @@ static void detect(void) {
     if (most < detected_level) detected_level = most;
 }
 
-int lksi_isa_level(void) {
+int lksi_isa_detect(void) {
     pthread_once(&detect_once, detect);
+    atomic_store_explicit(&lksi_isa_known, detected_level, memory_order_relaxed);
     return detected_level;
 }
 

@@ -8,6 +8,8 @@
 #ifndef LKSI_ISA_H
 #define LKSI_ISA_H
 
+#include <stdatomic.h>
+
 #define LKSI_ISA_PASTE(name, isa) name##_##isa
 #define LKSI_ISA_EXPAND(name, isa) LKSI_ISA_PASTE(name, isa)
 #define LKSI_ISA_NAME(name) LKSI_ISA_EXPAND(name, LKSI_ISA)
@@ -21,8 +23,13 @@
 #define LKSI_ISA_PICK(name) (&name##_base)
 #endif
 
+extern atomic_int lksi_isa_known; /* -1: not yet */
+int lksi_isa_detect(void);
 /* 0 base, 1 AVX2, FMA, F16C, 2 AVX-512 F, BW, DQ, VL. LOCKSTEP_ISA=base|avx2 lowers it (tests compare the bits). */
-int lksi_isa_level(void);
+static inline int lksi_isa_level(void) {
+    int known = atomic_load_explicit(&lksi_isa_known, memory_order_relaxed);
+    return known >= 0 ? known : lksi_isa_detect();
+}
 const char *lksi_isa_name(void); /* "base", "avx2", "avx512" */
 
 #endif

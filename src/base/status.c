@@ -92,16 +92,7 @@ int lks_report(lks_status status, const char *file, int line) {
 
 const char *lks_version(void) { return LKSI_VERSION; }
 
-size_t lks_type_nbytes(lks_type type) {
-    switch (type) {
-#define TYPE_CASE(name, nbytes, text)                                                                                  \
-    case name:                                                                                                         \
-        return nbytes;
-        LKS_TYPE_TABLE(TYPE_CASE)
-#undef TYPE_CASE
-    }
-    return 0;
-}
+size_t lks_type_nbytes(lks_type type) { return lksi_type_nbytes(type); }
 
 const char *lks_type_name(lks_type type) {
     switch (type) {

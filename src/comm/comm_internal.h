@@ -291,9 +291,15 @@ lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
 /* In the collective context, until one of the conditions holds. */
 lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
 
+/* Most waits are over within a microsecond. */
 static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
-    if (atomic_load_explicit(counter, memory_order_acquire) >= target) return LKS_OK;
-    return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+    enum { N_LOOKS = 32 };
+    int n_looks = group->may_spin ? N_LOOKS : 0;
+    while (atomic_load_explicit(counter, memory_order_acquire) < target) {
+        if (n_looks-- == 0) return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+        lksi_relax();
+    }
+    return LKS_OK;
 }
 /* The error of a group that somebody has declared dead. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);

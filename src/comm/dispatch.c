@@ -76,7 +76,8 @@ void lksi_group_give_back(lks_group *group, const void *borrower) {
 /* Two threads in one group's collectives would spoil what each holds of it. Workers have been let in: the group's own,
  * or the borrower's. */
 static lks_status refuse_lent(const lks_group *group, const char *name) {
-    return lksi_work_is_worker() ? LKS_OK : lksi_group_refuse_lent(group, NULL, name);
+    bool is_lent = atomic_load_explicit(&group->borrower, memory_order_relaxed) != NULL;
+    return !is_lent || lksi_work_is_worker() ? LKS_OK : lksi_group_refuse_lent(group, NULL, name);
 }
 
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {

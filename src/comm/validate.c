@@ -5,7 +5,7 @@
 
 static lks_status check_count(const lksi_call *call, size_t count, size_t n_blocks) {
     size_t nbytes;
-    bool is_too_large = __builtin_mul_overflow(count, lks_type_nbytes(call->type) * n_blocks, &nbytes);
+    bool is_too_large = __builtin_mul_overflow(count, lksi_type_nbytes(call->type) * n_blocks, &nbytes);
     if (!is_too_large && nbytes <= SIZE_MAX / 2) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "%s: a count of %zu is more than memory can hold", call->operation->name,
                       count);
@@ -24,13 +24,12 @@ static lks_status add_counts(const lks_group *group, lksi_call *call) {
     return LKS_OK;
 }
 
-/* Where this rank's block begins among all, and what it takes. */
-static void own_block(const lks_group *group, const lksi_call *call, size_t *begin, size_t *nbytes) {
-    *begin = (size_t)group->rank * call->nbytes, *nbytes = call->nbytes;
-    if (call->counts == NULL) return;
-    size_t before = 0, each = lks_type_nbytes(call->type);
+/* Where this rank's block begins among all. */
+static size_t own_begin(const lks_group *group, const lksi_call *call) {
+    if (call->counts == NULL) return (size_t)group->rank * call->nbytes;
+    size_t before = 0;
     for (int rank = 0; rank < group->rank; rank++) before += call->counts[rank];
-    *begin = before * each, *nbytes = call->counts[group->rank] * each;
+    return before * lksi_type_nbytes(call->type);
 }
 
 static bool brings(const lks_group *group, const lksi_call *call, lksi_holders holders) {
@@ -48,14 +47,15 @@ static lks_status check_pointer(const lksi_call *call, const char *which, const 
 static lks_status check_buffers(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
     bool has_in = brings(group, call, operation->in), has_out = brings(group, call, operation->out);
-    size_t begin, block, all = call->counts != NULL ? call->nbytes : (size_t)group->size * call->nbytes;
-    own_block(group, call, &begin, &block);
+    size_t block = call->nbytes, all = call->nbytes * (size_t)group->size;
+    if (call->counts != NULL) all = call->nbytes, block = call->counts[group->rank] * lksi_type_nbytes(call->type);
     size_t n_in = operation->is_in_blocked ? all : block, n_out = operation->is_out_blocked ? all : block;
     if (has_in) LKS_TRY(check_pointer(call, "in", call->in, n_in));
     if (has_out) LKS_TRY(check_pointer(call, operation->in == LKSI_NOBODY ? "data" : "out", call->out, n_out));
     if (!has_in || !has_out || n_in == 0 || n_out == 0) return LKS_OK;
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
     if (in >= out + n_out || out >= in + n_in) return LKS_OK;
+    size_t begin = own_begin(group, call);
     bool is_in_place = operation->is_in_blocked == operation->is_out_blocked ? in == out
                        : operation->is_out_blocked                           ? in == out + begin
                                                                              : out == in + begin;
@@ -72,7 +72,7 @@ lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
         return lksi_error(LKS_ERR_ARGUMENT, "%s: root %d is outside 0..%d", operation->name, call->root,
                           group->size - 1);
     if (!operation->has_type) return LKS_OK;
-    size_t each = lks_type_nbytes(call->type);
+    size_t each = lksi_type_nbytes(call->type);
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", operation->name, (int)call->type);
     if (operation->is_reduction) LKS_TRY(lksi_reduction_check(operation->name, call->type, call->op, call->scale));
     if (operation->has_counts) LKS_TRY(add_counts(group, call));

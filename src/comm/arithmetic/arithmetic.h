@@ -32,6 +32,15 @@ typedef struct lksi_reduction {
     double divisor; /* 1, or the number of ranks for avg */
 } lksi_reduction;
 void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t count);
+/* The same of `n` contributions (lksi_contribute), which are none of `out`: elements [first, first + count), at most a
+ * KiB or two of accumulators, concluded as `type`. For what is so small that every instruction counts. */
+void lksi_reduce_contributions(void *out, const void *const *contributions, int n, size_t first, size_t count,
+                               lks_type type, lks_operator op, double divisor);
+
+/* Whether the loops take `data`. */
+static inline bool lksi_is_aligned(const void *data, lks_type type) {
+    return ((uintptr_t)data & (lksi_type_nbytes(type) - 1)) == 0;
+}
 
 /* The divisor of `op` over `n` ranks. */
 static inline double lksi_divisor(lks_operator op, int n) { return op == LKS_AVG ? (double)n : 1; }

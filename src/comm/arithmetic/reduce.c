@@ -46,7 +46,7 @@ static void write_cached(void *to, const void *from, size_t nbytes) { memcpy(to,
 static bool is_past_caches(const lksi_reduction *reduction, size_t count) {
     enum { CACHE_NBYTES = 32 << 20 };
     size_t n_buffers = (size_t)reduction->n_inputs + (size_t)reduction->n_outputs;
-    if (count * lks_type_nbytes(reduction->type) * n_buffers < CACHE_NBYTES) return false;
+    if (count * lksi_type_nbytes(reduction->type) * n_buffers < CACHE_NBYTES) return false;
     for (int i = 0; i < reduction->n_inputs; i++)
         for (int k = 0; k < reduction->n_outputs; k++)
             if (reduction->inputs[i] == reduction->outputs[k]) return false;
@@ -67,7 +67,7 @@ typedef struct tree {
 lks_type lksi_accumulator_type(lks_type type) { return type == LKS_F16 || type == LKS_BF16 ? LKS_F32 : type; }
 
 static const unsigned char *leaf(const tree *t, int k) {
-    return (const unsigned char *)t->reduction->inputs[k] + t->first * lks_type_nbytes(t->reduction->type);
+    return (const unsigned char *)t->reduction->inputs[k] + t->first * lksi_type_nbytes(t->reduction->type);
 }
 
 static double scale_of(const tree *t, int k) { return t->reduction->scales == NULL ? 1 : t->reduction->scales[k]; }
@@ -104,7 +104,7 @@ static bool must_conclude(lks_type type, double divisor) { return divisor != 1 |
 /* Two inputs to two outputs, nothing to be done to the sums; false where that is not the case. */
 static bool reduce_pair(const lksi_reduction *reduction, const tree *t) {
     lksi_pair_twice_kernel twice = t->loops->pair_twice[reduction->type][reduction->op];
-    size_t begin = t->first * lks_type_nbytes(reduction->type);
+    size_t begin = t->first * lksi_type_nbytes(reduction->type);
     if (reduction->n_inputs != 2 || reduction->n_outputs != 2 || must_conclude(reduction->type, reduction->divisor))
         return false;
     twice((unsigned char *)reduction->outputs[0] + begin, (unsigned char *)reduction->outputs[1] + begin, leaf(t, 0),
@@ -117,15 +117,15 @@ static bool is_in_place(const lksi_reduction *reduction) {
     if (reduction->n_outputs != 1 || must_conclude(reduction->type, reduction->divisor)) return false;
     for (int i = 0; i < reduction->n_inputs; i++)
         if (reduction->inputs[i] == reduction->outputs[0]) return false;
-    return (uintptr_t)reduction->outputs[0] % lks_type_nbytes(reduction->type) == 0;
+    return lksi_is_aligned(reduction->outputs[0], reduction->type);
 }
 
 void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t count) {
     const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
-    size_t each = lks_type_nbytes(reduction->type);
+    size_t each = lksi_type_nbytes(reduction->type);
     bool is_streamed = is_past_caches(reduction, count);
     size_t step =
-        (is_streamed ? STREAMED_NBYTES : BLOCK_NBYTES) / lks_type_nbytes(lksi_accumulator_type(reduction->type));
+        (is_streamed ? STREAMED_NBYTES : BLOCK_NBYTES) / lksi_type_nbytes(lksi_accumulator_type(reduction->type));
     if (!is_streamed && reduce_pair(reduction, &(tree){loops, reduction, first, count})) return;
     bool is_made_there = !is_streamed && is_in_place(reduction);
     for (size_t end = first + count; first < end; first += step) {
@@ -148,6 +148,20 @@ void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t cou
     if (is_streamed) lksi_written_past_caches();
 }
 
+void lksi_reduce_contributions(void *out, const void *const *contributions, int n, size_t first, size_t count,
+                               lks_type type, lks_operator op, double divisor) {
+    const lksi_reduction sum = {
+        .inputs = contributions, .n_inputs = n, .type = lksi_accumulator_type(type), .op = op, .divisor = 1};
+    const tree t = {LKSI_ISA_PICK(lksi_reduce_loops), &sum, first, count};
+    if (!must_conclude(type, divisor) && lksi_is_aligned(out, type)) {
+        climb(&t, 0, n, out);
+        return;
+    }
+    block acc;
+    climb(&t, 0, n, acc.bytes);
+    lksi_conclude(out, acc.bytes, divisor, count, type);
+}
+
 void lksi_reduce_many(void *out, const void *const *inputs, const double *scales, int n_inputs, size_t count,
                       lks_type type, lks_operator op) {
     lksi_reduce_range(&(lksi_reduction){.inputs = inputs,
@@ -163,8 +177,8 @@ void lksi_reduce_many(void *out, const void *const *inputs, const double *scales
 
 void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_type type) {
     const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
-    size_t each = lks_type_nbytes(type), wide = lks_type_nbytes(lksi_accumulator_type(type));
-    if ((uintptr_t)in % each == 0) {
+    size_t each = lksi_type_nbytes(type), wide = lksi_type_nbytes(lksi_accumulator_type(type));
+    if (lksi_is_aligned(in, type)) {
         loops->contribute[type](out, in, scale, count);
         return;
     }
@@ -178,7 +192,7 @@ void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_
 
 void lksi_conclude(void *out, const void *contributions, double divisor, size_t count, lks_type type) {
     const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
-    size_t each = lks_type_nbytes(type), wide = lks_type_nbytes(lksi_accumulator_type(type));
+    size_t each = lksi_type_nbytes(type), wide = lksi_type_nbytes(lksi_accumulator_type(type));
     if (!must_conclude(type, divisor)) {
         if (out != contributions) lksi_copy(out, contributions, count * each);
         return;

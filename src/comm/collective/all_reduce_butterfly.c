@@ -58,7 +58,7 @@ static lks_status climb(butterfly *b, int low, int n) {
 }
 
 lks_status lksi_all_reduce_butterfly(lks_group *group, const lksi_call *call) {
-    size_t each = lks_type_nbytes(call->type), wide_each = lks_type_nbytes(lksi_accumulator_type(call->type));
+    size_t each = lksi_type_nbytes(call->type), wide_each = lksi_type_nbytes(lksi_accumulator_type(call->type));
     size_t step = LKSI_PIECE_NBYTES / wide_each;
     butterfly b = {.group = group, .call = call};
     LKS_TRY(lksi_group_scratch(group, 2 * LKSI_PIECE_NBYTES, &b.sum));

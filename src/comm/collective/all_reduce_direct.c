@@ -1,6 +1,7 @@
 /* all_reduce, direct: every rank reads all inputs where they lie and adds them in canonical order.
  *
  *     up to 80 bytes of accumulators: the lines of the first exchange carry them          steps: 1
+ *     up to 1 KiB: as accumulators in staging areas                                       steps: 1
  *
  *     up to 16 KiB                                 staging areas        steps: 1
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
@@ -52,7 +53,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
         group->outputs[rank] = lksi_place_address(group, lksi_offer_of(group, rank).out_place, rank);
     }
     lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, group->size);
-    slice(group, call->count, lks_type_nbytes(call->type), group->rank, &first, &count);
+    slice(group, call->count, lksi_type_nbytes(call->type), group->rank, &first, &count);
     lksi_reduce_range(&sum, first, count);
     group->progress.done_nbytes = call->nbytes / (size_t)group->size;
     return lksi_meet_having_read(group);
@@ -62,8 +63,6 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 
 /* Whether every rank reduces everything, or its slice for all. */
 static bool is_sliced(const lksi_call *call) { return call->nbytes > REDUCE_ALL_NBYTES; }
-
-static bool is_usable(const void *data, lks_type type) { return (uintptr_t)data % lks_type_nbytes(type) == 0; }
 
 /* A chunk on its way through the staging areas: through the caches, or past them where that is quicker (base/cache.h;
  * two dies, 64 KiB: 58 and 10 us; one die: 16 and 12; one core's two threads: 5 and 11). */
@@ -92,10 +91,10 @@ static void put(const turn *t, void *to, const void *from, size_t nbytes) {
 
 /* What the others will read: a rank reads its own slice where it lies, if the loops can. */
 static void stage(const lks_group *group, const lksi_call *call, size_t first, size_t count, const turn *t) {
-    size_t each = lks_type_nbytes(call->type), begin = count, n = 0;
+    size_t each = lksi_type_nbytes(call->type), begin = count, n = 0;
     const unsigned char *in = (const unsigned char *)call->in + first * each;
     unsigned char *area = lksi_area(group, group->rank);
-    if (is_sliced(call) && is_usable(call->in, call->type)) slice(group, count, each, group->rank, &begin, &n);
+    if (is_sliced(call) && lksi_is_aligned(call->in, call->type)) slice(group, count, each, group->rank, &begin, &n);
     put(t, area, in, begin * each);
     put(t, area + (begin + n) * each, in + (begin + n) * each, (count - begin - n) * each);
     if (is_past_caches(t)) lksi_written_past_caches();
@@ -117,7 +116,7 @@ static void reduce_for_all(const lksi_reduction *sum, size_t begin, size_t n, si
 /* Others read only their own slices of an area, so that a result may stand in its owner's. */
 static lks_status reduce_slice(lks_group *group, const lksi_call *call, const lksi_reduction *sum, size_t count,
                                unsigned char *out, const turn *t) {
-    size_t each = lks_type_nbytes(call->type), begin, n;
+    size_t each = lksi_type_nbytes(call->type), begin, n;
     slice(group, count, each, group->rank, &begin, &n);
     reduce_for_all(sum, begin, n, each, t);
     LKS_TRY(lksi_meet(group));
@@ -131,7 +130,7 @@ static lks_status reduce_slice(lks_group *group, const lksi_call *call, const lk
 
 /* All areas hold their chunk. */
 static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t first, size_t count, const turn *t) {
-    size_t each = lks_type_nbytes(call->type);
+    size_t each = lksi_type_nbytes(call->type);
     unsigned char *out = (unsigned char *)call->out + first * each;
     for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
     group->outputs[0] = is_sliced(call) ? lksi_area(group, group->rank) : out;
@@ -140,15 +139,16 @@ static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t f
         lksi_reduce_range(&sum, 0, count);
         return LKS_OK;
     }
-    if (is_usable(call->in, call->type)) group->inputs[group->rank] = (const unsigned char *)call->in + first * each;
-    if (is_usable(out, call->type)) group->outputs[sum.n_outputs++] = out;
+    if (lksi_is_aligned(call->in, call->type))
+        group->inputs[group->rank] = (const unsigned char *)call->in + first * each;
+    if (lksi_is_aligned(out, call->type)) group->outputs[sum.n_outputs++] = out;
     return reduce_slice(group, call, &sum, count, out, t);
 }
 
 /* The first chunk is staged already, and `t` its turn. An area is written again two chunks later; by then all have met
  * since. */
 static lks_status staged(lks_group *group, const lksi_call *call, turn t) {
-    size_t each = lks_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
+    size_t each = lksi_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
     for (size_t first = 0; first < call->count; first += chunk) {
         size_t count = call->count - first < chunk ? call->count - first : chunk;
         if (first > 0) {
@@ -166,17 +166,16 @@ static lks_status staged(lks_group *group, const lksi_call *call, turn t) {
 
 /* A buffer that is not aligned to its type is staged: memcpy takes it, the loops would not. */
 static uint64_t usable_place(const lks_group *group, const lksi_call *call, const void *data) {
-    if ((uintptr_t)data % lks_type_nbytes(call->type) != 0) return 0;
+    if (!lksi_is_aligned(data, call->type)) return 0;
     return lksi_place_of(group, data, call->nbytes);
 }
 
 lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
-    bool is_aligned = ((uintptr_t)call->in | (uintptr_t)call->out) % lks_type_nbytes(call->type) == 0;
-    if (group->size == 1 && is_aligned) return alone(group, call);
-    size_t wide = lks_type_nbytes(lksi_accumulator_type(call->type));
-    if (call->count * wide <= LKSI_PAYLOAD_NBYTES)
-        return lksi_reduce_in_line(group, call, call->count, 0, call->count, call->out);
-    size_t chunk = LKSI_STAGING_NBYTES / lks_type_nbytes(call->type);
+    if (group->size == 1 && lksi_is_aligned(call->in, call->type) && lksi_is_aligned(call->out, call->type))
+        return alone(group, call);
+    if (lksi_is_small(call->count, call->type))
+        return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
+    size_t chunk = LKSI_STAGING_NBYTES / lksi_type_nbytes(call->type);
     size_t first_chunk = call->count < chunk ? call->count : chunk;
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
     uint64_t place = 0;
@@ -187,13 +186,13 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
     turn t = {0};
     if (place == 0) {
-        t = begin_turn(group, first_chunk * lks_type_nbytes(call->type));
+        t = begin_turn(group, first_chunk * lksi_type_nbytes(call->type));
         stage(group, call, 0, first_chunk, &t);
     }
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (lksi_is_some_symmetric(group)) {
-        if (place != 0) t = begin_turn(group, first_chunk * lks_type_nbytes(call->type));
+        if (place != 0) t = begin_turn(group, first_chunk * lksi_type_nbytes(call->type));
         if (place != 0) stage(group, call, 0, first_chunk, &t);
         LKS_TRY(lksi_meet(group));
     }

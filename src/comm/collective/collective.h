@@ -222,10 +222,14 @@ bool lksi_are_all_symmetric(const lks_group *group);
 /* The reduction of group->inputs with the scales that were shown, to n_outputs outputs. */
 lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs);
 
-/* Up to 80 bytes of accumulators in the lines of the first exchange: all ranks show `total` elements, and elements
- * [first, first + count) come combined to `out`. */
-lks_status lksi_reduce_in_line(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
-                               void *out);
+/* Whether all ranks' `total` elements are few enough for the way below. */
+static inline bool lksi_is_small(size_t total, lks_type type) {
+    return total <= LKSI_STAGED_NBYTES / lksi_type_nbytes(lksi_accumulator_type(type));
+}
+/* All ranks show their `total` elements as accumulators, in the lines of the first exchange where they fit, else in
+ * staging areas; elements [first, first + count) come combined to `out`. */
+lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
+                             void *out);
 
 /* Blocks that go from ranks to ranks as they are. */
 typedef struct lksi_move {

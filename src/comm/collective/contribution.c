@@ -2,9 +2,10 @@
 #include "comm/collective/collective.h"
 
 const void *lksi_contribution(const lksi_call *call, size_t first, size_t count, void *scratch) {
-    size_t each = lks_type_nbytes(call->type);
+    size_t each = lksi_type_nbytes(call->type);
     const unsigned char *in = lksi_at(call->in, first * each);
-    bool is_ready = call->scale == 1 && lksi_accumulator_type(call->type) == call->type && (uintptr_t)in % each == 0;
+    bool is_ready =
+        call->scale == 1 && lksi_accumulator_type(call->type) == call->type && lksi_is_aligned(in, call->type);
     if (is_ready) return in;
     lksi_contribute(scratch, in, call->scale, count, call->type);
     return scratch;

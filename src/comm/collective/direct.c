@@ -1,4 +1,4 @@
-/* What the direct algorithms share: addresses of other ranks' buffers, and reductions that fit into a line. */
+/* What the direct algorithms share: addresses of other ranks' buffers, and small reductions. */
 #include "comm/collective/collective.h"
 
 #include <string.h>
@@ -45,17 +45,17 @@ lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, v
                             .divisor = lksi_divisor(call->op, group->size)};
 }
 
-lks_status lksi_reduce_in_line(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
-                               void *out) {
-    lks_type wide = lksi_accumulator_type(call->type);
-    _Alignas(16) unsigned char result[LKSI_PAYLOAD_NBYTES];
-    void *output = result;
-    lksi_contribute(lksi_post_next(group)->payload, call->in, call->scale, total, call->type);
+lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
+                             void *out) {
+    bool is_in_line = total * lksi_type_nbytes(lksi_accumulator_type(call->type)) <= LKSI_PAYLOAD_NBYTES;
+    unsigned char *mine = is_in_line ? lksi_post_next(group)->payload : lksi_area(group, group->rank);
+    lksi_contribute(mine, call->in, call->scale, total, call->type);
     LKS_TRY(lksi_open(group, call));
-    if (count == 0) return LKS_OK;
-    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_post_of(group, rank)->payload;
-    lksi_reduction sum = {group->inputs, NULL, group->size, &output, 1, wide, call->op, 1};
-    lksi_reduce_range(&sum, first, count);
-    lksi_conclude(out, result + first * lks_type_nbytes(wide), lksi_divisor(call->op, group->size), count, call->type);
+    for (int rank = 0; rank < group->size; rank++)
+        group->inputs[rank] = is_in_line ? lksi_post_of(group, rank)->payload : lksi_area(group, rank);
+    if (count > 0)
+        lksi_reduce_contributions(out, group->inputs, group->size, first, count, call->type, call->op,
+                                  lksi_divisor(call->op, group->size));
+    if (!is_in_line) group->n_stagings++;
     return LKS_OK;
 }

@@ -3,7 +3,7 @@
 
 lksi_layout lksi_layout_of(const lks_group *group, const lksi_call *call) {
     if (call->counts != NULL)
-        return (lksi_layout){.counts = call->counts, .each = lks_type_nbytes(call->type), .total = call->nbytes};
+        return (lksi_layout){.counts = call->counts, .each = lksi_type_nbytes(call->type), .total = call->nbytes};
     return (lksi_layout){.share = call->nbytes, .total = call->nbytes * (size_t)group->size};
 }
 

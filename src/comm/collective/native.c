@@ -63,7 +63,7 @@ lks_status lksi_native_barrier(lks_group *group, const lksi_call *call) {
 
 lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
-    size_t each = lks_type_nbytes(call->type);
+    size_t each = lksi_type_nbytes(call->type);
     LKS_TRY(agree(group, call, &c));
     for (size_t first = 0, n; first < call->count; first += n) {
         n = lksi_least(call->count - first, lksi_native_most);
@@ -76,19 +76,17 @@ lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call) {
 
 /* --- reductions --- */
 
-static bool is_aligned(const void *data, size_t each) { return (uintptr_t)data % each == 0; }
-
 /* Elements [first, first + count): what is ready to be read or written is used where it lies. `out` is NULL where this
  * rank gets nothing. */
 static lks_status reduce_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, size_t first,
                               size_t count) {
-    size_t each = lks_type_nbytes(call->type);
+    size_t each = lksi_type_nbytes(call->type);
     bool has_out = !call->operation->is_rooted || group->rank == call->root;
     unsigned char *scratch, *out = has_out ? lksi_at(call->out, first * each) : NULL;
     size_t room = lksi_least(call->nbytes, REDUCED_NBYTES);
     LKS_TRY(lksi_group_scratch(group, 2 * room, &scratch));
     c->in = lksi_contribution(call, first, count, scratch);
-    c->out = is_aligned(out, each) ? out : scratch + room;
+    c->out = lksi_is_aligned(out, call->type) ? out : scratch + room;
     if (c->in == c->out) c->in = NULL;
     c->count = (int)count;
     LKS_TRY(run(group, call, c));
@@ -100,7 +98,7 @@ static lks_status reduce_part(lks_group *group, const lksi_call *call, lksi_mpi_
 
 lks_status lksi_native_reduce(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
-    size_t step = lksi_least(REDUCED_NBYTES / lks_type_nbytes(call->type), lksi_native_most);
+    size_t step = lksi_least(REDUCED_NBYTES / lksi_type_nbytes(call->type), lksi_native_most);
     LKS_TRY(agree(group, call, &c));
     for (size_t first = 0, n; first < call->count; first += n) {
         n = lksi_least(call->count - first, step);
@@ -113,7 +111,7 @@ lks_status lksi_native_reduce(lks_group *group, const lksi_call *call) {
  * means another thing to it. */
 static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi_collective *c, size_t first,
                                size_t count) {
-    size_t each = lks_type_nbytes(call->type), n = (size_t)group->size, nbytes = count * each;
+    size_t each = lksi_type_nbytes(call->type), n = (size_t)group->size, nbytes = count * each;
     unsigned char *scratch;
     LKS_TRY(lksi_group_scratch(group, (n + 1) * nbytes, &scratch));
     for (size_t block = 0; block < n; block++)
@@ -128,7 +126,7 @@ static lks_status scatter_part(lks_group *group, const lksi_call *call, lksi_mpi
 
 lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
-    size_t step = REDUCED_NBYTES / lks_type_nbytes(call->type) / (size_t)group->size;
+    size_t step = REDUCED_NBYTES / lksi_type_nbytes(call->type) / (size_t)group->size;
     LKS_TRY(agree(group, call, &c));
     for (size_t first = 0, n; first < call->count; first += n) {
         n = lksi_least(call->count - first, lksi_least(step, lksi_native_most));
@@ -165,7 +163,7 @@ static void place(const lks_group *group, const lksi_call *call, size_t first_nb
 /* Where blocks are longer than MPI counts, part after part of each; parts of one block have gaps between them. */
 lks_status lksi_native_blocks(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
-    size_t each = lks_type_nbytes(call->type);
+    size_t each = lksi_type_nbytes(call->type);
     LKS_TRY(agree(group, call, &c));
     for (size_t first = 0, n; first < call->count; first += n) {
         n = lksi_least(call->count - first, lksi_native_most);

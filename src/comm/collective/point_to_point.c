@@ -4,7 +4,7 @@
 /* `peer` may be LKS_ANY_SOURCE for those who receive. */
 static lks_status check_message(const lks_group *group, const char *name, const void *data, size_t count, lks_type type,
                                 int peer, int tag, bool is_send) {
-    size_t each = lks_type_nbytes(type);
+    size_t each = lksi_type_nbytes(type);
     LKS_TRY(lksi_group_check(group, name));
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", name, (int)type);
     if ((peer < 0 || peer >= group->size) && (is_send || peer != LKS_ANY_SOURCE))
@@ -23,7 +23,7 @@ static void fill_in(lks_group *group, lksi_transfer *transfer, const char *name,
     transfer->name = name;
     transfer->sequence = ++group->counters.n_point_to_point;
     transfer->data = (unsigned char *)(uintptr_t)data;
-    transfer->nbytes = count * lks_type_nbytes(type);
+    transfer->nbytes = count * lksi_type_nbytes(type);
     transfer->type = type, transfer->peer = peer, transfer->tag = tag;
 }
 
@@ -53,7 +53,7 @@ lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, i
     lksi_transfer send = {0}, receive = {.received = received};
     LKS_TRY(check_message(group, "sendrecv", sent, sent_count, type, to, sent_tag, true));
     LKS_TRY(check_message(group, "sendrecv", data, count, type, from, tag, false));
-    uintptr_t out = (uintptr_t)sent, in = (uintptr_t)data, each = lks_type_nbytes(type);
+    uintptr_t out = (uintptr_t)sent, in = (uintptr_t)data, each = lksi_type_nbytes(type);
     if (sent_count > 0 && count > 0 && out < in + count * each && in < out + sent_count * each)
         return lksi_error(LKS_ERR_ARGUMENT, "sendrecv: `sent` and `data` overlap");
     fill_in(group, &receive, "sendrecv", data, count, type, from, tag);

@@ -1,6 +1,7 @@
 /* reduce, direct: the root reads all inputs where they lie and adds them in canonical order.
  *
  *     up to 80 bytes of accumulators: the lines of the first exchange carry them          steps: 1
+ *     up to 1 KiB: staging areas do                                                       steps: 1
  *
  *     ordinary buffers      each rank stages a chunk of S = 64 KiB, the root reduces       steps: 1 per chunk
  *                           all while the next chunk comes
@@ -22,7 +23,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
     for (int rank = 0; rank < group->size; rank++)
         group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank);
     if (out_place != 0) {
-        size_t each = lks_type_nbytes(call->type);
+        size_t each = lksi_type_nbytes(call->type);
         lksi_layout slices = lksi_layout_slices(call->nbytes, group->size);
         lksi_extent mine = lksi_blocks(&slices, group->rank, 1);
         lksi_reduce_range(&sum, mine.begin / each, mine.nbytes / each);
@@ -33,18 +34,16 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
     return lksi_meet_having_read(group);
 }
 
-static bool is_aligned(const void *data, size_t each) { return (uintptr_t)data % each == 0; }
-
 /* The root reads its own input where it lies, if the loops can. */
 static void stage(const lks_group *group, const lksi_call *call, size_t first) {
-    size_t each = lks_type_nbytes(call->type), begin = first * each;
-    if (group->rank == call->root && is_aligned(call->in, each)) return;
+    size_t each = lksi_type_nbytes(call->type), begin = first * each;
+    if (group->rank == call->root && lksi_is_aligned(call->in, call->type)) return;
     lksi_copy(lksi_area(group, group->rank), lksi_at(call->in, begin),
               lksi_least(call->nbytes - begin, LKSI_STAGING_NBYTES));
 }
 
 static lks_status staged(lks_group *group, const lksi_call *call) {
-    size_t each = lks_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
+    size_t each = lksi_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
     void *out;
     lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
     for (size_t first = 0; first < call->count; first += chunk) {
@@ -54,7 +53,7 @@ static lks_status staged(lks_group *group, const lksi_call *call) {
         }
         if (group->rank == call->root) {
             for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
-            if (is_aligned(call->in, each)) group->inputs[group->rank] = lksi_at(call->in, first * each);
+            if (lksi_is_aligned(call->in, call->type)) group->inputs[group->rank] = lksi_at(call->in, first * each);
             out = lksi_at(call->out, first * each);
             lksi_reduce_range(&sum, 0, lksi_least(call->count - first, chunk));
         }
@@ -65,13 +64,12 @@ static lks_status staged(lks_group *group, const lksi_call *call) {
 }
 
 lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
-    size_t each = lks_type_nbytes(call->type), wide_each = lks_type_nbytes(lksi_accumulator_type(call->type));
     bool is_root = group->rank == call->root;
-    if (call->count * wide_each <= LKSI_PAYLOAD_NBYTES)
-        return lksi_reduce_in_line(group, call, call->count, 0, is_root ? call->count : 0, call->out);
+    if (lksi_is_small(call->count, call->type))
+        return lksi_reduce_small(group, call, call->count, 0, is_root ? call->count : 0, call->out);
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
     uint64_t place = 0;
-    if (call->nbytes > LKSI_STAGED_NBYTES && is_aligned(call->in, each)) {
+    if (call->nbytes > LKSI_STAGED_NBYTES && lksi_is_aligned(call->in, call->type)) {
         place = lksi_place_of(group, call->in, call->nbytes);
         if (is_root) mine.out_place = lksi_place_of(group, call->out, call->nbytes);
     }

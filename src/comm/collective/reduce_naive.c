@@ -20,7 +20,7 @@ static lks_status combine_piece(lks_group *group, const lksi_call *call, size_t 
         if (rank == group->rank)
             group->inputs[rank] = lksi_contribution(call, first, count, piece);
         else
-            LKS_TRY(lksi_step_receive(group, call, rank, piece, count * lks_type_nbytes(wide)));
+            LKS_TRY(lksi_step_receive(group, call, rank, piece, count * lksi_type_nbytes(wide)));
     }
     void *sum = group->scratch;
     lksi_reduction reduction = {group->inputs, NULL, group->size, &sum, 1, wide, call->op, 1};
@@ -30,7 +30,7 @@ static lks_status combine_piece(lks_group *group, const lksi_call *call, size_t 
 }
 
 lks_status lksi_reduce_at(lks_group *group, const lksi_call *call, int root, size_t first, size_t count, void *out) {
-    size_t each = lks_type_nbytes(call->type), wide_each = lks_type_nbytes(lksi_accumulator_type(call->type));
+    size_t each = lksi_type_nbytes(call->type), wide_each = lksi_type_nbytes(lksi_accumulator_type(call->type));
     size_t step = PIECE_NBYTES / wide_each, n_done = 0;
     unsigned char *scratch;
     LKS_TRY(lksi_group_scratch(group, (group->rank == root ? (size_t)group->size : 1) * PIECE_NBYTES, &scratch));

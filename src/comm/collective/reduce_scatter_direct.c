@@ -1,6 +1,7 @@
 /* reduce_scatter, direct: rank r reads block r of all inputs where they lie and adds them in canonical order.
  *
  *     80 bytes of accumulators in all: the lines of the first exchange carry them         steps: 1
+ *     1 KiB                          : staging areas do, each rank reduces its block      steps: 1
  *
  *     symmetric inputs      block r of all inputs ─ reduce on rank r ─> its `out`         steps: 2
  *                                                              bytes per rank: N n read, N written
@@ -27,19 +28,17 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 
 static size_t slot_nbytes(const lks_group *group) { return LKSI_STAGING_NBYTES / (size_t)group->size / 64 * 64; }
 
-static bool is_aligned(const lksi_call *call) { return (uintptr_t)call->in % lks_type_nbytes(call->type) == 0; }
-
 /* A rank reads its own block where it lies, if the loops can. */
 static void stage(const lks_group *group, const lksi_call *call, size_t begin) {
     size_t slot = slot_nbytes(group), nbytes = lksi_least(call->nbytes - begin, slot);
     unsigned char *area = lksi_area(group, group->rank);
     for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank || !is_aligned(call))
+        if (rank != group->rank || !lksi_is_aligned(call->in, call->type))
             lksi_copy(area + (size_t)rank * slot, lksi_at(call->in, (size_t)rank * call->nbytes + begin), nbytes);
 }
 
 static lks_status staged(lks_group *group, const lksi_call *call) {
-    size_t each = lks_type_nbytes(call->type), slot = slot_nbytes(group), me = (size_t)group->rank;
+    size_t each = lksi_type_nbytes(call->type), slot = slot_nbytes(group), me = (size_t)group->rank;
     void *out;
     lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
     for (size_t begin = 0; begin < call->nbytes; begin += slot) {
@@ -48,7 +47,8 @@ static lks_status staged(lks_group *group, const lksi_call *call) {
             LKS_TRY(lksi_meet(group));
         }
         for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank) + me * slot;
-        if (is_aligned(call)) group->inputs[group->rank] = lksi_at(call->in, me * call->nbytes + begin);
+        if (lksi_is_aligned(call->in, call->type))
+            group->inputs[group->rank] = lksi_at(call->in, me * call->nbytes + begin);
         out = lksi_at(call->out, begin);
         size_t nbytes = lksi_least(call->nbytes - begin, slot);
         lksi_reduce_range(&sum, 0, nbytes / each);
@@ -59,12 +59,12 @@ static lks_status staged(lks_group *group, const lksi_call *call) {
 }
 
 lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
-    size_t wide_each = lks_type_nbytes(lksi_accumulator_type(call->type)), n = (size_t)group->size;
-    if (n * call->count * wide_each <= LKSI_PAYLOAD_NBYTES)
-        return lksi_reduce_in_line(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
-                                   call->out);
+    size_t n = (size_t)group->size;
+    if (lksi_is_small(n * call->count, call->type))
+        return lksi_reduce_small(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
+                                 call->out);
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
-    bool may_be_symmetric = call->nbytes > LKSI_STAGED_NBYTES && is_aligned(call);
+    bool may_be_symmetric = call->nbytes > LKSI_STAGED_NBYTES && lksi_is_aligned(call->in, call->type);
     uint64_t place = may_be_symmetric ? lksi_place_of(group, call->in, n * call->nbytes) : 0;
     if (place == 0) stage(group, call, 0);
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
@@ -81,7 +81,7 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
 /* Rank j's input in place j of the received blocks. */
 lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void **own) {
     lks_type wide = lksi_accumulator_type(call->type);
-    size_t wide_each = lks_type_nbytes(wide), room = window->length * wide_each;
+    size_t wide_each = lksi_type_nbytes(wide), room = window->length * wide_each;
     size_t begin = lksi_window_begin(window, group->rank), count = lksi_window_count(window, group->rank);
     unsigned char *received, *sent;
     LKS_TRY(lksi_group_scratch(group, ((size_t)group->size + 1) * room, &received));

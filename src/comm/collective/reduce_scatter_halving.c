@@ -87,14 +87,14 @@ static lks_status climb(const halving *h, int low, int m) {
 }
 
 lks_status lksi_reduce_blocks_halving(lks_group *group, const lksi_call *call, const lksi_window *window, void **own) {
-    size_t wide_each = lks_type_nbytes(lksi_accumulator_type(call->type)), room = window->length * wide_each;
+    size_t wide_each = lksi_type_nbytes(lksi_accumulator_type(call->type)), room = window->length * wide_each;
     size_t all_nbytes = (size_t)group->size * room;
     halving h = {.group = group, .call = call, .window = window, .wide_each = wide_each, .room = room};
     LKS_TRY(lksi_group_scratch(group, 3 * all_nbytes, &h.sums));
     h.sent = h.sums + all_nbytes, h.received = h.sent + all_nbytes;
     for (int block = 0; block < group->size; block++)
         lksi_contribute(sum_of(&h, block),
-                        lksi_at(call->in, lksi_window_begin(window, block) * lks_type_nbytes(call->type)), call->scale,
+                        lksi_at(call->in, lksi_window_begin(window, block) * lksi_type_nbytes(call->type)), call->scale,
                         lksi_window_count(window, block), call->type);
     LKS_TRY(climb(&h, 0, group->size));
     *own = sum_of(&h, group->rank);

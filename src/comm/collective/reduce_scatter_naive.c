@@ -8,7 +8,7 @@
 #include "comm/collective/collective.h"
 
 static lks_status piece(lks_group *group, const lksi_call *call, int block, size_t first, size_t count) {
-    size_t each = lks_type_nbytes(call->type);
+    size_t each = lksi_type_nbytes(call->type);
     unsigned char *out = lksi_at(call->out, first * each), *result = out;
     if (group->rank == 0 && block != 0) result = group->scratch + (size_t)group->size * LKSI_PIECE_NBYTES;
     LKS_TRY(lksi_reduce_at(group, call, 0, (size_t)block * call->count + first, count, result));
@@ -18,7 +18,7 @@ static lks_status piece(lks_group *group, const lksi_call *call, int block, size
 }
 
 lks_status lksi_reduce_scatter_naive(lks_group *group, const lksi_call *call) {
-    size_t step = LKSI_PIECE_NBYTES / lks_type_nbytes(lksi_accumulator_type(call->type));
+    size_t step = LKSI_PIECE_NBYTES / lksi_type_nbytes(lksi_accumulator_type(call->type));
     unsigned char *scratch;
     if (group->rank == 0) LKS_TRY(lksi_group_scratch(group, (size_t)(group->size + 1) * LKSI_PIECE_NBYTES, &scratch));
     for (int block = 0; block < group->size; block++) {

@@ -12,7 +12,7 @@
 #include "comm/collective/collective.h"
 
 lks_status lksi_reduce_blocks_ring(lks_group *group, const lksi_call *call, const lksi_window *window, void **own) {
-    size_t wide_each = lks_type_nbytes(lksi_accumulator_type(call->type)), room = window->length * wide_each;
+    size_t wide_each = lksi_type_nbytes(lksi_accumulator_type(call->type)), room = window->length * wide_each;
     unsigned char *sum, *received, *mine;
     LKS_TRY(lksi_group_scratch(group, 3 * room, &sum));
     received = sum + room, mine = received + room;

@@ -41,7 +41,7 @@ static lks_status climb(climber *c, int low, int n) {
 }
 
 lks_status lksi_reduce_up_tree(lks_group *group, const lksi_call *call, int root) {
-    size_t each = lks_type_nbytes(call->type), wide_each = lks_type_nbytes(lksi_accumulator_type(call->type));
+    size_t each = lksi_type_nbytes(call->type), wide_each = lksi_type_nbytes(lksi_accumulator_type(call->type));
     size_t step = LKSI_PIECE_NBYTES / wide_each;
     climber c = {.group = group, .call = call, .root = root};
     LKS_TRY(lksi_group_scratch(group, 2 * LKSI_PIECE_NBYTES, &c.sum));

@@ -144,7 +144,7 @@ static lks_status combine(const levels *l) {
 }
 
 static void conclude(const levels *l) {
-    size_t each = lks_type_nbytes(l->call->type);
+    size_t each = lksi_type_nbytes(l->call->type);
     lksi_conclude(lksi_at(l->call->out, l->first * each), l->sum, lksi_divisor(l->call->op, l->group->size), l->count,
                   l->call->type);
 }
@@ -157,7 +157,7 @@ static lks_status deliver(const levels *l) {
         return LKS_OK;
     }
     int first = first_rank_of(group, group->host_of[root]);
-    size_t nbytes = l->count * lks_type_nbytes(l->wide);
+    size_t nbytes = l->count * lksi_type_nbytes(l->wide);
     if (group->rank == first && root != first) return lksi_step_send(group, l->call, root, l->sum, nbytes);
     if (group->rank != root) return LKS_OK;
     if (root != first) LKS_TRY(lksi_step_receive(group, l->call, first, l->sum, nbytes));
@@ -175,7 +175,7 @@ static lks_status reduce_windows(lks_group *group, const lksi_call *call, bool i
     LKS_TRY(lksi_group_scratch(group, 2 * LKSI_WINDOW_NBYTES, &l.mine));
     l.sum = l.mine + LKSI_WINDOW_NBYTES;
     do {
-        l.count = lksi_least(call->count - l.first, LKSI_WINDOW_NBYTES / lks_type_nbytes(l.wide));
+        l.count = lksi_least(call->count - l.first, LKSI_WINDOW_NBYTES / lksi_type_nbytes(l.wide));
         LKS_TRY(combine(&l));
         LKS_TRY(deliver(&l));
         l.first += l.count;

@@ -18,11 +18,11 @@ size_t lksi_window_count(const lksi_window *window, int block) {
 
 /* Elements whose accumulators fill the scratch memory of a window. */
 static size_t capacity_of(const lksi_call *call) {
-    return LKSI_WINDOW_NBYTES / lks_type_nbytes(lksi_accumulator_type(call->type));
+    return LKSI_WINDOW_NBYTES / lksi_type_nbytes(lksi_accumulator_type(call->type));
 }
 
 lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer) {
-    size_t each = lks_type_nbytes(call->type), first = 0, step = capacity_of(call) / (size_t)group->size;
+    size_t each = lksi_type_nbytes(call->type), first = 0, step = capacity_of(call) / (size_t)group->size;
     do {
         size_t count = lksi_least(call->count - first, step);
         lksi_window window = {first, call->count, count, (size_t)(group->size - 1) * call->count + first + count};
@@ -36,7 +36,7 @@ lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_
 
 /* The window of `call` that begins at `first`, and its slices as bytes of the type. */
 static lksi_window slices_of(const lks_group *group, const lksi_call *call, size_t first, lksi_layout *layout) {
-    size_t each = lks_type_nbytes(call->type), count = lksi_least(call->count - first, capacity_of(call));
+    size_t each = lksi_type_nbytes(call->type), count = lksi_least(call->count - first, capacity_of(call));
     *layout = lksi_layout_slices(count * each, group->size);
     size_t share = layout->share / each;
     return (lksi_window){first, share, share, first + count};
@@ -44,7 +44,7 @@ static lksi_window slices_of(const lks_group *group, const lksi_call *call, size
 
 lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer,
                               lksi_gather_core gather) {
-    size_t each = lks_type_nbytes(call->type), first = 0;
+    size_t each = lksi_type_nbytes(call->type), first = 0;
     do {
         lksi_layout layout;
         lksi_window window = slices_of(group, call, first, &layout);
@@ -72,7 +72,7 @@ static lks_status collect_slices(lks_group *group, const lksi_call *call, unsign
 }
 
 lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer) {
-    size_t each = lks_type_nbytes(call->type), first = 0;
+    size_t each = lksi_type_nbytes(call->type), first = 0;
     do {
         lksi_layout layout;
         lksi_window window = slices_of(group, call, first, &layout);

@@ -124,7 +124,7 @@ uint64_t lks_gpu_fingerprint(const lks_gpu_group *gpus) { return gpus->fingerpri
 
 static lks_status check_message(const lks_gpu_group *gpus, const char *name, const lksi_gpu_message *message) {
     LKS_TRY(check_group(gpus, name, message->stream));
-    size_t each = lks_type_nbytes(message->type);
+    size_t each = lksi_type_nbytes(message->type);
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", name, (int)message->type);
     if (message->count > SIZE_MAX / 2 / each)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a count of %zu is more than memory can hold", name, message->count);

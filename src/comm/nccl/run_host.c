@@ -54,7 +54,7 @@ typedef struct shape {
 
 static shape shape_of(const lks_gpu_group *gpus, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
-    size_t n = (size_t)gpus->group->size, each = lks_type_nbytes(call->type);
+    size_t n = (size_t)gpus->group->size, each = lksi_type_nbytes(call->type);
     bool is_root = gpus->group->rank == call->root;
     shape s = {operation->is_in_blocked ? n : 1, operation->is_out_blocked ? n : 1, 0};
     s.step = ROOM_NBYTES / 2 / (s.n_in + s.n_out) / each; /* the same on all ranks */
@@ -68,12 +68,12 @@ static piece piece_at(lks_gpu_group *gpus, const lksi_call *call, const shape *s
     piece p = {.first = index * s->step, .room = (int)(index % 2)};
     p.count = lksi_least(s->step, call->count - p.first);
     p.in = gpus->room + (size_t)p.room * (ROOM_NBYTES / 2);
-    p.out = call->operation->in == LKSI_NOBODY ? p.in : p.in + s->n_in * p.count * lks_type_nbytes(call->type);
+    p.out = call->operation->in == LKSI_NOBODY ? p.in : p.in + s->n_in * p.count * lksi_type_nbytes(call->type);
     return p;
 }
 
 static lks_status copy_in(lks_gpu_group *gpus, const lksi_gpu_call *c, const shape *s, const piece *p) {
-    size_t each = lks_type_nbytes(c->call.type), nbytes = p->count * each;
+    size_t each = lksi_type_nbytes(c->call.type), nbytes = p->count * each;
     const unsigned char *from = c->call.in;
     for (size_t block = 0; block < s->n_in; block++)
         LKSI_GPU_TRY(gpus, gpus->module->copy(p->in + block * nbytes, from + (block * c->call.count + p->first) * each,
@@ -82,7 +82,7 @@ static lks_status copy_in(lks_gpu_group *gpus, const lksi_gpu_call *c, const sha
 }
 
 static lks_status copy_out(lks_gpu_group *gpus, const lksi_gpu_call *c, const shape *s, const piece *p) {
-    size_t each = lks_type_nbytes(c->call.type), nbytes = p->count * each;
+    size_t each = lksi_type_nbytes(c->call.type), nbytes = p->count * each;
     unsigned char *to = c->call.out;
     for (size_t block = 0; block < s->n_out; block++)
         LKSI_GPU_TRY(gpus, gpus->module->copy(to + (block * c->call.count + p->first) * each, p->out + block * nbytes,
@@ -141,7 +141,7 @@ lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *me
     return gpus->is_grouped ? LKS_OK : lksi_gpu_end_host(gpus);
 }
 
-static size_t message_nbytes(const lksi_gpu_message *m) { return m->count * lks_type_nbytes(m->type); }
+static size_t message_nbytes(const lksi_gpu_message *m) { return m->count * lksi_type_nbytes(m->type); }
 
 /* Copies what is sent into the room, or what was received out of it. */
 static lks_status copy_messages(lks_gpu_group *gpus, bool is_send) {

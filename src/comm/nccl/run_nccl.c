@@ -122,7 +122,7 @@ static lks_status find_scratch(lks_gpu_group *gpus, const lksi_gpu_call *c, size
 /* Slice `rank` of all contributions, combined at `out`. */
 static lks_status combine(lks_gpu_group *gpus, const lksi_gpu_call *c, const slices *cut, const unsigned char *scratch,
                           void *out) {
-    size_t each = lks_type_nbytes(c->call.type), me = (size_t)gpus->group->rank, stride = cut->step * each;
+    size_t each = lksi_type_nbytes(c->call.type), me = (size_t)gpus->group->rank, stride = cut->step * each;
     unsigned char *in = (unsigned char *)(uintptr_t)c->call.in;
     side sent = {in, stride, true, EVERYONE};
     side received = {(unsigned char *)(uintptr_t)scratch, stride, false, EVERYONE};
@@ -141,7 +141,7 @@ static lks_status combine(lks_gpu_group *gpus, const lksi_gpu_call *c, const sli
 
 /* Of a reduce the result of a rank that gets none lies where its own contribution would in scratch. */
 static lks_status reduce_in_order(lks_gpu_group *gpus, const lksi_gpu_call *c) {
-    size_t each = lks_type_nbytes(c->call.type), me = (size_t)gpus->group->rank;
+    size_t each = lksi_type_nbytes(c->call.type), me = (size_t)gpus->group->rank;
     bool is_scatter = c->call.operation->is_in_blocked, is_rooted = c->call.operation->is_rooted;
     bool has_out = !is_rooted || c->call.root == gpus->group->rank;
     slices cut = cut_evenly(gpus, c->call.count, each);

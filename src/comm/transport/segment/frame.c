@@ -149,7 +149,8 @@ static lks_status begin_frame(lks_group *group, int from, lksi_pair *pair) {
     bool is_message = head->kind == LKSI_FRAME_EAGER || head->kind == LKSI_FRAME_ANNOUNCED;
     if (head->acknowledged > pair->n_unacknowledged) return nonsense(group, from, head);
     pair->n_unacknowledged -= head->acknowledged;
-    if (is_message && (lks_type_nbytes((lks_type)head->type) == 0 || head->tag < 0)) return nonsense(group, from, head);
+    if (is_message && (lksi_type_nbytes((lks_type)head->type) == 0 || head->tag < 0))
+        return nonsense(group, from, head);
     if (head->kind == LKSI_FRAME_EAGER && head->nbytes <= LKSI_EAGER_NBYTES) return lksi_match_eager(group, from);
     if (head->kind == LKSI_FRAME_ANNOUNCED && head->id != 0) return lksi_match_announced(group, from);
     if (head->kind == LKSI_FRAME_DATA) return begin_data(group, from, pair);

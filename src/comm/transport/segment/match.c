@@ -10,10 +10,10 @@
 
 static lks_status check(const lks_group *group, const lksi_transfer *receive, int from, const lksi_frame *head) {
     if (head->type == (uint8_t)receive->type && head->nbytes <= receive->nbytes) return LKS_OK;
-    size_t each = lks_type_nbytes((lks_type)head->type);
+    size_t each = lksi_type_nbytes((lks_type)head->type);
     return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %zu %s with tag %d, rank %d receives up to %zu %s",
                       lksi_world_rank(group, from), (size_t)head->nbytes / each, lks_type_name((lks_type)head->type),
-                      head->tag, lksi_world_rank(group, group->rank), receive->nbytes / lks_type_nbytes(receive->type),
+                      head->tag, lksi_world_rank(group, group->rank), receive->nbytes / lksi_type_nbytes(receive->type),
                       lks_type_name(receive->type));
 }
 

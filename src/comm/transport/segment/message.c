@@ -56,7 +56,7 @@ void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer) {
     transfer->state = LKSI_TRANSFER_DONE;
     if (transfer->received == NULL) return;
     *transfer->received = (lks_received){
-        .from = transfer->peer, .tag = transfer->tag, .count = transfer->nbytes / lks_type_nbytes(transfer->type)};
+        .from = transfer->peer, .tag = transfer->tag, .count = transfer->nbytes / lksi_type_nbytes(transfer->type)};
 }
 
 /* Nothing may point to a transfer any more afterwards: its caller is about to return. */
@@ -128,9 +128,9 @@ void lksi_messages_progress(lks_group *group) {
 
 bool lksi_poke(lks_group *group) {
     bool is_any = false;
-    if (lksi_work_is_worker()) return false;
     for (; group != NULL; group = group->parent) {
         if (group->messages == NULL || group->messages->n_pending == 0) continue;
+        if (lksi_work_is_worker()) return false;
         lksi_messages_progress(group);
         is_any = true;
     }
