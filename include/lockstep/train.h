@@ -40,7 +40,8 @@ typedef struct lks_trainer_options {
                             overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
     /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing changes for a shared
-     * or sharded store of a CPU, nor where gradients are clipped or compressed. */
+     * or sharded store of a CPU, where gradients are clipped or compressed, nor where the step reduces them itself
+     * (lks_distributed_optimizer_attach). */
     int runs_ahead;
 } lks_trainer_options;
 

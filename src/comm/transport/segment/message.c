@@ -128,9 +128,9 @@ void lksi_messages_progress(lks_group *group) {
 
 bool lksi_poke(lks_group *group) {
     bool is_any = false;
+    if (lksi_work_is_worker()) return false; /* they are the other thread's, even to look at */
     for (; group != NULL; group = group->parent) {
         if (group->messages == NULL || group->messages->n_pending == 0) continue;
-        if (lksi_work_is_worker()) return false;
         lksi_messages_progress(group);
         is_any = true;
     }
