@@ -92,7 +92,7 @@ int lks_report(lks_status status, const char *file, int line) {
 
 const char *lks_version(void) { return LKSI_VERSION; }
 
-size_t lks_type_nbytes(lks_type type) { return lksi_type_nbytes(type); }
+size_t lks_type_nbytes(lks_type type) { return (lksi_type_nbytes)(type); }
 
 const char *lks_type_name(lks_type type) {
     switch (type) {
