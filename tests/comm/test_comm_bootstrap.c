@@ -425,6 +425,12 @@ static void a_dial_that_fails_says_why(void **state) {
     assert_non_null(strstr(lks_error_text(), "the other side knows another LOCKSTEP_JOB_KEY"));
     assert_non_null(strstr(lks_error_text(), text));
     lksi_thread_join(thread);
+    /* Who has answered wrongly and then no more. */
+    assert_ok(lksi_thread_create(&thread, host_serve_a_while, &h, "host"));
+    assert_int_equal(lksi_dial(&h.at, other_key, "hello", 6, lksi_now_ns() + SECOND_NS, true, NULL, NULL, &connection),
+                     LKS_ERR_TIMEOUT);
+    assert_non_null(strstr(lks_error_text(), "the other side knows another LOCKSTEP_JOB_KEY"));
+    lksi_thread_join(thread);
     /* Nobody serves: the system answers, and nobody else. */
     assert_int_equal(lksi_dial(&h.at, key, "hello", 6, lksi_now_ns() + SECOND_NS / 5, true, NULL, NULL, &connection),
                      LKS_ERR_TIMEOUT);

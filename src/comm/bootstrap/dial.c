@@ -87,8 +87,9 @@ static outcome shake_hands(const dial *d, int connection, char *what, size_t wha
     return auth.failure == LKSI_AUTH_ENDED ? BROKEN_OFF : ANSWERED_WRONGLY;
 }
 
-/* `what` says what went wrong; it is left as it is where the attempt only ran out of time. */
-static outcome attempt(const dial *d, char *what, size_t what_nbytes, int *connection) {
+/* `what` says what went wrong. A wrong answer stays there: that nobody answers any more says less. */
+static outcome attempt(const dial *d, bool has_answered, char *what, size_t what_nbytes, int *connection) {
+    char now[192];
     int one = 1;
     int made = socket(d->to->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (made < 0) {
@@ -96,8 +97,10 @@ static outcome attempt(const dial *d, char *what, size_t what_nbytes, int *conne
         return IMPOSSIBLE;
     }
     (void)setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    outcome result = reach(d, made, what, what_nbytes);
-    if (result == MADE) result = shake_hands(d, made, what, what_nbytes);
+    snprintf(now, sizeof now, "%s", what);
+    outcome result = reach(d, made, now, sizeof now);
+    if (result == MADE) result = shake_hands(d, made, now, sizeof now);
+    if (!has_answered || result == ANSWERED_WRONGLY || result == IMPOSSIBLE) snprintf(what, what_nbytes, "%s", now);
     if (result == MADE)
         *connection = made;
     else
@@ -148,9 +151,11 @@ lks_status lksi_dial(const lksi_address *to, const unsigned char key[LKSI_KEY_NB
               .argument = argument};
     char what[192] = "it does not answer";
     int64_t doubted_since_ns = 0, retry_ns = FIRST_RETRY_NS;
+    bool has_answered = false;
     lksi_address_text(to, d.address);
     for (;;) {
-        outcome result = attempt(&d, what, sizeof what, connection);
+        outcome result = attempt(&d, has_answered, what, sizeof what, connection);
+        if (result == ANSWERED_WRONGLY) has_answered = true;
         if (result == MADE || (!is_retrying && result != BROKEN_OFF)) return explain(&d, result, what);
         int64_t now = lksi_now_ns();
         bool is_doubted = result == (is_retrying ? ANSWERED_WRONGLY : BROKEN_OFF);
