@@ -88,8 +88,8 @@ typedef struct lksi_bench_row {
     int ranks;
     bool is_symmetric;
     size_t nbytes, count;
-    double time_us_median, time_us_p99;
-    double algbw, busbw; /* 1e9 bytes a second */
+    double time_us_median, time_us_least, time_us_p99; /* the first two of blocks, the last of single calls */
+    double algbw, busbw;                               /* 1e9 bytes a second */
     int64_t n_errors;
 } lksi_bench_row;
 

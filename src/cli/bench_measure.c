@@ -186,6 +186,7 @@ static lks_status time_size(bench *b, lksi_bench_row *row) {
     qsort(b->samples, n_blocks, sizeof *b->samples, compare_doubles);
     double median_ns = (b->samples[(n_blocks - 1) / 2] + b->samples[n_blocks / 2]) / 2;
     row->time_us_median = median_ns * share / 1e3;
+    row->time_us_least = b->samples[0] * share / 1e3;
 
     int n_singles = median_ns * MIN_SINGLES > SINGLES_NS   ? MIN_SINGLES
                     : median_ns * MAX_SINGLES < SINGLES_NS ? MAX_SINGLES

@@ -84,15 +84,17 @@ run bench all_gather --ranks 3 --sizes 4,8,12,16 --json "$work/json"
 check "sizes that hold the same whole elements are one" eval 'rows 1 && json "row[\"bytes\"] == 12"'
 
 # --- tuning ---
-run bench --tune --transport shm --ranks 2
+# Beside other tests the machine can be too busy to tell the sizes apart.
+tune() { for _ in 1 2 3 4 5; do run "$@"; err_has "tuning needs a small and a larger size" || return; done; }
+tune bench --tune --transport shm --ranks 2
 check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; LOCKSTEP_TUNING=$work/cache/" && [ -s "$work/cache/lockstep/tuning.json" ]'
-run bench --tune "$work/tcp.json" --ranks 2
+tune bench --tune "$work/tcp.json" --ranks 2
 check "--tune measures tcp unless another transport is named" grep -q '^{"tcp":{"latency_us":' "$work/tcp.json"
-run bench send_recv --tune "$work/tuning.json" --threads --transport thread --ranks 2
+tune bench send_recv --tune "$work/tuning.json" --threads --transport thread --ranks 2
 check "--tune FILE" python3 -c 'import json, sys
 entry = json.load(open(sys.argv[1]))["thread"]
 sys.exit(sorted(entry) != ["gbytes_per_s", "latency_us"] or min(entry.values()) <= 0)' "$work/tuning.json"
-run bench --tune "$work/tuning.json" --transport shm --ranks 2
+tune bench --tune "$work/tuning.json" --transport shm --ranks 2
 check "what it says of other transports stays" eval 'grep -q thread "$work/tuning.json" && grep -q shm "$work/tuning.json"'
 
 # --- as ranks of a launcher ---
