@@ -107,9 +107,6 @@ lks_status lksi_open(lks_group *group, const lksi_call *call);
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
 /* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
-/* The same in either context, for a call that has filled in lksi_progress_in: its clock may have started before (0: it
- * starts with its first wait). Filled in there and not copied: a copy by vectors waits for the stores that it reads. */
-lks_status lksi_start(lks_group *group, lksi_context context);
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -148,7 +145,7 @@ typedef struct lksi_member lksi_member;
 
 /* What `auto` knows (select.c). */
 typedef struct lksi_selection {
-    bool is_read;
+    bool is_read, is_any_forced, is_always_direct;
     const lksi_algorithm *forced[LKSI_MAX_OPERATIONS]; /* by LOCKSTEP_ALGORITHM, by index of the operation */
     double latency_ns, ns_per_byte;                    /* of a message between hosts */
     const char *last;                                  /* algorithm of the last call */
@@ -174,6 +171,7 @@ struct lks_group {
     /* The ranks of this host have seats in the control segment, in rank order. Where all have, n_seats is size and a
      * rank's seat is its number. */
     lksi_control *control;
+    lksi_seat *own_seat;
     int seat, n_seats;
     int local_rank,
         n_local;  /* among the ranks of this host, whether or not they share memory (LOCKSTEP_TRANSPORT=tcp) */
@@ -331,11 +329,28 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
 
 /* --- what lks_group_report shows (report.c) --- */
 
-void lksi_activity_begin(lks_group *group, lksi_context context);
+void lksi_activity_publish_name(lks_group *group, lksi_context context);
+static inline void lksi_activity_begin(lks_group *group, lksi_context context) {
+    const lksi_progress *progress = lksi_progress_in(group, context);
+    atomic_store_explicit(&group->own_seat->activities[context].sequence, progress->sequence, memory_order_relaxed);
+    if (group->published_names[context] != progress->name) lksi_activity_publish_name(group, context);
+}
 void lksi_activity_end(lks_group *group, lksi_context context);
 /* This rank sleeps, waiting for `rank`, or for anybody (-1); LKSI_AWAKE: not any more. */
 enum { LKSI_AWAKE = -2 };
 void lksi_activity_await(lks_group *group, lksi_context context, int rank);
+
+/* The beginning of lksi_begin in either context, for a call that has filled in lksi_progress_in: its clock may have
+ * started before (0: it starts with its first wait). Filled in there and not copied: a copy by vectors waits for the
+ * stores that it reads. */
+static inline lks_status lksi_start(lks_group *group, lksi_context context) {
+    lksi_progress *current = lksi_progress_in(group, context);
+    if (current->timeout_ms <= 0) current->timeout_ms = group->timeout_ms;
+    if (group->status != LKS_OK) return lksi_group_refuse_dead(group);
+    if (context == LKSI_CONTEXT_COLLECTIVE) lksi_activity_begin(group, context);
+    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
+    return lksi_group_fail(group, lksi_refuse_aborted(group, context));
+}
 
 /* --- who is waited for (blame.c) --- */
 
@@ -351,11 +366,24 @@ int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_n
 
 /* The line that this rank shows in the coming exchange: fill payload, then lksi_post_and_collect. */
 static inline lksi_post *lksi_post_next(lks_group *group) {
-    return &group->control->seats[group->seat].posts[(group->n_exchanges + 1) % LKSI_N_POSTS];
+    return &group->own_seat->posts[(group->n_exchanges + 1) % LKSI_N_POSTS];
 }
 /* The line that `rank` showed in the last exchange; valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
     return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges % LKSI_N_POSTS];
+}
+/* Room for the at most LKSI_ANNEX_NBYTES bytes that this rank shows in the coming exchange, in its line or beside it;
+ * and what `rank` showed in the last one, equally long. */
+static inline unsigned char *lksi_shown_next(lks_group *group, size_t nbytes) {
+    uint64_t exchange = group->n_exchanges + 1;
+    lksi_seat *seat = group->own_seat;
+    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[exchange % LKSI_N_POSTS].payload
+                                         : seat->annexes[exchange % LKSI_N_POSTS];
+}
+static inline const unsigned char *lksi_shown_by(const lks_group *group, int rank, size_t nbytes) {
+    const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
+    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[group->n_exchanges % LKSI_N_POSTS].payload
+                                         : seat->annexes[group->n_exchanges % LKSI_N_POSTS];
 }
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
@@ -403,8 +431,13 @@ lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, c
 
 /* --- choosing an algorithm (select.c) --- */
 
+lks_status lksi_select_named(lks_group *group, lksi_call *call, const char *name);
 /* Sets call->algorithm: the one called `name`, or what `auto` (or NULL) means for this call; the same on all ranks. */
-lks_status lksi_select(lks_group *group, lksi_call *call, const char *name);
+static inline lks_status lksi_select(lks_group *group, lksi_call *call, const char *name) {
+    if (name != NULL || !group->selection.is_always_direct) return lksi_select_named(group, call, name);
+    call->algorithm = call->operation->algorithms;
+    return LKS_OK;
+}
 /* Why the two-level algorithms cannot serve this call; NULL where they can. */
 const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *call);
 /* The same of MPI's own collectives. */

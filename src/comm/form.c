@@ -89,9 +89,10 @@ static lks_status name_missing(const lks_group *group) {
 static lks_status sit_down(lks_group *group) {
     lksi_seat *seats = group->control->seats;
     bool are_processes = group->n_seats > 1 && group->world->threads == NULL;
-    write_affinity(&seats[group->seat]);
+    group->own_seat = &seats[group->seat];
+    write_affinity(group->own_seat);
     if (are_processes) lksi_peek_show(group);
-    lksi_publish(group->control, &seats[group->seat].presence.value, LKSI_JOINED, group->seat);
+    lksi_publish(group->control, &group->own_seat->presence.value, LKSI_JOINED, group->seat);
     const char *name = group->parent != NULL ? group->parent->progress.name : "lks_init";
     group->progress = (lksi_progress){.name = name, .timeout_ms = group->timeout_ms};
     for (int seat = 0; seat < group->n_seats; seat++) {

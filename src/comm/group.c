@@ -196,7 +196,7 @@ void lks_group_destroy(lks_group *group) {
         lksi_symmetric_free_all(group);
         lksi_messages_close(group);
         lksi_steps_close(group);
-        lksi_publish(group->control, &group->control->seats[group->seat].presence.value, LKSI_LEFT, group->seat);
+        lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
     }
     if (group->world != NULL) lksi_world_leave(group->world, group);
     if (group->remote != NULL) group->remote->close(group);

@@ -5,27 +5,20 @@
 
 #include <string.h>
 
-static lksi_activity *mine(const lks_group *group, lksi_context context) {
-    return &group->control->seats[group->seat].activities[context];
-}
-
 static void set(_Atomic uint64_t *word, uint64_t value) { atomic_store_explicit(word, value, memory_order_relaxed); }
 static uint64_t get(const _Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
 
-void lksi_activity_begin(lks_group *group, lksi_context context) {
-    const lksi_progress *progress = lksi_progress_in(group, context);
-    lksi_activity *activity = mine(group, context);
-    set(&activity->sequence, progress->sequence);
-    if (group->published_names[context] == progress->name) return;
-    uint64_t name[2] = {0};
-    memcpy(name, progress->name, strnlen(progress->name, sizeof name));
-    set(&activity->name[0], name[0]);
-    set(&activity->name[1], name[1]);
-    group->published_names[context] = progress->name;
+void lksi_activity_publish_name(lks_group *group, lksi_context context) {
+    const char *name = lksi_progress_in(group, context)->name;
+    uint64_t words[2] = {0};
+    memcpy(words, name, strnlen(name, sizeof words));
+    set(&group->own_seat->activities[context].name[0], words[0]);
+    set(&group->own_seat->activities[context].name[1], words[1]);
+    group->published_names[context] = name;
 }
 
 void lksi_activity_end(lks_group *group, lksi_context context) {
-    lksi_activity *activity = mine(group, context);
+    lksi_activity *activity = &group->own_seat->activities[context];
     set(&activity->completed_name[0], get(&activity->name[0]));
     set(&activity->completed_name[1], get(&activity->name[1]));
     set(&activity->completed, get(&activity->sequence));
@@ -33,7 +26,7 @@ void lksi_activity_end(lks_group *group, lksi_context context) {
 
 /* Messages of users are shown only while somebody sleeps over one. */
 void lksi_activity_await(lks_group *group, lksi_context context, int rank) {
-    lksi_activity *activity = mine(group, context);
+    lksi_activity *activity = &group->own_seat->activities[context];
     int32_t awaited = rank == LKSI_AWAKE ? 0 : rank < 0 ? LKSI_AWAITS_ANY : rank + 1;
     if (awaited != 0) {
         set(&activity->done_nbytes, lksi_progress_in(group, context)->done_nbytes);

@@ -79,6 +79,7 @@ static lks_status read_variable(lksi_selection *selection) {
         const char *name = strchr(item, '=');
         LKS_TRY(name == NULL ? force_everywhere(selection, item) : force_one(selection, item, name));
     }
+    for (int i = 0; i < LKSI_MAX_OPERATIONS; i++) selection->is_any_forced |= selection->forced[i] != NULL;
     selection->is_read = true;
     return LKS_OK;
 }
@@ -123,6 +124,7 @@ static const char *obstacle_to(const lksi_algorithm *algorithm, const lks_group 
 static lks_status choose(lks_group *group, lksi_call *call) {
     lksi_selection *selection = &group->selection;
     if (!selection->is_read) LKS_TRY(read_variable(selection));
+    selection->is_always_direct = lksi_is_on_one_host(group) && !selection->is_any_forced;
     const lksi_algorithm *forced = selection->forced[call->operation - lksi_operation_at(0)];
     if (forced != NULL && obstacle_to(forced, group, call) == NULL) {
         call->algorithm = forced;
@@ -133,7 +135,7 @@ static lks_status choose(lks_group *group, lksi_call *call) {
     return LKS_OK;
 }
 
-lks_status lksi_select(lks_group *group, lksi_call *call, const char *name) {
+lks_status lksi_select_named(lks_group *group, lksi_call *call, const char *name) {
     if (name == NULL || strcmp(name, "auto") == 0) return choose(group, call);
     call->algorithm = find(call->operation, name);
     if (call->algorithm == NULL) return refuse_name(call->operation, "", name);

@@ -32,29 +32,23 @@ static size_t own_begin(const lks_group *group, const lksi_call *call) {
     return before * lksi_type_nbytes(call->type);
 }
 
-static bool brings(const lks_group *group, const lksi_call *call, lksi_holders holders) {
-    return holders == LKSI_EVERYONE || (holders == LKSI_ROOT && group->rank == call->root);
+/* Bytes of a buffer that this rank brings. */
+static size_t brought(const lks_group *group, const lksi_call *call, lksi_holders holders, bool is_blocked) {
+    if (holders == LKSI_NOBODY || (holders == LKSI_ROOT && group->rank != call->root)) return 0;
+    if (call->counts != NULL && !is_blocked) return call->counts[group->rank] * lksi_type_nbytes(call->type);
+    return call->counts == NULL && is_blocked ? call->nbytes * (size_t)group->size : call->nbytes;
 }
 
-static lks_status check_pointer(const lksi_call *call, const char *which, const void *data, size_t nbytes) {
-    if (data != NULL || nbytes == 0) return LKS_OK;
+static lks_status refuse_null(const lksi_call *call, const char *which) {
     return lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL with a count of %zu", call->operation->name, which,
                       call->count);
 }
 
 /* In place means: this rank's block of the blocked buffer and the other buffer, or the whole of two buffers alike, are
  * the same memory. */
-static lks_status check_buffers(const lks_group *group, const lksi_call *call) {
+static lks_status check_overlap(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
-    bool has_in = brings(group, call, operation->in), has_out = brings(group, call, operation->out);
-    size_t block = call->nbytes, all = call->nbytes * (size_t)group->size;
-    if (call->counts != NULL) all = call->nbytes, block = call->counts[group->rank] * lksi_type_nbytes(call->type);
-    size_t n_in = operation->is_in_blocked ? all : block, n_out = operation->is_out_blocked ? all : block;
-    if (has_in) LKS_TRY(check_pointer(call, "in", call->in, n_in));
-    if (has_out) LKS_TRY(check_pointer(call, operation->in == LKSI_NOBODY ? "data" : "out", call->out, n_out));
-    if (!has_in || !has_out || n_in == 0 || n_out == 0) return LKS_OK;
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
-    if (in >= out + n_out || out >= in + n_in) return LKS_OK;
     size_t begin = own_begin(group, call);
     bool is_in_place = operation->is_in_blocked == operation->is_out_blocked ? in == out
                        : operation->is_out_blocked                           ? in == out + begin
@@ -63,6 +57,17 @@ static lks_status check_buffers(const lks_group *group, const lksi_call *call) {
     if (operation->is_in_blocked == operation->is_out_blocked)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap without being the same", operation->name);
     return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap, and not at this rank's block", operation->name);
+}
+
+static lks_status check_buffers(const lks_group *group, const lksi_call *call) {
+    const lksi_operation *operation = call->operation;
+    size_t n_in = brought(group, call, operation->in, operation->is_in_blocked);
+    size_t n_out = brought(group, call, operation->out, operation->is_out_blocked);
+    if (n_in > 0 && call->in == NULL) return refuse_null(call, "in");
+    if (n_out > 0 && call->out == NULL) return refuse_null(call, operation->in == LKSI_NOBODY ? "data" : "out");
+    if (n_in == 0 || n_out == 0) return LKS_OK;
+    uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
+    return in >= out + n_out || out >= in + n_in ? LKS_OK : check_overlap(group, call);
 }
 
 lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {

@@ -12,7 +12,9 @@ const char *lksi_operator_name(lks_operator op); /* "?" for a value that is none
 /* LKS_ERR_ARGUMENT where `op`, or a scale other than 1, is not defined on `type`; `operation` is for the text. */
 lks_status lksi_reduction_check(const char *operation, lks_type type, lks_operator op, double scale);
 
-lks_type lksi_accumulator_type(lks_type type);
+static inline lks_type lksi_accumulator_type(lks_type type) {
+    return type == LKS_F16 || type == LKS_BF16 ? LKS_F32 : type;
+}
 
 /* out = scale * in, in the accumulator type. */
 void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_type type);

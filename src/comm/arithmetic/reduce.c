@@ -65,8 +65,6 @@ typedef struct tree {
     size_t first, count; /* of the block, in elements */
 } tree;
 
-lks_type lksi_accumulator_type(lks_type type) { return type == LKS_F16 || type == LKS_BF16 ? LKS_F32 : type; }
-
 static const unsigned char *leaf(const tree *t, int k) {
     return (const unsigned char *)t->reduction->inputs[k] + t->first * lksi_type_nbytes(t->reduction->type);
 }
@@ -158,17 +156,30 @@ void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t cou
     if (is_streamed) lksi_written_past_caches();
 }
 
+/* Contributions are accumulators: of `type`, without scales. */
+static void combine_all(void *out, const void *const *contributions, int n, size_t first, size_t count, lks_type type,
+                        lks_operator op) {
+    const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
+    size_t begin = first * lksi_type_nbytes(type);
+    if (n == 2) {
+        const unsigned char *low = contributions[0], *high = contributions[1];
+        loops->pair[type][op](out, low + begin, 1, high + begin, 1, count);
+        return;
+    }
+    const lksi_reduction sum = {.inputs = contributions, .n_inputs = n, .type = type, .op = op, .divisor = 1};
+    const tree t = {loops, &sum, first, count};
+    climb(&t, 0, n, out);
+}
+
 void lksi_reduce_contributions(void *out, const void *const *contributions, int n, size_t first, size_t count,
                                lks_type type, lks_operator op, double divisor) {
-    const lksi_reduction sum = {
-        .inputs = contributions, .n_inputs = n, .type = lksi_accumulator_type(type), .op = op, .divisor = 1};
-    const tree t = {LKSI_ISA_PICK(lksi_reduce_loops), &sum, first, count};
-    if (!must_conclude(type, divisor) && lksi_is_aligned(out, type)) {
-        climb(&t, 0, n, out);
+    lks_type wide = lksi_accumulator_type(type);
+    if (type == wide && divisor == 1 && lksi_is_aligned(out, type)) {
+        combine_all(out, contributions, n, first, count, type, op);
         return;
     }
     block acc;
-    climb(&t, 0, n, acc.bytes);
+    combine_all(acc.bytes, contributions, n, first, count, wide, op);
     lksi_conclude(out, acc.bytes, divisor, count, type);
 }
 
@@ -185,19 +196,24 @@ void lksi_reduce_many(void *out, const void *const *inputs, const double *scales
                       0, count);
 }
 
-void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_type type) {
-    const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
+/* What the loops do not take comes by way of what they do. */
+static void contribute_unaligned(const lksi_reduce_kernels *loops, void *out, const void *in, double scale,
+                                 size_t count, lks_type type) {
     size_t each = lksi_type_nbytes(type), wide = lksi_type_nbytes(lksi_accumulator_type(type));
-    if (lksi_is_aligned(in, type)) {
-        loops->contribute[type](out, in, scale, count);
-        return;
-    }
     for (size_t first = 0, n; first < count; first += n) {
         block aligned;
         n = count - first < BLOCK_NBYTES / each ? count - first : BLOCK_NBYTES / each;
         lksi_copy(aligned.bytes, (const unsigned char *)in + first * each, n * each);
         loops->contribute[type]((unsigned char *)out + first * wide, aligned.bytes, scale, n);
     }
+}
+
+void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_type type) {
+    const lksi_reduce_kernels *loops = LKSI_ISA_PICK(lksi_reduce_loops);
+    if (lksi_is_aligned(in, type))
+        loops->contribute[type](out, in, scale, count);
+    else
+        contribute_unaligned(loops, out, in, scale, count, type);
 }
 
 void lksi_conclude(void *out, const void *contributions, double divisor, size_t count, lks_type type) {

@@ -4,7 +4,7 @@
  *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
  *     rank 2 ─┘                                           └─> rank 2
  *
- *     up to 80 bytes          the lines carry them             steps: 1
+ *     up to 1 KiB             the lines carry them             steps: 1
  *     symmetric everywhere    all read, then a barrier         steps: 2          bytes: N (n - 1) read per rank
  *     2 processes, 64 KiB on  each reads the other's buffer,   steps: 2          bytes: N read per rank
  *                             then a barrier

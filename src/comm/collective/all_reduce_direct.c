@@ -1,7 +1,6 @@
 /* all_reduce, direct: every rank reads all inputs where they lie and adds them in canonical order.
  *
- *     up to 80 bytes of accumulators: the lines of the first exchange carry them          steps: 1
- *     up to 1 KiB: as accumulators in staging areas                                       steps: 1
+ *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
  *     up to 16 KiB                                 staging areas        steps: 1
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
@@ -72,7 +71,7 @@ typedef struct turn {
 } turn;
 
 static turn begin_turn(lks_group *group, size_t nbytes) {
-    if (nbytes <= LKSI_STAGED_NBYTES) return (turn){0};
+    if (nbytes <= LKSI_ANNEX_NBYTES) return (turn){0};
     turn t = {.handover = &group->handovers[nbytes <= REDUCE_ALL_NBYTES / 4 ? 0 : nbytes <= REDUCE_ALL_NBYTES ? 1 : 2]};
     lksi_handover_begin(t.handover);
     if (t.handover->is_timed) t.began_ns = lksi_now_ns();
@@ -179,7 +178,7 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     size_t first_chunk = call->count < chunk ? call->count : chunk;
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
     uint64_t place = 0;
-    if (call->nbytes > LKSI_STAGED_NBYTES) {
+    if (call->nbytes > LKSI_ANNEX_NBYTES) {
         place = usable_place(group, call, call->in);
         mine.out_place = usable_place(group, call, call->out);
     }

@@ -4,7 +4,7 @@
  *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
  *     rank 2 ─┘                                           └─> rank 2
  *
- *     80 bytes in all           the lines carry them           steps: 1
+ *     1 KiB in all              the lines carry them           steps: 1
  *     symmetric, out of place   all read, then a barrier       steps: 2      bytes: N (n - 1) read per rank
  *     processes, 64 KiB on,     all read the others' buffers,  steps: 2    bytes: N (n - 1) read per rank
  *     out of place              then a barrier

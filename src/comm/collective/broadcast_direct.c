@@ -4,7 +4,7 @@
  *                                                     ──> rank 2
  *                                                     ──> rank 3
  *
- *     up to 80 bytes          the root's line carries them           steps: 1
+ *     up to 1 KiB             the root's line carries them           steps: 1
  *     symmetric at the root   all read the root's, then a barrier    steps: 2          bytes: N read per rank
  *     2 processes, 64 KiB on  the other reads the root's buffer,     steps: 2          bytes: N read
  *                             then a barrier

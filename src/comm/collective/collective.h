@@ -181,8 +181,6 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
 
 /* --- through memory (direct.c, move.c) --- */
 
-enum { LKSI_STAGED_NBYTES = 1024 /* up to here a copy costs less than the closing barrier of symmetric buffers */ };
-
 /* From here on one copy by process_vm_readv, with a system call, page tables to walk and a closing barrier, costs less
  * than two through the staging areas. */
 enum { LKSI_PEEKED_NBYTES = 64 * 1024 };
@@ -222,12 +220,12 @@ bool lksi_are_all_symmetric(const lks_group *group);
 /* The reduction of group->inputs with the scales that were shown, to n_outputs outputs. */
 lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs);
 
-/* Whether all ranks' `total` elements are few enough for the way below. */
+/* Whether `total` elements are few enough for the way below. */
 static inline bool lksi_is_small(size_t total, lks_type type) {
-    return total <= LKSI_STAGED_NBYTES / lksi_type_nbytes(lksi_accumulator_type(type));
+    return total <= LKSI_ANNEX_NBYTES / lksi_type_nbytes(lksi_accumulator_type(type));
 }
-/* All ranks show their `total` elements as accumulators, in the lines of the first exchange where they fit, else in
- * staging areas; elements [first, first + count) come combined to `out`. */
+/* All ranks show their `total` elements as accumulators in the first exchange; elements [first, first + count) come
+ * combined to `out`. Whoever wants none may run ahead of the others. */
 lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
                              void *out);
 

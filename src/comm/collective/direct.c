@@ -47,15 +47,12 @@ lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, v
 
 lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
                              void *out) {
-    bool is_in_line = total * lksi_type_nbytes(lksi_accumulator_type(call->type)) <= LKSI_PAYLOAD_NBYTES;
-    unsigned char *mine = is_in_line ? lksi_post_next(group)->payload : lksi_area(group, group->rank);
-    lksi_contribute(mine, call->in, call->scale, total, call->type);
+    size_t nbytes = total * lksi_type_nbytes(lksi_accumulator_type(call->type));
+    lksi_contribute(lksi_shown_next(group, nbytes), call->in, call->scale, total, call->type);
+    if (count == 0) return lksi_post_and_run_ahead(group, call);
     LKS_TRY(lksi_open(group, call));
-    for (int rank = 0; rank < group->size; rank++)
-        group->inputs[rank] = is_in_line ? lksi_post_of(group, rank)->payload : lksi_area(group, rank);
-    if (count > 0)
-        lksi_reduce_contributions(out, group->inputs, group->size, first, count, call->type, call->op,
-                                  lksi_divisor(call->op, group->size));
-    if (!is_in_line) group->n_stagings++;
+    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_shown_by(group, rank, nbytes);
+    lksi_reduce_contributions(out, group->inputs, group->size, first, count, call->type, call->op,
+                              lksi_divisor(call->op, group->size));
     return LKS_OK;
 }

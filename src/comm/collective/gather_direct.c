@@ -3,7 +3,7 @@
  *     rank 1 ──> line, staging area or symmetric buffer ──> root      blocks of N bytes, chunks of S = 64 KiB
  *     rank 2 ──>                                        ──> root
  *
- *     up to 80 bytes          the lines carry them              steps: 1
+ *     up to 1 KiB             the lines carry them              steps: 1
  *     symmetric everywhere    the root reads, then a barrier    steps: 2          bytes: N (n - 1) read by the root
  *     2 processes, 64 KiB on  the root reads the other's        steps: 2          bytes: N read by the root
  *                             buffer, then a barrier

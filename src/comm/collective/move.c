@@ -1,11 +1,11 @@
 /* Blocks that go from ranks to ranks as they are, through memory: broadcast, gather, scatter, all_gather, all_to_all.
  *
- *     fits into a line       source ─ copy ─> its line ─ copy ─> readers                     steps: 1
+ *     up to 1 KiB            source ─ copy ─> its line, or its annex ─ copy ─> readers       steps: 1
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
  *     large, one reader      source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
  *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
  *
- * Whoever only gives what fits into a line runs ahead of the others (exchange.c).
+ * Whoever only gives up to 1 KiB runs ahead of the others (exchange.c).
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
  * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
  */
@@ -54,7 +54,7 @@ static void keep_own(const mover *m) {
     lksi_copy_unless_same(target_of(m, rank), lksi_at(m->move->in, own.begin), own.nbytes);
 }
 
-/* --- in the lines --- */
+/* --- in the lines, and beside them --- */
 
 /* Whether this rank reads from another. */
 static bool needs_others(const mover *m) {
@@ -62,21 +62,23 @@ static bool needs_others(const mover *m) {
     return m->move->sources == LKSI_EVERYONE || m->call->root != m->group->rank;
 }
 
-static lks_status in_line(const mover *m) {
+/* `most_nbytes`: that any rank shows. */
+static lks_status by_lines(const mover *m, size_t most_nbytes) {
     lks_group *group = m->group;
     int rank = group->rank;
     if (is_read(m, rank)) {
         size_t nbytes = m->move->is_personal ? m->layout.total : block_of(m, rank, rank).nbytes;
-        if (nbytes > 0) memcpy(lksi_post_next(group)->payload, m->move->in, nbytes);
+        if (nbytes > 0) memcpy(lksi_shown_next(group, most_nbytes), m->move->in, nbytes);
     }
-    LKS_TRY(needs_others(m) ? lksi_open(group, m->call) : lksi_post_and_run_ahead(group, m->call));
-    for (int source = 0; source < group->size && is_among(m->move->readers, m->call, rank); source++) {
+    keep_own(m);
+    if (!needs_others(m)) return lksi_post_and_run_ahead(group, m->call);
+    LKS_TRY(lksi_open(group, m->call));
+    for (int source = 0; source < group->size; source++) {
         if (source == rank || !is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank);
         if (block.nbytes > 0)
-            memcpy(target_of(m, source), lksi_post_of(group, source)->payload + block.begin, block.nbytes);
+            memcpy(target_of(m, source), lksi_shown_by(group, source, most_nbytes) + block.begin, block.nbytes);
     }
-    keep_own(m);
     return LKS_OK;
 }
 
@@ -206,7 +208,7 @@ static bool is_overwritten(const mover *m) {
 /* The place of what others read from this rank; none where it is small, or overwritten meanwhile. */
 static uint64_t place_of(const mover *m) {
     const lksi_move *move = m->move;
-    if (!is_read(m, m->group->rank) || m->longest <= LKSI_STAGED_NBYTES || is_overwritten(m)) return 0;
+    if (!is_read(m, m->group->rank) || m->longest <= LKSI_ANNEX_NBYTES || is_overwritten(m)) return 0;
     return lksi_place_of(m->group, move->in,
                          move->is_personal ? m->layout.total : block_of(m, m->group->rank, m->group->rank).nbytes);
 }
@@ -224,7 +226,7 @@ static lks_status by_memory(const mover *m) {
     if (mine.is_staged) stage(m, 0);
     memcpy(lksi_post_next(group)->payload, &mine, sizeof mine);
     LKS_TRY(lksi_post_and_collect(group, m->call, place));
-    if (m->longest > LKSI_STAGED_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
+    if (m->longest > LKSI_ANNEX_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
     if (are_peekable(m)) return from_ordinary(m);
     bool are_staged = true;
     for (int rank = 0; rank < group->size; rank++) are_staged &= shown_by(group, rank).is_staged;
@@ -239,6 +241,6 @@ lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_
     mover m = {move, group, call, lksi_layout_of(group, call), LKSI_STAGING_NBYTES, 0};
     m.longest = lksi_layout_longest(group, &m.layout);
     if (move->is_personal && group->size > 2) m.slot_nbytes = LKSI_STAGING_NBYTES / (size_t)(group->size - 1) / 64 * 64;
-    size_t in_line_nbytes = move->is_personal ? m.layout.total : m.longest;
-    return in_line_nbytes <= LKSI_PAYLOAD_NBYTES || group->size == 1 ? in_line(&m) : by_memory(&m);
+    size_t most_nbytes = move->is_personal ? m.layout.total : m.longest;
+    return most_nbytes <= LKSI_ANNEX_NBYTES || group->size == 1 ? by_lines(&m, most_nbytes) : by_memory(&m);
 }

@@ -1,7 +1,6 @@
 /* reduce, direct: the root reads all inputs where they lie and adds them in canonical order.
  *
- *     up to 80 bytes of accumulators: the lines of the first exchange carry them          steps: 1
- *     up to 1 KiB: staging areas do                                                       steps: 1
+ *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
  *     ordinary buffers      each rank stages a chunk of S = 64 KiB, the root reduces       steps: 1 per chunk
  *                           all while the next chunk comes
@@ -69,7 +68,7 @@ lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
         return lksi_reduce_small(group, call, call->count, 0, is_root ? call->count : 0, call->out);
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
     uint64_t place = 0;
-    if (call->nbytes > LKSI_STAGED_NBYTES && lksi_is_aligned(call->in, call->type)) {
+    if (call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {
         place = lksi_place_of(group, call->in, call->nbytes);
         if (is_root) mine.out_place = lksi_place_of(group, call->out, call->nbytes);
     }

@@ -1,7 +1,6 @@
 /* reduce_scatter, direct: rank r reads block r of all inputs where they lie and adds them in canonical order.
  *
- *     80 bytes of accumulators in all: the lines of the first exchange carry them         steps: 1
- *     1 KiB                          : staging areas do, each rank reduces its block      steps: 1
+ *     1 KiB of accumulators in all: the lines of the first exchange carry them            steps: 1
  *
  *     symmetric inputs      block r of all inputs ─ reduce on rank r ─> its `out`         steps: 2
  *                                                              bytes per rank: N n read, N written
@@ -64,7 +63,7 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
         return lksi_reduce_small(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
                                  call->out);
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
-    bool may_be_symmetric = call->nbytes > LKSI_STAGED_NBYTES && lksi_is_aligned(call->in, call->type);
+    bool may_be_symmetric = call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type);
     uint64_t place = may_be_symmetric ? lksi_place_of(group, call->in, n * call->nbytes) : 0;
     if (place == 0) stage(group, call, 0);
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));

@@ -3,7 +3,7 @@
  *     root ──> line, staging area or symmetric buffer ──> rank 1      blocks of N bytes
  *                                                     ──> rank 2
  *
- *     80 bytes in all         the root's line carries them         steps: 1
+ *     1 KiB in all            the root's line carries them         steps: 1
  *     symmetric at the root   all read their own, then a barrier   steps: 2    bytes: N read per rank
  *     processes, 64 KiB on    all read their own of the root's     steps: 2    bytes: N read per rank
  *                             buffer, then a barrier

@@ -21,8 +21,9 @@ enum {
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
     LKSI_AFFINITY_WORDS = 16,
-    LKSI_N_POSTS = 8,                       /* a power of two */
+    LKSI_N_POSTS = 16,                      /* a power of two */
     LKSI_MOST_AHEAD = LKSI_N_POSTS / 2 - 1, /* exchange.c says why */
+    LKSI_ANNEX_NBYTES = 1024,               /* of a line; up to here a copy costs less than a second meeting */
 };
 
 /* Messages of users and those of the collectives never meet. */
@@ -84,7 +85,9 @@ typedef struct lksi_seat {
     lksi_bell bells[LKSI_N_CONTEXTS]; /* two threads of a rank may sleep at once, one in each context */
     lksi_activity activities[LKSI_N_CONTEXTS];
     lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges, by their number */
-    lksi_counter meets;            /* barriers inside a call */
+    /* What has no room in the line of the same index, and lives as long. */
+    _Alignas(LKSI_LINE_NBYTES) unsigned char annexes[LKSI_N_POSTS][LKSI_ANNEX_NBYTES];
+    lksi_counter meets; /* barriers inside a call */
     lksi_counter presence;
     lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */
     char call_text[LKSI_CALL_TEXT_NBYTES];
@@ -145,21 +148,29 @@ lks_status lksi_control_abort_error(const lksi_control *control, const char *doi
 /* Wakes the rank of `seat` if it sleeps in `context`. */
 void lksi_ring_bell(lksi_control *control, lksi_context context, int seat);
 
-/* Rule: whoever sleeps has stored `awaited` before it looked at the counter, whoever publishes stores the counter
- * before it looks at `awaited`, all sequentially consistent: one of the two sees the other. `me` and `to` are seats. */
+/* Rule: whoever publishes stores the counter, then looks at `awaited`; whoever sleeps stores `awaited`, gives stores
+ * that are under way the time to arrive, and looks at the counter once more (wait.c): one of the two sees the other. A
+ * fence would make that certain, but hold up every publication until its line has come from the other core. `me` and
+ * `to` are seats. */
+static inline void lksi_publish_counter(_Atomic uint64_t *counter, uint64_t value) {
+    atomic_store_explicit(counter, value, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+}
+static inline bool lksi_is_awaited(lksi_control *control, lksi_context context, int me, int seat) {
+    int32_t awaited = atomic_load_explicit(&control->seats[seat].bells[context].awaited, memory_order_relaxed);
+    return awaited == me + 1 || awaited == LKSI_AWAITS_ANY;
+}
 static inline void lksi_publish_to(lksi_control *control, lksi_context context, _Atomic uint64_t *counter,
                                    uint64_t value, int me, int to) {
-    atomic_store(counter, value);
-    int32_t awaited = atomic_load(&control->seats[to].bells[context].awaited);
-    if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, context, to);
+    lksi_publish_counter(counter, value);
+    if (lksi_is_awaited(control, context, me, to)) lksi_ring_bell(control, context, to);
 }
 /* To all seats, for whoever waits in a collective. */
 static inline void lksi_publish(lksi_control *control, _Atomic uint64_t *counter, uint64_t value, int me) {
-    atomic_store(counter, value);
-    for (int to = 0; to < control->n_ranks; to++) {
-        int32_t awaited = atomic_load(&control->seats[to].bells[LKSI_CONTEXT_COLLECTIVE].awaited);
-        if (awaited == me + 1 || awaited == LKSI_AWAITS_ANY) lksi_ring_bell(control, LKSI_CONTEXT_COLLECTIVE, to);
-    }
+    lksi_publish_counter(counter, value);
+    for (int to = 0; to < control->n_ranks; to++)
+        if (to != me && lksi_is_awaited(control, LKSI_CONTEXT_COLLECTIVE, me, to))
+            lksi_ring_bell(control, LKSI_CONTEXT_COLLECTIVE, to);
 }
 
 #endif

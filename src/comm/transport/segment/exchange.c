@@ -51,7 +51,7 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
 /* All ranks see the same lines, so all come here, if they live long enough; who waited writes down its call, and all
  * name the same two. */
 static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint64_t exchange) {
-    lksi_seat *mine = &group->control->seats[group->seat];
+    lksi_seat *mine = group->own_seat;
     const lksi_post *post = post_of_exchange(group, group->rank, exchange);
     bool has_run_ahead = post->place == LKSI_PLACE_AHEAD;
     uint64_t sequence = has_run_ahead ? post->ahead.sequence : group->progress.sequence;
@@ -73,10 +73,11 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
 /* Reads everyone's lines up to exchange `last`. */
 static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t last) {
     for (; group->n_checked < last; group->n_checked++) {
-        uint64_t exchange = group->n_checked + 1, own = post_of_exchange(group, group->rank, exchange)->fingerprint;
+        uint64_t exchange = group->n_checked + 1, own = group->own_seat->posts[exchange % LKSI_N_POSTS].fingerprint;
         bool is_agreed = true;
         for (int rank = 0; rank < group->size; rank++) {
             const lksi_post *post = post_of_exchange(group, rank, exchange);
+            if (rank == group->rank) continue;
             LKS_TRY(lksi_wait(group, &post->counter, exchange, rank));
             is_agreed &= post->fingerprint == own;
             /* Who ran ahead has probably shown the next line, too: it is here when the next call looks. */
@@ -123,7 +124,7 @@ lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
 lks_status lksi_meet(lks_group *group) {
     lksi_seat *seats = group->control->seats;
     uint64_t meet = ++group->n_meets;
-    lksi_publish(group->control, &seats[group->seat].meets.value, meet, group->seat);
+    lksi_publish(group->control, &group->own_seat->meets.value, meet, group->seat);
     for (int rank = 0; rank < group->size; rank++) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
     return LKS_OK;
 }

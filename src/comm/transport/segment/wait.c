@@ -82,12 +82,23 @@ bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pause
     return true;
 }
 
+/* Where a store that was made before somebody looked at `awaited`, and found nobody, has not come here yet. It takes a
+ * part of a microsecond, a sleep fifty. */
+static bool has_arrived(const lksi_await *await) {
+    enum { N_LOOKS = 64 };
+    for (int i = 0; i < N_LOOKS; i++) {
+        if (holds(await)) return true;
+        lksi_relax();
+    }
+    return holds(await);
+}
+
 static void sleep_until_rung(lks_group *group, const lksi_await *await, int64_t limit_ns) {
-    lksi_bell *bell = &group->control->seats[group->seat].bells[await->context];
+    lksi_bell *bell = &group->own_seat->bells[await->context];
     uint32_t rings = atomic_load(&bell->rings);
     atomic_store(&bell->awaited,
                  await->n_conditions == 1 ? group->seat_of[await->conditions[0].rank] + 1 : LKSI_AWAITS_ANY);
-    if (!holds(await) && !lksi_control_is_aborted(group->control)) {
+    if (!has_arrived(await) && !lksi_control_is_aborted(group->control)) {
         struct timespec slice = {.tv_nsec = (long)(limit_ns < SLICE_NS ? limit_ns : SLICE_NS)};
         syscall(SYS_futex, &bell->rings, FUTEX_WAIT, rings, &slice, NULL, 0);
     }
@@ -203,15 +214,6 @@ lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int
                                               .n_conditions = n_conditions,
                                               .ranks = ranks,
                                               .n_ranks = n_ranks});
-}
-
-lks_status lksi_start(lks_group *group, lksi_context context) {
-    lksi_progress *current = lksi_progress_in(group, context);
-    if (current->timeout_ms <= 0) current->timeout_ms = group->timeout_ms;
-    LKS_TRY(lksi_group_refuse_dead(group));
-    if (context == LKSI_CONTEXT_COLLECTIVE) lksi_activity_begin(group, context);
-    lks_status status = lksi_refuse_aborted(group, context);
-    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
 }
 
 /* As the ranks have told when they met; those that may not use the same use different ones. */

@@ -50,7 +50,7 @@ lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, siz
 }
 
 void lksi_peek_show(lks_group *group) {
-    lksi_seat *seat = &group->control->seats[group->seat];
+    lksi_seat *seat = group->own_seat;
     group->peek_word = lksi_mix(lksi_mix(group->id, (uint64_t)lksi_now_ns()), (uint64_t)getpid());
     seat->peek_word = group->peek_word;
     seat->peek_address = (uint64_t)(uintptr_t)&group->peek_word;
