@@ -4,6 +4,9 @@
 #include "comm/arithmetic/kernels.h"
 
 #include <stddef.h>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 /* --- one pair of accumulators --- */
 
@@ -99,10 +102,26 @@ INTEGER_TYPES(PAIR_BITS)
 /* Through registers, a line at a time: the results of a block in L1 would be written in one go, and then the memory has
  * nothing to read meanwhile. An output may be an input, so nothing here is `restrict`; the array says that a line is
  * read before it is written. */
-#define PAIR_TWICE(op, name, type, factor, load)                                                                       \
-    static void pair_twice_##op##_##name(void *out_, void *twin_, const void *a_, double scale_a_, const void *b_,     \
-                                         double scale_b_, size_t count) {                                              \
-        enum { LINE = 64 / sizeof(type) };                                                                             \
+enum { LINE_NBYTES = 64 };
+static inline void put_twice(void *to, const void *line) { memcpy(to, line, LINE_NBYTES); }
+static inline void ask_twice(const void *in) { (void)in; }
+static inline void put_twice_past(void *to, const void *line) {
+#if defined(__AVX2__)
+    const __m256i *from = line;
+    for (int k = 0; k < 2; k++) _mm256_stream_si256((__m256i *)to + k, _mm256_loadu_si256(from + k));
+#elif defined(__SSE2__)
+    const __m128i *from = line;
+    for (int k = 0; k < 4; k++) _mm_stream_si128((__m128i *)to + k, _mm_loadu_si128(from + k));
+#else
+    memcpy(to, line, LINE_NBYTES);
+#endif
+}
+static inline void ask_twice_past(const void *in) { __builtin_prefetch((const unsigned char *)in + LKSI_AHEAD_NBYTES); }
+
+#define PAIR_TWICE_AS(way, op, name, type, factor, load)                                                               \
+    static void pair_##way##_##op##_##name(void *out_, void *twin_, const void *a_, double scale_a_, const void *b_,   \
+                                           double scale_b_, size_t count) {                                            \
+        enum { LINE = LINE_NBYTES / sizeof(type) };                                                                    \
         type *out = out_, *twin = twin_;                                                                               \
         const type *a = a_, *b = b_;                                                                                   \
         const factor scale_a = (factor)scale_a_, scale_b = (factor)scale_b_;                                           \
@@ -110,12 +129,13 @@ INTEGER_TYPES(PAIR_BITS)
         size_t i = 0;                                                                                                  \
         for (; i + LINE <= count; i += LINE) {                                                                         \
             type line[LINE];                                                                                           \
+            ask_##way(a + i), ask_##way(b + i);                                                                        \
             for (size_t k = 0; k < LINE; k++) line[k] = name##_##op(load(a[i + k], scale_a), load(b[i + k], scale_b)); \
-            for (size_t k = 0; k < LINE; k++) out[i + k] = line[k];                                                    \
-            for (size_t k = 0; k < LINE; k++) twin[i + k] = line[k];                                                   \
+            put_##way(out + i, line), put_##way(twin + i, line);                                                       \
         }                                                                                                              \
         for (; i < count; i++) out[i] = twin[i] = name##_##op(load(a[i], scale_a), load(b[i], scale_b));               \
     }
+#define PAIR_TWICE(...) PAIR_TWICE_AS(twice, __VA_ARGS__) PAIR_TWICE_AS(twice_past, __VA_ARGS__)
 #define PAIR_TWICE_ANY(...)                                                                                            \
     PAIR_TWICE(sum, __VA_ARGS__)                                                                                       \
     PAIR_TWICE(product, __VA_ARGS__) PAIR_TWICE(min, __VA_ARGS__) PAIR_TWICE(max, __VA_ARGS__)
@@ -184,6 +204,12 @@ CONCLUDE(bf16, uint16_t, float, lksi_f32_to_bf16)
         [LKS_BXOR] = kind##_bxor_##name                                                                                \
     }
 
+#define TWICE_ROWS(kind)                                                                                               \
+    {                                                                                                                  \
+        [LKS_F32] = FLOAT_ROW(kind, f32), [LKS_F64] = FLOAT_ROW(kind, f64), [LKS_I8] = INTEGER_ROW(kind, i8),          \
+        [LKS_U8] = INTEGER_ROW(kind, u8), [LKS_I32] = INTEGER_ROW(kind, i32), [LKS_I64] = INTEGER_ROW(kind, i64)       \
+    }
+
 const lksi_reduce_kernels LKSI_ISA_NAME(lksi_reduce_loops) = {
     .contribute = {[LKS_F32] = contribute_f32,
                    [LKS_F64] = contribute_f64,
@@ -201,12 +227,8 @@ const lksi_reduce_kernels LKSI_ISA_NAME(lksi_reduce_loops) = {
              [LKS_U8] = INTEGER_ROW(pair, u8),
              [LKS_I32] = INTEGER_ROW(pair, i32),
              [LKS_I64] = INTEGER_ROW(pair, i64)},
-    .pair_twice = {[LKS_F32] = FLOAT_ROW(pair_twice, f32),
-                   [LKS_F64] = FLOAT_ROW(pair_twice, f64),
-                   [LKS_I8] = INTEGER_ROW(pair_twice, i8),
-                   [LKS_U8] = INTEGER_ROW(pair_twice, u8),
-                   [LKS_I32] = INTEGER_ROW(pair_twice, i32),
-                   [LKS_I64] = INTEGER_ROW(pair_twice, i64)},
+    .pair_twice = TWICE_ROWS(pair_twice),
+    .pair_twice_past = TWICE_ROWS(pair_twice_past),
     .combine = {[LKS_F32] = FLOAT_ROW(combine, f32),
                 [LKS_F64] = FLOAT_ROW(combine, f64),
                 [LKS_F16] = FLOAT_ROW(combine, f32),
