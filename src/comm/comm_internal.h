@@ -299,6 +299,10 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
     }
     return LKS_OK;
 }
+/* In a collective of a group on one host: waits until the counter that lies at `offset` in every seat is `target`, more
+ * or less; its caller then waits for each. For whoever may not spin, because ranks share CPUs: it gives its CPU to
+ * those that it shares it with, as long as they are needed. */
+lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target);
 /* The error of a group that somebody has declared dead. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until

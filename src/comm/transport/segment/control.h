@@ -39,6 +39,7 @@ enum { LKSI_AWAITS_ANY = -1 };
 typedef struct lksi_bell {
     _Alignas(LKSI_LINE_NBYTES) _Atomic uint32_t rings; /* the futex */
     _Atomic int32_t awaited;
+    _Atomic int32_t cpu; /* on which it last waited for all; only where ranks share CPUs */
 } lksi_bell;
 
 /* The call of a rank that did not wait for the others, for the error that names it: it may not come again. */

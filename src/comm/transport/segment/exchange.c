@@ -75,6 +75,8 @@ static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t 
     for (; group->n_checked < last; group->n_checked++) {
         uint64_t exchange = group->n_checked + 1, own = group->own_seat->posts[exchange % LKSI_N_POSTS].fingerprint;
         bool is_agreed = true;
+        size_t counter = offsetof(lksi_seat, posts) + exchange % LKSI_N_POSTS * sizeof(lksi_post);
+        if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
         for (int rank = 0; rank < group->size; rank++) {
             const lksi_post *post = post_of_exchange(group, rank, exchange);
             if (rank == group->rank) continue;
@@ -125,6 +127,7 @@ lks_status lksi_meet(lks_group *group) {
     lksi_seat *seats = group->control->seats;
     uint64_t meet = ++group->n_meets;
     lksi_publish(group->control, &group->own_seat->meets.value, meet, group->seat);
+    if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, meets), meet));
     for (int rank = 0; rank < group->size; rank++) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
     return LKS_OK;
 }

@@ -216,6 +216,28 @@ lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int
                                               .n_ranks = n_ranks});
 }
 
+/* A switch from one rank to another costs some 2 us. Once those of this CPU have come, another one would bring nobody
+ * who is still needed, and who is needed is under way elsewhere: then it is worth to spin. (4 ranks on 2 CPUs, bound:
+ * 4.6 us for a small all_reduce, and 3.5 so; evenly spread from the beginning, 2.4.) */
+lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target) {
+    const lksi_seat *seats = group->control->seats;
+    if (lksi_work_is_worker()) return LKS_OK; /* it does not give its CPU away */
+    for (int is_elsewhere = 0; is_elsewhere < 2; is_elsewhere++) {
+        int cpu = sched_getcpu();
+        atomic_store_explicit(&group->own_seat->bells[LKSI_CONTEXT_COLLECTIVE].cpu, cpu, memory_order_relaxed);
+        for (int rank = 0; rank < group->size; rank++) {
+            const _Atomic int32_t *theirs = &seats[rank].bells[LKSI_CONTEXT_COLLECTIVE].cpu;
+            const lksi_condition condition = {(const void *)((const char *)&seats[rank] + offset), target, rank};
+            if (rank == group->rank || (atomic_load_explicit(theirs, memory_order_relaxed) != cpu) != is_elsewhere)
+                continue;
+            lksi_await await = {.context = LKSI_CONTEXT_COLLECTIVE, .conditions = &condition, .n_conditions = 1};
+            if (!holds(&await) && is_elsewhere) (void)spin(group, &await);
+            LKS_TRY(lksi_wait(group, condition.counter, target, rank));
+        }
+    }
+    return LKS_OK;
+}
+
 /* As the ranks have told when they met; those that may not use the same use different ones. */
 static int told_cpu_count(const lks_group *group) {
     const lksi_member *members = group->members, *mine = &members[group->rank];
@@ -247,8 +269,22 @@ static int shared_cpu_count(const lks_group *group) {
 
 bool lksi_group_worker_may_spin(const lks_group *group) { return group->may_worker_spin; }
 
+/* Ranks that take turns begin evenly spread; where they go from there is the kernel's business. It would leave three on
+ * one of two CPUs for a tenth of a second or more: they never sleep. */
+static void spread(const lks_group *group) {
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) == 0) return;
+    int n_before = group->local_rank % CPU_COUNT(&all);
+    size_t cpu = 0;
+    while (!CPU_ISSET(cpu, &all) || n_before-- > 0) cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof all, &all);
+}
+
 void lksi_wait_configure(lks_group *group) {
     int n_cpus = shared_cpu_count(group);
     group->may_spin = group->n_local <= n_cpus;
     group->may_worker_spin = 2 * group->n_local <= n_cpus;
+    if (!group->may_spin) spread(group);
 }
