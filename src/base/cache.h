@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* What ranks read and write together in one go and is larger than this finds nothing in the caches the next time. */
+enum { LKSI_CACHES_NBYTES = 32 << 20 };
 /* Whether this machine can do so; where not, the calls below are a copy and nothing. */
 bool lksi_can_pass_caches(void);
 /* A copy. Other cores see it in order with other writes after lksi_written_past_caches alone. */

@@ -24,7 +24,6 @@ enum {
     BLOCK_NBYTES = 4096,
     STREAMED_NBYTES = 512, /* of a block that is written past the caches: reading goes on meanwhile */
     CACHE_LINE_NBYTES = 64,
-    CACHE_NBYTES = 32 << 20, /* of all buffers that all ranks read and write */
 };
 
 /* --- writing a result, which is in L1, to where it belongs --- */
@@ -45,10 +44,10 @@ static void write_cached(void *to, const void *from, size_t nbytes) {
 static void write_cached(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
 #endif
 
-/* Reductions of buffers that were all there before do not read the lines that they write. */
+/* Reductions of buffers that were all there before do not read the lines that they write. An input is a rank's. */
 static bool is_past_caches(const lksi_reduction *reduction, size_t count) {
     size_t n_buffers = (size_t)reduction->n_inputs + (size_t)reduction->n_outputs;
-    if (count * lksi_type_nbytes(reduction->type) * n_buffers * (size_t)reduction->n_inputs < CACHE_NBYTES)
+    if (count * lksi_type_nbytes(reduction->type) * n_buffers * (size_t)reduction->n_inputs < LKSI_CACHES_NBYTES)
         return false;
     for (int i = 0; i < reduction->n_inputs; i++)
         for (int k = 0; k < reduction->n_outputs; k++)

@@ -9,6 +9,7 @@
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
  * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
  */
+#include "base/cache.h"
 #include "comm/collective/collective.h"
 
 #include <string.h>
@@ -47,11 +48,24 @@ static lksi_extent piece_of(const mover *m, lksi_extent block, size_t first) {
     return (lksi_extent){block.begin + begin, lksi_least(block.nbytes - begin, m->slot_nbytes)};
 }
 
+/* Copies from where a user's buffer lies to where another does. Not through the caches where all of it does not fit:
+ * its lines are then not read before they are written. */
+static void bring(const mover *m, void *to, const void *from, size_t nbytes) {
+    bool is_past_caches = m->longest >= LKSI_CACHES_NBYTES / 2 / (size_t)m->group->size && nbytes > LKSI_ANNEX_NBYTES;
+    if (to == from) return;
+    if (!is_past_caches) {
+        lksi_copy(to, from, nbytes);
+        return;
+    }
+    lksi_write_past_caches(to, from, nbytes);
+    lksi_written_past_caches();
+}
+
 static void keep_own(const mover *m) {
     int rank = m->group->rank;
     if (!is_among(m->move->sources, m->call, rank) || !is_among(m->move->readers, m->call, rank)) return;
     lksi_extent own = block_of(m, rank, rank);
-    lksi_copy_unless_same(target_of(m, rank), lksi_at(m->move->in, own.begin), own.nbytes);
+    bring(m, target_of(m, rank), lksi_at(m->move->in, own.begin), own.nbytes);
 }
 
 /* --- in the lines, and beside them --- */
@@ -115,7 +129,7 @@ static lks_status from_symmetric(const mover *m) {
         if (!is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank);
         const unsigned char *in = lksi_place_address(group, lksi_post_of(group, source)->place, source);
-        lksi_copy(target_of(m, source), in + block.begin, block.nbytes);
+        bring(m, target_of(m, source), in + block.begin, block.nbytes);
     }
     keep_own(m);
     group->progress.done_nbytes = m->longest;
