@@ -190,8 +190,9 @@ struct lks_group {
     int *host_of;      /* by rank: which host, counted by first rank */
     int n_hosts;
     bool may_spin, may_worker_spin;
-    bool may_peek;      /* this rank can read the ordinary memory of all others (shm/peek.c) */
-    uint64_t peek_word; /* what they try it on */
+    int64_t spin_ns[LKSI_N_CONTEXTS]; /* for how long (wait.c) */
+    bool may_peek;                    /* this rank can read the ordinary memory of all others (shm/peek.c) */
+    uint64_t peek_word;               /* what they try it on */
     int64_t timeout_ms;
     lks_order order;
     _Atomic(const void *) borrower;           /* whose threads it is lent to; NULL: nobody's */

@@ -2,11 +2,12 @@
  *
  * Spinning is the fastest where every rank has a CPU of its own, and the slowest where the awaited rank needs ours; so
  * it is only while there are no more ranks (on a worker: ranks and workers) than CPUs, and for at most 200 us: a little
- * longer than a sleep costs where idle CPUs are virtual ones (45 to 70 us of whoever rings, and 80 to 135 until the
- * sleeper runs). Ranks that give up sooner can make each other sleep, by turns, in every step. A patient worker with a
- * CPU to itself looks at the network for longer, for about the time of a bucket on a slow one: an idle CPU would answer
- * late each time, and nobody else wants it. Sleeps are cut into slices, so that a wake-up that got lost with a killed
- * rank costs a slice and not the deadline.
+ * longer than a sleep mostly costs where idle CPUs are virtual ones (45 to 70 us of whoever rings, and 80 to 135 until
+ * the sleeper runs). Ranks that give up sooner make each other sleep, by turns, in every call: so whoever was woken
+ * soon after it had given up spins twice as long the next time, up to 2 ms. A patient worker with a CPU to itself looks
+ * at the network for longer, for about the time of a bucket on a slow one: an idle CPU would answer late each time, and
+ * nobody else wants it. Sleeps are cut into slices, so that a wake-up that got lost with a killed rank costs a slice
+ * and not the deadline.
  */
 #define _GNU_SOURCE /* affinity, syscall */
 #include "comm/bootstrap/rendezvous.h"
@@ -21,6 +22,7 @@
 
 enum {
     SPIN_NS = 200 * 1000,
+    MOST_SPIN_NS = 2000 * 1000,
     YIELD_AFTER_NS = 5 * 1000,
     SPINS_PER_LOOK = 32,      /* at the clock and the abort word: about a microsecond */
     PATIENT_NS = 5000 * 1000, /* where lksi_work_is_patient() */
@@ -39,7 +41,7 @@ static bool may_spin(const lks_group *group, lksi_context context) {
     return context == LKSI_CONTEXT_COLLECTIVE && lksi_work_is_worker() ? group->may_worker_spin : group->may_spin;
 }
 
-static bool spin(const lks_group *group, const lksi_await *await) {
+static bool spin(const lks_group *group, const lksi_await *await, int64_t limit_ns) {
     int64_t start_ns = 0;
     for (int i = 1;; i++) {
         lksi_relax();
@@ -47,7 +49,7 @@ static bool spin(const lks_group *group, const lksi_await *await) {
         if (i % SPINS_PER_LOOK != 0) continue;
         int64_t now_ns = lksi_now_ns();
         if (start_ns == 0) start_ns = now_ns;
-        if (now_ns - start_ns > SPIN_NS || lksi_control_is_aborted(group->control)) return false;
+        if (now_ns - start_ns > limit_ns || lksi_control_is_aborted(group->control)) return false;
         /* The kernel may have put the awaited rank on our CPU for the moment, though there are enough. */
         if (now_ns - start_ns > YIELD_AFTER_NS) sched_yield();
     }
@@ -198,10 +200,15 @@ static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
 }
 
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await) {
-    bool holds_now = may_spin(group, await->context) ? spin(group, await) : may_yield(await->context) && yield(await);
-    if (holds_now) return LKS_OK;
+    bool is_spinning = may_spin(group, await->context);
+    int64_t *limit_ns = &group->spin_ns[await->context];
+    if (is_spinning ? spin(group, await, *limit_ns) : may_yield(await->context) && yield(await)) return LKS_OK;
+    int64_t since_ns = lksi_now_ns();
     lks_status status = wait_asleep(group, await);
     lksi_activity_await(group, await->context, LKSI_AWAKE);
+    if (!is_spinning || !holds(await)) return status;
+    bool is_soon = lksi_now_ns() - since_ns < MOST_SPIN_NS;
+    *limit_ns = !is_soon ? SPIN_NS : *limit_ns < MOST_SPIN_NS / 2 ? 2 * *limit_ns : MOST_SPIN_NS;
     return status;
 }
 
@@ -231,7 +238,7 @@ lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target) 
             if (rank == group->rank || (atomic_load_explicit(theirs, memory_order_relaxed) != cpu) != is_elsewhere)
                 continue;
             lksi_await await = {.context = LKSI_CONTEXT_COLLECTIVE, .conditions = &condition, .n_conditions = 1};
-            if (!holds(&await) && is_elsewhere) (void)spin(group, &await);
+            if (!holds(&await) && is_elsewhere) (void)spin(group, &await, SPIN_NS);
             LKS_TRY(lksi_wait(group, condition.counter, target, rank));
         }
     }
@@ -286,5 +293,6 @@ void lksi_wait_configure(lks_group *group) {
     int n_cpus = shared_cpu_count(group);
     group->may_spin = group->n_local <= n_cpus;
     group->may_worker_spin = 2 * group->n_local <= n_cpus;
+    for (int context = 0; context < LKSI_N_CONTEXTS; context++) group->spin_ns[context] = SPIN_NS;
     if (!group->may_spin) spread(group);
 }
