@@ -7,7 +7,7 @@
  * that reduce slices for both, goes without blocks (1 MiB: 52 us, and 41 us so; 16 MiB: 1.73 and 1.11 ms). What is
  * larger than the caches is written past them: its lines are then not read before they are written (8 MiB on two
  * ranks: 0.70 and 0.39 ms, and with the time that a rank takes to read the result and write the next input, which then
- * come from memory, 1.79 and 1.50 ms; at 4 MiB 0.47 and 0.66. 4 MiB on four: 1.38 and 0.89, 2.56 and 2.11).
+ * come from memory, 1.74 and 1.50 ms; at 4 MiB 0.47 and 0.66. 4 MiB on four: 1.38 and 0.89, 2.56 and 2.11).
  */
 #include "base/cache.h"
 #include "comm/arithmetic/arithmetic.h"
