@@ -35,8 +35,9 @@ lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type t
     lksi_transfer send = {0};
     LKS_TRY(check_message(group, "send", data, count, type, to, tag, true));
     fill_in(group, &send, "send", data, count, type, to, tag);
+    if (to != group->rank) return lksi_transfer_perform(group, &send, true);
     LKS_TRY(lksi_transfer_start(group, &send, true));
-    return is_to_self(group, &send) ? lksi_transfer_let_go(group, &send) : lksi_transfer_wait(group, &send);
+    return lksi_transfer_let_go(group, &send);
 }
 
 lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
@@ -44,8 +45,7 @@ lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, i
     lksi_transfer receive = {.received = received};
     LKS_TRY(check_message(group, "recv", data, count, type, from, tag, false));
     fill_in(group, &receive, "recv", data, count, type, from, tag);
-    LKS_TRY(lksi_transfer_start(group, &receive, false));
-    return lksi_transfer_wait(group, &receive);
+    return lksi_transfer_perform(group, &receive, false);
 }
 
 lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, int to, int sent_tag, void *data,

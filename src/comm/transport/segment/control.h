@@ -16,6 +16,7 @@
 
 enum {
     LKSI_LINE_NBYTES = 128,
+    LKSI_CHUNK_ALIGNMENT = 64,       /* in a ring */
     LKSI_STAGING_NBYTES = 64 * 1024, /* one of a rank's two staging areas: a chunk that stays in L2 */
     LKSI_HOST_NBYTES = 64,
     LKSI_ABORT_TEXT_NBYTES = 640,
@@ -114,9 +115,8 @@ typedef struct lksi_control {
     _Alignas(LKSI_LINE_NBYTES) lksi_seat seats[];
 } lksi_control;
 
-/* Bytes under way from one rank to another. */
+/* Bytes under way from one rank to another (ring.c). */
 typedef struct lksi_ring {
-    lksi_counter written;  /* by the sender */
     lksi_counter consumed; /* by the receiver */
     unsigned char data[];
 } lksi_ring;

@@ -168,15 +168,17 @@ static lks_status begin_frame(lks_group *group, int from, lksi_pair *pair) {
     return lksi_frames_flush(group, from);
 }
 
-static void end_frame(lks_group *group, int from, lksi_pair *pair) {
-    lksi_stream_acknowledge(group, LKSI_CONTEXT_USER, from);
+/* Whether a transfer is done with it. */
+static bool end_frame(lks_group *group, lksi_pair *pair) {
     lksi_transfer *transfer = pair->transfer;
+    int n_pending = group->messages->n_pending;
     if (pair->head.kind == LKSI_FRAME_EAGER)
         lksi_match_whole(group, pair);
     else if (transfer != NULL && transfer->n_done == transfer->nbytes)
         lksi_transfer_finish(group, transfer);
     pair->n_head = 0;
     pair->transfer = NULL, pair->arrival = NULL;
+    return group->messages->n_pending < n_pending;
 }
 
 static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
@@ -188,6 +190,8 @@ static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
     return n > 0 && pair->n_head == sizeof pair->head ? begin_frame(group, from, pair) : LKS_OK;
 }
 
+/* Whoever called mostly waits for just the transfer that was done: to look whether there is more after it would fetch
+ * one more line from the other core, and would keep messages for which the next call has a place. */
 lks_status lksi_frames_take(lks_group *group, int from) {
     lksi_pair *pair = &group->messages->pairs[from];
     for (;;) {
@@ -201,6 +205,6 @@ lks_status lksi_frames_take(lks_group *group, int from) {
             pair->target += n, pair->n_left -= n;
             if (pair->transfer != NULL) pair->transfer->n_done += n;
         }
-        end_frame(group, from, pair);
+        if (end_frame(group, pair)) return LKS_OK;
     }
 }

@@ -231,10 +231,7 @@ static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status
     (void)fail(group, lksi_error(status, "%s", reason));
 }
 
-lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
-    if (transfer->state == LKSI_TRANSFER_DONE) return transfer->status;
-    lks_status status = begin(group, transfer);
-    if (status != LKS_OK) return fail(group, status);
+static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
     for (lksi_pauses pauses = {0}; transfer->state != LKSI_TRANSFER_DONE;) {
         uint64_t n_moves = group->messages->n_moves;
         lksi_messages_progress(group);
@@ -243,10 +240,22 @@ lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
             pauses = (lksi_pauses){0};
             continue;
         }
-        status = wait_once(group, transfer, &pauses);
+        lks_status status = wait_once(group, transfer, &pauses);
         if (status != LKS_OK) end_wait(group, transfer, status);
     }
     return transfer->status;
+}
+
+lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
+    if (transfer->state == LKSI_TRANSFER_DONE) return transfer->status;
+    lks_status status = begin(group, transfer);
+    if (status != LKS_OK) return fail(group, status);
+    return wait_until_done(group, transfer);
+}
+
+lks_status lksi_transfer_perform(lks_group *group, lksi_transfer *transfer, bool is_send) {
+    LKS_TRY(lksi_transfer_start(group, transfer, is_send));
+    return wait_until_done(group, transfer);
 }
 
 void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {

@@ -119,6 +119,8 @@ lks_status lksi_messages_open(lks_group *group);
 lks_status lksi_transfer_start(lks_group *group, lksi_transfer *transfer, bool is_send);
 /* Waits until it is done and returns how it went. */
 lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer);
+/* Both in one call. */
+lks_status lksi_transfer_perform(lks_group *group, lksi_transfer *transfer, bool is_send);
 /* Moves it on without waiting; it ends where a wait would end. */
 void lksi_transfer_test(lks_group *group, lksi_transfer *transfer);
 /* A large message to oneself whose send must return: its data is kept for it. */
@@ -143,7 +145,7 @@ void lksi_arrivals_free(lksi_messages *messages);
 /* --- frame.c --- */
 
 void lksi_frame_queue(lks_group *group, int to, lksi_outgoing *out);
-/* Writes and reads what goes without waiting. */
+/* Writes and reads what goes without waiting; reads up to the first frame that ends a transfer. */
 lks_status lksi_frames_flush(lks_group *group, int to);
 lks_status lksi_frames_take(lks_group *group, int from);
 /* Eager bytes of `from` were received. */

@@ -84,7 +84,6 @@ lks_status lksi_step_listen(lks_group *group, const lksi_call *call, int from) {
         if (pair->n_head < sizeof pair->head || !pair->head.is_notice) continue;
         pair->heard = pair->head;
         pair->n_head = 0;
-        lksi_stream_acknowledge(group, LKSI_CONTEXT_COLLECTIVE, from);
     }
     LKS_TRY(judge(group, call, from, &pair->heard));
     return pair->n_head == sizeof pair->head ? judge(group, call, from, &pair->head) : LKS_OK;

@@ -1,88 +1,108 @@
-/* Bytes from one rank to another through a ring of the control segment.
+/* Bytes from one rank to another through a ring of the control segment, in chunks that begin at a line each.
  *
- *     sender ── bytes ──> [ ....... consumed ███████ written ....... ] ──> receiver
+ *     sender ──> │ 56 │ data ........│ 9 │ data │ 0 │ <── receiver, which looks at the next chunk's length
+ *                  │                   │          └ not there yet
+ *                  └ length, shown when the data is there: a small chunk is one line, and goes over at once
  *
- * Positions count all bytes ever; the place in the ring is their remainder. The capacity is a power of two, and nothing
- * is aligned: whatever is written follows what was written before.
+ * Before a chunk is shown the next one's length is set to 0: what lies there from the last time around never counts.
+ * Positions count all bytes ever, lengths and gaps included; the place in the ring is their remainder. The capacity is
+ * a power of two.
  */
 #include "comm/transport/segment/ring.h"
 #include "comm/copy.h"
 
+enum {
+    HEAD_NBYTES = sizeof(uint64_t),
+    FIRST_NBYTES = LKSI_CHUNK_ALIGNMENT - HEAD_NBYTES, /* of a chunk, in the line of its length */
+    LEAST_NBYTES = 2 * LKSI_CHUNK_ALIGNMENT,           /* room for a chunk and the next one's length */
+};
+
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-static void copy_in(lksi_ring *ring, size_t capacity, uint64_t at, const void *data, size_t nbytes) {
-    size_t begin = (size_t)at & (capacity - 1), n_first = least(nbytes, capacity - begin);
-    lksi_copy(ring->data + begin, data, n_first);
-    if (n_first < nbytes) lksi_copy(ring->data, (const unsigned char *)data + n_first, nbytes - n_first);
+static uint64_t next_line(uint64_t at) {
+    return (at + LKSI_CHUNK_ALIGNMENT - 1) & ~(uint64_t)(LKSI_CHUNK_ALIGNMENT - 1);
 }
 
-static void copy_out(const lksi_ring *ring, size_t capacity, uint64_t at, void *data, size_t nbytes) {
-    size_t begin = (size_t)at & (capacity - 1), n_first = least(nbytes, capacity - begin);
-    lksi_copy(data, ring->data + begin, n_first);
-    if (n_first < nbytes) lksi_copy((unsigned char *)data + n_first, ring->data, nbytes - n_first);
+static void copy_out(const lksi_ring_end *end, void *data, size_t nbytes) {
+    size_t offset = (size_t)end->n_read & (end->capacity - 1), n_first = least(nbytes, end->capacity - offset);
+    lksi_copy(data, end->in->data + offset, n_first);
+    if (n_first < nbytes) lksi_copy((unsigned char *)data + n_first, end->in->data, nbytes - n_first);
 }
 
-/* Room for up to `wanted` bytes. */
-static size_t room(lksi_ring_end *end, size_t capacity, size_t wanted) {
-    size_t n_free = capacity - (size_t)(end->n_written - end->seen_consumed);
-    if (n_free < wanted) {
-        end->seen_consumed = atomic_load_explicit(&end->out->consumed.value, memory_order_acquire);
-        n_free = capacity - (size_t)(end->n_written - end->seen_consumed);
+/* How much of up to `wanted` bytes a chunk can hold now. */
+static size_t room(lksi_ring_end *end, size_t wanted) {
+    size_t needed = (size_t)next_line(HEAD_NBYTES + wanted) + LKSI_CHUNK_ALIGNMENT;
+    size_t n_free = end->capacity - (size_t)(end->n_written - end->seen_consumed);
+    if (n_free >= needed) return wanted;
+    end->seen_consumed = atomic_load_explicit(&end->out->consumed.value, memory_order_acquire);
+    n_free = end->capacity - (size_t)(end->n_written - end->seen_consumed);
+    return n_free < LEAST_NBYTES ? 0 : least(n_free - LKSI_CHUNK_ALIGNMENT - HEAD_NBYTES, wanted);
+}
+
+/* `nbytes` of what `parts` are together, from their byte `begin` on. */
+static void gather(unsigned char *to, const struct iovec *parts, size_t begin, size_t nbytes) {
+    for (; nbytes > 0; parts++) {
+        if (begin >= parts->iov_len) {
+            begin -= parts->iov_len;
+            continue;
+        }
+        size_t n = least(nbytes, parts->iov_len - begin);
+        lksi_copy(to, (const unsigned char *)parts->iov_base + begin, n);
+        to += n, nbytes -= n, begin = 0;
     }
-    return least(n_free, wanted);
 }
 
-static void publish_written(lks_group *group, lksi_context context, lksi_ring_end *end) {
-    lksi_publish_to(group->control, context, &end->out->written.value, end->n_written, group->seat, end->seat);
+static void copy_in(const lksi_ring_end *end, uint64_t at, const struct iovec *parts, size_t begin, size_t nbytes) {
+    size_t offset = (size_t)at & (end->capacity - 1), n_first = least(nbytes, end->capacity - offset);
+    gather(end->out->data + offset, parts, begin, n_first);
+    gather(end->out->data, parts, begin + n_first, nbytes - n_first);
 }
 
+/* The receiver may be looking at the first line all the time: it is written last, and at once. */
 size_t lksi_ring_write_some(lks_group *group, lksi_context context, lksi_ring_end *end, const struct iovec *parts,
                             int n_parts) {
-    size_t capacity = (size_t)group->control->ring_nbytes, piece = capacity / 4, n_total = 0, n_hidden = 0;
-    for (int i = 0; i < n_parts; i++) {
-        for (size_t n_done = 0, n; n_done < parts[i].iov_len; n_done += n) {
-            n = room(end, capacity, least(parts[i].iov_len - n_done, piece - n_hidden));
-            if (n == 0) {
-                if (n_hidden > 0) publish_written(group, context, end);
-                return n_total;
-            }
-            copy_in(end->out, capacity, end->n_written, (const unsigned char *)parts[i].iov_base + n_done, n);
-            end->n_written += n, n_total += n, n_hidden += n;
-            if (n_hidden < piece) continue;
-            publish_written(group, context, end);
-            n_hidden = 0;
-        }
+    size_t n_wanted = 0, n_total = 0;
+    for (int i = 0; i < n_parts; i++) n_wanted += parts[i].iov_len;
+    for (size_t n; n_total < n_wanted; n_total += n) {
+        n = room(end, least(n_wanted - n_total, end->capacity / 4 - HEAD_NBYTES));
+        if (n == 0) break;
+        _Atomic uint64_t *length = lksi_ring_length(end, end->out, end->n_written);
+        uint64_t second = end->n_written + LKSI_CHUNK_ALIGNMENT, after = next_line(end->n_written + HEAD_NBYTES + n);
+        if (n > FIRST_NBYTES) copy_in(end, second, parts, n_total + FIRST_NBYTES, n - FIRST_NBYTES);
+        atomic_store_explicit(lksi_ring_length(end, end->out, after), 0, memory_order_relaxed);
+        gather((unsigned char *)(length + 1), parts, n_total, least(n, FIRST_NBYTES));
+        lksi_publish_to(group->control, context, length, n, group->seat, end->seat);
+        end->n_written = after;
     }
-    if (n_hidden > 0) publish_written(group, context, end);
     return n_total;
 }
 
-void lksi_ring_acknowledge(lks_group *group, lksi_context context, lksi_ring_end *end) {
+/* What was read and not given back is less than half of the ring, a whole chunk included, so a sender that finds it
+ * full always has more to wait for. */
+static void end_chunk(lks_group *group, lksi_context context, lksi_ring_end *end) {
+    end->n_read = next_line(end->n_read);
+    uint64_t given_back = atomic_load_explicit(&end->in->consumed.value, memory_order_relaxed);
+    if (end->n_read - given_back < end->capacity / 4) return;
     lksi_publish_to(group->control, context, &end->in->consumed.value, end->n_read, group->seat, end->seat);
 }
 
-/* What is read and not given back is less than a quarter of the ring, so a sender that finds it full always has more to
- * wait for. */
-size_t lksi_ring_read_some(lks_group *group, lksi_context context, lksi_ring_end *end, void *data, size_t nbytes) {
-    size_t capacity = (size_t)group->control->ring_nbytes, piece = capacity / 4;
-    if (end->seen_written - end->n_read < nbytes)
-        end->seen_written = atomic_load_explicit(&end->in->written.value, memory_order_acquire);
-    size_t n_there = least((size_t)(end->seen_written - end->n_read), nbytes);
-    for (size_t n_done = 0, n; n_done < n_there; n_done += n) {
-        n = least(n_there - n_done, piece);
-        copy_out(end->in, capacity, end->n_read, (unsigned char *)data + n_done, n);
-        end->n_read += n;
-        uint64_t given_back = atomic_load_explicit(&end->in->consumed.value, memory_order_relaxed);
-        if (end->n_read - given_back >= piece) lksi_ring_acknowledge(group, context, end);
+size_t lksi_ring_read_there(lks_group *group, lksi_context context, lksi_ring_end *end, void *data, size_t nbytes) {
+    size_t n_done = 0;
+    while (n_done < nbytes && lksi_ring_has_chunk(end)) {
+        size_t n = least(nbytes - n_done, end->n_left);
+        copy_out(end, (unsigned char *)data + n_done, n);
+        n_done += n, end->n_read += n, end->n_left -= n;
+        if (end->n_left == 0) end_chunk(group, context, end);
     }
-    return n_there;
+    return n_done;
 }
 
 lksi_condition lksi_ring_has_more(const lksi_ring_end *end, int rank) {
-    return (lksi_condition){&end->in->written.value, end->n_read + 1, rank};
+    if (end->n_left > 0) return (lksi_condition){&end->in->consumed.value, 0, rank}; /* holds at once */
+    return (lksi_condition){lksi_ring_length(end, end->in, end->n_read), 1, rank};
 }
 
-lksi_condition lksi_ring_has_room(const lks_group *group, const lksi_ring_end *end, int rank) {
-    uint64_t capacity = group->control->ring_nbytes, after = end->n_written + 1;
-    return (lksi_condition){&end->out->consumed.value, after > capacity ? after - capacity : 0, rank};
+lksi_condition lksi_ring_has_room(const lksi_ring_end *end, int rank) {
+    uint64_t after = end->n_written + LEAST_NBYTES;
+    return (lksi_condition){&end->out->consumed.value, after > end->capacity ? after - end->capacity : 0, rank};
 }

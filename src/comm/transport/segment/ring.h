@@ -4,24 +4,41 @@
 
 #include "comm/comm_internal.h"
 
-/* The positions are this rank's own; what the other has done is remembered as last seen, so that its lines are read
- * only when there seems to be too little. */
+/* The positions are this rank's own, and what the other has consumed is remembered as last seen, so that its lines are
+ * read only when there seems to be too little room. */
 typedef struct lksi_ring_end {
     lksi_ring *out, *in;
+    size_t capacity;
     int seat; /* of the other */
-    uint64_t n_written, n_read;
-    uint64_t seen_consumed, seen_written;
+    uint64_t n_written, seen_consumed;
+    uint64_t n_read;
+    size_t n_left; /* of the chunk that is being read */
 } lksi_ring_end;
+
+/* Where the length of a chunk that begins at `at` lies. */
+static inline _Atomic uint64_t *lksi_ring_length(const lksi_ring_end *end, lksi_ring *ring, uint64_t at) {
+    return (_Atomic uint64_t *)(void *)(ring->data + ((size_t)at & (end->capacity - 1)));
+}
+/* Whether there is something to read; begins the next chunk where the last one has ended. */
+static inline bool lksi_ring_has_chunk(lksi_ring_end *end) {
+    if (end->n_left > 0) return true;
+    end->n_left = (size_t)atomic_load_explicit(lksi_ring_length(end, end->in, end->n_read), memory_order_acquire);
+    end->n_read += end->n_left > 0 ? sizeof(uint64_t) : 0;
+    return end->n_left > 0;
+}
 
 /* As many bytes of `parts` as there is room for; seen by the receiver all at once, unless they are more than a quarter
  * of the ring: those flow in pieces. */
 size_t lksi_ring_write_some(lks_group *group, lksi_context context, lksi_ring_end *end, const struct iovec *parts,
                             int n_parts);
-/* As many bytes as are there. Their room is given back by the quarter ring, and the rest by lksi_ring_acknowledge. */
-size_t lksi_ring_read_some(lks_group *group, lksi_context context, lksi_ring_end *end, void *data, size_t nbytes);
-void lksi_ring_acknowledge(lks_group *group, lksi_context context, lksi_ring_end *end);
+/* As many bytes as are there. Their room is given back by the quarter ring. */
+size_t lksi_ring_read_there(lks_group *group, lksi_context context, lksi_ring_end *end, void *data, size_t nbytes);
+static inline size_t lksi_ring_read_some(lks_group *group, lksi_context context, lksi_ring_end *end, void *data,
+                                         size_t nbytes) {
+    return lksi_ring_has_chunk(end) ? lksi_ring_read_there(group, context, end, data, nbytes) : 0;
+}
 /* What holds when there is a byte to read, or room for one. */
 lksi_condition lksi_ring_has_more(const lksi_ring_end *end, int rank);
-lksi_condition lksi_ring_has_room(const lks_group *group, const lksi_ring_end *end, int rank);
+lksi_condition lksi_ring_has_room(const lksi_ring_end *end, int rank);
 
 #endif

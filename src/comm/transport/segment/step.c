@@ -91,7 +91,6 @@ static lks_status pull(lks_group *group, step *s) {
         group->progress.done_nbytes += n;
     }
     pair->n_head = 0;
-    lksi_stream_acknowledge(group, LKSI_CONTEXT_COLLECTIVE, s->from);
     s->is_received = s->has_moved = true;
     return LKS_OK;
 }

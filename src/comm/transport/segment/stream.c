@@ -1,11 +1,4 @@
 #include "comm/transport/segment/stream.h"
-#include "comm/transport/segment/ring.h"
-
-struct lksi_streams {
-    lksi_ring_end *ends;        /* by rank; of those without a seat, unused */
-    lksi_condition *conditions; /* of the present wait */
-    lksi_interest *remote;
-};
 
 static void destroy(lksi_streams *streams) {
     if (streams == NULL) return;
@@ -34,33 +27,13 @@ lks_status lksi_streams_open(lks_group *group, lksi_context context) {
     for (int rank = 0; rank < group->size; rank++) {
         int seat = group->seat_of[rank];
         opened->ends[rank].seat = seat;
+        opened->ends[rank].capacity = (size_t)group->control->ring_nbytes;
         if (seat < 0) continue;
         opened->ends[rank].out = lksi_control_ring(group->control, context, group->seat, seat);
         opened->ends[rank].in = lksi_control_ring(group->control, context, seat, group->seat);
     }
     group->streams[context] = opened;
     return LKS_OK;
-}
-
-lks_status lksi_stream_write(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
-                             size_t *n_written) {
-    lksi_ring_end *end = &group->streams[context]->ends[to];
-    if (end->seat < 0) return group->remote->write_some(group, context, to, parts, n_parts, n_written);
-    *n_written = lksi_ring_write_some(group, context, end, parts, n_parts);
-    return LKS_OK;
-}
-
-lks_status lksi_stream_read(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
-                            size_t *n_read) {
-    lksi_ring_end *end = &group->streams[context]->ends[from];
-    if (end->seat < 0) return group->remote->read_some(group, context, from, data, nbytes, n_read);
-    *n_read = lksi_ring_read_some(group, context, end, data, nbytes);
-    return LKS_OK;
-}
-
-void lksi_stream_acknowledge(lks_group *group, lksi_context context, int from) {
-    lksi_ring_end *end = &group->streams[context]->ends[from];
-    if (end->seat >= 0) lksi_ring_acknowledge(group, context, end);
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -91,7 +64,7 @@ lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_
             streams->remote[n_remote++] = *each;
         else
             streams->conditions[n_conditions++] =
-                each->is_write ? lksi_ring_has_room(group, end, each->peer) : lksi_ring_has_more(end, each->peer);
+                each->is_write ? lksi_ring_has_room(end, each->peer) : lksi_ring_has_more(end, each->peer);
     }
     lksi_await await = {.context = context,
                         .conditions = streams->conditions,

@@ -3,19 +3,33 @@
 #ifndef LKSI_STREAM_H
 #define LKSI_STREAM_H
 
-#include "comm/comm_internal.h"
+#include "comm/transport/segment/ring.h"
+
+struct lksi_streams {
+    lksi_ring_end *ends;        /* by rank; of those without a seat, unused */
+    lksi_condition *conditions; /* of the present wait */
+    lksi_interest *remote;
+};
 
 /* Before the first use of a context; does nothing the second time. */
 lks_status lksi_streams_open(lks_group *group, lksi_context context);
 void lksi_streams_close(lks_group *group);
 
 /* As many bytes as go without waiting. LKS_ERR_PEER where the stream ended. */
-lks_status lksi_stream_write(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
-                             size_t *n_written);
-lks_status lksi_stream_read(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
-                            size_t *n_read);
-/* At the end of a message: what was read need not be kept for us any longer. */
-void lksi_stream_acknowledge(lks_group *group, lksi_context context, int from);
+static inline lks_status lksi_stream_write(lks_group *group, lksi_context context, int to, const struct iovec *parts,
+                                           int n_parts, size_t *n_written) {
+    lksi_ring_end *end = &group->streams[context]->ends[to];
+    if (end->seat < 0) return group->remote->write_some(group, context, to, parts, n_parts, n_written);
+    *n_written = lksi_ring_write_some(group, context, end, parts, n_parts);
+    return LKS_OK;
+}
+static inline lks_status lksi_stream_read(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
+                                          size_t *n_read) {
+    lksi_ring_end *end = &group->streams[context]->ends[from];
+    if (end->seat < 0) return group->remote->read_some(group, context, from, data, nbytes, n_read);
+    *n_read = lksi_ring_read_some(group, context, end, data, nbytes);
+    return LKS_OK;
+}
 
 /* Waits until one of the streams may go on, or a moment has passed: whoever calls tries again. `ranks` as in
  * lksi_await; *turn counts the calls since something moved. After an error, one more try may still find something. */
