@@ -135,6 +135,11 @@ const lksi_allocation *lksi_place_allocation(const lks_group *group, uint64_t pl
     return NULL;
 }
 
+unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int rank) {
+    const lksi_allocation *found = lksi_place_allocation(group, place);
+    return found == NULL ? NULL : found->base + found->stride * (size_t)rank + lksi_place_offset(place);
+}
+
 void *lks_symmetric_peer(lks_group *group, const void *data, int rank) {
     const lksi_allocation *found = data == NULL ? NULL : find(group, data, 0);
     if (found == NULL || rank < 0 || rank >= group->size) return NULL;

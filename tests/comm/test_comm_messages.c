@@ -182,13 +182,19 @@ static void a_message_that_is_never_sent_ends_at_the_deadline(void **state) {
 
 /* --- any length, any order --- */
 
+enum { ORDINARY, SYMMETRIC, SYMMETRIC_ON_0 }; /* the last: rank 1 has given its copy back */
+
 static int lengths_arrive(int rank, int size, void *argument) {
-    (void)size, (void)argument;
+    (void)size;
+    int memory = *(const int *)argument;
     enum { MOST = 33 << 20 };
     static const size_t lengths[] = {0, 1, 16383, 16384, 16385, 65536, 1 << 20, (1 << 20) + 1, MOST};
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
-    unsigned char *data = lksi_alloc(MOST);
+    unsigned char *data = NULL, *own = lksi_alloc(MOST);
+    if (memory != ORDINARY) MUST_OK(lks_symmetric_alloc(world, MOST, (void **)&data));
+    if (memory == SYMMETRIC_ON_0 && rank == 1) lks_symmetric_free(world, data);
+    if (memory == ORDINARY || (memory == SYMMETRIC_ON_0 && rank == 1)) data = own;
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
         size_t n = lengths[l];
         lks_received received;
@@ -205,15 +211,17 @@ static int lengths_arrive(int rank, int size, void *argument) {
             lks_sendrecv(world, data, half, 1 - rank, 5, data + MOST / 2, MOST / 2, 1 - rank, 5, LKS_U8, &received));
         MUST(received.count == half && memcmp(data, data + MOST / 2, half) == 0);
     }
-    lksi_free(data);
+    lksi_free(own);
     lks_group_destroy(world);
     return 0;
 }
 
 static void every_length_around_the_eager_limit_arrives(void **state) {
     (void)state;
-    run_threads(2, lengths_arrive, NULL);
-    run_processes(2, lengths_arrive, NULL);
+    for (int memory = ORDINARY; memory <= SYMMETRIC_ON_0; memory++) {
+        run_threads(2, lengths_arrive, &memory);
+        run_processes(2, lengths_arrive, &memory);
+    }
 }
 
 /* A large message that nobody wants yet stays where it is. */

@@ -193,8 +193,6 @@ static inline unsigned char *lksi_area(const lks_group *group, int rank) {
 /* The symmetric allocations that this rank holds, as one number: where all ranks show the same, all can address what
  * any of them shows the place of. */
 uint64_t lksi_held(const lks_group *group);
-/* The buffer that `rank` showed as `place`. */
-unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int rank);
 
 /* What a rank's line carries in a reduction, besides the place of `in`. */
 typedef struct lksi_offer {

@@ -9,11 +9,6 @@ uint64_t lksi_held(const lks_group *group) {
     return held;
 }
 
-unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int rank) {
-    const lksi_allocation *found = lksi_place_allocation(group, place);
-    return found->base + found->stride * (size_t)rank + lksi_place_offset(place);
-}
-
 lksi_offer lksi_offer_of(const lks_group *group, int rank) {
     lksi_offer heard;
     memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);

@@ -48,17 +48,8 @@ static lksi_extent piece_of(const mover *m, lksi_extent block, size_t first) {
     return (lksi_extent){block.begin + begin, lksi_least(block.nbytes - begin, m->slot_nbytes)};
 }
 
-/* Copies from where a user's buffer lies to where another does. Not through the caches where all of it does not fit:
- * its lines are then not read before they are written. */
 static void bring(const mover *m, void *to, const void *from, size_t nbytes) {
-    bool is_past_caches = m->longest >= LKSI_CACHES_NBYTES / 2 / (size_t)m->group->size && nbytes > LKSI_ANNEX_NBYTES;
-    if (to == from) return;
-    if (!is_past_caches) {
-        lksi_copy(to, from, nbytes);
-        return;
-    }
-    lksi_write_past_caches(to, from, nbytes);
-    lksi_written_past_caches();
+    if (to != from) lksi_bring(to, from, nbytes, (size_t)m->group->size * m->longest);
 }
 
 static void keep_own(const mover *m) {

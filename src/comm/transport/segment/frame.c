@@ -3,8 +3,9 @@
  *     small    sender ── EAGER, data ──────────────────> receiver, or its memory until there is a receive
  *
  *     large    sender ── ANNOUNCED ────────────────────> receiver            steps: 2
- *                     ·· process_vm_readv ·· once there is a receive ··>     bytes: N, into the receive's buffer
- *                     <── FETCHED ──────────────────────
+ *                     ·· copied ········ once there is a receive ·······>    bytes: N, into the receive's buffer
+ *                     <── FETCHED ──────────────────────                     out of symmetric memory, or by
+ * process_vm_readv
  *
  *     between hosts, and where the sender's memory cannot be read            steps: 3
  *              sender ── ANNOUNCED ────────────────────> receiver            bytes: N, into the receive's buffer
@@ -15,6 +16,7 @@
  * messages take turns by the frame. What of eager messages has been received goes back with whatever frame goes there
  * next, or by itself when it is a quarter of the credit; a sender out of credit announces small messages, too.
  */
+#include "comm/copy.h"
 #include "comm/transport/segment/message.h"
 #include "comm/transport/segment/stream.h"
 #include "comm/world.h"
@@ -98,18 +100,35 @@ void lksi_frames_acknowledge(lks_group *group, int from, size_t nbytes) {
     lksi_frame_queue(group, from, &pair->credit);
 }
 
-/* One copy, where two go through a stream. What the sender has there is the message unless it gave up; then it says so
- * before it does anything else with that memory. */
-static bool fetch(const lks_group *group, lksi_transfer *transfer, uint64_t address) {
-    int seat = group->seat_of[transfer->peer];
-    bool may_read = group->may_peek || group->world->threads != NULL;
-    if (seat < 0 || !may_read || !lksi_try_peek(group, transfer->peer, address, transfer->data, transfer->nbytes))
-        return false;
-    return atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
+/* Out of symmetric memory, which this rank can address itself. */
+static bool copy_placed(const lks_group *group, lksi_transfer *transfer, uint64_t place) {
+    const unsigned char *from = lksi_place_address(group, place, transfer->peer);
+    if (from == NULL) return false;
+    for (size_t first = 0; first < transfer->nbytes; first += LKSI_DATA_NBYTES) {
+        lksi_bring(transfer->data + first, from + first, least(LKSI_DATA_NBYTES, transfer->nbytes - first),
+                   2 * transfer->nbytes);
+        if (lksi_control_is_aborted(group->control)) return false;
+    }
+    return true;
 }
 
-lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, uint64_t address) {
-    bool is_fetched = fetch(group, transfer, address);
+static bool try_peek(const lks_group *group, lksi_transfer *transfer, uint64_t address) {
+    bool may_read = group->may_peek || group->world->threads != NULL;
+    return may_read && lksi_try_peek(group, transfer->peer, address, transfer->data, transfer->nbytes);
+}
+
+/* One copy, where two go through a stream. What the sender has there is the message unless it gave up; then it says so
+ * before it does anything else with that memory. */
+static bool fetch(const lks_group *group, lksi_transfer *transfer, const lksi_frame *announced) {
+    int seat = group->seat_of[transfer->peer];
+    if (seat < 0) return false;
+    bool is_copied = announced->is_placed ? copy_placed(group, transfer, announced->address)
+                                          : try_peek(group, transfer, announced->address);
+    return is_copied && atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
+}
+
+lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, const lksi_frame *announced) {
+    bool is_fetched = fetch(group, transfer, announced);
     transfer->out =
         (lksi_outgoing){.head = {.kind = is_fetched ? LKSI_FRAME_FETCHED : LKSI_FRAME_PERMITTED, .id = transfer->id},
                         .transfer = transfer};

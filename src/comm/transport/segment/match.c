@@ -73,7 +73,7 @@ lks_status lksi_match_announced(lks_group *group, int from) {
     lksi_arrival *announced;
     if (receive == NULL) return add_arrival(group, from, head, 0, &announced);
     LKS_TRY(bind(group, receive, from, head));
-    return lksi_frames_answer(group, receive, head->address);
+    return lksi_frames_answer(group, receive, head);
 }
 
 static void deliver(lks_group *group, lksi_transfer *receive, const unsigned char *data) {
@@ -137,7 +137,7 @@ lks_status lksi_match_receive(lks_group *group, lksi_transfer *receive) {
     if (arrival->from == group->rank) {
         take_own(group, receive, arrival);
     } else if (arrival->data == NULL) {
-        status = lksi_frames_answer(group, receive, arrival->head.address);
+        status = lksi_frames_answer(group, receive, &arrival->head);
     } else if (!arrival->is_whole) {
         arrival->taker = receive;
         return LKS_OK;

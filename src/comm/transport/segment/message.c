@@ -156,7 +156,9 @@ static lks_status start_send(lks_group *group, lksi_transfer *transfer) {
         if (transfer->nbytes > 0) transfer->out.data = transfer->data;
     } else {
         transfer->id = transfer->out.head.id = ++messages->n_ids;
-        transfer->out.head.address = (uint64_t)(uintptr_t)transfer->data;
+        uint64_t place = lksi_place_of(group, transfer->data, transfer->nbytes);
+        transfer->out.head.is_placed = place != 0;
+        transfer->out.head.address = place != 0 ? place : (uint64_t)(uintptr_t)transfer->data;
     }
     group->counters.n_user_messages++;
     group->counters.n_user_message_nbytes += transfer->nbytes;

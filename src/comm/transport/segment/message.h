@@ -32,11 +32,11 @@ typedef enum lksi_frame_kind {
 typedef struct lksi_frame {
     uint64_t nbytes;  /* of the message; DATA: of this piece */
     uint64_t id;      /* the sender's number of an announced message */
-    uint64_t address; /* ANNOUNCED: where it lies in the sender's memory */
+    uint64_t address; /* ANNOUNCED: where it lies in the sender's memory; is_placed: its place in symmetric memory */
     int32_t tag;
     uint32_t acknowledged; /* of the eager messages that came the other way: bytes received since the last frame */
-    uint8_t kind, type;
-    uint8_t zeros[6];
+    uint8_t kind, type, is_placed;
+    uint8_t zeros[5];
 } lksi_frame;
 
 typedef struct lksi_outgoing lksi_outgoing;
@@ -153,6 +153,6 @@ void lksi_frames_acknowledge(lks_group *group, int from, size_t nbytes);
 /* What an eager message counts for: what keeping it takes. */
 static inline size_t lksi_eager_cost(size_t nbytes) { return nbytes + sizeof(lksi_arrival); }
 /* Takes an announced message, or lets its sender go ahead. */
-lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, uint64_t address);
+lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, const lksi_frame *announced);
 
 #endif
