@@ -318,6 +318,8 @@ typedef struct lksi_pauses {
 /* What a thread that waits without a counter to look at does for one turn: spin for a moment, yield, or nothing: then
  * false, and the thread should sleep. */
 bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses);
+/* It slept that long for what has come now: how long it spins the next time follows from that. */
+void lksi_was_woken(lks_group *group, lksi_context context, int64_t slept_ns);
 /* Messages of users that are under way move only inside calls on the group; so whoever waits elsewhere moves them on,
  * and sleeps no longer than this meanwhile. */
 enum { LKSI_POKE_NS = 100 * 1000 };

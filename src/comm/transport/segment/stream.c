@@ -47,9 +47,11 @@ static lks_status wait_remote(lks_group *group, lksi_context context, const lksi
     LKS_TRY(lksi_look(group, context, await->ranks, await->n_ranks, &left_ns));
     bool is_poking = context == LKSI_CONTEXT_COLLECTIVE && lksi_poke(group);
     bool is_short = await->n_conditions > 0 || is_poking;
+    int64_t since_ns = lksi_now_ns();
     group->remote->sleep(group, context, group->streams[context]->remote, n_remote,
                          least(is_short ? LKSI_POKE_NS : slice_ns, left_ns));
     lksi_activity_await(group, context, LKSI_AWAKE);
+    if (!is_short) lksi_was_woken(group, context, lksi_now_ns() - since_ns);
     return LKS_OK;
 }
 

@@ -76,7 +76,7 @@ bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pause
     int64_t now_ns = lksi_now_ns();
     if (pauses->since_ns == 0) pauses->since_ns = now_ns;
     int64_t spun_ns = now_ns - pauses->since_ns;
-    if (spun_ns > (lksi_work_is_patient() ? PATIENT_NS : SPIN_NS)) return false;
+    if (spun_ns > (lksi_work_is_patient() ? PATIENT_NS : group->spin_ns[context])) return false;
     if (spun_ns > YIELD_AFTER_NS && may_yield(context))
         sched_yield();
     else
@@ -199,16 +199,22 @@ static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
     return LKS_OK;
 }
 
+void lksi_was_woken(lks_group *group, lksi_context context, int64_t slept_ns) {
+    int64_t *limit_ns = &group->spin_ns[context];
+    if (slept_ns >= MOST_SPIN_NS)
+        *limit_ns = SPIN_NS;
+    else
+        *limit_ns = *limit_ns < MOST_SPIN_NS / 2 ? 2 * *limit_ns : MOST_SPIN_NS;
+}
+
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await) {
     bool is_spinning = may_spin(group, await->context);
-    int64_t *limit_ns = &group->spin_ns[await->context];
-    if (is_spinning ? spin(group, await, *limit_ns) : may_yield(await->context) && yield(await)) return LKS_OK;
+    if (is_spinning ? spin(group, await, group->spin_ns[await->context]) : may_yield(await->context) && yield(await))
+        return LKS_OK;
     int64_t since_ns = lksi_now_ns();
     lks_status status = wait_asleep(group, await);
     lksi_activity_await(group, await->context, LKSI_AWAKE);
-    if (!is_spinning || !holds(await)) return status;
-    bool is_soon = lksi_now_ns() - since_ns < MOST_SPIN_NS;
-    *limit_ns = !is_soon ? SPIN_NS : *limit_ns < MOST_SPIN_NS / 2 ? 2 * *limit_ns : MOST_SPIN_NS;
+    if (is_spinning && holds(await)) lksi_was_woken(group, await->context, lksi_now_ns() - since_ns);
     return status;
 }
 
