@@ -8,6 +8,7 @@ A step's time is the wall time from before the batch is asked for to after the u
 """
 import json
 import os
+import re
 import statistics
 import tempfile
 import time
@@ -40,9 +41,9 @@ def blas():
     named = [file for file in files if os.path.basename(file).startswith("libblas.so")]
     if named:
         return named[0], not any(name in named[0] for name in fast)
-    others = [file for file in files if any(name in os.path.basename(file) for name in fast)]
-    # PyTorch's own wheels hold theirs inside libtorch.
-    return (others[0] if others else "built in"), False
+    # PyTorch's own wheels hold theirs inside libtorch; any other library in the process is then somebody else's.
+    built_in = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return f"{built_in.group(1) if built_in else 'BLAS'}, built in", False
 
 
 def run(work, arguments):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# labels: no-asan
+# labels: busy no-asan
 # lockstep bench, from the outside: every flag once, at tiny sizes; what it writes; what it refuses. No timings.
 # Usage: test_bench.sh BUILD_DIR. Prints a line per behaviour; fails if one does.
 set -u
