@@ -126,12 +126,21 @@ void lksi_messages_progress(lks_group *group) {
     if (status != LKS_OK) (void)fail(group, status);
 }
 
+/* Until nothing moves, or `awaited` (NULL: none) is done: one message is taken at a time. */
+static void progress_while_moving(lks_group *group, const lksi_transfer *awaited) {
+    uint64_t n_moves;
+    do {
+        n_moves = group->messages->n_moves;
+        lksi_messages_progress(group);
+    } while (group->messages->n_moves != n_moves && (awaited == NULL || awaited->state != LKSI_TRANSFER_DONE));
+}
+
 bool lksi_poke(lks_group *group) {
     bool is_any = false;
     if (lksi_work_is_worker()) return false; /* they are the other thread's, even to look at */
     for (; group != NULL; group = group->parent) {
         if (group->messages == NULL || group->messages->n_pending == 0) continue;
-        lksi_messages_progress(group);
+        progress_while_moving(group, NULL);
         is_any = true;
     }
     return is_any;
@@ -268,7 +277,7 @@ void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {
         (void)fail(group, status);
         return;
     }
-    lksi_messages_progress(group);
+    progress_while_moving(group, transfer);
     if (transfer->state == LKSI_TRANSFER_DONE) return;
     int awaited = awaited_rank(group, transfer);
     status = lksi_look(group, LKSI_CONTEXT_USER, &awaited, awaited < 0 ? 0 : 1, &left_ns);
