@@ -132,10 +132,10 @@ typedef struct lks_received {
 } lks_received;
 
 /* Sends `count` elements to rank `to` (which may be this one); returns when `data` may be used again: small messages
- * (up to 16 KiB) at once, larger ones when the receiver takes them, fastest out of the group's symmetric memory. Matched
- * per (pair, tag), in order.
- * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ; of a small message the receiver
- * alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
+ * (up to 16 KiB) at once, larger ones when the receiver takes them, fastest out of the group's symmetric memory.
+ * Matched per (pair, tag), in order.
+ * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ; of a small message the
+ * receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
 LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag);
 
 /* Receives up to `count` elements from rank `from`, or from whoever sent one with this tag first (LKS_ANY_SOURCE).
