@@ -419,12 +419,8 @@ bool lksi_try_peek(const lks_group *group, int rank, uint64_t address, void *to,
 
 /* Where `data` lies for the other ranks: allocation and offset in one word; 0 where it is ordinary memory. */
 uint64_t lksi_place_of(const lks_group *group, const void *data, size_t nbytes);
-/* The allocation of a place that this rank itself holds. */
-const lksi_allocation *lksi_place_allocation(const lks_group *group, uint64_t place);
 /* Where the copy of `rank` lies for this rank; NULL where this rank does not hold the allocation. */
 unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int rank);
-static inline uint64_t lksi_place_id(uint64_t place) { return place >> 40; }
-static inline size_t lksi_place_offset(uint64_t place) { return (size_t)(place & ((UINT64_C(1) << 40) - 1)); }
 void lksi_symmetric_free_all(lks_group *group);
 
 /* --- scratch memory that the group keeps --- */

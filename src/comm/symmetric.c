@@ -129,15 +129,14 @@ uint64_t lksi_place_of(const lks_group *group, const void *data, size_t nbytes) 
     return found->id >> 24 == 0 && offset >> 40 == 0 ? found->id << 40 | offset : 0;
 }
 
-const lksi_allocation *lksi_place_allocation(const lks_group *group, uint64_t place) {
-    for (size_t i = 0; i < group->n_allocations; i++)
-        if (group->allocations[i].id == lksi_place_id(place)) return &group->allocations[i];
-    return NULL;
-}
-
 unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int rank) {
-    const lksi_allocation *found = lksi_place_allocation(group, place);
-    return found == NULL ? NULL : found->base + found->stride * (size_t)rank + lksi_place_offset(place);
+    uint64_t id = place >> 40;
+    size_t offset = (size_t)(place & ((UINT64_C(1) << 40) - 1));
+    for (size_t i = 0; i < group->n_allocations; i++) {
+        const lksi_allocation *each = &group->allocations[i];
+        if (each->id == id) return each->base + each->stride * (size_t)rank + offset;
+    }
+    return NULL;
 }
 
 void *lks_symmetric_peer(lks_group *group, const void *data, int rank) {

@@ -4,8 +4,8 @@
  *
  *     large    sender ── ANNOUNCED ────────────────────> receiver            steps: 2
  *                     ·· copied ········ once there is a receive ·······>    bytes: N, into the receive's buffer
- *                     <── FETCHED ──────────────────────                     out of symmetric memory, or by
- * process_vm_readv
+ *                     <── FETCHED ──────────────────────
+ *              by the receiver itself out of symmetric memory, else by process_vm_readv
  *
  *     between hosts, and where the sender's memory cannot be read            steps: 3
  *              sender ── ANNOUNCED ────────────────────> receiver            bytes: N, into the receive's buffer

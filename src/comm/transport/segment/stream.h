@@ -32,7 +32,7 @@ static inline lks_status lksi_stream_read(lks_group *group, lksi_context context
 }
 
 /* Waits until one of the streams may go on, or a moment has passed: whoever calls tries again. `ranks` as in
- * lksi_await; *turn counts the calls since something moved. After an error, one more try may still find something. */
+ * lksi_await; *pauses is zeroed where something has moved. After an error, one more try may still find something. */
 lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
                              const int *ranks, int n_ranks, lksi_pauses *pauses);
 
