@@ -132,7 +132,8 @@ typedef struct lks_received {
 } lks_received;
 
 /* Sends `count` elements to rank `to` (which may be this one); returns when `data` may be used again: small messages
- * (up to 16 KiB) at once, larger ones when the receiver takes them, fastest out of the group's symmetric memory.
+ * (up to 16 KiB; out of the group's symmetric memory, which is fastest, up to 2 KiB) at once, larger ones when the
+ * receiver takes them.
  * Matched per (pair, tag), in order.
  * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ; of a small message the
  * receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */

@@ -188,7 +188,7 @@ static int lengths_arrive(int rank, int size, void *argument) {
     (void)size;
     int memory = *(const int *)argument;
     enum { MOST = 33 << 20 };
-    static const size_t lengths[] = {0, 1, 16383, 16384, 16385, 65536, 1 << 20, (1 << 20) + 1, MOST};
+    static const size_t lengths[] = {0, 1, 2047, 2048, 2049, 16383, 16384, 16385, 65536, 1 << 20, (1 << 20) + 1, MOST};
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
     unsigned char *data = NULL, *own = lksi_alloc(MOST);

@@ -2,7 +2,7 @@
  *
  *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
- *     up to 16 KiB                                 staging areas        steps: 1
+ *     up to 8 KiB                                  staging areas        steps: 1
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
  *       rank 1 ─ copy ─> [1] ─┴─ reduce all ─> rank 1
  *
@@ -24,7 +24,7 @@
 #include "base/cache.h"
 #include "comm/collective/collective.h"
 
-enum { REDUCE_ALL_NBYTES = 16 * 1024 /* up to here reducing all on every rank costs less than a second barrier */ };
+enum { REDUCE_ALL_NBYTES = 8 * 1024 /* up to here reducing all on every rank costs less than a second barrier */ };
 
 static lks_status alone(lks_group *group, const lksi_call *call) {
     LKS_TRY(lksi_offer_collect(group, call, &(lksi_offer){.scale = call->scale}, 0));
@@ -72,7 +72,9 @@ typedef struct turn {
 
 static turn begin_turn(lks_group *group, size_t nbytes) {
     if (nbytes <= LKSI_ANNEX_NBYTES) return (turn){0};
-    turn t = {.handover = &group->handovers[nbytes <= REDUCE_ALL_NBYTES / 4 ? 0 : nbytes <= REDUCE_ALL_NBYTES ? 1 : 2]};
+    turn t = {.handover = &group->handovers[nbytes <= REDUCE_ALL_NBYTES         ? 0
+                                            : nbytes <= LKSI_STAGING_NBYTES / 2 ? 1
+                                                                                : 2]};
     lksi_handover_begin(t.handover);
     if (t.handover->is_timed) t.began_ns = lksi_now_ns();
     return t;

@@ -2,7 +2,8 @@
  *
  *     small    sender ── EAGER, data ──────────────────> receiver, or its memory until there is a receive
  *
- *     large    sender ── ANNOUNCED ────────────────────> receiver            steps: 2
+ *     large, or over 2 KiB of symmetric memory
+ *              sender ── ANNOUNCED ────────────────────> receiver            steps: 2
  *                     ·· copied ········ once there is a receive ·······>    bytes: N, into the receive's buffer
  *                     <── FETCHED ──────────────────────
  *              by the receiver itself out of symmetric memory, else by process_vm_readv

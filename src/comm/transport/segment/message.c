@@ -148,13 +148,21 @@ bool lksi_poke(lks_group *group) {
 
 /* --- one transfer --- */
 
+/* The place of what is large enough to be copied out of it, or 0. */
+static uint64_t place_of(lks_group *group, const lksi_transfer *transfer) {
+    bool may_be_copied = transfer->nbytes > LKSI_EAGER_PLACED_NBYTES && group->seat_of[transfer->peer] >= 0;
+    return may_be_copied ? lksi_place_of(group, transfer->data, transfer->nbytes) : 0;
+}
+
 static lks_status start_send(lks_group *group, lksi_transfer *transfer) {
     lksi_messages *messages = group->messages;
     transfer->state = LKSI_TRANSFER_SENDING;
     if (transfer->peer == group->rank) return lksi_match_own(group, transfer);
     lksi_pair *pair = &messages->pairs[transfer->peer];
     size_t cost = lksi_eager_cost(transfer->nbytes);
-    bool is_eager = transfer->nbytes <= LKSI_EAGER_NBYTES && pair->n_unacknowledged + cost <= messages->credit_nbytes;
+    uint64_t place = place_of(group, transfer);
+    bool is_eager =
+        place == 0 && transfer->nbytes <= LKSI_EAGER_NBYTES && pair->n_unacknowledged + cost <= messages->credit_nbytes;
     transfer->out = (lksi_outgoing){.head = {.nbytes = transfer->nbytes,
                                              .tag = transfer->tag,
                                              .type = (uint8_t)transfer->type,
@@ -165,7 +173,6 @@ static lks_status start_send(lks_group *group, lksi_transfer *transfer) {
         if (transfer->nbytes > 0) transfer->out.data = transfer->data;
     } else {
         transfer->id = transfer->out.head.id = ++messages->n_ids;
-        uint64_t place = lksi_place_of(group, transfer->data, transfer->nbytes);
         transfer->out.head.is_placed = place != 0;
         transfer->out.head.address = place != 0 ? place : (uint64_t)(uintptr_t)transfer->data;
     }

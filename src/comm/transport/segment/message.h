@@ -12,7 +12,8 @@
 #include "comm/comm_internal.h"
 
 enum {
-    LKSI_EAGER_NBYTES = 16 * 1024,     /* up to here data follows its header at once */
+    LKSI_EAGER_NBYTES = 16 * 1024,     /* up to here data follows its header at once, */
+    LKSI_EAGER_PLACED_NBYTES = 2048,   /* or where the receiver can copy it out of symmetric memory */
     LKSI_CREDIT_NBYTES = 1 << 20,      /* of one sender's messages that nobody has received yet */
     LKSI_UNEXPECTED_NBYTES = 64 << 20, /* of all senders' together */
     LKSI_DATA_NBYTES = 1 << 20,        /* of a large message go in one frame; then others have their turn */
