@@ -3,7 +3,23 @@
 #include "base/isa.h"
 #include "reference/reference_internal.h"
 
+#include <float.h>
 #include <math.h>
+
+/* a / b for many a: with 1 / b rounded to nearest, a quotient that is off by little is corrected twice by what it leaves
+ * over, which is the rounded quotient itself (P. Markstein, Computation of elementary functions on the IBM RISC
+ * System/6000 processor, 1990). Each fused multiply-add takes an eighth of a division's time or less. For a = 0 or
+ * 2^-75 and more; infinities and NaN stay. */
+static inline float divide(float a, float b, float inverse) {
+#if defined(__FMA__)
+    float about = a * inverse, nearer = fmaf(fmaf(-about, b, a), inverse, about);
+    float exact = fmaf(fmaf(-nearer, b, a), inverse, nearer);
+    return about <= FLT_MAX ? exact : about;
+#else
+    (void)inverse;
+    return a / b;
+#endif
+}
 
 /* No aliasing but p with p: tells the compiler that it may use vectors. */
 static void sgd(const lksi_update *update, size_t count, float *restrict p, const float *restrict g) {
@@ -43,12 +59,12 @@ static void adam(const lksi_update *update, size_t count, float *restrict p, con
     const float beta1 = (float)update->beta1, rest1 = (float)(1 - update->beta1);
     const float beta2 = (float)update->beta2, rest2 = (float)(1 - update->beta2);
     const float epsilon = (float)update->epsilon, step_size = (float)(update->lr / update->correction1);
-    const float root_correction2 = (float)sqrt(update->correction2);
+    const float root_correction2 = (float)sqrt(update->correction2), inverse = 1 / root_correction2;
     for (size_t i = 0; i < count; i++) {
         float gradient = scale * g[i] + decay * p[i];
         m[i] = beta1 * m[i] + rest1 * gradient;
         v[i] = beta2 * v[i] + rest2 * gradient * gradient;
-        p[i] = shrink * p[i] - step_size * (m[i] / (sqrtf(v[i]) / root_correction2 + epsilon));
+        p[i] = shrink * p[i] - step_size * (m[i] / (divide(sqrtf(v[i]), root_correction2, inverse) + epsilon));
     }
 }
 
