@@ -3,12 +3,34 @@
 #include "reference/reference_internal.h"
 
 #include <math.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
 LKSI_ISA_DECLARE(lksi_update_kernels, lksi_update_kernels);
+
+/* A moment whose gradient has become 0 shrinks by a factor in each step, and ends at a few units of the smallest float,
+ * which round to themselves for ever. Intel's cores take some 150 cycles for a product with one: ResNet9's step
+ * took 4.4 ms in its first epoch and 10.8 in its ninth. So in updates such numbers are zeros, as operands and as
+ * results; next to epsilon or a parameter they were nothing before. What was asked of the thread elsewhere holds again
+ * afterwards. */
+#if defined(__SSE2__)
+enum { SUBNORMALS_ARE_ZEROS = 0x8040 };
+static unsigned begin_update(void) {
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | SUBNORMALS_ARE_ZEROS);
+    return mode;
+}
+static void end_update(unsigned mode) { _mm_setcsr(mode); }
+#else
+static unsigned begin_update(void) { return 0; }
+static void end_update(unsigned mode) { (void)mode; }
+#endif
 
 static void update_f32(const lksi_update *update, size_t count, void *parameters, const void *gradient,
                        void *const *state) {
     const lksi_update_kernels *kernels = LKSI_ISA_PICK(lksi_update_kernels);
+    unsigned mode = begin_update();
     if (update->rule != LKSI_UPDATE_SGD)
         kernels->adam(update, count, parameters, gradient, state[0], state[1]);
     else if (update->momentum != 0 && update->is_nesterov)
@@ -17,6 +39,7 @@ static void update_f32(const lksi_update *update, size_t count, void *parameters
         kernels->momentum(update, count, parameters, gradient, state[0]);
     else
         kernels->sgd(update, count, parameters, gradient);
+    end_update(mode);
 }
 
 static void adam_f64(const lksi_update *update, double gradient, double *p, double *m, double *v) {

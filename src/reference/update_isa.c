@@ -6,8 +6,8 @@
 #include <float.h>
 #include <math.h>
 
-/* a / b for many a: with 1 / b rounded to nearest, a quotient that is off by little is corrected twice by what it leaves
- * over, which is the rounded quotient itself (P. Markstein, Computation of elementary functions on the IBM RISC
+/* a / b for many a: with 1 / b rounded to nearest, a quotient that is off by little is corrected twice by what it
+ * leaves over, which is the rounded quotient itself (P. Markstein, Computation of elementary functions on the IBM RISC
  * System/6000 processor, 1990). Each fused multiply-add takes an eighth of a division's time or less. For a = 0 or
  * 2^-75 and more; infinities and NaN stay. */
 static inline float divide(float a, float b, float inverse) {

@@ -113,7 +113,8 @@ static void run_all(const lksi_update_kernels *kernels, float *p, float *m, floa
     lks_optimizer adam = lks_adam(&(lks_adam_options){.weight_decay = 0.01});
     lks_optimizer adamw = lks_adamw(&(lks_adamw_options){0});
     lks_optimizer sgd = lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9});
-    for (int64_t step = 1; step <= 3; step++) {
+    g[0] = 1e30f, g[1] = 1e-30f, g[2] = 0; /* its square is infinite, or 0 */
+    for (int64_t step = 1; step <= 10000; step += step < 4 ? 1 : 833) {
         lksi_update update = lksi_optimizer_update(&adam, step, 1.0 / 3);
         kernels->adam(&update, COUNT, p, g, m, v);
         update = lksi_optimizer_update(&sgd, step, 1.0 / 3);
@@ -133,6 +134,24 @@ static void every_instruction_set_gives_the_same_bits(void **state) {
     run_all(&lksi_update_kernels_base, base[0], base[1], base[2]);
     run_all(LKSI_ISA_PICK(lksi_update_kernels), other[0], other[1], other[2]);
     assert_memory_equal(base, other, sizeof base);
+}
+
+/* 0.9^1200 is far below the smallest float: left to itself it would end at some units of that one, and stay. */
+static void moments_without_a_gradient_become_zero(void **state) {
+    (void)state;
+    lks_optimizer rules[] = {lks_adam(NULL), lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9})};
+    for (int rule = 0; rule < 2; rule++) {
+        static float p[COUNT], g[COUNT], m[COUNT], v[COUNT];
+        fill(p, 1), fill(g, 2);
+        for (int64_t step = 1; step <= 1200; step++) {
+            lksi_update update = lksi_optimizer_update(&rules[rule], step, 1);
+            lksi_reference_update(lks_device_default(NULL), &update, COUNT, p, g, (void *[]){m, v});
+            memset(g, 0, sizeof g);
+        }
+        for (int i = 0; i < COUNT; i++) assert_true(m[i] == 0 && isfinite(p[i]));
+    }
+    volatile float small = 1e-38f;
+    assert_true(small / 16 > 0); /* elsewhere such numbers are numbers */
 }
 
 static void zero_is_the_default_and_lks_zero_is_zero(void **state) {
@@ -173,6 +192,7 @@ int main(void) {
         cmocka_unit_test(sgd_gives_torch_numbers),
         cmocka_unit_test(adam_and_adamw_give_torch_numbers),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(moments_without_a_gradient_become_zero),
         cmocka_unit_test(zero_is_the_default_and_lks_zero_is_zero),
         cmocka_unit_test(senseless_hyperparameters_are_named),
     };
