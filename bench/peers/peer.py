@@ -17,6 +17,17 @@ import time
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
+
+def name_cpu_for_openblas():
+    """An OpenBLAS older than the CPU takes an Intel one that it does not know for one without AVX."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        words = set(file.read().split())
+    if "GenuineIntel" in words and "avx2" in words:
+        os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX" if "avx512vl" in words else "Haswell")
+
+
+name_cpu_for_openblas()
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -63,6 +74,7 @@ def _rank(rank, work, arguments, store):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=arguments.nproc)
     work(arguments, rank, arguments.nproc)
+    dist.barrier()  # PyTorch 2.15 aborts where the other rank is gone while this one takes its group apart
     dist.destroy_process_group()
 
 
