@@ -43,7 +43,10 @@ LKS_API lks_schedule lks_schedule_one_cycle(int64_t n_steps);
 LKS_API lks_schedule lks_schedule_warm_up(lks_schedule schedule, double first, int64_t n_steps);
 LKS_API double lks_schedule_factor(const lks_schedule *schedule, int64_t step);
 
-/* --- optimizers: what to do with gradients. A value that holds no state --- */
+/* --- optimizers: what to do with gradients. A value that holds no state ---
+ *
+ * In f32 on a CPU, numbers below the smallest normal float (1e-38) count as zeros in an update, and come out as zeros:
+ * moments whose gradient has ended would otherwise stay there and make every later step slow. */
 
 typedef enum lks_optimizer_kind { LKS_OPTIMIZER_SGD, LKS_OPTIMIZER_ADAM, LKS_OPTIMIZER_ADAMW } lks_optimizer_kind;
 
