@@ -6,6 +6,15 @@ set -u
 # shellcheck source=tests/system/common.sh
 . tests/system/common.sh
 same_as_run() { same "$(value "$work/$1.json" params_sha256)" "$(value "$work/run.json" params_sha256)"; }
+# MPICH 4.0's mpirun is now and then killed by SIGPIPE, all output lost, where ranks that do not call MPI end at once
+# (on a busy machine 1 to 3 % of `mpirun.mpich -np 2 echo`): then it has told nothing of ours.
+run_under() { # FAMILY ARGUMENT...
+  for _ in 1 2 3; do
+    run "mpirun.$1" "${@:2}"
+    [ "$status" = 141 ] && [ ! -s "$work/out" ] || return
+    echo "note: mpirun.$1 was killed by SIGPIPE before its ranks said anything; it is started again"
+  done
+}
 unset LOCKSTEP_JOB_KEY
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((15000 + $$ % 5000))
@@ -14,9 +23,9 @@ n_launchers=0
 for launcher in openmpi mpich; do
   command -v mpirun.$launcher >/dev/null || { echo "note: no mpirun.$launcher (Debian: openmpi-bin, mpich)"; continue; }
   n_launchers=$((n_launchers + 1))
-  run mpirun.$launcher -np 2 "$build/examples/hello"
+  run_under $launcher -np 2 "$build/examples/hello"
   check "under mpirun.$launcher ranks are who it says" eval '[ "$status" = 0 ] && out_has "rank 1 of 2 .*local rank 1 of 2, transport shm"'
-  run mpirun.$launcher -np 2 env RANK=0 WORLD_SIZE=1 "$build/examples/hello"
+  run_under $launcher -np 2 env RANK=0 WORLD_SIZE=1 "$build/examples/hello"
   check "and where RANK and WORLD_SIZE say otherwise, each is told" eval '[ "$(grep -cE "warning: .*WORLD_SIZE is 1, while (OMPI_COMM_WORLD|PMI)_SIZE is 2" "$work/err")" = 2 ]'
 done
 [ $n_launchers -gt 0 ] || { echo "skipped: no mpirun on this machine (Debian: openmpi-bin, mpich)"; exit 77; }
