@@ -72,9 +72,8 @@ typedef struct turn {
 
 static turn begin_turn(lks_group *group, size_t nbytes) {
     if (nbytes <= LKSI_ANNEX_NBYTES) return (turn){0};
-    turn t = {.handover = &group->handovers[nbytes <= REDUCE_ALL_NBYTES         ? 0
-                                            : nbytes <= LKSI_STAGING_NBYTES / 2 ? 1
-                                                                                : 2]};
+    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > LKSI_STAGING_NBYTES / 2);
+    turn t = {.handover = &group->handovers[size]};
     lksi_handover_begin(t.handover);
     if (t.handover->is_timed) t.began_ns = lksi_now_ns();
     return t;
