@@ -168,6 +168,14 @@ LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, cons
  * Errors: also LKS_ERR_ARGUMENT where seed, rule, grains, steps_per_epoch, global_batch or data_hash differ, by name.
  * Nothing is overwritten then. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
+/* The same two for a loop of one's own: the parameters and buffers of the optimizer's store, its state, its steps, its
+ * rule, and the position, in a file as a trainer's with seed 0 and no grains. Between a step and the next backward
+ * pass; LKS_ERR_STATE on a rank that has accumulated passes for the next step. What the loop keeps beside them (its
+ * seed, a model's states) is its own to keep. Collective. */
+LKS_API lks_status lks_distributed_optimizer_save(lks_distributed_optimizer *optimizer, const char *path,
+                                                  const lks_position *position);
+LKS_API lks_status lks_distributed_optimizer_load(lks_distributed_optimizer *optimizer, const char *path,
+                                                  lks_position *position);
 /* The same from a file or, where `path` is a directory, from the newest checkpoint in it that is whole: of the files
  * called as lks_checkpointer calls them, rank 0 takes the one with the largest step whose hash and entries are good.
  * Those it passes over, and why, are warnings on stderr. `taken` (may be NULL) receives the file's path, and "" where

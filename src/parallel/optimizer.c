@@ -114,6 +114,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     created->store = store;
     created->strategy = lksi_store_strategy(store);
     if (rule != NULL) created->rule = *rule; /* else zeros, which the check refuses */
+    created->first_lr = created->rule.lr;
     created->n_expected = -1;
     lks_status status = prepare(created);
     if (status != LKS_OK)

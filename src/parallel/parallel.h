@@ -82,6 +82,13 @@ int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);
 void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step);
 /* The rule with the learning rate that is set now. */
 const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer);
+/* The rule as the optimizer was made with. */
+lks_optimizer lksi_state_first_rule(const lks_distributed_optimizer *optimizer);
+/* What it was made for. */
+lks_group *lksi_state_group(const lks_distributed_optimizer *optimizer);
+lks_store *lksi_state_store(const lks_distributed_optimizer *optimizer);
+/* LKS_ERR_STATE in the middle of a step that takes several passes. */
+lks_status lksi_state_check_whole(const lks_distributed_optimizer *optimizer);
 /* The fields of a rule, in a fixed order: what ranks compare and checkpoints hold. */
 enum { LKSI_RULE_FIELDS = 16, LKSI_RULE_KIND = 0, LKSI_RULE_SCHEDULE = 9 };
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]);

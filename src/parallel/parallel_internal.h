@@ -81,8 +81,9 @@ typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pa
 struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
-    lks_optimizer rule;
-    int64_t step; /* steps that have updated, the one under way included from its update on */
+    lks_optimizer rule; /* with the learning rate that is set now */
+    double first_lr;    /* that it was made with */
+    int64_t step;       /* steps that have updated, the one under way included from its update on */
     lks_strategy strategy;
     lksi_bucket *buckets; /* in the order of the flat arrays, which is that in which gradients become final */
     size_t n_buckets;

@@ -82,3 +82,18 @@ lks_status lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer) { return optimizer->step; }
 void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step) { optimizer->step = step; }
 const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer) { return &optimizer->rule; }
+
+lks_optimizer lksi_state_first_rule(const lks_distributed_optimizer *optimizer) {
+    lks_optimizer rule = optimizer->rule;
+    rule.lr = optimizer->first_lr;
+    return rule;
+}
+
+lks_group *lksi_state_group(const lks_distributed_optimizer *optimizer) { return optimizer->group; }
+lks_store *lksi_state_store(const lks_distributed_optimizer *optimizer) { return optimizer->store; }
+
+lks_status lksi_state_check_whole(const lks_distributed_optimizer *optimizer) {
+    if (optimizer->n_pending == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "rank %d holds %lld accumulated passes for its next step, which no file keeps",
+                      lks_group_rank(optimizer->group), (long long)optimizer->n_pending);
+}

@@ -30,6 +30,7 @@ lks_status lksi_checkpoint_create(lksi_checkpoint *c, const lks_trainer *trainer
     size_t size = (size_t)lks_group_size(trainer->options.group);
     *c = (lksi_checkpoint){0};
     LKS_TRY(lksi_weights_check_names(trainer->store));
+    LKS_TRY(lksi_state_check_whole(trainer->optimizer));
     lksi_named_tensor *order = lksi_alloc_array(n, sizeof *order);
     if (order == NULL) return LKS_ERR_MEMORY;
     lksi_weights_order(trainer->store, order);
