@@ -20,11 +20,12 @@ extern "C" {
  *     shared     one copy of the parameters for all, in memory that they share; each rank adds up and updates a part of
  *                them: P / n parameters, P gradients, S / n state. Nothing is sent.
  *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, which an attached program may
- * begin during its backward pass, and every rank updates everything: P, P, S. sharded    likewise, but each rank gets
- * the sum of its part of each bucket only, updates that, and the parts are gathered: P, P, S / n. As much is sent.
- */
+ *                begin during its backward pass, and every rank updates everything: P, P, S.
+ *     sharded    likewise, but each rank gets the sum of its part of each bucket only, updates that, and the parts are
+ *                gathered: P, P, S / n. As much is sent. */
 typedef enum lks_strategy {
-    LKS_STRATEGY_AUTO, /* shared where all ranks are on one host (bucketed for two with up to 2 MiB), else bucketed */
+    LKS_STRATEGY_AUTO, /* shared where all ranks are on one host (bucketed for two with P + S up to 2 MiB), else
+                          bucketed */
     LKS_STRATEGY_SHARED,
     LKS_STRATEGY_BUCKETED,
     LKS_STRATEGY_SHARDED
@@ -90,6 +91,7 @@ typedef struct lks_distributed_options {
      * holds all: then nothing overlaps. */
     size_t bucket_nbytes;
     lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
+    const lks_optimizer *rule;   /* that is to update it: by its state `auto` may choose otherwise; NULL: without any */
 } lks_distributed_options;
 
 /* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,

@@ -21,6 +21,7 @@ typedef struct lksi_replica {
     lks_strategy strategy; /* never LKS_STRATEGY_AUTO */
     size_t bucket_nbytes;  /* as asked for; 0: the optimizer chooses */
     lks_compression compression;
+    int n_states; /* arrays of the optimizer's, as far as it was told of */
     const lks_device *device;
     size_t nbytes_each; /* of one element */
     bool is_symmetric;  /* peers can address the gradients, and what else they read of each other */

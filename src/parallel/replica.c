@@ -15,14 +15,16 @@ static lks_status alloc_array(lksi_replica *replica, size_t nbytes, bool is_read
 }
 
 /* Two ranks are quicker with a copy each of what a cache holds: gradients and results go over in long runs, and the
- * kernels find all parameters near. With more ranks, or more parameters, the divided update is worth more
+ * kernels find all parameters near. With more ranks, or more parameters and state, the divided update is worth more
  * (docs/decisions/0009). */
 static lks_status settle_strategy(lksi_replica *replica, size_t nbytes) {
     enum { COPIED_NBYTES = 2 << 20 };
     void *counts = NULL;
     const int size = lks_group_size(replica->group);
     if (replica->strategy == LKS_STRATEGY_AUTO)
-        replica->strategy = size == 2 && nbytes <= COPIED_NBYTES ? LKS_STRATEGY_BUCKETED : LKS_STRATEGY_SHARED;
+        replica->strategy = size == 2 && nbytes * (size_t)(1 + replica->n_states) <= COPIED_NBYTES
+                                ? LKS_STRATEGY_BUCKETED
+                                : LKS_STRATEGY_SHARED;
     if (replica->strategy != LKS_STRATEGY_SHARED) return LKS_OK;
     lks_status status = lks_shared_alloc(replica->group, (size_t)size * sizeof *replica->update_counts, &counts);
     replica->update_counts = counts;
@@ -106,7 +108,7 @@ lks_compression lksi_store_compression(const lks_store *store) {
     return home_of(store) != NULL ? home_of(store)->compression : (lks_compression){.kind = LKS_COMPRESS_NONE};
 }
 
-/* The same on all ranks. AUTO: the model's size decides (settle_strategy). */
+/* The same on all ranks. AUTO: what there is to update decides (settle_strategy). */
 static lks_status choose_strategy(const lks_group *group, const lks_distributed_options *options,
                                   const lks_device *device, lks_strategy *strategy) {
     lks_strategy wanted = options->strategy;
@@ -131,6 +133,13 @@ static lks_status choose_strategy(const lks_group *group, const lks_distributed_
     return LKS_OK;
 }
 
+/* Arrays of the optimizer's state, each as long as the parameters. */
+static int n_states(const lks_distributed_options *options) {
+    if (options->rule == NULL) return 0;
+    lksi_update update = lksi_optimizer_update(options->rule, 1, 1);
+    return lksi_update_state_count(&update);
+}
+
 static lks_status create_replica(lksi_replica **replica, lks_group *group, const lks_distributed_options *options,
                                  const lks_device *device) {
     lks_strategy strategy = LKS_STRATEGY_AUTO;
@@ -144,6 +153,7 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group, const
     created->strategy = strategy;
     created->bucket_nbytes = options->bucket_nbytes;
     created->compression = options->compression;
+    created->n_states = n_states(options);
     created->device = device;
     created->nbytes_each = lks_type_nbytes(device->float_type);
     created->is_symmetric = lks_symmetric_supported(group) != 0 && !lksi_device_has_memory(device);
@@ -191,6 +201,7 @@ static lks_status compare(lks_group *group, lks_node *loss, const lks_distribute
     lksi_list list = {0};
     lksi_list_add(&list, "seed", "%llu", (unsigned long long)options->seed);
     lksi_list_add_sharing(&list, options->strategy, options->bucket_nbytes, &options->compression);
+    lksi_list_add_integer(&list, "arrays of state", n_states(options));
     lksi_list_add_machine(&list, device_of(loss));
     lksi_list_add_graph(&list, lks_node_graph(loss));
     return lksi_list_compare(&list, group, "distributed_store_create");

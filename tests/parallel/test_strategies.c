@@ -589,23 +589,33 @@ static void the_first_bucket_is_small(void **state) {
         run_ranks(2, create_large, (&(strategy_run){.strategy = (lks_strategy)strategy, .bucket_nbytes = 3 << 20}));
 }
 
+/* Whether two ranks have a copy each of `n_outputs` times 1001 parameters that `rule` updates. */
+static int look_at_one(lks_group *group, int64_t n_outputs, const lks_optimizer *rule, bool are_few) {
+    lks_store *store;
+    lks_graph *g = lks_graph_create(lks_device_default(group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1000});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *loss = lks_cross_entropy(lks_linear(x, n_outputs, "fc"), y);
+    RANK_OK(lks_distributed_store_create(&store, group, loss, &(lks_distributed_options){.rule = rule}));
+    bool is_copied = lks_group_size(group) == 2 && are_few;
+    RANK_CHECK(lksi_store_strategy(store) == (is_copied ? LKS_STRATEGY_BUCKETED : LKS_STRATEGY_SHARED));
+    RANK_OK(lks_check_replicas(group, store));
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    return 0;
+}
+
 static int look_at_auto(void *argument) {
     (void)argument;
     lks_group *group;
     RANK_OK(lks_init(&group, NULL));
-    for (int64_t n_outputs = 500; n_outputs <= 550; n_outputs += 50) { /* 1.91 and 2.1 MiB */
-        lks_store *store;
-        lks_graph *g = lks_graph_create(lks_device_default(group));
-        lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1000});
-        lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
-        lks_node *loss = lks_cross_entropy(lks_linear(x, n_outputs, "fc"), y);
-        RANK_OK(lks_distributed_store_create(&store, group, loss, NULL));
-        bool is_copied = lks_group_size(group) == 2 && n_outputs == 500;
-        RANK_CHECK(lksi_store_strategy(store) == (is_copied ? LKS_STRATEGY_BUCKETED : LKS_STRATEGY_SHARED));
-        RANK_OK(lks_check_replicas(group, store));
-        lks_store_destroy(store);
-        lks_graph_destroy(g);
-    }
+    lks_optimizer sgd = lks_sgd(&(lks_sgd_options){.lr = 0.1}), adam = lks_adam(&(lks_adam_options){.lr = 0.1});
+    RANK_CHECK(look_at_one(group, 500, NULL, true) == 0);  /* 1.91 MiB */
+    RANK_CHECK(look_at_one(group, 550, NULL, false) == 0); /* 2.1 MiB */
+    RANK_CHECK(look_at_one(group, 500, &sgd, true) == 0);
+    RANK_CHECK(look_at_one(group, 500, &adam, false) == 0);
+    RANK_CHECK(look_at_one(group, 170, &adam, true) == 0);  /* 0.65 MiB, and twice that */
+    RANK_CHECK(look_at_one(group, 190, &adam, false) == 0); /* 0.73 MiB, and twice that */
     lks_group_destroy(group);
     return 0;
 }
