@@ -2,8 +2,18 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LINE_NBYTES = 64 };
+
+size_t lksi_second_cache_nbytes(void) {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    long nbytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return nbytes > 0 ? (size_t)nbytes : 0;
+#else
+    return 0;
+#endif
+}
 
 #if defined(__x86_64__)
 #include <cpuid.h>

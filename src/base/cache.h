@@ -11,6 +11,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Of this core's second cache; 0 where nobody says. */
+size_t lksi_second_cache_nbytes(void);
+
 /* What ranks read and write together in one go and is larger than this finds nothing in the caches the next time. */
 enum { LKSI_CACHES_NBYTES = 32 << 20 };
 /* Whether this machine can do so; where not, the calls below are a copy and nothing. */

@@ -158,7 +158,7 @@ typedef struct lksi_row {
     uint64_t exchange;
 } lksi_row;
 
-enum { LKSI_HANDOVER_SIZES = 3 }; /* up to 8, 32 and 64 KiB */
+enum { LKSI_HANDOVER_SIZES = 3 }; /* up to 8 and 32 KiB, and larger */
 
 struct lks_group {
     int rank, size;

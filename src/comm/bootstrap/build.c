@@ -7,9 +7,8 @@
 #include <string.h>
 
 void lksi_build_fill(lksi_build *build) {
-    const uint64_t layout[] = {LKSI_LAYOUT_VERSION,      sizeof(lksi_hello), sizeof(lksi_welcome),
-                               sizeof(lksi_member),      sizeof(lksi_seat),  sizeof(lksi_control),
-                               sizeof(lksi_star_record), LKSI_N_POSTS,       LKSI_STAGING_NBYTES};
+    const uint64_t layout[] = {LKSI_LAYOUT_VERSION, sizeof(lksi_hello),   sizeof(lksi_welcome),     sizeof(lksi_member),
+                               sizeof(lksi_seat),   sizeof(lksi_control), sizeof(lksi_star_record), LKSI_N_POSTS};
     memset(build, 0, sizeof *build);
     snprintf(build->version, sizeof build->version, "%s", lks_version());
     build->layout = (uint32_t)lksi_hash64(LKSI_HASH_START, layout, sizeof layout);

@@ -1,6 +1,6 @@
 /* all_gather and all_gatherv, direct: everyone reads every block where it lies.
  *
- *     rank 0 ─┐                                           ┌─> rank 0      blocks of N bytes, chunks of S = 64 KiB
+ *     rank 0 ─┐                                           ┌─> rank 0      blocks of N bytes, chunks of S
  *     rank 1 ─┼─> lines, staging or symmetric buffers ────┼─> rank 1
  *     rank 2 ─┘                                           └─> rank 2
  *

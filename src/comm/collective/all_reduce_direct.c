@@ -6,7 +6,7 @@
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
  *       rank 1 ─ copy ─> [1] ─┴─ reduce all ─> rank 1
  *
- *     larger, ordinary buffers                                          steps: 2 per chunk of S = 64 KiB
+ *     larger, ordinary buffers                                          steps: 2 per chunk of S
  *       copy all but slice r ─> [r], reduce slice r of all              bytes per rank: N (1 + 1/n) written,
  *       into slice r of [r], copy slice j from [j], all j                               (2 - 1/n) N read
  *
@@ -25,6 +25,7 @@
 #include "comm/collective/collective.h"
 
 enum { REDUCE_ALL_NBYTES = 8 * 1024 /* up to here reducing all on every rank costs less than a second barrier */ };
+enum { MIDDLE_NBYTES = 32 * 1024 /* of a chunk: it goes the way that was quicker for those of about its size */ };
 
 static lks_status alone(lks_group *group, const lksi_call *call) {
     LKS_TRY(lksi_offer_collect(group, call, &(lksi_offer){.scale = call->scale}, 0));
@@ -72,7 +73,7 @@ typedef struct turn {
 
 static turn begin_turn(lks_group *group, size_t nbytes) {
     if (nbytes <= LKSI_ANNEX_NBYTES) return (turn){0};
-    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > LKSI_STAGING_NBYTES / 2);
+    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > MIDDLE_NBYTES);
     turn t = {.handover = &group->handovers[size]};
     lksi_handover_begin(t.handover);
     if (t.handover->is_timed) t.began_ns = lksi_now_ns();
@@ -148,7 +149,7 @@ static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t f
 /* The first chunk is staged already, and `t` its turn. An area is written again two chunks later; by then all have met
  * since. */
 static lks_status staged(lks_group *group, const lksi_call *call, turn t) {
-    size_t each = lksi_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
+    size_t each = lksi_type_nbytes(call->type), chunk = lksi_chunk_nbytes(group) / each;
     for (size_t first = 0; first < call->count; first += chunk) {
         size_t count = call->count - first < chunk ? call->count - first : chunk;
         if (first > 0) {
@@ -175,7 +176,7 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
         return alone(group, call);
     if (lksi_is_small(call->count, call->type))
         return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
-    size_t chunk = LKSI_STAGING_NBYTES / lksi_type_nbytes(call->type);
+    size_t chunk = lksi_chunk_nbytes(group) / lksi_type_nbytes(call->type);
     size_t first_chunk = call->count < chunk ? call->count : chunk;
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
     uint64_t place = 0;

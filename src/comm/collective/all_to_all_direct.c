@@ -8,7 +8,7 @@
  *     symmetric, out of place   all read, then a barrier       steps: 2      bytes: N (n - 1) read per rank
  *     processes, 64 KiB on,     all read the others' buffers,  steps: 2    bytes: N (n - 1) read per rank
  *     out of place              then a barrier
- *     otherwise                 each stages a piece of every   steps: ceil(N (n - 1) / 64 KiB)
+ *     otherwise                 each stages a piece of every   steps: ceil(N (n - 1) / S)
  *                               block, each copies its own     bytes: N (n - 1) written and read per rank
  *
  * Over messages it is all_to_all pairwise.

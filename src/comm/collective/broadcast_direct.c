@@ -1,6 +1,6 @@
 /* broadcast, direct: everyone reads from the root's memory.
  *
- *     root ──> line, staging area or symmetric buffer ──> rank 1      N bytes, chunks of S = 64 KiB
+ *     root ──> line, staging area or symmetric buffer ──> rank 1      N bytes, chunks of S
  *                                                     ──> rank 2
  *                                                     ──> rank 3
  *

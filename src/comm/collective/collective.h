@@ -185,6 +185,9 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
  * than two through the staging areas. */
 enum { LKSI_PEEKED_NBYTES = 64 * 1024 };
 
+/* S, as the files of the algorithms call it: what a staging area holds, 64 KiB, or 128 KiB where the second cache has
+ * 2 MiB (control.c). */
+static inline size_t lksi_chunk_nbytes(const lks_group *group) { return group->control->staging_nbytes; }
 /* This chunk's staging area of `rank`. Areas are used in turn by two: one is written again two chunks later, and by
  * then all have met since they read it. */
 static inline unsigned char *lksi_area(const lks_group *group, int rank) {

@@ -1,6 +1,6 @@
 /* gather and gatherv, direct: the root reads every rank's block where it lies.
  *
- *     rank 1 ──> line, staging area or symmetric buffer ──> root      blocks of N bytes, chunks of S = 64 KiB
+ *     rank 1 ──> line, staging area or symmetric buffer ──> root      blocks of N bytes, chunks of S
  *     rank 2 ──>                                        ──> root
  *
  *     up to 1 KiB             the lines carry them              steps: 1

@@ -243,9 +243,11 @@ static lks_status by_memory(const mover *m) {
 }
 
 lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move) {
-    mover m = {move, group, call, lksi_layout_of(group, call), LKSI_STAGING_NBYTES, 0};
+    mover m = {move, group, call, lksi_layout_of(group, call), 0, 0};
     m.longest = lksi_layout_longest(group, &m.layout);
-    if (move->is_personal && group->size > 2) m.slot_nbytes = LKSI_STAGING_NBYTES / (size_t)(group->size - 1) / 64 * 64;
     size_t most_nbytes = move->is_personal ? m.layout.total : m.longest;
-    return most_nbytes <= LKSI_ANNEX_NBYTES || group->size == 1 ? by_lines(&m, most_nbytes) : by_memory(&m);
+    if (most_nbytes <= LKSI_ANNEX_NBYTES || group->size == 1) return by_lines(&m, most_nbytes);
+    m.slot_nbytes = lksi_chunk_nbytes(group);
+    if (move->is_personal && group->size > 2) m.slot_nbytes = m.slot_nbytes / (size_t)(group->size - 1) / 64 * 64;
+    return by_memory(&m);
 }

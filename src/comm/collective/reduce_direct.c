@@ -2,7 +2,7 @@
  *
  *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
- *     ordinary buffers      each rank stages a chunk of S = 64 KiB, the root reduces       steps: 1 per chunk
+ *     ordinary buffers      each rank stages a chunk of S, the root reduces                steps: 1 per chunk
  *                           all while the next chunk comes
  *     symmetric inputs      the root reduces from where they lie                           steps: 2
  *     symmetric result too  slice r of all inputs ─ reduce on rank r ─> slice r of the     steps: 2
@@ -38,11 +38,11 @@ static void stage(const lks_group *group, const lksi_call *call, size_t first) {
     size_t each = lksi_type_nbytes(call->type), begin = first * each;
     if (group->rank == call->root && lksi_is_aligned(call->in, call->type)) return;
     lksi_copy(lksi_area(group, group->rank), lksi_at(call->in, begin),
-              lksi_least(call->nbytes - begin, LKSI_STAGING_NBYTES));
+              lksi_least(call->nbytes - begin, lksi_chunk_nbytes(group)));
 }
 
 static lks_status staged(lks_group *group, const lksi_call *call) {
-    size_t each = lksi_type_nbytes(call->type), chunk = LKSI_STAGING_NBYTES / each;
+    size_t each = lksi_type_nbytes(call->type), chunk = lksi_chunk_nbytes(group) / each;
     void *out;
     lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
     for (size_t first = 0; first < call->count; first += chunk) {

@@ -4,7 +4,7 @@
  *
  *     symmetric inputs      block r of all inputs ─ reduce on rank r ─> its `out`         steps: 2
  *                                                              bytes per rank: N n read, N written
- *     ordinary buffers      each rank stages a piece of every block in a slot each, rank  steps: ceil(N n / 64 KiB)
+ *     ordinary buffers      each rank stages a piece of every block in a slot each, rank  steps: ceil(N n / S)
  *                           r reduces slot r of all     bytes per rank: N n written and read
  *
  * Over messages: block j goes to rank j, which adds all inputs.
@@ -25,7 +25,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
     return lksi_meet_having_read(group);
 }
 
-static size_t slot_nbytes(const lks_group *group) { return LKSI_STAGING_NBYTES / (size_t)group->size / 64 * 64; }
+static size_t slot_nbytes(const lks_group *group) { return lksi_chunk_nbytes(group) / (size_t)group->size / 64 * 64; }
 
 /* A rank reads its own block where it lies, if the loops can. */
 static void stage(const lks_group *group, const lksi_call *call, size_t begin) {

@@ -7,7 +7,7 @@
  *     symmetric at the root   all read their own, then a barrier   steps: 2    bytes: N read per rank
  *     processes, 64 KiB on    all read their own of the root's     steps: 2    bytes: N read per rank
  *                             buffer, then a barrier
- *     otherwise               the root stages a piece of every     steps: ceil(N (n - 1) / 64 KiB)
+ *     otherwise               the root stages a piece of every     steps: ceil(N (n - 1) / S)
  *                             block, each rank copies its own      bytes: N (n - 1) written by the root,
  *                                                                         N read per rank
  *

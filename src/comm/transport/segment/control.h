@@ -16,8 +16,7 @@
 
 enum {
     LKSI_LINE_NBYTES = 128,
-    LKSI_CHUNK_ALIGNMENT = 64,       /* in a ring */
-    LKSI_STAGING_NBYTES = 64 * 1024, /* one of a rank's two staging areas: a chunk that stays in L2 */
+    LKSI_CHUNK_ALIGNMENT = 64, /* in a ring */
     LKSI_HOST_NBYTES = 64,
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
@@ -109,8 +108,9 @@ typedef struct lksi_abort {
 
 typedef struct lksi_control {
     lksi_abort abort;
-    uint64_t group_id;    /* as whoever made the segment counts */
-    uint64_t ring_nbytes; /* capacity of a ring; a power of two */
+    uint64_t group_id;       /* as whoever made the segment counts */
+    uint64_t staging_nbytes; /* one of a rank's two staging areas: a chunk */
+    uint64_t ring_nbytes;    /* capacity of a ring; a power of two */
     int32_t n_ranks;
     _Alignas(LKSI_LINE_NBYTES) lksi_seat seats[];
 } lksi_control;
