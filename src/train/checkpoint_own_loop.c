@@ -2,17 +2,6 @@
  */
 #include "train/checkpoint.h"
 
-/* Fails the group where this rank has no memory: the others must not wait for it. */
-static lks_status borrow(lks_trainer *trainer, lks_distributed_optimizer *optimizer) {
-    lks_group *group = lksi_state_group(optimizer);
-    *trainer = (lks_trainer){.options = {.group = group, .optimizer = lksi_state_first_rule(optimizer)},
-                             .store = lksi_state_store(optimizer),
-                             .optimizer = optimizer,
-                             .n_steps = lksi_state_step(optimizer)};
-    trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(group), sizeof *trainer->verdicts);
-    return trainer->verdicts != NULL ? LKS_OK : lksi_group_fail(group, LKS_ERR_MEMORY);
-}
-
 static lks_status check_arguments(const char *call, const lks_distributed_optimizer *optimizer, const char *path,
                                   const lks_position *position) {
     const char *missing = optimizer == NULL  ? "optimizer"
@@ -22,11 +11,23 @@ static lks_status check_arguments(const char *call, const lks_distributed_optimi
     return missing == NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call, missing);
 }
 
+/* Fails the group where this rank has no memory: the others must not wait for it. */
+static lks_status borrow(lks_trainer *trainer, const char *call, lks_distributed_optimizer *optimizer, const char *path,
+                         const lks_position *position) {
+    LKS_TRY(check_arguments(call, optimizer, path, position));
+    lks_group *group = lksi_state_group(optimizer);
+    *trainer = (lks_trainer){.options = {.group = group, .optimizer = lksi_state_first_rule(optimizer)},
+                             .store = lksi_state_store(optimizer),
+                             .optimizer = optimizer,
+                             .n_steps = lksi_state_step(optimizer)};
+    trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(group), sizeof *trainer->verdicts);
+    return trainer->verdicts != NULL ? LKS_OK : lksi_group_fail(group, LKS_ERR_MEMORY);
+}
+
 lks_status lks_distributed_optimizer_save(lks_distributed_optimizer *optimizer, const char *path,
                                           const lks_position *position) {
     lks_trainer trainer;
-    LKS_TRY(check_arguments("distributed_optimizer_save", optimizer, path, position));
-    LKS_TRY(borrow(&trainer, optimizer));
+    LKS_TRY(borrow(&trainer, "distributed_optimizer_save", optimizer, path, position));
     lks_status status = lks_trainer_save(&trainer, path, position);
     lksi_free(trainer.verdicts);
     return status;
@@ -35,8 +36,7 @@ lks_status lks_distributed_optimizer_save(lks_distributed_optimizer *optimizer, 
 lks_status lks_distributed_optimizer_load(lks_distributed_optimizer *optimizer, const char *path,
                                           lks_position *position) {
     lks_trainer trainer;
-    LKS_TRY(check_arguments("distributed_optimizer_load", optimizer, path, position));
-    LKS_TRY(borrow(&trainer, optimizer));
+    LKS_TRY(borrow(&trainer, "distributed_optimizer_load", optimizer, path, position));
     lks_status status = lks_trainer_load(&trainer, path, position);
     lksi_free(trainer.verdicts);
     return status;

@@ -270,6 +270,8 @@ static int disagree(void *argument) {
 
 static void ranks_with_other_strategies_or_buckets_are_told_so(void **state) {
     (void)state;
+    lks_optimizer adam = lks_adam(&(lks_adam_options){.lr = 0.1});
+    run_ranks(2, disagree, ((lks_distributed_options[]){{.rule = &adam}, {0}})); /* `auto` could mean two things */
     run_ranks(2, disagree, ((lks_distributed_options[]){{.strategy = LKS_STRATEGY_SHARDED}, {0}}));
     run_ranks(2, disagree, ((lks_distributed_options[]){{.bucket_nbytes = 4096}, {.bucket_nbytes = 8192}}));
 }
