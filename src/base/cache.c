@@ -6,14 +6,18 @@
 
 enum { LINE_NBYTES = 64 };
 
-size_t lksi_second_cache_nbytes(void) {
-#if defined(_SC_LEVEL2_CACHE_SIZE)
-    long nbytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#if defined(_SC_LEVEL1_DCACHE_SIZE) && defined(_SC_LEVEL2_CACHE_SIZE)
+static size_t ask(int name) {
+    long nbytes = sysconf(name);
     return nbytes > 0 ? (size_t)nbytes : 0;
-#else
-    return 0;
-#endif
 }
+
+size_t lksi_first_cache_nbytes(void) { return ask(_SC_LEVEL1_DCACHE_SIZE); }
+size_t lksi_second_cache_nbytes(void) { return ask(_SC_LEVEL2_CACHE_SIZE); }
+#else
+size_t lksi_first_cache_nbytes(void) { return 0; }
+size_t lksi_second_cache_nbytes(void) { return 0; }
+#endif
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -11,7 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Of this core's second cache; 0 where nobody says. */
+/* Of this core's first cache, of data, and of its second; 0 where nobody says. */
+size_t lksi_first_cache_nbytes(void);
 size_t lksi_second_cache_nbytes(void);
 
 /* What ranks read and write together in one go and is larger than this finds nothing in the caches the next time. */

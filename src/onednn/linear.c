@@ -12,6 +12,7 @@
  * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one. */
 #include "onednn/linear.h"
 
+#include "base/cache.h"
 #include "base/isa.h"
 #include "onednn/api.h"
 #include "onednn/relu.h"
@@ -22,6 +23,7 @@
 #include <string.h>
 
 enum { VECTOR = 8, WIDE_VECTOR = 16, FEW_ROWS = 64, SMALL_PRODUCT = 16384, CHUNK_ROWS = 256 };
+enum { SMALL_CACHE_NBYTES = 32 << 10 };
 
 /* --- forward --- */
 
@@ -87,9 +89,13 @@ static void take_epilogues(const lksi_lowering *lowering, lksi_kernel *kernel) {
     }
 }
 
-/* 16 or 32 rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of W at a time, all
- * from one set of the L1 cache (it copies longer ones first). */
-static bool collides(int64_t n, int64_t k) { return n % WIDE_VECTOR == 0 && n <= FEW_ROWS / 2 && k == 1024; }
+/* 16 rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of W at a time, all from
+ * one set of the L1 cache (it copies longer ones first). So it is with 32 where that cache has 8 ways; of 12 it has
+ * time to. */
+static bool collides(int64_t n, int64_t k) {
+    int64_t n_most = lksi_first_cache_nbytes() > SMALL_CACHE_NBYTES ? WIDE_VECTOR : 2 * WIDE_VECTOR;
+    return n % WIDE_VECTOR == 0 && n <= n_most && k == 1024;
+}
 
 /* The primitive computes whole vectors of the result's columns, and copies the operand that has them. */
 static bool is_better_transposed(int64_t n, int64_t m, int64_t k) {

@@ -23,12 +23,16 @@ size_t lksi_buckets_padded(size_t count, lks_strategy strategy, int size) {
 }
 
 /* Shards are cut at cache lines, so that no two ranks write one, or at blocks of the norm, where there is one. */
-static size_t shard_begin(const lks_distributed_optimizer *optimizer, int rank) {
-    size_t count = lksi_store_padded_count(optimizer->store), size = (size_t)lks_group_size(optimizer->group);
-    size_t unit = 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
-    if (optimizer->rule.clip_norm > 0) unit = LKSI_NORM_BLOCK;
-    size_t n_units = (count + unit - 1) / unit, begin = n_units * (size_t)rank / size * unit;
-    return begin < count ? begin : count;
+static size_t shard_unit(const lks_distributed_optimizer *optimizer) {
+    return optimizer->rule.clip_norm > 0 ? LKSI_NORM_BLOCK
+                                         : 64 / lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+}
+
+static size_t shard_begin(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, int rank) {
+    size_t size = (size_t)lks_group_size(optimizer->group), unit = shard_unit(optimizer);
+    size_t n_units = round_up(bucket->end - bucket->begin, unit) / unit;
+    size_t begin = bucket->begin + n_units * (size_t)rank / size * unit;
+    return begin < bucket->end ? begin : bucket->end;
 }
 
 void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, int rank, size_t *begin,
@@ -36,8 +40,8 @@ void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_buc
     *begin = bucket->begin;
     *end = bucket->end;
     if (optimizer->strategy == LKS_STRATEGY_SHARED) {
-        *begin = shard_begin(optimizer, rank);
-        *end = shard_begin(optimizer, rank + 1);
+        *begin = shard_begin(optimizer, bucket, rank);
+        *end = shard_begin(optimizer, bucket, rank + 1);
     } else if (optimizer->strategy == LKS_STRATEGY_SHARDED) {
         size_t each = (bucket->end - bucket->begin) / (size_t)lks_group_size(optimizer->group);
         *begin = bucket->begin + each * (size_t)rank;
@@ -72,12 +76,26 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     return LKS_OK;
 }
 
+/* Where the bucket ends that begins at `begin`. A shared replica has one per weight whose gradient may be left as
+ * factors, so that what they take to multiply is divided evenly, and one for what is in between. */
+static size_t bucket_end(const lks_distributed_optimizer *optimizer, size_t begin, size_t first, size_t others) {
+    size_t left = optimizer->whole_count - begin, count = begin == 0 ? first : others;
+    if (optimizer->strategy == LKS_STRATEGY_SHARED)
+        count = round_up(lksi_factored_cut(optimizer, begin) - begin, shard_unit(optimizer));
+    return begin + (count < left ? count : left);
+}
+
+static size_t count_buckets(const lks_distributed_optimizer *optimizer, size_t first, size_t others) {
+    size_t n = 1, end = bucket_end(optimizer, 0, first, others);
+    for (; end < optimizer->whole_count; n++) end = bucket_end(optimizer, end, first, others);
+    return n;
+}
+
 static void fill(lks_distributed_optimizer *optimizer, size_t first, size_t others) {
     size_t state_begin = 0;
     for (size_t i = 0, begin = 0; i < optimizer->n_buckets; i++) {
         lksi_bucket *bucket = &optimizer->buckets[i];
-        size_t left = optimizer->whole_count - begin, count = i == 0 ? first : others;
-        *bucket = (lksi_bucket){.begin = begin, .end = begin + (count < left ? count : left)};
+        *bucket = (lksi_bucket){.begin = begin, .end = bucket_end(optimizer, begin, first, others)};
         lksi_bucket_part(optimizer, bucket, lks_group_rank(optimizer->group), &bucket->mine_begin, &bucket->mine_end);
         bucket->state_begin = state_begin;
         state_begin += bucket->mine_end - bucket->mine_begin;
@@ -91,8 +109,7 @@ lks_status lksi_buckets_create(lks_distributed_optimizer *optimizer) {
     optimizer->whole_count = lksi_buckets_padded(lksi_store_padded_count(optimizer->store), optimizer->strategy,
                                                  lks_group_size(optimizer->group));
     LKS_TRY(choose_counts(optimizer, &first, &others));
-    size_t rest = optimizer->whole_count > first ? optimizer->whole_count - first : 0;
-    optimizer->n_buckets = 1 + (rest + others - 1) / others;
+    optimizer->n_buckets = count_buckets(optimizer, first, others);
     optimizer->buckets = lksi_alloc_array(optimizer->n_buckets, sizeof *optimizer->buckets);
     if (optimizer->buckets == NULL) return LKS_ERR_MEMORY;
     fill(optimizer, first, others);

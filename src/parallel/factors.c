@@ -256,6 +256,17 @@ lks_status lksi_factored_check_gradient(const lks_distributed_optimizer *optimiz
     return LKS_OK;
 }
 
+size_t lksi_factored_cut(const lks_distributed_optimizer *optimizer, size_t begin) {
+    const lksi_factored *factored = optimizer->factored;
+    size_t cut = optimizer->whole_count;
+    for (int i = 0; factored != NULL && i < factored->n_weights; i++) {
+        const weight *w = &factored->weights[i];
+        size_t next = w->begin > begin ? w->begin : w->end;
+        if (next > begin && next < cut) cut = next;
+    }
+    return cut;
+}
+
 bool lksi_factored_find(const lks_distributed_optimizer *optimizer, size_t begin, size_t end,
                         lksi_factored_range *range) {
     uint64_t any = 0;

@@ -68,13 +68,13 @@ static lks_status check_gradient(void *context, int index) { return lksi_factore
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
     LKS_TRY(check_group(optimizer));
+    LKS_TRY(lksi_factored_create(optimizer));
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
     LKS_TRY(create_compressor(optimizer));
     if (optimizer->strategy != LKS_STRATEGY_SHARED && !lksi_store_is_flat(optimizer->store))
         LKS_TRY(prepare_row(optimizer));
-    LKS_TRY(find_gradients(optimizer));
-    return lksi_factored_create(optimizer);
+    return find_gradients(optimizer);
 }
 
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]) {

@@ -46,7 +46,7 @@ lks_compression lksi_store_compression(const lks_store *store);
 /* A range of the flat arrays that is reduced in one go. Of each, every rank updates its own part and keeps the
  * optimizer's state for just that:
  *
- *     shared     one bucket, rank r has part r
+ *     shared     one bucket per weight that may be left as factors and one between two such, rank r has part r of each
  *     bucketed   any number, every rank has all of each
  *     sharded    any number, rank r has part r of each, all of one size
  */
@@ -184,6 +184,9 @@ lks_status lksi_bucket_nbytes_find(lks_group *group, size_t whole_nbytes, size_t
 /* Does nothing for other stores than a shared replica of several ranks whose products a CPU can take apart. */
 lks_status lksi_factored_create(lks_distributed_optimizer *optimizer);
 void lksi_factored_destroy(lks_distributed_optimizer *optimizer);
+/* The first place behind `begin`, in the flat arrays, where a weight that may be left as factors begins or ends; the
+ * whole's end: none. */
+size_t lksi_factored_cut(const lks_distributed_optimizer *optimizer, size_t begin);
 size_t lksi_factored_nbytes(const lks_distributed_optimizer *optimizer); /* its room for sums */
 /* Passes of `program` leave factors from now on. */
 void lksi_factored_attach(lks_distributed_optimizer *optimizer, lks_program *program);

@@ -45,17 +45,17 @@ static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t
 }
 
 /* Updates the parameters of one block by the sum of its gradients. */
-static void update_block(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t count,
-                         const void *sum) {
+static void update_block(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                         size_t begin, size_t count, const void *sum) {
     _Alignas(64) char updated[BLOCK_NBYTES];
     char *values = (char *)lksi_store_values(optimizer->store) + begin * nbytes_each(optimizer);
     size_t nbytes = count * nbytes_each(optimizer);
     if (!optimizer->handover.is_past_caches) {
-        lksi_update_range(optimizer, optimizer->buckets, update, begin, count, values, sum);
+        lksi_update_range(optimizer, bucket, update, begin, count, values, sum);
         return;
     }
     memcpy(updated, values, nbytes);
-    lksi_update_range(optimizer, optimizer->buckets, update, begin, count, updated, sum);
+    lksi_update_range(optimizer, bucket, update, begin, count, updated, sum);
     lksi_write_past_caches(values, updated, nbytes);
 }
 
@@ -64,58 +64,65 @@ static size_t block_at(const lks_distributed_optimizer *optimizer, size_t begin,
     return left < most ? left : most;
 }
 
-/* This rank's shard is optimizer->buckets[0], the one bucket that there is. */
-static void sum_and_measure_shard(lks_distributed_optimizer *optimizer) {
-    size_t begin = optimizer->buckets->mine_begin, end = optimizer->buckets->mine_end, count;
-    for (; lks_group_size(optimizer->group) > 1 && begin < end; begin += count) {
-        count = block_at(optimizer, begin, end);
+static void sum_and_measure(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
+    size_t count;
+    for (size_t begin = bucket->mine_begin; lks_group_size(optimizer->group) > 1 && begin < bucket->mine_end;
+         begin += count) {
+        count = block_at(optimizer, begin, bucket->mine_end);
         sum_block(optimizer, begin, count, own_gradients(optimizer, begin));
     }
-    lksi_clip_measure(optimizer, optimizer->buckets->mine_begin, end, lksi_store_gradients(optimizer->store));
+    lksi_clip_measure(optimizer, bucket->mine_begin, bucket->mine_end, lksi_store_gradients(optimizer->store));
 }
 
 static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, double *factor) {
-    sum_and_measure_shard(optimizer);
+    for (size_t i = 0; i < optimizer->n_buckets; i++) sum_and_measure(optimizer, &optimizer->buckets[i]);
     LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_norm", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     return lksi_clip_conclude(optimizer, norm, factor);
 }
 
-static void update_products(lks_distributed_optimizer *optimizer, const lksi_update *update, size_t begin, size_t end) {
+static void update_products(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                            size_t begin, size_t end) {
     _Alignas(64) char summed[BLOCK_NBYTES];
     bool is_summed = optimizer->squares != NULL || lks_group_size(optimizer->group) == 1; /* in its own gradients */
     size_t count;
     for (; begin < end; begin += count) {
         count = block_at(optimizer, begin, end);
         if (!is_summed) sum_block(optimizer, begin, count, summed);
-        update_block(optimizer, update, begin, count, is_summed ? own_gradients(optimizer, begin) : summed);
+        update_block(optimizer, bucket, update, begin, count, is_summed ? own_gradients(optimizer, begin) : summed);
     }
 }
 
-static lks_status update_factored(lks_distributed_optimizer *optimizer, const lksi_update *update,
-                                  const lksi_factored_range *range) {
+static lks_status update_factored(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
+                                  const lksi_update *update, const lksi_factored_range *range) {
     size_t count, n_summed;
     const float *sum;
     for (size_t begin = range->begin; begin < range->end; begin += n_summed) {
         LKS_TRY(lksi_factored_sum(optimizer, range, begin, &sum, &n_summed));
         for (size_t done = 0; done < n_summed; done += count) {
             count = block_at(optimizer, begin + done, begin + n_summed);
-            update_block(optimizer, update, begin + done, count, sum + done);
+            update_block(optimizer, bucket, update, begin + done, count, sum + done);
         }
     }
     if (optimizer->handover.is_past_caches) lksi_factored_evict(optimizer, range);
     return LKS_OK;
 }
 
-static lks_status update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
-    lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
-    size_t begin = optimizer->buckets->mine_begin, end = optimizer->buckets->mine_end;
+static lks_status update_part(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
+                              const lksi_update *update) {
+    size_t begin = bucket->mine_begin;
     lksi_factored_range range;
-    while (lksi_factored_find(optimizer, begin, end, &range)) {
-        update_products(optimizer, &update, begin, range.begin);
-        LKS_TRY(update_factored(optimizer, &update, &range));
+    while (lksi_factored_find(optimizer, begin, bucket->mine_end, &range)) {
+        update_products(optimizer, bucket, update, begin, range.begin);
+        LKS_TRY(update_factored(optimizer, bucket, update, &range));
         begin = range.end;
     }
-    update_products(optimizer, &update, begin, end);
+    update_products(optimizer, bucket, update, begin, bucket->mine_end);
+    return LKS_OK;
+}
+
+static lks_status update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
+    lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
+    for (size_t i = 0; i < optimizer->n_buckets; i++) LKS_TRY(update_part(optimizer, &optimizer->buckets[i], &update));
     if (optimizer->handover.is_past_caches) lksi_written_past_caches();
     return LKS_OK;
 }
