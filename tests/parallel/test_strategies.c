@@ -313,6 +313,30 @@ static int put_factors_aside(void *argument) { return (void)argument, leave_fact
 static int read_factors(void *argument) { return (void)argument, leave_factors(read_gradient); }
 static int check_factors(void *argument) { return (void)argument, leave_factors(check_gradients); }
 
+/* Who has how much of a weight multiplies as much of it. */
+static int find_own_part(void *argument) {
+    (void)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_SHARED};
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    size_t offset, count, mine = 0, size = (size_t)lks_group_size(s->group);
+    lksi_store_place(s->store, lks_store_find(s->store, "fc1.weight"), &offset, &count);
+    for (size_t i = 0; i < s->optimizer->n_buckets; i++) {
+        size_t begin = s->optimizer->buckets[i].mine_begin, end = s->optimizer->buckets[i].mine_end;
+        if (begin < offset) begin = offset;
+        if (end > offset + count) end = offset + count;
+        if (end > begin) mine += end - begin;
+    }
+    if (are_factors_offered()) RANK_CHECK(mine >= count / size - 16 && mine <= count / size + 16); /* a cache line */
+    strategy_destroy(s);
+    return 0;
+}
+
+static void what_factors_take_to_multiply_is_divided_evenly(void **state) {
+    (void)state;
+    for (int size = 2; size <= 5; size++) run_ranks(size, find_own_part, NULL);
+}
+
 static void factors_are_no_gradients_to_anybody(void **state) {
     (void)state;
     run_ranks(2, put_factors_aside, NULL);
@@ -697,6 +721,7 @@ int main(void) {
         cmocka_unit_test(state_is_divided_among_the_ranks),
         cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
         cmocka_unit_test(factors_are_no_gradients_to_anybody),
+        cmocka_unit_test(what_factors_take_to_multiply_is_divided_evenly),
         cmocka_unit_test(the_last_pass_counts_whoever_it_was),
         cmocka_unit_test(what_one_rank_expects_is_checked_on_all),
         cmocka_unit_test(the_first_bucket_is_small),
