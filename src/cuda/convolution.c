@@ -170,12 +170,14 @@ static lks_status check_size(const lksi_lowering *l, int place) {
 }
 
 static lks_status refuse(const lksi_lowering *l, cudnnStatus_t status) {
+    if (CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED)
+        return lksi_cuda_check_dnn(status, lksi_op_name(l->op));
     places p = places_of(l);
     const lksi_attributes *a = &l->attributes;
     char x[128], w[128];
     lksi_tensor_format(tensor_at(l, p.x), x, sizeof x);
     lksi_tensor_format(tensor_at(l, p.w), w, sizeof w);
-    return lksi_error(status == CUDNN_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_UNSUPPORTED,
+    return lksi_error(LKS_ERR_UNSUPPORTED,
                       "cuDNN has no deterministic algorithm for %s: x %s, weights %s, stride %lldx%lld, padding "
                       "%lldx%lld, dilation %lldx%lld, %lld groups: %s",
                       lksi_op_name(l->op), x, w, (long long)a->stride[0], (long long)a->stride[1],

@@ -54,10 +54,15 @@ lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what) {
     return lksi_error(code, "cuBLAS: %s: %s", what, cublasLtGetStatusString(status));
 }
 
+/* Of the host or of the GPU: since cuDNN 9 two codes, and the old name means the host's. */
+static bool is_out_of_memory(cudnnStatus_t status) {
+    return status == CUDNN_STATUS_ALLOC_FAILED || status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what) {
     if (status == CUDNN_STATUS_SUCCESS) return LKS_OK;
-    lks_status code = status == CUDNN_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM;
-    return lksi_error(code, "cuDNN: %s: %s", what, cudnnGetErrorString(status));
+    return lksi_error(is_out_of_memory(status) ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM, "cuDNN: %s: %s", what,
+                      cudnnGetErrorString(status));
 }
 
 lks_status lksi_cuda_describe(int index, lksi_cuda_facts *facts) {
@@ -96,11 +101,18 @@ static void free_stage(lksi_cuda_stage *stage) {
     if (stage->is_free != NULL) (void)cudaEventDestroy(stage->is_free);
 }
 
+/* Sums over ranks: the other ranks wait for them, while the kernels that they hold up have others behind them. */
+static lks_status make_urgent_stream(cudaStream_t *stream) {
+    int least, greatest;
+    LKS_TRY(lksi_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "its priorities"));
+    return lksi_cuda_check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest), "a stream");
+}
+
 static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice"));
     LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream"));
     LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->arriving, cudaStreamNonBlocking), "a stream"));
-    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking), "a stream"));
+    LKS_TRY(make_urgent_stream(&cuda->beside));
     LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming), "an event"));
     LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->joined, cudaEventDisableTiming), "an event"));
     LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->posted, cudaStreamNonBlocking), "a stream"));

@@ -189,6 +189,7 @@ const lksi_device_memory lksi_cuda_memory = {
     .alloc = alloc,
     .free = release,
     .copy_in = copy_in,
+    .ahead_nbytes = (size_t)(LKSI_CUDA_STAGES - LKSI_CUDA_SMALL_STAGES) * LKSI_CUDA_STAGE_NBYTES,
     .copy_out = copy_out,
     .post = post,
     .posted = posted,

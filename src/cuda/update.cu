@@ -103,12 +103,14 @@ static __device__ lksi_figures add_up_figures(const lksi_figures *figures, int c
     return all;
 }
 
-/* Whether each rank expected as many samples, and all mean the same step. */
-static __device__ bool are_agreed(const lksi_figures *figures, int count, double n_samples) {
+/* Whether each rank expected as many samples, and all mean this step: where NCCL was told to give up, those of the step
+ * before may lie there still. */
+static __device__ bool are_agreed(const lksi_flat_step *step, double n_samples) {
     bool are = true;
-    for (int rank = 0; rank < count; rank++) {
-        if (figures[rank].n_expected >= 0 && figures[rank].n_expected != n_samples) are = false;
-        if (figures[rank].check != figures[0].check) are = false;
+    for (int rank = 0; rank < step->n_ranks; rank++) {
+        const lksi_figures *figures = &step->figures[rank];
+        if (figures->n_expected >= 0 && figures->n_expected != n_samples) are = false;
+        if (figures->check != step->mine->check) are = false;
     }
     return are;
 }
@@ -126,8 +128,8 @@ __global__ void conclude(lksi_flat_step step, size_t n_squares, size_t stride) {
         double factor = step.clip_norm / (result.grad_norm + 1e-6);
         if (factor < 1) result.scale *= factor;
     }
-    result.is_refused = !(result.sums.n_samples > 0) || !isfinite(result.sums.loss) || !isfinite(result.grad_norm) ||
-                        !are_agreed(step.figures, step.n_ranks, result.sums.n_samples);
+    result.is_refused = step.result->is_refused || !(result.sums.n_samples > 0) || !isfinite(result.sums.loss) ||
+                        !isfinite(result.grad_norm) || !are_agreed(&step, result.sums.n_samples);
     *step.result = result;
 }
 

@@ -58,12 +58,14 @@ typedef struct lksi_flat_result {
     double mean_scale, scale; /* 1 / n_samples; the same times what clips */
     double grad_norm;         /* of the mean gradient; 0 where nothing is clipped */
     int64_t is_refused;       /* no sample, or not as many as a rank expects; checks that differ; a loss or a norm that
-                               * is not finite: nothing is updated */
+                               * is not finite: nothing is updated, and nor is it in later steps until the host has
+                               * made this 0 again */
 } lksi_flat_result;
 
 /* What ends the reduction of a step by a device with memory of its own. Pointers are into that. */
 typedef struct lksi_flat_step {
     const lksi_figures *figures; /* (n_ranks): added up in canonical order, but of stop the largest is taken */
+    const lksi_figures *mine;    /* what this rank gave: not found among them where their gathering was given up */
     int n_ranks;
     double clip_norm;             /* 0: none */
     const float *gradients;       /* sums over all ranks */
@@ -83,6 +85,9 @@ typedef struct lksi_device_memory {
     void (*free)(const lks_device *device, void *memory);                        /* accepts NULL */
     /* `from` may be changed once it returns. */
     lks_status (*copy_in)(const lks_device *device, void *to, const void *from, size_t nbytes);
+    /* As much as copies in may bring, of a few tensors, while the host has yet to wait for an earlier step: more would
+     * wait for that step in the copy, which knows no deadline. */
+    size_t ahead_nbytes;
     /* Returns when `to` has it, and with it everything before. */
     lks_status (*copy_out)(const lks_device *device, void *to, const void *from, size_t nbytes);
     /* The same in two parts: `post` asks for them as they are then, `take` waits for them and for no more. One at a

@@ -9,6 +9,7 @@
  * scale of the update is made of them there, and a step that must not be updates nothing.
  *
  * Gradients are added in canonical order, as everywhere, unless the group was made with order any: by NCCL then. */
+#include "comm/nccl/nccl.h"
 #include "parallel/parallel_internal.h"
 
 #include <math.h>
@@ -230,6 +231,7 @@ static lks_status gather_values(lks_distributed_optimizer *optimizer, const lksi
 static lks_status conclude(lks_distributed_optimizer *optimizer) {
     const lksi_flat *flat = optimizer->flat;
     lksi_flat_step step = {.figures = flat->figures + 1,
+                           .mine = flat->figures,
                            .n_ranks = size_of(optimizer),
                            .clip_norm = optimizer->rule.clip_norm,
                            .gradients = lksi_store_gradients(optimizer->store),
@@ -253,6 +255,11 @@ lks_status lksi_flat_put(lks_distributed_optimizer *optimizer) {
 }
 
 /* --- before and after it --- */
+
+lks_status lksi_flat_fail(lks_distributed_optimizer *optimizer, lks_status status) {
+    lks_gpu_group *gpus = optimizer->flat->gpus;
+    return gpus != NULL ? lksi_gpu_fail(gpus, status) : lksi_group_fail(optimizer->group, status);
+}
 
 /* What ranks must agree on: the step, and the collectives up to here. */
 static double check_of(const lks_distributed_optimizer *optimizer) {
@@ -327,9 +334,11 @@ lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums 
     const lksi_figures *figures = (const lksi_figures *)(result + 1) + 1;
     lks_status status = take_result(optimizer);
     if (status == LKS_OK) status = compare_ranks(optimizer, figures);
-    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
     if (result->is_refused) {
         optimizer->step--;
+        /* A step that is behind it on the GPU already was refused with it; the next one counts again. */
+        LKS_TRY(lksi_device_zero(optimizer->flat->device, optimizer->flat->result, sizeof *optimizer->flat->result));
         return refuse(optimizer, result, figures);
     }
     *all = (lks_step_sums){.n_samples = result->sums.n_samples,
@@ -347,6 +356,6 @@ lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_s
                                   sizeof(lksi_figures));
     if (status == LKS_OK) status = lksi_flat_put(optimizer);
     if (status == LKS_OK) status = lksi_flat_post(optimizer);
-    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
     return lksi_flat_finish(optimizer, all);
 }

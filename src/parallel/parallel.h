@@ -77,6 +77,9 @@ lks_status lksi_flat_post(lks_distributed_optimizer *optimizer);
  * those of lks_distributed_optimizer_step; LKS_ERR_NUMERIC, on all ranks, where a loss is not finite. */
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 
+/* As lksi_group_fail, wherever a rank cannot go on: the sums that are under way on its GPU are given up, too. */
+lks_status lksi_flat_fail(lks_distributed_optimizer *optimizer, lks_status status);
+
 /* Steps taken. */
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);
 void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step);

@@ -38,9 +38,17 @@ void lksi_flat_forget(lks_trainer *trainer) {
     }
 }
 
+/* Each rank for itself: it may have more samples than another. */
+static bool can_be_sent_ahead(const lks_trainer *trainer, const lks_batch *batch) {
+    const lks_node *features = trainer->options.features;
+    size_t each = (size_t)lksi_row_count(features) * lks_type_nbytes(lks_node_type(features));
+    return (size_t)batch->count <= device_of(trainer)->ops->memory->ahead_nbytes / each;
+}
+
 /* Where it has states, they may have to move: of one rank, but all forget their recordings, for they make the next ones
  * together. The step under way ends first: its error is no reason to fail the group. */
 static lks_status make_ready(lks_trainer *trainer, const lks_batch *batch) {
+    if (!can_be_sent_ahead(trainer, batch)) LKS_TRY(lksi_flat_catch_up(trainer));
     if (trainer->options.n_states == 0 || batch->global_count <= trainer->most_samples) return LKS_OK;
     LKS_TRY(lksi_flat_catch_up(trainer));
     lksi_flat_forget(trainer);
@@ -131,10 +139,10 @@ lks_status lksi_flat_catch_up(lks_trainer *trainer) {
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch) {
     LKS_TRY(make_ready(trainer, batch));
     lks_status status = step(trainer, batch);
-    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
+    if (status != LKS_OK) return lksi_flat_fail(trainer->optimizer, status);
     LKS_TRY(lksi_flat_catch_up(trainer));
     status = lksi_flat_post(trainer->optimizer);
-    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
+    if (status != LKS_OK) return lksi_flat_fail(trainer->optimizer, status);
     trainer->is_under_way = true;
     trainer->n_steps++;
     return trainer->options.runs_ahead ? LKS_OK : lksi_flat_catch_up(trainer);

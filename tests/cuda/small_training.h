@@ -15,17 +15,20 @@ typedef struct small_training {
 
 enum { SMALL_BATCH = 4, SMALL_N_FEATURES = 8, SMALL_N_CLASSES = 3 };
 
-static inline lks_status begin_training(small_training *t) {
+static inline lks_status begin_training_of(small_training *t, int runs_ahead) {
     *t = (small_training){0};
     LKS_TRY(lks_init(&t->world, &(lks_init_options){.timeout_ms = is_real_gpu() ? 20000 : 0}));
     LKS_TRY(lks_device_create(&t->device, &(lks_device_options){.name = "cuda:0", .group = t->world}));
     t->graph = lks_graph_create(t->device);
-    lks_trainer_options options = {.group = t->world, .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1})};
+    lks_trainer_options options = {
+        .group = t->world, .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}), .runs_ahead = runs_ahead};
     options.features = lks_input(t->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, SMALL_N_FEATURES});
     options.labels = lks_input(t->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *loss = lks_cross_entropy(lks_linear(options.features, SMALL_N_CLASSES, "fc"), options.labels);
     return lks_trainer_create(&t->trainer, loss, &options);
 }
+
+static inline lks_status begin_training(small_training *t) { return begin_training_of(t, 0); }
 
 static inline void end_training(small_training *t) {
     lks_trainer_destroy(t->trainer);
@@ -34,10 +37,10 @@ static inline void end_training(small_training *t) {
     lks_group_destroy(t->world);
 }
 
-/* Every rank brings the same samples. */
-static inline lks_status take_step(const small_training *t) {
-    static const float features[SMALL_BATCH * SMALL_N_FEATURES] = {1, 2, 3};
-    static const int32_t labels[SMALL_BATCH] = {0, 1, 2, 0};
+/* By samples of which the first has this feature and this label. */
+static inline lks_status take_step_of(const small_training *t, float feature, int32_t label) {
+    const float features[SMALL_BATCH * SMALL_N_FEATURES] = {feature, 2, 3};
+    const int32_t labels[SMALL_BATCH] = {label, 1, 2, 0};
     int64_t n = SMALL_BATCH, n_ranks = lks_group_size(t->world);
     lks_batch batch = {.features = features,
                        .labels = labels,
@@ -48,5 +51,8 @@ static inline lks_status take_step(const small_training *t) {
                        .global_n_labels = n * n_ranks};
     return lks_trainer_step(t->trainer, &batch, NULL);
 }
+
+/* Every rank brings the same samples. */
+static inline lks_status take_step(const small_training *t) { return take_step_of(t, 1, 0); }
 
 #endif

@@ -2,6 +2,8 @@
 #include "cuda/small_training.h"
 #include "ranks.h"
 
+#include <math.h>
+
 enum { N_STEPS = 4 };
 
 static lks_status take_steps(const small_training *t) {
@@ -24,6 +26,32 @@ static void unrecorded_steps_have_the_same_bits(void **state) {
     train("1", recorded);
     train("0", unrecorded);
     assert_string_equal(recorded, unrecorded);
+}
+
+/* With `bad_step`, a step whose loss is no number comes between the good ones: the next is on the GPU when that is heard
+ * of. */
+static void run_ahead(bool bad_step, char sha256[65]) {
+    small_training t;
+    unsetenv("LOCKSTEP_GPU_GRAPHS");
+    assert_ok(begin_training_of(&t, 1));
+    assert_ok(take_steps(&t));
+    if (bad_step) {
+        assert_ok(take_step_of(&t, NAN, 0));
+        assert_int_equal(take_step(&t), LKS_ERR_NUMERIC);
+        assert_non_null(strstr(lks_error_text(), "nothing was updated"));
+    }
+    assert_ok(take_steps(&t));
+    assert_ok(lks_trainer_catch_up(t.trainer, NULL));
+    assert_ok(lks_store_sha256(lks_trainer_store(t.trainer), sha256));
+    end_training(&t);
+}
+
+static void a_step_behind_a_refused_one_changes_nothing(void **state) {
+    (void)state;
+    char good[65], refused[65];
+    run_ahead(false, good);
+    run_ahead(true, refused);
+    assert_string_equal(good, refused);
 }
 
 static void what_cannot_be_recorded_says_how_to_go_on(void **state) {
@@ -68,6 +96,7 @@ static void ranks_have_to_agree(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_to_agree), /* first: CUDA takes no fork() later */
                                        cmocka_unit_test(unrecorded_steps_have_the_same_bits),
+                                       cmocka_unit_test(a_step_behind_a_refused_one_changes_nothing),
                                        cmocka_unit_test(what_cannot_be_recorded_says_how_to_go_on),
                                        cmocka_unit_test(other_values_are_refused)};
     return run_cuda_tests("cuda graphs", tests);

@@ -32,8 +32,34 @@ static void the_survivor_hears_of_it_and_ends(void **state) {
     for (int doomed = 0; doomed < N_RANKS; doomed++) run_fate(&(fate){.doomed = doomed}, N_RANKS, train_until_error);
 }
 
+/* Rank 0 brings a label that there is not, hears of it when its next step is on the GPU already, and ends: what it
+ * frees must not wait for the sums of a step that rank 1 does not take. */
+static int bring_a_bad_label(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    char host[16];
+    small_training t;
+    snprintf(host, sizeof host, "rank-%d", rank);
+    setenv("NCCL_HOSTID", host, 1);
+    MUST_OK(begin_training_of(&t, 1));
+    for (int i = 0; i < 3; i++) MUST_OK(take_step(&t));
+    MUST_OK(take_step_of(&t, 1, rank == 0 ? 99 : 0));
+    if (rank == 1) lksi_sleep_ns(INT64_C(300) * 1000 * 1000);
+    lks_status status = LKS_OK;
+    for (int i = 0; i < 4 && status == LKS_OK; i++) status = take_step(&t);
+    MUST(status == (rank == 0 ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    MUST_SAY("label 99 of sample 0");
+    end_training(&t);
+    return 0;
+}
+
+static void a_rank_with_an_error_of_its_own_ends(void **state) {
+    (void)state;
+    run_processes(N_RANKS, bring_a_bad_label, NULL);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_survivor_hears_of_it_and_ends)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_survivor_hears_of_it_and_ends),
+                                       cmocka_unit_test(a_rank_with_an_error_of_its_own_ends)};
     if (!choose_gpu()) return puts("skipped: this build has no CUDA toolkit"), 0;
     return run_gpu_group_tests("cuda lost rank", tests);
 }

@@ -62,6 +62,8 @@ static void a_run_has_its_figures(void **state) {
 typedef struct conclusion {
     lksi_figures figures[8];
     int n_ranks;
+    double own_check; /* what this rank gave */
+    int64_t was_refused;
     double clip_norm;
     size_t n_parameters, n_block;
 } conclusion;
@@ -76,7 +78,10 @@ static lksi_flat_result conclude(const conclusion *c, const float *gradients) {
     double *room = lksi_alloc(n_squares * sizeof *room);
     lksi_flat_result result;
     memset(&result, 0xff, sizeof result);
+    result.is_refused = c->was_refused;
+    const lksi_figures mine = {.check = c->own_check};
     lksi_flat_step step = {.figures = send(device, c->figures, (size_t)c->n_ranks * sizeof *c->figures),
+                           .mine = send(device, &mine, sizeof mine),
                            .n_ranks = c->n_ranks,
                            .clip_norm = c->clip_norm,
                            .gradients = send(device, gradients, c->n_parameters * sizeof *gradients),
@@ -87,6 +92,7 @@ static lksi_flat_result conclude(const conclusion *c, const float *gradients) {
     assert_ok(memory_of(device)->conclude(device, &step));
     assert_ok(lksi_device_copy_out(device, &result, step.result, sizeof result));
     lksi_device_free(device, (void *)(uintptr_t)step.figures);
+    lksi_device_free(device, (void *)(uintptr_t)step.mine);
     lksi_device_free(device, (void *)(uintptr_t)step.gradients);
     lksi_device_free(device, step.squares);
     lksi_device_free(device, step.result);
@@ -178,6 +184,24 @@ static void a_step_that_means_nothing_is_refused(void **state) {
     assert_true(conclude(&c, good).is_refused == 0);
     c.figures[1].check = 1;
     assert_true(conclude(&c, good).is_refused != 0);
+}
+
+static void figures_of_another_step_are_refused(void **state) {
+    (void)state;
+    const float gradients[] = {1, 2};
+    conclusion c = {.figures = {of_samples(1, 1), of_samples(1, 1)}, .n_ranks = 2, .n_parameters = 2, .n_block = 4096};
+    c.own_check = 7;
+    assert_true(conclude(&c, gradients).is_refused != 0);
+    c.figures[0].check = c.figures[1].check = 7;
+    assert_true(conclude(&c, gradients).is_refused == 0);
+}
+
+static void what_follows_a_refused_step_is_refused_too(void **state) {
+    (void)state;
+    const float gradients[] = {1, 2};
+    conclusion c = {
+        .figures = {of_samples(1, 1)}, .n_ranks = 1, .was_refused = 1, .n_parameters = 2, .n_block = 4096};
+    assert_true(conclude(&c, gradients).is_refused != 0);
 }
 
 /* --- update rules --- */
@@ -302,6 +326,8 @@ int main(void) {
                                        cmocka_unit_test(figures_are_added_up_the_tree),
                                        cmocka_unit_test(gradients_are_clipped_by_their_norm),
                                        cmocka_unit_test(a_step_that_means_nothing_is_refused),
+                                       cmocka_unit_test(figures_of_another_step_are_refused),
+                                       cmocka_unit_test(what_follows_a_refused_step_is_refused_too),
                                        cmocka_unit_test(every_rule_is_the_references),
                                        cmocka_unit_test(a_refused_step_updates_nothing),
                                        cmocka_unit_test(a_recorded_update_reads_each_steps_numbers)};

@@ -144,7 +144,7 @@ lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lk
 enum { SLICE_NS = 100 * 1000 };
 
 static void close_communicator(lks_gpu_group *gpus) {
-    int64_t deadline_ns = lksi_now_ns() + LKSI_GPU_PATIENCE_NS;
+    int64_t deadline_ns = lksi_now_ns() + lksi_gpu_farewell_ns;
     lksi_nccl_state state = gpus->module->finalize(gpus->communicator);
     while (state == LKSI_NCCL_PENDING && lksi_now_ns() < deadline_ns &&
            !lksi_control_is_aborted(gpus->group->control)) {

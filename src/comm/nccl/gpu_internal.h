@@ -17,6 +17,8 @@ typedef struct lksi_gpu_message {
 } lksi_gpu_message;
 
 enum { LKSI_GPU_MOST_SCRATCHES = 48, LKSI_GPU_PATIENCE_NS = 1000 * 1000 * 1000 };
+/* At the end of a group that is alive: some rank may still write its files. */
+static const int64_t lksi_gpu_farewell_ns = INT64_C(10) * 1000 * 1000 * 1000;
 
 typedef struct lksi_gpu_abort lksi_gpu_abort;
 
@@ -61,9 +63,6 @@ lks_status lksi_nccl_load(const lksi_nccl_module **module);
 /* LKS_ERR_SYSTEM with the module's text where `state` is FAILED. */
 lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state);
 #define LKSI_GPU_TRY(gpus, state) LKS_TRY(lksi_gpu_check(gpus, state))
-/* The GPU group and its parent are dead; what is under way on the GPU is given up, some time after. Returns `status`.
- */
-lks_status lksi_gpu_fail(lks_gpu_group *gpus, lks_status status);
 /* Gives up the communicator, if there is one (abort.c); and waits until that is done, LKSI_GPU_PATIENCE_NS at most. */
 void lksi_gpu_abort_begin(lks_gpu_group *gpus);
 void lksi_gpu_abort_end(lks_gpu_group *gpus);

@@ -11,7 +11,7 @@
  *
  * A non-blocking communicator does on threads of NCCL's what waits for other ranks: its beginning, and the connections
  * that a first operation needs; until they are made the state is PENDING, and we look at the group meanwhile. Later
- * launches are made by the calling thread.
+ * launches are made by such a thread, too, in 2.28 one for each group of calls.
  */
 #include "comm/collective/collective.h"
 #include "comm/nccl/gpu_internal.h"

@@ -548,6 +548,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
     *stream = made.get();
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = *greatest = 0;
+    return cudaSuccess;
+}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
     return cudaStreamCreateWithFlags(stream, flags);
 }
