@@ -88,7 +88,7 @@ LKS_API const char *lks_type_name(lks_type type);
 
 /* In option structs 0 means the default. Where a field may rightly be 0 (a momentum, Adam's beta1), LKS_ZERO says so.
  */
-#define LKS_ZERO (-0x1p-1000)
+#define LKS_ZERO (-9.332636185032189e-302)
 
 /* Log lines at or above the level go to stderr. Default LKS_LOG_WARNING; LOCKSTEP_LOG=error|warning|info|debug. */
 typedef enum lks_log_level { LKS_LOG_ERROR, LKS_LOG_WARNING, LKS_LOG_INFO, LKS_LOG_DEBUG } lks_log_level;

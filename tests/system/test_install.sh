@@ -29,7 +29,7 @@ int main(void) {
     return 0;
 }
 END
-cp "$work/program.c" "$work/program.cc"
+{ cat "$work/program.c"; echo 'double zero() { return LKS_ZERO; }'; } >"$work/program.cc"
 expected="$(sed -n 's/^project(.*VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt) 6627e8d5"
 
 expect_output() { # program
