@@ -3,7 +3,7 @@
  * They are written as PATH.tmp, one name for each target, so that what a writer leaves behind that dies is overwritten
  * by the next one. Whoever writes it holds a lock on it, which ends with its process; a second writer meanwhile, or one
  * on a file system without locks, makes a PATH.tmp.<n> that was not there. So nobody writes into another's file, and
- * the newest that is complete stays.
+ * the newest that is complete stays. A symbolic link stays, too: the file that it leads to is the target, there or not.
  *
  * What is larger than a piece goes to the disk past the page cache, where the file system can (O_DIRECT): it would be
  * copied there page by page only to be synced and forgotten, with CPU time that training has a better use for. */
@@ -36,14 +36,47 @@ static void release(lksi_new_file *file) {
     lksi_free(file);
 }
 
-/* For the message; `path` is what the user named, whatever the temporary file is called. */
-
 /* A device or a directory is not to be replaced by a file. */
 static lks_status check_target(const char *path) {
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     return LKS_OK;
+}
+
+/* Where the link `path` leads, one step; NULL with LKS_OK where it is none. */
+static lks_status read_link(const char *path, char **next) {
+    char text[4096];
+    *next = NULL;
+    ssize_t n = readlink(path, text, sizeof text);
+    if (n < 0) return LKS_OK; /* no link, or an error that creating the file will tell of */
+    if (n == (ssize_t)sizeof text) return lksi_error(LKS_ERR_FILE, "%s: a link to a name that is too long", path);
+    const char *slash = strrchr(path, '/');
+    size_t n_directory = text[0] != '/' && slash != NULL ? (size_t)(slash - path) + 1 : 0;
+    *next = lksi_alloc(n_directory + (size_t)n + 1);
+    if (*next == NULL) return LKS_ERR_MEMORY;
+    memcpy(*next, path, n_directory);
+    memcpy(*next + n_directory, text, (size_t)n);
+    return LKS_OK;
+}
+
+static lks_status follow_links(const char *path, char **target) {
+    enum { MAX_LINKS = 40 }; /* the kernel's own limit */
+    char *at = lksi_strdup(path);
+    if (at == NULL) return LKS_ERR_MEMORY;
+    for (int i = 0; i <= MAX_LINKS; i++) {
+        char *next;
+        lks_status status = read_link(at, &next);
+        if (status == LKS_OK && next == NULL) {
+            *target = at;
+            return LKS_OK;
+        }
+        lksi_free(at);
+        LKS_TRY(status);
+        at = next;
+    }
+    lksi_free(at);
+    return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(ELOOP));
 }
 
 /* Nothing is truncated yet: the name may be another writer's. Of what is no regular file none is opened for long. */
@@ -106,12 +139,13 @@ lks_status lksi_new_file_create(lksi_new_file **file, const char *path) {
     lksi_new_file *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->descriptor = -1;
-    size_t nbytes = strlen(path) + 32;
-    lks_status status = LKS_ERR_MEMORY;
-    created->path = lksi_strdup(path);
+    lks_status status;
+    LKS_TRY_GOTO(follow_links(path, &created->path), release_file);
+    size_t nbytes = strlen(created->path) + 32;
     created->temporary = lksi_alloc(nbytes);
     created->stage = lksi_alloc(STAGE_NBYTES);
-    if (created->path == NULL || created->temporary == NULL || created->stage == NULL) goto release_file;
+    status = LKS_ERR_MEMORY;
+    if (created->temporary == NULL || created->stage == NULL) goto release_file;
     LKS_TRY_GOTO(open_file(created, nbytes), release_file);
     *file = created;
     return LKS_OK;

@@ -115,6 +115,28 @@ static void what_bears_the_temporary_name_and_is_no_file_is_left_alone(void **st
     }
 }
 
+/* A chain of two, absolute and relative; to a file that is there, and to one that is not. */
+static void a_link_stays_and_what_it_leads_to_is_written(void **state) {
+    (void)state;
+    char link[80], other[80];
+    snprintf(link, sizeof link, "%s/link", directory);
+    snprintf(other, sizeof other, "%s/other", directory);
+    assert_int_equal(symlink("link", path), 0);
+    assert_int_equal(symlink(other, link), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(lksi_file_write_atomic(path, i == 0 ? "new" : "newer", i == 0 ? 3 : 5));
+        assert_holds(other, i == 0 ? "new" : "newer");
+        struct stat info;
+        assert_true(lstat(path, &info) == 0 && S_ISLNK(info.st_mode));
+    }
+    assert_int_equal(unlink(other), 0);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(symlink("file", link), 0); /* each leads to the other */
+    assert_int_equal(lksi_file_write_atomic(path, "new", 3), LKS_ERR_FILE);
+    assert_int_equal(unlink(link), 0);
+    assert_nothing_else_is_left();
+}
+
 /* Around what is written at a time, at once and in pieces of which no block is a multiple, with some bytes changed at
  * the end; on a disk, and in memory, where files know no direct writes. */
 static void large_files_hold_what_was_written(void **state) {
@@ -159,6 +181,7 @@ int main(void) {
         cmocka_unit_test(two_writers_never_mix_and_the_last_to_end_stays),
         cmocka_unit_test(a_discarded_file_leaves_nothing),
         cmocka_unit_test(what_bears_the_temporary_name_and_is_no_file_is_left_alone),
+        cmocka_unit_test(a_link_stays_and_what_it_leads_to_is_written),
         cmocka_unit_test(large_files_hold_what_was_written),
     };
     if (mkdtemp(directory) == NULL) return 1;
