@@ -48,10 +48,14 @@ lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), vo
     created->function = function;
     created->argument = argument;
     snprintf(created->name, sizeof created->name, "%s", name);
-    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. But for
+     * those that a thread brings upon itself: they would end the process past the program's handler, or a sanitizer's
+     * report. */
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t others, before;
+    sigfillset(&others);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&others, own[i]);
+    pthread_sigmask(SIG_SETMASK, &others, &before);
     int error = pthread_create(&created->handle, NULL, run, created);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {

@@ -13,12 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
-void lksi_end_announce(void) {
+void lksi_announce(lksi_announcement announcement) {
     const char *text = getenv("LOCKSTEP_LAUNCHER_PID");
     int64_t launcher;
     /* Anybody else, a shell between us and the launcher for example, would be killed by the signal. */
     if (text == NULL || !lksi_parse_i64(text, 1, INT32_MAX, &launcher) || launcher != getppid()) return;
-    (void)sigqueue((pid_t)launcher, LKSI_SIGNAL_END, (union sigval){.sival_int = 0});
+    (void)sigqueue((pid_t)launcher, LKSI_SIGNAL_ANNOUNCED, (union sigval){.sival_int = announcement});
 }
 
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes) {
@@ -39,11 +39,17 @@ static bool failed_before(const lksi_process *a, const lksi_process *b) {
     return a->n_reaped < b->n_reaped;
 }
 
+/* A thread that calls _exit(0) ends ranks that have not succeeded. */
+static bool has_failed(const lksi_process *process) {
+    const bool has_exited_well = process->end.si_code == CLD_EXITED && process->end.si_status == 0;
+    return process->n_reaped != 0 && (!has_exited_well || process->has_rank_threads);
+}
+
 int lksi_process_first_failed(const lksi_process *processes, int n_processes) {
     int first = -1;
     for (int i = 0; i < n_processes; i++) {
         const lksi_process *each = &processes[i];
-        if (each->n_reaped == 0 || (each->end.si_code == CLD_EXITED && each->end.si_status == 0)) continue;
+        if (!has_failed(each)) continue;
         if (first < 0 || failed_before(each, &processes[first])) first = i;
     }
     return first;

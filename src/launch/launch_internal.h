@@ -45,10 +45,10 @@ typedef struct lksi_signals {
     struct sigaction old_child_action;
 } lksi_signals;
 
-/* Takes SIGCHLD, LKSI_SIGNAL_END, SIGINT, SIGTERM and SIGHUP from the calling thread. SIGINT and SIGTERM also where
- * they are ignored, if so asked: a shell script starts its background commands with SIGINT ignored. */
+/* Takes SIGCHLD, LKSI_SIGNAL_ANNOUNCED, SIGINT, SIGTERM and SIGHUP from the calling thread. SIGINT and SIGTERM also
+ * where they are ignored, if so asked: a shell script starts its background commands with SIGINT ignored. */
 lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
-/* The next that is a request, 0: none. What ranks cause, SIGCHLD and LKSI_SIGNAL_END, is passed over. */
+/* The next that is a request, 0: none. What ranks cause, SIGCHLD and LKSI_SIGNAL_ANNOUNCED, is passed over. */
 int lksi_signals_next_request(const lksi_signals *signals);
 /* In a forked rank: as if they had never been taken. */
 void lksi_signals_restore_in_child(const lksi_signals *signals);
@@ -110,6 +110,7 @@ typedef struct lksi_process {
     bool is_running;
     siginfo_t end;             /* what waitid said */
     int n_reaped, n_announced; /* 1 for the first to be reaped, to announce its end; 0: not yet */
+    bool has_rank_threads;     /* that have not come to an end, well or reported */
 } lksi_process;
 
 /* --- guard.c: ends the ranks' process groups where the launcher itself was killed --- */
@@ -134,9 +135,14 @@ lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment
 
 /* --- culprit.c: which rank failed first --- */
 
-#define LKSI_SIGNAL_END (SIGRTMAX - 1) /* queued to the launcher by a rank that is about to end */
+#define LKSI_SIGNAL_ANNOUNCED (SIGRTMAX - 1) /* queued to the launcher */
 
-void lksi_end_announce(void); /* in a rank, with its exit ahead; nothing happens without a launcher */
+typedef enum lksi_announcement {
+    LKSI_RANK_ENDS,     /* this process is a rank whose exit is ahead */
+    LKSI_THREADS_BEGIN, /* its threads are the ranks */
+    LKSI_THREADS_END    /* all of them, or what kept one from it has been reported */
+} lksi_announcement;
+void lksi_announce(lksi_announcement announcement); /* nothing happens without a launcher */
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
 int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
 

@@ -14,6 +14,8 @@ typedef struct main_call {
     lks_rank_main rank_main;
 } main_call;
 
+static void announce_end(void) { lksi_announce(LKSI_RANK_ENDS); }
+
 static _Thread_local int current_rank = -1; /* of a rank thread, while its function runs */
 
 /* A rank that calls exit takes the others with it, without a word: the process ends in the midst of their work. */
@@ -22,6 +24,7 @@ static void name_rank_that_exits(int exit_status, void *nothing) {
     if (current_rank < 0) return;
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
+    lksi_announce(LKSI_THREADS_END);
     if (exit_status != 0) return;
     fflush(NULL);
     _exit(1); /* the others have not succeeded */
@@ -72,7 +75,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     const char *threads = getenv("LOCKSTEP_THREADS");
     if (threads == NULL) {
-        atexit(lksi_end_announce); /* also where rank_main calls exit */
+        atexit(announce_end); /* also where rank_main calls exit */
         return lksi_exit_code(rank_main(argc, argv));
     }
     int64_t n_ranks;
@@ -90,7 +93,9 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};
     int exit_status;
     on_exit(name_rank_that_exits, NULL);
+    lksi_announce(LKSI_THREADS_BEGIN);
     lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, grace_ms, &exit_status);
     if (status != LKS_OK) (void)lks_report(status, NULL, 0);
+    lksi_announce(LKSI_THREADS_END);
     return exit_status;
 }

@@ -16,7 +16,7 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
     sigset_t taken;
     sigemptyset(&taken);
     sigaddset(&taken, SIGCHLD);
-    sigaddset(&taken, LKSI_SIGNAL_END);
+    sigaddset(&taken, LKSI_SIGNAL_ANNOUNCED);
     if (even_if_ignored || !is_ignored(SIGINT)) sigaddset(&taken, SIGINT);
     if (even_if_ignored || !is_ignored(SIGTERM)) sigaddset(&taken, SIGTERM);
     if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP); /* under nohup it stays ignored */
@@ -35,7 +35,7 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
 int lksi_signals_next_request(const lksi_signals *signals) {
     struct signalfd_siginfo info;
     while (read(signals->descriptor, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_END) return (int)info.ssi_signo;
+        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_ANNOUNCED) return (int)info.ssi_signo;
     return 0;
 }
 

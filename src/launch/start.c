@@ -47,7 +47,7 @@ static _Noreturn void be_function(const start *s, int index) {
     close(s->failure[1]);
     int result = s->job->function(s->job->argument);
     fflush(NULL);
-    lksi_end_announce();
+    lksi_announce(LKSI_RANK_ENDS);
     _exit(lksi_exit_code(result)); /* exit would run what the parent has registered with atexit, once more per rank */
 }
 

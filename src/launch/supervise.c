@@ -61,11 +61,12 @@ static int describe_end(supervisor *s, int index) {
         snprintf(s->text, sizeof s->text, "ended by %s, which was forwarded to all ranks",
                  lksi_signal_name(s->forwarded_signal, name));
     else if (info->si_code == CLD_EXITED)
-        snprintf(s->text, sizeof s->text, "%s exited with status %d", who, number);
+        snprintf(s->text, sizeof s->text, "%s exited with status %d%s", who, number,
+                 s->processes[index].has_rank_threads ? ": one of them ended it before all had returned" : "");
     else
         snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, lksi_signal_name(number, name),
                  info->si_code == CLD_DUMPED ? " (core dumped)" : "");
-    return exit_status;
+    return exit_status != 0 ? exit_status : 1;
 }
 
 /* Reaps process `index` if it has ended. While it is a zombie nobody else can get its number, so that is when what is
@@ -93,9 +94,14 @@ static void reap_all(supervisor *s, pid_t first) {
     if (s->adopts_orphans) lksi_orphans_reap(s->processes, s->n_processes, s->guard.pid);
 }
 
-static void note_announcement(supervisor *s, pid_t pid) {
-    for (int i = 0; i < s->n_processes; i++)
-        if (s->processes[i].pid == pid) s->processes[i].n_announced = ++s->n_announced;
+static void note_announcement(supervisor *s, pid_t pid, int announcement) {
+    for (int i = 0; i < s->n_processes; i++) {
+        if (s->processes[i].pid != pid) continue;
+        if (announcement == LKSI_RANK_ENDS)
+            s->processes[i].n_announced = ++s->n_announced;
+        else
+            s->processes[i].has_rank_threads = announcement == LKSI_THREADS_BEGIN;
+    }
 }
 
 static void forward(supervisor *s, int signal_number) {
@@ -120,8 +126,8 @@ static void take_signals(supervisor *s) {
     while (read(s->signals->descriptor, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             reap_all(s, (pid_t)info.ssi_pid);
-        else if (info.ssi_signo == (uint32_t)LKSI_SIGNAL_END)
-            note_announcement(s, (pid_t)info.ssi_pid);
+        else if (info.ssi_signo == (uint32_t)LKSI_SIGNAL_ANNOUNCED)
+            note_announcement(s, (pid_t)info.ssi_pid, info.ssi_int);
         else
             heed_signal(s, (int)info.ssi_signo);
     }
@@ -144,8 +150,9 @@ static void judge(supervisor *s) {
     int first = lksi_process_first_failed(s->processes, s->n_processes);
     lksi_output_take_rank(s->output, first);
     s->exit_status = describe_end(s, first);
-    /* Among threads lks_main has named the rank. */
-    bool is_reported = s->job->as_threads && s->processes[first].end.si_code == CLD_EXITED;
+    /* Among threads lks_main has named the rank, if it could. */
+    bool is_reported =
+        s->job->as_threads && s->processes[first].end.si_code == CLD_EXITED && !s->processes[first].has_rank_threads;
     s->status = LKS_ERR_PEER;
     if (!is_reported)
         report(s, lksi_output_last_lines(s->output, first), s->processes[first].end.si_code != CLD_EXITED);

@@ -33,6 +33,7 @@ static void end_the_rest(threads_job *job, const rank_thread *failed) {
     while (atomic_load(&job->n_running) > 0) {
         if (lksi_now_ns() > limit_ns) {
             (void)lks_report(failure_of(failed->rank, lksi_exit_code(failed->result)), NULL, 0);
+            lksi_announce(LKSI_THREADS_END);
             fflush(NULL);
             _exit(lksi_exit_code(failed->result));
         }

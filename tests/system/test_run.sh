@@ -279,6 +279,18 @@ done
 "$examples/hello" >"$work/out" 2>"$work/err"
 check "a program without a launcher is a world of one" out_has 'rank 0 of 1 '
 
+# --- rank threads: the end of one is the end of all ---
+run run -n 3 --threads "$build/tests/endings" exit
+check "a rank thread that calls exit(0) is named" eval 'status_is 1 && err_lines 1 && err_has "rank 1 called exit"'
+run run -n 3 --threads "$build/tests/endings" _exit
+check "one that calls _exit(0) is no success" eval 'status_is 1 && err_lines 1 && err_has "the process of 3 rank threads .* exited with status 0: one of them ended it before all had returned"'
+run run -n 2 --threads "$build/tests/endings" handled
+check "its own handler runs for a fault" eval 'status_is 77 && out_has "^the program.s handler ran$"'
+run run -n 2 --threads "$build/tests/endings" raised
+check "a fault without one ends the process" eval 'status_is 139 && err_has "was killed by SIGSEGV"'
+run run -n 3 --threads "$build/tests/endings"
+check "ranks that return are a success" eval 'status_is 0 && err_lines 0'
+
 # --- what would wait for ever, or die of a signal ---
 mkdir "$work/fifos"
 mkfifo "$work/fifos/rank-0.log"

@@ -1,0 +1,32 @@
+/* Rank 1 ends in the way that the argument names, in the midst of the others' work. */
+#include <lockstep/lockstep.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void handle(int signal_number) {
+    (void)signal_number;
+    static const char text[] = "the program's handler ran\n";
+    _exit(write(STDOUT_FILENO, text, sizeof text - 1) > 0 ? 77 : 1);
+}
+
+static void end(const char *way) {
+    if (strcmp(way, "exit") == 0) exit(0);
+    if (strcmp(way, "_exit") == 0) _exit(0);
+    if (strcmp(way, "handled") == 0) (void)signal(SIGSEGV, handle);
+    raise(SIGSEGV);
+}
+
+static int run(int argc, char **argv) {
+    lks_group *world;
+    LKS_CHECK(lks_init(&world, NULL));
+    LKS_CHECK(lks_barrier(world, NULL));
+    if (lks_group_rank(world) == 1 && argc == 2) end(argv[1]);
+    LKS_CHECK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+int main(int argc, char **argv) { return lks_main(argc, argv, run); }
