@@ -28,8 +28,8 @@ static void unrecorded_steps_have_the_same_bits(void **state) {
     assert_string_equal(recorded, unrecorded);
 }
 
-/* With `bad_step`, a step whose loss is no number comes between the good ones: the next is on the GPU when that is heard
- * of. */
+/* With `bad_step`, a step whose loss is no number comes between the good ones: the next is on the GPU when that is
+ * heard of. */
 static void run_ahead(bool bad_step, char sha256[65]) {
     small_training t;
     unsetenv("LOCKSTEP_GPU_GRAPHS");

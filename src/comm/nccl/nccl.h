@@ -12,8 +12,8 @@ enum { LKSI_NCCL_TEXT_NBYTES = 1280 };
  * why. */
 bool lksi_nccl_describe(char text[LKSI_NCCL_TEXT_NBYTES]);
 
-/* As lksi_group_fail, of the group it was made of, too; what is under way on the GPU is given up: it may wait for a rank
- * that will not come, and whoever frees memory would wait for it. */
+/* As lksi_group_fail, of the group it was made of, too; what is under way on the GPU is given up: it may wait for a
+ * rank that will not come, and whoever frees memory would wait for it. */
 lks_status lksi_gpu_fail(lks_gpu_group *gpus, lks_status status);
 
 #endif
