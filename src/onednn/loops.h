@@ -34,6 +34,8 @@ LKSI_ISA_DECLARE(lksi_binary_loops, lksi_binary_loops);
 typedef struct lksi_row_loops {
     double (*sum)(size_t count, const float *x);
     void (*accumulate)(size_t count, const float *x, float *y); /* y += x */
+    /* y (columns) = sums over the rows of x (rows, columns) */
+    void (*sum_rows)(size_t n_rows, size_t n_columns, const float *x, float *y);
     float (*max)(size_t count, const float *x);
     /* y = e^(x - shift); gives their sum. */
     float (*exp_shifted)(size_t count, float shift, const float *x, float *y);

@@ -45,8 +45,7 @@ lks_status lksi_run_mean(const lksi_kernel *kernel, void *const *in, void *const
 
 lks_status lksi_run_sum_rows(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    lksi_tensor rows = {LKS_F32, 2, {lksi_tensor_rows(&kernel->lowering.inputs[0]), 0}};
-    rows.dims[1] = lksi_tensor_columns(&kernel->lowering.inputs[0]);
-    sum_over(&rows, in[0], &kernel->lowering.outputs[0], out[0]);
+    const lksi_tensor *x = &kernel->lowering.inputs[0];
+    LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)lksi_tensor_rows(x), (size_t)lksi_tensor_columns(x), in[0], out[0]);
     return LKS_OK;
 }

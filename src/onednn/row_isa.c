@@ -3,6 +3,8 @@
 #include "onednn/loops.h"
 #include "onednn/vector_math.h"
 
+#include <string.h>
+
 /* Elements that stay in the L1 cache from one pass to the next; and what one float sum adds up before a double does. */
 enum { BLOCK = 2048 };
 
@@ -16,6 +18,27 @@ static double sum(size_t count, const float *x) {
 
 static void accumulate(size_t count, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < count; i++) y[i] += x[i];
+}
+
+/* Blocks of rows, then the blocks' sums: a bias's gradient over thousands of rows would lose more by adding them one by
+ * one than anything before it has lost. */
+static void sum_rows(size_t n_rows, size_t n_columns, const float *restrict x, float *restrict y) {
+    enum { BLOCK_ROWS = 64, STRIP = 256 };
+    float block[STRIP];
+    if (n_columns == 1) {
+        *y = (float)sum(n_rows, x);
+        return;
+    }
+    memset(y, 0, n_columns * sizeof *y);
+    for (size_t first = 0; first < n_columns; first += STRIP) {
+        size_t count = n_columns - first < STRIP ? n_columns - first : STRIP;
+        for (size_t begin = 0; begin < n_rows; begin += BLOCK_ROWS) {
+            size_t end = n_rows - begin < BLOCK_ROWS ? n_rows : begin + BLOCK_ROWS;
+            memset(block, 0, count * sizeof *block);
+            for (size_t i = begin; i < end; i++) accumulate(count, x + i * n_columns + first, block);
+            accumulate(count, block, y + first);
+        }
+    }
 }
 
 static float max(size_t count, const float *x) { return lksi_row_max(count, x); }
@@ -55,6 +78,7 @@ static void scale_in_place(size_t count, float factor, float *y) {
 const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .sum = sum,
     .accumulate = accumulate,
+    .sum_rows = sum_rows,
     .max = max,
     .exp_shifted = exp_shifted,
     .softmax_grad = softmax_grad,

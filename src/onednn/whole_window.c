@@ -8,6 +8,7 @@
 
 #include "onednn/api.h"
 #include "onednn/layout.h"
+#include "onednn/loops.h"
 #include "onednn/relu.h"
 
 #include <oneapi/dnnl/dnnl_types.h>
@@ -84,18 +85,12 @@ static lks_status grad_input(const lksi_kernel *kernel, void *const *in, void *c
     return LKS_OK;
 }
 
-static void sum_rows(const float *restrict dy, int64_t n, int64_t m, float *restrict db) {
-    memset(db, 0, (size_t)m * sizeof *db);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < m; j++) db[j] += dy[i * m + j];
-}
-
 static lks_status grad_weight(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     window_rows r = rows_of(&kernel->lowering);
     const float *dy = in[0], *x = in[1];
     float *dw = out[0];
-    sum_rows(dy, r.n, r.m, out[1]);
+    LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)r.n, (size_t)r.m, dy, out[1]);
     memset(dw, 0, (size_t)(r.m * r.w_each) * sizeof *dw);
     for (int64_t i = 0; i < r.count; i++)
         LKS_TRY(lksi_dnnl_gemm('T', 'N', r.m, r.k, r.n, dy, r.m, x + i * r.x_row, r.x_sample, 0.0f,

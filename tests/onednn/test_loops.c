@@ -101,6 +101,9 @@ static void run_rows(const lksi_row_loops *f, size_t n, float (*y)[MAX_COUNT]) {
     f->accumulate(n, a, y[5]);
     memcpy(y[6], b, n * sizeof *b);
     f->scale_in_place(n, 0.7f, y[6]);
+    f->sum_rows(n / 7, 7, a, y[15]);
+    f->sum_rows(n / 300, 300, a, y[16]);
+    f->sum_rows(n, 1, a, y[17]);
 }
 
 static void run_all(const loop_tables *t, size_t n, float (*y)[MAX_COUNT]) {
@@ -148,6 +151,22 @@ static void a_row_keeps_what_no_single_float_sum_would(void **state) {
     lksi_free(ones);
 }
 
+static void columns_lose_less_than_their_terms_have_lost(void **state) {
+    (void)state;
+    enum { ROWS = 4096, COLUMNS = 300 };
+    float *x = lksi_alloc(sizeof *x * ROWS * COLUMNS), y[COLUMNS];
+    double exact[COLUMNS] = {0}, error = 0, norm = 0;
+    for (size_t i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)lksi_random_normal(2, 0, i);
+    for (size_t i = 0; i < ROWS * COLUMNS; i++) exact[i % COLUMNS] += (double)x[i];
+    LKSI_ISA_PICK(lksi_row_loops)->sum_rows(ROWS, COLUMNS, x, y);
+    for (size_t j = 0; j < COLUMNS; j++) {
+        error += ((double)y[j] - exact[j]) * ((double)y[j] - exact[j]);
+        norm += exact[j] * exact[j];
+    }
+    assert_true(sqrt(error / norm) < 3e-7); /* one after the other: 1e-6 */
+    lksi_free(x);
+}
+
 static void draws_are_those_of_philox(void **state) {
     (void)state;
     static const uint32_t key[2] = {0x12345678, 0x9abcdef0}, stream[2] = {0xdeadbeef, 3};
@@ -169,6 +188,7 @@ int main(void) {
         cmocka_unit_test(the_normal_distribution_is_right_to_six_units_in_the_last_place),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(a_row_keeps_what_no_single_float_sum_would),
+        cmocka_unit_test(columns_lose_less_than_their_terms_have_lost),
         cmocka_unit_test(draws_are_those_of_philox),
     };
     return run_group(tests);
