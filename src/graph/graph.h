@@ -111,6 +111,7 @@ lks_status lksi_store_settle(const lks_store *store, int index);
 typedef struct lksi_stepper {
     /* A backward pass, of whatever program, is about to write gradients. */
     lks_status (*begin_pass)(void *context);
+    void (*end_pass)(void *context); /* it has written them; not called where it failed */
     /* Whether tensor `index`'s gradient is in the store, for whoever wants to read it. */
     lks_status (*check_gradient)(void *context, int index);
     void *context;

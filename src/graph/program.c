@@ -218,7 +218,9 @@ static lks_status backward(lks_program *program, double factor) {
     const lksi_stepper *stepper = &program->store->stepper;
     if (stepper->context != NULL) LKS_TRY(stepper->begin_pass(stepper->context));
     LKS_TRY(clear_untrained(program));
-    return run(program, program->n_forward, program->n_steps);
+    LKS_TRY(run(program, program->n_forward, program->n_steps));
+    if (stepper->context != NULL) stepper->end_pass(stepper->context);
+    return LKS_OK;
 }
 
 static lks_status check_given(const lks_program *program, const char *what) {

@@ -114,6 +114,7 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
                                           "backward pass of a piece",
                                           lks_group_rank(optimizer->group)));
     lks_status good = lksi_sums_check(optimizer, mine);
+    if (good == LKS_OK && mine->n_samples > 0) good = lksi_pass_check(optimizer);
     if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     int level = first_free_level(optimizer);
     lksi_partial *partial = &optimizer->partials[level];

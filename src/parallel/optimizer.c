@@ -58,10 +58,12 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
 /* What attached programs left to the step must not be written over, nor taken for what it was. */
 static lks_status begin_pass(void *context) {
     lks_distributed_optimizer *optimizer = context;
-    optimizer->pass = LKSI_PASS_NEW;
+    optimizer->pass = LKSI_PASS_BEGUN;
     lksi_factored_begin_pass(optimizer);
     return lksi_overlap_begin_pass(optimizer);
 }
+
+static void end_pass(void *context) { ((lks_distributed_optimizer *)context)->pass = LKSI_PASS_NEW; }
 
 static lks_status check_gradient(void *context, int index) { return lksi_factored_check_gradient(context, index); }
 
@@ -128,7 +130,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
         return status;
     }
     created->may_overlap = lksi_overlap_pays(created);
-    lksi_store_set_stepper(store, &(lksi_stepper){begin_pass, check_gradient, created});
+    lksi_store_set_stepper(store, &(lksi_stepper){begin_pass, end_pass, check_gradient, created});
     *optimizer = created;
     return LKS_OK;
 }
@@ -282,9 +284,16 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
                       mine->n_samples);
 }
 
+lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer) {
+    if (optimizer->pass != LKSI_PASS_BEGUN || lksi_store_stepper(optimizer->store) != optimizer) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are half of a backward pass that failed",
+                      lks_group_rank(optimizer->group));
+}
+
 static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
     if (mine->n_samples > 0) {
+        LKS_TRY(lksi_pass_check(optimizer));
         if (optimizer->pass == LKSI_PASS_USED && lksi_store_stepper(optimizer->store) == optimizer)
             return lksi_error(LKS_ERR_STATE, "a step on rank %d without a backward pass since the last step or piece",
                               lks_group_rank(optimizer->group));

@@ -27,7 +27,9 @@ typedef struct lksi_replica {
     bool is_symmetric;  /* peers can address the gradients, and what else they read of each other */
     void *values, *gradients;
     struct lksi_update_count {
-        atomic_uint_least64_t count; /* odd while this rank's shard is being updated; only rank i writes [i] */
+        /* Twice the updates of this rank's shard, odd during one; only rank i writes [i]. The parameters are whole
+         * where all are even and equal. */
+        atomic_uint_least64_t count;
         char padding[128 - sizeof(atomic_uint_least64_t)];
     } * update_counts; /* of a shared replica: shared, one per rank */
 } lksi_replica;
@@ -76,8 +78,9 @@ typedef struct lksi_partial {
 } lksi_partial;
 enum { LKSI_MAX_PARTIALS = 63 };
 
-/* None yet (gradients may be made by hand), one that no step has used, one that a step or accumulate has. */
-typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
+/* None yet (gradients may be made by hand), one that is under way or failed, one that no step has used, one that a step
+ * or accumulate has. */
+typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_BEGUN, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
 
 struct lks_distributed_optimizer {
     lks_group *group;
@@ -151,6 +154,8 @@ lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks
 /* Adds the messages' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they
  * are not as many as expected. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
+/* LKS_ERR_STATE, with this rank's number, where the gradients are half of a pass that failed. */
+lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer);
 /* LKS_ERR_ARGUMENT, with this rank's number, where its number of samples is none. */
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
 /* sums += mine */

@@ -71,17 +71,32 @@ static void release(void *context, void *values, void *gradients) {
     if (gradients != NULL) destroy_replica(context);
 }
 
+static uint64_t update_count(const lksi_replica *replica, int rank) {
+    return atomic_load(&replica->update_counts[rank].count);
+}
+
+/* A rank that is in an update that others have ended or are in, too, or that has not begun it; -1: none. */
+static int find_unfinished(const lksi_replica *replica) {
+    int size = lks_group_size(replica->group), most = 0;
+    for (int rank = 0; rank < size; rank++) {
+        if (update_count(replica, rank) % 2 != 0) return rank;
+        if (update_count(replica, rank) > update_count(replica, most)) most = rank;
+    }
+    for (int rank = 0; rank < size; rank++)
+        if (update_count(replica, rank) < update_count(replica, most)) return rank;
+    return -1;
+}
+
 static lks_status check_readable(void *context) {
     const lksi_replica *replica = context;
     if (replica->update_counts == NULL) return LKS_OK;
     if (lksi_group_status(replica->group) == LKS_OK) return LKS_OK; /* alive: no rank updates while this one reads */
-    for (int rank = 0; rank < lks_group_size(replica->group); rank++)
-        if (atomic_load(&replica->update_counts[rank].count) % 2 != 0)
-            return lksi_error(LKS_ERR_TORN,
-                              "the parameters are torn: rank %d did not finish its update before the "
-                              "group died; the last checkpoint counts",
-                              rank);
-    return LKS_OK;
+    int rank = find_unfinished(replica);
+    return rank < 0 ? LKS_OK
+                    : lksi_error(LKS_ERR_TORN,
+                                 "the parameters are torn: rank %d did not finish its update before the group died; "
+                                 "the last checkpoint counts",
+                                 rank);
 }
 
 static const lksi_replica *home_of(const lks_store *store) { return lksi_store_memory_context(store); }

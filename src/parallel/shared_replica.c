@@ -10,7 +10,8 @@
  * Where the rule clips, the norm of the whole gradient comes first: rank r adds shard r in place, into its own
  * gradients, and writes the sums of squares of its blocks where all ranks read them; another barrier; then the update.
  *
- * Of a weight whose gradient ranks left as factors (factors.c), rank r multiplies its shard itself.
+ * Of a weight whose gradient ranks left as factors (factors.c), rank r multiplies its shard itself; such a weight is a
+ * bucket, and every bucket is cut into shards by itself.
  *
  * Shards of other ranks and of the parameters are read and written through the caches or past them, as
  * base/handover.h finds quicker.
@@ -147,13 +148,12 @@ lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const 
     double clip = 1;
     if (optimizer->squares != NULL) LKS_TRY(find_norm(optimizer, &all->grad_norm, &clip));
     optimizer->step++;
-    /* Odd from here until every rank is known to have finished. */
     atomic_uint_least64_t *count = &replica->update_counts[lks_group_rank(optimizer->group)].count;
     atomic_fetch_add_explicit(count, 1, memory_order_acq_rel);
     lks_status status = update_shard(optimizer, clip * optimizer->mean_scale);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
-    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     atomic_fetch_add_explicit(count, 1, memory_order_release);
+    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     if (!is_alone) end_turn(optimizer);
     return LKS_OK;
 }

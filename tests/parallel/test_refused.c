@@ -98,6 +98,47 @@ static void a_pass_is_good_for_one_step(void **state) {
             run_ranks(2, step_twice, (&(strategy_run){.strategy = (lks_strategy)strategy, .is_attached = is_attached}));
 }
 
+static lks_status refuse_gradient(void *context, int index) {
+    (void)context;
+    return index == 0 ? lksi_error(LKS_ERR_NUMERIC, "not this one") : LKS_OK;
+}
+
+/* On rank 1; the other is given up by its error. */
+static int step_after_half_a_pass(void *argument) {
+    const strategy_run *r = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    char before[65], after[65];
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_OK(lks_store_sha256(s->store, before));
+    RANK_OK(lks_barrier(s->group, NULL));
+    bool is_bad = lks_group_rank(s->group) == 1;
+    if (is_bad) lks_on_gradient(s->programs[4], refuse_gradient, NULL);
+    RANK_OK(lks_program_forward(s->programs[4]));
+    RANK_CHECK(lks_program_backward(s->programs[4], 4) == (is_bad ? LKS_ERR_NUMERIC : LKS_OK));
+    lks_status status = r->n_pieces == 0 ? lks_distributed_optimizer_step(s->optimizer, &mine, NULL) : LKS_OK;
+    if (r->n_pieces > 0 && is_bad) status = lks_distributed_optimizer_accumulate(s->optimizer, &mine);
+    if (r->n_pieces == 0 || is_bad) {
+        RANK_CHECK(status == (is_bad ? LKS_ERR_STATE : LKS_ERR_PEER));
+        RANK_CHECK(strstr(lks_error_text(), "the gradients on rank 1 are half of a backward pass that failed") != NULL);
+    }
+    RANK_OK(lks_store_sha256(s->store, after));
+    RANK_CHECK(strcmp(before, after) == 0);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void half_a_pass_is_no_step(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int n_pieces = 0; n_pieces < 3; n_pieces += 2)
+            run_ranks(2, step_after_half_a_pass,
+                      (&(strategy_run){.strategy = (lks_strategy)strategy, .n_pieces = n_pieces}));
+}
+
 /* --- ranks that mean different things --- */
 
 static int be_a_step_behind(void *argument) {
@@ -197,6 +238,7 @@ int main(void) {
         cmocka_unit_test(ranks_whose_plain_stores_differ_are_told_so),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
         cmocka_unit_test(a_pass_is_good_for_one_step),
+        cmocka_unit_test(half_a_pass_is_no_step),
     };
     return run_group(tests);
 }
