@@ -61,6 +61,7 @@ lks_node *lksi_node_given(lks_node *node, const char *what) {
 }
 
 bool lksi_node_is_poison(const lks_node *node) { return node == NULL || node->id < 0 || node->graph == NULL; }
+bool lksi_node_is_input(const lks_node *node) { return !lksi_node_is_poison(node) && node->op == LKSI_OP_INPUT; }
 lks_device *lksi_graph_device(const lks_graph *graph) { return graph->device; }
 lks_graph *lks_node_graph(lks_node *node) { return node != NULL ? node->graph : NULL; }
 lks_type lks_node_type(const lks_node *node) { return node != NULL ? node->outputs[0].type : (lks_type)0; }

@@ -12,6 +12,7 @@ lks_node *lksi_graph_poison(lks_graph *graph, lks_status status);
 bool lksi_node_is_poison(const lks_node *node); /* so is NULL, but no constructor may return that */
 /* `node`; where it is NULL, poison with an error that says so of `what`. */
 lks_node *lksi_node_given(lks_node *node, const char *what);
+bool lksi_node_is_input(const lks_node *node); /* what lks_input made */
 lks_device *lksi_graph_device(const lks_graph *graph);
 /* The graph's first error again, if it had one; of a node that is NULL, that `what` is. */
 lks_status lksi_node_check(const lks_node *node, const char *what);

@@ -12,6 +12,17 @@ static lks_status prepare(lks_trainer *trainer) {
     return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
+/* Poison comes out of the loss. */
+static lks_status check_node(lks_node *node, const lks_graph *graph, const char *what, bool must_be_input) {
+    if (lksi_node_is_poison(node)) return LKS_OK;
+    if (lks_node_graph(node) != graph)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s are of another graph than its loss", what);
+    if (must_be_input && !lksi_node_is_input(node))
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's %s are an input (lks_input), not what is computed of one",
+                          what);
+    return LKS_OK;
+}
+
 static lks_status check_options(lks_node *loss, const lks_trainer_options *options) {
     if (options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
@@ -20,6 +31,9 @@ static lks_status check_options(lks_node *loss, const lks_trainer_options *optio
                           lks_type_name(lks_node_type(options->labels)));
     LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
+    LKS_TRY(check_node(options->features, graph, "features", true));
+    LKS_TRY(check_node(options->labels, graph, "labels", true));
+    LKS_TRY(check_node(options->logits, graph, "logits", false));
     if (lksi_graph_device(graph)->float_type != LKS_F32)
         return lksi_error(LKS_ERR_UNSUPPORTED, "a trainer's batches are f32, the graph's device computes in %s",
                           lks_type_name(lksi_graph_device(graph)->float_type));

@@ -321,12 +321,15 @@ typedef enum mistake {
     F64_DEVICE,
     STATES_OF_NULL,
     NEGATIVE_STATES,
+    COMPUTED_FEATURES,
+    FOREIGN_LOGITS,
     N_MISTAKES
 } mistake;
 
 static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f64) {
     int is_wrong = lks_group_rank(group) == 0;
     lks_graph *g = lks_graph_create(is_wrong && which == F64_DEVICE ? f64 : lks_device_default(group));
+    lks_graph *other = lks_graph_create(lks_device_default(group));
     lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
     lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_trainer_options options = {
@@ -338,9 +341,13 @@ static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f6
     if (is_wrong && which == NEGATIVE_ACCUMULATE) options.accumulate = -1;
     if (is_wrong && which == STATES_OF_NULL) options.n_states = 2;
     if (is_wrong && which == NEGATIVE_STATES) options.n_states = -1;
+    if (is_wrong && which == COMPUTED_FEATURES) options.features = lks_relu(x);
+    if (is_wrong && which == FOREIGN_LOGITS)
+        options.logits = lks_input(other, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
     lks_trainer *trainer = NULL;
     lks_status status = lks_trainer_create(&trainer, lks_cross_entropy(lks_linear(x, 4, "fc"), y), &options);
     lks_trainer_destroy(trainer);
+    lks_graph_destroy(other);
     lks_graph_destroy(g);
     return status;
 }
@@ -354,7 +361,9 @@ static int make_mistakes(void *argument) {
                                         "a step of -1 micro-batches",
                                         "a trainer's batches are f32",
                                         "a trainer was given 2 states, but no array of them",
-                                        "a trainer was given -1 states"};
+                                        "a trainer was given -1 states",
+                                        "a trainer's features are an input (lks_input)",
+                                        "a trainer's logits are of another graph than its loss"};
     lks_device *f64;
     RANK_OK(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
     for (int which = 0; which < N_MISTAKES; which++) {
