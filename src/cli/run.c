@@ -58,7 +58,8 @@ static const char help_text[] =
     "after a rank that exits with 2 (its command line is wrong) nothing is started again.\n"
     "Exit status: that of the first rank that failed, 128 + N if it was killed by signal N; 1 where none did, but "
     "output\n"
-    "was lost (a full disk); 2 for a wrong option, 126 or 127 for a PROGRAM that cannot be started.\n";
+    "was lost (a full disk) that it wrote for its ranks (--prefix, --log-dir); 2 for a wrong option, 126 or 127 for a\n"
+    "PROGRAM that cannot be started.\n";
 
 static void say(const char *text) { lksi_terminal_add(stderr, text, strlen(text)); }
 

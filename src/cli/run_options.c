@@ -3,6 +3,7 @@
 #include "cli/run.h"
 #include "comm/comm.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -90,12 +91,13 @@ static int set(lksi_run_request *request, const option *o, const char *value) {
     return 0;
 }
 
-/* The option that `argument` names; *value is what follows a '=' in it, else NULL. */
+/* The option that `argument` names; *value is what follows a '=' in it, or the number in -n4, else NULL. */
 static const option *find_option(const char *argument, const char **value) {
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         size_t length = strlen(options[i].name);
         if (strncmp(argument, options[i].name, length) != 0) continue;
-        *value = argument[length] == '=' ? argument + length + 1 : NULL;
+        bool is_number = length == 2 && isdigit((unsigned char)argument[length]);
+        *value = argument[length] == '=' ? argument + length + 1 : is_number ? argument + length : NULL;
         if (argument[length] == '\0' || *value != NULL) return &options[i];
     }
     return NULL;

@@ -28,6 +28,8 @@ run help run
 check "help run explains the options" out_has '--log-dir DIR'
 run help nothing
 check "help of an unknown command is refused" refused "unknown command 'nothing'"
+run run -n2 "$examples/hello"
+check "-n2 is -n 2" eval 'status_is 0 && out_lines 2'
 run frobnicate
 check "an unknown command is refused" refused "unknown command 'frobnicate'"
 run info
@@ -56,7 +58,10 @@ check "where data sets have no place it is said once" eval 'status_is 1 && err_l
 LOCKSTEP_LOG=loud run info
 check "a LOCKSTEP_LOG that is none is said, with those there are" \
   eval 'status_is 0 && err_lines 1 && err_has "LOCKSTEP_LOG is .loud. \(there are: error, warning, info, debug\)"'
-LOCKSTEP_LOG=loud "$examples/hello" >"$work/out" 2>"$work/err"
+LOCKSTEP_LOG=loud "$lockstep" run -n 2 "$examples/hello" >/dev/full 2>"$work/err"
+status=$?
+check "a program whose output is lost fails" eval 'status_is 1 && err_has "^lockstep: standard output: "'
+"$examples/hello" >"$work/out" 2>"$work/err"
 check "by programs, too" eval 'err_lines 1 && err_has "LOCKSTEP_LOG is .loud."'
 if ! grep -q avx512vl /proc/cpuinfo; then
   LOCKSTEP_ISA=avx512 run info
