@@ -15,6 +15,8 @@ typedef struct lksi_layout {
     size_t nbytes; /* what the tensor takes, padding included; 0 for row-major: the shape tells */
 } lksi_layout;
 
+enum { LKSI_MAX_EPILOGUES = 4 };
+
 /* The question: one operator at known shapes. */
 typedef struct lksi_lowering {
     lksi_op op;
@@ -26,19 +28,23 @@ typedef struct lksi_lowering {
     lksi_layout output_layouts[LKSI_MAX_OUTPUTS]; /* how an output has to lie where is_output_fixed */
     bool is_output_fixed[LKSI_MAX_OUTPUTS];
     bool is_output_unread[LKSI_MAX_OUTPUTS]; /* it need not be written */
-    const lksi_op *epilogues;                /* element-wise operators on outputs[0], in this order */
+    /* Element-wise operators on outputs[0], in this order. ADD, of which there is one at most, adds inputs[n_inputs],
+     * of the same shape; where is_term_read, others read what it is added to, too: as outputs[n_outputs]. */
+    const lksi_op *epilogues;
     int n_epilogues;
+    bool is_term_read;
 } lksi_lowering;
 
 /* The answer. `lowering` is the question again, but its layouts are what the kernel reads and writes: where those
- * differ from the question's, the compiler puts reorders before and after it. */
+ * differ from the question's, the compiler puts reorders before and after it. Who takes ADD counts its tensors among
+ * the inputs and outputs. */
 typedef struct lksi_kernel lksi_kernel;
 struct lksi_kernel {
     const char *name; /* for people: "reference:linear" */
     lks_status (*run)(const lksi_kernel *kernel, void *const *inputs, void *const *outputs, void *scratch);
     void (*release)(lksi_kernel *kernel); /* frees what `state` points to; may be NULL */
     lksi_lowering lowering;               /* epilogues: those taken are below */
-    lksi_op epilogues[4];
+    lksi_op epilogues[LKSI_MAX_EPILOGUES];
     int n_epilogues;       /* taken, from the first on */
     size_t scratch_nbytes; /* where the device computes; aligned to 256 bytes */
     void *state;

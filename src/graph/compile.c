@@ -1,6 +1,7 @@
 /* From the intermediate form to a program: drop what nothing needs, offer epilogues, lower, place in memory. */
 #include "graph/program_internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* One value's elements in another layout. */
@@ -45,16 +46,6 @@ static void remove_unused(compiler *c) {
         node->is_removed = true;
         for (int j = 0; j < node->n_inputs; j++) c->n_users[root_of(&c->ir, node->inputs[j])]--;
     }
-}
-
-/* The node that alone reads `value`, if it is element-wise and could run in the same kernel. */
-static lksi_ir_node *find_epilogue(compiler *c, lksi_value value, size_t after) {
-    if (c->n_users[value] != 1 || c->ir.values[value].role != LKSI_TEMPORARY) return NULL;
-    for (size_t i = after + 1; i < c->ir.n_forward; i++) {
-        lksi_ir_node *node = &c->ir.nodes[i];
-        if (!node->is_removed && lksi_op_is_epilogue(node->op) && node->inputs[0] == value) return node;
-    }
-    return NULL;
 }
 
 /* An alias is seen as row-major: what it stands for is reordered into that if need be. */
@@ -166,29 +157,28 @@ static lks_status lower(const compiler *c, const lksi_lowering *lowering, lksi_k
     return LKS_OK;
 }
 
-/* Offers the chain of element-wise nodes behind `node` to the device and lets those it takes write in its place. */
+static void offer(const compiler *c, const lksi_chain *chain, lksi_lowering *lowering) {
+    lowering->epilogues = chain->ops;
+    lowering->n_epilogues = chain->n;
+    if (chain->addend == LKSI_NO_VALUE) return;
+    lowering->inputs[lowering->n_inputs] = c->ir.values[chain->addend].tensor;
+    lowering->input_layouts[lowering->n_inputs] = layout_of(c, chain->addend);
+    lowering->is_term_read = chain->is_term_read;
+    if (chain->is_term_read) lowering->outputs[lowering->n_outputs] = lowering->outputs[0];
+}
+
+/* Offers the node's epilogues to the device and lets those it takes write in its place. */
 static lks_status lower_node(compiler *c, size_t index) {
     lksi_ir_node *node = &c->ir.nodes[index];
-    lksi_ir_node *chain[4];
-    lksi_op offered[4];
-    int n_offered = 0;
-    for (lksi_value value = node->outputs[0]; n_offered < 4; value = chain[n_offered - 1]->outputs[0]) {
-        lksi_ir_node *next = find_epilogue(c, value, index);
-        if (next == NULL) break;
-        chain[n_offered] = next;
-        offered[n_offered++] = next->op;
-    }
+    lksi_chain chain;
     lksi_lowering lowering;
+    lksi_find_epilogues(&c->ir, c->n_users, index, &chain);
     lowering_of(c, node, &lowering);
-    lowering.epilogues = offered;
-    lowering.n_epilogues = n_offered;
+    offer(c, &chain, &lowering);
     lksi_step step = {0};
     LKS_TRY(lower(c, &lowering, &step.kernel));
-    for (int i = 0; i < step.kernel.n_epilogues && i < n_offered; i++) {
-        chain[i]->is_removed = true;
-        c->n_users[node->outputs[0]]--;
-        node->outputs[0] = chain[i]->outputs[0];
-    }
+    lksi_take_epilogues(&c->ir, c->n_users, &chain, step.kernel.n_epilogues);
+    assert(step.kernel.lowering.n_inputs == node->n_inputs && step.kernel.lowering.n_outputs == node->n_outputs);
     lks_status status = append_kernel(c, node, &step);
     if (status != LKS_OK) {
         if (step.kernel.release != NULL) step.kernel.release(&step.kernel);

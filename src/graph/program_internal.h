@@ -72,4 +72,17 @@ void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, 
 /* Merges nodes of the backward pass where one kernel does the work of two. `n_users`: per value, how many read it. */
 void lksi_fuse(lksi_ir *ir, int *n_users);
 
+/* Nodes of the forward pass that could run in the kernel of node `begin`, in this order. */
+typedef struct lksi_chain {
+    size_t begin;
+    int n;
+    size_t nodes[LKSI_MAX_EPILOGUES];
+    lksi_op ops[LKSI_MAX_EPILOGUES];
+    lksi_value addend; /* of the one ADD among them: what it adds to the chain's result; LKSI_NO_VALUE without one */
+    bool is_term_read; /* and whether others read that result, too */
+} lksi_chain;
+void lksi_find_epilogues(const lksi_ir *ir, const int *n_users, size_t index, lksi_chain *chain);
+/* Node `begin` does the work of the first `n_taken`, too. */
+void lksi_take_epilogues(lksi_ir *ir, int *n_users, const lksi_chain *chain, int n_taken);
+
 #endif

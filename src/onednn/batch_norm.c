@@ -39,18 +39,40 @@ static lksi_image image_of(const lksi_kernel *kernel) {
     return lksi_image_of(&kernel->lowering.inputs[0], &kernel->lowering.input_layouts[0]);
 }
 
+/* With an addend, the last input, the first output is the sum. */
+static bool has_addend(const lksi_kernel *kernel) {
+    for (int i = 0; i < kernel->n_epilogues; i++)
+        if (kernel->epilogues[i] == LKSI_OP_ADD) return true;
+    return false;
+}
+
+static void write_sum(const lksi_kernel *kernel, const place *at, const lksi_norm_affine *affine, void *const *in,
+                      void *const *out) {
+    const lksi_lowering *l = &kernel->lowering;
+    const float *x = in[0], *addend = in[l->n_inputs - 1];
+    float *y = l->is_term_read ? (float *)out[l->n_outputs - 1] + at->offset : NULL;
+    LKSI_ISA_PICK(lksi_batch_norm_loops)
+        ->apply_sum(&at->group, affine, x + at->offset, addend + at->offset, y, (float *)out[0] + at->offset);
+}
+
 /* Scale and shift are 0 in the padding, so that it stays 0. */
 static void apply(const lksi_kernel *kernel, const place *at, void *const *in, const float *mean, const float *variance,
-                  float *y) {
+                  void *const *out) {
     const float *x = in[0], *w = in[1], *b = in[2];
-    lksi_norm_affine affine = {.is_relu = kernel->n_epilogues > 0};
+    const lksi_op *epilogues = kernel->epilogues;
+    int n = kernel->n_epilogues;
+    lksi_norm_affine affine = {.is_relu = n > 0 && epilogues[0] == LKSI_OP_RELU,
+                               .is_sum_relu = n > 0 && epilogues[n - 1] == LKSI_OP_RELU};
     for (int l = 0; l < at->n_channels; l++) {
         int64_t c = at->channel + l;
         affine.mean[l] = mean[c];
         affine.scale[l] = w[c] / sqrtf(variance[c] + (float)kernel->lowering.attributes.epsilon);
         affine.shift[l] = b[c];
     }
-    LKSI_ISA_PICK(lksi_batch_norm_loops)->apply(&at->group, &affine, x + at->offset, y + at->offset);
+    if (has_addend(kernel))
+        write_sum(kernel, at, &affine, in, out);
+    else
+        LKSI_ISA_PICK(lksi_batch_norm_loops)->apply(&at->group, &affine, x + at->offset, (float *)out[0] + at->offset);
 }
 
 static lks_status training(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -66,7 +88,7 @@ static lks_status training(const lksi_kernel *kernel, void *const *in, void *con
             mean[at.channel + l] = (float)means[l];
             variance[at.channel + l] = (float)(squares[l] / count);
         }
-        apply(kernel, &at, in, mean, variance, out[0]);
+        apply(kernel, &at, in, mean, variance, out);
     }
     return LKS_OK;
 }
@@ -74,7 +96,7 @@ static lks_status training(const lksi_kernel *kernel, void *const *in, void *con
 static lks_status inference(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     lksi_image image = image_of(kernel);
-    for (place at = {0}; next_place(&image, &at);) apply(kernel, &at, in, in[3], in[4], out[0]);
+    for (place at = {0}; next_place(&image, &at);) apply(kernel, &at, in, in[3], in[4], out);
     return LKS_OK;
 }
 
@@ -156,7 +178,7 @@ static lks_status by_sums(const lksi_kernel *kernel, void *const *in, void *cons
         variance[c] = (float)moments.variance;
         unbiased[c] = (float)moments.unbiased_variance;
     }
-    for (place at = {0}; next_place(&image, &at);) apply(kernel, &at, in, mean, variance, out[0]);
+    for (place at = {0}; next_place(&image, &at);) apply(kernel, &at, in, mean, variance, out);
     return LKS_OK;
 }
 
@@ -212,7 +234,7 @@ typedef struct norm_kernel {
     lks_status (*run)(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch);
     unsigned images; /* bit i: input i is an image, as x is */
     bool has_image;  /* so is the first output */
-    bool takes_relu;
+    bool takes_epilogues;
 } norm_kernel;
 
 static norm_kernel kernel_of(lksi_op op) {
@@ -234,6 +256,22 @@ static norm_kernel kernel_of(lksi_op op) {
     }
 }
 
+static bool take(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel) {
+    if (kernel->n_epilogues >= offer->n_epilogues || offer->epilogues[kernel->n_epilogues] != op) return false;
+    kernel->epilogues[kernel->n_epilogues++] = op;
+    return true;
+}
+
+/* ReLU; the sum with an image that lies as this one does; ReLU. Each may be missing. */
+static void take_epilogues(const lksi_lowering *offer, lksi_layout layout, lksi_kernel *kernel) {
+    lksi_lowering *l = &kernel->lowering;
+    take(offer, LKSI_OP_RELU, kernel);
+    if (offer->input_layouts[offer->n_inputs].id != layout.id || !take(offer, LKSI_OP_ADD, kernel)) return;
+    l->input_layouts[l->n_inputs++] = layout;
+    if (l->is_term_read) l->output_layouts[l->n_outputs++] = layout;
+    take(offer, LKSI_OP_RELU, kernel);
+}
+
 lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kernel *kernel) {
     lksi_layout layout = lksi_image_layout(&lowering->inputs[0], &lowering->input_layouts[0]);
     norm_kernel chosen = kernel_of(lowering->op);
@@ -242,7 +280,6 @@ lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kern
     for (int i = 0; i < lowering->n_inputs; i++)
         if (chosen.images >> i & 1) kernel->lowering.input_layouts[i] = layout;
     if (chosen.has_image) kernel->lowering.output_layouts[0] = layout;
-    if (chosen.takes_relu && lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
-        kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+    if (chosen.takes_epilogues) take_epilogues(lowering, layout, kernel);
     return LKS_OK;
 }

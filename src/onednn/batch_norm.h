@@ -1,4 +1,5 @@
-/* Batch norm by loops of ours: one pass for the statistics where oneDNN takes two, ReLU and its gradient included. */
+/* Batch norm by loops of ours: one pass for the statistics where oneDNN takes two, ReLU and its gradient included, and
+ * the sum with another image. */
 #ifndef LKSI_ONEDNN_BATCH_NORM_H
 #define LKSI_ONEDNN_BATCH_NORM_H
 

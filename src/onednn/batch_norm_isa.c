@@ -86,6 +86,11 @@ static void apply(const lksi_norm_group *g, const lksi_norm_affine *affine, cons
     BY_LANES(apply, affine, x, y);
 }
 
+static void apply_sum(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, const float *addend,
+                      float *y, float *sum) {
+    BY_LANES(apply_sum, affine, x, addend, y, sum);
+}
+
 static void products(const lksi_norm_group *g, const float *mean, const float *x, const float *dy, const float *y,
                      double *dy_sum, double *product_sum) {
     BY_LANES(products, mean, x, dy, y, dy_sum, product_sum);
@@ -97,4 +102,4 @@ static void gradient(const lksi_norm_group *g, const lksi_norm_gradient *of, con
 }
 
 extern const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops);
-const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops) = {moments, apply, products, gradient};
+const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops) = {moments, apply, apply_sum, products, gradient};

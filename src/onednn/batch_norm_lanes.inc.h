@@ -99,20 +99,39 @@ static void NAME(products)(const lksi_norm_group *g, const float *mean, const fl
 
 /* --- element by element --- */
 
-static void NAME(apply)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, float *y) {
-    VECTOR value, mean, scale, shift;
+/* Either of `y` and `sum` may be NULL. Inlined, so that what is NULL is known when it is compiled. */
+static inline void NAME(write)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x,
+                               const float *addend, float *y, float *sum) {
+    VECTOR value, other, mean, scale, shift;
     memcpy(&mean, affine->mean, sizeof mean);
     memcpy(&scale, affine->scale, sizeof scale);
     memcpy(&shift, affine->shift, sizeof shift);
-    const bool is_relu = affine->is_relu;
+    const bool is_relu = affine->is_relu, is_sum_relu = affine->is_sum_relu;
     for (int64_t i = 0; i < g->n; i++)
         for (int64_t p = 0; p < g->positions; p++) {
             int64_t at = i * g->sample_stride + p * g->position_stride;
             memcpy(&value, x + at, sizeof value);
             value = (value - mean) * scale + shift;
             if (is_relu) value = KEEP(value, (value < 0) == 0); /* NaN stays */
-            memcpy(y + at, &value, sizeof value);
+            if (y != NULL) memcpy(y + at, &value, sizeof value);
+            if (sum == NULL) continue;
+            memcpy(&other, addend + at, sizeof other);
+            value += other;
+            if (is_sum_relu) value = KEEP(value, (value < 0) == 0);
+            memcpy(sum + at, &value, sizeof value);
         }
+}
+
+static void NAME(apply)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, float *y) {
+    NAME(write)(g, affine, x, NULL, y, NULL);
+}
+
+static void NAME(apply_sum)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x,
+                            const float *addend, float *y, float *sum) {
+    if (y != NULL)
+        NAME(write)(g, affine, x, addend, y, sum);
+    else
+        NAME(write)(g, affine, x, addend, NULL, sum);
 }
 
 static void NAME(gradient)(const lksi_norm_group *g, const lksi_norm_gradient *of, const float *x, const float *dy,

@@ -16,10 +16,10 @@ typedef struct lksi_norm_group {
     int lanes;
 } lksi_norm_group;
 
-/* y = (x - mean) * scale + shift, and max(y, 0) where is_relu. */
+/* y = (x - mean) * scale + shift, and max(y, 0) where is_relu; sum = y + addend, and max(sum, 0) where is_sum_relu. */
 typedef struct lksi_norm_affine {
     float mean[LKSI_NORM_LANES], scale[LKSI_NORM_LANES], shift[LKSI_NORM_LANES];
-    bool is_relu;
+    bool is_relu, is_sum_relu;
 } lksi_norm_affine;
 
 /* dx = (dy - dy_mean - (x - mean) * slope) * scale */
@@ -31,6 +31,9 @@ typedef struct lksi_batch_norm_loops {
     /* Sums of x and of the squares around the mean, per lane. */
     void (*moments)(const lksi_norm_group *group, const float *x, double *mean, double *squares);
     void (*apply)(const lksi_norm_group *group, const lksi_norm_affine *affine, const float *x, float *y);
+    /* `y` may be NULL: it is then written nowhere. */
+    void (*apply_sum)(const lksi_norm_group *group, const lksi_norm_affine *affine, const float *x, const float *addend,
+                      float *y, float *sum);
     /* Sums of dy and of dy * (x - mean). Where `y` is given, dy counts only where y > 0, here and in `gradient`. */
     void (*products)(const lksi_norm_group *group, const float *mean, const float *x, const float *dy, const float *y,
                      double *dy_sum, double *product_sum);

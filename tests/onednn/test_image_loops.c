@@ -28,15 +28,18 @@ static int fill(void **state) {
 }
 
 static void run_norm(const lksi_batch_norm_loops *loops, const lksi_norm_group *g, results *r) {
-    lksi_norm_affine affine = {.is_relu = true};
+    lksi_norm_affine affine = {.is_relu = true}, relu_last = {.is_sum_relu = true};
     lksi_norm_gradient of = {.mean = {0}, .dy_mean = {0}, .slope = {0}, .scale = {0}};
     for (int l = 0; l < g->lanes; l++) {
         affine.mean[l] = of.mean[l] = 3;
         affine.scale[l] = of.scale[l] = 0.3f + (float)l;
         affine.shift[l] = of.slope[l] = of.dy_mean[l] = 0.1f;
+        relu_last.scale[l] = 1;
     }
     loops->moments(g, x, r->doubles[0], r->doubles[1]);
     loops->apply(g, &affine, x, r->floats[0]);
+    loops->apply_sum(g, &affine, x, dy, r->floats[7], r->floats[8]);
+    loops->apply_sum(g, &relu_last, x, dy, NULL, r->floats[9]);
     loops->products(g, of.mean, x, dy, r->floats[0], r->doubles[2], r->doubles[3]);
     loops->gradient(g, &of, x, dy, r->floats[0], r->floats[1]);
     loops->gradient(g, &of, x, dy, NULL, r->floats[2]);

@@ -58,10 +58,7 @@ check "where data sets have no place it is said once" eval 'status_is 1 && err_l
 LOCKSTEP_LOG=loud run info
 check "a LOCKSTEP_LOG that is none is said, with those there are" \
   eval 'status_is 0 && err_lines 1 && err_has "LOCKSTEP_LOG is .loud. \(there are: error, warning, info, debug\)"'
-LOCKSTEP_LOG=loud "$lockstep" run -n 2 "$examples/hello" >/dev/full 2>"$work/err"
-status=$?
-check "a program whose output is lost fails" eval 'status_is 1 && err_has "^lockstep: standard output: "'
-"$examples/hello" >"$work/out" 2>"$work/err"
+LOCKSTEP_LOG=loud "$examples/hello" >"$work/out" 2>"$work/err"
 check "by programs, too" eval 'err_lines 1 && err_has "LOCKSTEP_LOG is .loud."'
 if ! grep -q avx512vl /proc/cpuinfo; then
   LOCKSTEP_ISA=avx512 run info
@@ -281,6 +278,9 @@ for mode in "" --threads; do
   run run -n 2 $mode "$examples/hello" --loud
   check "an example names an unknown argument, status 2 ${mode:-as processes}" eval "status_is 2 && err_has \"'--loud'\" && err_has 'rank [01] .* exited with status 2'"
 done
+"$lockstep" run -n 2 "$examples/hello" >/dev/full 2>"$work/err"
+status=$?
+check "a program whose output is lost fails" eval 'status_is 1 && err_has "^lockstep: standard output: "'
 "$examples/hello" >"$work/out" 2>"$work/err"
 check "a program without a launcher is a world of one" out_has 'rank 0 of 1 '
 

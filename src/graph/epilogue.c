@@ -1,0 +1,89 @@
+/* Which nodes could run in the kernel of the one before them, as its epilogues: those that map each element by itself,
+ * and a sum with another tensor. */
+#include "graph/program_internal.h"
+
+static lksi_value root_of(const lksi_ir *ir, lksi_value value) { return ir->values[value].root; }
+
+static bool makes(const lksi_ir_node *node, lksi_value value) {
+    for (int k = 0; k < node->n_outputs; k++)
+        if (node->outputs[k] == value) return true;
+    return false;
+}
+
+static bool is_in_chain(const lksi_chain *chain, size_t index) {
+    for (int i = 0; i < chain->n; i++)
+        if (chain->nodes[i] == index) return true;
+    return index == chain->begin;
+}
+
+/* Whether node `sum` is the next kernel but for the chain, which does not make `addend`: that is there in time then,
+ * and nothing lives longer than it would with a kernel for the sum. */
+static bool is_next(const lksi_ir *ir, const lksi_chain *chain, size_t sum, lksi_value addend) {
+    for (size_t i = chain->begin; i < sum; i++) {
+        const lksi_ir_node *node = &ir->nodes[i];
+        if (node->is_removed) continue;
+        if (!is_in_chain(chain, i) || makes(node, root_of(ir, addend))) return false;
+    }
+    return true;
+}
+
+/* Whether node `index` adds another tensor of the same shape to `value`, and could do so in the chain. Where others
+ * read `value`, too, the kernel has to write both, which is for training alone: there the backward pass keeps what the
+ * kernel reads, elsewhere two results would need room beside it. */
+static bool is_next_sum(const lksi_ir *ir, const lksi_chain *chain, size_t index, lksi_value value,
+                        bool is_read_alone) {
+    const lksi_ir_node *node = &ir->nodes[index];
+    if (node->op != LKSI_OP_ADD || chain->addend != LKSI_NO_VALUE || !(is_read_alone || ir->is_training)) return false;
+    if (node->inputs[0] != value && node->inputs[1] != value) return false;
+    for (int i = 0; i < 2; i++)
+        if (!lksi_tensor_equal(&ir->values[node->inputs[i]].tensor, &ir->values[node->outputs[0]].tensor)) return false;
+    return is_next(ir, chain, index, node->inputs[node->inputs[0] == value]);
+}
+
+/* The node that could follow in the chain, whose last result `value` is; 0: none. */
+static size_t find_next(const lksi_ir *ir, const int *n_users, const lksi_chain *chain, lksi_value value) {
+    bool is_read_alone = n_users[value] == 1;
+    if (ir->values[value].role != LKSI_TEMPORARY) return 0;
+    for (size_t i = chain->begin + 1; i < ir->n_forward; i++) {
+        const lksi_ir_node *node = &ir->nodes[i];
+        if (node->is_removed) continue;
+        if (is_read_alone && lksi_op_is_epilogue(node->op) && node->inputs[0] == value) return i;
+        if (is_next_sum(ir, chain, i, value, is_read_alone)) return i;
+    }
+    return 0;
+}
+
+static void append(const lksi_ir *ir, lksi_chain *chain, size_t index, lksi_value value, bool is_term_read) {
+    const lksi_ir_node *node = &ir->nodes[index];
+    if (node->op == LKSI_OP_ADD) {
+        chain->addend = node->inputs[node->inputs[0] == value];
+        chain->is_term_read = is_term_read;
+    }
+    chain->ops[chain->n] = node->op;
+    chain->nodes[chain->n++] = index;
+}
+
+void lksi_find_epilogues(const lksi_ir *ir, const int *n_users, size_t index, lksi_chain *chain) {
+    *chain = (lksi_chain){.begin = index, .addend = LKSI_NO_VALUE};
+    lksi_value value = ir->nodes[index].outputs[0];
+    while (chain->n < LKSI_MAX_EPILOGUES) {
+        size_t next = find_next(ir, n_users, chain, value);
+        if (next == 0) return;
+        append(ir, chain, next, value, n_users[value] != 1);
+        value = ir->nodes[next].outputs[0];
+    }
+}
+
+void lksi_take_epilogues(lksi_ir *ir, int *n_users, const lksi_chain *chain, int n_taken) {
+    lksi_ir_node *node = &ir->nodes[chain->begin];
+    for (int i = 0; i < n_taken; i++) {
+        lksi_ir_node *taken = &ir->nodes[chain->nodes[i]];
+        taken->is_removed = true;
+        n_users[node->outputs[0]]--;
+        if (taken->op == LKSI_OP_ADD) {
+            node->inputs[node->n_inputs++] = chain->addend;
+            if (chain->is_term_read) node->outputs[node->n_outputs++] = node->outputs[0];
+        }
+        node->outputs[0] = taken->outputs[0];
+    }
+}
