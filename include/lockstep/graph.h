@@ -45,7 +45,7 @@ typedef enum lks_initial {
 } lks_initial;
 typedef struct lks_initializer {
     lks_initial kind;
-    double scale; /* uniform in [-scale, scale), standard deviation, or the constant */
+    double scale; /* uniform in [-scale, scale), standard deviation, 0 or more each; or the constant. Finite */
 } lks_initializer;
 
 /* A trained tensor. */
@@ -56,7 +56,7 @@ LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, 
  * value += momentum * (statistic - value), where the statistic is the mean over the ranks, weighted by their samples,
  * of what each rank's own batch gives. Batch norms make such statistics (operators.h); a buffer that is read by other
  * operators alone, or that a step's program does not use, stays as it is, up to roundings. Saved and hashed with the
- * parameters. */
+ * parameters. LKS_ERR_ARGUMENT where `momentum` is not 0 to 1, or `initial` not finite. */
 LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
                              double momentum);
 

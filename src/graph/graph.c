@@ -1,6 +1,7 @@
 /* Building a graph: nodes, their shapes, and the poison node that carries the first error. */
 #include "graph/graph_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Stands in where not even the graph could be allocated. */
@@ -113,10 +114,34 @@ static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, con
     return lksi_tensor_check(&tensor, 1, name);
 }
 
+static lks_status check_initial(const char *name, lks_initializer initial) {
+    switch (initial.kind) {
+    case LKS_INITIAL_ZERO:
+        return LKS_OK;
+    case LKS_INITIAL_UNIFORM:
+    case LKS_INITIAL_NORMAL:
+        if (isfinite(initial.scale) && initial.scale >= 0) return LKS_OK;
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "'%s': the scale of its initial values must be finite and at least 0, not %g", name,
+                          initial.scale);
+    case LKS_INITIAL_CONSTANT:
+        if (isfinite(initial.scale)) return LKS_OK;
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s': its initial value must be finite, not %g", name, initial.scale);
+    }
+    return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no kind of initial values", name, (int)initial.kind);
+}
+
+static lks_status check_momentum(const char *name, double momentum) {
+    if (momentum >= 0 && momentum <= 1) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "'%s': its momentum must be 0 to 1, not %g", name, momentum);
+}
+
 static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type type, int n_dims, const int64_t *dims,
                       lks_initializer initial, double momentum) {
     if (graph == NULL) return &no_graph;
     lks_status status = check_leaf(graph, name, n_dims, dims, op == LKSI_OP_INPUT);
+    if (status == LKS_OK) status = check_initial(name, initial);
+    if (status == LKS_OK) status = check_momentum(name, momentum);
     if (status != LKS_OK) return lksi_graph_poison(graph, status);
     lks_node node = {.op = op, .n_outputs = 1, .initial = initial};
     node.outputs[0] = (lksi_tensor){.type = type, .n_dims = n_dims};

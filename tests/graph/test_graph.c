@@ -127,6 +127,48 @@ static void names_that_no_file_could_be_read_back_with_are_refused(void **state)
         }
 }
 
+static void beginnings_and_momenta_that_cannot_be_meant_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        lks_initializer initial;
+        double momentum; /* of a buffer; 0: it is a parameter */
+        const char *expected;
+    } cases[] = {
+        {{LKS_INITIAL_UNIFORM, (double)NAN}, 0, "'w': the scale of its initial values must be finite and at least 0"},
+        {{LKS_INITIAL_UNIFORM, (double)INFINITY}, 0, "finite and at least 0, not inf"},
+        {{LKS_INITIAL_UNIFORM, -0.5}, 0, "finite and at least 0, not -0.5"},
+        {{LKS_INITIAL_NORMAL, -1}, 0, "finite and at least 0, not -1"},
+        {{LKS_INITIAL_CONSTANT, -(double)INFINITY}, 0, "'w': its initial value must be finite, not -inf"},
+        {{(lks_initial)9, 1}, 0, "'w': 9 is no kind of initial values"},
+        {{LKS_INITIAL_CONSTANT, (double)NAN}, 0.1, "'w': its initial value must be finite"},
+        {{LKS_INITIAL_CONSTANT, 0}, (double)NAN, "'w': its momentum must be 0 to 1"},
+        {{LKS_INITIAL_CONSTANT, 0}, 2, "'w': its momentum must be 0 to 1, not 2"},
+        {{LKS_INITIAL_CONSTANT, 0}, -0.1, "'w': its momentum must be 0 to 1, not -0.1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lks_graph *graph = lks_graph_create(lks_device_default(NULL));
+        lks_node *leaf = cases[i].momentum == 0
+                             ? lks_parameter(graph, "w", 0, NULL, cases[i].initial)
+                             : lks_buffer(graph, "w", 0, NULL, cases[i].initial.scale, cases[i].momentum);
+        lks_store *store;
+        assert_int_equal(lks_store_create(&store, leaf, NULL), LKS_ERR_ARGUMENT);
+        if (strstr(lks_error_text(), cases[i].expected) == NULL) fail_msg("%s", lks_error_text());
+        lks_graph_destroy(graph);
+    }
+}
+
+static void the_least_and_the_most_momentum_are_possible(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    assert_true(lks_node_n_dims(lks_buffer(f.graph, "still", 1, (int64_t[]){2}, -1, 0)) == 1);
+    assert_true(lks_node_n_dims(lks_buffer(f.graph, "latest", 1, (int64_t[]){2}, 1, 1)) == 1);
+    (void)lks_parameter(f.graph, "flat", 0, NULL, (lks_initializer){LKS_INITIAL_UNIFORM, 0});
+    (void)lks_parameter(f.graph, "zero", 0, NULL, (lks_initializer){LKS_INITIAL_ZERO, (double)NAN}); /* is not read */
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
 static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
     (void)state;
     fixture f = build(lks_device_default(NULL));
@@ -348,6 +390,8 @@ int main(void) {
         cmocka_unit_test(the_first_error_of_a_model_comes_out_of_compile),
         cmocka_unit_test(bad_leaves_and_reshapes_are_named),
         cmocka_unit_test(names_that_no_file_could_be_read_back_with_are_refused),
+        cmocka_unit_test(beginnings_and_momenta_that_cannot_be_meant_are_refused),
+        cmocka_unit_test(the_least_and_the_most_momentum_are_possible),
         cmocka_unit_test(a_loss_must_be_a_scalar_that_depends_on_parameters),
         cmocka_unit_test(sizes_that_no_memory_holds_are_refused),
         cmocka_unit_test(a_program_trains_on_a_scalar_loss_only),
