@@ -29,8 +29,8 @@ LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after 
 
 /* --- leaves --- */
 
-/* Names of leaves are unique in a graph; LKS_ERR_ARGUMENT where one is empty, has a control character or is
- * "__metadata__", which files could not hold. */
+/* Names of leaves are unique in a graph; LKS_ERR_ARGUMENT where one is empty, has a control character, is not
+ * UTF-8 or is "__metadata__", which files could not hold. */
 
 /* Data that the user gives before each run. Floating inputs have the device's precision, whichever floating type is
  * named. `name` is copied. */

@@ -175,5 +175,7 @@ void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PR
 /* Whole-string parses with a range; false where the text is anything else. */
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value);
 bool lksi_parse_f64(const char *text, double min, double max, double *value);
+/* Bytes of the UTF-8 character with which the `text_nbytes` at `text` begin; 0 where they begin with none. */
+size_t lksi_utf8_nbytes(const char *text, size_t text_nbytes);
 
 #endif

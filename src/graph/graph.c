@@ -95,6 +95,14 @@ static lks_status check_name(const char *name) {
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* and it is not repeated: terminals obey it */
             return lksi_error(LKS_ERR_ARGUMENT, "the name of an input or parameter has a control character (%d) at %zu",
                               name[i], i);
+    for (size_t i = 0, end = strlen(name), nbytes; i < end; i += nbytes) {
+        nbytes = lksi_utf8_nbytes(name + i, end - i);
+        if (nbytes == 0)
+            return lksi_error(
+                LKS_ERR_ARGUMENT,
+                "the name of an input or parameter has byte 0x%02x at %zu, which does not belong to UTF-8",
+                (unsigned char)name[i], i);
+    }
     return LKS_OK;
 }
 

@@ -112,7 +112,12 @@ static void names_that_no_file_could_be_read_back_with_are_refused(void **state)
     } cases[] = {{"__metadata__", "named '__metadata__': safetensors files need that name"},
                  {"fc\n1", "has a control character (10) at 2"},
                  {"\033[31mfc", "has a control character (27) at 0"},
-                 {"fc\x7f", "has a control character (127) at 2"}};
+                 {"fc\x7f", "has a control character (127) at 2"},
+                 {"f\xfc"
+                  "r",
+                  "has byte 0xfc at 1, which does not belong to UTF-8"},
+                 {"\xc3\xa4\xed\xa0\x80", "has byte 0xed at 2"},
+                 {"fc\xe2\x82", "has byte 0xe2 at 2"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int kind = 0; kind < 3; kind++) {
             lks_graph *graph = lks_graph_create(lks_device_default(NULL));
