@@ -106,18 +106,21 @@ static lks_status check_name(const char *name) {
     return LKS_OK;
 }
 
-static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, bool may_have_batch) {
+static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims,
+                             bool may_have_batch) {
     LKS_TRY(check_name(name));
     for (size_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i]->name != NULL && strcmp(graph->nodes[i]->name, name) == 0)
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);
+    if (lks_type_nbytes(type) == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no type of elements", name, (int)type);
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
     if (n_dims > 0 && dims == NULL) return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions at NULL", name, n_dims);
     for (int i = 0; i < n_dims; i++)
         if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
             return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
-    lksi_tensor tensor = {.type = LKS_F64, .n_dims = n_dims};
+    lksi_tensor tensor = {.type = type, .n_dims = n_dims};
     for (int i = 0; i < n_dims; i++) tensor.dims[i] = dims[i];
     return lksi_tensor_check(&tensor, 1, name);
 }
@@ -147,7 +150,7 @@ static lks_status check_momentum(const char *name, double momentum) {
 static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type type, int n_dims, const int64_t *dims,
                       lks_initializer initial, double momentum) {
     if (graph == NULL) return &no_graph;
-    lks_status status = check_leaf(graph, name, n_dims, dims, op == LKSI_OP_INPUT);
+    lks_status status = check_leaf(graph, name, type, n_dims, dims, op == LKSI_OP_INPUT);
     if (status == LKS_OK) status = check_initial(name, initial);
     if (status == LKS_OK) status = check_momentum(name, momentum);
     if (status != LKS_OK) return lksi_graph_poison(graph, status);
