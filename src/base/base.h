@@ -35,6 +35,11 @@ lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const
 #define lksi_error_file(path) ((lksi_error_file)(path), LKS_ERR_FILE)
 #endif
 
+/* An argument that must be given: LKS_ERR_ARGUMENT "<call>: `<name>` is NULL" where `pointer` is. */
+static inline lks_status lksi_check_given(const char *call, const char *name, const void *pointer) {
+    return pointer != NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call, name);
+}
+
 #define LKS_TRY(call)                                                                                                  \
     do {                                                                                                               \
         lks_status lks_try_status_ = (call);                                                                           \

@@ -62,6 +62,13 @@ void lksi_checkpoint_destroy(lksi_checkpoint *c) {
     lksi_free(c->image);
 }
 
+lks_status lksi_checkpoint_check_given(const char *call, const lks_trainer *trainer, const char *path,
+                                       const lks_position *position) {
+    LKS_TRY(lksi_check_given(call, "trainer", trainer));
+    LKS_TRY(lksi_check_given(call, "path", path));
+    return lksi_check_given(call, "position", position);
+}
+
 bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const char **what) {
     int64_t per_epoch = position->steps_per_epoch;
     if (step < 0 || position->epoch < 0 || position->step < 0 || per_epoch < 0)

@@ -29,6 +29,10 @@ typedef struct lksi_checkpoint {
     size_t image_nbytes, image_capacity;
 } lksi_checkpoint;
 
+/* What saving and loading must be given, by its names in train.h. */
+lks_status lksi_checkpoint_check_given(const char *call, const lks_trainer *trainer, const char *path,
+                                       const lks_position *position);
+
 lks_status lksi_checkpoint_create(lksi_checkpoint *checkpoint, const lks_trainer *trainer);
 void lksi_checkpoint_destroy(lksi_checkpoint *checkpoint);
 

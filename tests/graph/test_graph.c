@@ -301,6 +301,10 @@ static void inputs_and_labels_are_checked(void **state) {
     assert_ok(lks_program_set_input(program, f.y, bad_labels));
     assert_int_equal(lks_program_forward(program), LKS_ERR_ARGUMENT);
     assert_non_null(strstr(lks_error_text(), "label 3 of sample 1"));
+    assert_int_equal(lks_program_set_input(program, NULL, features), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "program_set_input: `node` is NULL");
+    assert_int_equal(lks_program_set_input(NULL, f.x, features), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "program_set_input: `program` is NULL");
     assert_true(isnan(lks_program_scalar(program, f.logits)));
     assert_null(lks_program_output(program, f.x));
     lks_program_destroy(program);

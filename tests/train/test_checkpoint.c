@@ -544,6 +544,41 @@ static void a_file_that_cannot_be_written_is_named_on_all_ranks(void **state) {
     run_ranks(3, save_where_nothing_can_be_written, NULL);
 }
 
+static bool says_that_it_is_null(lks_status status, const char *text) {
+    return status == LKS_ERR_ARGUMENT && strcmp(lks_error_text(), text) == 0;
+}
+
+static int save_and_load_nothing(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, ADAM, 20, 4) == 0);
+    lks_trainer *t = s.trainer;
+    lks_store *store = lks_trainer_store(t);
+    RANK_CHECK(
+        says_that_it_is_null(lks_trainer_save(NULL, other_path, &s.position), "trainer_save: `trainer` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_save(t, NULL, &s.position), "trainer_save: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_save(t, other_path, NULL), "trainer_save: `position` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_load(t, NULL, &s.position), "trainer_load: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_load(t, other_path, NULL), "trainer_load: `position` is NULL"));
+    RANK_CHECK(
+        says_that_it_is_null(lks_trainer_resume(t, NULL, &s.position, NULL, 0), "trainer_resume: `path` is NULL"));
+    RANK_CHECK(
+        says_that_it_is_null(lks_trainer_resume(t, directory, NULL, NULL, 0), "trainer_resume: `position` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_load_weights(t, NULL), "trainer_load_weights: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_save(store, NULL), "store_save: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_load(store, NULL), "store_load: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_save(NULL, other_path), "store_save: `store` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_load(NULL, other_path), "store_load: `store` is NULL"));
+    RANK_OK(lks_trainer_save(t, other_path, &s.position)); /* the group lives on */
+    destroy(&s);
+    return 0;
+}
+
+static void what_is_not_given_is_named(void **state) {
+    (void)state;
+    run_ranks(2, save_and_load_nothing, NULL);
+}
+
 static void names_that_checkpoints_need_are_refused(void **state) {
     (void)state;
     lks_graph *g = lks_graph_create(lks_device_default(NULL));
@@ -569,6 +604,7 @@ int main(void) {
         cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),
         cmocka_unit_test(a_file_that_cannot_be_written_is_named_on_all_ranks),
+        cmocka_unit_test(what_is_not_given_is_named),
         cmocka_unit_test(names_that_checkpoints_need_are_refused),
     };
     if (mkdtemp(directory) == NULL) return 1;
