@@ -110,7 +110,10 @@ check "an unknown flag is named" refused 2 "unknown flag '--frobnicate'"
 run "$lockstep" run -n 2 "$mnist" --epochs many
 check "a bad value is named with its flag" refused 2 "--epochs cannot be 'many'; possible: 1 to 1000000"
 run "$lockstep" run -n 2 "$mlp" --bucket 0
-check "buckets of nothing are refused" refused 2 "--bucket cannot be '0'; possible: 1 and more"
+check "buckets of nothing are refused" refused 2 "--bucket cannot be '0'; possible: 1 to 9223372036854775807"
+run "$lockstep" run -n 2 "$mlp" --seed 9223372036854775808
+check "a seed that is too large is told the largest" refused 2 \
+  "--seed cannot be '9223372036854775808'; possible: 0 to 9223372036854775807"
 run "$lockstep" run -n 2 "$mlp" --strategy ring
 check "a strategy that there is not is named, with those there are" refused 2 \
   "--strategy cannot be 'ring'; possible: auto, shared, bucketed, sharded"
