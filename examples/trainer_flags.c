@@ -181,6 +181,9 @@ static void refuse_combinations(trainer_flags *flags) {
         refuse(flags, "%s goes with %s alone", "--keep", "--checkpoint-every");
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->makes_data && (flags->data != NULL || flags->downloads))
+        refuse(flags, "%s: samples are made from the seed, there is no data set%s",
+               flags->data != NULL ? "--data" : "--download", "");
     if (flags->syncs_batch_norm && !flags->has_batch_norm)
         refuse(flags, "%s: the model has no batch norm%s", "--sync-batch-norm", "");
     if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
@@ -269,10 +272,10 @@ static void help_default(const char *flag, const char *help, double value) {
 
 void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own) {
     const char *base = strrchr(program, '/');
-    printf("usage: %s [FLAGS]\n"
-           "  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
-           "  --download         get the data set where it is not there, once a host (see lockstep help data)\n",
-           base != NULL ? base + 1 : program);
+    printf("usage: %s [FLAGS]\n", base != NULL ? base + 1 : program);
+    if (!flags->makes_data)
+        printf("  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
+               "  --download         get the data set where it is not there, once a host (see lockstep help data)\n");
     help_default("--epochs N", "passes over the training data", (double)flags->epochs);
     help_default("--steps N", "stop after so many steps", (double)flags->steps);
     help_default("--batch N", "samples in one step, over all ranks", (double)flags->batch);
