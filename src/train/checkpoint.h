@@ -110,7 +110,8 @@ lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *ch
                                        int64_t global_batch);
 
 /* Whether the call went well on all ranks: each gives its own status. Where it did not, ranks that went well get
- * LKS_ERR_FILE naming the lowest one that did not; `hash` must be equal where all did, LKS_ERR_MISMATCH. Collective. */
+ * LKS_ERR_FILE naming the lowest one that did not, and its reason; `hash` must be equal where all did,
+ * LKS_ERR_MISMATCH. Collective. */
 lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const char *path, lks_status mine,
                                  uint64_t hash);
 

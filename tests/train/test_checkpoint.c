@@ -336,6 +336,28 @@ static void a_file_that_is_not_there_is_named_in_a_dead_group_too(void **state) 
     run_ranks(2, load_in_a_dead_group, "/nowhere/checkpoint");
 }
 
+/* Rank 1 of 3 has the file under another name, or not at all. */
+static int load_what_one_rank_has_not(void *argument) {
+    set_up s = {0};
+    const char *path = argument;
+    RANK_CHECK(create(&s, ADAM, 20, 4) == 0);
+    bool is_odd = lks_group_rank(s.group) == 1;
+    RANK_CHECK(lks_trainer_load_weights(s.trainer, is_odd ? "/nowhere/weights" : path) == LKS_ERR_FILE);
+    if (!is_odd) RANK_CHECK(strstr(lks_error_text(), path) != NULL);
+    if (!is_odd) RANK_CHECK(strstr(lks_error_text(), "rank 1 cannot go on with it") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "/nowhere/weights: No such file or directory") != NULL);
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    destroy(&s);
+    return 0;
+}
+
+static void what_one_rank_cannot_read_all_ranks_are_told(void **state) {
+    (void)state;
+    result saved = {.kind = ADAM};
+    run_ranks(2, train_and_save, &saved);
+    run_ranks(3, load_what_one_rank_has_not, saved_path);
+}
+
 static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state) {
     (void)state;
     result saved = {.kind = MOMENTUM};
@@ -598,6 +620,7 @@ int main(void) {
         cmocka_unit_test(weights_are_taken_from_a_checkpoint_or_a_file_of_weights),
         cmocka_unit_test(files_of_others_are_read),
         cmocka_unit_test(a_checkpoint_of_another_run_is_refused_by_what_differs),
+        cmocka_unit_test(what_one_rank_cannot_read_all_ranks_are_told),
         cmocka_unit_test(a_file_that_is_not_there_is_named_in_a_dead_group_too),
         cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
         cmocka_unit_test(a_position_that_is_not_the_trainers_is_not_saved),
