@@ -284,6 +284,7 @@ static int step_without_samples(void *argument) {
     RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
     RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &sgd));
     RANK_CHECK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){0}, NULL) == LKS_ERR_ARGUMENT);
+    RANK_OK(lks_barrier(group, NULL)); /* the group lives on */
     lks_distributed_optimizer_destroy(optimizer);
     RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, &bad) == LKS_ERR_ARGUMENT);
     RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, NULL) == LKS_ERR_ARGUMENT);
@@ -300,12 +301,22 @@ static void senseless_steps_and_rules_are_refused(void **state) {
 
 /* Each kind of call in a group of its own: what rank 0 alone was not given fails the group, and rank 1 does not wait.
  */
-enum { CREATE_WITHOUT_STORE, CREATE_NOWHERE, REPLICAS_WITHOUT_STORE, GRADIENTS_WITHOUT_STORE, BROADCAST_WITHOUT_STORE };
+enum {
+    CREATE_WITHOUT_STORE,
+    CREATE_NOWHERE,
+    REPLICAS_WITHOUT_STORE,
+    GRADIENTS_WITHOUT_STORE,
+    BROADCAST_WITHOUT_STORE,
+    CREATE_WITHOUT_RULE
+};
 
 static int give_nothing_on_rank_0(void *argument) {
-    static const char *const texts[] = {
-        "distributed_optimizer_create: `store` is NULL", "distributed_optimizer_create: `optimizer` is NULL",
-        "check_replicas: `store` is NULL", "check_gradients: `store` is NULL", "broadcast_parameters: `store` is NULL"};
+    static const char *const texts[] = {"distributed_optimizer_create: `store` is NULL",
+                                        "distributed_optimizer_create: `optimizer` is NULL",
+                                        "check_replicas: `store` is NULL",
+                                        "check_gradients: `store` is NULL",
+                                        "broadcast_parameters: `store` is NULL",
+                                        "learning rate"};
     int what = *(const int *)argument;
     lks_group *group;
     lks_store *store;
@@ -314,16 +325,18 @@ static int give_nothing_on_rank_0(void *argument) {
     model m = build(8);
     RANK_OK(lks_store_create(&store, m.loss, NULL));
     bool is_odd = lks_group_rank(group) == 0;
-    lks_store *given = is_odd && what != CREATE_NOWHERE ? NULL : store;
+    lks_store *given = is_odd && what != CREATE_NOWHERE && what != CREATE_WITHOUT_RULE ? NULL : store;
     lks_optimizer sgd = lks_sgd(NULL);
+    const lks_optimizer *rule = is_odd && what == CREATE_WITHOUT_RULE ? NULL : &sgd;
     lks_distributed_optimizer **made = is_odd && what == CREATE_NOWHERE ? NULL : &optimizer;
     lks_status status = what == REPLICAS_WITHOUT_STORE    ? lks_check_replicas(group, given)
                         : what == GRADIENTS_WITHOUT_STORE ? lks_check_gradients(group, given, 1)
                         : what == BROADCAST_WITHOUT_STORE ? lks_broadcast_parameters(group, given)
-                                                          : lks_distributed_optimizer_create(made, group, given, &sgd);
+                                                          : lks_distributed_optimizer_create(made, group, given, rule);
     RANK_CHECK(status == (is_odd ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
     RANK_CHECK(strstr(lks_error_text(), texts[what]) != NULL);
     RANK_CHECK(optimizer == NULL);
+    RANK_CHECK(lks_barrier(group, NULL) != LKS_OK);
     lks_store_destroy(store);
     lks_graph_destroy(m.graph);
     lks_group_destroy(group);
@@ -332,7 +345,7 @@ static int give_nothing_on_rank_0(void *argument) {
 
 static void what_one_rank_was_not_given_fails_all(void **state) {
     (void)state;
-    for (int what = CREATE_WITHOUT_STORE; what <= BROADCAST_WITHOUT_STORE; what++)
+    for (int what = CREATE_WITHOUT_STORE; what <= CREATE_WITHOUT_RULE; what++)
         run_ranks(2, give_nothing_on_rank_0, &what);
 }
 
