@@ -68,7 +68,7 @@ static int train(const mlp_flags *flags, lks_group *group, lks_device *device, l
 }
 
 static int mlp(int argc, char **argv) {
-    mlp_flags flags = {.shared = {.batch = 64, .lr = 0.1, .seed = 1, .num_threads = 1},
+    mlp_flags flags = {.shared = {.batch = 64, .lr = 0.1, .seed = 1, .num_threads = 1, .makes_data = 1},
                        .n_layers = 4,
                        .n_features = 1024,
                        .n_hidden = 256,

@@ -24,14 +24,32 @@ static void tell_of(lks_group *group, int lowest) {
         fprintf(stderr, "lockstep: rank %d gave up, and says why\n", lowest);
 }
 
+enum { TEXT_NBYTES = 1024 };
+
+/* Whether a rank below this one says the same, or this one only what it heard from that one. Collective, from rank
+ * `lowest` on, the first that says anything. */
+static int is_said_below(lks_group *group, int lowest, const char text[TEXT_NBYTES]) {
+    int is_said = 0;
+    for (int rank = lowest; rank < lks_group_size(group); rank++) {
+        char theirs[TEXT_NBYTES];
+        memcpy(theirs, text, sizeof theirs);
+        if (lks_broadcast(group, theirs, sizeof theirs, LKS_U8, rank, NULL) != LKS_OK) break;
+        if (rank < lks_group_rank(group) && theirs[0] != '\0' && strstr(text, theirs) != NULL) is_said = 1;
+    }
+    return is_said;
+}
+
 int trainer_all_ok(lks_group *group, lks_status status) {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    char text[TEXT_NBYTES] = "";
+    if (status != LKS_OK) snprintf(text, sizeof text, "%s", lks_error_text());
     int lowest = lowest_failed(group, status != LKS_OK);
     if (lowest == lks_group_size(group)) return 1;
-    if (status != LKS_OK && (lowest == lks_group_rank(group) || lowest < 0)) fprintf(stderr, "lockstep: %s\n", text);
     if (status == LKS_OK && lowest < 0) fprintf(stderr, "lockstep: %s\n", lks_error_text());
-    tell_of(group, lowest);
+    int is_said = lowest >= 0 && is_said_below(group, lowest, text);
+    if (status != LKS_OK && !is_said)
+        fprintf(stderr, "lockstep: %s\n", text);
+    else
+        tell_of(group, lowest);
     return 0;
 }
 

@@ -54,8 +54,6 @@ static void refuse_entry(trainer_flags *flags, const trainer_flag *entry, const 
     char possible[160];
     if (entry->choices != NULL)
         list_choices(entry->choices, possible, sizeof possible);
-    else if (entry->max == INT64_MAX)
-        snprintf(possible, sizeof possible, "%lld and more", (long long)entry->min);
     else
         snprintf(possible, sizeof possible, "%lld to %lld", (long long)entry->min, (long long)entry->max);
     refuse_value(flags, entry->name, value, possible);
@@ -82,7 +80,15 @@ static int store(trainer_flags *flags, const trainer_flag *table, const char *fl
     return 0;
 }
 
-/* Those that name something, and the learning rate, which may not be 0. */
+static void store_grains(trainer_flags *flags, const char *name, const char *text) {
+    int64_t grains;
+    if (parse_integer(text, 1, 1 << 20, &grains) && (grains & (grains - 1)) == 0)
+        flags->grains = grains;
+    else
+        refuse_value(flags, name, text, "powers of two, 1 to 1048576");
+}
+
+/* Those that name something, the grains, and the learning rate, which may not be 0. */
 static int store_text(trainer_flags *flags, const char *flag, const char *value) {
     const struct {
         const char *name, **value;
@@ -94,6 +100,7 @@ static int store_text(trainer_flags *flags, const char *flag, const char *value)
             *texts[i].value = value;
             return 1;
         }
+    if (strcmp(flag, "--grains") == 0) return store_grains(flags, flag, value), 1;
     if (strcmp(flag, "--lr") != 0) return 0;
     if (!parse_real(value, 0, 1e6, &flags->lr) || flags->lr == 0) refuse_value(flags, flag, value, "above 0, to 1e6");
     return 1;
@@ -137,9 +144,9 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->seed = defaults->seed;
 }
 
-enum { N_SHARED = 16 };
+enum { N_SHARED = 15 };
 
-/* The flags that are numbers or choices, but for --lr; a last one without a name ends them. */
+/* The flags that are numbers or choices, but for --lr and --grains; a last one without a name ends them. */
 static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
     const trainer_flag shared[N_SHARED] = {
         {"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
@@ -148,7 +155,6 @@ static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
         {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
         {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
         {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
-        {"--grains", NULL, &flags->grains, 1, INT32_MAX, NULL, NULL},
         {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
         {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
         {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
@@ -165,7 +171,7 @@ static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
 static void take_grains(trainer_flags *flags) {
     const char *text = getenv("LOCKSTEP_GRAINS");
     if (flags->grains > 0 || text == NULL || text[0] == '\0') return;
-    if (!parse_integer(text, 1, INT32_MAX, &flags->grains)) refuse_value(flags, "LOCKSTEP_GRAINS", text, "1 and more");
+    store_grains(flags, "LOCKSTEP_GRAINS", text);
 }
 
 static void refuse_combinations(trainer_flags *flags) {
@@ -175,6 +181,9 @@ static void refuse_combinations(trainer_flags *flags) {
         refuse(flags, "%s goes with %s alone", "--keep", "--checkpoint-every");
     if (flags->init != NULL && flags->resume != NULL)
         refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+    if (flags->makes_data && (flags->data != NULL || flags->downloads))
+        refuse(flags, "%s: samples are made from the seed, there is no data set%s",
+               flags->data != NULL ? "--data" : "--download", "");
     if (flags->syncs_batch_norm && !flags->has_batch_norm)
         refuse(flags, "%s: the model has no batch norm%s", "--sync-batch-norm", "");
     if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
@@ -234,6 +243,7 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
     list_shared(&copy, shared);
     /* Paths may differ between hosts, what is done may not. */
     const trainer_flag others[] = {{.name = "--lr", .real = &copy.lr},
+                                   {.name = "--grains", .value = &copy.grains},
                                    {"--save", NULL, &(int64_t){copy.save != NULL}, 0, 0, "no|yes", NULL},
                                    {"--init", NULL, &(int64_t){copy.init != NULL}, 0, 0, "no|yes", NULL},
                                    {"--resume", NULL, &(int64_t){copy.resume != NULL}, 0, 0, "no|yes", NULL},
@@ -262,10 +272,10 @@ static void help_default(const char *flag, const char *help, double value) {
 
 void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own) {
     const char *base = strrchr(program, '/');
-    printf("usage: %s [FLAGS]\n"
-           "  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
-           "  --download         get the data set where it is not there, once a host (see lockstep help data)\n",
-           base != NULL ? base + 1 : program);
+    printf("usage: %s [FLAGS]\n", base != NULL ? base + 1 : program);
+    if (!flags->makes_data)
+        printf("  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
+               "  --download         get the data set where it is not there, once a host (see lockstep help data)\n");
     help_default("--epochs N", "passes over the training data", (double)flags->epochs);
     help_default("--steps N", "stop after so many steps", (double)flags->steps);
     help_default("--batch N", "samples in one step, over all ranks", (double)flags->batch);

@@ -27,6 +27,7 @@ typedef struct trainer_flags {
     int64_t check_replicas; /* steps between two checks; 0: at the end only */
     int is_quiet, prints_program, checks_gradients;
     int downloads;        /* the data set, where it is not there */
+    int makes_data;       /* whether the example makes its samples and reads no data set; the caller's word */
     int has_batch_norm;   /* whether the example's model has any; the caller's word, not the command line's */
     int syncs_batch_norm; /* by the statistics of all ranks' samples */
     char error[512];      /* what is wrong with the command line; empty where nothing is */

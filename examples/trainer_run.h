@@ -56,8 +56,8 @@ lks_status trainer_data(const trainer_flags *flags, lks_group *group, const char
 /* The device that the command line asks for. */
 lks_status trainer_device_create(lks_device **device, const trainer_flags *flags, const lks_group *group);
 
-/* Whether `status` is LKS_OK on all ranks. Where it is not, the lowest rank that failed prints its error. Collective.
- */
+/* Whether `status` is LKS_OK on all ranks. Where it is not, each rank that failed for a reason of its own prints it;
+ * what several say, the lowest of them does. Collective. */
 int trainer_all_ok(lks_group *group, lks_status status);
 
 /* Trains and reports. Returns an exit code. Collective. */

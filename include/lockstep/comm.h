@@ -85,7 +85,8 @@ LKS_API int lks_group_size(const lks_group *group);
 /* Rank and number of ranks on this host. */
 LKS_API int lks_group_local_rank(const lks_group *group);
 LKS_API int lks_group_local_size(const lks_group *group);
-/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory). */
+/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory); "none" where `group`
+ * is NULL. */
 LKS_API const char *lks_group_transport(const lks_group *group);
 
 /* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with

@@ -29,8 +29,8 @@ LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after 
 
 /* --- leaves --- */
 
-/* Names of leaves are unique in a graph; LKS_ERR_ARGUMENT where one is empty, has a control character or is
- * "__metadata__", which files could not hold. */
+/* Names of leaves are unique in a graph; LKS_ERR_ARGUMENT where one is empty, has a control character, is not
+ * UTF-8 or is "__metadata__", which files could not hold. */
 
 /* Data that the user gives before each run. Floating inputs have the device's precision, whichever floating type is
  * named. `name` is copied. */
@@ -45,7 +45,7 @@ typedef enum lks_initial {
 } lks_initial;
 typedef struct lks_initializer {
     lks_initial kind;
-    double scale; /* uniform in [-scale, scale), standard deviation, or the constant */
+    double scale; /* uniform in [-scale, scale), standard deviation, 0 or more each; or the constant. Finite */
 } lks_initializer;
 
 /* A trained tensor. */
@@ -56,7 +56,7 @@ LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, 
  * value += momentum * (statistic - value), where the statistic is the mean over the ranks, weighted by their samples,
  * of what each rank's own batch gives. Batch norms make such statistics (operators.h); a buffer that is read by other
  * operators alone, or that a step's program does not use, stays as it is, up to roundings. Saved and hashed with the
- * parameters. */
+ * parameters. LKS_ERR_ARGUMENT where `momentum` is not 0 to 1, or `initial` not finite. */
 LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
                              double momentum);
 

@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* --- initial values. fan_in, fan_out: inputs and outputs of one element (K and M; C h w and M h w) --- */
+/* --- initial values. fan_in, fan_out: inputs and outputs of one element (K and M; C h w and M h w). Of numbers that no
+ * element has (fan_in 0) comes a scale that lks_parameter refuses --- */
 
 /* Uniform in +-sqrt(6 / fan_in), normal of deviation sqrt(2 / fan_in).
  * Source: He, Zhang, Ren, Sun, "Delving deep into rectifiers", 2015. */
@@ -70,7 +71,7 @@ typedef struct lks_recurrent_options {
     lks_recurrent_kind kind;
     int64_t hidden;                                    /* required */
     int n_layers;                                      /* 0: 1; up to LKS_MAX_LAYERS */
-    double dropout;                                    /* between layers */
+    double dropout;                                    /* between layers; 0 or more, below 1 */
     lks_node *h0[LKS_MAX_LAYERS], *c0[LKS_MAX_LAYERS]; /* (N,hidden) each, required (c0: LSTM only); the state
                                                         * before the first step */
 } lks_recurrent_options;

@@ -40,7 +40,7 @@ LKS_API lks_node *lks_causal_softmax(lks_node *x);
 LKS_API lks_node *lks_transpose(lks_node *x, const int *order);    /* axis i of the result is axis order[i] of x */
 LKS_API lks_node *lks_concat(lks_node *const *x, int n, int axis); /* 1 to 8 tensors */
 LKS_API lks_node *lks_slice(lks_node *x, int axis, int64_t begin, int64_t end); /* not along the batch */
-/* Writes `n` equal slices along `axis` to `parts`. */
+/* Writes `n` equal slices along `axis`, 1 or more, to `parts`. */
 LKS_API void lks_split(lks_node *x, int axis, int n, lks_node **parts);
 
 /* --- products --- */

@@ -1,7 +1,8 @@
 /* Lockstep, room parallel/: data parallelism. The ranks of a group train one model, each on its part of every batch.
  *
- * The loop of one's own, as in examples/own_loop.c: lks_distributed_store_create, lks_program_create, then for every
- * batch forward, backward, lks_distributed_optimizer_step. lks_trainer (train.h) is these pieces put together.
+ * The loop of one's own: lks_distributed_store_create, or as in examples/own_loop.c lks_store_create and
+ * lks_broadcast_parameters; lks_program_create, lks_distributed_optimizer_create; then for every batch forward,
+ * backward, lks_distributed_optimizer_step. lks_trainer (train.h) is these pieces put together.
  */
 #ifndef LOCKSTEP_PARALLEL_H
 #define LOCKSTEP_PARALLEL_H
@@ -110,10 +111,11 @@ LKS_API lks_status lks_broadcast_parameters(lks_group *group, lks_store *store);
 typedef struct lks_distributed_optimizer lks_distributed_optimizer;
 
 /* The strategy is the store's; one that lks_store_create made is bucketed. `group` and `store` must outlive it.
- * Collective. Errors: LKS_ERR_ARGUMENT: a hyperparameter, named; another group than the one that
- * lks_distributed_store_create was given; LKS_ERR_MISMATCH: ranks have other rules, devices, or names or
- * shapes of parameters, shown as a table, after which the group lives on (values: lks_check_replicas); LKS_ERR_MEMORY.
- */
+ * Collective. Errors: LKS_ERR_ARGUMENT: a hyperparameter that cannot be meant (lr NaN), named; no rule, no store;
+ * another group than the one that lks_distributed_store_create was given. Each of these fails the group, also where one
+ * rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait. LKS_ERR_MISMATCH: ranks have other rules,
+ * devices, or names or shapes of parameters, shown as a table, after which the group lives on (values:
+ * lks_check_replicas); LKS_ERR_MEMORY. */
 LKS_API lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group,
                                                     lks_store *store, const lks_optimizer *rule);
 /* Programs that were attached may not run backward after it. Destroyed between a backward pass and its step, it fails
@@ -136,11 +138,12 @@ typedef struct lks_step_sums {
  * stop; `all` (may be NULL) receives the sums.
  * Collective. Afterwards the store's gradients are nobody's: its own rank's sum, all ranks', or a part of each, by
  * strategy. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
- * Errors: LKS_ERR_ARGUMENT where no rank has a sample, or one a number of them that is negative or not finite (that
- * rank is named); LKS_ERR_STATE where a rank with samples has used its last backward pass already, in a step or by
- * lks_distributed_optimizer_accumulate; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks,
- * nothing was updated, and the group lives on; those of the group. After an error in the middle of an update the
- * parameters are torn: reading them through the library gives LKS_ERR_TORN. */
+ * Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on; LKS_ERR_ARGUMENT where a
+ * rank brings a number of them that is negative or not finite, LKS_ERR_STATE where one with samples has used its last
+ * backward pass already, in a step or by lks_distributed_optimizer_accumulate: these two fail the group, and the other
+ * ranks get LKS_ERR_PEER, which names that rank; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on
+ * all ranks, nothing was updated, and the group lives on; those of the group. After an error in the middle of an update
+ * the parameters are torn: reading them through the library gives LKS_ERR_TORN. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 
@@ -149,9 +152,8 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
  * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
  * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
  * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
- * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite; LKS_ERR_STATE: the pass was an
- * attached program's, and no lks_distributed_optimizer_no_sync came before it.
- */
+ * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite, which fails the group;
+ * LKS_ERR_STATE: the pass was an attached program's, and no lks_distributed_optimizer_no_sync came before it. */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
 

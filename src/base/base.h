@@ -35,6 +35,11 @@ lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const
 #define lksi_error_file(path) ((lksi_error_file)(path), LKS_ERR_FILE)
 #endif
 
+/* An argument that must be given: LKS_ERR_ARGUMENT "<call>: `<name>` is NULL" where `pointer` is. */
+static inline lks_status lksi_check_given(const char *call, const char *name, const void *pointer) {
+    return pointer != NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call, name);
+}
+
 #define LKS_TRY(call)                                                                                                  \
     do {                                                                                                               \
         lks_status lks_try_status_ = (call);                                                                           \
@@ -175,5 +180,7 @@ void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PR
 /* Whole-string parses with a range; false where the text is anything else. */
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value);
 bool lksi_parse_f64(const char *text, double min, double max, double *value);
+/* Bytes of the UTF-8 character with which the `text_nbytes` at `text` begin; 0 where they begin with none. */
+size_t lksi_utf8_nbytes(const char *text, size_t text_nbytes);
 
 #endif

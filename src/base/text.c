@@ -30,3 +30,30 @@ bool lksi_parse_f64(const char *text, double min, double max, double *value) {
     *value = parsed;
     return true;
 }
+
+/* Length of the UTF-8 sequence that `byte` begins; 0 where it begins none. */
+static size_t sequence_nbytes(unsigned char byte) {
+    if (byte < 0x80) return 1;
+    if (byte >= 0xc2 && byte < 0xe0) return 2;
+    if (byte >= 0xe0 && byte < 0xf0) return 3;
+    return byte >= 0xf0 && byte < 0xf5 ? 4 : 0;
+}
+
+/* What may follow it at once: after four first bytes not every continuation, else there would be sequences longer than
+ * they need to be, surrogates, and characters beyond the last. */
+static bool may_follow(unsigned char first, unsigned char second) {
+    if ((second & 0xc0) != 0x80) return false;
+    if (first == 0xe0) return second >= 0xa0;
+    if (first == 0xed) return second < 0xa0;
+    if (first == 0xf0) return second >= 0x90;
+    return first != 0xf4 || second < 0x90;
+}
+
+size_t lksi_utf8_nbytes(const char *text, size_t text_nbytes) {
+    const unsigned char *bytes = (const unsigned char *)text;
+    size_t nbytes = text_nbytes > 0 ? sequence_nbytes(bytes[0]) : 0;
+    if (nbytes > text_nbytes) return 0;
+    for (size_t i = 1; i < nbytes; i++)
+        if (!may_follow(i == 1 ? bytes[0] : 0, bytes[i])) return 0;
+    return nbytes;
+}

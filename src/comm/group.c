@@ -215,6 +215,7 @@ int lks_group_size(const lks_group *group) { return group != NULL ? group->size 
 int lks_group_local_rank(const lks_group *group) { return group != NULL ? group->local_rank : -1; }
 int lks_group_local_size(const lks_group *group) { return group != NULL ? group->n_local : -1; }
 const char *lks_group_transport(const lks_group *group) {
+    if (group == NULL) return "none";
     return group->remote != NULL ? group->remote->name : group->transport->name;
 }
 

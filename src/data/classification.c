@@ -122,6 +122,7 @@ static int32_t make_label(const problem *p, int64_t row) {
 lks_status lks_dataset_classification(lks_dataset **dataset, const lks_classification_options *options) {
     problem p = {.options = options != NULL ? *options : (lks_classification_options){0}};
     const lks_classification_options *o = &p.options;
+    LKS_TRY(lksi_check_given("dataset_classification", "dataset", dataset));
     LKS_TRY(resolve_options(&p.options));
     LKS_TRY(create_problem(&p));
     lks_dataset *created;

@@ -329,6 +329,8 @@ static uint64_t hash_source(const lks_loader *loader) {
 lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options) {
     static const lks_loader_options none;
     if (options == NULL) options = &none;
+    LKS_TRY(lksi_check_given("loader_create", "loader", loader));
+    LKS_TRY(lksi_check_given("loader_create", "dataset", dataset));
     lks_loader *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->dataset = dataset;

@@ -19,6 +19,9 @@ static lks_status check_fractions(const double *fractions, int n_parts) {
 
 lks_status lks_partition(int64_t count, const double *fractions, int n_parts, uint64_t seed, int part, int64_t *indices,
                          int64_t *n_indices) {
+    LKS_TRY(lksi_check_given("partition", "fractions", fractions));
+    LKS_TRY(lksi_check_given("partition", "n_indices", n_indices));
+    if (count > 0) LKS_TRY(lksi_check_given("partition", "indices", indices));
     if (count < 0) return lksi_error(LKS_ERR_ARGUMENT, "a partition of %lld samples", (long long)count);
     if (part < 0 || part >= n_parts)
         return lksi_error(LKS_ERR_ARGUMENT, "part %d of a partition into %d", part, n_parts);

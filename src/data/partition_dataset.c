@@ -3,6 +3,10 @@
 
 lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t batch, uint64_t seed,
                                  lks_loader **loader, int64_t *local_batch) {
+    LKS_TRY(lksi_check_given("partition_dataset", "group", group));
+    LKS_TRY(lksi_check_given("partition_dataset", "dataset", dataset));
+    LKS_TRY(lksi_check_given("partition_dataset", "loader", loader));
+    LKS_TRY(lksi_check_given("partition_dataset", "local_batch", local_batch));
     int rank = lks_group_rank(group), n_ranks = lks_group_size(group);
     lks_loader_options options = {
         .batch = batch, .seed = seed, .rank = rank, .n_ranks = n_ranks, .n_local_ranks = lks_group_local_size(group)};

@@ -39,33 +39,12 @@ static lks_status take_word(cutter *c) {
     return add_token(c, begin, (size_t)(c->next - begin));
 }
 
-/* Length of the UTF-8 sequence that `byte` begins; 0 where it begins none. */
-static int sequence_nbytes(unsigned char byte) {
-    if (byte < 0x80) return 1;
-    if (byte >= 0xc2 && byte < 0xe0) return 2;
-    if (byte >= 0xe0 && byte < 0xf0) return 3;
-    return byte >= 0xf0 && byte < 0xf5 ? 4 : 0;
-}
-
-/* What may follow it at once: after four first bytes not every continuation, else there would be sequences longer than
- * they need to be, surrogates, and characters beyond the last. */
-static bool may_follow(unsigned char first, unsigned char second) {
-    if ((second & 0xc0) != 0x80) return false;
-    if (first == 0xe0) return second >= 0xa0;
-    if (first == 0xed) return second < 0xa0;
-    if (first == 0xf0) return second >= 0x90;
-    return first != 0xf4 || second < 0x90;
-}
-
 static lks_status take_character(cutter *c) {
-    const unsigned char *bytes = (const unsigned char *)c->next;
-    int nbytes = sequence_nbytes(bytes[0]), n_found = 1;
-    while (n_found < nbytes && c->next + n_found < c->end && may_follow(n_found == 1 ? bytes[0] : 0, bytes[n_found]))
-        n_found++;
-    if (nbytes == 0 || n_found < nbytes)
+    size_t nbytes = lksi_utf8_nbytes(c->next, (size_t)(c->end - c->next));
+    if (nbytes == 0)
         return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: byte 0x%02x does not belong to UTF-8", c->path,
                           (long long)c->line, (unsigned char)*c->next);
-    LKS_TRY(add_token(c, c->next, (size_t)nbytes));
+    LKS_TRY(add_token(c, c->next, nbytes));
     c->next += nbytes;
     return LKS_OK;
 }

@@ -1,6 +1,7 @@
 /* Building a graph: nodes, their shapes, and the poison node that carries the first error. */
 #include "graph/graph_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Stands in where not even the graph could be allocated. */
@@ -95,29 +96,64 @@ static lks_status check_name(const char *name) {
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f) /* and it is not repeated: terminals obey it */
             return lksi_error(LKS_ERR_ARGUMENT, "the name of an input or parameter has a control character (%d) at %zu",
                               name[i], i);
+    for (size_t i = 0, end = strlen(name), nbytes; i < end; i += nbytes) {
+        nbytes = lksi_utf8_nbytes(name + i, end - i);
+        if (nbytes == 0)
+            return lksi_error(
+                LKS_ERR_ARGUMENT,
+                "the name of an input or parameter has byte 0x%02x at %zu, which does not belong to UTF-8",
+                (unsigned char)name[i], i);
+    }
     return LKS_OK;
 }
 
-static lks_status check_leaf(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, bool may_have_batch) {
+static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims,
+                             bool may_have_batch) {
     LKS_TRY(check_name(name));
     for (size_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i]->name != NULL && strcmp(graph->nodes[i]->name, name) == 0)
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);
+    if (lks_type_nbytes(type) == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no type of elements", name, (int)type);
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
     if (n_dims > 0 && dims == NULL) return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions at NULL", name, n_dims);
     for (int i = 0; i < n_dims; i++)
         if (dims[i] < 1 && !(may_have_batch && i == 0 && dims[i] == LKS_BATCH))
             return lksi_error(LKS_ERR_SHAPE, "dimension %d of '%s' is %lld", i, name, (long long)dims[i]);
-    lksi_tensor tensor = {.type = LKS_F64, .n_dims = n_dims};
+    lksi_tensor tensor = {.type = type, .n_dims = n_dims};
     for (int i = 0; i < n_dims; i++) tensor.dims[i] = dims[i];
     return lksi_tensor_check(&tensor, 1, name);
+}
+
+static lks_status check_initial(const char *name, lks_initializer initial) {
+    switch (initial.kind) {
+    case LKS_INITIAL_ZERO:
+        return LKS_OK;
+    case LKS_INITIAL_UNIFORM:
+    case LKS_INITIAL_NORMAL:
+        if (isfinite(initial.scale) && initial.scale >= 0) return LKS_OK;
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "'%s': the scale of its initial values must be finite and at least 0, not %g", name,
+                          initial.scale);
+    case LKS_INITIAL_CONSTANT:
+        if (isfinite(initial.scale)) return LKS_OK;
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s': its initial value must be finite, not %g", name, initial.scale);
+    }
+    return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no kind of initial values", name, (int)initial.kind);
+}
+
+static lks_status check_momentum(const char *name, double momentum) {
+    if (momentum >= 0 && momentum <= 1) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "'%s': its momentum must be 0 to 1, not %g", name, momentum);
 }
 
 static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type type, int n_dims, const int64_t *dims,
                       lks_initializer initial, double momentum) {
     if (graph == NULL) return &no_graph;
-    lks_status status = check_leaf(graph, name, n_dims, dims, op == LKSI_OP_INPUT);
+    lks_status status = check_leaf(graph, name, type, n_dims, dims, op == LKSI_OP_INPUT);
+    if (status == LKS_OK) status = check_initial(name, initial);
+    if (status == LKS_OK) status = check_momentum(name, momentum);
     if (status != LKS_OK) return lksi_graph_poison(graph, status);
     lks_node node = {.op = op, .n_outputs = 1, .initial = initial};
     node.outputs[0] = (lksi_tensor){.type = type, .n_dims = n_dims};

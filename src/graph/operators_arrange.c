@@ -30,10 +30,14 @@ void lks_split(lks_node *x, int axis, int n, lks_node **parts) {
         (void)lksi_graph_poison(lks_node_graph(x), lksi_error(LKS_ERR_ARGUMENT, "split: its parts go to NULL"));
         return;
     }
-    if (!lksi_node_is_poison(x) && dim > 0 && n > 0 && dim % n != 0)
+    if (n < 1) {
+        (void)lksi_graph_poison(lks_node_graph(x), lksi_error(LKS_ERR_ARGUMENT, "split: %d parts", n));
+        return;
+    }
+    if (!lksi_node_is_poison(x) && dim > 0 && dim % n != 0)
         x = lksi_graph_poison(lks_node_graph(x),
                               lksi_error(LKS_ERR_SHAPE, "split: axis %d with %lld elements is not %d equal parts", axis,
                                          (long long)dim, n));
-    int64_t count = n > 0 ? dim / n : 0;
+    int64_t count = dim / n;
     for (int i = 0; i < n; i++) parts[i] = lks_slice(x, axis, i * count, (i + 1) * count);
 }

@@ -35,6 +35,8 @@ static lks_status find_input(const lks_program *program, const lks_node *node, l
 
 lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data) {
     lksi_binding *input;
+    LKS_TRY(lksi_check_given("program_set_input", "program", program));
+    LKS_TRY(lksi_check_given("program_set_input", "node", node));
     LKS_TRY(find_input(program, node, &input));
     if (input == NULL) return LKS_OK;
     bool is_sent = input->room != NULL;
@@ -223,17 +225,13 @@ static lks_status backward(lks_program *program, double factor) {
     return LKS_OK;
 }
 
-static lks_status check_given(const lks_program *program, const char *what) {
-    return program != NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `program` is NULL", what);
-}
-
 lks_status lks_program_forward(lks_program *program) {
-    LKS_TRY(check_given(program, "program_forward"));
+    LKS_TRY(lksi_check_given("program_forward", "program", program));
     return tell_ranks(program, forward(program));
 }
 
 lks_status lks_program_backward(lks_program *program, double factor) {
-    LKS_TRY(check_given(program, "program_backward"));
+    LKS_TRY(lksi_check_given("program_backward", "program", program));
     return tell_ranks(program, backward(program, factor));
 }
 

@@ -38,6 +38,11 @@ static lks_status check(const char *name, const lks_recurrent_options *options, 
     if (options->hidden < 1)
         return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %lld hidden units", name,
                           (long long)options->hidden);
+    if (options->kind != LKS_LSTM && options->kind != LKS_RNN_TANH && options->kind != LKS_RNN_RELU)
+        return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %d is no kind of them", name, (int)options->kind);
+    if (!(options->dropout >= 0 && options->dropout < 1))
+        return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': dropout must be at least 0 and below 1, not %g",
+                          name, options->dropout);
     for (int i = 0; i < n_layers; i++)
         if (options->h0[i] == NULL || (options->kind == LKS_LSTM && options->c0[i] == NULL))
             return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': layer %d has no state to begin with", name, i);

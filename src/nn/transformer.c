@@ -66,6 +66,10 @@ lks_node *lks_transformer_block(lks_node *x, const char *name, const lks_transfo
     if (options == NULL) options = &none;
     x = lksi_layer_input(x, "transformer block", name);
     if (lksi_node_is_poison(x)) return x;
+    if (options->feedforward < 0)
+        return lksi_graph_poison(lks_node_graph(x),
+                                 lksi_error(LKS_ERR_ARGUMENT, "transformer block '%s': %lld feedforward units", name,
+                                            (long long)options->feedforward));
     char part[512];
     int64_t k = lksi_last_dim(x), feedforward = options->feedforward > 0 ? options->feedforward : 4 * k;
     double dropout = options->dropout;

@@ -140,5 +140,6 @@ lks_status lksi_compare_options(lks_group *group, const char *what, const lks_op
 }
 
 lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options) {
+    LKS_TRY(lksi_check_given("compare_options", "group", group));
     return lksi_compare_options(group, "compare_options", options, n_options);
 }

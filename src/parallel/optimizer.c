@@ -108,8 +108,16 @@ static lks_status compare(const lks_distributed_optimizer *optimizer) {
     return lksi_list_compare(&list, optimizer->group, "distributed_optimizer_create");
 }
 
+static lks_status check_pointers(lks_distributed_optimizer *const *optimizer, const lks_store *store) {
+    LKS_TRY(lksi_check_given("distributed_optimizer_create", "optimizer", optimizer));
+    return lksi_check_given("distributed_optimizer_create", "store", store);
+}
+
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
                                             const lks_optimizer *rule) {
+    LKS_TRY(lksi_check_given("distributed_optimizer_create", "group", group));
+    lks_status status = check_pointers(optimizer, store);
+    if (status != LKS_OK) return lksi_group_fail(group, status); /* the others must not wait for this rank */
     lks_distributed_optimizer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     created->group = group;
@@ -118,7 +126,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (rule != NULL) created->rule = *rule; /* else zeros, which the check refuses */
     created->first_lr = created->rule.lr;
     created->n_expected = -1;
-    lks_status status = prepare(created);
+    status = prepare(created);
     if (status != LKS_OK)
         (void)lksi_group_fail(group, status);
     else
@@ -313,9 +321,8 @@ lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer) {
 
 /* `own`: what this rank brings, with what it accumulated. */
 static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
-    if (optimizer == NULL || mine == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "distributed_optimizer_step: `%s` is NULL",
-                          optimizer == NULL ? "optimizer" : "mine");
+    LKS_TRY(lksi_check_given("distributed_optimizer_step", "optimizer", optimizer));
+    LKS_TRY(lksi_check_given("distributed_optimizer_step", "mine", mine));
     LKS_TRY(lksi_step_refuse_lent(optimizer));
     LKS_TRY(lksi_step_finish(optimizer));
     lks_status status = check_step(optimizer, mine);

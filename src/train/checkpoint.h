@@ -29,6 +29,10 @@ typedef struct lksi_checkpoint {
     size_t image_nbytes, image_capacity;
 } lksi_checkpoint;
 
+/* What saving and loading must be given, by its names in train.h. */
+lks_status lksi_checkpoint_check_given(const char *call, const lks_trainer *trainer, const char *path,
+                                       const lks_position *position);
+
 lks_status lksi_checkpoint_create(lksi_checkpoint *checkpoint, const lks_trainer *trainer);
 void lksi_checkpoint_destroy(lksi_checkpoint *checkpoint);
 
@@ -106,7 +110,8 @@ lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *ch
                                        int64_t global_batch);
 
 /* Whether the call went well on all ranks: each gives its own status. Where it did not, ranks that went well get
- * LKS_ERR_FILE naming the lowest one that did not; `hash` must be equal where all did, LKS_ERR_MISMATCH. Collective. */
+ * LKS_ERR_FILE naming the lowest one that did not, and its reason; `hash` must be equal where all did,
+ * LKS_ERR_MISMATCH. Collective. */
 lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const char *path, lks_status mine,
                                  uint64_t hash);
 

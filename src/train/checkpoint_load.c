@@ -215,6 +215,7 @@ lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_posi
 }
 
 lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
+    LKS_TRY(lksi_checkpoint_check_given("trainer_load", trainer, path, position));
     return lksi_checkpoint_load(trainer, path, position, lksi_checkpoint_open, NULL, 0);
 }
 
@@ -235,6 +236,8 @@ static lks_status take_weights(lks_trainer *trainer, const lksi_safetensors *fil
 
 lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *path) {
     lksi_safetensors *file = NULL;
+    LKS_TRY(lksi_check_given("trainer_load_weights", "trainer", trainer));
+    LKS_TRY(lksi_check_given("trainer_load_weights", "path", path));
     void *values = lksi_alloc_array(lksi_weights_largest(trainer->store), sizeof(double));
     lks_status status = values != NULL ? lksi_safetensors_open(&file, path) : LKS_ERR_MEMORY;
     if (status == LKS_OK) status = lksi_weights_check(trainer->store, file);

@@ -4,11 +4,9 @@
 
 static lks_status check_arguments(const char *call, const lks_distributed_optimizer *optimizer, const char *path,
                                   const lks_position *position) {
-    const char *missing = optimizer == NULL  ? "optimizer"
-                          : path == NULL     ? "path"
-                          : position == NULL ? "position"
-                                             : NULL;
-    return missing == NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call, missing);
+    LKS_TRY(lksi_check_given(call, "optimizer", optimizer));
+    LKS_TRY(lksi_check_given(call, "path", path));
+    return lksi_check_given(call, "position", position);
 }
 
 /* Fails the group where this rank has no memory: the others must not wait for it. */

@@ -66,7 +66,9 @@ static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset
     return LKS_OK;
 }
 
-static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset) {
+static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset, const lks_metrics *metrics) {
+    LKS_TRY(lksi_check_given("trainer_evaluate", "dataset", dataset));
+    LKS_TRY(lksi_check_given("trainer_evaluate", "metrics", metrics));
     if (lks_dataset_count(dataset) == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
     if (lksi_row_count(trainer->options.labels) != 1)
         return lksi_error(LKS_ERR_SHAPE, "a data set has one label per sample, the model's input takes %lld",
@@ -75,9 +77,10 @@ static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset) 
 }
 
 lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics) {
-    int64_t n_chunks = (lks_dataset_count(dataset) + CHUNK - 1) / CHUNK;
+    LKS_TRY(lksi_check_given("trainer_evaluate", "trainer", trainer));
     scratch s = {0};
-    lks_status status = check(trainer, dataset);
+    lks_status status = check(trainer, dataset, metrics);
+    int64_t n_chunks = status == LKS_OK ? (lks_dataset_count(dataset) + CHUNK - 1) / CHUNK : 0;
     LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, dataset, n_chunks, &s);
     if (status != LKS_OK)

@@ -67,7 +67,9 @@ static lks_status evaluate_mine(lks_trainer *trainer, const text_cut *cut, lksi_
     return status;
 }
 
-static lks_status check_text(const lks_trainer *trainer, int64_t count) {
+static lks_status check_text(const lks_trainer *trainer, const int32_t *tokens, int64_t count,
+                             const lks_metrics *metrics) {
+    LKS_TRY(lksi_check_given("trainer_evaluate_text", "metrics", metrics));
     const lks_node *x = trainer->options.features;
     if (lks_node_n_dims(x) != 2 || lks_node_type(x) != LKS_I32)
         return lksi_error(LKS_ERR_SHAPE,
@@ -78,13 +80,14 @@ static lks_status check_text(const lks_trainer *trainer, int64_t count) {
                           (long long)lks_node_dim(x, 1), (long long)lksi_row_count(trainer->options.labels));
     if (count < 2)
         return lksi_error(LKS_ERR_ARGUMENT, "a text of %lld tokens has nothing to predict", (long long)count);
-    return LKS_OK;
+    return lksi_check_given("trainer_evaluate_text", "tokens", tokens);
 }
 
 lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count, lks_metrics *metrics) {
+    LKS_TRY(lksi_check_given("trainer_evaluate_text", "trainer", trainer));
     text_cut cut = cut_text(tokens, count);
     lksi_chunk_sums sums[MOST_CHUNKS] = {{0}};
-    lks_status status = check_text(trainer, count);
+    lks_status status = check_text(trainer, tokens, count, metrics);
     LKS_TRY(lksi_trainer_catch_up(trainer));
     if (status == LKS_OK) status = evaluate_mine(trainer, &cut, sums);
     if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);

@@ -292,8 +292,8 @@ static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
 }
 
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
-    if (trainer == NULL || batch == NULL)
-        return lksi_error(LKS_ERR_ARGUMENT, "trainer_step: `%s` is NULL", trainer == NULL ? "trainer" : "batch");
+    LKS_TRY(lksi_check_given("trainer_step", "trainer", trainer));
+    LKS_TRY(lksi_check_given("trainer_step", "batch", batch));
     LKS_TRY(lksi_step_refuse_lent(trainer->optimizer));
     if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
     trainer->has_compared_batches = true;

@@ -125,6 +125,8 @@ static lks_status write_all(const lks_store *store, lksi_safetensors_writer *wri
 
 lks_status lks_store_save(const lks_store *store, const char *path) {
     lksi_safetensors_writer *writer;
+    LKS_TRY(lksi_check_given("store_save", "store", store));
+    LKS_TRY(lksi_check_given("store_save", "path", path));
     LKS_TRY(lksi_weights_check_names(store));
     LKS_TRY(lksi_safetensors_writer_create(&writer));
     lks_status status = LKS_ERR_MEMORY;
@@ -142,6 +144,8 @@ lks_status lks_store_save(const lks_store *store, const char *path) {
 
 lks_status lks_store_load(lks_store *store, const char *path) {
     lksi_safetensors *file;
+    LKS_TRY(lksi_check_given("store_load", "store", store));
+    LKS_TRY(lksi_check_given("store_load", "path", path));
     LKS_TRY(lksi_safetensors_open(&file, path));
     lks_status status;
     void *values = NULL;

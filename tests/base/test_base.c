@@ -159,6 +159,17 @@ static void numbers_are_parsed_whole_or_refused(void **state) {
     assert_false(lksi_parse_f64("nan", 0, 1, &f));
 }
 
+static void characters_are_measured_within_their_text(void **state) {
+    (void)state;
+    static const char text[] = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"; /* of 1, 2, 3 and 4 bytes */
+    for (size_t nbytes = 1, begin = 0; nbytes <= 4; begin += nbytes++) {
+        assert_int_equal(lksi_utf8_nbytes(text + begin, sizeof text - 1 - begin), nbytes);
+        assert_int_equal(lksi_utf8_nbytes(text + begin, nbytes), nbytes);
+        assert_int_equal(lksi_utf8_nbytes(text + begin, nbytes - 1), 0);
+    }
+    assert_int_equal(lksi_utf8_nbytes("\xa4", 1), 0); /* what only follows begins none */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_matches_the_published_vectors),
@@ -171,6 +182,7 @@ int main(void) {
         cmocka_unit_test(a_process_may_end_while_a_thread_hashes),
         cmocka_unit_test(an_output_that_would_block_is_refused),
         cmocka_unit_test(numbers_are_parsed_whole_or_refused),
+        cmocka_unit_test(characters_are_measured_within_their_text),
     };
     return run_group(tests);
 }

@@ -34,6 +34,7 @@ static int bad_calls(int rank, int size, void *argument) {
     REFUSED(lks_group_split(NULL, 0, 0, &none), "group_split: `group` is NULL");
     REFUSED(lks_symmetric_alloc(NULL, 4, &nothing), "symmetric_alloc: `group` is NULL");
     MUST(lks_group_rank(NULL) == -1 && lks_group_size(NULL) == -1);
+    MUST(strcmp(lks_group_transport(NULL), "none") == 0);
 
     REFUSED(lks_broadcast(world, NULL, N, LKS_F32, 0, NULL), "`data` is NULL with a count of 6");
     REFUSED(lks_all_reduce(world, NULL, b, N, LKS_F32, LKS_SUM, NULL), "`in` is NULL");

@@ -189,6 +189,8 @@ static void wrong_options_are_refused_by_name(void **state) {
         assert_int_equal(lks_dataset_classification(&dataset, &cases[i].options), LKS_ERR_ARGUMENT);
         assert_non_null(strstr(lks_error_text(), cases[i].part));
     }
+    assert_int_equal(lks_dataset_classification(NULL, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "dataset_classification: `dataset` is NULL");
 }
 
 static void an_allocation_that_fails_leaves_nothing(void **state) {

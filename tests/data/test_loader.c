@@ -414,6 +414,11 @@ static void wrong_options_are_refused_by_name(void **state) {
     }
     lks_loader *loader = NULL;
     assert_int_equal(lks_loader_create(&loader, dataset, NULL), LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_loader_create(&loader, NULL, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "loader_create: `dataset` is NULL");
+    assert_int_equal(lks_loader_create(NULL, dataset, &(lks_loader_options){.batch = 8}), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "loader_create: `loader` is NULL");
+    assert_null(loader);
     lks_dataset_destroy(dataset);
 }
 

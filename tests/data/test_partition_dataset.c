@@ -74,6 +74,14 @@ static void what_the_loader_refuses_is_refused(void **state) {
     assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1));
     assert_int_equal(lks_partition_dataset(world, dataset, 0, 1, &loader, &local_batch), LKS_ERR_ARGUMENT);
     assert_non_null(strstr(lks_error_text(), "global batch 0"));
+    assert_int_equal(lks_partition_dataset(NULL, dataset, BATCH, 1, &loader, &local_batch), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "partition_dataset: `group` is NULL");
+    assert_int_equal(lks_partition_dataset(world, NULL, BATCH, 1, &loader, &local_batch), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "partition_dataset: `dataset` is NULL");
+    assert_int_equal(lks_partition_dataset(world, dataset, BATCH, 1, NULL, &local_batch), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "partition_dataset: `loader` is NULL");
+    assert_int_equal(lks_partition_dataset(world, dataset, BATCH, 1, &loader, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "partition_dataset: `local_batch` is NULL");
     assert_int_equal(local_batch, -7);
     lks_dataset_destroy(dataset);
     lks_group_destroy(world);

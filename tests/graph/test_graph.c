@@ -91,13 +91,17 @@ static void bad_leaves_and_reshapes_are_named(void **state) {
     static const struct {
         int what;
         const char *expected;
-    } cases[] = {{0, "'twice'"}, {1, "dimension 1 of 'zero' is 0"}, {2, "reshape from f32 (N, 4) to f32 (N, 5)"}};
-    for (int i = 0; i < 3; i++) {
+    } cases[] = {{0, "'twice'"},
+                 {1, "dimension 1 of 'zero' is 0"},
+                 {2, "reshape from f32 (N, 4) to f32 (N, 5)"},
+                 {3, "'typeless': 99 is no type of elements"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_graph *graph = lks_graph_create(lks_device_default(NULL));
         lks_node *x = lks_input(graph, "twice", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
         if (cases[i].what == 0) x = lks_input(graph, "twice", LKS_F32, 0, NULL);
         if (cases[i].what == 1) x = lks_input(graph, "zero", LKS_F32, 2, (int64_t[]){4, 0});
         if (cases[i].what == 2) x = lks_reshape(x, 2, (int64_t[]){LKS_BATCH, 5});
+        if (cases[i].what == 3) x = lks_input(graph, "typeless", (lks_type)99, 1, (int64_t[]){LKS_BATCH});
         lks_store *store;
         assert_int_not_equal(lks_store_create(&store, x, NULL), LKS_OK);
         if (strstr(lks_error_text(), cases[i].expected) == NULL) fail_msg("%s", lks_error_text());
@@ -112,7 +116,12 @@ static void names_that_no_file_could_be_read_back_with_are_refused(void **state)
     } cases[] = {{"__metadata__", "named '__metadata__': safetensors files need that name"},
                  {"fc\n1", "has a control character (10) at 2"},
                  {"\033[31mfc", "has a control character (27) at 0"},
-                 {"fc\x7f", "has a control character (127) at 2"}};
+                 {"fc\x7f", "has a control character (127) at 2"},
+                 {"f\xfc"
+                  "r",
+                  "has byte 0xfc at 1, which does not belong to UTF-8"},
+                 {"\xc3\xa4\xed\xa0\x80", "has byte 0xed at 2"},
+                 {"fc\xe2\x82", "has byte 0xe2 at 2"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (int kind = 0; kind < 3; kind++) {
             lks_graph *graph = lks_graph_create(lks_device_default(NULL));
@@ -125,6 +134,48 @@ static void names_that_no_file_could_be_read_back_with_are_refused(void **state)
             assert_null(strchr(lks_error_text(), '\n'));
             lks_graph_destroy(graph);
         }
+}
+
+static void beginnings_and_momenta_that_cannot_be_meant_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        lks_initializer initial;
+        double momentum; /* of a buffer; 0: it is a parameter */
+        const char *expected;
+    } cases[] = {
+        {{LKS_INITIAL_UNIFORM, (double)NAN}, 0, "'w': the scale of its initial values must be finite and at least 0"},
+        {{LKS_INITIAL_UNIFORM, (double)INFINITY}, 0, "finite and at least 0, not inf"},
+        {{LKS_INITIAL_UNIFORM, -0.5}, 0, "finite and at least 0, not -0.5"},
+        {{LKS_INITIAL_NORMAL, -1}, 0, "finite and at least 0, not -1"},
+        {{LKS_INITIAL_CONSTANT, -(double)INFINITY}, 0, "'w': its initial value must be finite, not -inf"},
+        {{(lks_initial)9, 1}, 0, "'w': 9 is no kind of initial values"},
+        {{LKS_INITIAL_CONSTANT, (double)NAN}, 0.1, "'w': its initial value must be finite"},
+        {{LKS_INITIAL_CONSTANT, 0}, (double)NAN, "'w': its momentum must be 0 to 1"},
+        {{LKS_INITIAL_CONSTANT, 0}, 2, "'w': its momentum must be 0 to 1, not 2"},
+        {{LKS_INITIAL_CONSTANT, 0}, -0.1, "'w': its momentum must be 0 to 1, not -0.1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        lks_graph *graph = lks_graph_create(lks_device_default(NULL));
+        lks_node *leaf = cases[i].momentum == 0
+                             ? lks_parameter(graph, "w", 0, NULL, cases[i].initial)
+                             : lks_buffer(graph, "w", 0, NULL, cases[i].initial.scale, cases[i].momentum);
+        lks_store *store;
+        assert_int_equal(lks_store_create(&store, leaf, NULL), LKS_ERR_ARGUMENT);
+        if (strstr(lks_error_text(), cases[i].expected) == NULL) fail_msg("%s", lks_error_text());
+        lks_graph_destroy(graph);
+    }
+}
+
+static void the_least_and_the_most_momentum_are_possible(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    lks_store *store;
+    assert_true(lks_node_n_dims(lks_buffer(f.graph, "still", 1, (int64_t[]){2}, -1, 0)) == 1);
+    assert_true(lks_node_n_dims(lks_buffer(f.graph, "latest", 1, (int64_t[]){2}, 1, 1)) == 1);
+    (void)lks_parameter(f.graph, "flat", 0, NULL, (lks_initializer){LKS_INITIAL_UNIFORM, 0});
+    (void)lks_parameter(f.graph, "zero", 0, NULL, (lks_initializer){LKS_INITIAL_ZERO, (double)NAN}); /* is not read */
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
 }
 
 static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
@@ -141,6 +192,9 @@ static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
 
 static void sizes_that_no_memory_holds_are_refused(void **state) {
     (void)state;
+    static const char *const shapes[] = {"'big.weight' of shape f32 (4611686018427387903, 8)",
+                                         "'reshape' of shape f32 (4294967296, 4294967296)",
+                                         "'big' of shape u8 (N, 1099511627776, 1099511627776)"};
     for (int i = 0; i < 3; i++) {
         lks_graph *graph = lks_graph_create(lks_device_default(NULL));
         lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 8});
@@ -150,6 +204,7 @@ static void sizes_that_no_memory_holds_are_refused(void **state) {
         lks_store *store;
         assert_int_equal(lks_store_create(&store, x, NULL), LKS_ERR_SHAPE);
         assert_non_null(strstr(lks_error_text(), "larger than any memory"));
+        if (strstr(lks_error_text(), shapes[i]) == NULL) fail_msg("%s", lks_error_text());
         lks_graph_destroy(graph);
     }
 }
@@ -246,6 +301,10 @@ static void inputs_and_labels_are_checked(void **state) {
     assert_ok(lks_program_set_input(program, f.y, bad_labels));
     assert_int_equal(lks_program_forward(program), LKS_ERR_ARGUMENT);
     assert_non_null(strstr(lks_error_text(), "label 3 of sample 1"));
+    assert_int_equal(lks_program_set_input(program, NULL, features), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "program_set_input: `node` is NULL");
+    assert_int_equal(lks_program_set_input(NULL, f.x, features), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "program_set_input: `program` is NULL");
     assert_true(isnan(lks_program_scalar(program, f.logits)));
     assert_null(lks_program_output(program, f.x));
     lks_program_destroy(program);
@@ -348,6 +407,8 @@ int main(void) {
         cmocka_unit_test(the_first_error_of_a_model_comes_out_of_compile),
         cmocka_unit_test(bad_leaves_and_reshapes_are_named),
         cmocka_unit_test(names_that_no_file_could_be_read_back_with_are_refused),
+        cmocka_unit_test(beginnings_and_momenta_that_cannot_be_meant_are_refused),
+        cmocka_unit_test(the_least_and_the_most_momentum_are_possible),
         cmocka_unit_test(a_loss_must_be_a_scalar_that_depends_on_parameters),
         cmocka_unit_test(sizes_that_no_memory_holds_are_refused),
         cmocka_unit_test(a_program_trains_on_a_scalar_loss_only),

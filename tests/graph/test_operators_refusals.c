@@ -119,6 +119,23 @@ static lks_node *split_nowhere(const leaves *l) {
     lks_split(l->wide, 2, 3, NULL);
     return l->wide; /* the graph knows */
 }
+static lks_node *split_into(const leaves *l, int n) {
+    lks_node *part = l->wide;
+    lks_split(l->wide, 2, n, &part);
+    return part; /* as it was: the graph knows */
+}
+static lks_node *split_none(const leaves *l) { return split_into(l, 0); }
+static lks_node *split_negative(const leaves *l) { return split_into(l, -3); }
+static lks_node *split_beyond(const leaves *l) {
+    lks_node *parts[2];
+    lks_split(l->wide, 3, 2, parts);
+    return parts[1];
+}
+static lks_node *split_batch(const leaves *l) {
+    lks_node *parts[2];
+    lks_split(l->wide, 0, 2, parts);
+    return parts[1];
+}
 static lks_node *sum_no_axes(const leaves *l) { return lks_sum(l->wide, 2, NULL, 0); }
 static lks_node *reshape_no_dims(const leaves *l) { return lks_reshape(l->wide, 2, NULL); }
 static lks_node *parameter_no_dims(const leaves *l) { return parameter(l, "b", 2, NULL); }
@@ -185,6 +202,10 @@ static const refusal refusals[] = {
     {split_null, LKS_ERR_ARGUMENT, "slice: input 0 is NULL"},
     {transpose_no_order, LKS_ERR_ARGUMENT, "transpose: the order of axes is NULL"},
     {split_nowhere, LKS_ERR_ARGUMENT, "split: its parts go to NULL"},
+    {split_none, LKS_ERR_ARGUMENT, "split: 0 parts"},
+    {split_negative, LKS_ERR_ARGUMENT, "split: -3 parts"},
+    {split_beyond, LKS_ERR_ARGUMENT, "axis 3 is not one of the 3"},
+    {split_batch, LKS_ERR_ARGUMENT, "slice: axis 0 is the batch"},
     {sum_no_axes, LKS_ERR_ARGUMENT, "sum: 2 axes at NULL"},
     {reshape_no_dims, LKS_ERR_ARGUMENT, "reshape to 2 dimensions at NULL"},
     {parameter_no_dims, LKS_ERR_ARGUMENT, "'b' has 2 dimensions at NULL"},

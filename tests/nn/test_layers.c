@@ -292,6 +292,29 @@ static lks_node *matrix_of(lks_graph *g) { return lks_input(g, "x", LKS_F32, 3, 
 static lks_node *recurrent_without_options(lks_graph *g) { return lks_recurrent_layers(matrix_of(g), "rnn", NULL).y; }
 static lks_node *block_without_options(lks_graph *g) { return lks_transformer_block(matrix_of(g), "block", NULL); }
 
+static lks_node *recurrent_of_no_kind(lks_graph *g) {
+    return recurrent(
+        g, &(lks_recurrent_options){.kind = (lks_recurrent_kind)7, .hidden = 4, .h0 = {state_input(g, "h0")}});
+}
+static lks_node *recurrent_that_drops_all(lks_graph *g) { /* of one layer, with nothing to drop between */
+    return recurrent(g, &(lks_recurrent_options){.kind = LKS_RNN_TANH, .hidden = 4, .dropout = 1});
+}
+static lks_node *recurrent_that_drops_less_than_nothing(lks_graph *g) {
+    return recurrent(g, &(lks_recurrent_options){.kind = LKS_RNN_TANH, .hidden = 4, .dropout = -0.1});
+}
+static lks_node *recurrent_that_drops_no_number(lks_graph *g) {
+    return recurrent(g, &(lks_recurrent_options){.kind = LKS_RNN_TANH, .hidden = 4, .dropout = (double)NAN});
+}
+static lks_node *block_of_negative_units(lks_graph *g) {
+    return lks_transformer_block(matrix_of(g), "block", &(lks_transformer_options){.n_heads = 2, .feedforward = -1});
+}
+static lks_node *linear_from(lks_graph *g, lks_initializer weight) {
+    return lks_linear_with(matrix_of(g), 3, "fc", &(lks_linear_options){.weight = &weight});
+}
+static lks_node *linear_of_no_inputs(lks_graph *g) { return linear_from(g, lks_kaiming_uniform(0)); }
+static lks_node *linear_of_opposite_numbers(lks_graph *g) { return linear_from(g, lks_xavier_uniform(-1, 1)); }
+static lks_node *linear_of_negative_numbers(lks_graph *g) { return linear_from(g, lks_kaiming_normal(-6)); }
+
 /* Where no option is required, no options are the defaults. */
 static void options_that_are_null_are_defaults(void **state) {
     (void)state;
@@ -343,6 +366,14 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
         {block_of_nothing, "transformer block: input 0 is NULL"},
         {recurrent_without_options, "'rnn': 0 hidden units"},
         {block_without_options, "and 0 heads"},
+        {recurrent_of_no_kind, "'rnn': 7 is no kind of them"},
+        {recurrent_that_drops_all, "'rnn': dropout must be at least 0 and below 1, not 1"},
+        {recurrent_that_drops_less_than_nothing, "'rnn': dropout must be at least 0 and below 1, not -0.1"},
+        {recurrent_that_drops_no_number, "'rnn': dropout must be at least 0 and below 1"},
+        {block_of_negative_units, "transformer block 'block': -1 feedforward units"},
+        {linear_of_no_inputs, "'fc.weight': the scale of its initial values must be finite and at least 0, not inf"},
+        {linear_of_opposite_numbers, "'fc.weight': the scale of its initial values must be finite"},
+        {linear_of_negative_numbers, "'fc.weight': the scale of its initial values must be finite"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_graph *g = lks_graph_create(lks_device_default(NULL));

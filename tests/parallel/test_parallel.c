@@ -288,6 +288,7 @@ static int step_without_samples(void *argument) {
     RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
     RANK_OK(lks_distributed_optimizer_create(&optimizer, group, store, &sgd));
     RANK_CHECK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){0}, NULL) == LKS_ERR_ARGUMENT);
+    RANK_OK(lks_barrier(group, NULL)); /* the group lives on */
     lks_distributed_optimizer_destroy(optimizer);
     RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, &bad) == LKS_ERR_ARGUMENT);
     RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, NULL) == LKS_ERR_ARGUMENT);
@@ -302,6 +303,79 @@ static void senseless_steps_and_rules_are_refused(void **state) {
     run_ranks(1, step_without_samples, NULL);
 }
 
+/* Each kind of call in a group of its own: what rank 0 alone was not given fails the group, and rank 1 does not wait.
+ */
+enum {
+    CREATE_WITHOUT_STORE,
+    CREATE_NOWHERE,
+    REPLICAS_WITHOUT_STORE,
+    GRADIENTS_WITHOUT_STORE,
+    BROADCAST_WITHOUT_STORE,
+    CREATE_WITHOUT_RULE
+};
+
+static int give_nothing_on_rank_0(void *argument) {
+    static const char *const texts[] = {"distributed_optimizer_create: `store` is NULL",
+                                        "distributed_optimizer_create: `optimizer` is NULL",
+                                        "check_replicas: `store` is NULL",
+                                        "check_gradients: `store` is NULL",
+                                        "broadcast_parameters: `store` is NULL",
+                                        "learning rate"};
+    int what = *(const int *)argument;
+    lks_group *group;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer = NULL;
+    RANK_OK(lks_init(&group, NULL));
+    model m = build(8);
+    RANK_OK(lks_store_create(&store, m.loss, NULL));
+    bool is_odd = lks_group_rank(group) == 0;
+    lks_store *given = is_odd && what != CREATE_NOWHERE && what != CREATE_WITHOUT_RULE ? NULL : store;
+    lks_optimizer sgd = lks_sgd(NULL);
+    const lks_optimizer *rule = is_odd && what == CREATE_WITHOUT_RULE ? NULL : &sgd;
+    lks_distributed_optimizer **made = is_odd && what == CREATE_NOWHERE ? NULL : &optimizer;
+    lks_status status = what == REPLICAS_WITHOUT_STORE    ? lks_check_replicas(group, given)
+                        : what == GRADIENTS_WITHOUT_STORE ? lks_check_gradients(group, given, 1)
+                        : what == BROADCAST_WITHOUT_STORE ? lks_broadcast_parameters(group, given)
+                                                          : lks_distributed_optimizer_create(made, group, given, rule);
+    RANK_CHECK(status == (is_odd ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), texts[what]) != NULL);
+    RANK_CHECK(optimizer == NULL);
+    RANK_CHECK(lks_barrier(group, NULL) != LKS_OK);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void what_one_rank_was_not_given_fails_all(void **state) {
+    (void)state;
+    for (int what = CREATE_WITHOUT_STORE; what <= CREATE_WITHOUT_RULE; what++)
+        run_ranks(2, give_nothing_on_rank_0, &what);
+}
+
+static void a_group_that_is_null_is_refused(void **state) {
+    (void)state;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer;
+    model m = build(8);
+    lks_optimizer sgd = lks_sgd(NULL);
+    assert_ok(lks_store_create(&store, m.loss, NULL));
+    assert_int_equal(lks_distributed_optimizer_create(&optimizer, NULL, store, &sgd), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "distributed_optimizer_create: `group` is NULL");
+    assert_int_equal(lks_check_replicas(NULL, store), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "check_replicas: `group` is NULL");
+    assert_int_equal(lks_check_gradients(NULL, store, 1), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "check_gradients: `group` is NULL");
+    assert_int_equal(lks_broadcast_parameters(NULL, store), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "broadcast_parameters: `group` is NULL");
+    assert_int_equal(lks_compare_options(NULL, NULL, 0), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "compare_options: `group` is NULL");
+    lks_store_destroy(store);
+    assert_int_equal(lks_distributed_store_create(&store, NULL, m.loss, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "distributed_store_create: `group` is NULL");
+    lks_graph_destroy(m.graph);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_strategies_give_the_same_bits_on_all_ranks),
@@ -313,6 +387,8 @@ int main(void) {
         cmocka_unit_test(torn_parameters_cannot_be_read),
         cmocka_unit_test(rules_are_compared_by_their_fields),
         cmocka_unit_test(senseless_steps_and_rules_are_refused),
+        cmocka_unit_test(what_one_rank_was_not_given_fails_all),
+        cmocka_unit_test(a_group_that_is_null_is_refused),
     };
     return run_group(tests);
 }

@@ -58,6 +58,7 @@ static int bring_a_bad_number(void *argument) {
                                                     : lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
     RANK_CHECK(status == (is_bad ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
     RANK_CHECK(strstr(lks_error_text(), "rank 1 brings gradients of ") != NULL);
+    RANK_CHECK(lks_barrier(s->group, NULL) != LKS_OK);
     strategy_destroy(s);
     return 0;
 }

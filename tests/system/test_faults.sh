@@ -67,6 +67,29 @@ if "$lockstep" info | grep -q avx; then
 fi
 isas=("" "" "")
 
+# Weights to begin with, of which each rank reads a file of its own.
+run "$mlp" --samples 200 --features 16 --hidden 8 --classes 4 --steps 1 --batch 12 --quiet --save "$work/good"
+run "$mlp" --samples 200 --features 16 --hidden 9 --classes 4 --steps 1 --batch 12 --quiet --save "$work/wider"
+head -c 2000 "$work/good" >"$work/cut"
+# REASON: of rank 1, which says so itself; rank 0 names it, rank 2 is told who speaks
+follows() {
+  [ "$statuses" = " 1 1 1" ] && [ "$(grep -c "^lockstep: $1" "$work/err")" = 1 ] &&
+    err_has "^lockstep: $work/good: rank 1 cannot go on with it, so rank 0 does not either: $1" &&
+    [ "$(wc -l <"$work/err")" = 3 ] && err_has '^lockstep: rank 0 gave up, and says why$'
+}
+start "${small[@]}" --init "$work/good" -- --init "$work/nowhere"
+check "a rank that has no weights says so" follows "$work/nowhere: No such file"
+start "${small[@]}" --init "$work/good" -- --init "$work/cut"
+check "one whose weights are cut, too" follows "$work/cut: truncated"
+start "${small[@]}" --init "$work/good" -- --init "$work/wider"
+check "and one that has another model's" follows "$work/wider: entry 'layers.3.weight' has the shape"
+start "${small[@]}" --init "$work/nowhere" -- --init "$work/cut"
+both_say() {
+  [ "$statuses" = " 1 1 1" ] && [ "$(grep -c "^lockstep: $work/nowhere: No such file" "$work/err")" = 1 ] &&
+    err_has "^lockstep: $work/cut: truncated"
+}
+check "two reasons are two lines" both_say
+
 # Two texts of the same size, which differ in one word.
 mkdir "$work/text" "$work/other"
 for split in train valid test; do

@@ -85,7 +85,13 @@ fi
 
 # --- mistakes ---
 run "$lockstep" run -n 2 "$build/examples/mlp" --grains 6
-check "grains that are no power of two are refused" refused 1 'grains 6; possible are powers of two'
+check "grains that are no power of two are refused" refused 2 "--grains cannot be '6'; possible: powers of two, 1 to 1048576"
+run "$lockstep" run -n 2 "$build/examples/mlp" --grains 0
+check "so are none, where some are asked for" refused 2 "--grains cannot be '0'; possible: powers of two, 1 to 1048576"
+run "$lockstep" run -n 2 "$build/examples/mlp" --grains 2097152
+check "and more than there can be" refused 2 "--grains cannot be '2097152'; possible: powers of two, 1 to 1048576"
+run "$lockstep" run -n 2 --grains 6 "$build/examples/mlp"
+check "the launcher's are named by the variable" refused 2 "LOCKSTEP_GRAINS cannot be '6'; possible: powers of two"
 run "$lockstep" run -n 8 "$build/examples/mlp" --grains 4
 check "grains that the ranks cannot share are refused with both numbers" \
   refused 1 '4 grains cannot be divided equally among 8 ranks'

@@ -109,8 +109,20 @@ run "$lockstep" run -n 2 "$mnist" --frobnicate 3
 check "an unknown flag is named" refused 2 "unknown flag '--frobnicate'"
 run "$lockstep" run -n 2 "$mnist" --epochs many
 check "a bad value is named with its flag" refused 2 "--epochs cannot be 'many'; possible: 1 to 1000000"
+for flag in "--data $directory" --download; do
+  # shellcheck disable=SC2086 # a flag and its value
+  run "$lockstep" run -n 2 "$mlp" $flag
+  check "${flag%% *} is refused where samples are made" refused 2 "${flag%% *}: samples are made from the seed"
+done
+run "$mlp" --help
+check "and not listed there" eval '! out_has "--data|--download" && out_has "--epochs"'
+run "$mnist" --help
+check "as it is where data are read" eval 'out_has "--data" && out_has "--download"'
 run "$lockstep" run -n 2 "$mlp" --bucket 0
-check "buckets of nothing are refused" refused 2 "--bucket cannot be '0'; possible: 1 and more"
+check "buckets of nothing are refused" refused 2 "--bucket cannot be '0'; possible: 1 to 9223372036854775807"
+run "$lockstep" run -n 2 "$mlp" --seed 9223372036854775808
+check "a seed that is too large is told the largest" refused 2 \
+  "--seed cannot be '9223372036854775808'; possible: 0 to 9223372036854775807"
 run "$lockstep" run -n 2 "$mlp" --strategy ring
 check "a strategy that there is not is named, with those there are" refused 2 \
   "--strategy cannot be 'ring'; possible: auto, shared, bucketed, sharded"

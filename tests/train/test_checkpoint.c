@@ -336,6 +336,28 @@ static void a_file_that_is_not_there_is_named_in_a_dead_group_too(void **state) 
     run_ranks(2, load_in_a_dead_group, "/nowhere/checkpoint");
 }
 
+/* Rank 1 of 3 has the file under another name, or not at all. */
+static int load_what_one_rank_has_not(void *argument) {
+    set_up s = {0};
+    const char *path = argument;
+    RANK_CHECK(create(&s, ADAM, 20, 4) == 0);
+    bool is_odd = lks_group_rank(s.group) == 1;
+    RANK_CHECK(lks_trainer_load_weights(s.trainer, is_odd ? "/nowhere/weights" : path) == LKS_ERR_FILE);
+    if (!is_odd) RANK_CHECK(strstr(lks_error_text(), path) != NULL);
+    if (!is_odd) RANK_CHECK(strstr(lks_error_text(), "rank 1 cannot go on with it") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), "/nowhere/weights: No such file or directory") != NULL);
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    destroy(&s);
+    return 0;
+}
+
+static void what_one_rank_cannot_read_all_ranks_are_told(void **state) {
+    (void)state;
+    result saved = {.kind = ADAM};
+    run_ranks(2, train_and_save, &saved);
+    run_ranks(3, load_what_one_rank_has_not, saved_path);
+}
+
 static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state) {
     (void)state;
     result saved = {.kind = MOMENTUM};
@@ -544,6 +566,41 @@ static void a_file_that_cannot_be_written_is_named_on_all_ranks(void **state) {
     run_ranks(3, save_where_nothing_can_be_written, NULL);
 }
 
+static bool says_that_it_is_null(lks_status status, const char *text) {
+    return status == LKS_ERR_ARGUMENT && strcmp(lks_error_text(), text) == 0;
+}
+
+static int save_and_load_nothing(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s, ADAM, 20, 4) == 0);
+    lks_trainer *t = s.trainer;
+    lks_store *store = lks_trainer_store(t);
+    RANK_CHECK(
+        says_that_it_is_null(lks_trainer_save(NULL, other_path, &s.position), "trainer_save: `trainer` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_save(t, NULL, &s.position), "trainer_save: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_save(t, other_path, NULL), "trainer_save: `position` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_load(t, NULL, &s.position), "trainer_load: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_load(t, other_path, NULL), "trainer_load: `position` is NULL"));
+    RANK_CHECK(
+        says_that_it_is_null(lks_trainer_resume(t, NULL, &s.position, NULL, 0), "trainer_resume: `path` is NULL"));
+    RANK_CHECK(
+        says_that_it_is_null(lks_trainer_resume(t, directory, NULL, NULL, 0), "trainer_resume: `position` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_trainer_load_weights(t, NULL), "trainer_load_weights: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_save(store, NULL), "store_save: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_load(store, NULL), "store_load: `path` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_save(NULL, other_path), "store_save: `store` is NULL"));
+    RANK_CHECK(says_that_it_is_null(lks_store_load(NULL, other_path), "store_load: `store` is NULL"));
+    RANK_OK(lks_trainer_save(t, other_path, &s.position)); /* the group lives on */
+    destroy(&s);
+    return 0;
+}
+
+static void what_is_not_given_is_named(void **state) {
+    (void)state;
+    run_ranks(2, save_and_load_nothing, NULL);
+}
+
 static void names_that_checkpoints_need_are_refused(void **state) {
     (void)state;
     lks_graph *g = lks_graph_create(lks_device_default(NULL));
@@ -563,12 +620,14 @@ int main(void) {
         cmocka_unit_test(weights_are_taken_from_a_checkpoint_or_a_file_of_weights),
         cmocka_unit_test(files_of_others_are_read),
         cmocka_unit_test(a_checkpoint_of_another_run_is_refused_by_what_differs),
+        cmocka_unit_test(what_one_rank_cannot_read_all_ranks_are_told),
         cmocka_unit_test(a_file_that_is_not_there_is_named_in_a_dead_group_too),
         cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
         cmocka_unit_test(a_position_that_is_not_the_trainers_is_not_saved),
         cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),
         cmocka_unit_test(a_file_that_cannot_be_written_is_named_on_all_ranks),
+        cmocka_unit_test(what_is_not_given_is_named),
         cmocka_unit_test(names_that_checkpoints_need_are_refused),
     };
     if (mkdtemp(directory) == NULL) return 1;

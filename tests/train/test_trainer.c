@@ -184,6 +184,34 @@ static void a_rank_that_cannot_evaluate_is_not_waited_for(void **state) {
     run_ranks(2, evaluate_what_one_rank_cannot, NULL);
 }
 
+/* Rank 1 alone is given no data set, or no place for the figures. */
+static int evaluate_nothing(void *argument) {
+    const char *missing = argument;
+    set_up s = {0};
+    lks_metrics metrics;
+    RANK_CHECK(create(&s) == 0);
+    bool is_odd = lks_group_rank(s.group) == 1, has_dataset = strcmp(missing, "dataset") != 0;
+    lks_status status = lks_trainer_evaluate(s.trainer, is_odd && !has_dataset ? NULL : s.data,
+                                             is_odd && has_dataset ? NULL : &metrics);
+    char text[64];
+    snprintf(text, sizeof text, "trainer_evaluate: `%s` is NULL", missing);
+    RANK_CHECK(status == (is_odd ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), text) != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void an_evaluation_of_nothing_is_refused(void **state) {
+    (void)state;
+    run_ranks(2, evaluate_nothing, "dataset");
+    run_ranks(2, evaluate_nothing, "metrics");
+    lks_metrics metrics;
+    assert_int_equal(lks_trainer_evaluate(NULL, NULL, &metrics), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "trainer_evaluate: `trainer` is NULL");
+    assert_int_equal(lks_trainer_evaluate_text(NULL, NULL, 2, &metrics), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "trainer_evaluate_text: `trainer` is NULL");
+}
+
 /* Rank 1's loader makes smaller batches than rank 0's. */
 static int step_with_different_loaders(void *argument) {
     (void)argument;
@@ -397,6 +425,7 @@ int main(void) {
         cmocka_unit_test(samples_of_another_size_are_refused),
         cmocka_unit_test(a_data_set_has_one_label_per_sample),
         cmocka_unit_test(a_rank_that_cannot_evaluate_is_not_waited_for),
+        cmocka_unit_test(an_evaluation_of_nothing_is_refused),
         cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(loaders_that_part_later_are_noticed),
         cmocka_unit_test(half_a_batch_is_refused),
