@@ -105,6 +105,8 @@ static lks_status alloc_partial(lks_distributed_optimizer *optimizer, lksi_parti
 }
 
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    if (optimizer == NULL) return lksi_refuse_null(NULL, "distributed_optimizer_accumulate", "optimizer");
+    if (mine == NULL) return lksi_refuse_null(optimizer->group, "distributed_optimizer_accumulate", "mine");
     LKS_TRY(lksi_step_finish(optimizer));
     if (optimizer->n_told > 0 || lksi_factored_left(optimizer) != 0)
         return lksi_group_fail(optimizer->group,

@@ -85,6 +85,8 @@ lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int
 
 lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step) {
     lksi_bad_gradient mine;
+    if (store == NULL || group == NULL)
+        return lksi_refuse_null(group, "check_gradients", group == NULL ? "group" : "store");
     lks_status status = lksi_find_bad_gradient(store, &mine);
     if (status != LKS_OK) return lksi_group_fail(group, status);
     return lksi_agree_on_gradients(group, store, step, &mine);

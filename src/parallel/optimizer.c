@@ -4,6 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+lks_status lksi_refuse_null(lks_group *group, const char *call, const char *name) {
+    lks_status status = lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call, name);
+    return group != NULL ? lksi_group_fail(group, status) : status;
+}
+
 static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
     lksi_update update = lksi_optimizer_update(&optimizer->rule, 1, 1);
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
@@ -108,6 +113,7 @@ static lks_status compare(const lks_distributed_optimizer *optimizer) {
 
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
                                             const lks_optimizer *rule) {
+    if (optimizer == NULL) return lksi_refuse_null(group, "distributed_optimizer_create", "optimizer");
     lks_distributed_optimizer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     created->group = group;

@@ -63,6 +63,8 @@ static void prepare(lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
+    if (optimizer == NULL) return lksi_refuse_null(NULL, "distributed_optimizer_attach", "optimizer");
+    if (program == NULL) return lksi_refuse_null(optimizer->group, "distributed_optimizer_attach", "program");
     lksi_factored_attach(optimizer, program);
     if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);

@@ -32,6 +32,9 @@ typedef struct lksi_replica {
     } * update_counts; /* of a shared replica: shared, one per rank */
 } lksi_replica;
 
+/* `name`, an argument of `call`, is NULL: the error, after which nobody waits for this rank. `group` may be NULL. */
+lks_status lksi_refuse_null(lks_group *group, const char *call, const char *name);
+
 /* The replica of a store whose ranks share one copy of the parameters, NULL for any other. */
 lksi_replica *lksi_store_replica(const lks_store *store);
 /* How a store's ranks share the work; a plain store's is bucketed. */

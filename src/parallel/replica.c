@@ -210,6 +210,8 @@ static lks_status compare(lks_group *group, lks_node *loss, const lks_distribute
 lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                         const lks_distributed_options *options) {
     static const lks_distributed_options defaults;
+    if (store == NULL || group == NULL)
+        return lksi_refuse_null(group, "distributed_store_create", group == NULL ? "group" : "store");
     if (options == NULL) options = &defaults;
     if (options->strategy < LKS_STRATEGY_AUTO || options->strategy > LKS_STRATEGY_SHARDED)
         return lksi_group_fail(group, lksi_error(LKS_ERR_ARGUMENT, "there is no strategy %d", (int)options->strategy));
@@ -241,6 +243,8 @@ static lks_status broadcast_flat(lks_group *group, lks_store *store) {
 }
 
 lks_status lks_broadcast_parameters(lks_group *group, lks_store *store) {
+    if (store == NULL || group == NULL)
+        return lksi_refuse_null(group, "broadcast_parameters", group == NULL ? "group" : "store");
     if (lksi_store_replica(store) != NULL) return lks_barrier(group, NULL);
     if (lksi_store_is_flat(store)) return broadcast_flat(group, store);
     return lks_broadcast(group, lksi_store_values(store), lksi_store_padded_count(store),
