@@ -99,7 +99,9 @@ typedef struct lks_distributed_options {
  * `options` may be NULL. Collective. lks_store_destroy frees it, before the group is destroyed.
  * Errors: LKS_ERR_MISMATCH where ranks built different models or have different options, shown as a table, after
  * which the group lives on; LKS_ERR_UNSUPPORTED: shared between hosts or over tcp, compression by another strategy than
- * bucketed or of f64 gradients; LKS_ERR_ARGUMENT; those of lks_store_create and of the group. */
+ * bucketed or of f64 gradients; LKS_ERR_ARGUMENT: an option that cannot be meant, a model that could not be built,
+ * NULL: it fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait;
+ * those of lks_store_create, likewise, and of the group. */
 LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                                 const lks_distributed_options *options);
 
