@@ -36,8 +36,8 @@ typedef struct lks_trainer_options {
     size_t bucket_nbytes;        /* 0: chosen */
     lks_compression compression; /* of gradients between hosts */
     uint64_t data_hash;  /* of what else the ranks should have in common, test data for example; 0: of nothing */
-    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
-                            overlap then */
+    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank and parameter, before it is
+                            used, also where the loss is no number; no overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
     /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing changes for a shared
      * or sharded store of a CPU, where gradients are clipped or compressed, nor where the step reduces them itself
@@ -87,9 +87,9 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 /* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
  * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
  * Errors: LKS_ERR_NUMERIC where a rank's loss is not finite (step and rank named): there, LKS_ERR_PEER on the others,
- * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter) or where the
- * optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on, but states have moved on
- * with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
+ * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter; asked before
+ * the loss is) or where the optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on,
+ * but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
  * check_every the replicas differ, or, before anything is updated, where the ranks' n_labels are not global_n_labels
  * together (global_count is compared before the first step alone), where loaders are at different batches or rates
  * differ, or a batch is not cut in the trainer's grains;
