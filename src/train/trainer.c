@@ -152,7 +152,7 @@ lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64
 static lks_status check_loss(const lks_trainer *trainer, double loss) {
     if (isfinite(loss)) return LKS_OK;
     return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g", lks_group_rank(trainer->options.group),
-                      (long long)trainer->n_steps + 1, isnan(loss) ? (double)NAN : loss); /* without a sign */
+                      (long long)trainer->n_steps + 1, loss);
 }
 
 static bool has_bad_gradient(const lks_trainer *trainer) {
