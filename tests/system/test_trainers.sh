@@ -72,6 +72,11 @@ run "$lockstep" run -n 2 "$mlp" --epochs 2 --summary "$work/epochs"
 check "mlp trains whole epochs when asked for them" [ "$(value "$work/epochs" steps)" = 282 ]
 run "$lockstep" run -n 2 "$mlp" --steps 200 --shard batches --summary "$work/batches"
 check "mlp learns where rank i mod n gets batch i" below "$(value "$work/batches" train_loss)" 1
+# 13 steps of 99 samples: 8 in each, the most of 14 that 8 ranks share evenly.
+run "$lockstep" run -n 8 "$mlp" --samples 110 --features 16 --hidden 8 --classes 4 --batch 14 --epochs 2 --shard batches \
+  --summary "$work/uneven"
+check "mlp says what its steps take where batches are shared unevenly" \
+  eval 'out_has "^mlp: .* batch 8 \| steps 26 " && out_has " 26 steps in " && [ "$(value "$work/uneven" global_batch)" = 8 ]'
 run "$lockstep" run -n 4 "$build/examples/own_loop"
 check "own_loop ends with equal replicas" grep -q '^all 4 replicas are equal$' "$work/out"
 
