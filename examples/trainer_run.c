@@ -159,10 +159,18 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .check_every = p->flags->check_replicas});
 }
 
+/* The flags that were compared before do not tell. */
+static lks_status compare_steps(const trainer_progress *p) {
+    char n_steps[32];
+    snprintf(n_steps, sizeof n_steps, "%lld", (long long)p->n_steps);
+    return lks_compare_options(p->job->group, &(lks_option){"steps of the run", n_steps}, 1);
+}
+
 /* What all ranks know is told by one of them. */
 static int run(trainer_progress *p) {
     if (!plan_steps(p)) return 1;
-    lks_status status = create_trainer(p);
+    lks_status status = compare_steps(p);
+    if (status == LKS_OK) status = create_trainer(p);
     if (status == LKS_OK) status = trainer_checkpoint_begin(p);
     if (!trainer_all_ok(p->job->group, status)) return 1;
     if (!trainer_metrics_open(p)) {
