@@ -57,6 +57,7 @@ for ranks in 1 2; do
   run "$lockstep" run -n "$ranks" "$mlp" --summary "$work/mlp$ranks"
   check "mlp on $ranks ranks: the first line is the configuration" \
     eval "head -n 1 '$work/out' | grep -q '^mlp: ranks $ranks .* layers 4 .* batch 64 .* steps 1000'"
+  check "mlp on $ranks ranks: the last line counts them" out_has '^mlp: (1 rank|2 ranks) \([a-z]+\) \| 1000 steps'
   check "mlp on $ranks ranks: a line every 100 steps" [ "$(grep -cE \
     '^step [0-9]+ \| train_loss [0-9.]+ \| test_loss [0-9.]+ \| step time [0-9.]+ms$' "$work/out")" = 11 ]
   first=$(sed -nE 's/^step 0 \| train_loss ([0-9.]+) .*/\1/p' "$work/out")
