@@ -416,8 +416,8 @@ static int collectives_by_hand(int argc, char **argv) {
     task t = {.group = world, .rank = lks_group_rank(world), .size = lks_group_size(world)};
     int64_t n_wrong = 0;
     if (t.rank == 0)
-        printf("%d ranks, %s\n%-11s %-10s %9s %12s %12s %9s\n", t.size, lks_group_transport(world), "operation",
-               "algorithm", "bytes", "by hand, us", "library, us", "result");
+        printf("%d rank%s, %s\n%-11s %-10s %9s %12s %12s %9s\n", t.size, t.size > 1 ? "s" : "",
+               lks_group_transport(world), "operation", "algorithm", "bytes", "by hand, us", "library, us", "result");
     LKS_CHECK(take_lessons(&t, 5, &n_wrong));          /* 20 bytes: rounds decide */
     LKS_CHECK(take_lessons(&t, 250 * 1000, &n_wrong)); /* 1 MB: bytes decide */
     lks_group_destroy(world);

@@ -64,8 +64,8 @@ static inline int64_t count_wrong(const float *c, const sizes *s) {
 }
 
 static inline void print_verdict(const char *program, const sizes *s, int n_ranks, int is_right) {
-    printf("%s: %d ranks | (%lld,%lld) x (%lld,%lld) | %s\n", program, n_ranks, (long long)s->m, (long long)s->k,
-           (long long)s->k, (long long)s->n, is_right ? "right" : "WRONG");
+    printf("%s: %d rank%s | (%lld,%lld) x (%lld,%lld) | %s\n", program, n_ranks, n_ranks > 1 ? "s" : "",
+           (long long)s->m, (long long)s->k, (long long)s->k, (long long)s->n, is_right ? "right" : "WRONG");
 }
 
 /* One product on the device, of this rank's part. b is a parameter, as the weights of a layer are. */

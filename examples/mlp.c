@@ -26,22 +26,22 @@ static lks_node *build(lks_node *x, const mlp_flags *flags) {
     return x;
 }
 
-static void print_configuration(const mlp_flags *flags, int64_t n_steps, lks_group *group) {
+static void print_configuration(const mlp_flags *flags, int64_t batch, int64_t n_steps, lks_group *group) {
     if (lks_group_rank(group) != 0 || flags->shared.is_quiet) return;
     printf(
         "mlp: ranks %d (%s) | layers %lld | features %lld | hidden %lld | classes %lld | samples %lld | batch %lld | "
         "steps %lld | lr %g | shard %s | seed %lld\n",
         lks_group_size(group), lks_group_transport(group), (long long)flags->n_layers, (long long)flags->n_features,
-        (long long)flags->n_hidden, (long long)flags->n_classes, (long long)flags->n_samples,
-        (long long)flags->shared.batch, (long long)n_steps, flags->shared.lr,
-        flags->shard == LKS_SHARD_BATCHES ? "batches" : "blocks", (long long)flags->shared.seed);
+        (long long)flags->n_hidden, (long long)flags->n_classes, (long long)flags->n_samples, (long long)batch,
+        (long long)n_steps, flags->shared.lr, flags->shard == LKS_SHARD_BATCHES ? "batches" : "blocks",
+        (long long)flags->shared.seed);
     fflush(stdout);
 }
 
 static int train(const mlp_flags *flags, lks_group *group, lks_device *device, lks_dataset *all) {
     int64_t n_train = flags->n_samples * 9 / 10;
-    int64_t n_steps = flags->shared.steps; /* over which the learning rate falls */
-    if (n_steps == 0) n_steps = flags->shared.epochs * ((n_train + flags->shared.batch - 1) / flags->shared.batch);
+    int64_t batch = trainer_global_batch(&flags->shared, (lks_shard_mode)flags->shard, group);
+    int64_t n_steps = trainer_n_steps(&flags->shared, (n_train + batch - 1) / batch); /* over which the rate falls */
     lks_graph *g = lks_graph_create(device);
     lks_node *x = lks_input(g, "features", LKS_F32, 2, (int64_t[]){LKS_BATCH, flags->n_features});
     lks_node *y = lks_input(g, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
@@ -59,7 +59,7 @@ static int train(const mlp_flags *flags, lks_group *group, lks_device *device, l
                        .report_every = 100};
     lks_status status = lks_dataset_slice(&job.train_set, all, 0, n_train);
     if (status == LKS_OK) status = lks_dataset_slice(&job.test_set, all, n_train, flags->n_samples);
-    print_configuration(flags, n_steps, group);
+    print_configuration(flags, batch, n_steps, group);
     int exit_code = trainer_all_ok(group, status) ? trainer_run(&job, &flags->shared) : 1;
     lks_dataset_destroy(job.test_set);
     lks_dataset_destroy(job.train_set);

@@ -42,7 +42,7 @@ static int mnist(int argc, char **argv) {
     static const char *const names[] = {"mnist", "fashion-mnist"};
     int64_t set = 0;
     const trainer_flag own[] = {{.name = "--dataset",
-                                 .help = "digits or clothes: mnist, fashion-mnist (mnist)",
+                                 .help = "mnist (digits), fashion-mnist (clothes) (mnist)",
                                  .value = &set,
                                  .choices = "mnist|fashion-mnist"},
                                 {.name = NULL}};

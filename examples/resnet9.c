@@ -46,22 +46,16 @@ static void print_partitions(const trainer_flags *flags, const lks_group *group,
     printf("\n");
 }
 
-/* Steps of the whole run: the length of the cycle. */
-static int64_t count_steps(const trainer_flags *flags, int64_t count) {
-    int64_t n_steps = flags->epochs * ((count + flags->batch - 1) / flags->batch);
-    return n_steps == 0 || (flags->steps > 0 && flags->steps < n_steps) ? flags->steps : n_steps;
-}
-
 static void set_recipe(trainer_job *job, int64_t recipe, const trainer_flags *flags) {
     job->loss = lks_cross_entropy(job->logits, job->labels);
     if (recipe == PLAIN) {
         job->optimizer = lks_adam(&(lks_adam_options){.lr = flags->lr, .weight_decay = 1e-3});
         return;
     }
-    int64_t n_steps = count_steps(flags, lks_dataset_count(job->train_set));
+    int64_t per_epoch = (lks_dataset_count(job->train_set) + flags->batch - 1) / flags->batch;
     job->loss = lks_cross_entropy_with(job->logits, job->labels, &(lks_cross_entropy_options){.label_smoothing = 0.1});
-    job->optimizer = lks_adamw(
-        &(lks_adamw_options){.lr = flags->lr, .weight_decay = 0.1, .schedule = lks_schedule_one_cycle(n_steps)});
+    job->optimizer = lks_adamw(&(lks_adamw_options){
+        .lr = flags->lr, .weight_decay = 0.1, .schedule = lks_schedule_one_cycle(trainer_n_steps(flags, per_epoch))});
     job->loader.augment = (lks_augment_options){.crop_padding = 2, .flip = 1};
 }
 

@@ -18,7 +18,7 @@ static lks_position position_of(const trainer_progress *p) {
     return (lks_position){.epoch = p->step / per_epoch,
                           .step = p->step % per_epoch,
                           .steps_per_epoch = per_epoch,
-                          .global_batch = p->flags->batch,
+                          .global_batch = p->source->global_batch,
                           .data_hash = p->source->train_hash};
 }
 

@@ -227,8 +227,18 @@ static void print_choice(char text[TRAINER_OPTION_NBYTES], const char *choices, 
     snprintf(text, TRAINER_OPTION_NBYTES, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
+/* Of numbers from 1 on, 0 is that there is none. */
+static void print_none(char text[TRAINER_OPTION_NBYTES], const char *flag) {
+    const char *none = strcmp(flag, "--bucket") == 0           ? "chosen"
+                       : strcmp(flag, "--check-replicas") == 0 ? "at the end"
+                                                               : "none";
+    snprintf(text, TRAINER_OPTION_NBYTES, "%s", none);
+}
+
 static void print_value(char text[TRAINER_OPTION_NBYTES], const trainer_flag *flag) {
-    if (flag->real != NULL)
+    if (flag->value != NULL && flag->choices == NULL && *flag->value == 0 && flag->min > 0)
+        print_none(text, flag->name);
+    else if (flag->real != NULL)
         print_real(text, *flag->real);
     else if (flag->choices != NULL)
         print_choice(text, flag->choices, *flag->value);
@@ -236,10 +246,20 @@ static void print_value(char text[TRAINER_OPTION_NBYTES], const trainer_flag *fl
         snprintf(text, TRAINER_OPTION_NBYTES, "%lld", (long long)*flag->value);
 }
 
+/* What they come to where they are not given: ranks that say the same in other words agree. Epochs beside steps count
+ * by what the run has of both, which is compared once the data is there (trainer_run). */
+static void fill_in(trainer_flags *flags) {
+    if (flags->steps > 0) flags->epochs = 0;
+    if (flags->accumulate == 0) flags->accumulate = 1;
+    if (flags->compress_rank == 0 && flags->compress == LKS_COMPRESS_POWERSGD) flags->compress_rank = 4;
+    if (flags->keep == 0 && flags->checkpoint_every > 0) flags->keep = 3;
+}
+
 int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, lks_option options[TRAINER_MAX_OPTIONS],
                           char values[TRAINER_MAX_OPTIONS][TRAINER_OPTION_NBYTES]) {
     trainer_flags copy = *flags; /* the list's entries could be written through */
     trainer_flag shared[N_SHARED];
+    fill_in(&copy);
     list_shared(&copy, shared);
     /* Paths may differ between hosts, what is done may not. */
     const trainer_flag others[] = {{.name = "--lr", .real = &copy.lr},

@@ -99,8 +99,9 @@ void trainer_report_epoch_line(trainer_progress *p) {
 void trainer_report_end(trainer_progress *p, const char *params_sha256, double wall_s) {
     if (!p->is_speaker) return;
     clear_live(p);
+    int n_ranks = lks_group_size(p->job->group);
     if (p->step > p->first_step)
-        printf("%s: %d ranks (%s) | %lld steps in %.2f s", p->job->name, lks_group_size(p->job->group),
+        printf("%s: %d rank%s (%s) | %lld steps in %.2f s", p->job->name, n_ranks, n_ranks > 1 ? "s" : "",
                lks_group_transport(p->job->group), (long long)(p->step - p->first_step), wall_s);
     else
         printf("%s: nothing left to train: %s ends at step %lld, this run at %lld", p->job->name, p->resumed_from,

@@ -120,11 +120,14 @@ static int finish(trainer_progress *p) {
     return p->is_speaker ? trainer_summary_write(p, params_sha256, wall_s) : 0;
 }
 
+int64_t trainer_n_steps(const trainer_flags *flags, int64_t steps_per_epoch) {
+    int64_t n_steps = flags->epochs * steps_per_epoch;
+    return n_steps == 0 || (flags->steps > 0 && flags->steps < n_steps) ? flags->steps : n_steps;
+}
+
 static int plan_steps(trainer_progress *p) {
-    const trainer_flags *flags = p->flags;
     int64_t per_epoch = p->source->steps_per_epoch;
-    p->n_steps = flags->epochs > 0 ? flags->epochs * per_epoch : flags->steps;
-    if (flags->steps > 0 && flags->steps < p->n_steps) p->n_steps = flags->steps;
+    p->n_steps = trainer_n_steps(p->flags, per_epoch);
     p->n_epochs = (p->n_steps + per_epoch - 1) / per_epoch;
     p->step_us = calloc((size_t)p->n_steps, sizeof *p->step_us); /* as many as a run can have */
     if (p->step_us != NULL) return 1;
@@ -156,10 +159,18 @@ static lks_status create_trainer(trainer_progress *p) {
                                                      .check_every = p->flags->check_replicas});
 }
 
+/* The flags that were compared before do not tell. */
+static lks_status compare_steps(const trainer_progress *p) {
+    char n_steps[32];
+    snprintf(n_steps, sizeof n_steps, "%lld", (long long)p->n_steps);
+    return lks_compare_options(p->job->group, &(lks_option){"steps of the run", n_steps}, 1);
+}
+
 /* What all ranks know is told by one of them. */
 static int run(trainer_progress *p) {
     if (!plan_steps(p)) return 1;
-    lks_status status = create_trainer(p);
+    lks_status status = compare_steps(p);
+    if (status == LKS_OK) status = create_trainer(p);
     if (status == LKS_OK) status = trainer_checkpoint_begin(p);
     if (!trainer_all_ok(p->job->group, status)) return 1;
     if (!trainer_metrics_open(p)) {

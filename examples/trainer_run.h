@@ -13,6 +13,7 @@ typedef enum trainer_split { TRAINER_TRAIN, TRAINER_VALIDATION, TRAINER_TEST } t
 typedef struct trainer_source {
     void *context;
     int64_t steps_per_epoch; /* the same on all ranks */
+    int64_t global_batch;    /* samples of a whole step, over all ranks */
     uint64_t hash;           /* of all data: ranks that read the same have the same */
     uint64_t train_hash;     /* of what is trained on: a run is not resumed on something else */
     /* Goes to batch `step` of `epoch`, both from 0. The states of a model that has any are zeros where step is 0. */
@@ -59,6 +60,12 @@ lks_status trainer_device_create(lks_device **device, const trainer_flags *flags
 /* Whether `status` is LKS_OK on all ranks. Where it is not, each rank that failed for a reason of its own prints it;
  * what several say, the lowest of them does. Collective. */
 int trainer_all_ok(lks_group *group, lks_status status);
+
+/* Samples of a whole step over all ranks: --batch, or where every rank gets whole batches, as many of it as they can
+ * share evenly. */
+int64_t trainer_global_batch(const trainer_flags *flags, lks_shard_mode shard, const lks_group *group);
+/* Steps of the whole training, by whichever of --epochs and --steps ends first. */
+int64_t trainer_n_steps(const trainer_flags *flags, int64_t steps_per_epoch);
 
 /* Trains and reports. Returns an exit code. Collective. */
 int trainer_run(const trainer_job *job, const trainer_flags *flags);

@@ -19,6 +19,12 @@ static lks_status evaluate(void *context, lks_trainer *trainer, trainer_split sp
     return lks_trainer_evaluate(trainer, split == TRAINER_TRAIN ? sets->train_set : sets->test_set, metrics);
 }
 
+int64_t trainer_global_batch(const trainer_flags *flags, lks_shard_mode shard, const lks_group *group) {
+    int64_t n_ranks = lks_group_size(group);
+    int is_whole = shard == LKS_SHARD_BATCHES && flags->grains == 0;
+    return is_whole && flags->batch >= n_ranks ? flags->batch / n_ranks * n_ranks : flags->batch;
+}
+
 lks_status trainer_source_create(trainer_source *source, const trainer_job *job, const trainer_flags *flags) {
     data_sets *sets = malloc(sizeof *sets);
     if (sets == NULL) return LKS_ERR_MEMORY;
@@ -41,6 +47,7 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
                     lks_dataset_hash(job->test_set); /* turned: equal sets must not cancel out */
     *source = (trainer_source){.context = sets,
                                .steps_per_epoch = lks_loader_steps(sets->loader),
+                               .global_batch = trainer_global_batch(flags, job->shard, job->group),
                                .hash = hash,
                                .train_hash = train_hash,
                                .seek = seek,

@@ -70,7 +70,7 @@ static cJSON *make_summary(const trainer_progress *p, const char *params_sha256,
     cJSON_AddStringToObject(s, "compress", compress_name(p->flags->compress));
     cJSON_AddNumberToObject(s, "epochs", (double)n_epochs);
     cJSON_AddNumberToObject(s, "steps", (double)p->step);
-    cJSON_AddNumberToObject(s, "global_batch", (double)p->flags->batch);
+    cJSON_AddNumberToObject(s, "global_batch", (double)p->source->global_batch);
     add_measurements(s, p);
     add_times(s, p, wall_s);
     add_memory(s, p);

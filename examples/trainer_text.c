@@ -35,6 +35,7 @@ lks_status trainer_text_create(trainer_text *text, const char *directory, lks_te
     }
     text->source = (trainer_source){.context = text,
                                     .steps_per_epoch = lks_windows_steps(text->windows),
+                                    .global_batch = flags->batch,
                                     .hash = lks_text_hash(text->text),
                                     .train_hash = lks_text_hash(text->text),
                                     .seek = seek,
@@ -50,8 +51,7 @@ void trainer_text_destroy(trainer_text *text) {
 
 lks_schedule trainer_text_schedule(const trainer_text *text, const trainer_flags *flags, int64_t decay) {
     static const double last = 0.01;
-    int64_t n_steps = flags->epochs * text->source.steps_per_epoch;
-    if (n_steps == 0 || (flags->steps > 0 && flags->steps < n_steps)) n_steps = flags->steps;
+    int64_t n_steps = trainer_n_steps(flags, text->source.steps_per_epoch);
     if (decay == TRAINER_DECAY_LINEAR) return lks_schedule_linear(1.0, last, n_steps);
     if (decay == TRAINER_DECAY_COSINE) return lks_schedule_cosine(last, n_steps);
     return (lks_schedule){0};

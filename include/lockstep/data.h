@@ -70,7 +70,7 @@ LKS_API lks_status lks_dataset_classification(lks_dataset **dataset, const lks_c
  */
 LKS_API lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end);
 
-/* A fingerprint of all samples and labels: ranks that read the same data have the same one. */
+/* A fingerprint of all samples and labels: ranks that read the same data have the same one. Computed once. */
 LKS_API uint64_t lks_dataset_hash(const lks_dataset *dataset);
 /* Mean and standard deviation over all features of all samples, as they are read now. */
 LKS_API lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation);

@@ -42,9 +42,9 @@ typedef enum lks_strategy {
  * What is held back is not part of checkpoints: a run that is resumed begins with nothing held back, and so goes on to
  * other bits than one that was not interrupted. It is a sum over samples, as gradients are here: a short last batch,
  * whose mean is over fewer samples, gives what was held back that much more weight. Averages of statistics (batch
- * norm's) are never compressed. A group of one rank has nothing to send: its sum is exact. Gradients that are not
- * finite come out not finite, and are not held back; where such a step is refused, what it held back of the others
- * stays held back.
+ * norm's) are never compressed. In a group of one rank bf16, f16 and PowerSGD leave the sum exact, and a hook is called
+ * as with more. Gradients that are not finite come out not finite, and are not held back; where such a step is refused,
+ * what it held back of the others stays held back.
  *
  * Source: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
  * "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */
@@ -71,8 +71,8 @@ typedef enum lks_compression_kind {
 /* Makes `gradients` (`count` elements) the sum over all ranks, or what is to be taken for it: the same bits on every
  * rank (lks_check_replicas tells). Called for one bucket after the other, in the same order on all ranks; a parameter's
  * elements may be cut by a bucket's end and lie in the store's own order. May use `group`, as all ranks do, and nothing
- * else that waits for them. Runs on a thread of the library's where the reduction overlaps the backward pass. Another
- * status than LKS_OK fails the group. */
+ * else that waits for them. Called with one rank, too. Runs on a thread of the library's where the reduction overlaps
+ * the backward pass. Another status than LKS_OK fails the group. */
 typedef lks_status (*lks_reduce_hook)(void *context, lks_group *group, void *gradients, size_t count, lks_type type);
 
 typedef struct lks_compression {
@@ -100,7 +100,9 @@ typedef struct lks_distributed_options {
  * `options` may be NULL. Collective. lks_store_destroy frees it, before the group is destroyed.
  * Errors: LKS_ERR_MISMATCH where ranks built different models or have different options, shown as a table, after
  * which the group lives on; LKS_ERR_UNSUPPORTED: shared between hosts or over tcp, compression by another strategy than
- * bucketed or of f64 gradients; LKS_ERR_ARGUMENT; those of lks_store_create and of the group. */
+ * bucketed or of f64 gradients; LKS_ERR_ARGUMENT: an option that cannot be meant, a model that could not be built,
+ * NULL: it fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait;
+ * those of lks_store_create, likewise, and of the group. */
 LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                                 const lks_distributed_options *options);
 

@@ -36,8 +36,8 @@ typedef struct lks_trainer_options {
     size_t bucket_nbytes;        /* 0: chosen */
     lks_compression compression; /* of gradients between hosts */
     uint64_t data_hash;  /* of what else the ranks should have in common, test data for example; 0: of nothing */
-    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank, before it is used; no
-                            overlap then */
+    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank and parameter, before it is
+                            used, also where the loss is no number; no overlap then */
     int64_t check_every; /* steps between two lks_check_replicas; 0: never */
     /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing changes for a shared
      * or sharded store of a CPU, where gradients are clipped or compressed, nor where the step reduces them itself
@@ -87,9 +87,9 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 /* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
  * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
  * Errors: LKS_ERR_NUMERIC where a rank's loss is not finite (step and rank named): there, LKS_ERR_PEER on the others,
- * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter) or where the
- * optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on, but states have moved on
- * with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
+ * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter; asked before
+ * the loss is) or where the optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on,
+ * but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
  * check_every the replicas differ, or, before anything is updated, where the ranks' n_labels are not global_n_labels
  * together (global_count is compared before the first step alone), where loaders are at different batches or rates
  * differ, or a batch is not cut in the trainer's grains;
@@ -103,7 +103,8 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
  * of ranks. Where the model takes bytes (lks_images) it gets the set's, and the set's units (lks_dataset_normalize) do
  * not matter: those of lks_images do. Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
  * LKS_ERR_SHAPE: samples of another size, more than one label each. They fail the group, for the other ranks may have
- * been given another set. */
+ * been given another set. LKS_ERR_MISMATCH on all ranks, of which it names two, where the sets differ
+ * (lks_dataset_hash): the group lives on, unless the sets have other numbers of samples. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
 /* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a
@@ -120,7 +121,8 @@ LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t
 /* The same over a text, whose labels are each token's next one: every one counts once. The model's features are (N,T)
  * i32; the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number
  * of ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective. Errors:
- * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text. They fail the group. */
+ * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text: they fail the group.
+ * LKS_ERR_MISMATCH on all ranks, of which it names two, where the texts differ: the group lives on. */
 LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count,
                                              lks_metrics *metrics);
 

@@ -1,6 +1,7 @@
 /* The status table's texts and the per-thread error message. */
 #include "base/base.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <string.h>
 
@@ -20,6 +21,12 @@ const char *lks_status_text(lks_status status) {
 
 const char *lks_error_text(void) { return error_text; }
 
+/* The sign of what is no number means nothing: what 0 / 0 gives is "-nan" to printf. */
+static void drop_signs_of_nan(char *text) {
+    for (char *at = text; (at = strstr(at, " -nan")) != NULL; at++)
+        if (!isalnum((unsigned char)at[5])) memmove(at + 1, at + 2, strlen(at + 2) + 1);
+}
+
 lks_status(lksi_error)(lks_status status, const char *format, ...) {
     /* Formatted aside first: an argument may be the old error text itself. */
     char text[sizeof error_text];
@@ -27,6 +34,7 @@ lks_status(lksi_error)(lks_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    drop_signs_of_nan(text);
     memcpy(error_text, text, sizeof text);
     n_errors++;
     return status;

@@ -120,7 +120,8 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     bool is_speaker = lks_group_rank(world) == 0;
     int size = lks_group_size(world);
     if (plan->root >= size)
-        return is_speaker ? lksi_refuse("bench", "--root '%d': there are %d ranks", plan->root, size) : LKSI_EXIT_USAGE;
+        return is_speaker ? lksi_refuse("bench", "--root '%d': the last rank is %d", plan->root, size - 1)
+                          : LKSI_EXIT_USAGE;
     if (size < 2 && plan->operation != NULL && plan->operation->is_pair)
         return lksi_refuse("bench", "send_recv needs 2 ranks: --ranks 2, or a launcher");
     return 0;

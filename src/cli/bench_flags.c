@@ -215,7 +215,7 @@ static int check_ranks(const lksi_bench_plan *plan) {
         return lksi_refuse("bench", "--ranks '%d': a launcher has started ranks already (%s is set)", plan->n_ranks,
                            launched);
     if (plan->root >= plan->n_ranks)
-        return lksi_refuse("bench", "--root '%d': there are %d ranks", plan->root, plan->n_ranks);
+        return lksi_refuse("bench", "--root '%d': the last rank is %d", plan->root, plan->n_ranks - 1);
     if (plan->operation != NULL && plan->operation->is_pair && plan->n_ranks < 2)
         return lksi_refuse("bench", "--ranks '%d': send_recv needs 2", plan->n_ranks);
     return 0;

@@ -131,8 +131,9 @@ static void draw(const plot *p) {
     fprintf(p->file, "<style>text { font: 13px sans-serif; fill: #222 } .title { font-size: 16px } "
                      ".grid { stroke: #ddd; stroke-width: 1 }</style>\n");
     fprintf(p->file, "<rect width='%d' height='%d' fill='#fff'/>\n", WIDTH, HEIGHT);
-    fprintf(p->file, "<text class='title' x='%d' y='28'>%s, %s, %d ranks, %s%s</text>\n", LEFT, first->op, first->type,
-            first->ranks, first->transport, first->is_symmetric ? ", symmetric buffers" : "");
+    fprintf(p->file, "<text class='title' x='%d' y='28'>%s, %s, %d rank%s, %s%s</text>\n", LEFT, first->op, first->type,
+            first->ranks, first->ranks > 1 ? "s" : "", first->transport,
+            first->is_symmetric ? ", symmetric buffers" : "");
     draw_x_axis(p);
     draw_y_axis(p);
     for (int curve = 0; curve < p->n_curves; curve++) draw_curve(p, curve);

@@ -118,7 +118,7 @@ static int check_request(lksi_run_request *request, const char *program) {
         return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     if (run->n_nodes > 0 || run->hosts_file != NULL) return 0; /* how many ranks there are the head knows */
     if (run->min_ranks > job->n_ranks)
-        return lksi_refuse("run", "--min-ranks %d: there are %d ranks", run->min_ranks, job->n_ranks);
+        return lksi_refuse("run", "--min-ranks %d: -n %d is fewer", run->min_ranks, job->n_ranks);
     if (job->grains > 0 && job->grains % job->n_ranks != 0)
         return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     return 0;

@@ -34,6 +34,7 @@ struct lks_dataset {
     lksi_image image;
     float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS]; /* what is read of channel c: element * scale + shift */
     atomic_int n_loaders;                                     /* whose threads may be reading these */
+    _Atomic uint64_t hash; /* of the samples, which do not change; 0: not known yet */
 };
 
 /* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */

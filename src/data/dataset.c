@@ -101,7 +101,7 @@ uint64_t lksi_hash_words(uint64_t hash, const void *data, size_t nbytes) {
     return lksi_hash64(hash, bytes, nbytes % sizeof words);
 }
 
-uint64_t lks_dataset_hash(const lks_dataset *dataset) {
+static uint64_t hash_of(const lks_dataset *dataset) {
     size_t first = (size_t)dataset->begin * (size_t)dataset->n_features;
     size_t n_elements = (size_t)dataset->count * (size_t)dataset->n_features;
     const lksi_samples *samples = dataset->samples;
@@ -110,6 +110,13 @@ uint64_t lks_dataset_hash(const lks_dataset *dataset) {
                                                              n_elements * sizeof *samples->values);
     hash = lksi_hash_words(hash, samples->labels + dataset->begin, (size_t)dataset->count * sizeof *samples->labels);
     return lksi_hash_words(hash, &dataset->n_features, sizeof dataset->n_features);
+}
+
+uint64_t lks_dataset_hash(const lks_dataset *dataset) {
+    _Atomic uint64_t *known = &((lks_dataset *)(uintptr_t)dataset)->hash;
+    uint64_t hash = atomic_load_explicit(known, memory_order_relaxed);
+    if (hash == 0) atomic_store_explicit(known, hash = hash_of(dataset), memory_order_relaxed);
+    return hash;
 }
 
 static lks_status check_index(const lks_dataset *dataset, int64_t index) {

@@ -114,6 +114,7 @@ free_store:
 
 lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_options *options) {
     lks_store *created;
+    if (store == NULL) return lksi_error(LKS_ERR_ARGUMENT, "store_create: `store` is NULL");
     LKS_TRY(lksi_store_create_in(&created, loss, NULL));
     lks_status status = lksi_store_initialize(created, options != NULL ? options->seed : 0);
     if (status == LKS_OK)

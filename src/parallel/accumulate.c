@@ -105,6 +105,8 @@ static lks_status alloc_partial(lks_distributed_optimizer *optimizer, lksi_parti
 }
 
 lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    LKS_TRY(lksi_check_given("distributed_optimizer_accumulate", "optimizer", optimizer));
+    LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_accumulate", "mine", mine));
     LKS_TRY(lksi_step_finish(optimizer));
     if (optimizer->n_told > 0 || lksi_factored_left(optimizer) != 0)
         return lksi_group_fail(optimizer->group,

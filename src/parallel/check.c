@@ -63,11 +63,10 @@ static lks_status check_all(lks_group *group, const lks_store *store, digest *al
 
 lks_status lks_check_replicas(lks_group *group, const lks_store *store) {
     LKS_TRY(lksi_check_given("check_replicas", "group", group));
-    lks_status status = lksi_check_given("check_replicas", "store", store);
-    if (status != LKS_OK) return lksi_group_fail(group, status); /* the others must not wait for this rank */
+    LKS_TRY(lksi_check_given_or_fail(group, "check_replicas", "store", store));
     digest *all = lksi_alloc_array((size_t)lks_group_size(group), sizeof *all);
     if (all == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
-    status = lksi_store_settle(store, -1);
+    lks_status status = lksi_store_settle(store, -1);
     if (status == LKS_OK) status = check_all(group, store, all);
     lksi_free(all);
     return status;

@@ -86,8 +86,8 @@ lks_status lksi_agree_on_gradients(lks_group *group, const lks_store *store, int
 lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step) {
     lksi_bad_gradient mine;
     LKS_TRY(lksi_check_given("check_gradients", "group", group));
-    lks_status status = lksi_check_given("check_gradients", "store", store);
-    if (status == LKS_OK) status = lksi_find_bad_gradient(store, &mine);
+    LKS_TRY(lksi_check_given_or_fail(group, "check_gradients", "store", store));
+    lks_status status = lksi_find_bad_gradient(store, &mine);
     if (status != LKS_OK) return lksi_group_fail(group, status);
     return lksi_agree_on_gradients(group, store, step, &mine);
 }

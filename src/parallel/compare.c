@@ -25,8 +25,11 @@ static uint64_t hash_of(const lks_option *option) {
     return lksi_hash64(hash, option->value, strlen(option->value));
 }
 
-static lks_status check_names(const comparison *c, const lks_option *options, int n_options) {
+static lks_status check(const comparison *c, const lks_option *options, int n_options) {
     int rank = lks_group_rank(c->group);
+    if (n_options < 0) return lksi_error(LKS_ERR_ARGUMENT, "%d options to compare on rank %d", n_options, rank);
+    if (n_options > 0 && options == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "compare_options: `options` is NULL with a count of %d", n_options);
     for (int i = 0; i < n_options; i++) {
         if (options[i].name == NULL)
             return lksi_error(LKS_ERR_ARGUMENT, "option %d to compare on rank %d has no name", i, rank);
@@ -127,9 +130,7 @@ static lks_status compare(comparison *c, const char *what, const digest *mine) {
 lks_status lksi_compare_options(lks_group *group, const char *what, const lks_option *options, int n_options) {
     comparison c = {.group = group, .size = lks_group_size(group)};
     digest mine = {0};
-    lks_status status = n_options < 0 ? lksi_error(LKS_ERR_ARGUMENT, "%d options to compare on rank %d", n_options,
-                                                   lks_group_rank(group))
-                                      : check_names(&c, options, n_options);
+    lks_status status = check(&c, options, n_options);
     if (status == LKS_OK) status = pack(&c, options, n_options, &mine);
     status = status == LKS_OK ? compare(&c, what, &mine) : lksi_group_fail(group, status);
     lksi_free(c.mine);

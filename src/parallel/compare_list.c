@@ -105,7 +105,7 @@ void lksi_list_add_sharing(lksi_list *list, lks_strategy strategy, size_t bucket
     lksi_list_add(list, "strategy", "%s", strategy_name(strategy));
     lksi_list_add_integer(list, "bucket_nbytes", (int64_t)bucket_nbytes);
     lksi_list_add(list, "compression", "%s", compression_name(compression->kind));
-    lksi_list_add_integer(list, "compression rank", compression->rank);
+    lksi_list_add_integer(list, "compression rank", lksi_compression_rank(compression));
 }
 
 /* Other kernels, or another number of threads, give other bits. */

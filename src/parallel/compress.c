@@ -22,6 +22,11 @@ lks_status lksi_compression_check(const lks_compression *compression, lks_type t
     return LKS_OK;
 }
 
+int lksi_compression_rank(const lks_compression *compression) {
+    enum { DEFAULT_RANK = 4 };
+    return compression->kind == LKS_COMPRESS_POWERSGD && compression->rank == 0 ? DEFAULT_RANK : compression->rank;
+}
+
 bool lksi_compression_wants_whole(const lks_compression *compression) {
     return compression->kind == LKS_COMPRESS_POWERSGD;
 }

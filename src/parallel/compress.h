@@ -9,6 +9,8 @@
 
 /* What was asked for, of gradients of `type`. Errors: LKS_ERR_ARGUMENT: an option; LKS_ERR_UNSUPPORTED: the type. */
 lks_status lksi_compression_check(const lks_compression *compression, lks_type type);
+/* PowerSGD's r, the default filled in; 0 of the other kinds. */
+int lksi_compression_rank(const lks_compression *compression);
 /* Whether it works on all gradients at once: there is then one bucket. */
 bool lksi_compression_wants_whole(const lks_compression *compression);
 

@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { DEFAULT_RANK = 4, LEAST_GAIN = 2 };
+enum { LEAST_GAIN = 2 };
 
 static size_t rows_of(const lks_parameter_view *view) { return view->n_dims > 0 ? (size_t)view->dims[0] : 1; }
 
@@ -131,7 +131,7 @@ static void divide(const lksi_compressor *compressor, lksi_power_compression *po
 
 lks_status lksi_power_create(lksi_compressor *compressor) {
     lksi_power_compression *power = &compressor->power;
-    power->rank = compressor->compression.rank > 0 ? compressor->compression.rank : DEFAULT_RANK;
+    power->rank = lksi_compression_rank(&compressor->compression);
     LKS_TRY(alloc_all(compressor, power));
     divide(compressor, power);
     return LKS_OK;

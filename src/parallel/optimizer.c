@@ -4,6 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+lks_status lksi_check_given_or_fail(lks_group *group, const char *call, const char *name, const void *pointer) {
+    lks_status status = lksi_check_given(call, name, pointer);
+    return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
+}
+
 static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
     lksi_update update = lksi_optimizer_update(&optimizer->rule, 1, 1);
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
@@ -108,16 +113,11 @@ static lks_status compare(const lks_distributed_optimizer *optimizer) {
     return lksi_list_compare(&list, optimizer->group, "distributed_optimizer_create");
 }
 
-static lks_status check_pointers(lks_distributed_optimizer *const *optimizer, const lks_store *store) {
-    LKS_TRY(lksi_check_given("distributed_optimizer_create", "optimizer", optimizer));
-    return lksi_check_given("distributed_optimizer_create", "store", store);
-}
-
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
                                             const lks_optimizer *rule) {
     LKS_TRY(lksi_check_given("distributed_optimizer_create", "group", group));
-    lks_status status = check_pointers(optimizer, store);
-    if (status != LKS_OK) return lksi_group_fail(group, status); /* the others must not wait for this rank */
+    LKS_TRY(lksi_check_given_or_fail(group, "distributed_optimizer_create", "optimizer", optimizer));
+    LKS_TRY(lksi_check_given_or_fail(group, "distributed_optimizer_create", "store", store));
     lks_distributed_optimizer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     created->group = group;
@@ -126,7 +126,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (rule != NULL) created->rule = *rule; /* else zeros, which the check refuses */
     created->first_lr = created->rule.lr;
     created->n_expected = -1;
-    status = prepare(created);
+    lks_status status = prepare(created);
     if (status != LKS_OK)
         (void)lksi_group_fail(group, status);
     else

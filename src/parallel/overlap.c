@@ -63,6 +63,8 @@ static void prepare(lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
+    LKS_TRY(lksi_check_given("distributed_optimizer_attach", "optimizer", optimizer));
+    LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_attach", "program", program));
     lksi_factored_attach(optimizer, program);
     if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);

@@ -34,6 +34,9 @@ typedef struct lksi_replica {
     } * update_counts; /* of a shared replica: shared, one per rank */
 } lksi_replica;
 
+/* lksi_check_given; after its error nobody waits for this rank. */
+lks_status lksi_check_given_or_fail(lks_group *group, const char *call, const char *name, const void *pointer);
+
 /* The replica of a store whose ranks share one copy of the parameters, NULL for any other. */
 lksi_replica *lksi_store_replica(const lks_store *store);
 /* How a store's ranks share the work; a plain store's is bucketed. */

@@ -225,8 +225,9 @@ static lks_status compare(lks_group *group, lks_node *loss, const lks_distribute
 lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                         const lks_distributed_options *options) {
     static const lks_distributed_options defaults;
-    if (options == NULL) options = &defaults;
     LKS_TRY(lksi_check_given("distributed_store_create", "group", group));
+    LKS_TRY(lksi_check_given_or_fail(group, "distributed_store_create", "store", store));
+    if (options == NULL) options = &defaults;
     if (options->strategy < LKS_STRATEGY_AUTO || options->strategy > LKS_STRATEGY_SHARDED)
         return lksi_group_fail(group, lksi_error(LKS_ERR_ARGUMENT, "there is no strategy %d", (int)options->strategy));
     lks_status status = lksi_compression_check(&options->compression, device_of(loss)->float_type);
@@ -258,8 +259,7 @@ static lks_status broadcast_flat(lks_group *group, lks_store *store) {
 
 lks_status lks_broadcast_parameters(lks_group *group, lks_store *store) {
     LKS_TRY(lksi_check_given("broadcast_parameters", "group", group));
-    lks_status status = lksi_check_given("broadcast_parameters", "store", store);
-    if (status != LKS_OK) return lksi_group_fail(group, status); /* the others must not wait for this rank */
+    LKS_TRY(lksi_check_given_or_fail(group, "broadcast_parameters", "store", store));
     if (lksi_store_replica(store) != NULL) return lks_barrier(group, NULL);
     if (lksi_store_is_flat(store)) return broadcast_flat(group, store);
     return lks_broadcast(group, lksi_store_values(store), lksi_store_padded_count(store),

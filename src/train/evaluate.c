@@ -18,11 +18,36 @@ void lksi_chunk_add(lks_trainer *trainer, const lks_program *program, const int3
     sums->n_correct += lksi_trainer_n_correct(trainer, program);
 }
 
-lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sums, int64_t n_chunks,
+lksi_chunk_sums *lksi_chunks_create(const lks_trainer *trainer, int64_t n_chunks) {
+    return lksi_alloc_array((size_t)n_chunks + (size_t)lks_group_size(trainer->options.group), sizeof(lksi_chunk_sums));
+}
+
+/* A rank's entry behind the chunks' is 0 elsewhere, too. A hash has more bits than one number keeps. */
+static void tell_hash(lksi_chunk_sums *mine, uint64_t hash) {
+    mine->n_labels = (double)(uint32_t)(hash >> 32), mine->loss = (double)(uint32_t)hash;
+}
+
+static uint64_t told_hash(const lksi_chunk_sums *theirs) {
+    return (uint64_t)theirs->n_labels << 32 | (uint64_t)theirs->loss;
+}
+
+static lks_status compare_data(const lks_trainer *trainer, const lksi_chunk_sums *told) {
+    for (int rank = 1; rank < lks_group_size(trainer->options.group); rank++)
+        if (told_hash(&told[rank]) != told_hash(&told[0]))
+            return lksi_error(LKS_ERR_MISMATCH,
+                              "ranks 0 and %d evaluate on different data (hashes %016llx and %016llx)", rank,
+                              (unsigned long long)told_hash(&told[0]), (unsigned long long)told_hash(&told[rank]));
+    return LKS_OK;
+}
+
+lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sums, int64_t n_chunks, uint64_t hash,
                                 lks_metrics *metrics) {
-    size_t n_numbers = (size_t)n_chunks * sizeof *sums / sizeof(double);
+    lks_group *group = trainer->options.group;
+    size_t n_entries = (size_t)n_chunks + (size_t)lks_group_size(group);
     lksi_chunk_sums total = {0};
-    LKS_TRY(lks_all_reduce(trainer->options.group, sums, sums, n_numbers, LKS_F64, LKS_SUM, NULL));
+    tell_hash(&sums[n_chunks + lks_group_rank(group)], hash);
+    LKS_TRY(lks_all_reduce(group, sums, sums, n_entries * sizeof *sums / sizeof(double), LKS_F64, LKS_SUM, NULL));
+    LKS_TRY(compare_data(trainer, &sums[n_chunks]));
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
         total.n_labels += sums[chunk].n_labels;
         total.loss += sums[chunk].loss;
@@ -59,7 +84,7 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
 static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset, int64_t n_chunks, scratch *s) {
     s->features = lksi_alloc_array(CHUNK, lksi_row_nbytes(trainer->options.features));
     s->labels = lksi_alloc_array(CHUNK, sizeof *s->labels);
-    s->sums = lksi_alloc_array((size_t)n_chunks, sizeof *s->sums);
+    s->sums = lksi_chunks_create(trainer, n_chunks);
     if (s->features == NULL || s->labels == NULL || s->sums == NULL) return LKS_ERR_MEMORY;
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
     for (int64_t chunk = rank; chunk < n_chunks; chunk += size) LKS_TRY(evaluate_chunk(trainer, dataset, chunk, s));
@@ -86,7 +111,7 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
     if (status != LKS_OK)
         (void)lksi_group_fail(trainer->options.group, status);
     else
-        status = lksi_chunks_conclude(trainer, s.sums, n_chunks, metrics);
+        status = lksi_chunks_conclude(trainer, s.sums, n_chunks, lks_dataset_hash(dataset), metrics);
     lksi_free(s.features);
     lksi_free(s.labels);
     lksi_free(s.sums);

@@ -83,13 +83,20 @@ static lks_status check_text(const lks_trainer *trainer, const int32_t *tokens, 
     return lksi_check_given("trainer_evaluate_text", "tokens", tokens);
 }
 
+static lks_status evaluate(lks_trainer *trainer, const text_cut *cut, lks_metrics *metrics) {
+    lksi_chunk_sums *sums = lksi_chunks_create(trainer, MOST_CHUNKS);
+    lks_status status = sums != NULL ? evaluate_mine(trainer, cut, sums) : LKS_ERR_MEMORY;
+    uint64_t hash = lksi_hash64(LKSI_HASH_START, cut->tokens, (size_t)cut->count * sizeof *cut->tokens);
+    status = status == LKS_OK ? lksi_chunks_conclude(trainer, sums, MOST_CHUNKS, hash, metrics)
+                              : lksi_group_fail(trainer->options.group, status);
+    lksi_free(sums);
+    return status;
+}
+
 lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count, lks_metrics *metrics) {
     LKS_TRY(lksi_check_given("trainer_evaluate_text", "trainer", trainer));
     text_cut cut = cut_text(tokens, count);
-    lksi_chunk_sums sums[MOST_CHUNKS] = {{0}};
     lks_status status = check_text(trainer, tokens, count, metrics);
     LKS_TRY(lksi_trainer_catch_up(trainer));
-    if (status == LKS_OK) status = evaluate_mine(trainer, &cut, sums);
-    if (status != LKS_OK) return lksi_group_fail(trainer->options.group, status);
-    return lksi_chunks_conclude(trainer, sums, MOST_CHUNKS, metrics);
+    return status == LKS_OK ? evaluate(trainer, &cut, metrics) : lksi_group_fail(trainer->options.group, status);
 }

@@ -163,8 +163,19 @@ lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64
     return lksi_states_bind(trainer, &trainer->states, first_row, program);
 }
 
+static lks_status check_loss(const lks_trainer *trainer, double loss) {
+    if (isfinite(loss)) return LKS_OK;
+    return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g", lks_group_rank(trainer->options.group),
+                      (long long)trainer->n_steps + 1, loss);
+}
+
+static bool has_bad_gradient(const lks_trainer *trainer) {
+    return trainer->bad_gradient.index != lksi_no_bad_gradient.index;
+}
+
 /* Forward and backward on some of this rank's samples, the first of which is row `first_row`; leaves the sum of their
- * gradients in the store. */
+ * gradients in the store. Where gradients are checked, they are computed also of a loss that is no number: the
+ * parameter says more. */
 static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_step_sums *mine) {
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
@@ -172,15 +183,13 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
     lks_program_set_absent(program, 0);
     LKS_TRY(lks_program_forward(program));
     double n = (double)batch->n_labels, loss = n > 0 ? lks_program_scalar(program, trainer->loss) : 0;
-    if (!isfinite(loss))
-        return lksi_error(LKS_ERR_NUMERIC, "the loss of rank %d in step %lld is %g",
-                          lks_group_rank(trainer->options.group), (long long)trainer->n_steps + 1,
-                          isnan(loss) ? (double)NAN : loss); /* without a sign */
+    if (!trainer->options.check_gradients) LKS_TRY(check_loss(trainer, loss));
     *mine = (lks_step_sums){
         .n_samples = n, .loss = loss * n, .n_correct = n > 0 ? lksi_trainer_n_correct(trainer, program) : 0};
     LKS_TRY(lks_program_backward(program, n));
-    if (trainer->options.check_gradients && trainer->bad_gradient.index == lksi_no_bad_gradient.index)
+    if (trainer->options.check_gradients && !has_bad_gradient(trainer))
         LKS_TRY(lksi_find_bad_gradient(trainer->store, &trainer->bad_gradient));
+    if (!has_bad_gradient(trainer)) LKS_TRY(check_loss(trainer, loss));
     return lksi_states_advance(trainer, &trainer->states, first_row, batch->count, program);
 }
 

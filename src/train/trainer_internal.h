@@ -102,12 +102,14 @@ int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *lab
 typedef struct lksi_chunk_sums {
     double n_labels, loss, n_correct;
 } lksi_chunk_sums;
+/* Zeros, of `n_chunks` chunks and with room for what the ranks tell of their data; the caller frees them. */
+lksi_chunk_sums *lksi_chunks_create(const lks_trainer *trainer, int64_t n_chunks);
 /* Adds the last run of an evaluation, over `count` labels. */
 void lksi_chunk_add(lks_trainer *trainer, const lks_program *program, const int32_t *labels, int64_t count,
                     lksi_chunk_sums *sums);
-/* The means over all chunks, each of which is 0 on all ranks but one: so their sum over the ranks is exact. Collective.
- */
-lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sums, int64_t n_chunks,
+/* The means over all chunks, each of which is 0 on all ranks but one: so their sum over the ranks is exact.
+ * LKS_ERR_MISMATCH on all ranks where `hash`, of the data, is not the same on all. Collective. */
+lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sums, int64_t n_chunks, uint64_t hash,
                                 lks_metrics *metrics);
 
 /* Whether the model's input is samples in bytes, from which lks_images makes images. */

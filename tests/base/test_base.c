@@ -4,6 +4,7 @@
 #include "base/base.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -51,6 +52,15 @@ static void an_error_may_quote_the_error_before_it(void **state) {
     (void)lksi_error(LKS_ERR_FILE, "inner");
     assert_int_equal(lksi_error(LKS_ERR_PEER, "outer: %s", lks_error_text()), LKS_ERR_PEER);
     assert_string_equal(lks_error_text(), "outer: inner");
+}
+
+static void an_error_shows_nan_without_a_sign(void **state) {
+    (void)state;
+    double nan = copysign((double)NAN, -1), inf = -(double)INFINITY;
+    (void)lksi_error(LKS_ERR_NUMERIC, "a loss of %g; betas %g and %g", nan, nan, inf);
+    assert_string_equal(lks_error_text(), "a loss of nan; betas nan and -inf");
+    (void)lksi_error(LKS_ERR_FILE, "/data -nano/x-nan: no such file");
+    assert_string_equal(lks_error_text(), "/data -nano/x-nan: no such file");
 }
 
 static void allocations_are_counted_and_can_be_made_to_fail(void **state) {
@@ -176,6 +186,7 @@ int main(void) {
         cmocka_unit_test(normal_draws_have_mean_0_and_variance_1),
         cmocka_unit_test(every_status_has_a_text),
         cmocka_unit_test(an_error_may_quote_the_error_before_it),
+        cmocka_unit_test(an_error_shows_nan_without_a_sign),
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
         cmocka_unit_test(a_file_is_written_whole_and_read_back),
         cmocka_unit_test(sha256_matches_the_standard),

@@ -110,6 +110,49 @@ static void an_exchange_that_differs_is_shown_over_tcp(void **state) {
     run_processes(2, exchange_something_else_over_tcp, NULL);
 }
 
+static void write_rate(const void *context, char *text, size_t text_nbytes) {
+    snprintf(text, text_nbytes, "step 4, lr 0.%d", *(const int *)context);
+}
+
+typedef struct other_rates {
+    const char *transport;
+    bool differs[8]; /* by rank */
+} other_rates;
+
+/* Whoever finds out says what the fingerprints are made of, and so do all whom it tells, as soon as in lks_init, which
+ * the others may have left. */
+static int exchange_other_rates(int rank, int size, void *argument) {
+    (void)size;
+    const other_rates *rates = argument;
+    lks_group *world = NULL;
+    int32_t mine = rank, all[8];
+    int rate = rates->differs[rank] ? 5 + rank : 1;
+    lks_status status = lks_init(&world, &(lks_init_options){.transport = rates->transport});
+    if (status == LKS_OK)
+        status = lksi_exchange_meaning(world, "step", (uint64_t)rate, &(lksi_meaning){write_rate, &rate}, &mine,
+                                       sizeof mine, all);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY(" called step(step 4, lr 0.");
+    MUST_SAY("), rank ");
+    MUST(strstr(lks_error_text(), "fingerprint") == NULL);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void what_an_exchange_means_is_shown_of_both_ranks(void **state) {
+    (void)state;
+    static const int sizes[] = {2, 3, 4, 5, 7, 8};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int t = 0; t < 3; t++) {
+            other_rates rates = {.transport = "tcp"};
+            for (int rank = 0; rank < sizes[i]; rank++) /* the last one, one within, all */
+                rates.differs[rank] = t == 0 ? rank == sizes[i] - 1 : t == 1 ? rank == sizes[i] / 2 : true;
+            run_processes(sizes[i], exchange_other_rates, &rates);
+            rates.transport = "shm";
+            run_processes(sizes[i], exchange_other_rates, &rates);
+        }
+}
+
 /* Nobody can be told of the error any more, which is another one and must not be shown instead. */
 static int disagree_without_control_connections(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -856,6 +899,7 @@ int main(void) {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
         cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
+        cmocka_unit_test(what_an_exchange_means_is_shown_of_both_ranks),
         cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
         cmocka_unit_test(a_root_runs_ahead_only_so_far),
         cmocka_unit_test(a_killed_rank_is_named),

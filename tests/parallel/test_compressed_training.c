@@ -106,6 +106,24 @@ static int ranks_differ(void *argument) {
     return 0;
 }
 
+static int say_the_same_otherwise(void *argument) {
+    (void)argument;
+    lks_store *store;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    RANK_OK(lks_init(&s->group, NULL));
+    strategy_build(s);
+    lks_compression mine = {.kind = LKS_COMPRESS_POWERSGD, .rank = lks_group_rank(s->group) == 0 ? 0 : 4};
+    RANK_OK(lks_distributed_store_create(&store, s->group, s->loss, &(lks_distributed_options){.compression = mine}));
+    lks_store_destroy(store);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void the_default_rank_is_the_rank_that_it_is(void **state) {
+    (void)state;
+    run_ranks(2, say_the_same_otherwise, NULL);
+}
+
 static int one_cannot_be_meant(void *argument) {
     (void)argument;
     lks_store *store;
@@ -155,6 +173,7 @@ int main(void) {
         cmocka_unit_test(it_trains_like_exact_gradients),
         cmocka_unit_test(overlap_pieces_and_idle_ranks_change_nothing_in_which_ranks_agree),
         cmocka_unit_test(what_it_keeps_is_counted),
+        cmocka_unit_test(the_default_rank_is_the_rank_that_it_is),
         cmocka_unit_test(strategies_without_sums_of_gradients_refuse),
         cmocka_unit_test(ranks_that_compress_differently_are_told),
         cmocka_unit_test(bits_for_every_number_of_ranks_and_compression_exclude_each_other),

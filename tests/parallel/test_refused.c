@@ -202,6 +202,88 @@ static void ranks_whose_plain_stores_differ_are_told_so(void **state) {
         run_ranks(2, differ_in_the_model, &(difference){(difference)which});
 }
 
+/* --- pointers that are NULL --- */
+
+typedef enum null_argument {
+    NO_STORE_TO_CREATE,
+    NO_OPTIMIZER_TO_CREATE,
+    NO_STORE_TO_BROADCAST,
+    NO_STORE_TO_CHECK,
+    NO_OPTIONS,
+    NO_SUMS,
+    NO_PROGRAM,
+    N_NULL_ARGUMENTS
+} null_argument;
+
+static lks_status pass_null(null_argument which, strategy_rank *s) {
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    switch (which) {
+    case NO_STORE_TO_CREATE:
+        return lks_distributed_store_create(NULL, s->group, s->loss, NULL);
+    case NO_OPTIMIZER_TO_CREATE:
+        return lks_distributed_optimizer_create(NULL, s->group, s->store, &rule);
+    case NO_STORE_TO_BROADCAST:
+        return lks_broadcast_parameters(s->group, NULL);
+    case NO_STORE_TO_CHECK:
+        return lks_check_gradients(s->group, NULL, 1);
+    case NO_OPTIONS:
+        return lks_compare_options(s->group, NULL, 2);
+    case NO_SUMS:
+        return lks_distributed_optimizer_accumulate(s->optimizer, NULL);
+    case NO_PROGRAM:
+        return lks_distributed_optimizer_attach(s->optimizer, NULL);
+    case N_NULL_ARGUMENTS:
+        break;
+    }
+    return LKS_OK;
+}
+
+/* One rank passes it; the others do not wait for its next call. */
+static int pass_null_on_one(void *argument) {
+    static const char *const texts[N_NULL_ARGUMENTS] = {"distributed_store_create: `store` is NULL",
+                                                        "distributed_optimizer_create: `optimizer` is NULL",
+                                                        "broadcast_parameters: `store` is NULL",
+                                                        "check_gradients: `store` is NULL",
+                                                        "compare_options: `options` is NULL",
+                                                        "distributed_optimizer_accumulate: `mine` is NULL",
+                                                        "distributed_optimizer_attach: `program` is NULL"};
+    null_argument which = *(null_argument *)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    bool is_bad = lks_group_rank(s->group) == 1;
+    lks_status status = is_bad ? pass_null(which, s) : lks_barrier(s->group, NULL);
+    RANK_CHECK(status == (is_bad ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), texts[which]) != NULL);
+    strategy_destroy(s);
+    return 0;
+}
+
+static int pass_no_group(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_store *store = NULL;
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    RANK_CHECK(lks_distributed_store_create(&store, NULL, s->loss, NULL) == LKS_ERR_ARGUMENT && store == NULL);
+    RANK_CHECK(strcmp(lks_error_text(), "distributed_store_create: `group` is NULL") == 0);
+    RANK_CHECK(lks_broadcast_parameters(NULL, s->store) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(lks_error_text(), "broadcast_parameters: `group` is NULL") == 0);
+    RANK_CHECK(lks_check_gradients(NULL, s->store, 1) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(lks_error_text(), "check_gradients: `group` is NULL") == 0);
+    RANK_CHECK(lks_compare_options(NULL, NULL, 0) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(lks_error_text(), "compare_options: `group` is NULL") == 0);
+    RANK_CHECK(lks_store_create(NULL, s->loss, NULL) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(lks_error_text(), "store_create: `store` is NULL") == 0);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_pointer_that_is_null_is_named(void **state) {
+    (void)state;
+    for (int which = 0; which < N_NULL_ARGUMENTS; which++)
+        run_ranks(2, pass_null_on_one, &(null_argument){(null_argument)which});
+    run_ranks(1, pass_no_group, (&(strategy_run){.strategy = LKS_STRATEGY_BUCKETED}));
+}
+
 /* --- another group than the store's --- */
 
 static int use_another_group(void *argument) {
@@ -237,6 +319,7 @@ int main(void) {
         cmocka_unit_test(a_number_of_samples_that_is_none_is_refused),
         cmocka_unit_test(ranks_in_different_steps_are_told_so),
         cmocka_unit_test(ranks_whose_plain_stores_differ_are_told_so),
+        cmocka_unit_test(a_pointer_that_is_null_is_named),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
         cmocka_unit_test(a_pass_is_good_for_one_step),
         cmocka_unit_test(half_a_pass_is_no_step),

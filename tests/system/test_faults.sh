@@ -51,6 +51,18 @@ check "another learning rate" differs 2 '^  --lr +\| 0\.1 +\| 0\.25$'
 start "${small[@]}" -- --seed 3 --steps 7
 check "another seed and number of steps" eval \
   "differs 2 '^  --seed +\\| 1 +\\| 3\$' && err_has '^  --steps +\\| 5 +\\| 7\$'"
+start "${small[@]}" -- --accumulate 1 --strategy auto --epochs 5
+check "ranks that say the same in other words train" [ "$statuses" = " 0 0 0" ]
+start "${small[@]}" --compress powersgd --transport tcp -- --compress-rank 4
+check "a default that is given is the default" [ "$statuses" = " 0 0 0" ]
+start "${small[@]}" --steps 50 -- --epochs 1
+check "an end of the run that only the data tells" differs 1 '^  steps of the run +\| 50 +\| 15$'
+start "${small[@]}" -- --bucket 4096 --grains 2 --check-replicas 2
+unset_flags() {
+  differs 2 '^  --bucket +\| chosen +\| 4096$' && err_has '^  --grains +\| none +\| 2$' &&
+    err_has '^  --check-replicas +\| at the end +\| 2$'
+}
+check "what was not given is shown in a word" unset_flags
 start "${small[@]}" -- --hidden 9
 check "another model" differs 2 '^  --hidden +\| 8 +\| 9$'
 start "${small[@]}" -- --steps -1

@@ -159,7 +159,7 @@ check "--grains is in the ranks' environment" eval 'status_is 0 && out_has "^4$"
 run run -n 3 --grains 4 true
 check "--grains that the ranks do not divide is refused" refused "--grains 4: -n 3 does not divide it"
 run run -n 3 --min-ranks 4 true
-check "more --min-ranks than ranks is refused" refused "--min-ranks 4: there are 3 ranks"
+check "more --min-ranks than ranks is refused" refused "--min-ranks 4: -n 3 is fewer"
 run run -n 2 --max-restarts 1 --log-dir "$work/restarted" bash -c 'echo "in $LOCKSTEP_GENERATION"; exit $((RANK * (1 - LOCKSTEP_GENERATION)))'
 check "logs go on in the next generation" eval 'status_is 0 && [ "$(cat "$work/restarted/rank-1.log")" = "$(printf "in 0\nin 1")" ]'
 run run -n 2 --max-restarts 1 "$examples/sum_of_ranks"

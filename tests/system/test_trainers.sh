@@ -57,6 +57,7 @@ for ranks in 1 2; do
   run "$lockstep" run -n "$ranks" "$mlp" --summary "$work/mlp$ranks"
   check "mlp on $ranks ranks: the first line is the configuration" \
     eval "head -n 1 '$work/out' | grep -q '^mlp: ranks $ranks .* layers 4 .* batch 64 .* steps 1000'"
+  check "mlp on $ranks ranks: the last line counts them" out_has '^mlp: (1 rank|2 ranks) \([a-z]+\) \| 1000 steps'
   check "mlp on $ranks ranks: a line every 100 steps" [ "$(grep -cE \
     '^step [0-9]+ \| train_loss [0-9.]+ \| test_loss [0-9.]+ \| step time [0-9.]+ms$' "$work/out")" = 11 ]
   first=$(sed -nE 's/^step 0 \| train_loss ([0-9.]+) .*/\1/p' "$work/out")
@@ -72,6 +73,11 @@ run "$lockstep" run -n 2 "$mlp" --epochs 2 --summary "$work/epochs"
 check "mlp trains whole epochs when asked for them" [ "$(value "$work/epochs" steps)" = 282 ]
 run "$lockstep" run -n 2 "$mlp" --steps 200 --shard batches --summary "$work/batches"
 check "mlp learns where rank i mod n gets batch i" below "$(value "$work/batches" train_loss)" 1
+# 13 steps of 99 samples: 8 in each, the most of 14 that 8 ranks share evenly.
+run "$lockstep" run -n 8 "$mlp" --samples 110 --features 16 --hidden 8 --classes 4 --batch 14 --epochs 2 --shard batches \
+  --summary "$work/uneven"
+check "mlp says what its steps take where batches are shared unevenly" \
+  eval 'out_has "^mlp: .* batch 8 \| steps 26 " && out_has " 26 steps in " && [ "$(value "$work/uneven" global_batch)" = 8 ]'
 run "$lockstep" run -n 4 "$build/examples/own_loop"
 check "own_loop ends with equal replicas" grep -q '^all 4 replicas are equal$' "$work/out"
 

@@ -179,16 +179,18 @@ static void every_difference_is_a_line_of_a_table_on_every_rank(void **state) {
         }
 }
 
-/* One feature of 6e37: logits and loss stay finite, the weights' gradients, sums over the samples, do not. */
-static void spoil(lks_batch *batch, float *features) {
+/* One feature of 6e37: logits and loss stay finite, the weights' gradients, sums over the samples, do not. NaN: neither
+ * does the loss. */
+static void spoil(lks_batch *batch, float *features, float value) {
     memset(features, 0, COUNT * N_FEATURES * sizeof *features);
-    for (int i = 0; i < COUNT; i++) features[i * N_FEATURES] = 6e37f;
+    for (int i = 0; i < COUNT; i++) features[i * N_FEATURES] = value;
     batch->features = features;
 }
 
 typedef struct way {
     lks_strategy strategy;
     int64_t accumulate;
+    float bad_feature;
 } way;
 
 /* Three steps; before the second, where `is_bad`, one whose gradient on rank 1 is infinite. */
@@ -203,7 +205,7 @@ static int train_around_a_bad_step(const way *how, int is_bad, char hex[65]) {
     for (int step = 0; step < 3; step++) {
         if (step == 1 && is_bad) {
             lks_batch *batch = make_batch(&s, 9);
-            if (lks_group_rank(s.group) == 1) spoil(batch, s.features);
+            if (lks_group_rank(s.group) == 1) spoil(batch, s.features, how->bad_feature);
             RANK_CHECK(lks_trainer_step(s.trainer, batch, NULL) == LKS_ERR_NUMERIC);
             RANK_CHECK(strstr(lks_error_text(), "the gradient of 'fc.weight' on rank 1 in step 2 holds ") != NULL);
         }
@@ -227,7 +229,8 @@ static void a_gradient_that_is_no_number_is_named_and_not_used(void **state) {
     (void)state;
     for (lks_strategy strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
         for (int64_t accumulate = 1; accumulate <= 2; accumulate++)
-            run_ranks(N_RANKS, compute_a_bad_gradient, &((way){strategy, accumulate}));
+            for (int has_loss = 0; has_loss < 2; has_loss++)
+                run_ranks(N_RANKS, compute_a_bad_gradient, &((way){strategy, accumulate, has_loss ? 6e37f : NAN}));
 }
 
 /* As a user's loop does it. */

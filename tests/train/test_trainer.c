@@ -212,6 +212,39 @@ static void an_evaluation_of_nothing_is_refused(void **state) {
     assert_string_equal(lks_error_text(), "trainer_evaluate_text: `trainer` is NULL");
 }
 
+/* The last rank has others, as many or fewer. */
+static int evaluate_different_data(void *argument) {
+    const int64_t *n_samples = argument;
+    set_up s = {0};
+    lks_dataset *other;
+    lks_metrics metrics = {.n_samples = 7};
+    char expected[64];
+    RANK_CHECK(create(&s) == 0);
+    RANK_OK(lks_dataset_classification(&other, &(lks_classification_options){.n_samples = *n_samples,
+                                                                             .n_features = 16,
+                                                                             .n_informative = 16,
+                                                                             .n_classes = 4,
+                                                                             .clusters_per_class = 2,
+                                                                             .seed = 2}));
+    int last = lks_group_size(s.group) - 1;
+    bool is_odd = lks_group_rank(s.group) == last, has_as_many = *n_samples == lks_dataset_count(s.data);
+    RANK_CHECK(lks_trainer_evaluate(s.trainer, is_odd ? other : s.data, &metrics) == LKS_ERR_MISMATCH);
+    snprintf(expected, sizeof expected, has_as_many ? "ranks 0 and %d evaluate on different data" : "rank %d called ",
+             last);
+    RANK_CHECK(strstr(lks_error_text(), expected) != NULL);
+    RANK_CHECK(metrics.n_samples == 7);
+    if (has_as_many) RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &metrics));
+    lks_dataset_destroy(other);
+    destroy(&s);
+    return 0;
+}
+
+static void data_that_differs_is_noticed_in_evaluation(void **state) {
+    (void)state;
+    for (int size = 2; size <= 5; size++) run_ranks(size, evaluate_different_data, &(int64_t){1030});
+    run_ranks(2, evaluate_different_data, &(int64_t){400});
+}
+
 /* Rank 1's loader makes smaller batches than rank 0's. */
 static int step_with_different_loaders(void *argument) {
     (void)argument;
@@ -426,6 +459,7 @@ int main(void) {
         cmocka_unit_test(a_data_set_has_one_label_per_sample),
         cmocka_unit_test(a_rank_that_cannot_evaluate_is_not_waited_for),
         cmocka_unit_test(an_evaluation_of_nothing_is_refused),
+        cmocka_unit_test(data_that_differs_is_noticed_in_evaluation),
         cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(loaders_that_part_later_are_noticed),
         cmocka_unit_test(half_a_batch_is_refused),

@@ -232,6 +232,32 @@ static void states_that_do_not_fit_are_refused(void **state) {
     run_ranks(1, refuse_bad_states, NULL);
 }
 
+/* The last rank has one token less, or another one. */
+static int evaluate_different_texts(void *argument) {
+    int is_shorter = *(int *)argument;
+    set_up s = {0};
+    lks_metrics metrics = {.n_samples = 7};
+    char expected[64];
+    RANK_CHECK(create(&s, 4) == 0);
+    int last = lks_group_size(s.group) - 1;
+    bool is_odd = lks_group_rank(s.group) == last;
+    if (is_odd) s.tokens[COUNT - 1] = (s.tokens[COUNT - 1] + 1) % N_WORDS;
+    int64_t count = is_odd && is_shorter ? COUNT - 1 : COUNT;
+    RANK_CHECK(lks_trainer_evaluate_text(s.trainer, s.tokens, count, &metrics) == LKS_ERR_MISMATCH);
+    snprintf(expected, sizeof expected, "ranks 0 and %d evaluate on different data", last);
+    RANK_CHECK(strstr(lks_error_text(), expected) != NULL);
+    RANK_CHECK(metrics.n_samples == 7);
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void texts_that_differ_are_noticed_in_evaluation(void **state) {
+    (void)state;
+    for (int is_shorter = 0; is_shorter < 2; is_shorter++)
+        for (int size = 2; size <= 5; size++) run_ranks(size, evaluate_different_texts, &is_shorter);
+}
+
 typedef struct shortage {
     int64_t n; /* which allocation fails */
     int evaluates, is_over;
@@ -298,6 +324,7 @@ int main(void) {
         cmocka_unit_test(evaluation_leaves_the_states_of_training_alone),
         cmocka_unit_test(short_texts_are_evaluated_too),
         cmocka_unit_test(states_that_do_not_fit_are_refused),
+        cmocka_unit_test(texts_that_differ_are_noticed_in_evaluation),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_model_of_something_else_takes_no_text),
     };

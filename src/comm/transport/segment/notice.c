@@ -6,13 +6,20 @@
  * Mostly the first message shows the disagreement, because it carries its call. Where both wait for each other none is
  * sent; so a step that has waited long tells whom it waits for, and listens to all. A notice of an earlier call is
  * stale and one of a later call is kept: who hears it may get there yet.
+ *
+ * What a fingerprint is made of is told in notices alone. So a rank that finds another call by a message's header tells
+ * all ranks of its own and waits for the other's notice, which comes at once, or when the other has waited long:
+ *
+ *     rank 1: step 4, lr 0.1   ── message: fingerprint ─────> rank 2: step 4, lr 0.5
+ *                              <── notice: "lr 0.5" ──
+ *                              ── notice: "lr 0.1" ──>
  */
 #include "comm/transport/segment/step.h"
 #include "comm/transport/segment/stream.h"
 
 #include <string.h>
 
-enum { HAS_COUNT = 1, HAS_TYPE = 2, IS_REDUCTION = 4, IS_ROOTED = 8 };
+enum { HAS_COUNT = 1, HAS_TYPE = 2, IS_REDUCTION = 4, IS_ROOTED = 8, HAS_WORDS = 16 };
 
 const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
@@ -25,14 +32,27 @@ const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
                                  .type = (uint8_t)call->type,
                                  .op = (uint8_t)call->op};
     header->flags = (uint8_t)((operation->has_count ? HAS_COUNT : 0) | (operation->has_type ? HAS_TYPE : 0) |
-                              (operation->is_reduction ? IS_REDUCTION : 0) | (operation->is_rooted ? IS_ROOTED : 0));
+                              (operation->is_reduction ? IS_REDUCTION : 0) | (operation->is_rooted ? IS_ROOTED : 0) |
+                              (call->meaning != NULL ? HAS_WORDS : 0));
     snprintf(header->operation, sizeof header->operation, "%s", operation->name);
     if (call->algorithm != NULL && call->algorithm->name != NULL) /* an exchange's one algorithm has no name */
         snprintf(header->algorithm, sizeof header->algorithm, "%s", call->algorithm->name);
     return header;
 }
 
-static void describe_header(const lksi_step_header *header, char *text, size_t text_nbytes) {
+static bool has_heard_words(const lksi_step_pair *pair, const lksi_step_header *head) {
+    const lksi_step_header *heard = &pair->heard.head;
+    return (heard->flags & HAS_WORDS) != 0 && heard->sequence == head->sequence &&
+           heard->fingerprint == head->fingerprint;
+}
+
+static void write_words(const void *context, char *text, size_t text_nbytes) {
+    const char *words = context;
+    snprintf(text, text_nbytes, "%.*s", (int)strnlen(words, LKSI_CALL_TEXT_NBYTES), words);
+}
+
+static void describe_header(const lksi_step_pair *pair, const lksi_step_header *header, char *text,
+                            size_t text_nbytes) {
     char operation_name[sizeof header->operation + 1] = "", algorithm_name[sizeof header->algorithm + 1] = "";
     memcpy(operation_name, header->operation, sizeof header->operation);
     memcpy(algorithm_name, header->algorithm, sizeof header->algorithm);
@@ -42,21 +62,24 @@ static void describe_header(const lksi_step_header *header, char *text, size_t t
                                 .is_reduction = (header->flags & IS_REDUCTION) != 0,
                                 .is_rooted = (header->flags & IS_ROOTED) != 0};
     lksi_algorithm algorithm = {.name = algorithm_name};
+    lksi_meaning meaning = {write_words, pair->heard.words};
     lksi_call call = {.operation = &operation,
                       .algorithm = algorithm_name[0] != '\0' ? &algorithm : NULL,
                       .count = (size_t)header->count,
                       .type = (lks_type)header->type,
                       .op = (lks_operator)header->op,
                       .root = header->root,
-                      .fingerprint = header->fingerprint};
+                      .fingerprint = header->fingerprint,
+                      .meaning = has_heard_words(pair, header) ? &meaning : NULL};
     lksi_call_describe(&call, text, text_nbytes);
 }
 
 /* Both ranks name the lower one first, so that both say the same. */
-lks_status lksi_step_mismatch(const lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
+lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
     char mine[LKSI_CALL_TEXT_NBYTES], theirs[LKSI_CALL_TEXT_NBYTES], when[48] = "";
+    group->steps->is_other = true, group->steps->other = other, group->steps->theirs = *head;
     lksi_call_describe(call, mine, sizeof mine);
-    describe_header(head, theirs, sizeof theirs);
+    describe_header(&group->steps->pairs[other], head, theirs, sizeof theirs);
     if (head->sequence != call->sequence)
         snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other),
                  (unsigned long long)head->sequence);
@@ -68,25 +91,37 @@ lks_status lksi_step_mismatch(const lks_group *group, const lksi_call *call, int
                       is_first ? theirs : mine);
 }
 
-static lks_status judge(const lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
+static lks_status judge(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
     bool is_other = head->sequence == call->sequence && head->fingerprint != call->fingerprint;
     return is_other ? lksi_step_mismatch(group, call, other, head) : LKS_OK;
 }
 
+static bool is_notice(const lksi_step_pair *pair) {
+    return pair->n_in >= sizeof pair->in.head && pair->in.head.is_notice;
+}
+
+bool lksi_step_has_header(const lksi_step_pair *pair) { return pair->n_in == sizeof pair->in.head && !is_notice(pair); }
+
+static lks_status hear(lks_group *group, int from) {
+    lksi_step_pair *pair = &group->steps->pairs[from];
+    while (!lksi_step_has_header(pair)) {
+        size_t n, nbytes = is_notice(pair) ? sizeof pair->in : sizeof pair->in.head;
+        LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_COLLECTIVE, from, (char *)&pair->in + pair->n_in,
+                                 nbytes - pair->n_in, &n));
+        if (n == 0) break;
+        pair->n_in += n;
+        if (pair->n_in < sizeof pair->in) continue;
+        pair->heard = pair->in;
+        pair->n_in = 0;
+    }
+    return LKS_OK;
+}
+
 lks_status lksi_step_listen(lks_group *group, const lksi_call *call, int from) {
     lksi_step_pair *pair = &group->steps->pairs[from];
-    while (pair->n_head < sizeof pair->head) {
-        size_t n;
-        LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_COLLECTIVE, from, (char *)&pair->head + pair->n_head,
-                                 sizeof pair->head - pair->n_head, &n));
-        if (n == 0) break;
-        pair->n_head += n;
-        if (pair->n_head < sizeof pair->head || !pair->head.is_notice) continue;
-        pair->heard = pair->head;
-        pair->n_head = 0;
-    }
-    LKS_TRY(judge(group, call, from, &pair->heard));
-    return pair->n_head == sizeof pair->head ? judge(group, call, from, &pair->head) : LKS_OK;
+    LKS_TRY(hear(group, from));
+    LKS_TRY(judge(group, call, from, &pair->heard.head));
+    return lksi_step_has_header(pair) ? judge(group, call, from, &pair->in.head) : LKS_OK;
 }
 
 lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through) {
@@ -110,16 +145,85 @@ static lks_status listen_aside(lks_group *group, const lksi_call *call, int from
     return pair->has_ended && !is_awaited ? LKS_OK : status;
 }
 
-lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int awaited, bool may_write) {
-    lksi_step_pair *pair = &group->steps->pairs[awaited];
+static lks_status tell(lks_group *group, const lksi_call *call, int to) {
+    lksi_step_pair *pair = &group->steps->pairs[to];
+    lksi_step_notice *told = &pair->told;
     bool is_through;
-    if (may_write && pair->n_untold == 0 && pair->told.sequence != call->sequence) {
-        pair->told = *lksi_step_own(group, call);
-        pair->told.nbytes = 0, pair->told.is_notice = 1;
-        pair->n_untold = sizeof pair->told;
+    if (pair->n_untold == 0 && told->head.sequence != call->sequence) {
+        *told = (lksi_step_notice){.head = *lksi_step_own(group, call)};
+        told->head.nbytes = 0, told->head.is_notice = 1;
+        if (call->meaning != NULL) call->meaning->write(call->meaning->context, told->words, sizeof told->words);
+        pair->n_untold = sizeof *told;
     }
-    if (may_write) LKS_TRY(lksi_step_finish_notice(group, awaited, &is_through));
+    return lksi_step_finish_notice(group, to, &is_through);
+}
+
+lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int awaited, bool may_write) {
+    if (may_write) LKS_TRY(tell(group, call, awaited));
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank) LKS_TRY(listen_aside(group, call, rank, rank == awaited));
     return LKS_OK;
+}
+
+/* --- words that a header lacks --- */
+
+/* What is behind the header is of no use any more. */
+static lks_status skip_message(lks_group *group, int from) {
+    lksi_step_pair *pair = &group->steps->pairs[from];
+    unsigned char unread[LKSI_PAYLOAD_NBYTES];
+    uint64_t *n_left = &pair->in.head.nbytes;
+    while (*n_left > 0) {
+        size_t n, most = *n_left < sizeof unread ? (size_t)*n_left : sizeof unread;
+        LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_COLLECTIVE, from, unread, most, &n));
+        if (n == 0) return LKS_OK;
+        *n_left -= n;
+    }
+    pair->n_in = 0;
+    return LKS_OK;
+}
+
+static bool lacks_words(const lksi_steps *steps) {
+    return (steps->theirs.flags & HAS_WORDS) != 0 && !has_heard_words(&steps->pairs[steps->other], &steps->theirs);
+}
+
+/* Who is beyond reach is told by the abort, if at all. */
+static void tell_all(lks_group *group, const lksi_call *call, int busy) {
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank && rank != busy && !lksi_control_is_aborted(group->control))
+            (void)tell(group, call, rank);
+}
+
+/* As far as it is here. */
+static lks_status hear_words(lks_group *group) {
+    int other = group->steps->other;
+    LKS_TRY(hear(group, other));
+    if (!lksi_step_has_header(&group->steps->pairs[other])) return LKS_OK;
+    LKS_TRY(skip_message(group, other));
+    return hear(group, other);
+}
+
+/* Until they are here, or the group is dead: the other rank may have heard ours before, and given up with both. */
+static bool get_words(lks_group *group, const lksi_call *call, int busy) {
+    enum { PATIENCE_MS = 1000 };
+    lks_status status = LKS_OK;
+    bool is_over = false;
+    for (int i = 0; i < PATIENCE_MS && status == LKS_OK && !is_over; i++) {
+        if (i > 0) lksi_sleep_ns(1000000);
+        is_over = lksi_control_is_aborted(group->control); /* what was told before that may still be found */
+        tell_all(group, call, busy);
+        if (lacks_words(group->steps)) status = hear_words(group);
+        if (!lacks_words(group->steps)) return true;
+    }
+    return false;
+}
+
+lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy) {
+    lksi_steps *steps = group->steps;
+    char text[LKSI_ERROR_TEXT_NBYTES];
+    if (!steps->is_other || (call->meaning == NULL && !lacks_words(steps))) return LKS_ERR_MISMATCH;
+    lksi_error_keep(text);
+    if (get_words(group, call, busy)) return lksi_step_mismatch(group, call, steps->other, &steps->theirs);
+    if (lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE) == LKS_ERR_MISMATCH) return LKS_ERR_MISMATCH;
+    lksi_error_restore(text);
+    return LKS_ERR_MISMATCH;
 }

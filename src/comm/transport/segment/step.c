@@ -72,12 +72,12 @@ static lks_status pull(lks_group *group, step *s) {
     lksi_step_pair *pair = &group->steps->pairs[s->from];
     if (s->n_in_done == 0) {
         LKS_TRY(lksi_step_listen(group, s->call, s->from));
-        if (pair->n_head < sizeof pair->head) return LKS_OK;
-        if (pair->head.fingerprint != s->call->fingerprint)
-            return lksi_step_mismatch(group, s->call, s->from, &pair->head);
-        if (pair->head.nbytes != s->n_in)
+        const lksi_step_header *head = &pair->in.head;
+        if (!lksi_step_has_header(pair)) return LKS_OK;
+        if (head->fingerprint != s->call->fingerprint) return lksi_step_mismatch(group, s->call, s->from, head);
+        if (head->nbytes != s->n_in)
             return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %llu bytes in %s, rank %d expected %zu (call %llu)",
-                              lksi_world_rank(group, s->from), (unsigned long long)pair->head.nbytes,
+                              lksi_world_rank(group, s->from), (unsigned long long)head->nbytes,
                               s->call->operation->name, lksi_world_rank(group, group->rank), s->n_in,
                               (unsigned long long)s->call->sequence);
     }
@@ -90,7 +90,7 @@ static lks_status pull(lks_group *group, step *s) {
         s->has_moved = true;
         group->progress.done_nbytes += n;
     }
-    pair->n_head = 0;
+    pair->n_in = 0;
     s->is_received = s->has_moved = true;
     return LKS_OK;
 }
@@ -117,7 +117,7 @@ static lks_status move(lks_group *group, step *s) {
     return LKS_OK;
 }
 
-static lks_status run(lks_group *group, step *s) {
+static lks_status move_through(lks_group *group, step *s) {
     for (;;) {
         LKS_TRY(move(group, s));
         if (s->is_sent && s->is_received) return LKS_OK;
@@ -129,6 +129,13 @@ static lks_status run(lks_group *group, step *s) {
         if (status == LKS_ERR_MISMATCH || move(group, s) != LKS_OK || !s->has_moved)
             return lksi_error(status, "%s", reason);
     }
+}
+
+static lks_status run(lks_group *group, step *s) {
+    lks_status status = move_through(group, s);
+    if (status != LKS_ERR_MISMATCH) return status;
+    bool is_half_sent = !s->is_sent && s->n_out_done > 0;
+    return lksi_step_explain(group, s->call, is_half_sent ? s->to : -1);
 }
 
 static void prepare_send(lks_group *group, step *s, int to, const void *data, size_t nbytes) {
