@@ -202,8 +202,12 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     const trainer_flags defaults = *flags;
     for (int i = 1; i < argc && flags->error[0] == '\0'; i++) {
         if (store_switch(flags, argv[i])) continue;
+        char *equals = strchr(argv[i], '='); /* --steps=5 is --steps 5 */
         if (strncmp(argv[i], "--", 2) != 0) {
             refuse(flags, "unexpected argument '%s'%s", argv[i], "");
+        } else if (equals != NULL) {
+            *equals = '\0';
+            parse_one(flags, shared, own, argv[i], equals + 1);
         } else {
             parse_one(flags, shared, own, argv[i], i + 1 < argc ? argv[i + 1] : NULL);
             i++;
@@ -263,7 +267,7 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
     list_shared(&copy, shared);
     /* Paths may differ between hosts, what is done may not. */
     const trainer_flag others[] = {{.name = "--lr", .real = &copy.lr},
-                                   {.name = "--grains", .value = &copy.grains},
+                                   {.name = "--grains", .value = &copy.grains, .min = 1},
                                    {"--save", NULL, &(int64_t){copy.save != NULL}, 0, 0, "no|yes", NULL},
                                    {"--init", NULL, &(int64_t){copy.init != NULL}, 0, 0, "no|yes", NULL},
                                    {"--resume", NULL, &(int64_t){copy.resume != NULL}, 0, 0, "no|yes", NULL},

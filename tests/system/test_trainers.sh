@@ -113,6 +113,12 @@ run "$lockstep" run -n 4 "$mnist" --data "$directory" --batch 3
 check "a batch smaller than the world is refused with both numbers" refused 1 'batch 3 .*4 ranks'
 run "$lockstep" run -n 2 "$mnist" --frobnicate 3
 check "an unknown flag is named" refused 2 "unknown flag '--frobnicate'"
+run "$mlp" --frobnicate=1
+check "with its value, too" refused 2 "unknown flag '--frobnicate'"
+run "$mlp" --steps=3 --batch=8 --summary="$work/equals" --quiet
+check "a value may follow a =" eval '[ "$(value "$work/equals" steps)" = 3 ] && [ "$(value "$work/equals" global_batch)" = 8 ]'
+run "$mlp" --steps=
+check "an empty one is none" refused 2 "\-\-steps needs a value"
 run "$lockstep" run -n 2 "$mnist" --epochs many
 check "a bad value is named with its flag" refused 2 "--epochs cannot be 'many'; possible: 1 to 1000000"
 for flag in "--data $directory" --download; do
