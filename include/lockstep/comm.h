@@ -73,7 +73,8 @@ typedef struct lks_init_options {
  *              the MPI that is needed; the text says where it was looked for); LKS_ERR_PEER; LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
-/* Leaves the group and frees it; the other ranks do not take this for a death. Waits for nothing but asynchronous
+/* Leaves the group and frees it; the other ranks do not take this for a death. Whoever waits for this rank hears that it
+ * has left, or, where one of its groups has failed before, of that error. Waits for nothing but asynchronous
  * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
  * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
  * Their works must still be given to lks_work_wait. Accepts NULL. */

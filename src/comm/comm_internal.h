@@ -306,6 +306,8 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
 lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target);
 /* The error of a group that somebody has declared dead. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
+/* The error of whoever waits for a rank that has left, saying why. */
+lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell);
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);

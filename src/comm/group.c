@@ -162,9 +162,15 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
 /* Ranks that wait in a part of a dead group are to hear why, and not that this one has left. */
 static void abort_part(const lks_group *group, const lks_group *part) {
     if (part == NULL || part->control == NULL || group->control == NULL) return;
-    const lksi_abort *record = &group->control->abort;
-    if (atomic_load(&record->state) == LKSI_ABORT_WRITTEN)
-        (void)lksi_control_abort(part->control, (lks_status)record->status, "%s", record->text);
+    const lksi_reason *reason = lksi_abort_read(&group->control->abort);
+    if (reason != NULL) (void)lksi_control_abort_for(part->control, reason);
+}
+
+/* Where another group has failed, whoever waits for this rank here is to hear that reason: mostly the program gives up.
+ */
+static void leave_reason(const lks_group *group) {
+    const lksi_reason *reason = lksi_abort_read(&group->world->failure);
+    if (reason != NULL) group->own_seat->farewell = *reason;
 }
 
 void lksi_group_bind(lks_group *group, lks_group *other) {
@@ -196,6 +202,7 @@ void lks_group_destroy(lks_group *group) {
         lksi_symmetric_free_all(group);
         lksi_messages_close(group);
         lksi_steps_close(group);
+        leave_reason(group);
         lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
     }
     if (group->world != NULL) lksi_world_leave(group->world, group);
@@ -231,6 +238,35 @@ lksi_rank_text lksi_rank_describe(const lks_group *group, int rank) {
 lks_status lksi_group_status(const lks_group *group) { return group->status; }
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
 
+static void declare_dead(lks_group *group, const lksi_reason *reason) {
+    char own_text[LKSI_ERROR_TEXT_NBYTES];
+    bool is_first = lksi_control_abort_for(group->control, reason);
+    lksi_error_keep(own_text); /* some rank may be beyond reach */
+    if (is_first && group->remote != NULL && group->remote->announce != NULL) group->remote->announce(group, reason);
+    lksi_error_restore(own_text);
+}
+
+/* Whether a rank that was lost, `lost` as in an lksi_reason, is one that others here may wait for. */
+static bool is_missed(const lks_group *group, int lost) {
+    int rank = 0;
+    while (rank < group->size && lksi_world_rank(group, rank) + 1 != lost) rank++;
+    if (rank == group->size) return false;
+    int seat = group->seat_of[rank];
+    if (seat >= 0) return atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
+    return group->remote == NULL || group->remote->has_left == NULL || !group->remote->has_left(group, rank);
+}
+
+/* Who is lost in one group is in all, and they have to hear it before this rank gives up: their own watch may see it
+ * later than that, and would have this rank's end named. */
+static void spread(lksi_world *world, const lksi_reason *reason) {
+    (void)lksi_abort_write(&world->failure, reason);
+    if (reason->lost == 0) return;
+    pthread_mutex_lock(&world->mutex);
+    for (lks_group *each = world->groups; each != NULL; each = each->next_in_world)
+        if (is_missed(each, reason->lost)) declare_dead(each, reason);
+    pthread_mutex_unlock(&world->mutex);
+}
+
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
     if (atomic_exchange(&group->is_failing, true)) return status;
     lksi_mpi_give_up();
@@ -239,14 +275,12 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     /* What happened to the group as a whole keeps its name on the other ranks; what happened to this rank alone is to
      * them a rank that was lost. */
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
-    char text[LKSI_ABORT_TEXT_NBYTES], own_text[LKSI_ERROR_TEXT_NBYTES];
-    snprintf(text, sizeof text, "rank %d gave up: %s", lksi_world_rank(group, group->rank), group->error_text);
-    lks_status status_of_others = is_common ? status : LKS_ERR_PEER;
-    bool is_first = lksi_control_abort(group->control, status_of_others, "%s", text);
-    lksi_error_keep(own_text); /* some rank may be beyond reach */
-    if (is_first && group->remote != NULL && group->remote->announce != NULL)
-        group->remote->announce(group, status_of_others, text);
-    lksi_error_restore(own_text);
+    lksi_reason reason = {.status = (int32_t)(is_common ? status : LKS_ERR_PEER)};
+    snprintf(reason.text, sizeof reason.text, "rank %d gave up: %s", lksi_world_rank(group, group->rank),
+             group->error_text);
+    declare_dead(group, &reason);
+    const lksi_reason *first = lksi_abort_read(&group->control->abort);
+    if (first != NULL) spread(group->world, first);
     for (lks_group *each = group->bound; each != NULL; each = each->next_bound) (void)lksi_group_fail(each, status);
     return status;
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* unshare */
 #include "test.h"
 
+#include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/tcp/tcp.h"
 #include "fate.h"
@@ -642,6 +643,61 @@ static void a_rank_that_left_is_not_waited_for(void **state) {
     run_processes(3, one_leaves_early, NULL);
 }
 
+/* Rank 2 dies, and rank 1, which waits for it in a group of the two, gives up; rank 0 waits for rank 1. */
+typedef struct giving_up {
+    const char *transport;
+    bool is_in_world; /* where rank 2 is known; else in a group of ranks 0 and 1 */
+    bool is_reversed; /* rank 1 is the first of that */
+    bool exits;       /* rank 1 leaves no group */
+} giving_up;
+
+static void end_thread(int exit_code) {
+    int rank;
+    lksi_thread_world_leave(lksi_thread_world_current(&rank), exit_code);
+}
+
+static int wait_for_one_that_gives_up(int rank, int size, void *argument) {
+    (void)size;
+    const giving_up *g = argument;
+    lks_group *world, *left = NULL, *right = NULL;
+    int32_t x;
+    lks_status status;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = g->transport}));
+    MUST_OK(lks_group_split(world, rank < 2 ? 0 : -1, g->is_reversed ? -rank : rank, &left));
+    MUST_OK(lks_group_split(world, rank > 0 ? 0 : -1, rank, &right));
+    MUST_OK(lks_barrier(world, NULL));
+    bool is_thread = strcmp(g->transport, "thread") == 0;
+    if (rank == 2 && !is_thread) raise(SIGKILL);
+    if (rank == 2) end_thread(3);
+    if (rank > 0)
+        status = lks_barrier(right, NULL);
+    else
+        status = lks_recv(g->is_in_world ? world : left, &x, 1, LKS_I32, g->is_reversed ? 0 : 1, 0, NULL);
+    MUST(status == LKS_ERR_PEER);
+    MUST_SAY("rank 2 (host ");
+    MUST_SAY("was lost");
+    MUST(strstr(lks_error_text(), "has left") == NULL);
+    if (rank == 1 && g->exits) _exit(0);
+    lks_group_destroy(right);
+    lks_group_destroy(left);
+    lks_group_destroy(world);
+    if (rank == 1 && is_thread) end_thread(1);
+    return 0;
+}
+
+static void a_rank_that_gives_up_after_a_loss_names_it(void **state) {
+    (void)state;
+    static const char *const transports[] = {"shm", "tcp"};
+    for (int i = 0; i < 2; i++) run_threads(3, wait_for_one_that_gives_up, &(giving_up){"thread", .is_reversed = i});
+    for (int i = 0; i < 68; i++) {
+        pid_t pids[3];
+        giving_up g = {.transport = transports[i % 2], .is_in_world = i >= 8, .is_reversed = i < 4, .exits = i >= 38};
+        set_master_environment();
+        for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, wait_for_one_that_gives_up, &g);
+        await_processes(pids, 3, 2);
+    }
+}
+
 static int one_aborts(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -871,6 +927,7 @@ int main(void) {
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
+        cmocka_unit_test(a_rank_that_gives_up_after_a_loss_names_it),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
         cmocka_unit_test(a_rank_that_gives_up_tells_other_hosts_why),
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),

@@ -137,16 +137,23 @@ static void report_stall(lks_group *group, lksi_context context, const int *rank
              (long long)(waited_ns / 1000000000), awaited, doing);
 }
 
-/* A rank that left cannot come any more: it has said goodbye, so this is a bug of the program and not a crash. Ranks of
- * other hosts have no seat; of them the end of the stream tells. */
+/* A rank that left in peace is waited for by a bug of the program. */
+lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell) {
+    char doing[160];
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    if (farewell->status != LKS_OK) return lksi_error(LKS_ERR_PEER, "%s; %s", farewell->text, doing);
+    return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s", lksi_rank_describe(group, rank).text,
+                      doing);
+}
+
+/* A rank that left cannot come any more. It may have left because the group was dead, since we looked. Ranks of other
+ * hosts have no seat; of them the end of the stream tells. */
 static lks_status check_presence(const lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
     for (int i = 0; i < n_ranks; i++) {
         int seat = group->seat_of[ranks[i]];
         if (seat < 0 || atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT) continue;
-        char doing[160];
-        lksi_progress_describe(group, context, doing, sizeof doing);
-        return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s",
-                          lksi_rank_describe(group, ranks[i]).text, doing);
+        LKS_TRY(lksi_refuse_aborted(group, context));
+        return lksi_refuse_left(group, context, ranks[i], &group->control->seats[seat].farewell);
     }
     return LKS_OK;
 }
