@@ -68,6 +68,16 @@ static void assume_members(lks_group *group) {
     }
 }
 
+/* Where LOCKSTEP_HOST_ID divides the ranks, none of them shares memory with all. */
+static lks_status refuse_several_hosts(const lks_group *group) {
+    const lksi_member *members = group->members, *mine = &members[group->rank];
+    int n_near = 0;
+    for (int rank = 0; rank < group->size; rank++) n_near += members[rank].host_id == mine->host_id;
+    if (n_near == group->size) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks have LOCKSTEP_HOST_ID '%s'",
+                      n_near, group->size, lksi_variable("LOCKSTEP_HOST_ID"));
+}
+
 /* Several hosts, or one as if its ranks were on several: everyone is asked where they are. */
 static lks_status meet_over_tcp(lks_group *group, const lksi_environment *environment, wanted_transport wanted,
                                 uint32_t index) {
@@ -87,6 +97,7 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
     group->id = world_id(group->members[0].world_index);
     world->is_first = group->members[0].world_index == 0;
     if (status == LKS_OK) status = lksi_world_open_door(world, door);
+    if (status == LKS_OK && wanted == SHM_TRANSPORT) status = refuse_several_hosts(group);
     if (status == LKS_OK) status = lksi_group_form(group, connections);
     for (int rank = 0; rank < group->size; rank++)
         if (connections[rank] >= 0) close(connections[rank]);
@@ -106,10 +117,12 @@ static lks_status join_threads(lks_group *group, wanted_transport wanted) {
 static lks_status join_processes(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
     static atomic_uint n_worlds;
     uint32_t index = atomic_fetch_add(&n_worlds, 1);
-    bool is_one_host = environment->local_size == environment->size;
+    /* Where it is set it tells hosts apart, and not the launcher. */
+    bool is_told = lksi_variable("LOCKSTEP_HOST_ID") != NULL;
+    bool is_one_host = environment->local_size == environment->size && !is_told;
     if (wanted == THREAD_TRANSPORT && group->size > 1)
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'thread' was asked for, but the ranks are processes");
-    if (wanted == SHM_TRANSPORT && !is_one_host)
+    if (wanted == SHM_TRANSPORT && !is_one_host && !is_told)
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks are on this host",
                           environment->local_size, environment->size);
     group->id = world_id(index);
