@@ -46,6 +46,12 @@ static lks_status call_other_nbytes(lks_group *group, int rank) {
     void *data;
     return lks_symmetric_alloc(group, rank == 1 ? 6 : 5, &data);
 }
+static lks_status call_other_counts(lks_group *group, int rank) {
+    int32_t in[2] = {0}, out[4] = {0};
+    size_t counts[3] = {1, 1, 1};
+    if (rank == 1) counts[1] = 2;
+    return lks_all_gatherv(group, in, out, counts, LKS_I32, NULL);
+}
 static lks_status call_other_fingerprint(lks_group *group, int rank) {
     return lksi_exchange(group, "step", rank == 1 ? 6 : 5, NULL, 0, NULL);
 }
@@ -61,6 +67,7 @@ static const struct {
     {call_other_operator, "all_reduce(count 5, i32, sum", "all_reduce(count 5, i32, max"},
     {call_other_algorithm, "barrier(algorithm direct)", "barrier(algorithm dissemination)"},
     {call_other_nbytes, "symmetric_alloc(nbytes 5", "symmetric_alloc(nbytes 6"},
+    {call_other_counts, "rank 0 called all_gatherv(counts of ", "rank 1 called all_gatherv(counts of "},
     {call_other_fingerprint, "step(fingerprint ", "step(fingerprint "},
 };
 
@@ -93,7 +100,24 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
     }
 }
 
-/* Where messages carry the calls: an exchange has no algorithm to name. */
+/* Where messages carry the calls. */
+static int gather_other_counts_over_tcp(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp"}));
+    MUST(call_other_counts(world, rank) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 0 called all_gatherv(counts of 2 together, i32, ");
+    MUST_SAY("rank 1 called all_gatherv(counts of 3 together, i32, ");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void counts_that_differ_are_shown_over_tcp(void **state) {
+    (void)state;
+    run_processes(2, gather_other_counts_over_tcp, NULL);
+}
+
+/* An exchange has no algorithm to name. */
 static int exchange_something_else_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -910,6 +934,7 @@ static void nothing_is_left_in_dev_shm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(counts_that_differ_are_shown_over_tcp),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
         cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
