@@ -363,6 +363,8 @@ static inline lks_status lksi_start(lks_group *group, lksi_context context) {
 
 /* --- who is waited for (blame.c) --- */
 
+/* How long ranks of other hosts have to answer. */
+enum { LKSI_ROLL_CALL_MS = 400 };
 /* What the rank in a seat is doing. */
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
 /* The call in which the rank is in another group that this rank knows of, as lksi_doing has it (report.c). */

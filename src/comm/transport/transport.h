@@ -50,7 +50,7 @@ typedef struct lksi_remote {
     bool (*has_left)(const lks_group *group, int rank);
     /* Asks all ranks what they are doing and waits for `patience_ms` at most; doing[r].is_known stays false for those
      * that do not answer, and for this rank. NULL: there is no way. */
-    void (*roll_call)(lks_group *group, int64_t patience_ms, lksi_doing *doing);
+    void (*roll_call)(const lks_group *group, int64_t patience_ms, lksi_doing *doing);
     void (*close)(lks_group *group);
 } lksi_remote;
 

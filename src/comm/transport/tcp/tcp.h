@@ -61,7 +61,7 @@ void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int 
 void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record);
 void lksi_tcp_announce(lks_group *group, const lksi_reason *reason);
 /* roll_call.c */
-void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing);
+void lksi_tcp_roll_call(const lks_group *group, int64_t patience_ms, lksi_doing *doing);
 /* A question or an answer has come in. */
 void lksi_roll_call_hear(lks_group *group, const lksi_star_record *record);
 
