@@ -86,12 +86,13 @@ LKS_API int lks_group_size(const lks_group *group);
 /* Rank and number of ranks on this host. */
 LKS_API int lks_group_local_rank(const lks_group *group);
 LKS_API int lks_group_local_size(const lks_group *group);
-/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory). */
+/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory); "none" of NULL. */
 LKS_API const char *lks_group_transport(const lks_group *group);
 
 /* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with
- * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT. Collective over
- * `group`. The new group is used and destroyed on its own; it outlives `group`.
+ * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT, and with which
+ * functions that return no status do nothing, or say that there is nothing. Collective over `group`. The new group is
+ * used and destroyed on its own; it outlives `group`.
  * Errors: as any collective. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 

@@ -235,6 +235,7 @@ int lks_group_size(const lks_group *group) { return group != NULL ? group->size 
 int lks_group_local_rank(const lks_group *group) { return group != NULL ? group->local_rank : -1; }
 int lks_group_local_size(const lks_group *group) { return group != NULL ? group->n_local : -1; }
 const char *lks_group_transport(const lks_group *group) {
+    if (group == NULL) return "none";
     return group->remote != NULL ? group->remote->name : group->transport->name;
 }
 
@@ -299,6 +300,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
 }
 
 void lks_group_abort(lks_group *group, const char *reason) {
+    if (group == NULL) return;
     (void)lksi_group_fail(group, lksi_error(LKS_ERR_STATE, "%s", reason != NULL ? reason : "no reason given"));
 }
 

@@ -148,6 +148,10 @@ static void add_remote(char *text, size_t text_nbytes, const lks_group *group, c
 
 void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
     if (text_nbytes > 0) text[0] = '\0';
+    if (group == NULL) {
+        lksi_append(text, text_nbytes, "no group\n");
+        return;
+    }
     lksi_doing *doing = ask_remote(group);
     for (int rank = 0; rank < group->size; rank++) {
         lksi_append(text, text_nbytes, "%s: ", lksi_rank_describe(group, rank).text);
@@ -164,8 +168,9 @@ void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
 }
 
 void lks_group_counters(const lks_group *group, lks_counters *counters) {
-    const lksi_counters *own = &group->counters;
-    *counters = (lks_counters){.n_collectives = lksi_n_calls(group),
+    static const lksi_counters none;
+    const lksi_counters *own = group != NULL ? &group->counters : &none;
+    *counters = (lks_counters){.n_collectives = get(&own->n_calls),
                                .n_point_to_point = own->n_point_to_point,
                                .n_messages = get(&own->n_messages) + own->n_user_messages,
                                .n_message_nbytes = get(&own->n_message_nbytes) + own->n_user_message_nbytes};
