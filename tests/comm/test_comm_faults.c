@@ -513,6 +513,34 @@ static void whoever_computes_is_not_said_to_be_elsewhere(void **state) {
     run_processes(2, compute_beside_a_work, "tcp");
 }
 
+/* As if it had begun a minute ago. */
+static int look_long_after_the_start(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    int64_t left_ns;
+    int other = (rank + 1) % size;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    world->progress = (lksi_progress){.name = "reduce",
+                                      .timeout_ms = 300000,
+                                      .started_ns = lksi_now_ns() - INT64_C(60000000000),
+                                      .done_nbytes = 1 << 20};
+    MUST_OK(lksi_look(world, LKSI_CONTEXT_COLLECTIVE, &other, 1, &left_ns));
+    MUST(!world->progress.is_stall_reported);
+    world->progress.moved_ns -= INT64_C(11000000000);
+    MUST_OK(lksi_look(world, LKSI_CONTEXT_COLLECTIVE, &other, 1, &left_ns));
+    MUST(world->progress.is_stall_reported);
+    lksi_activity_await(world, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_stall_is_reported_only_where_nothing_moves(void **state) {
+    (void)state;
+    run_threads(2, look_long_after_the_start, NULL);
+}
+
 /* A forked child keeps its parent's connections open. */
 static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
     (void)size;
@@ -948,6 +976,7 @@ int main(void) {
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
         cmocka_unit_test(whoever_is_in_another_groups_call_is_said_to_be),
         cmocka_unit_test(whoever_computes_is_not_said_to_be_elsewhere),
+        cmocka_unit_test(a_stall_is_reported_only_where_nothing_moves),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
