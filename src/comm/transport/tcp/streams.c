@@ -176,12 +176,11 @@ static lks_status create_streams(const lks_group *group, lksi_tcp *tcp) {
     size_t n = (size_t)group->size;
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
         tcp->out[context] = lksi_alloc_array(n, sizeof(int));
+        if (tcp->out[context] == NULL) return LKS_ERR_MEMORY;
+        for (size_t rank = 0; rank < n; rank++) tcp->out[context][rank] = -1;
         tcp->in[context] = lksi_alloc_array(n, sizeof(lksi_tcp_in));
-        if (tcp->out[context] == NULL || tcp->in[context] == NULL) return LKS_ERR_MEMORY;
-        for (size_t rank = 0; rank < n; rank++) {
-            tcp->out[context][rank] = -1;
-            atomic_init(&tcp->in[context][rank].descriptor, -1);
-        }
+        if (tcp->in[context] == NULL) return LKS_ERR_MEMORY;
+        for (size_t rank = 0; rank < n; rank++) atomic_init(&tcp->in[context][rank].descriptor, -1);
         tcp->epoll[context] = epoll_create1(EPOLL_CLOEXEC);
         if (tcp->epoll[context] < 0) return lksi_error_errno("epoll_create1");
     }
