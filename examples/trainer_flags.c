@@ -240,10 +240,10 @@ static void print_none(char text[TRAINER_OPTION_NBYTES], const char *flag) {
 }
 
 static void print_value(char text[TRAINER_OPTION_NBYTES], const trainer_flag *flag) {
-    if (flag->value != NULL && flag->choices == NULL && *flag->value == 0 && flag->min > 0)
-        print_none(text, flag->name);
-    else if (flag->real != NULL)
+    if (flag->real != NULL)
         print_real(text, *flag->real);
+    else if (flag->choices == NULL && *flag->value == 0 && flag->min > 0)
+        print_none(text, flag->name);
     else if (flag->choices != NULL)
         print_choice(text, flag->choices, *flag->value);
     else

@@ -73,7 +73,8 @@ typedef struct lks_init_options {
  *              the MPI that is needed; the text says where it was looked for); LKS_ERR_PEER; LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
-/* Leaves the group and frees it; the other ranks do not take this for a death. Waits for nothing but asynchronous
+/* Leaves the group and frees it; the other ranks do not take this for a death. Whoever waits for this rank hears that
+ * it has left, or, where one of its groups has failed before, of that error. Waits for nothing but asynchronous
  * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
  * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
  * Their works must still be given to lks_work_wait. Accepts NULL. */
@@ -85,18 +86,19 @@ LKS_API int lks_group_size(const lks_group *group);
 /* Rank and number of ranks on this host. */
 LKS_API int lks_group_local_rank(const lks_group *group);
 LKS_API int lks_group_local_size(const lks_group *group);
-/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory); "none" where `group`
- * is NULL. */
+/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory); "none" of NULL. */
 LKS_API const char *lks_group_transport(const lks_group *group);
 
 /* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with
- * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT. Collective over
- * `group`. The new group is used and destroyed on its own; it outlives `group`.
+ * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT, and with which
+ * functions that return no status do nothing, or say that there is nothing. Collective over `group`. The new group is
+ * used and destroyed on its own; it outlives `group`.
  * Errors: as any collective. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 
 /* What every rank of the group completed last and what it waits for, a line per rank, into `text` (cut to fit). Not
- * collective, works on a dead group; of ranks of other hosts only who they are. */
+ * collective, works on a dead group. Ranks that are reached over tcp or mpi have 0.4 s to say which call they have come
+ * to and whom they wait for; of a dead group's, the text says only who they are. */
 LKS_API void lks_group_report(const lks_group *group, char *text, size_t text_nbytes);
 
 typedef struct lks_counters {

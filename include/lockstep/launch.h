@@ -13,8 +13,8 @@ typedef int (*lks_rank_main)(int argc, char **argv);
 
 /* For programs that should also run as threads: calls `rank_main` once, or once per rank thread where the program was
  * started by `lockstep run --threads` (LOCKSTEP_THREADS=n). Returns the exit code for main: the first failure's.
- * Ignores SIGXFSZ, so that a limit on the size of files (ulimit -f) is an error of what is written. Output that cannot be
- * written (a full disk) is a failure, too, reported here. */
+ * Ignores SIGXFSZ, so that a limit on the size of files (ulimit -f) is an error of what is written. Output that cannot
+ * be written (a full disk) is a failure, too, reported here. */
 LKS_API int lks_main(int argc, char **argv, lks_rank_main rank_main);
 
 typedef enum lks_spawn_mode { LKS_THREADS, LKS_PROCESSES } lks_spawn_mode;

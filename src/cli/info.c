@@ -16,13 +16,17 @@
 #include <openssl/crypto.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include <zlib.h>
+
+enum { N_TUNED_HOSTS = 8 };
 
 static const char help_text[] =
     "usage: lockstep info\n"
     "\n"
-    "Prints what was built in and what was found: devices, transports, algorithms, libraries, CPUs.\n";
+    "Prints what was built in and what was found: devices, transports, algorithms, libraries, CPUs. Fails where\n"
+    "LOCKSTEP_ALGORITHM or LOCKSTEP_TUNING would fail a job.\n";
 
 static void print_cpus(void) {
     cpu_set_t allowed;
@@ -84,17 +88,55 @@ static void print_devices(void) {
 
 /* What `auto` takes depends on the group: see docs/collectives.md. Here is what it can take, and what the environment
  * tells it. */
-static void print_algorithms(void) {
+static lks_status print_algorithms(void) {
     const lksi_operation *operation;
-    const char *name, *forced = getenv("LOCKSTEP_ALGORITHM"), *tuning = getenv("LOCKSTEP_TUNING");
-    printf("algorithms:      auto: %s\n",
-           forced != NULL && *forced != '\0' ? forced : "direct on one host; across hosts two_level, or by cost");
-    printf("tuning:          %s\n", tuning != NULL && *tuning != '\0' ? tuning : "measured when first needed");
+    const char *name, *forced = getenv("LOCKSTEP_ALGORITHM"),
+                      *shown = "direct on one host; across hosts two_level, or by cost";
+    lks_status status = lksi_algorithm_variable_check();
+    if (forced != NULL && *forced != '\0') shown = forced;
+    printf("algorithms:      auto: %s\n", status == LKS_OK ? shown : lks_error_text());
     for (int i = 0; (operation = lksi_operation_at(i)) != NULL; i++) {
         printf("  %-14s", lksi_operation_name(operation));
         for (int j = 0; (name = lksi_operation_algorithm(operation, j)) != NULL; j++) printf(" %s", name);
         putchar('\n');
     }
+    return status;
+}
+
+/* "tree to 8192, ring": of bytes, up to 1 GiB. */
+static void print_choices(const lksi_operation *operation, const lksi_tuning *tuning) {
+    const char *before = lksi_operation_cheapest(operation, tuning, N_TUNED_HOSTS, 1);
+    printf("  %-14s %s", lksi_operation_name(operation), before);
+    for (size_t nbytes = 2; nbytes <= (size_t)1 << 30; nbytes *= 2) {
+        const char *name = lksi_operation_cheapest(operation, tuning, N_TUNED_HOSTS, nbytes);
+        if (strcmp(name, before) != 0) printf(" to %zu, %s", nbytes / 2, name);
+        before = name;
+    }
+    putchar('\n');
+}
+
+static bool print_tuning_of(const char *transport) {
+    const lksi_operation *operation;
+    lksi_tuning tuning;
+    if (lksi_tuning_read(transport, &tuning) != LKS_OK) return false;
+    printf("tuning:          %s: %s %g us, %g GB/s; %d hosts with a rank each, by bytes:\n", getenv("LOCKSTEP_TUNING"),
+           transport, tuning.latency_ns / 1000, 1 / tuning.ns_per_byte, N_TUNED_HOSTS);
+    for (int i = 0; (operation = lksi_operation_at(i)) != NULL; i++) print_choices(operation, &tuning);
+    return true;
+}
+
+/* A file may know one transport alone; one that knows neither is wrong to every job across hosts. */
+static lks_status print_tuning(void) {
+    const char *path = getenv("LOCKSTEP_TUNING");
+    lksi_tuning tuning;
+    if (path == NULL || *path == '\0') {
+        printf("tuning:          measured when first needed\n");
+        return LKS_OK;
+    }
+    bool has_mpi = print_tuning_of("mpi");
+    if (print_tuning_of("tcp") || has_mpi) return LKS_OK;
+    printf("tuning:          %s\n", lks_error_text());
+    return lksi_tuning_read("tcp", &tuning);
 }
 
 static void print_mpi_modules(void) {
@@ -132,14 +174,15 @@ static int run(int argc, char **argv) {
     printf("transports:      self, thread, shm, tcp, mpi\n");
     print_mpi_modules();
     print_nccl_module();
-    print_algorithms();
+    bool is_right = print_algorithms() == LKS_OK;
+    is_right &= print_tuning() == LKS_OK;
     print_downloads();
     printf("zlib:            %s\n", zlibVersion());
     printf("libcrypto:       %s\n", OpenSSL_version(OPENSSL_VERSION));
     printf("cJSON:           %s\n", cJSON_Version());
     print_cpus();
     printf("instruction set: %s\n", lksi_isa_name());
-    return 0;
+    return is_right ? 0 : 1;
 }
 
 const lksi_command lksi_command_info = {

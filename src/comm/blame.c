@@ -11,8 +11,6 @@
 
 #include <unistd.h>
 
-enum { ROLL_CALL_MS = 400 };
-
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
     const lksi_activity *activities = group->control->seats[seat].activities;
     lksi_doing doing = {.is_known = true, .awaited = -1};
@@ -35,7 +33,7 @@ static bool is_stopped(const lksi_identity *identity) {
 static void find_out(lks_group *group, bool asks, lksi_doing *doing) {
     bool can_ask = asks && group->remote != NULL && group->remote->roll_call != NULL;
     for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
-    if (can_ask) group->remote->roll_call(group, ROLL_CALL_MS, doing);
+    if (can_ask) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
     for (int seat = 0; seat < group->n_seats; seat++) {
         lksi_doing *each = &doing[group->rank_of[seat]];
         *each = lksi_doing_of_seat(group, seat);

@@ -76,6 +76,19 @@ const lksi_operation *lksi_operation_at(int index);
 const char *lksi_operation_name(const lksi_operation *operation);
 /* The names that lks_collective_options.algorithm takes besides "auto", counted from 0; NULL past the last. */
 const char *lksi_operation_algorithm(const lksi_operation *operation, int index);
+/* Whether LOCKSTEP_ALGORITHM can be followed. Errors: LKS_ERR_ARGUMENT, as every collective would have it. */
+lks_status lksi_algorithm_variable_check(void);
+/* What a message over a transport between hosts costs. */
+typedef struct lksi_tuning {
+    bool is_given; /* false: LOCKSTEP_TUNING is not set */
+    double latency_ns, ns_per_byte;
+} lksi_tuning;
+/* What LOCKSTEP_TUNING's file says of `transport` ("tcp", "mpi"). Errors: LKS_ERR_FILE, LKS_ERR_FORMAT. */
+lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning);
+/* What `auto` takes between `n_ranks` hosts of a rank each, in the canonical order, for `nbytes` of the call's count.
+ */
+const char *lksi_operation_cheapest(const lksi_operation *operation, const lksi_tuning *tuning, int n_ranks,
+                                    size_t nbytes);
 /* What the group's last collective ran: what `auto` chose, or what was asked for. NULL before the first. */
 const char *lksi_group_last_algorithm(const lks_group *group);
 

@@ -22,6 +22,8 @@ typedef struct lksi_progress {
     int64_t timeout_ms;
     int64_t started_ns; /* 0 until the call has to wait for long, unless it was submitted: most never read the clock */
     size_t done_nbytes;
+    size_t seen_nbytes; /* of these, at the last look, and when they were last seen to have moved; 0: not yet */
+    int64_t moved_ns;
     bool is_stall_reported;
 } lksi_progress;
 
@@ -306,6 +308,8 @@ static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *cou
 lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target);
 /* The error of a group that somebody has declared dead. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context);
+/* The error of whoever waits for a rank that has left, saying why. */
+lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell);
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);
@@ -361,6 +365,8 @@ static inline lks_status lksi_start(lks_group *group, lksi_context context) {
 
 /* --- who is waited for (blame.c) --- */
 
+/* How long ranks of other hosts have to answer. */
+enum { LKSI_ROLL_CALL_MS = 400 };
 /* What the rank in a seat is doing. */
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
 /* The call in which the rank is in another group that this rank knows of, as lksi_doing has it (report.c). */

@@ -89,7 +89,6 @@ static lks_status name_missing(const lks_group *group) {
 static lks_status sit_down(lks_group *group) {
     lksi_seat *seats = group->control->seats;
     bool are_processes = group->n_seats > 1 && group->world->threads == NULL;
-    group->own_seat = &seats[group->seat];
     write_affinity(group->own_seat);
     if (are_processes) lksi_peek_show(group);
     lksi_publish(group->control, &group->own_seat->presence.value, LKSI_JOINED, group->seat);
@@ -143,6 +142,7 @@ static lks_status join_other_hosts(lks_group *group, int *connections) {
 lks_status lksi_group_form(lks_group *group, int *connections) {
     find_hosts(group);
     LKS_TRY(join_seats(group));
+    group->own_seat = &group->control->seats[group->seat]; /* before anything can fail: who has a seat leaves it */
     learn_identities(group);
     if (group->n_hosts > 1) LKS_TRY(join_other_hosts(group, connections));
     LKS_TRY(sit_down(group));

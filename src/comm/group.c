@@ -68,6 +68,16 @@ static void assume_members(lks_group *group) {
     }
 }
 
+/* Where LOCKSTEP_HOST_ID divides the ranks, none of them shares memory with all. */
+static lks_status refuse_several_hosts(const lks_group *group) {
+    const lksi_member *members = group->members, *mine = &members[group->rank];
+    int n_near = 0;
+    for (int rank = 0; rank < group->size; rank++) n_near += members[rank].host_id == mine->host_id;
+    if (n_near == group->size) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks have LOCKSTEP_HOST_ID '%s'",
+                      n_near, group->size, lksi_variable("LOCKSTEP_HOST_ID"));
+}
+
 /* Several hosts, or one as if its ranks were on several: everyone is asked where they are. */
 static lks_status meet_over_tcp(lks_group *group, const lksi_environment *environment, wanted_transport wanted,
                                 uint32_t index) {
@@ -87,6 +97,7 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
     group->id = world_id(group->members[0].world_index);
     world->is_first = group->members[0].world_index == 0;
     if (status == LKS_OK) status = lksi_world_open_door(world, door);
+    if (status == LKS_OK && wanted == SHM_TRANSPORT) status = refuse_several_hosts(group);
     if (status == LKS_OK) status = lksi_group_form(group, connections);
     for (int rank = 0; rank < group->size; rank++)
         if (connections[rank] >= 0) close(connections[rank]);
@@ -106,10 +117,12 @@ static lks_status join_threads(lks_group *group, wanted_transport wanted) {
 static lks_status join_processes(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
     static atomic_uint n_worlds;
     uint32_t index = atomic_fetch_add(&n_worlds, 1);
-    bool is_one_host = environment->local_size == environment->size;
+    /* Where it is set it tells hosts apart, and not the launcher. */
+    bool is_told = lksi_variable("LOCKSTEP_HOST_ID") != NULL;
+    bool is_one_host = environment->local_size == environment->size && !is_told;
     if (wanted == THREAD_TRANSPORT && group->size > 1)
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'thread' was asked for, but the ranks are processes");
-    if (wanted == SHM_TRANSPORT && !is_one_host)
+    if (wanted == SHM_TRANSPORT && !is_one_host && !is_told)
         return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks are on this host",
                           environment->local_size, environment->size);
     group->id = world_id(index);
@@ -162,9 +175,15 @@ lks_status lks_init(lks_group **world, const lks_init_options *options) {
 /* Ranks that wait in a part of a dead group are to hear why, and not that this one has left. */
 static void abort_part(const lks_group *group, const lks_group *part) {
     if (part == NULL || part->control == NULL || group->control == NULL) return;
-    const lksi_abort *record = &group->control->abort;
-    if (atomic_load(&record->state) == LKSI_ABORT_WRITTEN)
-        (void)lksi_control_abort(part->control, (lks_status)record->status, "%s", record->text);
+    const lksi_reason *reason = lksi_abort_read(&group->control->abort);
+    if (reason != NULL) (void)lksi_control_abort_for(part->control, reason);
+}
+
+/* Where another group has failed, whoever waits for this rank here is to hear that reason: mostly the program gives up.
+ */
+static void leave_reason(const lks_group *group) {
+    const lksi_reason *reason = lksi_abort_read(&group->world->failure);
+    if (reason != NULL) group->own_seat->farewell = *reason;
 }
 
 void lksi_group_bind(lks_group *group, lks_group *other) {
@@ -196,6 +215,7 @@ void lks_group_destroy(lks_group *group) {
         lksi_symmetric_free_all(group);
         lksi_messages_close(group);
         lksi_steps_close(group);
+        leave_reason(group);
         lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
     }
     if (group->world != NULL) lksi_world_leave(group->world, group);
@@ -232,6 +252,35 @@ lksi_rank_text lksi_rank_describe(const lks_group *group, int rank) {
 lks_status lksi_group_status(const lks_group *group) { return group->status; }
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
 
+static void declare_dead(lks_group *group, const lksi_reason *reason) {
+    char own_text[LKSI_ERROR_TEXT_NBYTES];
+    bool is_first = lksi_control_abort_for(group->control, reason);
+    lksi_error_keep(own_text); /* some rank may be beyond reach */
+    if (is_first && group->remote != NULL && group->remote->announce != NULL) group->remote->announce(group, reason);
+    lksi_error_restore(own_text);
+}
+
+/* Whether a rank that was lost, `lost` as in an lksi_reason, is one that others here may wait for. */
+static bool is_missed(const lks_group *group, int lost) {
+    int rank = 0;
+    while (rank < group->size && lksi_world_rank(group, rank) + 1 != lost) rank++;
+    if (rank == group->size) return false;
+    int seat = group->seat_of[rank];
+    if (seat >= 0) return atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
+    return group->remote == NULL || group->remote->has_left == NULL || !group->remote->has_left(group, rank);
+}
+
+/* Who is lost in one group is in all, and they have to hear it before this rank gives up: their own watch may see it
+ * later than that, and would have this rank's end named. */
+static void spread(lksi_world *world, const lksi_reason *reason) {
+    (void)lksi_abort_write(&world->failure, reason);
+    if (reason->lost == 0) return;
+    pthread_mutex_lock(&world->mutex);
+    for (lks_group *each = world->groups; each != NULL; each = each->next_in_world)
+        if (is_missed(each, reason->lost)) declare_dead(each, reason);
+    pthread_mutex_unlock(&world->mutex);
+}
+
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
     if (atomic_exchange(&group->is_failing, true)) return status;
     lksi_mpi_give_up();
@@ -240,19 +289,18 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     /* What happened to the group as a whole keeps its name on the other ranks; what happened to this rank alone is to
      * them a rank that was lost. */
     bool is_common = status == LKS_ERR_TIMEOUT || status == LKS_ERR_PEER || status == LKS_ERR_MISMATCH;
-    char text[LKSI_ABORT_TEXT_NBYTES], own_text[LKSI_ERROR_TEXT_NBYTES];
-    snprintf(text, sizeof text, "rank %d gave up: %s", lksi_world_rank(group, group->rank), group->error_text);
-    lks_status status_of_others = is_common ? status : LKS_ERR_PEER;
-    bool is_first = lksi_control_abort(group->control, status_of_others, "%s", text);
-    lksi_error_keep(own_text); /* some rank may be beyond reach */
-    if (is_first && group->remote != NULL && group->remote->announce != NULL)
-        group->remote->announce(group, status_of_others, text);
-    lksi_error_restore(own_text);
+    lksi_reason reason = {.status = (int32_t)(is_common ? status : LKS_ERR_PEER)};
+    snprintf(reason.text, sizeof reason.text, "rank %d gave up: %s", lksi_world_rank(group, group->rank),
+             group->error_text);
+    declare_dead(group, &reason);
+    const lksi_reason *first = lksi_abort_read(&group->control->abort);
+    if (first != NULL) spread(group->world, first);
     for (lks_group *each = group->bound; each != NULL; each = each->next_bound) (void)lksi_group_fail(each, status);
     return status;
 }
 
 void lks_group_abort(lks_group *group, const char *reason) {
+    if (group == NULL) return;
     (void)lksi_group_fail(group, lksi_error(LKS_ERR_STATE, "%s", reason != NULL ? reason : "no reason given"));
 }
 

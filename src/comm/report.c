@@ -1,5 +1,5 @@
 /* What the ranks are doing, for people: every rank keeps a few words in its seat up to date, and whoever wants to know
- * reads them, whatever state the group is in. */
+ * reads them, whatever state the group is in; those that share no memory are asked. */
 #include "comm/comm_internal.h"
 #include "comm/world.h"
 
@@ -122,24 +122,55 @@ void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_
     pthread_mutex_unlock(&world->mutex);
 }
 
+/* Those that have no seat here. NULL: a dead group asks nobody. */
+static lksi_doing *ask_remote(const lks_group *group) {
+    bool can_ask = group->remote != NULL && group->remote->roll_call != NULL;
+    if (!can_ask || lksi_control_is_aborted(group->control)) return NULL;
+    lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
+    if (doing != NULL) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
+    return doing;
+}
+
+static void add_remote(char *text, size_t text_nbytes, const lks_group *group, const lksi_doing *doing) {
+    lksi_append(text, text_nbytes, "reached over %s", group->remote->name);
+    if (doing == NULL) return;
+    if (!doing->is_known)
+        lksi_append(text, text_nbytes, "; does not answer");
+    else if (doing->sequence == 0)
+        lksi_append(text, text_nbytes, "; has come to no call");
+    else
+        lksi_append(text, text_nbytes, "; has come to call %llu", (unsigned long long)doing->sequence);
+    if (doing->is_known && doing->awaited >= 0 && doing->awaited < group->size)
+        lksi_append(text, text_nbytes, ", waits for rank %d", lksi_world_rank(group, doing->awaited));
+    else if (doing->is_known && doing->elsewhere[0] != '\0')
+        lksi_append(text, text_nbytes, ", is in %s of another group", doing->elsewhere);
+}
+
 void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
     if (text_nbytes > 0) text[0] = '\0';
+    if (group == NULL) {
+        lksi_append(text, text_nbytes, "no group\n");
+        return;
+    }
+    lksi_doing *doing = ask_remote(group);
     for (int rank = 0; rank < group->size; rank++) {
         lksi_append(text, text_nbytes, "%s: ", lksi_rank_describe(group, rank).text);
         int seat = group->seat_of[rank];
         if (seat < 0)
-            lksi_append(text, text_nbytes, "on another host");
+            add_remote(text, text_nbytes, group, doing != NULL ? &doing[rank] : NULL);
         else if (atomic_load(&group->control->seats[seat].presence.value) == LKSI_LEFT)
             lksi_append(text, text_nbytes, "has left the group");
         else
             add_activities(text, text_nbytes, group, &group->control->seats[seat]);
         lksi_append(text, text_nbytes, "\n");
     }
+    lksi_free(doing);
 }
 
 void lks_group_counters(const lks_group *group, lks_counters *counters) {
-    const lksi_counters *own = &group->counters;
-    *counters = (lks_counters){.n_collectives = lksi_n_calls(group),
+    static const lksi_counters none;
+    const lksi_counters *own = group != NULL ? &group->counters : &none;
+    *counters = (lks_counters){.n_collectives = get(&own->n_calls),
                                .n_point_to_point = own->n_point_to_point,
                                .n_messages = get(&own->n_messages) + own->n_user_messages,
                                .n_message_nbytes = get(&own->n_message_nbytes) + own->n_user_message_nbytes};

@@ -84,6 +84,8 @@ static lks_status read_variable(lksi_selection *selection) {
     return LKS_OK;
 }
 
+lks_status lksi_algorithm_variable_check(void) { return read_variable(&(lksi_selection){.is_read = false}); }
+
 /* --- auto --- */
 
 /* Whether any order of the ranks gives the same bits. */
@@ -92,20 +94,30 @@ static bool is_exact(const lksi_call *call) {
     return !call->operation->is_reduction || is_integer || is_extreme;
 }
 
-static const lksi_algorithm *cheapest(const lks_group *group, const lksi_call *call) {
-    const lksi_selection *selection = &group->selection;
+static const lksi_algorithm *cheapest_of(const lksi_operation *operation, const lksi_tuning *tuning, int n_ranks,
+                                         size_t nbytes, bool may_reorder) {
     const lksi_algorithm *best = NULL;
-    bool may_reorder = group->order == LKS_ORDER_ANY || is_exact(call);
-    size_t nbytes = call->counts == NULL ? call->nbytes : call->nbytes / (size_t)group->size;
     double least_ns = 0;
-    for (const lksi_algorithm *each = call->operation->algorithms; each->name != NULL; each++) {
+    for (const lksi_algorithm *each = operation->algorithms; each->name != NULL; each++) {
         if (each->cost == NULL || (each->is_order_free && !may_reorder)) continue;
-        lksi_cost cost = each->cost(group->size, nbytes);
-        double ns = cost.steps * selection->latency_ns + cost.nbytes * selection->ns_per_byte;
+        lksi_cost cost = each->cost(n_ranks, nbytes);
+        double ns = cost.steps * tuning->latency_ns + cost.nbytes * tuning->ns_per_byte;
         if (best != NULL && ns >= least_ns) continue;
         best = each, least_ns = ns;
     }
     return best;
+}
+
+const char *lksi_operation_cheapest(const lksi_operation *operation, const lksi_tuning *tuning, int n_ranks,
+                                    size_t nbytes) {
+    return cheapest_of(operation, tuning, n_ranks, nbytes, !operation->is_reduction)->name;
+}
+
+static const lksi_algorithm *cheapest(const lks_group *group, const lksi_call *call) {
+    const lksi_tuning tuning = {true, group->selection.latency_ns, group->selection.ns_per_byte};
+    size_t nbytes = call->counts == NULL ? call->nbytes : call->nbytes / (size_t)group->size;
+    bool may_reorder = group->order == LKS_ORDER_ANY || is_exact(call);
+    return cheapest_of(call->operation, &tuning, group->size, nbytes, may_reorder);
 }
 
 static const lksi_algorithm *choose_across_hosts(const lks_group *group, const lksi_call *call) {

@@ -107,7 +107,7 @@ lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data) {
     return run_allocation(group, "shared_alloc", nbytes, true, data);
 }
 
-int lks_symmetric_supported(const lks_group *group) { return group->remote == NULL; }
+int lks_symmetric_supported(const lks_group *group) { return group != NULL && group->remote == NULL; }
 
 /* The allocation in whose copy of this rank [data, data + nbytes) lies. */
 static const lksi_allocation *find(const lks_group *group, const void *data, size_t nbytes) {
@@ -140,7 +140,7 @@ unsigned char *lksi_place_address(const lks_group *group, uint64_t place, int ra
 }
 
 void *lks_symmetric_peer(lks_group *group, const void *data, int rank) {
-    const lksi_allocation *found = data == NULL ? NULL : find(group, data, 0);
+    const lksi_allocation *found = group == NULL || data == NULL ? NULL : find(group, data, 0);
     if (found == NULL || rank < 0 || rank >= group->size) return NULL;
     return found->base + found->stride * (size_t)rank + ((const unsigned char *)data - found->mine);
 }
@@ -152,7 +152,7 @@ static void release(lks_group *group, size_t index) {
 }
 
 void lks_symmetric_free(lks_group *group, void *data) {
-    if (data == NULL) return;
+    if (group == NULL || data == NULL) return;
     for (size_t i = 0; i < group->n_allocations; i++) {
         if (group->allocations[i].mine != data) continue;
         release(group, i);

@@ -25,7 +25,7 @@ typedef struct verdict {
 
 /* --- the file --- */
 
-static lks_status parse(const char *path, const char *name, const cJSON *whole, verdict *v) {
+static lks_status parse(const char *path, const char *name, const cJSON *whole, lksi_tuning *tuning) {
     const cJSON *entry = cJSON_GetObjectItemCaseSensitive(whole, name);
     const cJSON *latency = cJSON_GetObjectItemCaseSensitive(entry, "latency_us");
     const cJSON *speed = cJSON_GetObjectItemCaseSensitive(entry, "gbytes_per_s");
@@ -34,20 +34,19 @@ static lks_status parse(const char *path, const char *name, const cJSON *whole, 
             LKS_ERR_FORMAT,
             "LOCKSTEP_TUNING: %s has no {\"%s\": {\"latency_us\": ..., \"gbytes_per_s\": ...}}, both over 0", path,
             name);
-    v->is_given = 1;
-    v->latency_ns = latency->valuedouble * 1000;
-    v->ns_per_byte = 1 / speed->valuedouble;
+    *tuning = (lksi_tuning){true, latency->valuedouble * 1000, 1 / speed->valuedouble};
     return LKS_OK;
 }
 
-static lks_status read_file(const lks_group *group, verdict *v) {
+lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
     const char *path = getenv("LOCKSTEP_TUNING");
+    *tuning = (lksi_tuning){.is_given = false};
     if (path == NULL || path[0] == '\0') return LKS_OK;
     void *data;
     size_t nbytes;
     LKS_TRY(lksi_file_read(path, FILE_NBYTES, &data, &nbytes));
     cJSON *whole = cJSON_ParseWithLength(data, nbytes);
-    lks_status status = parse(path, group->remote->name, whole, v);
+    lks_status status = parse(path, transport, whole, tuning);
     cJSON_Delete(whole);
     lksi_free(data);
     return status;
@@ -109,7 +108,9 @@ static lks_status find_largest(lks_group *group, const lksi_call *call, verdict 
 static lks_status run(lks_group *group, const lksi_call *call) {
     verdict v = {.status = LKS_OK};
     if (group->rank == 0) {
-        v.status = (int32_t)read_file(group, &v);
+        lksi_tuning tuning;
+        v.status = (int32_t)lksi_tuning_read(group->remote->name, &tuning);
+        v.is_given = tuning.is_given, v.latency_ns = tuning.latency_ns, v.ns_per_byte = tuning.ns_per_byte;
         if (v.status != LKS_OK) snprintf(v.text, sizeof v.text, "%s", lks_error_text());
     }
     LKS_TRY(tell_all(group, call, &v));

@@ -8,6 +8,7 @@
 #include "comm/bootstrap/job.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/comm.h"
+#include "comm/transport/segment/control.h"
 #include "comm/watch.h"
 
 #include <pthread.h>
@@ -35,6 +36,7 @@ typedef struct lksi_world {
     lksi_job_secret secret; /* of several hosts */
     int door;               /* the listening socket behind `acceptor`; -1: none */
     lksi_acceptor *acceptor;
+    lksi_abort failure;     /* of the first of its groups that failed here; with it, a rank leaves the others */
     pthread_mutex_t mutex;  /* over what follows */
     lks_group *groups;      /* of this process, linked by next_in_world */
     lksi_arrival *arrivals; /* connections for groups that this process has yet to make */

@@ -171,7 +171,7 @@ static lks_status check_size(const lksi_lowering *l, int place) {
 
 static lks_status refuse(const lksi_lowering *l, cudnnStatus_t status) {
     if (CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED)
-        return lksi_cuda_check_dnn(status, lksi_op_name(l->op));
+        LKS_TRY(lksi_cuda_check_dnn(status, lksi_op_name(l->op)));
     places p = places_of(l);
     const lksi_attributes *a = &l->attributes;
     char x[128], w[128];

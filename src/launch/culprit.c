@@ -18,7 +18,7 @@ void lksi_announce(lksi_announcement announcement) {
     int64_t launcher;
     /* Anybody else, a shell between us and the launcher for example, would be killed by the signal. */
     if (text == NULL || !lksi_parse_i64(text, 1, INT32_MAX, &launcher) || launcher != getppid()) return;
-    (void)sigqueue((pid_t)launcher, LKSI_SIGNAL_ANNOUNCED, (union sigval){.sival_int = announcement});
+    (void)sigqueue((pid_t)launcher, LKSI_SIGNAL_ANNOUNCED, (union sigval){.sival_int = (int)announcement});
 }
 
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes) {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* unshare */
 #include "test.h"
 
+#include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/tcp/tcp.h"
 #include "fate.h"
@@ -9,6 +10,7 @@
 #include "refuse.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -45,6 +47,12 @@ static lks_status call_other_nbytes(lks_group *group, int rank) {
     void *data;
     return lks_symmetric_alloc(group, rank == 1 ? 6 : 5, &data);
 }
+static lks_status call_other_counts(lks_group *group, int rank) {
+    int32_t in[2] = {0}, out[4] = {0};
+    size_t counts[3] = {1, 1, 1};
+    if (rank == 1) counts[1] = 2;
+    return lks_all_gatherv(group, in, out, counts, LKS_I32, NULL);
+}
 static lks_status call_other_fingerprint(lks_group *group, int rank) {
     return lksi_exchange(group, "step", rank == 1 ? 6 : 5, NULL, 0, NULL);
 }
@@ -60,6 +68,7 @@ static const struct {
     {call_other_operator, "all_reduce(count 5, i32, sum", "all_reduce(count 5, i32, max"},
     {call_other_algorithm, "barrier(algorithm direct)", "barrier(algorithm dissemination)"},
     {call_other_nbytes, "symmetric_alloc(nbytes 5", "symmetric_alloc(nbytes 6"},
+    {call_other_counts, "rank 0 called all_gatherv(counts of ", "rank 1 called all_gatherv(counts of "},
     {call_other_fingerprint, "step(fingerprint ", "step(fingerprint "},
 };
 
@@ -92,7 +101,24 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
     }
 }
 
-/* Where messages carry the calls: an exchange has no algorithm to name. */
+/* Where messages carry the calls. */
+static int gather_other_counts_over_tcp(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp"}));
+    MUST(call_other_counts(world, rank) == LKS_ERR_MISMATCH);
+    MUST_SAY("rank 0 called all_gatherv(counts of 2 together, i32, ");
+    MUST_SAY("rank 1 called all_gatherv(counts of 3 together, i32, ");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void counts_that_differ_are_shown_over_tcp(void **state) {
+    (void)state;
+    run_processes(2, gather_other_counts_over_tcp, NULL);
+}
+
+/* An exchange has no algorithm to name. */
 static int exchange_something_else_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -531,6 +557,34 @@ static void whoever_computes_is_not_said_to_be_elsewhere(void **state) {
     run_processes(2, compute_beside_a_work, "tcp");
 }
 
+/* As if it had begun a minute ago. */
+static int look_long_after_the_start(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    int64_t left_ns;
+    int other = (rank + 1) % size;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    world->progress = (lksi_progress){.name = "reduce",
+                                      .timeout_ms = 300000,
+                                      .started_ns = lksi_now_ns() - INT64_C(60000000000),
+                                      .done_nbytes = 1 << 20};
+    MUST_OK(lksi_look(world, LKSI_CONTEXT_COLLECTIVE, &other, 1, &left_ns));
+    MUST(!world->progress.is_stall_reported);
+    world->progress.moved_ns -= INT64_C(11000000000);
+    MUST_OK(lksi_look(world, LKSI_CONTEXT_COLLECTIVE, &other, 1, &left_ns));
+    MUST(world->progress.is_stall_reported);
+    lksi_activity_await(world, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_stall_is_reported_only_where_nothing_moves(void **state) {
+    (void)state;
+    run_threads(2, look_long_after_the_start, NULL);
+}
+
 /* A forked child keeps its parent's connections open. */
 static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
     (void)size;
@@ -683,6 +737,61 @@ static void a_rank_that_left_is_not_waited_for(void **state) {
     }
     run_threads(3, one_leaves_early, NULL);
     run_processes(3, one_leaves_early, NULL);
+}
+
+/* Rank 2 dies, and rank 1, which waits for it in a group of the two, gives up; rank 0 waits for rank 1. */
+typedef struct giving_up {
+    const char *transport;
+    bool is_in_world; /* where rank 2 is known; else in a group of ranks 0 and 1 */
+    bool is_reversed; /* rank 1 is the first of that */
+    bool exits;       /* rank 1 leaves no group */
+} giving_up;
+
+static void end_thread(int exit_code) {
+    int rank;
+    lksi_thread_world_leave(lksi_thread_world_current(&rank), exit_code);
+}
+
+static int wait_for_one_that_gives_up(int rank, int size, void *argument) {
+    (void)size;
+    const giving_up *g = argument;
+    lks_group *world, *left = NULL, *right = NULL;
+    int32_t x;
+    lks_status status;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = g->transport}));
+    MUST_OK(lks_group_split(world, rank < 2 ? 0 : -1, g->is_reversed ? -rank : rank, &left));
+    MUST_OK(lks_group_split(world, rank > 0 ? 0 : -1, rank, &right));
+    MUST_OK(lks_barrier(world, NULL));
+    bool is_thread = strcmp(g->transport, "thread") == 0;
+    if (rank == 2 && !is_thread) raise(SIGKILL);
+    if (rank == 2) end_thread(3);
+    if (rank > 0)
+        status = lks_barrier(right, NULL);
+    else
+        status = lks_recv(g->is_in_world ? world : left, &x, 1, LKS_I32, g->is_reversed ? 0 : 1, 0, NULL);
+    MUST(status == LKS_ERR_PEER);
+    MUST_SAY("rank 2 (host ");
+    MUST_SAY("was lost");
+    MUST(strstr(lks_error_text(), "has left") == NULL);
+    if (rank == 1 && g->exits) _exit(0);
+    lks_group_destroy(right);
+    lks_group_destroy(left);
+    lks_group_destroy(world);
+    if (rank == 1 && is_thread) end_thread(1);
+    return 0;
+}
+
+static void a_rank_that_gives_up_after_a_loss_names_it(void **state) {
+    (void)state;
+    static const char *const transports[] = {"shm", "tcp"};
+    for (int i = 0; i < 2; i++) run_threads(3, wait_for_one_that_gives_up, &(giving_up){"thread", .is_reversed = i});
+    for (int i = 0; i < 68; i++) {
+        pid_t pids[3];
+        giving_up g = {.transport = transports[i % 2], .is_in_world = i >= 8, .is_reversed = i < 4, .exits = i >= 38};
+        set_master_environment();
+        for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, wait_for_one_that_gives_up, &g);
+        await_processes(pids, 3, 2);
+    }
 }
 
 static int one_aborts(int rank, int size, void *argument) {
@@ -856,16 +965,17 @@ static void a_death_is_noticed_after_the_first_rank_has_left(void **state) {
 /* Rank 1 hears of every failure of rank 0 or waits for its next attempt: no attempt ends by its deadline, which is so
  * far away that a machine with much else to do keeps it. */
 static int init_survives_every_failed_allocation(int rank, int size, void *argument) {
-    (void)size, (void)argument;
+    (void)size;
     lks_group *world;
     for (int64_t countdown = 1;; countdown++) {
         int64_t held_nbytes = lks_memory_nbytes();
         lksi_alloc_fail_after(rank == 0 ? countdown : 0);
-        lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = 30000});
+        lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = 30000, .transport = argument});
         lksi_alloc_fail_after(0);
         if (status == LKS_OK) lks_group_destroy(world);
         MUST(status == LKS_OK || status == LKS_ERR_MEMORY || (rank != 0 && status == LKS_ERR_PEER));
         MUST(lks_memory_nbytes() == held_nbytes);
+        MUST(fcntl(STDIN_FILENO, F_GETFD) >= 0); /* number 0 is not ours to close */
         if (status == LKS_OK) return countdown > 4 || rank != 0 ? 0 : __LINE__;
     }
 }
@@ -874,6 +984,7 @@ static void init_gives_back_what_it_had_when_memory_runs_out(void **state) {
     (void)state;
     assert_int_equal(init_survives_every_failed_allocation(0, 1, NULL), 0);
     run_processes(2, init_survives_every_failed_allocation, NULL);
+    run_processes(2, init_survives_every_failed_allocation, "tcp");
 }
 
 /* --- what stays behind --- */
@@ -897,6 +1008,7 @@ static void nothing_is_left_in_dev_shm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(counts_that_differ_are_shown_over_tcp),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
         cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(what_an_exchange_means_is_shown_of_both_ranks),
@@ -911,10 +1023,12 @@ int main(void) {
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
         cmocka_unit_test(whoever_is_in_another_groups_call_is_said_to_be),
         cmocka_unit_test(whoever_computes_is_not_said_to_be_elsewhere),
+        cmocka_unit_test(a_stall_is_reported_only_where_nothing_moves),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
+        cmocka_unit_test(a_rank_that_gives_up_after_a_loss_names_it),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
         cmocka_unit_test(a_rank_that_gives_up_tells_other_hosts_why),
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),

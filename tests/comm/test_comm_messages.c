@@ -514,6 +514,41 @@ static void a_posted_receive_of_another_type_or_less_room_is_a_mismatch(void **s
     }
 }
 
+/* Ranks 1 and 2 over tcp, on this host: 1 waits for 2, which waits for 0 in another group. */
+static int report_over_tcp(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    char report[1024];
+    int32_t x = 0;
+    lks_group *world, *other;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp", .timeout_ms = 20000}));
+    MUST_OK(lks_group_split(world, 0, rank, &other));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) {
+        for (int i = 0; i < 500; i++) {
+            lks_group_report(world, report, sizeof report);
+            if (strstr(report, "waits for rank 2") != NULL && strstr(report, "of another group") != NULL) break;
+            lksi_sleep_ns(10000000);
+        }
+        MUST(strstr(report, "): completed call 2 (barrier)\n") != NULL);
+        MUST(strstr(report, "): reached over tcp; has come to call 2, waits for rank 2\n") != NULL);
+        MUST(strstr(report, "): reached over tcp; has come to call 2, is in message 1 (recv) of another group\n") !=
+             NULL);
+        MUST_OK(lks_send(other, &x, 1, LKS_I32, 2, 1));
+    } else if (rank == 1) {
+        MUST_OK(lks_recv(world, &x, 1, LKS_I32, 2, 1, NULL));
+    } else {
+        MUST_OK(lks_recv(other, &x, 1, LKS_I32, 0, 1, NULL));
+        MUST_OK(lks_send(world, &x, 1, LKS_I32, 1, 1));
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) lks_group_abort(world, "enough");
+    lks_group_report(world, report, sizeof report);
+    if (rank == 0) MUST(strstr(report, "): reached over tcp\n") != NULL);
+    lks_group_destroy(other);
+    lks_group_destroy(world);
+    return 0;
+}
+
 static int a_report_shows_who_waits(int rank, int size, void *argument) {
     (void)size, (void)argument;
     char report[1024];
@@ -549,6 +584,7 @@ static void the_report_shows_who_waits_for_whom(void **state) {
     (void)state;
     run_threads(3, a_report_shows_who_waits, NULL);
     run_processes(3, a_report_shows_who_waits, NULL);
+    run_processes(3, report_over_tcp, NULL);
 }
 
 /* What the files of the algorithms state. */

@@ -179,10 +179,31 @@ static void the_table_of_operations_can_be_read(void **state) {
     assert_null(lksi_operation_algorithm(lksi_operation_find("barrier"), 4));
 }
 
+/* A rank that joins no group may call what has no status as the others do. */
+static void no_group_has_nothing(void **state) {
+    (void)state;
+    char text[32];
+    float x;
+    lks_counters counters = {1, 1, 1, 1};
+    lks_group_report(NULL, text, sizeof text);
+    assert_string_equal(text, "no group\n");
+    lks_group_counters(NULL, &counters);
+    assert_true(counters.n_collectives == 0 && counters.n_point_to_point == 0);
+    assert_true(counters.n_messages == 0 && counters.n_message_nbytes == 0);
+    lks_group_abort(NULL, "it is not there");
+    assert_false(lks_symmetric_supported(NULL));
+    assert_null(lks_symmetric_peer(NULL, &x, 0));
+    lks_symmetric_free(NULL, &x);
+    assert_string_equal(lks_group_transport(NULL), "none");
+    assert_int_equal(lks_group_rank(NULL), -1);
+    lks_group_destroy(NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_of_operations_can_be_read),
         cmocka_unit_test(bad_calls_are_refused_before_anything_is_sent),
+        cmocka_unit_test(no_group_has_nothing),
         cmocka_unit_test(ranks_with_other_counts_of_a_v_form_get_a_mismatch),
         cmocka_unit_test(the_variable_overrides_auto_where_the_operation_has_the_algorithm),
         cmocka_unit_test(a_variable_that_names_nothing_is_refused_with_what_there_is),

@@ -118,7 +118,7 @@ static int messages_and_collectives(int rank, int size, void *argument) {
     }
     char report[1024];
     lks_group_report(world, report, sizeof report);
-    MUST(strstr(report, "): on another host\n") != NULL);
+    MUST(strstr(report, "): reached over pairs\n") != NULL);
     MUST(strstr(report, "): completed call ") != NULL);
     MUST_OK(lks_barrier(world, &rounds));
     move_together(world, &h);

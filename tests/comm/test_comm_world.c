@@ -110,6 +110,36 @@ static void ranks_bound_to_cpus_of_their_own_may_spin(void **state) {
     }
 }
 
+/* The launcher says that all ranks are on one host; two at a time are told that they share one, or all. */
+static int meet_on_told_hosts(int rank, int size, void *argument) {
+    bool is_divided = *(bool *)argument;
+    lks_group *world;
+    float x = 1;
+    setenv("LOCKSTEP_HOST_ID", is_divided && rank >= 2 ? "b" : "a", 1);
+    if (rank == 0) unsetenv("LOCAL_RANK"), unsetenv("LOCAL_WORLD_SIZE"); /* means the same */
+    lks_status status = lks_init(&world, &(lks_init_options){.transport = "shm"});
+    MUST(status == (is_divided ? LKS_ERR_ARGUMENT : LKS_OK));
+    if (status == LKS_OK) lks_group_destroy(world);
+    if (is_divided) MUST_SAY(rank >= 2 ? "2 of 4 ranks have LOCKSTEP_HOST_ID 'b'" : "LOCKSTEP_HOST_ID 'a'");
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_F32, LKS_SUM, NULL));
+    MUST(x == (float)size);
+    MUST(lks_group_local_size(world) == (is_divided ? 2 : 4));
+    MUST(lks_group_local_rank(world) == (is_divided ? rank % 2 : rank));
+    MUST(strcmp(lks_group_transport(world), is_divided ? "tcp" : "shm") == 0);
+    MUST(strcmp(lksi_group_last_algorithm(world), is_divided ? "two_level" : "direct") == 0);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void the_host_id_goes_before_what_the_launcher_says(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool is_divided = i != 0;
+        run_processes(4, meet_on_told_hosts, &is_divided);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_process_is_a_world),
@@ -118,6 +148,7 @@ int main(void) {
         cmocka_unit_test(a_world_can_be_joined_again),
         cmocka_unit_test(a_deadline_may_be_any_number_of_milliseconds),
         cmocka_unit_test(ranks_bound_to_cpus_of_their_own_may_spin),
+        cmocka_unit_test(the_host_id_goes_before_what_the_launcher_says),
     };
     return run_group(tests);
 }

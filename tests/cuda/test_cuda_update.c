@@ -199,8 +199,7 @@ static void figures_of_another_step_are_refused(void **state) {
 static void what_follows_a_refused_step_is_refused_too(void **state) {
     (void)state;
     const float gradients[] = {1, 2};
-    conclusion c = {
-        .figures = {of_samples(1, 1)}, .n_ranks = 1, .was_refused = 1, .n_parameters = 2, .n_block = 4096};
+    conclusion c = {.figures = {of_samples(1, 1)}, .n_ranks = 1, .was_refused = 1, .n_parameters = 2, .n_block = 4096};
     assert_true(conclude(&c, gradients).is_refused != 0);
 }
 

@@ -35,6 +35,18 @@ check "an unknown command is refused" refused "unknown command 'frobnicate'"
 run info
 check "info names devices and libraries" eval 'status_is 0 && out_has "^devices: .*reference" && out_has "^NCCL module: " && out_has "^zlib: " && out_has "^instruction set: "'
 check "info lists the algorithms of each operation" eval 'out_has "^algorithms: +auto: direct on one host" && out_has "^  all_reduce .* ring"'
+LOCKSTEP_ALGORITHM=frob run info
+check "info shows an algorithm that there is not as the error it is" \
+  eval 'status_is 1 && out_has "^algorithms: +auto: LOCKSTEP_ALGORITHM: no operation has an algorithm .frob. .there are: auto, "'
+LOCKSTEP_TUNING=/nonexist run info
+check "info shows a tuning file that is missing as the error it is" eval 'status_is 1 && out_has "^tuning: +/nonexist: No such file"'
+echo '{"tcp": {"latency_us": 25, "gbytes_per_s": 1.25}}' >"$work/tuning.json"
+LOCKSTEP_TUNING=$work/tuning.json run info
+check "info shows what a tuning file leads to" eval \
+  'status_is 0 && out_has "^tuning: +$work/tuning.json: tcp 25 us, 1.25 GB/s; " && out_has "^  all_reduce +butterfly to [0-9]+, "'
+echo '{"shm": {"latency_us": 25, "gbytes_per_s": 1.25}}' >"$work/tuning.json"
+LOCKSTEP_TUNING=$work/tuning.json run info
+check "info refuses one that knows no transport between hosts" eval 'status_is 1 && out_has "^tuning: .*tuning.json has no ..tcp.: "'
 LOCKSTEP_ALGORITHM=ring run info
 check "and what the environment chooses" out_has '^algorithms: +auto: ring$'
 run info --all

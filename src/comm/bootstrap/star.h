@@ -14,9 +14,9 @@ typedef enum lksi_star_kind {
 
 typedef struct lksi_star_record {
     uint32_t kind;
-    int32_t status; /* of an abort: what the others return */
+    int32_t status; /* of an abort, and of a goodbye for a reason: what the others return */
     int32_t origin; /* the rank that it comes from first */
-    int32_t about;  /* of an answer: the rank that asked */
+    int32_t about;  /* of an answer: the rank that asked; of an abort: lost, as in an lksi_reason */
     uint64_t group; /* which group is meant */
     char text[LKSI_ABORT_TEXT_NBYTES];
 } lksi_star_record;

@@ -81,7 +81,11 @@ static void report_lost(const lksi_generation *generation, int rank, const lksi_
     snprintf(how, sizeof how, ": its thread returned %d%s", state->exit_code,
              state->exit_code == 0 ? " without leaving the group" : "");
     lksi_control_lost(control, seat, how);
-    if (state->exit_code != 0)
+    const lksi_reason *farewell = &control->seats[seat].farewell;
+    bool has_left = atomic_load(&control->seats[seat].presence.value) == LKSI_LEFT;
+    if (state->exit_code != 0 && has_left && farewell->status != LKS_OK)
+        lksi_control_abort_for(control, farewell);
+    else if (state->exit_code != 0)
         lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) failed%s", rank,
                            control->seats[seat].identity.host, (int)control->seats[seat].identity.pid, how);
 }

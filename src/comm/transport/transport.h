@@ -45,10 +45,12 @@ typedef struct lksi_remote {
     void (*sleep)(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
                   int64_t limit_ns);
     /* Tells the ranks of other hosts that the group is dead, and why. NULL: there is no way. */
-    void (*announce)(lks_group *group, lks_status status, const char *text);
+    void (*announce)(lks_group *group, const lksi_reason *reason);
+    /* Whether a rank has said goodbye. NULL: nobody can know. */
+    bool (*has_left)(const lks_group *group, int rank);
     /* Asks all ranks what they are doing and waits for `patience_ms` at most; doing[r].is_known stays false for those
      * that do not answer, and for this rank. NULL: there is no way. */
-    void (*roll_call)(lks_group *group, int64_t patience_ms, lksi_doing *doing);
+    void (*roll_call)(const lks_group *group, int64_t patience_ms, lksi_doing *doing);
     void (*close)(lks_group *group);
 } lksi_remote;
 

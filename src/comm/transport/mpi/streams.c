@@ -141,12 +141,9 @@ static lks_status hear_hellos(const lksi_mpi_module *mpi) {
 
 /* Whoever leaves has seen its pieces taken before it says so, or has waited long for that; so what it sent is seen. */
 static lks_status look_for_end(lks_group *group, lksi_context context, int rank) {
-    char doing[160];
     if (!lksi_tcp_star_has_left(group, rank)) return LKS_OK;
-    lksi_progress_describe(group, context, doing, sizeof doing);
-    if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
-    return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s", lksi_rank_describe(group, rank).text,
-                      doing);
+    LKS_TRY(lksi_refuse_aborted(group, context));
+    return lksi_refuse_left(group, context, rank, &lksi_star_of(group)->lines[rank].farewell);
 }
 
 /* MPI's own word for a rank that is lost says less than the control connections will. Not under the lock. */
@@ -385,6 +382,7 @@ static const lksi_remote mpi_remote = {.name = "mpi",
                                        .read_some = read_some,
                                        .sleep = sleep_on_streams,
                                        .announce = lksi_tcp_announce,
+                                       .has_left = lksi_tcp_star_has_left,
                                        .roll_call = lksi_tcp_roll_call,
                                        .close = mpi_close};
 

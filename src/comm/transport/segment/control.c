@@ -80,27 +80,44 @@ void lksi_ring_bell(lksi_control *control, lksi_context context, int seat) {
     syscall(SYS_futex, &bell->rings, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-bool lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) {
-    lksi_abort *record = &control->abort;
+bool lksi_abort_write(lksi_abort *record, const lksi_reason *reason) {
     uint32_t none = LKSI_ABORT_NONE;
     if (!atomic_compare_exchange_strong(&record->state, &none, LKSI_ABORT_WRITING)) return false;
-    record->status = (int32_t)status;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(record->text, sizeof record->text, format, arguments);
-    va_end(arguments);
+    record->reason = *reason;
     atomic_store(&record->state, LKSI_ABORT_WRITTEN);
+    return true;
+}
+
+/* The text follows within microseconds, unless the rank that began to write it died in between. */
+const lksi_reason *lksi_abort_read(const lksi_abort *record) {
+    for (int i = 0; i < 100 && atomic_load(&record->state) == LKSI_ABORT_WRITING; i++) lksi_sleep_ns(100000);
+    return atomic_load(&record->state) == LKSI_ABORT_WRITTEN ? &record->reason : NULL;
+}
+
+bool lksi_control_abort_for(lksi_control *control, const lksi_reason *reason) {
+    if (!lksi_abort_write(&control->abort, reason)) return false;
     for (int seat = 0; seat < control->n_ranks; seat++)
         for (int context = 0; context < LKSI_N_CONTEXTS; context++)
             lksi_ring_bell(control, (lksi_context)context, seat);
     return true;
 }
 
+bool lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) {
+    lksi_reason reason = {.status = (int32_t)status};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason.text, sizeof reason.text, format, arguments);
+    va_end(arguments);
+    return lksi_control_abort_for(control, &reason);
+}
+
 void lksi_control_lost(lksi_control *control, int index, const char *how) {
     const lksi_seat *seat = &control->seats[index];
     if (atomic_load(&seat->presence.value) == LKSI_LEFT) return;
-    lksi_control_abort(control, LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost%s", seat->identity.rank,
-                       seat->identity.host, (int)seat->identity.pid, how);
+    lksi_reason reason = {.status = LKS_ERR_PEER, .lost = seat->identity.rank + 1};
+    snprintf(reason.text, sizeof reason.text, "rank %d (host %s, pid %d) was lost%s", seat->identity.rank,
+             seat->identity.host, (int)seat->identity.pid, how);
+    lksi_control_abort_for(control, &reason);
 }
 
 /* A process that dies lets go of its connections a moment before it can be seen to exit. */
@@ -128,10 +145,7 @@ void lksi_control_disconnected(lksi_control *control, int mine, int other) {
 }
 
 lks_status lksi_control_abort_error(const lksi_control *control, const char *doing) {
-    const lksi_abort *record = &control->abort;
-    /* The text follows within microseconds, unless the rank that began to write it died in between. */
-    for (int i = 0; i < 100 && atomic_load(&record->state) == LKSI_ABORT_WRITING; i++) lksi_sleep_ns(100000);
-    if (atomic_load(&record->state) != LKSI_ABORT_WRITTEN)
-        return lksi_error(LKS_ERR_PEER, "a rank was lost; %s", doing);
-    return lksi_error((lks_status)record->status, "%s; %s", record->text, doing);
+    const lksi_reason *reason = lksi_abort_read(&control->abort);
+    if (reason == NULL) return lksi_error(LKS_ERR_PEER, "a rank was lost; %s", doing);
+    return lksi_error((lks_status)reason->status, "%s; %s", reason->text, doing);
 }

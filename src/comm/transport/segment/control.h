@@ -69,6 +69,13 @@ typedef struct lksi_identity {
 
 enum { LKSI_ABSENT, LKSI_JOINED, LKSI_LEFT }; /* values of `presence` */
 
+/* Why ranks give up. */
+typedef struct lksi_reason {
+    int32_t status; /* what the other ranks return */
+    int32_t lost;   /* the rank that was lost, as the world counts, plus 1; 0: none, or nobody knows which */
+    char text[LKSI_ABORT_TEXT_NBYTES];
+} lksi_reason;
+
 /* What a rank is doing in one context, for lks_group_report: written relaxed, so a reader may see halves of two calls.
  * Names are 16 characters in two words. */
 typedef struct lksi_activity {
@@ -92,6 +99,7 @@ typedef struct lksi_seat {
     lksi_counter presence;
     lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */
     char call_text[LKSI_CALL_TEXT_NBYTES];
+    lksi_reason farewell; /* why the rank has left, for who waits for it; status LKS_OK: in peace */
     uint64_t affinity[LKSI_AFFINITY_WORDS];
     uint64_t peek_word, peek_address; /* a word of this rank's own memory, and where it lies there */
     lksi_identity identity;           /* these two are written by whoever made the segment */
@@ -102,8 +110,7 @@ typedef struct lksi_seat {
 enum { LKSI_ABORT_NONE, LKSI_ABORT_WRITING, LKSI_ABORT_WRITTEN };
 typedef struct lksi_abort {
     _Alignas(LKSI_LINE_NBYTES) _Atomic uint32_t state;
-    int32_t status; /* what the other ranks return */
-    char text[LKSI_ABORT_TEXT_NBYTES];
+    lksi_reason reason;
 } lksi_abort;
 
 typedef struct lksi_control {
@@ -137,7 +144,12 @@ void lksi_host_name(char name[LKSI_HOST_NBYTES]);
 static inline bool lksi_control_is_aborted(const lksi_control *control) {
     return atomic_load_explicit(&control->abort.state, memory_order_acquire) != LKSI_ABORT_NONE;
 }
-/* Declares the group dead and wakes everybody; only the first reason is kept. False where there was one before. */
+/* Only the first reason is kept: false where there was one before. */
+bool lksi_abort_write(lksi_abort *record, const lksi_reason *reason);
+/* NULL: there is none, or whoever began to write it died. */
+const lksi_reason *lksi_abort_read(const lksi_abort *record);
+/* Declares the group dead and wakes everybody. False where it was dead before. */
+bool lksi_control_abort_for(lksi_control *control, const lksi_reason *reason);
 bool lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) LKS_PRINTF(3, 4);
 /* The same for a rank that is gone, unless it has said goodbye; `how` is appended (": killed", say). */
 void lksi_control_lost(lksi_control *control, int seat, const char *how);

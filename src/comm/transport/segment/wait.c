@@ -129,6 +129,15 @@ static void describe_awaited(lks_group *group, bool asks, const int *ranks, int 
     if (why[0] != '\0') lksi_append(text, text_nbytes, ", which %s", why);
 }
 
+/* A long operation waits now and then: only one that has not moved meanwhile stands still. */
+static int64_t find_still_ns(lksi_progress *progress, int64_t now_ns) {
+    if (progress->done_nbytes != progress->seen_nbytes) {
+        progress->seen_nbytes = progress->done_nbytes;
+        progress->moved_ns = now_ns;
+    }
+    return now_ns - (progress->moved_ns > progress->started_ns ? progress->moved_ns : progress->started_ns);
+}
+
 static void report_stall(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t waited_ns) {
     char doing[160], awaited[400];
     lksi_progress_describe(group, context, doing, sizeof doing);
@@ -137,16 +146,23 @@ static void report_stall(lks_group *group, lksi_context context, const int *rank
              (long long)(waited_ns / 1000000000), awaited, doing);
 }
 
-/* A rank that left cannot come any more: it has said goodbye, so this is a bug of the program and not a crash. Ranks of
- * other hosts have no seat; of them the end of the stream tells. */
+/* A rank that left in peace is waited for by a bug of the program. */
+lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell) {
+    char doing[160];
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    if (farewell->status != LKS_OK) return lksi_error(LKS_ERR_PEER, "%s; %s", farewell->text, doing);
+    return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s", lksi_rank_describe(group, rank).text,
+                      doing);
+}
+
+/* A rank that left cannot come any more. It may have left because the group was dead, since we looked. Ranks of other
+ * hosts have no seat; of them the end of the stream tells. */
 static lks_status check_presence(const lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
     for (int i = 0; i < n_ranks; i++) {
         int seat = group->seat_of[ranks[i]];
         if (seat < 0 || atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT) continue;
-        char doing[160];
-        lksi_progress_describe(group, context, doing, sizeof doing);
-        return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s",
-                          lksi_rank_describe(group, ranks[i]).text, doing);
+        LKS_TRY(lksi_refuse_aborted(group, context));
+        return lksi_refuse_left(group, context, ranks[i], &group->control->seats[seat].farewell);
     }
     return LKS_OK;
 }
@@ -165,9 +181,9 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
     lksi_progress *progress = lksi_progress_in(group, context);
     int64_t now_ns = lksi_now_ns();
     if (progress->started_ns == 0) progress->started_ns = now_ns;
-    int64_t waited_ns = now_ns - progress->started_ns;
-    if (waited_ns > stall_report_ns && !progress->is_stall_reported) {
-        report_stall(group, context, ranks, n_ranks, waited_ns);
+    int64_t waited_ns = now_ns - progress->started_ns, still_ns = find_still_ns(progress, now_ns);
+    if (still_ns > stall_report_ns && !progress->is_stall_reported) {
+        report_stall(group, context, ranks, n_ranks, still_ns);
         progress->is_stall_reported = true;
     }
     *left_ns = progress->timeout_ms * 1000000 - waited_ns;

@@ -55,7 +55,7 @@ static bool have_all_answered(const lks_group *group) {
     return true;
 }
 
-void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing) {
+void lksi_tcp_roll_call(const lks_group *group, int64_t patience_ms, lksi_doing *doing) {
     lksi_star *star = lksi_star_of(group);
     lksi_star_record question = {.kind = LKSI_STAR_QUESTION, .origin = group->rank, .group = group->id};
     int64_t until_ns = lksi_now_ns() + patience_ms * 1000000;

@@ -24,36 +24,57 @@ void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record) {
 }
 
 void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int except) {
-    lksi_star *star = lksi_star_of(group);
+    const lksi_star *star = lksi_star_of(group);
     if (star == NULL) return;
     for (int rank = 0; rank < (group->rank == 0 ? group->size : 1); rank++)
         if (rank != group->rank && rank != except) lksi_star_tell_one(&star->lines[rank], record);
 }
 
+static lksi_star_record record_of(const lks_group *group, lksi_star_kind kind, const lksi_reason *reason) {
+    lksi_star_record record = {
+        .kind = kind, .status = reason->status, .origin = group->rank, .about = reason->lost, .group = group->id};
+    snprintf(record.text, sizeof record.text, "%s", reason->text);
+    return record;
+}
+
+static lksi_reason reason_of(const lksi_star_record *record) {
+    lksi_reason reason = {.status = record->status, .lost = record->about};
+    snprintf(reason.text, sizeof reason.text, "%s", record->text);
+    return reason;
+}
+
 static void lose(lksi_line *lost) {
     lks_group *group = lost->group;
-    lksi_star_record record = {
-        .kind = LKSI_STAR_ABORT, .status = LKS_ERR_PEER, .origin = lost->rank, .group = group->id};
+    lksi_reason reason = {.status = LKS_ERR_PEER, .lost = lksi_world_rank(group, lost->rank) + 1};
     /* Both ends are named: where the network was cut, the one that tells may be the one that is cut off. */
-    snprintf(record.text, sizeof record.text, "%s was lost: its connection to %s ended",
+    snprintf(reason.text, sizeof reason.text, "%s was lost: its connection to %s ended",
              lksi_rank_describe(group, lost->rank).text, lksi_rank_describe(group, group->rank).text);
-    lksi_control_abort(group->control, LKS_ERR_PEER, "%s", record.text);
+    lksi_control_abort_for(group->control, &reason);
+    lksi_star_record record = record_of(group, LKSI_STAR_ABORT, &reason);
     if (group->rank == 0) lksi_star_tell(group, &record, lost->rank);
+}
+
+static void hear_goodbye(lksi_line *from, const lksi_star_record *record) {
+    lks_group *group = from->group;
+    if (record->origin >= group->size) return;
+    lksi_line *line = &lksi_star_of(group)->lines[record->origin];
+    if (!atomic_load(&line->has_left)) line->farewell = reason_of(record);
+    atomic_store(&line->has_left, true);
+    if (group->rank != 0) return;
+    lksi_star_tell(group, record, from->rank);
+    (void)shutdown(from->descriptor, SHUT_RDWR); /* it waits for this */
 }
 
 static void hear(lksi_line *from, const lksi_star_record *record) {
     lks_group *group = from->group;
+    lksi_reason reason = reason_of(record);
     switch (record->kind) {
     case LKSI_STAR_ABORT:
-        lksi_control_abort(group->control, (lks_status)record->status, "%s", record->text);
+        lksi_control_abort_for(group->control, &reason);
         if (group->rank == 0) lksi_star_tell(group, record, from->rank);
         break;
     case LKSI_STAR_GOODBYE:
-        if (record->origin >= group->size) break;
-        atomic_store(&lksi_star_of(group)->lines[record->origin].has_left, true);
-        if (group->rank != 0) break;
-        lksi_star_tell(group, record, from->rank);
-        (void)shutdown(from->descriptor, SHUT_RDWR); /* it waits for this */
+        hear_goodbye(from, record);
         break;
     default:
         lksi_roll_call_hear(group, record);
@@ -87,9 +108,10 @@ static bool is_parent_aborted(void *opaque) {
 
 static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_CONTROL, .from = group->rank};
-    lks_status status =
-        lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello, deadline_ns, false,
-                  is_parent_aborted, group, &lksi_star_of(group)->lines[0].descriptor);
+    int descriptor = -1;
+    lks_status status = lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello,
+                                  deadline_ns, false, is_parent_aborted, group, &descriptor);
+    lksi_star_of(group)->lines[0].descriptor = descriptor;
     if (status == LKS_OK || !is_parent_aborted(group)) return status;
     return lksi_control_abort_error(group->parent->control, "making a group out of it");
 }
@@ -128,7 +150,8 @@ lks_status lksi_tcp_star_join(lks_group *group, int *connections) {
     pthread_cond_init(&star->answered, NULL);
     for (int rank = 0; rank < group->size; rank++) {
         lksi_line *each = &star->lines[rank];
-        each->group = group, each->rank = rank, each->descriptor = connections == NULL ? -1 : connections[rank];
+        each->group = group, each->rank = rank;
+        atomic_init(&each->descriptor, connections == NULL ? -1 : connections[rank]);
         lksi_star_reader_init(&each->reader);
         if (connections != NULL) connections[rank] = -1;
     }
@@ -156,10 +179,8 @@ bool lksi_tcp_star_has_left(const lks_group *group, int rank) {
 
 /* --- telling and leaving --- */
 
-void lksi_tcp_announce(lks_group *group, lks_status status, const char *text) {
-    lksi_star_record record = {
-        .kind = LKSI_STAR_ABORT, .status = (int32_t)status, .origin = group->rank, .group = group->id};
-    snprintf(record.text, sizeof record.text, "%s", text);
+void lksi_tcp_announce(lks_group *group, const lksi_reason *reason) {
+    lksi_star_record record = record_of(group, LKSI_STAR_ABORT, reason);
     lksi_star_tell(group, &record, -1);
 }
 
@@ -185,9 +206,8 @@ static void drain(int descriptor) {
 
 /* Rank 0 may know of a loss from its own host alone, and nobody will tell the others once it has left. */
 static void pass_on_abort(lks_group *group) {
-    const lksi_abort *record = &group->control->abort;
-    if (group->rank == 0 && atomic_load(&record->state) == LKSI_ABORT_WRITTEN)
-        lksi_tcp_announce(group, (lks_status)record->status, record->text);
+    const lksi_reason *reason = lksi_abort_read(&group->control->abort);
+    if (group->rank == 0 && reason != NULL) lksi_tcp_announce(group, reason);
 }
 
 void lksi_tcp_star_close(lks_group *group) {
@@ -198,7 +218,7 @@ void lksi_tcp_star_close(lks_group *group) {
     for (int rank = 0; rank < group->size; rank++)
         if (star->lines[rank].descriptor >= 0) lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
     pass_on_abort(group);
-    lksi_star_record goodbye = {.kind = LKSI_STAR_GOODBYE, .origin = group->rank, .group = group->id};
+    lksi_star_record goodbye = record_of(group, LKSI_STAR_GOODBYE, &group->own_seat->farewell);
     lksi_star_tell(group, &goodbye, -1);
     for (int rank = 0; rank < group->size; rank++) {
         if (star->lines[rank].descriptor < 0) continue;

@@ -25,18 +25,23 @@ static lksi_tcp *tcp_of(const lks_group *group) { return group->remote_state; }
 
 /* --- ends --- */
 
-/* The reason comes over the control connections, from whoever found it out; the end of a stream may be quicker. */
+/* The reason comes over the control connections, from whoever found it out; the end of a stream may be quicker. Once
+ * rank 0 has left nobody passes reasons on, but it may have left one. */
 static lks_status ended(lks_group *group, lksi_context context, int rank) {
     enum { PATIENCE_MS = 500 };
     for (int i = 0; i < PATIENCE_MS; i++) {
         if (lksi_control_is_aborted(group->control) || lksi_tcp_star_has_left(group, rank)) break;
         lksi_sleep_ns(1000000);
     }
+    const lksi_line *lines = lksi_star_of(group)->lines;
+    bool has_left = lksi_tcp_star_has_left(group, rank), has_first_left = lksi_tcp_star_has_left(group, 0);
+    LKS_TRY(lksi_refuse_aborted(group, context));
+    if (has_left) return lksi_refuse_left(group, context, rank, &lines[rank].farewell);
+    if (has_first_left && lines[0].farewell.status != LKS_OK)
+        return lksi_refuse_left(group, context, 0, &lines[0].farewell);
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
-    if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
-    return lksi_error(LKS_ERR_PEER, "%s %s; %s", lksi_rank_describe(group, rank).text,
-                      lksi_tcp_star_has_left(group, rank) ? "has left the group and is waited for" : "was lost", doing);
+    return lksi_error(LKS_ERR_PEER, "%s was lost; %s", lksi_rank_describe(group, rank).text, doing);
 }
 
 static bool is_again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -163,6 +168,7 @@ static const lksi_remote tcp_remote = {.name = "tcp",
                                        .read_some = read_some,
                                        .sleep = sleep_on_streams,
                                        .announce = lksi_tcp_announce,
+                                       .has_left = lksi_tcp_star_has_left,
                                        .roll_call = lksi_tcp_roll_call,
                                        .close = tcp_close};
 
@@ -170,12 +176,11 @@ static lks_status create_streams(const lks_group *group, lksi_tcp *tcp) {
     size_t n = (size_t)group->size;
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
         tcp->out[context] = lksi_alloc_array(n, sizeof(int));
+        if (tcp->out[context] == NULL) return LKS_ERR_MEMORY;
+        for (size_t rank = 0; rank < n; rank++) tcp->out[context][rank] = -1;
         tcp->in[context] = lksi_alloc_array(n, sizeof(lksi_tcp_in));
-        if (tcp->out[context] == NULL || tcp->in[context] == NULL) return LKS_ERR_MEMORY;
-        for (size_t rank = 0; rank < n; rank++) {
-            tcp->out[context][rank] = -1;
-            atomic_init(&tcp->in[context][rank].descriptor, -1);
-        }
+        if (tcp->in[context] == NULL) return LKS_ERR_MEMORY;
+        for (size_t rank = 0; rank < n; rank++) atomic_init(&tcp->in[context][rank].descriptor, -1);
         tcp->epoll[context] = epoll_create1(EPOLL_CLOEXEC);
         if (tcp->epoll[context] < 0) return lksi_error_errno("epoll_create1");
     }

@@ -29,8 +29,9 @@ typedef struct lksi_tcp_in {
 typedef struct lksi_line {
     lks_group *group;
     int rank;
-    int descriptor; /* -1: none */
+    atomic_int descriptor; /* -1: none */
     lksi_star_reader reader;
+    lksi_reason farewell; /* why it has left; written before that */
     atomic_bool has_left;
     lksi_doing answer; /* of a roll call */
 } lksi_line;
@@ -58,9 +59,9 @@ void lksi_tcp_star_close(lks_group *group);
 /* Rank 0 tells everyone but `except`; others tell rank 0. */
 void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int except);
 void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record);
-void lksi_tcp_announce(lks_group *group, lks_status status, const char *text);
+void lksi_tcp_announce(lks_group *group, const lksi_reason *reason);
 /* roll_call.c */
-void lksi_tcp_roll_call(lks_group *group, int64_t patience_ms, lksi_doing *doing);
+void lksi_tcp_roll_call(const lks_group *group, int64_t patience_ms, lksi_doing *doing);
 /* A question or an answer has come in. */
 void lksi_roll_call_hear(lks_group *group, const lksi_star_record *record);
 
