@@ -25,7 +25,6 @@ typedef struct lksi_door_hello {
 typedef struct lksi_arrival lksi_arrival;
 
 typedef struct lksi_world {
-    lksi_abort failure; /* of the first of its groups that failed here; with it, a rank leaves the others */
     atomic_int n_holding;
     lksi_thread_world *threads; /* NULL where ranks are processes */
     bool is_apart;              /* ranks of one host, too, talk over tcp or mpi: it was asked for by name */
@@ -37,6 +36,7 @@ typedef struct lksi_world {
     lksi_job_secret secret; /* of several hosts */
     int door;               /* the listening socket behind `acceptor`; -1: none */
     lksi_acceptor *acceptor;
+    lksi_abort failure;     /* of the first of its groups that failed here; with it, a rank leaves the others */
     pthread_mutex_t mutex;  /* over what follows */
     lks_group *groups;      /* of this process, linked by next_in_world */
     lksi_arrival *arrivals; /* connections for groups that this process has yet to make */

@@ -109,7 +109,7 @@ typedef struct lksi_seat {
 /* Why the group is dead. The first rank to find out takes the state from 0 to writing, then to written. */
 enum { LKSI_ABORT_NONE, LKSI_ABORT_WRITING, LKSI_ABORT_WRITTEN };
 typedef struct lksi_abort {
-    _Alignas(LKSI_LINE_NBYTES) _Atomic uint32_t state;
+    _Atomic uint32_t state;
     lksi_reason reason;
 } lksi_abort;
 
