@@ -208,6 +208,8 @@ struct lks_group {
 
     uint64_t n_exchanges, n_meets, n_stagings;
     lksi_handover handovers[LKSI_HANDOVER_SIZES]; /* of staged chunks (all_reduce_direct.c) */
+    lksi_handover scatter_handovers[2];           /* likewise (reduce_scatter_direct.c) */
+    lksi_handover move_handovers[2][2];           /* of one block for all, and of one for each (move.c) */
     uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
     lksi_row row;
     lksi_progress progress;      /* of the collective context */

@@ -25,7 +25,6 @@
 #include "comm/collective/collective.h"
 
 enum { REDUCE_ALL_NBYTES = 8 * 1024 /* up to here reducing all on every rank costs less than a second barrier */ };
-enum { MIDDLE_NBYTES = 32 * 1024 /* of a chunk: it goes the way that was quicker for those of about its size */ };
 
 static lks_status alone(lks_group *group, const lksi_call *call) {
     LKS_TRY(lksi_offer_collect(group, call, &(lksi_offer){.scale = call->scale}, 0));
@@ -64,46 +63,25 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 /* Whether every rank reduces everything, or its slice for all. */
 static bool is_sliced(const lksi_call *call) { return call->nbytes > REDUCE_ALL_NBYTES; }
 
-/* A chunk on its way through the staging areas: through the caches, or past them where that is quicker (base/cache.h;
- * two dies, 64 KiB: 58 and 10 us; one die: 16 and 12; one core's two threads: 5 and 11). */
-typedef struct turn {
-    lksi_handover *handover; /* of chunks of about this size; NULL: too small to be worth it */
-    int64_t began_ns;        /* where it is timed */
-} turn;
-
-static turn begin_turn(lks_group *group, size_t nbytes) {
-    if (nbytes <= LKSI_ANNEX_NBYTES) return (turn){0};
-    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > MIDDLE_NBYTES);
-    turn t = {.handover = &group->handovers[size]};
-    lksi_handover_begin(t.handover);
-    if (t.handover->is_timed) t.began_ns = lksi_now_ns();
-    return t;
-}
-
-static void end_turn(const turn *t) {
-    if (t->handover != NULL && t->handover->is_timed) lksi_handover_end(t->handover, lksi_now_ns() - t->began_ns);
-}
-
-static bool is_past_caches(const turn *t) { return t->handover != NULL && t->handover->is_past_caches; }
-
-static void put(const turn *t, void *to, const void *from, size_t nbytes) {
-    (is_past_caches(t) ? lksi_write_past_caches : lksi_copy)(to, from, nbytes);
+static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
+    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > LKSI_TURN_MIDDLE_NBYTES);
+    return lksi_turn_begin(&group->handovers[size], nbytes);
 }
 
 /* What the others will read: a rank reads its own slice where it lies, if the loops can. */
-static void stage(const lks_group *group, const lksi_call *call, size_t first, size_t count, const turn *t) {
+static void stage(const lks_group *group, const lksi_call *call, size_t first, size_t count, const lksi_turn *t) {
     size_t each = lksi_type_nbytes(call->type), begin = count, n = 0;
     const unsigned char *in = (const unsigned char *)call->in + first * each;
     unsigned char *area = lksi_area(group, group->rank);
     if (is_sliced(call) && lksi_is_aligned(call->in, call->type)) slice(group, count, each, group->rank, &begin, &n);
-    put(t, area, in, begin * each);
-    put(t, area + (begin + n) * each, in + (begin + n) * each, (count - begin - n) * each);
-    if (is_past_caches(t)) lksi_written_past_caches();
+    lksi_turn_put(t, area, in, begin * each);
+    lksi_turn_put(t, area + (begin + n) * each, in + (begin + n) * each, (count - begin - n) * each);
+    if (lksi_turn_is_past_caches(t)) lksi_written_past_caches();
 }
 
 /* The result for this rank and the others, who read it in the area: outputs[0], and in `out` where that can be. */
-static void reduce_for_all(const lksi_reduction *sum, size_t begin, size_t n, size_t each, const turn *t) {
-    if (!is_past_caches(t) || sum->n_outputs == 1) {
+static void reduce_for_all(const lksi_reduction *sum, size_t begin, size_t n, size_t each, const lksi_turn *t) {
+    if (!lksi_turn_is_past_caches(t) || sum->n_outputs == 1) {
         lksi_reduce_range(sum, begin, n);
         return;
     }
@@ -116,7 +94,7 @@ static void reduce_for_all(const lksi_reduction *sum, size_t begin, size_t n, si
 
 /* Others read only their own slices of an area, so that a result may stand in its owner's. */
 static lks_status reduce_slice(lks_group *group, const lksi_call *call, const lksi_reduction *sum, size_t count,
-                               unsigned char *out, const turn *t) {
+                               unsigned char *out, const lksi_turn *t) {
     size_t each = lksi_type_nbytes(call->type), begin, n;
     slice(group, count, each, group->rank, &begin, &n);
     reduce_for_all(sum, begin, n, each, t);
@@ -130,7 +108,8 @@ static lks_status reduce_slice(lks_group *group, const lksi_call *call, const lk
 }
 
 /* All areas hold their chunk. */
-static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t first, size_t count, const turn *t) {
+static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t first, size_t count,
+                               const lksi_turn *t) {
     size_t each = lksi_type_nbytes(call->type);
     unsigned char *out = (unsigned char *)call->out + first * each;
     for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
@@ -148,7 +127,7 @@ static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t f
 
 /* The first chunk is staged already, and `t` its turn. An area is written again two chunks later; by then all have met
  * since. */
-static lks_status staged(lks_group *group, const lksi_call *call, turn t) {
+static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn t) {
     size_t each = lksi_type_nbytes(call->type), chunk = lksi_chunk_nbytes(group) / each;
     for (size_t first = 0; first < call->count; first += chunk) {
         size_t count = call->count - first < chunk ? call->count - first : chunk;
@@ -158,7 +137,7 @@ static lks_status staged(lks_group *group, const lksi_call *call, turn t) {
             LKS_TRY(lksi_meet(group));
         }
         LKS_TRY(reduce_chunk(group, call, first, count, &t));
-        end_turn(&t);
+        lksi_turn_end(&t);
         group->n_stagings++;
         group->progress.done_nbytes = (first + count) * each;
     }
@@ -185,7 +164,7 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
         mine.out_place = usable_place(group, call, call->out);
     }
     if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
-    turn t = {0};
+    lksi_turn t = {0};
     if (place == 0) {
         t = begin_turn(group, first_chunk * lksi_type_nbytes(call->type));
         stage(group, call, 0, first_chunk, &t);

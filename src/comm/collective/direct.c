@@ -1,4 +1,5 @@
-/* What the direct algorithms share: addresses of other ranks' buffers, and small reductions. */
+/* What the direct algorithms share: addresses of other ranks' buffers, small reductions, and turns of staging. */
+#include "base/cache.h"
 #include "comm/collective/collective.h"
 
 #include <string.h>
@@ -50,4 +51,25 @@ lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t tot
     lksi_reduce_contributions(out, group->inputs, group->size, first, count, call->type, call->op,
                               lksi_divisor(call->op, group->size));
     return LKS_OK;
+}
+
+lksi_turn lksi_turn_begin(lksi_handover *handover, size_t nbytes) {
+    if (nbytes <= LKSI_ANNEX_NBYTES) return (lksi_turn){0};
+    lksi_turn turn = {.handover = handover};
+    lksi_handover_begin(handover);
+    if (handover->is_timed) turn.began_ns = lksi_now_ns();
+    return turn;
+}
+
+void lksi_turn_end(const lksi_turn *turn) {
+    lksi_handover *handover = turn->handover;
+    if (handover != NULL && handover->is_timed) lksi_handover_end(handover, lksi_now_ns() - turn->began_ns);
+}
+
+bool lksi_turn_is_past_caches(const lksi_turn *turn) {
+    return turn->handover != NULL && turn->handover->is_past_caches;
+}
+
+void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nbytes) {
+    (lksi_turn_is_past_caches(turn) ? lksi_write_past_caches : lksi_copy)(to, from, nbytes);
 }

@@ -168,16 +168,25 @@ static size_t slot_offset(const mover *m, int source, int reader) {
     return m->move->is_personal ? (size_t)lksi_rotate(m->group, reader, -source - 1) * m->slot_nbytes : 0;
 }
 
-static void stage(const mover *m, size_t first) {
+/* Where all ranks stage, and read what the others have. One that alone gives does not see what its way costs the
+ * others. */
+static lksi_turn begin_turn(const mover *m, size_t first) {
+    size_t nbytes = lksi_least(m->longest - first, m->slot_nbytes);
+    if (m->move->sources != LKSI_EVERYONE || m->move->readers != LKSI_EVERYONE) return (lksi_turn){0};
+    return lksi_turn_begin(&m->group->move_handovers[m->move->is_personal][nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
+}
+
+static void stage(const mover *m, size_t first, const lksi_turn *turn) {
     int rank = m->group->rank;
     if (!is_read(m, rank)) return;
     unsigned char *area = lksi_area(m->group, rank);
     for (int distance = 1; distance < m->group->size; distance++) {
         int reader = lksi_rotate(m->group, rank, distance);
         lksi_extent piece = piece_of(m, block_of(m, rank, reader), first);
-        lksi_copy(area + slot_offset(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
-        if (!m->move->is_personal) return; /* one for all */
+        lksi_turn_put(turn, area + slot_offset(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
+        if (!m->move->is_personal) break; /* one for all */
     }
+    if (lksi_turn_is_past_caches(turn)) lksi_written_past_caches();
 }
 
 static void take(const mover *m, size_t first) {
@@ -191,13 +200,16 @@ static void take(const mover *m, size_t first) {
     }
 }
 
-static lks_status staged(const mover *m) {
+/* The first piece is staged already, and `turn` its turn. */
+static lks_status staged(const mover *m, lksi_turn turn) {
     for (size_t first = 0; first < m->longest; first += m->slot_nbytes) {
         if (first > 0) {
-            stage(m, first);
+            turn = begin_turn(m, first);
+            stage(m, first, &turn);
             LKS_TRY(lksi_meet(m->group));
         }
         take(m, first);
+        lksi_turn_end(&turn);
         m->group->n_stagings++;
         m->group->progress.done_nbytes = lksi_least(first + m->slot_nbytes, m->longest);
     }
@@ -228,7 +240,11 @@ static lks_status by_memory(const mover *m) {
                   .is_peekable = !is_overwritten(m)};
     bool will_peek = is_worth_peeking(m) && mine.may_peek && mine.is_peekable;
     mine.is_staged = place == 0 && !will_peek;
-    if (mine.is_staged) stage(m, 0);
+    lksi_turn turn = {0};
+    if (mine.is_staged) {
+        turn = begin_turn(m, 0);
+        stage(m, 0, &turn);
+    }
     memcpy(lksi_post_next(group)->payload, &mine, sizeof mine);
     LKS_TRY(lksi_post_and_collect(group, m->call, place));
     if (m->longest > LKSI_ANNEX_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
@@ -236,10 +252,13 @@ static lks_status by_memory(const mover *m) {
     bool are_staged = true;
     for (int rank = 0; rank < group->size; rank++) are_staged &= shown_by(group, rank).is_staged;
     if (!are_staged) {
-        if (!mine.is_staged) stage(m, 0);
+        if (!mine.is_staged) {
+            turn = begin_turn(m, 0);
+            stage(m, 0, &turn);
+        }
         LKS_TRY(lksi_meet(group));
     }
-    return staged(m);
+    return staged(m, turn);
 }
 
 lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move) {

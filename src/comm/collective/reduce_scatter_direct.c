@@ -12,6 +12,7 @@
  *     block j of every rank ──> rank j          steps: n - 1 per piece of W = 1 MiB / n of accumulators of every block
  *     messages: n - 1 per rank and piece (at least one), each of a block's piece: A (n - 1) bytes, A of a block
  */
+#include "base/cache.h"
 #include "comm/collective/collective.h"
 
 static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
@@ -27,22 +28,31 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 
 static size_t slot_nbytes(const lks_group *group) { return lksi_chunk_nbytes(group) / (size_t)group->size / 64 * 64; }
 
+static lksi_turn begin_turn(lks_group *group, const lksi_call *call, size_t begin) {
+    size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)) * (size_t)group->size;
+    return lksi_turn_begin(&group->scatter_handovers[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
+}
+
 /* A rank reads its own block where it lies, if the loops can. */
-static void stage(const lks_group *group, const lksi_call *call, size_t begin) {
+static void stage(const lks_group *group, const lksi_call *call, size_t begin, const lksi_turn *turn) {
     size_t slot = slot_nbytes(group), nbytes = lksi_least(call->nbytes - begin, slot);
     unsigned char *area = lksi_area(group, group->rank);
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank || !lksi_is_aligned(call->in, call->type))
-            lksi_copy(area + (size_t)rank * slot, lksi_at(call->in, (size_t)rank * call->nbytes + begin), nbytes);
+            lksi_turn_put(turn, area + (size_t)rank * slot, lksi_at(call->in, (size_t)rank * call->nbytes + begin),
+                          nbytes);
+    if (lksi_turn_is_past_caches(turn)) lksi_written_past_caches();
 }
 
-static lks_status staged(lks_group *group, const lksi_call *call) {
+/* The first piece is staged already, and `turn` its turn. */
+static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn turn) {
     size_t each = lksi_type_nbytes(call->type), slot = slot_nbytes(group), me = (size_t)group->rank;
     void *out;
     lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
     for (size_t begin = 0; begin < call->nbytes; begin += slot) {
         if (begin > 0) {
-            stage(group, call, begin);
+            turn = begin_turn(group, call, begin);
+            stage(group, call, begin, &turn);
             LKS_TRY(lksi_meet(group));
         }
         for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank) + me * slot;
@@ -51,6 +61,7 @@ static lks_status staged(lks_group *group, const lksi_call *call) {
         out = lksi_at(call->out, begin);
         size_t nbytes = lksi_least(call->nbytes - begin, slot);
         lksi_reduce_range(&sum, 0, nbytes / each);
+        lksi_turn_end(&turn);
         group->n_stagings++;
         group->progress.done_nbytes = begin + nbytes;
     }
@@ -65,14 +76,21 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
     lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
     bool may_be_symmetric = call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type);
     uint64_t place = may_be_symmetric ? lksi_place_of(group, call->in, n * call->nbytes) : 0;
-    if (place == 0) stage(group, call, 0);
+    lksi_turn turn = {0};
+    if (place == 0) {
+        turn = begin_turn(group, call, 0);
+        stage(group, call, 0, &turn);
+    }
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (lksi_is_some_symmetric(group)) {
-        if (place != 0) stage(group, call, 0);
+        if (place != 0) {
+            turn = begin_turn(group, call, 0);
+            stage(group, call, 0, &turn);
+        }
         LKS_TRY(lksi_meet(group));
     }
-    return staged(group, call);
+    return staged(group, call, turn);
 }
 
 /* --- over messages --- */
