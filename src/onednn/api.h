@@ -23,7 +23,7 @@ typedef struct lksi_dnnl_convolution {
     lksi_op op; /* CONV2D, CONV2D_GRAD_INPUT or CONV2D_GRAD_WEIGHT */
     const lksi_attributes *attributes;
     const lksi_tensor *x, *w, *y; /* or their gradients */
-    bool has_bias;                /* CONV2D; the weight's gradient always comes with the bias's */
+    bool has_bias;                /* CONV2D */
     lks_type product_type;        /* LKS_BF16: the two operands are rounded to it first */
     /* An answer; but a question for operands that are rounded, which are taken as they lie. */
     lksi_layout x_layout, w_layout, y_layout;

@@ -50,7 +50,7 @@ static dnnl_status_t fill_request(conv_request *r, const lksi_dnnl_convolution *
     if (status == dnnl_success) status = describe(&r->w, w, c->w, groups_of(c), wish.is_any);
     if (status == dnnl_success) status = describe(&r->y, y, c->y, 0, wish.is_any);
     if (status == dnnl_success) status = describe(&r->bias, dnnl_f32, &bias, 0, false);
-    r->bias_or_none = c->has_bias || c->op == LKSI_OP_CONV2D_GRAD_WEIGHT ? lksi_dnnl_desc_get(&r->bias) : NULL;
+    r->bias_or_none = c->has_bias ? lksi_dnnl_desc_get(&r->bias) : NULL;
     return status;
 }
 
@@ -135,7 +135,7 @@ static dnnl_status_t make_desc(dnnl_primitive_desc_t *pd, const lksi_dnnl_convol
 static const int *arguments_of(lksi_op op) {
     static const int forward[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
                      grad_input[] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
-                     grad_weight[] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS};
+                     grad_weight[] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST};
     return op == LKSI_OP_CONV2D ? forward : op == LKSI_OP_CONV2D_GRAD_INPUT ? grad_input : grad_weight;
 }
 
@@ -195,7 +195,7 @@ static lks_status create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution 
     lks_status status = LKS_OK;
     if (read_layouts(pd, c)) {
         lksi_dnnl_primitive *created = NULL;
-        int n_arguments = c->op == LKSI_OP_CONV2D_GRAD_WEIGHT || (c->op == LKSI_OP_CONV2D && c->has_bias) ? 4 : 3;
+        int n_arguments = c->has_bias ? 4 : 3;
         status = lksi_dnnl_primitive_create(&created, pd, arguments_of(c->op), n_arguments, lksi_op_name(c->op));
         if (status == LKS_OK) status = round_operands(created, pd, c);
         *is_made = status == LKS_OK;

@@ -35,6 +35,15 @@ static bool next_place(const lksi_image *image, place *at) {
     return true;
 }
 
+void lksi_onednn_sum_channels(const lksi_tensor *x, const lksi_layout *layout, const float *data, float *sum) {
+    lksi_image image = lksi_image_of(x, layout);
+    for (place at = {0}; next_place(&image, &at);) {
+        double sums[LKSI_NORM_LANES];
+        LKSI_ISA_PICK(lksi_batch_norm_loops)->sums(&at.group, data + at.offset, sums);
+        for (int l = 0; l < at.n_channels; l++) sum[at.channel + l] = (float)sums[l];
+    }
+}
+
 static lksi_image image_of(const lksi_kernel *kernel) {
     return lksi_image_of(&kernel->lowering.inputs[0], &kernel->lowering.input_layouts[0]);
 }

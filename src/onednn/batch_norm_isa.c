@@ -78,6 +78,8 @@ typedef int32_t mask8 __attribute__((vector_size(32)));
             function##_1(g, __VA_ARGS__);                                                                              \
     } while (0)
 
+static void sums(const lksi_norm_group *g, const float *x, double *sum) { BY_LANES(sums, x, sum); }
+
 static void moments(const lksi_norm_group *g, const float *x, double *mean, double *squares) {
     BY_LANES(moments, x, mean, squares);
 }
@@ -102,4 +104,5 @@ static void gradient(const lksi_norm_group *g, const lksi_norm_gradient *of, con
 }
 
 extern const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops);
-const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops) = {moments, apply, apply_sum, products, gradient};
+const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops) = {sums,      moments,  apply,
+                                                                    apply_sum, products, gradient};

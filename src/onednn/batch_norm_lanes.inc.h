@@ -23,6 +23,15 @@ static inline void NAME(sum_chunk)(const chunk *c, const float *x, float *sum) {
     NAME(add_up)(sums, sum);
 }
 
+static void NAME(sums)(const lksi_norm_group *g, const float *x, double *sum) {
+    float part[LANES];
+    for (int l = 0; l < LANES; l++) sum[l] = 0;
+    for (chunk c = first_chunk(g); c.n_runs > 0; c = next_chunk(g, &c)) {
+        NAME(sum_chunk)(&c, x + c.offset, part);
+        for (int l = 0; l < LANES; l++) sum[l] += (double)part[l];
+    }
+}
+
 static inline void NAME(sum_squares)(const chunk *c, const float *x, const float *mean, float *sum) {
     VECTOR sums[UNROLLED] = {ZERO}, value, center;
     memcpy(&center, mean, sizeof center);

@@ -28,6 +28,8 @@ typedef struct lksi_norm_gradient {
 } lksi_norm_gradient;
 
 typedef struct lksi_batch_norm_loops {
+    /* Sums of x, per lane. */
+    void (*sums)(const lksi_norm_group *group, const float *x, double *sum);
     /* Sums of x and of the squares around the mean, per lane. */
     void (*moments)(const lksi_norm_group *group, const float *x, double *mean, double *squares);
     void (*apply)(const lksi_norm_group *group, const lksi_norm_affine *affine, const float *x, float *y);

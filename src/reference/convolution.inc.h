@@ -126,9 +126,8 @@ static lks_status conv2d_grad_weight(const lksi_kernel *kernel, void *const *in,
     memset(out[0], 0, lksi_tensor_nbytes(&l->outputs[0]));
     memset(out[1], 0, lksi_tensor_nbytes(&l->outputs[1]));
     CONV_FOR_EACH_OUTPUT(s, at, e) {
-        REAL dy_e = OPERAND(dy[e]); /* for the bias too: a product that is handed the operand gives both sums */
-        conv_add_to_weight(&at, dy_e, in[1], out[0]);
-        db[at.j] += dy_e;
+        conv_add_to_weight(&at, OPERAND(dy[e]), in[1], out[0]);
+        db[at.j] += dy[e];
     }
     return LKS_OK;
 }

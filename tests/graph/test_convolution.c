@@ -115,6 +115,86 @@ static void layers_in_a_row_agree_across_devices(void **state) {
     for (int i = 0; i < N_CHAINS; i++) layer_check_devices(&chains[i], 2e-5f);
 }
 
+/* --- long sums --- */
+
+enum { N_IMAGES = 64, SIDE = 32, IN_CHANNELS = 3, OUT_CHANNELS = 8, N_IN = N_IMAGES * IN_CHANNELS * SIDE * SIDE };
+enum { N_OUT = N_IMAGES * OUT_CHANNELS * SIDE * SIDE, N_WEIGHTS = OUT_CHANNELS * IN_CHANNELS * 9 };
+
+typedef struct long_sums {
+    double weight[N_WEIGHTS], bias[OUT_CHANNELS];
+} long_sums;
+
+/* Which the program reads where they lie. */
+static void *random_numbers(size_t count, lks_type type) {
+    double *wide = lksi_alloc(count * sizeof *wide);
+    float *narrow = (float *)wide;
+    for (size_t i = 0; i < count; i++) {
+        float value = (float)lksi_random_normal(5, count, i);
+        if (type == LKS_F64)
+            wide[i] = (double)value;
+        else
+            narrow[i] = value;
+    }
+    return wide;
+}
+
+static void read_as_double(lks_store *store, int index, lks_type type, size_t count, double *values) {
+    float narrow[N_WEIGHTS];
+    assert_ok(lks_store_read_gradient(store, index, type == LKS_F64 ? (void *)values : narrow));
+    for (size_t i = 0; i < count && type != LKS_F64; i++) values[i] = (double)narrow[i];
+}
+
+/* The loss is the mean of y * factor, so that dy is a factor over a power of 2. */
+static void find_long_sums(const char *device_name, lks_type type, long_sums *sums) {
+    lks_device *device;
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_device_create(&device, &(lks_device_options){.name = device_name, .precision = type}));
+    lks_graph *g = lks_graph_create(device);
+    lks_node *x = lks_input(g, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, IN_CHANNELS, SIDE, SIDE});
+    lks_node *factor = lks_input(g, "factor", LKS_F32, 4, (int64_t[]){LKS_BATCH, OUT_CHANNELS, SIDE, SIDE});
+    lks_conv2d_options same = {.window = {.padding = {1, 1}}};
+    lks_node *y = lks_mul(lks_conv2d(x, OUT_CHANNELS, 3, "conv", &same), factor);
+    lks_node *loss = lks_mean(y, 4, (int[]){0, 1, 2, 3}, 0);
+    assert_ok(lks_store_create(&store, loss, NULL));
+    assert_ok(
+        lks_program_create(&program, store, &(lks_program_options){.batch = N_IMAGES, .is_training = 1, .loss = loss}));
+    void *images = random_numbers(N_IN, type), *factors = random_numbers(N_OUT, type);
+    assert_ok(lks_program_set_input(program, x, images));
+    assert_ok(lks_program_set_input(program, factor, factors));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_backward(program, 1));
+    for (int i = 0; i < 2; i++) {
+        bool is_bias = lks_store_parameter(store, i).n_dims == 1;
+        read_as_double(store, i, type, is_bias ? OUT_CHANNELS : N_WEIGHTS, is_bias ? sums->bias : sums->weight);
+    }
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    lks_device_destroy(device);
+    lksi_free(images);
+    lksi_free(factors);
+}
+
+static void check_long_sum(const char *name, const double *got, const double *expected, int count) {
+    double distance = 0, length = 0;
+    for (int i = 0; i < count; i++) {
+        distance += (got[i] - expected[i]) * (got[i] - expected[i]);
+        length += expected[i] * expected[i];
+    }
+    if (!(sqrt(distance / length) <= 7e-7)) fail_msg("%s: %.3g apart", name, sqrt(distance / length));
+}
+
+/* Added up in one row, 65,536 terms lose 4e-6 of what they add up to. */
+static void gradients_keep_their_digits_over_many_terms(void **state) {
+    (void)state;
+    static long_sums expected, got;
+    find_long_sums("reference", LKS_F64, &expected);
+    find_long_sums("cpu", LKS_F32, &got);
+    check_long_sum("weight", got.weight, expected.weight, N_WEIGHTS);
+    check_long_sum("bias", got.bias, expected.bias, OUT_CHANNELS);
+}
+
 /* --- pooling --- */
 
 typedef struct pool_case {
@@ -284,6 +364,7 @@ int main(void) {
         cmocka_unit_test(convolutions_agree_across_devices),
         cmocka_unit_test(layers_in_a_row_have_the_gradients_of_finite_differences),
         cmocka_unit_test(layers_in_a_row_agree_across_devices),
+        cmocka_unit_test(gradients_keep_their_digits_over_many_terms),
         cmocka_unit_test(pools_have_the_gradients_of_finite_differences),
         cmocka_unit_test(pools_agree_across_devices),
         cmocka_unit_test(max_pooling_lets_nan_and_infinities_through),

@@ -12,7 +12,7 @@ enum { MAX_COUNT = 4096, N_RESULTS = 10 };
 
 typedef struct results {
     float floats[N_RESULTS][MAX_COUNT];
-    double doubles[4][LKSI_NORM_LANES];
+    double doubles[5][LKSI_NORM_LANES];
     int32_t index[MAX_COUNT];
 } results;
 
@@ -36,6 +36,7 @@ static void run_norm(const lksi_batch_norm_loops *loops, const lksi_norm_group *
         affine.shift[l] = of.slope[l] = of.dy_mean[l] = 0.1f;
         relu_last.scale[l] = 1;
     }
+    loops->sums(g, x, r->doubles[4]);
     loops->moments(g, x, r->doubles[0], r->doubles[1]);
     loops->apply(g, &affine, x, r->floats[0]);
     loops->apply_sum(g, &affine, x, dy, r->floats[7], r->floats[8]);
