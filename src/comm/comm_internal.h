@@ -193,6 +193,7 @@ struct lks_group {
     int n_hosts;
     bool may_spin, may_worker_spin;
     int64_t spin_ns[LKSI_N_CONTEXTS]; /* for how long (wait.c) */
+    int home_cpu, n_crowded;          /* where ranks share CPUs (wait.c) */
     bool may_peek;                    /* this rank can read the ordinary memory of all others (shm/peek.c) */
     uint64_t peek_word;               /* what they try it on */
     int64_t timeout_ms;
