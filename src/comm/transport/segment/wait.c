@@ -41,8 +41,38 @@ static bool may_spin(const lks_group *group, lksi_context context) {
     return context == LKSI_CONTEXT_COLLECTIVE && lksi_work_is_worker() ? group->may_worker_spin : group->may_spin;
 }
 
-static bool spin(const lks_group *group, const lksi_await *await, int64_t limit_ns) {
+/* --- on which CPUs --- */
+
+/* Ranks that need all CPUs begin evenly spread, each on a CPU that is its home; where they go from there is the
+ * kernel's business. */
+static void go_home(lks_group *group) {
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) == 0) return;
+    int n_before = group->local_rank % CPU_COUNT(&all);
+    size_t cpu = 0;
+    while (!CPU_ISSET(cpu, &all) || n_before-- > 0) cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof all, &all);
+    group->home_cpu = (int)cpu;
+}
+
+/* It leaves two ranks that spin on one CPU for tens of milliseconds (a small all_reduce takes 8 us then), and three of
+ * four that take turns for a tenth of a second and more (3.5 us, and 1.9 with two on each). Who was crowded in so many
+ * waits in a row goes home. */
+static void leave_crowd(lks_group *group, bool is_crowded) {
+    enum { PATIENCE = 256 };
+    group->n_crowded = is_crowded ? group->n_crowded + 1 : 0;
+    if (group->n_crowded < PATIENCE) return;
+    group->n_crowded = 0;
+    if (group->home_cpu >= 0 && sched_getcpu() != group->home_cpu) go_home(group);
+}
+
+/* --- spinning, yielding, sleeping --- */
+
+static bool spin(lks_group *group, const lksi_await *await, int64_t limit_ns) {
     int64_t start_ns = 0;
+    bool has_yielded = false;
     for (int i = 1;; i++) {
         lksi_relax();
         if (holds(await)) return true;
@@ -50,8 +80,13 @@ static bool spin(const lks_group *group, const lksi_await *await, int64_t limit_
         int64_t now_ns = lksi_now_ns();
         if (start_ns == 0) start_ns = now_ns;
         if (now_ns - start_ns > limit_ns || lksi_control_is_aborted(group->control)) return false;
-        /* The kernel may have put the awaited rank on our CPU for the moment, though there are enough. */
-        if (now_ns - start_ns > YIELD_AFTER_NS) sched_yield();
+        if (now_ns - start_ns <= YIELD_AFTER_NS) continue;
+        /* The kernel may have put the awaited rank on our CPU for the moment, though there are enough: then it comes
+         * as soon as we yield. */
+        sched_yield();
+        if (!has_yielded && await->context == LKSI_CONTEXT_COLLECTIVE && !lksi_work_is_worker())
+            leave_crowd(group, holds(await));
+        has_yielded = true;
     }
 }
 
@@ -245,22 +280,7 @@ lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int
                                               .n_ranks = n_ranks});
 }
 
-/* Ranks that need all CPUs begin evenly spread, each on a CPU that is its home; where they go from there is the
- * kernel's business. It would leave two that spin on one CPU for tens of milliseconds (8 us for a small all_reduce),
- * and three of four that take turns for a tenth of a second or more. */
-static void go_home(lks_group *group) {
-    cpu_set_t all, one;
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) == 0) return;
-    int n_before = group->local_rank % CPU_COUNT(&all);
-    size_t cpu = 0;
-    while (!CPU_ISSET(cpu, &all) || n_before-- > 0) cpu++;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof all, &all);
-    group->home_cpu = (int)cpu;
-}
-
-/* On which CPU a rank of this host waited last. */
+/* On which CPU a rank waited last. */
 static _Atomic int32_t *cpu_of(const lks_group *group, int rank) {
     return &group->control->seats[rank].bells[LKSI_CONTEXT_COLLECTIVE].cpu;
 }
@@ -276,19 +296,10 @@ static int show_cpu(const lks_group *group) {
     return cpu;
 }
 
-/* Where the kernel moved this rank to share a CPU with more than it would share its home with, and leaves it there, it
- * goes home. (Three of four on one CPU: 3.5 us for a small all_reduce, two on each 1.9.) */
-static void leave_crowd(lks_group *group, int cpu) {
-    enum { PATIENCE = 256 }; /* waits: about a millisecond */
-    int n_here = 0, n_at_home = 0;
-    for (int rank = 0; rank < group->size; rank++) {
-        n_here += look_up_cpu(group, rank) == cpu;
-        n_at_home += look_up_cpu(group, rank) == group->home_cpu;
-    }
-    group->n_crowded = n_here > n_at_home + 1 ? group->n_crowded + 1 : 0;
-    if (group->n_crowded < PATIENCE) return;
-    group->n_crowded = 0;
-    go_home(group);
+static int count_on(const lks_group *group, int cpu) {
+    int n = 0;
+    for (int rank = 0; rank < group->size; rank++) n += look_up_cpu(group, rank) == cpu;
+    return n;
 }
 
 /* For the ranks of this CPU, or for all others. */
@@ -314,7 +325,8 @@ lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target) 
     if (lksi_work_is_worker()) return LKS_OK; /* it does not give its CPU away */
     LKS_TRY(wait_for_side(group, offset, target, false));
     LKS_TRY(wait_for_side(group, offset, target, true));
-    leave_crowd(group, look_up_cpu(group, group->rank));
+    int n_here = count_on(group, look_up_cpu(group, group->rank));
+    leave_crowd(group, n_here > count_on(group, group->home_cpu) + 1);
     return LKS_OK;
 }
 
@@ -354,5 +366,6 @@ void lksi_wait_configure(lks_group *group) {
     group->may_spin = group->n_local <= n_cpus;
     group->may_worker_spin = 2 * group->n_local <= n_cpus;
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) group->spin_ns[context] = SPIN_NS;
+    group->home_cpu = -1;
     if (group->n_local >= n_cpus) go_home(group);
 }
