@@ -401,6 +401,13 @@ static inline const unsigned char *lksi_shown_by(const lks_group *group, int ran
     return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[group->n_exchanges % LKSI_N_POSTS].payload
                                          : seat->annexes[group->n_exchanges % LKSI_N_POSTS];
 }
+/* Asks for what `rank` shows beside its line in the coming exchange, before this rank waits for the line: mostly it is
+ * there by then, and comes at the same time (all_reduce of 256 B on two ranks: 109 to 98 ns). */
+static inline void lksi_shown_ask(const lks_group *group, int rank, size_t nbytes) {
+    const unsigned char *annex =
+        group->control->seats[group->seat_of[rank]].annexes[(group->n_exchanges + 1) % LKSI_N_POSTS];
+    for (size_t i = 0; nbytes > LKSI_PAYLOAD_NBYTES && i < nbytes; i += 64) __builtin_prefetch(annex + i);
+}
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
 /* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it

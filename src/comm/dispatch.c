@@ -42,11 +42,12 @@ static uint64_t name_hash(lks_group *group, const char *name) {
 }
 
 static uint64_t fingerprint(lks_group *group, const lksi_call *call) {
+    uint64_t algorithm = (uint64_t)(call->algorithm - call->operation->algorithms);
     uint64_t hash = lksi_mix(name_hash(group, call->operation->name), lksi_n_calls(group));
     hash = lksi_mix(hash, call->count);
     for (int rank = 0; call->counts != NULL && rank < group->size; rank++) hash = lksi_mix(hash, call->counts[rank]);
-    hash = lksi_mix(hash, (uint64_t)call->type << 32 | (uint64_t)call->op);
-    return lksi_mix(hash, (uint64_t)call->root << 32 | (uint64_t)(call->algorithm - call->operation->algorithms));
+    return lksi_mix(hash,
+                    (uint64_t)call->root << 24 | algorithm << 16 | (uint64_t)call->type << 8 | (uint64_t)call->op);
 }
 
 lks_status lksi_group_refuse_dead(const lks_group *group) {

@@ -36,7 +36,8 @@ struct lksi_worker {
     atomic_int n_under_way;
 };
 
-static _Thread_local bool is_worker, is_patient_worker;
+/* Asked in every call: of this model the compiler needs no call to find them. */
+static _Thread_local bool is_worker __attribute__((tls_model("initial-exec"))), is_patient_worker;
 
 bool lksi_work_is_worker(void) { return is_worker; }
 bool lksi_work_is_patient(void) { return is_patient_worker; }

@@ -18,7 +18,22 @@
  */
 #include "comm/collective/collective.h"
 
+#include <string.h>
+
+/* As lksi_move_blocks would, which has to find out more than this (a call of 4 bytes: 0.05 us). */
+static lks_status by_line(lks_group *group, const lksi_call *call) {
+    if (group->rank == call->root) {
+        if (call->nbytes > 0) memcpy(lksi_shown_next(group, call->nbytes), call->out, call->nbytes);
+        return lksi_post_and_run_ahead(group, call);
+    }
+    lksi_shown_ask(group, call->root, call->nbytes);
+    LKS_TRY(lksi_open(group, call));
+    if (call->nbytes > 0) memcpy(call->out, lksi_shown_by(group, call->root, call->nbytes), call->nbytes);
+    return LKS_OK;
+}
+
 lks_status lksi_broadcast_direct(lks_group *group, const lksi_call *call) {
+    if (call->nbytes <= LKSI_ANNEX_NBYTES && group->size > 1) return by_line(group, call);
     lksi_move move = {.in = call->out, .out = call->out, .sources = LKSI_ROOT, .readers = LKSI_EVERYONE};
     return lksi_move_blocks(group, call, &move);
 }

@@ -77,6 +77,8 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
     }
     keep_own(m);
     if (!needs_others(m)) return lksi_post_and_run_ahead(group, m->call);
+    for (int source = 0; source < group->size; source++)
+        if (source != rank && is_read(m, source)) lksi_shown_ask(group, source, most_nbytes);
     LKS_TRY(lksi_open(group, m->call));
     for (int source = 0; source < group->size; source++) {
         if (source == rank || !is_read(m, source)) continue;
