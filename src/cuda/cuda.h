@@ -37,6 +37,7 @@ typedef struct lksi_cuda_fault_word {
 
 /* Of a batch the small ones take a stage each: labels, how images are drawn, scalars, the step's numbers. */
 enum { LKSI_CUDA_STAGES = 8, LKSI_CUDA_SMALL_STAGES = 4, LKSI_CUDA_STAGE_NBYTES = 1 << 22 };
+enum { LKSI_CUDA_SMALL_NBYTES = 16 << 10 };
 
 /* What copy_in goes through: LKSI_CUDA_STAGE_NBYTES of pinned memory and as many of the GPU's. */
 typedef struct lksi_cuda_stage {
