@@ -193,7 +193,7 @@ struct lks_group {
     int n_hosts;
     bool may_spin, may_worker_spin;
     int64_t spin_ns[LKSI_N_CONTEXTS]; /* for how long (wait.c) */
-    int home_cpu, n_crowded;          /* where ranks share CPUs (wait.c) */
+    int home_cpu, n_crowded;          /* cpus.c */
     bool may_peek;                    /* this rank can read the ordinary memory of all others (shm/peek.c) */
     uint64_t peek_word;               /* what they try it on */
     int64_t timeout_ms;
@@ -334,6 +334,17 @@ enum { LKSI_POKE_NS = 100 * 1000 };
 bool lksi_poke(lks_group *group);
 /* After all ranks have joined: how many CPUs they share decides whether waiting may spin. */
 void lksi_wait_configure(lks_group *group);
+
+/* --- CPUs (transport/segment/cpus.c) --- */
+
+/* Those that the ranks of this host may use together. */
+int lksi_shared_cpu_count(const lks_group *group);
+/* Ranks that need all CPUs begin evenly spread, each on one that is its home; where they go from there is the kernel's
+ * business. */
+void lksi_go_home(lks_group *group);
+/* Tells whether the rank that this one waited for was on its CPU: many times in a row, and it goes home. For the thread
+ * that calls the group. */
+void lksi_leave_crowd(lks_group *group, bool is_crowded);
 
 static inline lksi_progress *lksi_progress_in(lks_group *group, lksi_context context) {
     return context == LKSI_CONTEXT_COLLECTIVE ? &group->progress : &group->user_progress;

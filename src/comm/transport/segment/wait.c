@@ -9,8 +9,7 @@
  * nobody else wants it. Sleeps are cut into slices, so that a wake-up that got lost with a killed rank costs a slice
  * and not the deadline.
  */
-#define _GNU_SOURCE /* affinity, syscall */
-#include "comm/bootstrap/rendezvous.h"
+#define _GNU_SOURCE /* sched_getcpu, syscall */
 #include "comm/comm_internal.h"
 
 #include <linux/futex.h>
@@ -41,35 +40,6 @@ static bool may_spin(const lks_group *group, lksi_context context) {
     return context == LKSI_CONTEXT_COLLECTIVE && lksi_work_is_worker() ? group->may_worker_spin : group->may_spin;
 }
 
-/* --- on which CPUs --- */
-
-/* Ranks that need all CPUs begin evenly spread, each on a CPU that is its home; where they go from there is the
- * kernel's business. */
-static void go_home(lks_group *group) {
-    cpu_set_t all, one;
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) == 0) return;
-    int n_before = group->local_rank % CPU_COUNT(&all);
-    size_t cpu = 0;
-    while (!CPU_ISSET(cpu, &all) || n_before-- > 0) cpu++;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof all, &all);
-    group->home_cpu = (int)cpu;
-}
-
-/* It leaves two ranks that spin on one CPU for tens of milliseconds (a small all_reduce takes 8 us then), and three of
- * four that take turns for a tenth of a second and more (3.5 us, and 1.9 with two on each). Who was crowded in so many
- * waits in a row goes home. */
-static void leave_crowd(lks_group *group, bool is_crowded) {
-    enum { PATIENCE = 256 };
-    group->n_crowded = is_crowded ? group->n_crowded + 1 : 0;
-    if (group->n_crowded < PATIENCE) return;
-    group->n_crowded = 0;
-    if (group->home_cpu >= 0 && sched_getcpu() != group->home_cpu) go_home(group);
-}
-
-/* --- spinning, yielding, sleeping --- */
-
 static bool spin(lks_group *group, const lksi_await *await, int64_t limit_ns) {
     int64_t start_ns = 0;
     bool has_yielded = false;
@@ -85,7 +55,7 @@ static bool spin(lks_group *group, const lksi_await *await, int64_t limit_ns) {
          * as soon as we yield. */
         sched_yield();
         if (!has_yielded && await->context == LKSI_CONTEXT_COLLECTIVE && !lksi_work_is_worker())
-            leave_crowd(group, holds(await));
+            lksi_leave_crowd(group, holds(await));
         has_yielded = true;
     }
 }
@@ -326,46 +296,17 @@ lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target) 
     LKS_TRY(wait_for_side(group, offset, target, false));
     LKS_TRY(wait_for_side(group, offset, target, true));
     int n_here = count_on(group, look_up_cpu(group, group->rank));
-    leave_crowd(group, n_here > count_on(group, group->home_cpu) + 1);
+    lksi_leave_crowd(group, n_here > count_on(group, group->home_cpu) + 1);
     return LKS_OK;
-}
-
-/* As the ranks have told when they met; those that may not use the same use different ones. */
-static int told_cpu_count(const lks_group *group) {
-    const lksi_member *members = group->members, *mine = &members[group->rank];
-    int64_t n_cpus = 0;
-    for (int rank = 0; rank < group->size; rank++) {
-        int first = 0;
-        if (members[rank].host_id != mine->host_id) continue;
-        while (members[first].host_id != mine->host_id || members[first].cpus_id != members[rank].cpus_id) first++;
-        if (first == rank) n_cpus += members[rank].n_cpus;
-    }
-    return n_cpus < INT32_MAX ? (int)n_cpus : INT32_MAX;
-}
-
-/* CPUs that the ranks of this host may use together. */
-static int shared_cpu_count(const lks_group *group) {
-    cpu_set_t mine;
-    CPU_ZERO(&mine);
-    int n_cpus = lksi_cpu_count(); /* cut by the cgroup's quota, which the masks do not know */
-    bool is_quota = sched_getaffinity(0, sizeof mine, &mine) != 0 || CPU_COUNT(&mine) > n_cpus;
-    if (is_quota) return n_cpus;
-    if (group->n_seats < group->n_local) return told_cpu_count(group);
-    uint64_t united[LKSI_AFFINITY_WORDS] = {0};
-    for (int seat = 0; seat < group->n_seats; seat++)
-        for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) united[i] |= group->control->seats[seat].affinity[i];
-    n_cpus = 0;
-    for (int i = 0; i < LKSI_AFFINITY_WORDS; i++) n_cpus += __builtin_popcountll(united[i]);
-    return n_cpus;
 }
 
 bool lksi_group_worker_may_spin(const lks_group *group) { return group->may_worker_spin; }
 
 void lksi_wait_configure(lks_group *group) {
-    int n_cpus = shared_cpu_count(group);
+    int n_cpus = lksi_shared_cpu_count(group);
     group->may_spin = group->n_local <= n_cpus;
     group->may_worker_spin = 2 * group->n_local <= n_cpus;
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) group->spin_ns[context] = SPIN_NS;
     group->home_cpu = -1;
-    if (group->n_local >= n_cpus) go_home(group);
+    if (group->n_local >= n_cpus) lksi_go_home(group);
 }
