@@ -339,8 +339,8 @@ void lksi_wait_configure(lks_group *group);
 
 /* Those that the ranks of this host may use together. */
 int lksi_shared_cpu_count(const lks_group *group);
-/* Ranks that need all CPUs begin evenly spread, each on one that is its home; where they go from there is the kernel's
- * business. */
+/* Ranks that need all CPUs begin evenly spread, each on one that is its home (group->home_cpu); where they go from
+ * there is the kernel's business. */
 void lksi_go_home(lks_group *group);
 /* Tells whether the rank that this one waited for was on its CPU: many times in a row, and it goes home. For the thread
  * that calls the group. */

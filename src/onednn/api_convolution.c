@@ -208,12 +208,28 @@ static lks_status create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution 
     return status;
 }
 
+/* Whether some row or column of the window meets nothing but padding. oneDNN 2.6's bf16 kernel for the gradient of the
+ * weights leaves there what it finds in memory, and not 0. */
+static bool has_idle_weights(const lksi_dnnl_convolution *c) {
+    const lksi_attributes *a = c->attributes;
+    for (int i = 0; i < 2; i++)
+        for (int64_t k = 0; k < c->w->dims[2 + i]; k++) {
+            int64_t n_met = 0;
+            for (int64_t y = 0; y < c->y->dims[2 + i]; y++) {
+                int64_t x = y * a->stride[i] + k * a->dilation[i] - a->padding[i];
+                n_met += x >= 0 && x < c->x->dims[2 + i];
+            }
+            if (n_met == 0) return true;
+        }
+    return false;
+}
+
 /* Operands of f32 that were rounded where oneDNN has nothing for bf16, row-major tensors where no layout is known. */
 lks_status lksi_dnnl_convolution_create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *convolution) {
     static const conv_wish wishes[] = {{dnnl_bf16, true}, {dnnl_f32, true}, {dnnl_f32, false}};
-    bool is_made = false;
-    for (int i = convolution->product_type == LKS_BF16 ? 0 : 1; i < 3 && !is_made; i++)
-        LKS_TRY(create(primitive, convolution, wishes[i], &is_made));
+    bool is_made = false, is_bf16 = convolution->product_type == LKS_BF16;
+    if (convolution->op == LKSI_OP_CONV2D_GRAD_WEIGHT && has_idle_weights(convolution)) is_bf16 = false;
+    for (int i = is_bf16 ? 0 : 1; i < 3 && !is_made; i++) LKS_TRY(create(primitive, convolution, wishes[i], &is_made));
     return is_made ? LKS_OK
                    : lksi_error(LKS_ERR_UNSUPPORTED, "oneDNN: no known layout for %s", lksi_op_name(convolution->op));
 }

@@ -48,6 +48,7 @@ static lks_node *conv2d_of_3_channels(const operator_leaves *l) { return convolu
 static lks_node *conv2d_strided(const operator_leaves *l) { return convolution(l, 8, 9, 3, 1, 2); }
 static lks_node *conv2d_in_groups(const operator_leaves *l) { return convolution(l, 16, 6, 3, 2, 1); }
 static lks_node *conv2d_of_one_window(const operator_leaves *l) { return convolution(l, 16, 1, 3, 1, 1); }
+static lks_node *conv2d_of_idle_weights(const operator_leaves *l) { return convolution(l, 16, 2, 3, 1, 3); }
 static lks_node *conv2d_with_relu(const operator_leaves *l) { return lks_relu(conv2d(l)); }
 
 static lks_node *lstm(const operator_leaves *l, int64_t t) {
@@ -78,6 +79,7 @@ static const precision_case cases[] = {
     {{"conv2d strided", conv2d_strided, 0}, false},
     {{"conv2d in groups", conv2d_in_groups, 0}, false},
     {{"conv2d of one window", conv2d_of_one_window, 0}, false},
+    {{"conv2d of weights that meet padding alone", conv2d_of_idle_weights, 0}, false},
     {{"conv2d with relu", conv2d_with_relu, 0}, false},
     {{"relu rnn of one step", relu_rnn_of_one_step, 0}, false},
     {{"lstm of one step", lstm_of_one_step, 0}, true},

@@ -4,6 +4,7 @@
 #include "comm/comm_internal.h"
 
 #include <sched.h>
+#include <string.h>
 
 /* --- how many there are --- */
 
@@ -37,10 +38,20 @@ int lksi_shared_cpu_count(const lks_group *group) {
 
 /* --- where a rank is on them --- */
 
+/* Of the ranks that may use the same CPUs as this one, those before it. */
+static int count_before(const lks_group *group) {
+    int n = 0;
+    if (group->n_seats < group->n_local) return group->local_rank; /* not all have told */
+    for (const lksi_seat *seat = group->control->seats; seat < group->own_seat; seat++)
+        n += memcmp(seat->affinity, group->own_seat->affinity, sizeof seat->affinity) == 0;
+    return n;
+}
+
 void lksi_go_home(lks_group *group) {
     cpu_set_t all, one;
     if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) == 0) return;
-    int n_before = group->local_rank % CPU_COUNT(&all);
+    if (CPU_COUNT(&all) > lksi_shared_cpu_count(group)) return; /* a quota: which of them is the kernel's business */
+    int n_before = count_before(group) % CPU_COUNT(&all);
     size_t cpu = 0;
     while (!CPU_ISSET(cpu, &all) || n_before-- > 0) cpu++;
     CPU_ZERO(&one);

@@ -308,5 +308,5 @@ void lksi_wait_configure(lks_group *group) {
     group->may_worker_spin = 2 * group->n_local <= n_cpus;
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) group->spin_ns[context] = SPIN_NS;
     group->home_cpu = -1;
-    if (group->n_local >= n_cpus) lksi_go_home(group);
+    if (group->n_local > 1 && group->n_local >= n_cpus) lksi_go_home(group);
 }
