@@ -22,6 +22,15 @@ bool lksi_can_pass_caches(void);
 /* A copy. Other cores see it in order with other writes after lksi_written_past_caches alone. */
 void lksi_write_past_caches(void *to, const void *from, size_t nbytes);
 void lksi_written_past_caches(void);
+/* This core will write to the line: it may come already, and be told to be gone elsewhere. (gcc's own word for it is a
+ * request to read, on processors that it does not know to have more; those that have not take this for nothing.) */
+static inline void lksi_ask_to_write(const void *line) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
 /* The lines that these bytes lie in leave all caches; what was written stays written. */
 void lksi_evict(const void *data, size_t nbytes);
 

@@ -10,6 +10,7 @@
  * and not the deadline.
  */
 #define _GNU_SOURCE /* sched_getcpu, syscall */
+#include "base/cache.h"
 #include "comm/comm_internal.h"
 
 #include <linux/futex.h>
@@ -276,10 +277,11 @@ static int count_on(const lks_group *group, int cpu) {
 static lks_status wait_for_side(lks_group *group, size_t offset, uint64_t target, bool is_elsewhere) {
     const lksi_seat *seats = group->control->seats;
     int cpu = show_cpu(group);
+    for (int rank = 0; rank < group->size && is_elsewhere; rank++)
+        if (look_up_cpu(group, rank) != cpu) __builtin_prefetch((const char *)&seats[rank] + offset);
     for (int rank = 0; rank < group->size; rank++) {
         const lksi_condition condition = {(const void *)((const char *)&seats[rank] + offset), target, rank};
         bool is_there = look_up_cpu(group, rank) != cpu;
-        if (is_there && !is_elsewhere) __builtin_prefetch((const void *)condition.counter);
         if (rank == group->rank || is_there != is_elsewhere) continue;
         lksi_await await = {.context = LKSI_CONTEXT_COLLECTIVE, .conditions = &condition, .n_conditions = 1};
         if (!holds(&await) && is_elsewhere) (void)spin(group, &await, SPIN_NS);
@@ -293,6 +295,7 @@ static lks_status wait_for_side(lks_group *group, size_t offset, uint64_t target
  * 4.6 us for a small all_reduce, and 3.5 so; evenly spread from the beginning, 2.4.) */
 lks_status lksi_wait_by_turns(lks_group *group, size_t offset, uint64_t target) {
     if (lksi_work_is_worker()) return LKS_OK; /* it does not give its CPU away */
+    lksi_ask_to_write(lksi_post_next(group)); /* it comes while others have the CPU */
     LKS_TRY(wait_for_side(group, offset, target, false));
     LKS_TRY(wait_for_side(group, offset, target, true));
     int n_here = count_on(group, look_up_cpu(group, group->rank));
