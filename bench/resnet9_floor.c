@@ -53,7 +53,8 @@ static void make_work(work *w, const conv *c, lksi_op op, int64_t batch) {
     lksi_tensor y = {LKS_F32, 4, {batch, c->out_channels, out, out}}, b = {LKS_F32, 1, {c->out_channels}};
     lksi_attributes attributes = {
         .stride = {c->stride, c->stride}, .padding = {c->kernel / 2, c->kernel / 2}, .dilation = {1, 1}, .groups = 1};
-    lksi_dnnl_convolution made = {.op = op, .attributes = &attributes, .x = &x, .w = &k, .y = &y, .has_bias = true};
+    lksi_dnnl_convolution made = {
+        .op = op, .attributes = &attributes, .x = &x, .w = &k, .y = &y, .has_bias = op == LKSI_OP_CONV2D};
     if (lksi_dnnl_convolution_create(&w->primitive, &made) != LKS_OK) fail("convolution");
     w->data[0] = random_memory(&x, &made.x_layout);
     w->data[1] = random_memory(&k, &made.w_layout);
