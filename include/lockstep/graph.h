@@ -116,8 +116,8 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
 /* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
  * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike, such as
- * adding up ranks. A buffer's is the statistic that it averages, times the factor of lks_program_backward. NULL where
- * there is no such tensor. */
+ * adding up ranks. A buffer's is the statistic that it averages, times the factor of lks_program_backward. Until the
+ * next step of a distributed optimizer, after which it may lie elsewhere. NULL where there is no such tensor. */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
 /* Index of the parameter or buffer with that name, -1 if there is none. */
 LKS_API int lks_store_find(const lks_store *store, const char *name);

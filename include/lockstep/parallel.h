@@ -23,10 +23,11 @@ extern "C" {
  *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, which an attached program may
  *                begin during its backward pass, and every rank updates everything: P, P, S.
  *     sharded    likewise, but each rank gets the sum of its part of each bucket only, updates that, and the parts are
- *                gathered: P, P, S / n. As much is sent. */
+ *                gathered: P, P, S / n. As much is sent. Where ranks share memory nothing is: each adds up and updates
+ *                a part, and writes it to all ranks over the gradients, which are the parameters then. */
 typedef enum lks_strategy {
-    LKS_STRATEGY_AUTO, /* shared where all ranks are on one host (bucketed for two with P + S up to 2 MiB), else
-                          bucketed */
+    LKS_STRATEGY_AUTO, /* where all ranks are on one host sharded, as long as 2 P n is up to 64 MiB, and shared beyond;
+                          else bucketed */
     LKS_STRATEGY_SHARED,
     LKS_STRATEGY_BUCKETED,
     LKS_STRATEGY_SHARDED
@@ -86,13 +87,12 @@ typedef struct lks_compression {
 typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
-    /* Of gradients; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts what a short
-     * measurement says (at most 32 MiB and a 16th of all, at least 64 KiB); 1 MiB on one, and where bits depend on it:
-     * gradients are compressed, or sums need not keep the canonical order. The first has 1 MiB at most, unless one
-     * holds all: then nothing overlaps. */
+    /* Of gradients that are sent; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts what a
+     * short measurement says (at most 32 MiB and a 16th of all, at least 64 KiB); 1 MiB on one, and where bits depend
+     * on it: gradients are compressed, or sums need not keep the canonical order. The first has 1 MiB at most, unless
+     * one holds all: then nothing overlaps. */
     size_t bucket_nbytes;
     lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
-    const lks_optimizer *rule;   /* that is to update it: by its state `auto` may choose otherwise; NULL: without any */
 } lks_distributed_options;
 
 /* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
@@ -145,7 +145,8 @@ typedef struct lks_step_sums {
  * backward pass already, in a step or by lks_distributed_optimizer_accumulate: these two fail the group, and the other
  * ranks get LKS_ERR_PEER, which names that rank; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on
  * all ranks, nothing was updated, and the group lives on; those of the group. After an error in the middle of an update
- * the parameters are torn: reading them through the library gives LKS_ERR_TORN. */
+ * the parameters are torn: reading them through the library gives LKS_ERR_TORN; but where the store is sharded among
+ * ranks that share memory they are those of the step before. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 
@@ -233,7 +234,8 @@ LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
 LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
 /* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on.
- * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0. */
+ * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0; what
+ * kept a rank from reading its own parameters (LKS_ERR_MEMORY, LKS_ERR_TORN), on all of them. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 
 #ifdef __cplusplus

@@ -139,6 +139,16 @@ typedef struct lksi_row_product {
                       bool is_added, float *out);
 } lksi_row_product;
 
+/* What an update reads and writes: arrays of the device's precision. */
+typedef struct lksi_update_memory {
+    const void *values;
+    const void *gradients[2]; /* by their sum, [0] + [1]; [1] NULL: by [0] alone */
+    void *outs[2];            /* the new values, in one place or two ([1] NULL: one), which may be among the above */
+    void *state[2];
+} lksi_update_memory;
+/* The same from `nbytes` on; not the state. */
+lksi_update_memory lksi_update_memory_from(const lksi_update_memory *memory, size_t nbytes);
+
 typedef struct lksi_device_ops {
     const char *name;
     bool has_f64;
@@ -151,9 +161,8 @@ typedef struct lksi_device_ops {
     lks_status (*lower)(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel);
     /* How parameter `input` of an operator is best kept in the store, whatever the batch; NULL: row-major, always. */
     lks_status (*choose_storage)(const lks_device *device, const lksi_lowering *user, int input, lksi_layout *storage);
-    /* One fused pass of the update rule over `count` parameters; gradient and parameters of the device's precision. */
-    void (*update)(const lks_device *device, const lksi_update *update, size_t count, void *parameters,
-                   const void *gradient, void *const *state);
+    /* One fused pass of the update rule over `count` parameters. */
+    void (*update)(const lks_device *device, const lksi_update *update, size_t count, const lksi_update_memory *memory);
     /* The sum of the squares of `count` elements of the device's precision, in double, always in one order. */
     double (*sum_squares)(const lks_device *device, size_t count, const void *gradient);
     /* NULL, or what it returns: there is none. */

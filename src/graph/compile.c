@@ -248,12 +248,16 @@ static int slot_of(const compiler *c, const lksi_ir_value *value) {
     return lks_store_find(c->program->store, c->ir.graph->nodes[value->index]->name);
 }
 
+static bool is_stored(const lksi_ir_value *value) {
+    return value->role == LKSI_PARAMETER || value->role == LKSI_GRADIENT;
+}
+
 /* Where parameters and their gradients are kept, and how. */
 static lks_status find_storage(compiler *c) {
     const lks_store *store = c->program->store;
     for (size_t v = 0; v < c->ir.n_values; v++) {
         lksi_ir_value *value = &c->ir.values[v];
-        if (value->role != LKSI_PARAMETER && value->role != LKSI_GRADIENT) continue;
+        if (!is_stored(value)) continue;
         int index = slot_of(c, value);
         if (index < 0)
             return lksi_error(LKS_ERR_STATE, "parameter '%s' is not in the store",
@@ -263,11 +267,20 @@ static lks_status find_storage(compiler *c) {
     return LKS_OK;
 }
 
-static void *stored_at(const compiler *c, const lksi_ir_value *value) {
-    const lks_store *store = c->program->store;
-    const lksi_slot *slot = &store->slots[slot_of(c, value)];
-    char *flat = value->role == LKSI_PARAMETER ? store->values : store->gradients;
-    return flat + slot->offset * lks_type_nbytes(value->tensor.type);
+static lks_status find_stored(compiler *c) {
+    lks_program *program = c->program;
+    size_t n = 0;
+    for (size_t v = 0; v < c->ir.n_values; v++) n += is_stored(&c->ir.values[v]);
+    program->stored = lksi_alloc_array(n, sizeof *program->stored);
+    if (program->stored == NULL) return LKS_ERR_MEMORY;
+    for (size_t v = 0; v < c->ir.n_values; v++) {
+        const lksi_ir_value *value = &c->ir.values[v];
+        if (!is_stored(value)) continue;
+        size_t offset = program->store->slots[slot_of(c, value)].offset * lks_type_nbytes(value->tensor.type);
+        program->stored[program->n_stored++] = (lksi_stored){(lksi_value)v, value->role == LKSI_GRADIENT, offset};
+    }
+    lksi_program_bind_stored(program);
+    return LKS_OK;
 }
 
 /* Room for what the host gives, where kernels cannot read it there. */
@@ -294,8 +307,7 @@ static void bind_memory(compiler *c) {
         const lksi_ir_value *value = &c->ir.values[v];
         switch (value->role) {
         case LKSI_PARAMETER:
-        case LKSI_GRADIENT:
-            program->memory[v] = stored_at(c, value);
+        case LKSI_GRADIENT: /* find_stored */
             break;
         case LKSI_SEED:
             program->memory[v] = &program->seed;
@@ -410,6 +422,7 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(lower_all(c));
     LKS_TRY(place(c));
     bind_memory(c);
+    LKS_TRY(find_stored(c));
     LKS_TRY(place_given(c));
     LKS_TRY(find_firsts(c));
     LKS_TRY(find_finals(c));

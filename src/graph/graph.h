@@ -135,6 +135,9 @@ uint64_t lksi_store_fingerprint(const lks_store *store);
 uint64_t lksi_store_fingerprint_of(const lks_store *store, int index);
 void *lksi_store_values(const lks_store *store);
 void *lksi_store_gradients(const lks_store *store);
+/* The arrays take turns: what was written into the gradients is the values from now on, and the next gradients are
+ * written over the old values. Programs follow in their next pass. */
+void lksi_store_swap(lks_store *store);
 /* Where tensor `index` lies in them: elements, the padding of its layout included. */
 void lksi_store_place(const lks_store *store, int index, size_t *offset, size_t *count);
 /* Tensor `index` from the store's layout to row-major order and back, for arrays kept as the flat ones are; of the

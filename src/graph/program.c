@@ -15,6 +15,7 @@ void lks_program_destroy(lks_program *program) {
     lksi_device_free(device, program->arena);
     lksi_free(program->steps);
     lksi_free(program->memory);
+    lksi_free(program->stored);
     lksi_free(program->inputs);
     lksi_free(program->outputs);
     lksi_free(program->firsts);
@@ -113,8 +114,19 @@ static lks_status count_time(const lks_program *program, lksi_step *step, int64_
     return LKS_OK;
 }
 
+void lksi_program_bind_stored(lks_program *program) {
+    const lks_store *store = program->store;
+    for (size_t i = 0; i < program->n_stored; i++) {
+        const lksi_stored *stored = &program->stored[i];
+        program->memory[stored->value] =
+            (char *)(stored->is_gradient ? store->gradients : store->values) + stored->offset;
+    }
+    program->n_swaps = store->n_swaps;
+}
+
 static lks_status run(lks_program *program, size_t begin, size_t end) {
     lksi_device_enter(program->store->graph->device);
+    if (program->n_swaps != program->store->n_swaps) lksi_program_bind_stored(program);
     size_t n_told = 0, n_settled = begin == 0 ? 0 : program->n_firsts; /* the forward pass comes first */
     void *scratch = program->arena + program->scratch_offset;
     for (size_t s = begin; s < end; s++) {
@@ -210,6 +222,9 @@ static lks_status backward(lks_program *program, double factor) {
     if (program->n_forward == program->n_steps)
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
     if (!program->has_run_forward) return lksi_error(LKS_ERR_STATE, "backward without a forward before it");
+    if (program->n_swaps != program->store->n_swaps)
+        return lksi_error(LKS_ERR_STATE,
+                          "backward after a step that came behind its forward pass, of other parameters");
     program->has_run_forward = false; /* the pass writes over what it reads of the forward pass */
     if (program->store->graph->device->float_type == LKS_F64)
         program->seed.f64 = factor;

@@ -24,6 +24,13 @@ typedef struct lksi_binding {
     bool is_mirrored;  /* since the last run */
 } lksi_binding;
 
+/* A value that lies in the store: a parameter, or its gradient. */
+typedef struct lksi_stored {
+    lksi_value value;
+    bool is_gradient;
+    size_t offset; /* bytes, in the array */
+} lksi_stored;
+
 /* A step and a tensor of the store, by index. */
 typedef struct lksi_touch {
     size_t step;
@@ -35,7 +42,10 @@ struct lks_program {
     lksi_step *steps;
     size_t n_steps, n_forward;
     void **memory; /* per value: where it is now */
-    char *arena;   /* temporaries and scratch */
+    lksi_stored *stored;
+    size_t n_stored;
+    uint64_t n_swaps; /* of the store's arrays, when they were bound last */
+    char *arena;      /* temporaries and scratch */
     size_t arena_nbytes, scratch_offset;
     lksi_binding *inputs, *outputs;
     int n_inputs, n_outputs;
@@ -68,6 +78,9 @@ typedef struct lksi_scalars {
 
 /* The host step that stands for ALL_REDUCE. */
 void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
+
+/* Binds what lies in the store to where the arrays are now. */
+void lksi_program_bind_stored(lks_program *program);
 
 /* Merges nodes of the backward pass where one kernel does the work of two. `n_users`: per value, how many read it. */
 void lksi_fuse(lksi_ir *ir, int *n_users);

@@ -422,5 +422,13 @@ void lksi_store_set_settle(lks_store *store, lksi_settle settle, void *context) 
 size_t lksi_store_padded_count(const lks_store *store) { return store->padded_count; }
 void *lksi_store_values(const lks_store *store) { return store->values; }
 void *lksi_store_gradients(const lks_store *store) { return store->gradients; }
+
+void lksi_store_swap(lks_store *store) {
+    void *values = store->gradients;
+    store->gradients = store->values;
+    store->values = values;
+    store->n_swaps++;
+}
+
 const lks_device *lksi_store_device(const lks_store *store) { return store->graph->device; }
 void *lksi_store_memory_context(const lks_store *store) { return store->memory.context; }

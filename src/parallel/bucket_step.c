@@ -165,10 +165,11 @@ static lks_status conclude(lks_distributed_optimizer *optimizer, lks_step_sums *
 static void update_part(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
     size_t padded_count = lksi_store_padded_count(optimizer->store);
     size_t end = bucket->mine_end < padded_count ? bucket->mine_end : padded_count;
+    char *values = element(optimizer, lksi_store_values(optimizer->store), bucket->mine_begin);
+    const char *gradient = element(optimizer, lksi_store_gradients(optimizer->store), bucket->mine_begin);
     if (bucket->mine_begin < end)
         lksi_update_range(optimizer, bucket, &optimizer->update, bucket->mine_begin, end - bucket->mine_begin,
-                          element(optimizer, lksi_store_values(optimizer->store), bucket->mine_begin),
-                          element(optimizer, lksi_store_gradients(optimizer->store), bucket->mine_begin));
+                          &(lksi_update_memory){.values = values, .gradients = {gradient}, .outs = {values}});
 }
 
 static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) {

@@ -39,7 +39,7 @@ void lksi_bucket_part(const lks_distributed_optimizer *optimizer, const lksi_buc
                       size_t *end) {
     *begin = bucket->begin;
     *end = bucket->end;
-    if (optimizer->strategy == LKS_STRATEGY_SHARED) {
+    if (lksi_store_is_direct(optimizer->store)) {
         *begin = shard_begin(optimizer, bucket, rank);
         *end = shard_begin(optimizer, bucket, rank + 1);
     } else if (optimizer->strategy == LKS_STRATEGY_SHARDED) {
@@ -68,7 +68,7 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
     unit = unit_of(optimizer->strategy, lks_group_size(optimizer->group));
     *first = *others = optimizer->whole_count;
     const lks_compression compression = lksi_store_compression(optimizer->store);
-    if (optimizer->strategy == LKS_STRATEGY_SHARED || lksi_compression_wants_whole(&compression)) return LKS_OK;
+    if (lksi_store_is_direct(optimizer->store) || lksi_compression_wants_whole(&compression)) return LKS_OK;
     if (nbytes == 0) LKS_TRY(choose_nbytes(optimizer, &compression, &nbytes));
     if (nbytes / nbytes_each >= optimizer->whole_count) return LKS_OK; /* one that holds all */
     *others = round_up(nbytes / nbytes_each + (nbytes < nbytes_each), unit);
@@ -80,7 +80,7 @@ static lks_status choose_counts(const lks_distributed_optimizer *optimizer, size
  * factors, so that what they take to multiply is divided evenly, and one for what is in between. */
 static size_t bucket_end(const lks_distributed_optimizer *optimizer, size_t begin, size_t first, size_t others) {
     size_t left = optimizer->whole_count - begin, count = begin == 0 ? first : others;
-    if (optimizer->strategy == LKS_STRATEGY_SHARED)
+    if (lksi_store_is_direct(optimizer->store))
         count = round_up(lksi_factored_cut(optimizer, begin) - begin, shard_unit(optimizer));
     return begin + (count < left ? count : left);
 }
@@ -106,8 +106,10 @@ static void fill(lks_distributed_optimizer *optimizer, size_t first, size_t othe
 
 lks_status lksi_buckets_create(lks_distributed_optimizer *optimizer) {
     size_t first, others;
-    optimizer->whole_count = lksi_buckets_padded(lksi_store_padded_count(optimizer->store), optimizer->strategy,
-                                                 lks_group_size(optimizer->group));
+    optimizer->whole_count = lksi_store_padded_count(optimizer->store);
+    if (!lksi_store_is_direct(optimizer->store))
+        optimizer->whole_count =
+            lksi_buckets_padded(optimizer->whole_count, optimizer->strategy, lks_group_size(optimizer->group));
     LKS_TRY(choose_counts(optimizer, &first, &others));
     optimizer->n_buckets = count_buckets(optimizer, first, others);
     optimizer->buckets = lksi_alloc_array(optimizer->n_buckets, sizeof *optimizer->buckets);

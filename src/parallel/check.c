@@ -6,18 +6,29 @@
 /* What a rank says of one tensor. */
 typedef struct digest {
     uint64_t shape, values;
+    int64_t status; /* of making it */
 } digest;
 
-static lks_status digest_of(const lks_store *store, int index, digest *mine) {
+static lks_status hash_values(const lks_store *store, int index, digest *mine) {
     lks_parameter_view view = lks_store_parameter(store, index);
     size_t nbytes = (size_t)view.count * lks_type_nbytes(view.type);
     void *values = lksi_alloc(nbytes);
     if (values == NULL) return LKS_ERR_MEMORY;
     lks_status status = lks_store_read(store, index, values);
-    if (status == LKS_OK)
-        *mine = (digest){lksi_store_fingerprint_of(store, index), lksi_hash64(LKSI_HASH_START, values, nbytes)};
+    if (status == LKS_OK) mine->values = lksi_hash64(LKSI_HASH_START, values, nbytes);
     lksi_free(values);
     return status;
+}
+
+/* A rank that cannot say anything says so: all give up, and the group lives on. */
+static lks_status exchange(lks_group *group, uint64_t turn, const digest *mine, digest *all) {
+    LKS_TRY(lksi_exchange(group, "check_replicas", turn, mine, sizeof *mine, all));
+    if (mine->status != LKS_OK) return (lks_status)mine->status;
+    for (int rank = 0; rank < lks_group_size(group); rank++)
+        if (all[rank].status != LKS_OK)
+            return lksi_error((lks_status)all[rank].status, "replicas are not compared: rank %d could not read its own",
+                              rank);
+    return LKS_OK;
 }
 
 static lks_status compare(const lks_store *store, int index, const digest *all, int size) {
@@ -39,8 +50,8 @@ static lks_status compare(const lks_store *store, int index, const digest *all, 
 
 /* Else a rank with fewer tensors would be done while the others go on. */
 static lks_status check_count(lks_group *group, const lks_store *store, digest *all) {
-    const digest mine = {.shape = (uint64_t)lks_store_n_tensors(store)};
-    LKS_TRY(lksi_exchange(group, "check_replicas", 0, &mine, sizeof mine, all));
+    const digest mine = {.shape = (uint64_t)lks_store_n_tensors(store), .status = lksi_store_settle(store, -1)};
+    LKS_TRY(exchange(group, 0, &mine, all));
     for (int rank = 1; rank < lks_group_size(group); rank++)
         if (all[rank].shape != all[0].shape)
             return lksi_error(LKS_ERR_MISMATCH,
@@ -49,25 +60,16 @@ static lks_status check_count(lks_group *group, const lks_store *store, digest *
     return LKS_OK;
 }
 
-static lks_status check_all(lks_group *group, const lks_store *store, digest *all) {
-    LKS_TRY(check_count(group, store, all));
-    for (int i = 0; i < lks_store_n_tensors(store); i++) {
-        digest mine;
-        lks_status status = digest_of(store, i, &mine);
-        if (status != LKS_OK) return lksi_group_fail(group, status);
-        LKS_TRY(lksi_exchange(group, "check_replicas", (uint64_t)i + 1, &mine, sizeof mine, all));
-        LKS_TRY(compare(store, i, all, lks_group_size(group)));
-    }
-    return LKS_OK;
-}
-
 lks_status lks_check_replicas(lks_group *group, const lks_store *store) {
     LKS_TRY(lksi_check_given("check_replicas", "group", group));
     LKS_TRY(lksi_check_given_or_fail(group, "check_replicas", "store", store));
-    digest *all = lksi_alloc_array((size_t)lks_group_size(group), sizeof *all);
-    if (all == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
-    lks_status status = lksi_store_settle(store, -1);
-    if (status == LKS_OK) status = check_all(group, store, all);
-    lksi_free(all);
-    return status;
+    digest all[LKSI_MAX_RANKS];
+    LKS_TRY(check_count(group, store, all));
+    for (int i = 0; i < lks_store_n_tensors(store); i++) {
+        digest mine = {.shape = lksi_store_fingerprint_of(store, i)};
+        mine.status = hash_values(store, i, &mine);
+        LKS_TRY(exchange(group, (uint64_t)i + 1, &mine, all));
+        LKS_TRY(compare(store, i, all, lks_group_size(group)));
+    }
+    return LKS_OK;
 }

@@ -16,7 +16,7 @@ static size_t n_blocks_of(const lks_distributed_optimizer *optimizer) {
 lks_status lksi_clip_prepare(lks_distributed_optimizer *optimizer) {
     if (!(optimizer->rule.clip_norm > 0) || lksi_store_is_flat(optimizer->store)) return LKS_OK;
     size_t n_blocks = n_blocks_of(optimizer);
-    if (lksi_store_replica(optimizer->store) != NULL) {
+    if (lksi_store_is_direct(optimizer->store)) {
         void *shared;
         LKS_TRY(lks_shared_alloc(optimizer->group, n_blocks * sizeof *optimizer->squares, &shared));
         optimizer->squares = shared;
@@ -27,7 +27,7 @@ lks_status lksi_clip_prepare(lks_distributed_optimizer *optimizer) {
 }
 
 void lksi_clip_release(lks_distributed_optimizer *optimizer) {
-    if (lksi_store_replica(optimizer->store) != NULL)
+    if (lksi_store_is_direct(optimizer->store))
         lks_symmetric_free(optimizer->group, optimizer->squares);
     else
         lksi_free(optimizer->squares);

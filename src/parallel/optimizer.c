@@ -23,14 +23,14 @@ static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
 }
 
 static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
-    const lksi_replica *replica = lksi_store_replica(optimizer->store);
-    if (replica == NULL) return LKS_OK;
+    if (!lksi_store_is_direct(optimizer->store)) return LKS_OK;
+    void *mine = lksi_store_gradients(optimizer->store);
     int size = lks_group_size(optimizer->group);
     optimizer->gradients = lksi_alloc_array((size_t)size, sizeof *optimizer->gradients);
     optimizer->inputs = lksi_alloc_array((size_t)size, sizeof *optimizer->inputs);
     if (optimizer->gradients == NULL || optimizer->inputs == NULL) return LKS_ERR_MEMORY;
     for (int rank = 0; rank < size; rank++)
-        optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, replica->gradients, rank);
+        optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, mine, rank);
     return LKS_OK;
 }
 
@@ -79,7 +79,7 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
     LKS_TRY(create_compressor(optimizer));
-    if (optimizer->strategy != LKS_STRATEGY_SHARED && !lksi_store_is_flat(optimizer->store))
+    if (!lksi_store_is_direct(optimizer->store) && !lksi_store_is_flat(optimizer->store))
         LKS_TRY(prepare_row(optimizer));
     return find_gradients(optimizer);
 }
@@ -188,21 +188,18 @@ void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer
         memory->optimizer_state_nbytes += optimizer->state_count * nbytes_each;
 }
 
-static void update_parameters(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
-                              const lksi_update *update, size_t begin, size_t count, void *values,
-                              const void *gradient) {
+static void update_parameters(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
+                              const lksi_update *update, size_t begin, size_t count, lksi_update_memory memory) {
     const lks_device *device = lksi_store_device(optimizer->store);
-    size_t nbytes_each = lks_type_nbytes(device->float_type);
-    void *state[2] = {0};
+    size_t offset = (bucket->state_begin + begin - bucket->mine_begin) * lks_type_nbytes(device->float_type);
     for (int i = 0; i < 2; i++)
-        if (optimizer->state[i] != NULL)
-            state[i] = (char *)optimizer->state[i] + (bucket->state_begin + begin - bucket->mine_begin) * nbytes_each;
-    device->ops->update(device, update, count, values, gradient, state);
+        if (optimizer->state[i] != NULL) memory.state[i] = (char *)optimizer->state[i] + offset;
+    device->ops->update(device, update, count, &memory);
 }
 
 /* Averages are not clipped: their scale is the plain mean's. */
-static void update_buffers(lks_distributed_optimizer *optimizer, size_t begin, size_t count, void *values,
-                           const void *gradient) {
+static void update_buffers(const lks_distributed_optimizer *optimizer, size_t begin, size_t count,
+                           const lksi_update_memory *memory) {
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t nbytes_each = lks_type_nbytes(device->float_type), end = begin + count, buffer_end = begin;
     for (size_t at = begin; at < end; at = buffer_end) {
@@ -210,21 +207,19 @@ static void update_buffers(lks_distributed_optimizer *optimizer, size_t begin, s
                                .gradient_scale = optimizer->mean_scale,
                                .momentum = lksi_store_buffer_momentum(optimizer->store, at, &buffer_end)};
         if (buffer_end > end) buffer_end = end;
-        size_t offset = (at - begin) * nbytes_each;
-        device->ops->update(device, &running, buffer_end - at, (char *)values + offset, (const char *)gradient + offset,
-                            NULL);
+        const lksi_update_memory rest = lksi_update_memory_from(memory, (at - begin) * nbytes_each);
+        device->ops->update(device, &running, buffer_end - at, &rest);
     }
 }
 
-void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
-                       size_t begin, size_t count, void *values, const void *gradient) {
-    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+void lksi_update_range(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                       size_t begin, size_t count, const lksi_update_memory *memory) {
     size_t buffer_begin = lksi_store_buffer_begin(optimizer->store), end = begin + count;
     size_t middle = buffer_begin < begin ? begin : buffer_begin < end ? buffer_begin : end;
-    size_t offset = (middle - begin) * nbytes_each;
-    if (middle > begin) update_parameters(optimizer, bucket, update, begin, middle - begin, values, gradient);
-    if (end > middle)
-        update_buffers(optimizer, middle, end - middle, (char *)values + offset, (const char *)gradient + offset);
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
+    const lksi_update_memory rest = lksi_update_memory_from(memory, (middle - begin) * nbytes_each);
+    if (middle > begin) update_parameters(optimizer, bucket, update, begin, middle - begin, *memory);
+    if (end > middle) update_buffers(optimizer, middle, end - middle, &rest);
 }
 
 /* As gradients are added: the figures, too, are those of any division into ranks. */
@@ -336,9 +331,9 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
                                           lks_step_sums *all) {
     lks_step_sums own, sums;
     LKS_TRY(prepare_step(optimizer, mine, &own));
-    lks_status status = optimizer->flat != NULL                      ? lksi_step_flat(optimizer, &own, &sums)
-                        : optimizer->strategy == LKS_STRATEGY_SHARED ? lksi_step_shared_replica(optimizer, &own, &sums)
-                                                                     : lksi_step_buckets(optimizer, &own, &sums);
+    lks_status status = optimizer->flat != NULL                  ? lksi_step_flat(optimizer, &own, &sums)
+                        : lksi_store_is_direct(optimizer->store) ? lksi_step_direct(optimizer, &own, &sums)
+                                                                 : lksi_step_buckets(optimizer, &own, &sums);
     lksi_pending_clear(optimizer);
     optimizer->n_expected = -1;
     if (status == LKS_OK && optimizer->pass == LKSI_PASS_NEW) optimizer->pass = LKSI_PASS_USED;

@@ -21,7 +21,6 @@ typedef struct lksi_replica {
     lks_strategy strategy; /* never LKS_STRATEGY_AUTO */
     size_t bucket_nbytes;  /* as asked for; 0: the optimizer chooses */
     lks_compression compression;
-    int n_states; /* arrays of the optimizer's, as far as it was told of */
     const lks_device *device;
     size_t nbytes_each; /* of one element */
     bool is_symmetric;  /* peers can address the gradients, and what else they read of each other */
@@ -39,6 +38,9 @@ lks_status lksi_check_given_or_fail(lks_group *group, const char *call, const ch
 
 /* The replica of a store whose ranks share one copy of the parameters, NULL for any other. */
 lksi_replica *lksi_store_replica(const lks_store *store);
+/* Whether its ranks read each other's gradients where they lie, and write the parameters there (direct_step.c): shared,
+ * or sharded in memory that they can address. */
+bool lksi_store_is_direct(const lks_store *store);
 /* How a store's ranks share the work; a plain store's is bucketed. */
 lks_strategy lksi_store_strategy(const lks_store *store);
 /* The group that a store was made in; NULL for a plain one. */
@@ -53,7 +55,7 @@ lks_compression lksi_store_compression(const lks_store *store);
  *
  *     shared     one bucket per weight that may be left as factors and one between two such, rank r has part r of each
  *     bucketed   any number, every rank has all of each
- *     sharded    any number, rank r has part r of each, all of one size
+ *     sharded    likewise one where memory is shared; else any number, rank r has part r of each, all of one size
  */
 typedef struct lksi_bucket {
     size_t begin, end;
@@ -97,7 +99,7 @@ struct lks_distributed_optimizer {
     size_t whole_count;     /* elements of the buckets together: what the store pads, too */
     size_t state_count;     /* elements of this rank's parts together */
     void *state[2];         /* state_count elements each, where the rule has them */
-    const void **gradients; /* shared replica: every rank's, NULL otherwise */
+    void **gradients;       /* where the step is direct: every rank's, NULL otherwise */
     const void **inputs;    /* likewise: where the block at hand begins in each */
     lksi_handover handover; /* likewise */
     size_t *counts;         /* room for a number per rank */
@@ -129,8 +131,7 @@ typedef struct lksi_flat lksi_flat;
 typedef struct lksi_factored lksi_factored;
 
 /* One step's strategies: sums over ranks of gradients, then the update of this rank's parts. */
-lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
-                                    lks_step_sums *all);
+lks_status lksi_step_direct(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
 lks_status lksi_step_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
 /* lksi_step_begin, once all is checked. */
 lks_status lksi_step_begin_buckets(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
@@ -145,11 +146,11 @@ lks_status lksi_flat_tell_final(lks_distributed_optimizer *optimizer);
 void lksi_order_reset(lks_distributed_optimizer *optimizer);
 /* What runs on the progress thread: item `item` of a step of buckets. `context` is the optimizer. */
 lks_status lksi_step_run_item(void *context, size_t item);
-/* Updates elements [begin, begin + count) of the flat arrays, all of them within this rank's part of `bucket`, by
- * `gradient`, the sum over all ranks of just these: parameters by the rule, buffers by their momentum. `values` are
- * just these, too, in the store or a copy. */
-void lksi_update_range(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
-                       size_t begin, size_t count, void *values, const void *gradient);
+/* Updates elements [begin, begin + count) of the flat arrays, all of them within this rank's part of `bucket`, by the
+ * sum over all ranks of their gradients: parameters by the rule, buffers by their momentum. `memory` has just these, in
+ * the store or elsewhere; its state is found. */
+void lksi_update_range(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                       size_t begin, size_t count, const lksi_update_memory *memory);
 /* What ranks must agree on before a step: its number, its batch and the learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
 /* All ranks' messages, from own_message to messages, where they agree on that. */

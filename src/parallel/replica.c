@@ -14,17 +14,15 @@ static lks_status alloc_array(lksi_replica *replica, size_t nbytes, bool is_read
     return lksi_device_alloc(replica->device, padded, data);
 }
 
-/* Two ranks are quicker with a copy each of what a cache holds: gradients and results go over in long runs, and the
- * kernels find all parameters near. With more ranks, or more parameters and state, the divided update is worth more
- * (docs/decisions/0009). */
+/* A copy each is quicker as long as all copies and gradients stay in a cache: kernels find most parameters near, and
+ * lines that go over are read and written there at once. Beyond that one copy is (docs/decisions/0009). */
 static lks_status settle_strategy(lksi_replica *replica, size_t nbytes) {
-    enum { COPIED_NBYTES = 2 << 20 };
+    enum { COPIES_NBYTES = 64 << 20 };
     void *counts = NULL;
     const int size = lks_group_size(replica->group);
     if (replica->strategy == LKS_STRATEGY_AUTO)
-        replica->strategy = size == 2 && nbytes * (size_t)(1 + replica->n_states) <= COPIED_NBYTES
-                                ? LKS_STRATEGY_BUCKETED
-                                : LKS_STRATEGY_SHARED;
+        replica->strategy =
+            size > 1 && nbytes <= COPIES_NBYTES / 2 / (size_t)size ? LKS_STRATEGY_SHARDED : LKS_STRATEGY_SHARED;
     if (replica->strategy != LKS_STRATEGY_SHARED) return LKS_OK;
     lks_status status = lks_shared_alloc(replica->group, (size_t)size * sizeof *replica->update_counts, &counts);
     replica->update_counts = counts;
@@ -109,6 +107,11 @@ lks_strategy lksi_store_strategy(const lks_store *store) {
     return home_of(store) != NULL ? home_of(store)->strategy : LKS_STRATEGY_BUCKETED;
 }
 
+bool lksi_store_is_direct(const lks_store *store) {
+    lks_strategy strategy = lksi_store_strategy(store);
+    return strategy == LKS_STRATEGY_SHARED || (strategy == LKS_STRATEGY_SHARDED && home_of(store)->is_symmetric);
+}
+
 lks_group *lksi_store_group(const lks_store *store) { return home_of(store) != NULL ? home_of(store)->group : NULL; }
 
 size_t lksi_store_bucket_nbytes(const lks_store *store) {
@@ -148,13 +151,6 @@ static lks_status choose_strategy(const lks_group *group, const lks_distributed_
     return LKS_OK;
 }
 
-/* Arrays of the optimizer's state, each as long as the parameters. */
-static int n_states(const lks_distributed_options *options) {
-    if (options->rule == NULL) return 0;
-    lksi_update update = lksi_optimizer_update(options->rule, 1, 1);
-    return lksi_update_state_count(&update);
-}
-
 static lks_status create_replica(lksi_replica **replica, lks_group *group, const lks_distributed_options *options,
                                  const lks_device *device) {
     lks_strategy strategy = LKS_STRATEGY_AUTO;
@@ -168,7 +164,6 @@ static lks_status create_replica(lksi_replica **replica, lks_group *group, const
     created->strategy = strategy;
     created->bucket_nbytes = options->bucket_nbytes;
     created->compression = options->compression;
-    created->n_states = n_states(options);
     created->device = device;
     created->nbytes_each = lks_type_nbytes(device->float_type);
     created->is_symmetric = lks_symmetric_supported(group) != 0 && !lksi_device_has_memory(device);
@@ -216,7 +211,6 @@ static lks_status compare(lks_group *group, lks_node *loss, const lks_distribute
     lksi_list list = {0};
     lksi_list_add(&list, "seed", "%llu", (unsigned long long)options->seed);
     lksi_list_add_sharing(&list, options->strategy, options->bucket_nbytes, &options->compression);
-    lksi_list_add_integer(&list, "arrays of state", n_states(options));
     lksi_list_add_machine(&list, device_of(loss));
     lksi_list_add_graph(&list, lks_node_graph(loss));
     return lksi_list_compare(&list, group, "distributed_store_create");

@@ -13,12 +13,19 @@ extern const lksi_reference_run lksi_reference_kernels_f32[LKSI_OP_COUNT];
 extern const lksi_reference_run lksi_reference_kernels_f64[LKSI_OP_COUNT];
 extern const lksi_reference_run lksi_reference_kernels_bf16[LKSI_OP_COUNT];
 
+/* Where a rule's loop reads and writes. */
+typedef struct lksi_update_arrays {
+    const float *p, *g;
+    const float *h;    /* added to g; NULL: nothing is. For sgd alone */
+    float *out, *also; /* the new parameters, in one place or two (`also` NULL: one), which may be p, g or h */
+    float *m, *v;      /* as far as the rule has them */
+} lksi_update_arrays;
+
+typedef void (*lksi_update_kernel)(const lksi_update *update, size_t count, const lksi_update_arrays *arrays);
 typedef struct lksi_update_kernels {
-    void (*sgd)(const lksi_update *update, size_t count, float *p, const float *g);
-    void (*momentum)(const lksi_update *update, size_t count, float *p, const float *g, float *m);
-    void (*nesterov)(const lksi_update *update, size_t count, float *p, const float *g, float *m);
-    void (*adam)(const lksi_update *update, size_t count, float *p, const float *g, float *m, float *v); /* and AdamW */
-    double (*squares)(size_t count, const float *g); /* the sum of g^2 */
+    lksi_update_kernel sgd, momentum, nesterov, adam;                      /* and AdamW */
+    void (*sum)(size_t count, const float *g, const float *h, float *out); /* out = g + h; may be one of them */
+    double (*squares)(size_t count, const float *g);                       /* the sum of g^2 */
 } lksi_update_kernels;
 
 #endif

@@ -70,8 +70,7 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
                                               &(lks_distributed_options){.seed = options->seed,
                                                                          .strategy = options->strategy,
                                                                          .bucket_nbytes = options->bucket_nbytes,
-                                                                         .compression = options->compression,
-                                                                         .rule = &options->optimizer}),
+                                                                         .compression = options->compression}),
                  destroy_trainer);
     LKS_TRY_GOTO(
         lks_distributed_optimizer_create(&created->optimizer, options->group, created->store, &options->optimizer),

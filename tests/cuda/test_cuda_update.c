@@ -222,7 +222,10 @@ static void updated_as_the_reference(const lksi_update *rule, size_t count, bool
     memcpy(parameters[1], parameters[0], count * sizeof(float));
     int n_states = rule->rule == LKSI_UPDATE_RUNNING ? 0 : lksi_update_state_count(rule);
     float *there = send(device, parameters[0], count * sizeof(float)), *gradient, *states[2] = {NULL, NULL};
-    void *reference_states[2] = {moments[1][0], moments[1][1]};
+    const lksi_update_memory in_place = {.values = parameters[1],
+                                         .gradients = {gradients},
+                                         .outs = {parameters[1]},
+                                         .state = {moments[1][0], moments[1][1]}};
     gradient = send(device, gradients, count * sizeof(float));
     memset(moments, 0, sizeof moments);
     for (int i = 0; i < n_states; i++) states[i] = send(device, moments[0][i], count * sizeof(float));
@@ -237,7 +240,7 @@ static void updated_as_the_reference(const lksi_update *rule, size_t count, bool
         assert_ok(memory_of(device)->update(device, result_there, update_there, count, there, gradient,
                                             n_states > 0 ? states : NULL));
         update.gradient_scale = rule->rule == LKSI_UPDATE_RUNNING ? result.mean_scale : result.scale;
-        if (!is_refused) lksi_reference_update(reference, &update, count, parameters[1], gradients, reference_states);
+        if (!is_refused) lksi_reference_update(reference, &update, count, &in_place);
         assert_ok(lksi_device_copy_out(device, parameters[0], there, count * sizeof(float)));
         lksi_device_free(device, result_there);
         lksi_device_free(device, update_there);

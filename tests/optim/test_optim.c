@@ -10,6 +10,11 @@
 
 LKSI_ISA_DECLARE(lksi_update_kernels, lksi_update_kernels);
 
+#define IN_PLACE(p, g, m, v)                                                                                           \
+    (lksi_update_memory) {                                                                                             \
+        .values = (p), .gradients = {(g)}, .outs = {(p)}, .state = {(m), (v) }                                         \
+    }
+
 enum { COUNT = 1037 }; /* no multiple of a vector */
 
 static void fill(float *array, uint64_t stream) {
@@ -25,7 +30,7 @@ static void adam_follows_its_formula(void **state) {
     double pd = (double)p[5], md = 0, vd = 0;
     for (int64_t step = 1; step <= 3; step++) {
         lksi_update update = lksi_optimizer_update(&adam, step, 0.5);
-        lksi_reference_update(lks_device_default(NULL), &update, COUNT, p, g, (void *[]){m, v});
+        lksi_reference_update(lks_device_default(NULL), &update, COUNT, &IN_PLACE(p, g, m, v));
         double gradient = 0.5 * (double)g[5] + 0.1 * pd;
         md = 0.9 * md + 0.1 * gradient;
         vd = 0.999 * vd + 0.001 * gradient * gradient;
@@ -43,7 +48,7 @@ static void sgd_with_momentum_follows_its_formula(void **state) {
     double pd = (double)p[7], md = 0;
     for (int64_t step = 1; step <= 3; step++) {
         lksi_update update = lksi_optimizer_update(&sgd, step, 1);
-        lksi_reference_update(lks_device_default(NULL), &update, COUNT, p, g, (void *[]){m});
+        lksi_reference_update(lks_device_default(NULL), &update, COUNT, &IN_PLACE(p, g, m, NULL));
         md = 0.9 * md + (double)g[7];
         pd -= 0.1 * md;
         assert_true(fabs((double)p[7] - pd) < 1e-6);
@@ -73,8 +78,8 @@ static void follow_torch(lks_optimizer rule, const double *expected) {
         torch_gradient(step, p, g);
         for (int i = 0; i < N_TORCH; i++) g32[i] = (float)g[i];
         lksi_update update = lksi_optimizer_update(&rule, step + 1, clip_factor(&rule, f64, g));
-        lksi_reference_update(f64, &update, N_TORCH, p, g, (void *[]){m, v});
-        lksi_reference_update(lks_device_default(NULL), &update, N_TORCH, p32, g32, (void *[]){m32, v32});
+        lksi_reference_update(f64, &update, N_TORCH, &IN_PLACE(p, g, m, v));
+        lksi_reference_update(lks_device_default(NULL), &update, N_TORCH, &IN_PLACE(p32, g32, m32, v32));
     }
     for (int i = 0; i < N_TORCH; i++) {
         assert_true(fabs(p[i] - expected[i]) < 1e-14);
@@ -115,14 +120,15 @@ static void run_all(const lksi_update_kernels *kernels, float *p, float *m, floa
     lks_optimizer sgd = lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9});
     g[0] = 1e30f, g[1] = 1e-30f, g[2] = 0; /* its square is infinite, or 0 */
     for (int64_t step = 1; step <= 10000; step += step < 4 ? 1 : 833) {
+        const lksi_update_arrays arrays = {.p = p, .g = g, .out = p, .m = m, .v = v};
         lksi_update update = lksi_optimizer_update(&adam, step, 1.0 / 3);
-        kernels->adam(&update, COUNT, p, g, m, v);
+        kernels->adam(&update, COUNT, &arrays);
         update = lksi_optimizer_update(&sgd, step, 1.0 / 3);
-        kernels->momentum(&update, COUNT, p, g, m);
-        kernels->nesterov(&update, COUNT, p, g, m);
-        kernels->sgd(&update, COUNT, p, g);
+        kernels->momentum(&update, COUNT, &arrays);
+        kernels->nesterov(&update, COUNT, &arrays);
+        kernels->sgd(&update, COUNT, &arrays);
         update = lksi_optimizer_update(&adamw, step, 1.0 / 3);
-        kernels->adam(&update, COUNT, p, g, m, v);
+        kernels->adam(&update, COUNT, &arrays);
     }
     p[0] = (float)kernels->squares(COUNT, g);
 }
@@ -136,6 +142,68 @@ static void every_instruction_set_gives_the_same_bits(void **state) {
     assert_memory_equal(base, other, sizeof base);
 }
 
+/* --- two gradients to two places --- */
+
+static void fill_all(const lks_device *device, void *array, uint64_t stream) {
+    for (size_t i = 0; i < COUNT; i++) {
+        double value = lksi_random_normal(1, stream, i) * (i % 7 == 0 ? 1e-38 : 1); /* some, and sums, are subnormal */
+        if (device->float_type == LKS_F64)
+            ((double *)array)[i] = value;
+        else
+            ((float *)array)[i] = (float)value;
+    }
+}
+
+static void add(const lks_device *device, const void *g, const void *h, void *out) {
+    for (size_t i = 0; i < COUNT; i++) {
+        if (device->float_type == LKS_F64)
+            ((double *)out)[i] = ((const double *)g)[i] + ((const double *)h)[i];
+        else
+            ((float *)out)[i] = ((const float *)g)[i] + ((const float *)h)[i];
+    }
+}
+
+/* The same bits as by their sum, in place; what is written over may be a gradient. */
+static void check_two(const lks_device *device, const lksi_update *first) {
+    static double p[COUNT], g[COUNT], h[COUNT], m[COUNT], v[COUNT], sum[COUNT], p2[COUNT], m2[COUNT], v2[COUNT];
+    size_t nbytes = COUNT * lks_type_nbytes(device->float_type);
+    lksi_update update = *first;
+    fill_all(device, p, 1), memcpy(p2, p, sizeof p);
+    memset(m, 0, sizeof m), memset(v, 0, sizeof v), memset(m2, 0, sizeof m2), memset(v2, 0, sizeof v2);
+    for (update.step = 1; update.step <= 4; update.step++) {
+        fill_all(device, g, 2 * (uint64_t)update.step), fill_all(device, h, 2 * (uint64_t)update.step + 1);
+        add(device, g, h, sum);
+        lksi_reference_update(device, &update, COUNT, &IN_PLACE(p, sum, m, v));
+        lksi_reference_update(
+            device, &update, COUNT,
+            &(lksi_update_memory){.values = p2, .gradients = {g, h}, .outs = {g, h}, .state = {m2, v2}});
+        assert_memory_equal(g, h, nbytes);
+        memcpy(p2, g, nbytes);
+        assert_memory_equal(p, p2, nbytes);
+        assert_memory_equal(m, m2, nbytes);
+        assert_memory_equal(v, v2, nbytes);
+    }
+}
+
+static void two_gradients_are_added_and_two_places_written(void **state) {
+    (void)state;
+    lks_device *f64;
+    assert_ok(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
+    const lks_optimizer rules[] = {lks_sgd(&(lks_sgd_options){.lr = 0.1, .weight_decay = 0.05}),
+                                   lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9}),
+                                   lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .nesterov = 1}),
+                                   lks_adam(&(lks_adam_options){.lr = 0.01, .weight_decay = 0.1}), lks_adamw(NULL)};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const lksi_update update = lksi_optimizer_update(&rules[i], 1, 0.5);
+        check_two(lks_device_default(NULL), &update);
+        check_two(f64, &update);
+    }
+    const lksi_update running = {.rule = LKSI_UPDATE_RUNNING, .gradient_scale = 0.25, .momentum = 0.1};
+    check_two(lks_device_default(NULL), &running);
+    check_two(f64, &running);
+    lks_device_destroy(f64);
+}
+
 /* 0.9^1200 is far below the smallest float: left to itself it would end at some units of that one, and stay. */
 static void moments_without_a_gradient_become_zero(void **state) {
     (void)state;
@@ -145,7 +213,7 @@ static void moments_without_a_gradient_become_zero(void **state) {
         fill(p, 1), fill(g, 2);
         for (int64_t step = 1; step <= 1200; step++) {
             lksi_update update = lksi_optimizer_update(&rules[rule], step, 1);
-            lksi_reference_update(lks_device_default(NULL), &update, COUNT, p, g, (void *[]){m, v});
+            lksi_reference_update(lks_device_default(NULL), &update, COUNT, &IN_PLACE(p, g, m, v));
             memset(g, 0, sizeof g);
         }
         for (int i = 0; i < COUNT; i++) assert_true(m[i] == 0 && isfinite(p[i]));
@@ -192,6 +260,7 @@ int main(void) {
         cmocka_unit_test(sgd_gives_torch_numbers),
         cmocka_unit_test(adam_and_adamw_give_torch_numbers),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(two_gradients_are_added_and_two_places_written),
         cmocka_unit_test(moments_without_a_gradient_become_zero),
         cmocka_unit_test(zero_is_the_default_and_lks_zero_is_zero),
         cmocka_unit_test(senseless_hyperparameters_are_named),

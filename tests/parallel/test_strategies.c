@@ -25,27 +25,31 @@ static int train_process(int rank, int size, void *argument) {
     return strategy_train(argument);
 }
 
+static void compare_processes(strategy_run plan, int size, strategy_run *r) {
+    plan.strategy = LKS_STRATEGY_SHARED, plan.transport = "shm";
+    *r = plan;
+    run_processes(size, train_process, r);
+    strategy_run shared = *r;
+    for (int is_tcp = size == 1; is_tcp < 2; is_tcp++)
+        for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+            plan.strategy = (lks_strategy)strategy;
+            plan.transport = is_tcp && size > 1 ? "tcp" : "shm";
+            plan.bucket_nbytes = is_tcp ? 100000 : 1;
+            plan.is_attached = 1;
+            *r = plan;
+            run_processes(size, train_process, r);
+            check_same(r, &shared, size);
+        }
+}
+
 static void processes_give_the_same_bits_by_every_strategy(void **state) {
     (void)state;
     strategy_run *r = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(r != MAP_FAILED);
-    for (int i = 0; i < N_SIZES; i++) {
-        strategy_run plan = {.strategy = LKS_STRATEGY_SHARED, .transport = "shm", .clip_norm = i % 2 == 0 ? 0 : 0.1};
-        plan.has_idle_ranks = 1;
-        *r = plan;
-        run_processes(sizes[i], train_process, r);
-        strategy_run shared = *r;
-        for (int is_tcp = sizes[i] == 1; is_tcp < 2; is_tcp++)
-            for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
-                plan.strategy = (lks_strategy)strategy;
-                plan.transport = is_tcp && sizes[i] > 1 ? "tcp" : "shm";
-                plan.bucket_nbytes = is_tcp ? 100000 : 1;
-                plan.is_attached = 1;
-                *r = plan;
-                run_processes(sizes[i], train_process, r);
-                check_same(r, &shared, sizes[i]);
-            }
-    }
+    for (int i = 0; i < N_SIZES; i++)
+        compare_processes((strategy_run){.clip_norm = i % 2 == 0 ? 0 : 0.1, .has_idle_ranks = 1}, sizes[i], r);
+    compare_processes((strategy_run){.is_recurrent = 1, .clip_norm = 0.1}, 2, r);
+    compare_processes((strategy_run){.n_pieces = 2}, 3, r);
     munmap(r, sizeof *r);
 }
 
@@ -184,7 +188,7 @@ static void compare(strategy_run plan, int size) {
                 r.is_attached = is_attached;
                 run_ranks(size, strategy_train, &r);
                 check_same(&r, &shared, size);
-                assert_true(i > 0 || r.n_buckets >= 3);
+                assert_true(strategy == LKS_STRATEGY_BUCKETED ? i > 0 || r.n_buckets >= 3 : r.n_buckets == 1);
                 if (!plan.has_idle_ranks) assert_int_equal(r.step_allocations, 0);
             }
 }
@@ -270,8 +274,6 @@ static int disagree(void *argument) {
 
 static void ranks_with_other_strategies_or_buckets_are_told_so(void **state) {
     (void)state;
-    lks_optimizer adam = lks_adam(&(lks_adam_options){.lr = 0.1});
-    run_ranks(2, disagree, ((lks_distributed_options[]){{.rule = &adam}, {0}})); /* `auto` could mean two things */
     run_ranks(2, disagree, ((lks_distributed_options[]){{.strategy = LKS_STRATEGY_SHARDED}, {0}}));
     run_ranks(2, disagree, ((lks_distributed_options[]){{.bucket_nbytes = 4096}, {.bucket_nbytes = 8192}}));
 }
@@ -611,20 +613,18 @@ static int create_large(void *argument) {
 
 static void the_first_bucket_is_small(void **state) {
     (void)state;
-    for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
-        run_ranks(2, create_large, (&(strategy_run){.strategy = (lks_strategy)strategy, .bucket_nbytes = 3 << 20}));
+    run_ranks(2, create_large, (&(strategy_run){.strategy = LKS_STRATEGY_BUCKETED, .bucket_nbytes = 3 << 20}));
 }
 
-/* Whether two ranks have a copy each of `n_outputs` times 1001 parameters that `rule` updates. */
-static int look_at_one(lks_group *group, int64_t n_outputs, const lks_optimizer *rule, bool are_few) {
+/* How ranks of one host share `n_outputs` times 1025 parameters if they may choose. */
+static int look_at_one(lks_group *group, int64_t n_outputs, lks_strategy expected) {
     lks_store *store;
     lks_graph *g = lks_graph_create(lks_device_default(group));
-    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1000});
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1024});
     lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *loss = lks_cross_entropy(lks_linear(x, n_outputs, "fc"), y);
-    RANK_OK(lks_distributed_store_create(&store, group, loss, &(lks_distributed_options){.rule = rule}));
-    bool is_copied = lks_group_size(group) == 2 && are_few;
-    RANK_CHECK(lksi_store_strategy(store) == (is_copied ? LKS_STRATEGY_BUCKETED : LKS_STRATEGY_SHARED));
+    RANK_OK(lks_distributed_store_create(&store, group, loss, NULL));
+    RANK_CHECK(lksi_store_strategy(store) == expected);
     RANK_OK(lks_check_replicas(group, store));
     lks_store_destroy(store);
     lks_graph_destroy(g);
@@ -635,20 +635,18 @@ static int look_at_auto(void *argument) {
     (void)argument;
     lks_group *group;
     RANK_OK(lks_init(&group, NULL));
-    lks_optimizer sgd = lks_sgd(&(lks_sgd_options){.lr = 0.1}), adam = lks_adam(&(lks_adam_options){.lr = 0.1});
-    RANK_CHECK(look_at_one(group, 500, NULL, true) == 0);  /* 1.91 MiB */
-    RANK_CHECK(look_at_one(group, 550, NULL, false) == 0); /* 2.1 MiB */
-    RANK_CHECK(look_at_one(group, 500, &sgd, true) == 0);
-    RANK_CHECK(look_at_one(group, 500, &adam, false) == 0);
-    RANK_CHECK(look_at_one(group, 170, &adam, true) == 0);  /* 0.65 MiB, and twice that */
-    RANK_CHECK(look_at_one(group, 190, &adam, false) == 0); /* 0.73 MiB, and twice that */
+    int64_t most = ((64 << 20) / 2 / lks_group_size(group) - 64) / (1025 * (int64_t)sizeof(float));
+    bool is_alone = lks_group_size(group) == 1;
+    RANK_CHECK(look_at_one(group, 10, is_alone ? LKS_STRATEGY_SHARED : LKS_STRATEGY_SHARDED) == 0);
+    RANK_CHECK(look_at_one(group, most, is_alone ? LKS_STRATEGY_SHARED : LKS_STRATEGY_SHARDED) == 0);
+    RANK_CHECK(look_at_one(group, most + 2, LKS_STRATEGY_SHARED) == 0); /* one more may still fit without padding */
     lks_group_destroy(group);
     return 0;
 }
 
-static void on_one_host_two_ranks_have_copies_of_what_is_small(void **state) {
+static void ranks_of_one_host_have_copies_of_what_a_cache_holds(void **state) {
     (void)state;
-    for (int size = 2; size <= 3; size++) run_ranks(size, look_at_auto, NULL);
+    for (int size = 1; size <= 3; size++) run_ranks(size, look_at_auto, NULL);
 }
 
 /* The last bucket's hook fails on every rank: by then the first may be updated. */
@@ -681,6 +679,62 @@ static int fail_in_the_update(void *argument) {
 static void a_step_that_fails_in_its_update_leaves_torn_parameters(void **state) {
     (void)state;
     run_ranks(2, fail_in_the_update, NULL);
+}
+
+/* Rank 1 gives up before the others' update, or in it. */
+static int fail_while_it_takes_turns(void *argument) {
+    (void)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_SHARDED};
+    lks_step_sums mine;
+    char before[65], after[65];
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    RANK_OK(lks_store_sha256(s->store, before));
+    RANK_OK(lks_barrier(s->group, NULL));
+    if (lks_group_rank(s->group) == 1)
+        lks_group_abort(s->group, "rank 1 dies for a test");
+    else
+        RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL) != LKS_OK);
+    RANK_OK(lks_store_sha256(s->store, after));
+    RANK_CHECK(strcmp(before, after) == 0);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void where_arrays_take_turns_parameters_are_never_torn(void **state) {
+    (void)state;
+    run_ranks(3, fail_while_it_takes_turns, NULL);
+}
+
+/* The arrays have taken turns since the forward pass: what it read is gone. */
+static int step_between_the_passes(void *argument) {
+    (void)argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = LKS_STRATEGY_SHARDED};
+    lks_step_sums mine;
+    lks_program *other;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_OK(
+        lks_program_create(&other, s->store, &(lks_program_options){.batch = 8, .is_training = 1, .loss = s->loss}));
+    RANK_CHECK(strategy_bind(s, &plan, 4, other) == 0);
+    RANK_OK(lks_program_forward(other));
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_CHECK(lks_program_backward(other, 8) == LKS_ERR_STATE);
+    RANK_OK(lks_program_forward(other));
+    RANK_OK(lks_program_backward(other, 8));
+    RANK_OK(lks_check_replicas(s->group, s->store));
+    lks_program_destroy(other);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_backward_pass_follows_its_forward_pass(void **state) {
+    (void)state;
+    run_ranks(2, step_between_the_passes, NULL);
 }
 
 static int tear(void *argument) {
@@ -725,8 +779,10 @@ int main(void) {
         cmocka_unit_test(the_last_pass_counts_whoever_it_was),
         cmocka_unit_test(what_one_rank_expects_is_checked_on_all),
         cmocka_unit_test(the_first_bucket_is_small),
-        cmocka_unit_test(on_one_host_two_ranks_have_copies_of_what_is_small),
+        cmocka_unit_test(ranks_of_one_host_have_copies_of_what_a_cache_holds),
         cmocka_unit_test(a_step_that_fails_in_its_update_leaves_torn_parameters),
+        cmocka_unit_test(where_arrays_take_turns_parameters_are_never_torn),
+        cmocka_unit_test(a_backward_pass_follows_its_forward_pass),
         cmocka_unit_test(parameters_in_the_middle_of_an_update_cannot_be_read),
     };
     return run_group(tests);

@@ -1,11 +1,16 @@
-/* One step of a shared replica: no gradient is moved.
+/* One step where ranks share memory: no gradient is moved.
  *
  *     rank 0 gradients  [ shard 0 | shard 1 | ... ]     barrier A: all gradients are final, nobody reads parameters
  *     rank 1 gradients  [ shard 0 | shard 1 | ... ]
  *                           |         |                  rank r adds shard r of all ranks in canonical order and
- *                           v         v                  updates shard r of the one copy of the parameters, block
- *     parameters        [ shard 0 | shard 1 | ... ]     by block in its L1 cache
+ *                           v         v                  updates shard r of the parameters by it, block by block in
+ *     parameters        [ shard 0 | shard 1 | ... ]     its L1 cache
  *                                                        barrier B: everybody may read parameters again
+ *
+ * Shared: there is one copy of the parameters. Sharded: every rank has its own, and the new parameters are written into
+ * all ranks' gradients, of which nobody else reads shard r, in these very lines. Then both arrays take turns
+ * (lksi_store_swap): parameters are never half updated, and a line goes from core to core only where it is read and
+ * written there at once, which costs the least (docs/decisions/0015-turns.md).
  *
  * Where the rule clips, the norm of the whole gradient comes first: rank r adds shard r in place, into its own
  * gradients, and writes the sums of squares of its blocks where all ranks read them; another barrier; then the update.
@@ -19,11 +24,16 @@
  * Work and optimizer state are divided by the number of ranks. Barrier A's payload carries samples, loss and hits.
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
 #include "base/cache.h"
+#include "comm/copy.h"
 #include "parallel/parallel_internal.h"
 
 #include <string.h>
 
 enum { BLOCK_NBYTES = 4096 }; /* of the summed gradient; with parameters and state it stays in L1 */
+
+static bool takes_turns(const lks_distributed_optimizer *optimizer) {
+    return optimizer->strategy == LKS_STRATEGY_SHARDED;
+}
 
 static size_t nbytes_each(const lks_distributed_optimizer *optimizer) {
     return lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
@@ -50,14 +60,28 @@ static void update_block(lks_distributed_optimizer *optimizer, const lksi_bucket
                          size_t begin, size_t count, const void *sum) {
     _Alignas(64) char updated[BLOCK_NBYTES];
     char *values = (char *)lksi_store_values(optimizer->store) + begin * nbytes_each(optimizer);
-    size_t nbytes = count * nbytes_each(optimizer);
-    if (!optimizer->handover.is_past_caches) {
-        lksi_update_range(optimizer, bucket, update, begin, count, values, sum);
-        return;
-    }
-    memcpy(updated, values, nbytes);
-    lksi_update_range(optimizer, bucket, update, begin, count, updated, sum);
-    lksi_write_past_caches(values, updated, nbytes);
+    bool is_past_caches = optimizer->handover.is_past_caches;
+    lksi_update_memory memory = {.values = values, .gradients = {sum}, .outs = {is_past_caches ? updated : values}};
+    lksi_update_range(optimizer, bucket, update, begin, count, &memory);
+    if (is_past_caches) lksi_write_past_caches(values, updated, count * nbytes_each(optimizer));
+}
+
+/* The new parameters of one block, written over all ranks' gradients; of two ranks, in one pass. */
+static void renew_block(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                        size_t begin, size_t count) {
+    size_t offset = begin * nbytes_each(optimizer), nbytes = count * nbytes_each(optimizer);
+    int size = lks_group_size(optimizer->group), mine = lks_group_rank(optimizer->group);
+    char *own = own_gradients(optimizer, begin);
+    lksi_update_memory memory = {
+        .values = (char *)lksi_store_values(optimizer->store) + offset, .gradients = {own}, .outs = {own}};
+    bool is_summed = optimizer->squares != NULL || size == 1;
+    if (size == 2) memory.outs[1] = (char *)optimizer->gradients[1 - mine] + offset;
+    for (int rank = 0; size == 2 && !is_summed && rank < size; rank++)
+        memory.gradients[rank] = (char *)optimizer->gradients[rank] + offset;
+    if (size > 2 && !is_summed) sum_block(optimizer, begin, count, own);
+    lksi_update_range(optimizer, bucket, update, begin, count, &memory);
+    for (int rank = 0; size > 2 && rank < size; rank++)
+        if (rank != mine) lksi_copy((char *)optimizer->gradients[rank] + offset, own, nbytes);
 }
 
 static size_t block_at(const lks_distributed_optimizer *optimizer, size_t begin, size_t end) {
@@ -77,8 +101,18 @@ static void sum_and_measure(lks_distributed_optimizer *optimizer, const lksi_buc
 
 static lks_status find_norm(lks_distributed_optimizer *optimizer, double *norm, double *factor) {
     for (size_t i = 0; i < optimizer->n_buckets; i++) sum_and_measure(optimizer, &optimizer->buckets[i]);
-    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_norm", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
+    LKS_TRY(lksi_exchange(optimizer->group, takes_turns(optimizer) ? "sharded_norm" : "shared_replica_norm",
+                          lksi_step_fingerprint(optimizer), NULL, 0, NULL));
     return lksi_clip_conclude(optimizer, norm, factor);
+}
+
+static void renew(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                  size_t begin, size_t end) {
+    size_t count;
+    for (; begin < end; begin += count) {
+        count = lks_group_size(optimizer->group) > 2 ? block_at(optimizer, begin, end) : end - begin;
+        renew_block(optimizer, bucket, update, begin, count);
+    }
 }
 
 static void update_products(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
@@ -110,14 +144,19 @@ static lks_status update_factored(lks_distributed_optimizer *optimizer, const lk
 
 static lks_status update_part(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
                               const lksi_update *update) {
-    size_t begin = bucket->mine_begin;
+    size_t begin = bucket->mine_begin, padded_count = lksi_store_padded_count(optimizer->store);
+    size_t end = bucket->mine_end < padded_count ? bucket->mine_end : padded_count;
     lksi_factored_range range;
-    while (lksi_factored_find(optimizer, begin, bucket->mine_end, &range)) {
+    if (takes_turns(optimizer)) {
+        if (begin < end) renew(optimizer, bucket, update, begin, end);
+        return LKS_OK;
+    }
+    while (lksi_factored_find(optimizer, begin, end, &range)) {
         update_products(optimizer, bucket, update, begin, range.begin);
         LKS_TRY(update_factored(optimizer, bucket, update, &range));
         begin = range.end;
     }
-    update_products(optimizer, bucket, update, begin, bucket->mine_end);
+    update_products(optimizer, bucket, update, begin, end);
     return LKS_OK;
 }
 
@@ -135,25 +174,43 @@ static void end_turn(lks_distributed_optimizer *optimizer) {
     optimizer->step_ended_ns = now_ns;
 }
 
-lks_status lksi_step_shared_replica(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
-                                    lks_step_sums *all) {
+/* Odd while this rank updates what the others read. */
+static void count_update(const lks_distributed_optimizer *optimizer) {
     const lksi_replica *replica = lksi_store_replica(optimizer->store);
-    bool is_alone = lks_group_size(optimizer->group) == 1;
-    if (!is_alone) lksi_handover_begin(&optimizer->handover);
-    lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store));
-    optimizer->own_message = (lksi_step_message){
-        .sums = *mine, .factored = lksi_factored_left(optimizer), .n_expected = (double)optimizer->n_expected};
-    LKS_TRY(lksi_step_exchange_messages(optimizer, optimizer->group, "shared_replica_step"));
-    LKS_TRY(lksi_add_sums(optimizer, all));
+    if (replica == NULL) return;
+    atomic_fetch_add_explicit(&replica->update_counts[lks_group_rank(optimizer->group)].count, 1, memory_order_acq_rel);
+}
+
+static void find_gradients(lks_distributed_optimizer *optimizer) {
+    void *mine = lksi_store_gradients(optimizer->store);
+    for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
+        optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, mine, rank);
+}
+
+static lks_status update(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     double clip = 1;
     if (optimizer->squares != NULL) LKS_TRY(find_norm(optimizer, &all->grad_norm, &clip));
     optimizer->step++;
-    atomic_uint_least64_t *count = &replica->update_counts[lks_group_rank(optimizer->group)].count;
-    atomic_fetch_add_explicit(count, 1, memory_order_acq_rel);
+    count_update(optimizer);
     lks_status status = update_shard(optimizer, clip * optimizer->mean_scale);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
-    atomic_fetch_add_explicit(count, 1, memory_order_release);
-    LKS_TRY(lksi_exchange(optimizer->group, "shared_replica_release", lksi_step_fingerprint(optimizer), NULL, 0, NULL));
-    if (!is_alone) end_turn(optimizer);
+    count_update(optimizer);
+    return lksi_exchange(optimizer->group, takes_turns(optimizer) ? "sharded_release" : "shared_replica_release",
+                         lksi_step_fingerprint(optimizer), NULL, 0, NULL);
+}
+
+lks_status lksi_step_direct(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
+    bool is_tried = !takes_turns(optimizer) && lks_group_size(optimizer->group) > 1;
+    if (is_tried) lksi_handover_begin(&optimizer->handover);
+    if (takes_turns(optimizer)) find_gradients(optimizer);
+    LKS_TRY(lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store)));
+    optimizer->own_message = (lksi_step_message){
+        .sums = *mine, .factored = lksi_factored_left(optimizer), .n_expected = (double)optimizer->n_expected};
+    LKS_TRY(lksi_step_exchange_messages(optimizer, optimizer->group,
+                                        takes_turns(optimizer) ? "sharded_step" : "shared_replica_step"));
+    LKS_TRY(lksi_add_sums(optimizer, all));
+    LKS_TRY(update(optimizer, all));
+    if (takes_turns(optimizer)) lksi_store_swap(optimizer->store);
+    if (is_tried) end_turn(optimizer);
     return LKS_OK;
 }
