@@ -8,6 +8,8 @@
 #include "comm/transport/segment/control.h"
 #include "comm/transport/transport.h"
 
+#include <string.h>
+
 static inline int64_t lksi_timeout_cut(int64_t timeout_ms) {
     return timeout_ms < LKSI_MOST_TIMEOUT_MS ? timeout_ms : LKSI_MOST_TIMEOUT_MS;
 }
@@ -212,6 +214,10 @@ struct lks_group {
     lksi_handover scatter_handovers[2];           /* likewise (reduce_scatter_direct.c) */
     lksi_handover move_handovers[2][2];           /* of one block for all, and of one for each (move.c) */
     uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
+    /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */
+    uint64_t own_fingerprints[LKSI_N_POSTS]; /* of its exchanges, by their number */
+    lksi_post own_post;                      /* place and payload, of the last one */
+    unsigned char own_shown[LKSI_ANNEX_NBYTES];
     lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
@@ -391,16 +397,22 @@ int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_n
 
 /* --- meeting (transport/segment/exchange.c) --- */
 
-/* The line that this rank shows in the coming exchange: fill payload, then lksi_post_and_collect. */
+/* The line that this rank shows in the coming exchange: lksi_post_put, then lksi_post_and_collect. */
 static inline lksi_post *lksi_post_next(lks_group *group) {
     return &group->own_seat->posts[(group->n_exchanges + 1) % LKSI_N_POSTS];
 }
-/* The line that `rank` showed in the last exchange; valid until this rank's next exchange. */
+/* Bytes [offset, offset + nbytes) of its payload. */
+static inline void lksi_post_put(lks_group *group, size_t offset, const void *data, size_t nbytes) {
+    memcpy(lksi_post_next(group)->payload + offset, data, nbytes);
+    memcpy(group->own_post.payload + offset, data, nbytes);
+}
+/* The place and the payload that `rank` showed in the last exchange; valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
+    if (rank == group->rank) return &group->own_post;
     return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges % LKSI_N_POSTS];
 }
 /* Room for the at most LKSI_ANNEX_NBYTES bytes that this rank shows in the coming exchange, in its line or beside it;
- * and what `rank` showed in the last one, equally long. */
+ * and what another rank showed in the last one, equally long. */
 static inline unsigned char *lksi_shown_next(lks_group *group, size_t nbytes) {
     uint64_t exchange = group->n_exchanges + 1;
     lksi_seat *seat = group->own_seat;

@@ -128,7 +128,7 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
 /* --- the exchange of higher rooms: an operation of one algorithm, `in` to `out` --- */
 
 static lks_status exchange_lines(lks_group *group, const lksi_call *call) {
-    if (call->nbytes > 0) memcpy(lksi_post_next(group)->payload, call->in, call->nbytes);
+    if (call->nbytes > 0) lksi_post_put(group, 0, call->in, call->nbytes);
     LKS_TRY(lksi_open(group, call));
     for (int rank = 0; rank < group->size && call->nbytes > 0; rank++)
         memcpy((char *)call->out + (size_t)rank * call->nbytes, lksi_post_of(group, rank)->payload, call->nbytes);

@@ -27,7 +27,7 @@ typedef struct outcome {
 /* Every rank tells how it went; the verdict is the same everywhere. */
 static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine, void *base, void **base_on_0) {
     outcome told = {.status = (int32_t)mine, .base = base};
-    memcpy(lksi_post_next(group)->payload, &told, sizeof told);
+    lksi_post_put(group, 0, &told, sizeof told);
     LKS_TRY(lksi_post_and_collect(group, call, 0));
     for (int rank = 0; rank < group->size; rank++) {
         outcome heard;

@@ -207,10 +207,9 @@ _Static_assert(sizeof(lksi_offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it")
 /* Shows `mine` and the place of `in`, waits for all. Field by field: a copy by vectors waits for the stores before. */
 static inline lks_status lksi_offer_collect(lks_group *group, const lksi_call *call, const lksi_offer *mine,
                                             uint64_t place) {
-    unsigned char *payload = lksi_post_next(group)->payload;
-    memcpy(payload + offsetof(lksi_offer, scale), &mine->scale, sizeof mine->scale);
-    memcpy(payload + offsetof(lksi_offer, held), &mine->held, sizeof mine->held);
-    memcpy(payload + offsetof(lksi_offer, out_place), &mine->out_place, sizeof mine->out_place);
+    lksi_post_put(group, offsetof(lksi_offer, scale), &mine->scale, sizeof mine->scale);
+    lksi_post_put(group, offsetof(lksi_offer, held), &mine->held, sizeof mine->held);
+    lksi_post_put(group, offsetof(lksi_offer, out_place), &mine->out_place, sizeof mine->out_place);
     return lksi_post_and_collect(group, call, place);
 }
 /* What `rank` showed. */

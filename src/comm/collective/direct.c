@@ -44,12 +44,14 @@ lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, v
 lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
                              void *out) {
     size_t nbytes = total * lksi_type_nbytes(lksi_accumulator_type(call->type));
-    lksi_contribute(lksi_shown_next(group, nbytes), call->in, call->scale, total, call->type);
+    lksi_contribute(group->own_shown, call->in, call->scale, total, call->type);
+    memcpy(lksi_shown_next(group, nbytes), group->own_shown, nbytes);
     if (count == 0) return lksi_post_and_run_ahead(group, call);
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank) lksi_shown_ask(group, rank, nbytes);
     LKS_TRY(lksi_open(group, call));
-    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_shown_by(group, rank, nbytes);
+    for (int rank = 0; rank < group->size; rank++)
+        group->inputs[rank] = rank == group->rank ? group->own_shown : lksi_shown_by(group, rank, nbytes);
     lksi_reduce_contributions(out, group->inputs, group->size, first, count, call->type, call->op,
                               lksi_divisor(call->op, group->size));
     return LKS_OK;

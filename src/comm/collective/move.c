@@ -247,7 +247,7 @@ static lks_status by_memory(const mover *m) {
         turn = begin_turn(m, 0);
         stage(m, 0, &turn);
     }
-    memcpy(lksi_post_next(group)->payload, &mine, sizeof mine);
+    lksi_post_put(group, 0, &mine, sizeof mine);
     LKS_TRY(lksi_post_and_collect(group, m->call, place));
     if (m->longest > LKSI_ANNEX_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
     if (are_peekable(m)) return from_ordinary(m);

@@ -73,7 +73,7 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
 /* Reads everyone's lines up to exchange `last`. */
 static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t last) {
     for (; group->n_checked < last; group->n_checked++) {
-        uint64_t exchange = group->n_checked + 1, own = group->own_seat->posts[exchange % LKSI_N_POSTS].fingerprint;
+        uint64_t exchange = group->n_checked + 1, own = group->own_fingerprints[exchange % LKSI_N_POSTS];
         bool is_agreed = true;
         size_t counter = offsetof(lksi_seat, posts) + exchange % LKSI_N_POSTS * sizeof(lksi_post);
         if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
@@ -82,8 +82,10 @@ static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t 
             if (rank == group->rank) continue;
             LKS_TRY(lksi_wait(group, &post->counter, exchange, rank));
             is_agreed &= post->fingerprint == own;
-            /* Who ran ahead has probably shown the next line, too: it is here when the next call looks. */
-            if (post->place == LKSI_PLACE_AHEAD) __builtin_prefetch(post_of_exchange(group, rank, exchange + 1));
+            /* Whoever is ahead, that rank or this one, the next line has probably been shown, too: it is here when the
+             * next call looks. */
+            if (post->place == LKSI_PLACE_AHEAD || exchange < group->n_exchanges)
+                __builtin_prefetch(post_of_exchange(group, rank, exchange + 1));
         }
         if (!is_agreed) return explain_mismatch(group, call, exchange);
     }
@@ -96,8 +98,8 @@ static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, 
     uint64_t exchange = group->n_exchanges + 1;
     if (exchange > LKSI_MOST_AHEAD) LKS_TRY(check_up_to(group, call, exchange - LKSI_MOST_AHEAD));
     group->n_exchanges = exchange;
-    mine->fingerprint = call->fingerprint;
-    mine->place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
+    mine->fingerprint = group->own_fingerprints[exchange % LKSI_N_POSTS] = call->fingerprint;
+    mine->place = group->own_post.place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
     if (ahead != NULL) mine->ahead = *ahead;
     lksi_publish(group->control, &mine->counter, exchange, group->seat);
     return LKS_OK;
@@ -128,7 +130,8 @@ lks_status lksi_meet(lks_group *group) {
     uint64_t meet = ++group->n_meets;
     lksi_publish(group->control, &group->own_seat->meets.value, meet, group->seat);
     if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, offsetof(lksi_seat, meets), meet));
-    for (int rank = 0; rank < group->size; rank++) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank) LKS_TRY(lksi_wait(group, &seats[rank].meets.value, meet, rank));
     return LKS_OK;
 }
 
