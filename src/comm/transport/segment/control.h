@@ -53,7 +53,7 @@ typedef struct lksi_ahead {
  * where its buffer lies in symmetric memory, or that it ran ahead; only then `ahead` means something. */
 #define LKSI_PLACE_AHEAD UINT64_MAX
 typedef struct lksi_post {
-    _Alignas(LKSI_LINE_NBYTES) _Atomic uint64_t counter;
+    _Atomic uint64_t counter;
     uint64_t fingerprint;
     uint64_t place;
     unsigned char payload[LKSI_PAYLOAD_NBYTES];
@@ -92,7 +92,7 @@ typedef struct lksi_activity {
 typedef struct lksi_seat {
     lksi_bell bells[LKSI_N_CONTEXTS]; /* two threads of a rank may sleep at once, one in each context */
     lksi_activity activities[LKSI_N_CONTEXTS];
-    lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges, by their number */
+    _Alignas(LKSI_LINE_NBYTES) lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges, by their number */
     /* What has no room in the line of the same index, and lives as long. */
     _Alignas(LKSI_LINE_NBYTES) unsigned char annexes[LKSI_N_POSTS][LKSI_ANNEX_NBYTES];
     lksi_counter meets; /* barriers inside a call */
