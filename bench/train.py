@@ -163,6 +163,9 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per run and one per row of the table")
     arguments = parser.parse_args()
+    for flag in ("steps", "image_steps", "text_steps"):
+        if getattr(arguments, flag) <= 20:
+            parser.error(f"--{flag.replace('_', '-')} {getattr(arguments, flag)}: the first 20 steps are left out")
     arguments.python = find_python()
     cases = [(example, int(ranks)) for example in arguments.examples.split(",") for ranks in arguments.ranks.split(",")]
     needed = {example for example, _ in cases}

@@ -155,7 +155,7 @@ LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t
 LKS_API lks_status lks_program_forward(lks_program *program);
 /* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still
  * be read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward
- * pass of its own before it. */
+ * pass of its own before it, or where a step has moved the parameters since (sharded, on one host). */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
  * reads it any more, so that it may be changed in place. `index` is the tensor's in the store, below

@@ -66,18 +66,17 @@ static void update_block(lks_distributed_optimizer *optimizer, const lksi_bucket
     if (is_past_caches) lksi_write_past_caches(values, updated, count * nbytes_each(optimizer));
 }
 
-/* The new parameters of one block, written over all ranks' gradients; of two ranks, in one pass. */
+/* The new parameters of one block, written over all ranks' gradients; of two ranks, summed and written in one pass. */
 static void renew_block(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
                         size_t begin, size_t count) {
     size_t offset = begin * nbytes_each(optimizer), nbytes = count * nbytes_each(optimizer);
     int size = lks_group_size(optimizer->group), mine = lks_group_rank(optimizer->group);
-    char *own = own_gradients(optimizer, begin);
-    lksi_update_memory memory = {
-        .values = (char *)lksi_store_values(optimizer->store) + offset, .gradients = {own}, .outs = {own}};
-    bool is_summed = optimizer->squares != NULL || size == 1;
+    bool is_summed = optimizer->squares != NULL || size == 1; /* in its own gradients */
+    char *own = own_gradients(optimizer, begin), *values = lksi_store_values(optimizer->store);
+    lksi_update_memory memory = {.values = values + offset, .gradients = {own}, .outs = {own}};
     if (size == 2) memory.outs[1] = (char *)optimizer->gradients[1 - mine] + offset;
-    for (int rank = 0; size == 2 && !is_summed && rank < size; rank++)
-        memory.gradients[rank] = (char *)optimizer->gradients[rank] + offset;
+    if (size == 2 && !is_summed)
+        for (int rank = 0; rank < 2; rank++) memory.gradients[rank] = (char *)optimizer->gradients[rank] + offset;
     if (size > 2 && !is_summed) sum_block(optimizer, begin, count, own);
     lksi_update_range(optimizer, bucket, update, begin, count, &memory);
     for (int rank = 0; size > 2 && rank < size; rank++)
@@ -148,7 +147,7 @@ static lks_status update_part(lks_distributed_optimizer *optimizer, const lksi_b
     size_t end = bucket->mine_end < padded_count ? bucket->mine_end : padded_count;
     lksi_factored_range range;
     if (takes_turns(optimizer)) {
-        if (begin < end) renew(optimizer, bucket, update, begin, end);
+        renew(optimizer, bucket, update, begin, end);
         return LKS_OK;
     }
     while (lksi_factored_find(optimizer, begin, end, &range)) {
@@ -181,6 +180,7 @@ static void count_update(const lks_distributed_optimizer *optimizer) {
     atomic_fetch_add_explicit(&replica->update_counts[lks_group_rank(optimizer->group)].count, 1, memory_order_acq_rel);
 }
 
+/* They are elsewhere in every other step where arrays take turns. */
 static void find_gradients(lks_distributed_optimizer *optimizer) {
     void *mine = lksi_store_gradients(optimizer->store);
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
@@ -202,7 +202,7 @@ static lks_status update(lks_distributed_optimizer *optimizer, lks_step_sums *al
 lks_status lksi_step_direct(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
     bool is_tried = !takes_turns(optimizer) && lks_group_size(optimizer->group) > 1;
     if (is_tried) lksi_handover_begin(&optimizer->handover);
-    if (takes_turns(optimizer)) find_gradients(optimizer);
+    find_gradients(optimizer);
     LKS_TRY(lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store)));
     optimizer->own_message = (lksi_step_message){
         .sums = *mine, .factored = lksi_factored_left(optimizer), .n_expected = (double)optimizer->n_expected};

@@ -22,16 +22,13 @@ static lks_status alloc_state(lks_distributed_optimizer *optimizer) {
     return optimizer->counts != NULL && optimizer->messages != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-static lks_status find_gradients(lks_distributed_optimizer *optimizer) {
+/* Room for the places of all ranks' gradients, which a step finds. */
+static lks_status alloc_places(lks_distributed_optimizer *optimizer) {
     if (!lksi_store_is_direct(optimizer->store)) return LKS_OK;
-    void *mine = lksi_store_gradients(optimizer->store);
-    int size = lks_group_size(optimizer->group);
-    optimizer->gradients = lksi_alloc_array((size_t)size, sizeof *optimizer->gradients);
-    optimizer->inputs = lksi_alloc_array((size_t)size, sizeof *optimizer->inputs);
-    if (optimizer->gradients == NULL || optimizer->inputs == NULL) return LKS_ERR_MEMORY;
-    for (int rank = 0; rank < size; rank++)
-        optimizer->gradients[rank] = lks_symmetric_peer(optimizer->group, mine, rank);
-    return LKS_OK;
+    size_t size = (size_t)lks_group_size(optimizer->group);
+    optimizer->gradients = lksi_alloc_array(size, sizeof *optimizer->gradients);
+    optimizer->inputs = lksi_alloc_array(size, sizeof *optimizer->inputs);
+    return optimizer->gradients != NULL && optimizer->inputs != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 
 static lks_status create_compressor(lks_distributed_optimizer *optimizer) {
@@ -81,7 +78,7 @@ static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(create_compressor(optimizer));
     if (!lksi_store_is_direct(optimizer->store) && !lksi_store_is_flat(optimizer->store))
         LKS_TRY(prepare_row(optimizer));
-    return find_gradients(optimizer);
+    return alloc_places(optimizer);
 }
 
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]) {
