@@ -2,7 +2,7 @@
 #ifndef LKSI_COMM_INTERNAL_H
 #define LKSI_COMM_INTERNAL_H
 
-#include "base/handover.h"
+#include "base/trial.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/comm.h"
 #include "comm/transport/segment/control.h"
@@ -162,7 +162,16 @@ typedef struct lksi_row {
     uint64_t exchange;
 } lksi_row;
 
-enum { LKSI_HANDOVER_SIZES = 3 }; /* up to 8 and 32 KiB, and larger */
+enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chunk */
+
+/* How wide the chunks of an operation's large reductions are (direct.c). */
+typedef struct lksi_rounds {
+    lksi_trial trial;   /* second: a wide chunk instead of several */
+    bool is_wide_known; /* rank 0 has found it better, and all have heard so */
+    bool is_wide;       /* this round */
+    size_t left;        /* of this round, bytes */
+    int64_t began_ns;   /* where it is timed */
+} lksi_rounds;
 
 struct lks_group {
     int rank, size;
@@ -210,9 +219,10 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
-    lksi_handover handovers[LKSI_HANDOVER_SIZES]; /* of staged chunks (all_reduce_direct.c) */
-    lksi_handover scatter_handovers[2];           /* likewise (reduce_scatter_direct.c) */
-    lksi_handover move_handovers[2][2];           /* of one block for all, and of one for each (move.c) */
+    /* Whether staged chunks go past the caches: of all_reduce, reduce, reduce_scatter, of blocks for all and for each.
+     */
+    lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2], move_turns[2][2];
+    lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */
     uint64_t own_fingerprints[LKSI_N_POSTS]; /* of its exchanges, by their number */

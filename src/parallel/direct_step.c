@@ -19,7 +19,7 @@
  * bucket, and every bucket is cut into shards by itself.
  *
  * Shards of other ranks and of the parameters are read and written through the caches or past them, as
- * base/handover.h finds quicker.
+ * base/trial.h finds quicker.
  *
  * Work and optimizer state are divided by the number of ranks. Barrier A's payload carries samples, loss and hits.
  * Source: the division of optimizer state is ZeRO's (Rajbhandari, Rasley, Ruwase, He, 2020). */
@@ -29,7 +29,10 @@
 
 #include <string.h>
 
-enum { BLOCK_NBYTES = 4096 }; /* of the summed gradient; with parameters and state it stays in L1 */
+enum {
+    BLOCK_NBYTES = 4096, /* of the summed gradient; with parameters and state it stays in L1 */
+    TRIAL_PERIOD = 256,  /* steps from one choice between through and past the caches to the next */
+};
 
 static bool takes_turns(const lks_distributed_optimizer *optimizer) {
     return optimizer->strategy == LKS_STRATEGY_SHARDED;
@@ -50,7 +53,7 @@ static void sum_block(lks_distributed_optimizer *optimizer, size_t begin, size_t
         optimizer->inputs[rank] = (const char *)optimizer->gradients[rank] + begin * nbytes_each(optimizer);
     lksi_reduce_many(out, optimizer->inputs, NULL, size, count, lksi_store_device(optimizer->store)->float_type,
                      LKS_SUM);
-    for (int rank = 0; optimizer->handover.is_past_caches && rank < size; rank++)
+    for (int rank = 0; optimizer->past_caches.is_second && rank < size; rank++)
         if (rank != lks_group_rank(optimizer->group))
             lksi_evict(optimizer->inputs[rank], count * nbytes_each(optimizer));
 }
@@ -60,7 +63,7 @@ static void update_block(lks_distributed_optimizer *optimizer, const lksi_bucket
                          size_t begin, size_t count, const void *sum) {
     _Alignas(64) char updated[BLOCK_NBYTES];
     char *values = (char *)lksi_store_values(optimizer->store) + begin * nbytes_each(optimizer);
-    bool is_past_caches = optimizer->handover.is_past_caches;
+    bool is_past_caches = optimizer->past_caches.is_second;
     lksi_update_memory memory = {.values = values, .gradients = {sum}, .outs = {is_past_caches ? updated : values}};
     lksi_update_range(optimizer, bucket, update, begin, count, &memory);
     if (is_past_caches) lksi_write_past_caches(values, updated, count * nbytes_each(optimizer));
@@ -137,7 +140,7 @@ static lks_status update_factored(lks_distributed_optimizer *optimizer, const lk
             update_block(optimizer, bucket, update, begin + done, count, sum + done);
         }
     }
-    if (optimizer->handover.is_past_caches) lksi_factored_evict(optimizer, range);
+    if (optimizer->past_caches.is_second) lksi_factored_evict(optimizer, range);
     return LKS_OK;
 }
 
@@ -162,14 +165,14 @@ static lks_status update_part(lks_distributed_optimizer *optimizer, const lksi_b
 static lks_status update_shard(lks_distributed_optimizer *optimizer, double gradient_scale) {
     lksi_update update = lksi_optimizer_update(&optimizer->rule, optimizer->step, gradient_scale);
     for (size_t i = 0; i < optimizer->n_buckets; i++) LKS_TRY(update_part(optimizer, &optimizer->buckets[i], &update));
-    if (optimizer->handover.is_past_caches) lksi_written_past_caches();
+    if (optimizer->past_caches.is_second) lksi_written_past_caches();
     return LKS_OK;
 }
 
 /* A turn is a whole step: the passes, too, read and write lines that went over. */
 static void end_turn(lks_distributed_optimizer *optimizer) {
     int64_t now_ns = lksi_now_ns();
-    lksi_handover_end(&optimizer->handover, now_ns - optimizer->step_ended_ns);
+    lksi_trial_end(&optimizer->past_caches, now_ns - optimizer->step_ended_ns);
     optimizer->step_ended_ns = now_ns;
 }
 
@@ -200,8 +203,8 @@ static lks_status update(lks_distributed_optimizer *optimizer, lks_step_sums *al
 }
 
 lks_status lksi_step_direct(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
-    bool is_tried = !takes_turns(optimizer) && lks_group_size(optimizer->group) > 1;
-    if (is_tried) lksi_handover_begin(&optimizer->handover);
+    bool is_tried = !takes_turns(optimizer) && lks_group_size(optimizer->group) > 1 && lksi_can_pass_caches();
+    if (is_tried) lksi_trial_begin(&optimizer->past_caches, TRIAL_PERIOD);
     find_gradients(optimizer);
     LKS_TRY(lksi_pending_add(optimizer, 0, lksi_store_padded_count(optimizer->store)));
     optimizer->own_message = (lksi_step_message){

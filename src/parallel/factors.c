@@ -106,7 +106,7 @@ static bool take(void *context, const lksi_factors *f) {
     float *gradient = (float *)lksi_store_gradients(optimizer->store) + w->begin;
     place to = place_of(factored, w, f->n, gradient);
     memcpy(gradient, &f->n, sizeof f->n);
-    bool is_past_caches = optimizer->handover.is_past_caches;
+    bool is_past_caches = optimizer->past_caches.is_second;
     copy_rows(is_past_caches, gradient + (to.dy - gradient), to.dy_row, f->dy, f->n, f->m);
     copy_rows(is_past_caches, gradient + (to.x - gradient), to.x_row, f->x, f->n, f->k);
     if (is_past_caches) lksi_written_past_caches();

@@ -2,7 +2,7 @@
 #ifndef LKSI_PARALLEL_INTERNAL_H
 #define LKSI_PARALLEL_INTERNAL_H
 
-#include "base/handover.h"
+#include "base/trial.h"
 #include "comm/comm.h"
 #include "graph/graph.h"
 #include "optim/optim.h"
@@ -101,7 +101,7 @@ struct lks_distributed_optimizer {
     void *state[2];         /* state_count elements each, where the rule has them */
     void **gradients;       /* where the step is direct: every rank's, NULL otherwise */
     const void **inputs;    /* likewise: where the block at hand begins in each */
-    lksi_handover handover; /* likewise */
+    lksi_trial past_caches; /* likewise */
     size_t *counts;         /* room for a number per rank */
     lksi_batch_position position;
     int64_t n_expected; /* samples of all ranks in the step under way; negative: any number */

@@ -120,32 +120,35 @@ static void two_inputs_become_two_outputs_in_place_or_not(void **state) {
     lksi_free(wanted);
 }
 
-/* What is large is written past the caches: from where a line begins, or, where that is not the same in both outputs,
+/* What is large is written past the caches: from where a line begins, or, where that is not the same in all outputs,
  * in blocks. The bits are those of small pieces, and the elements around are left alone. */
 static void large_results_have_the_bits_of_small_ones(void **state) {
     (void)state;
-    enum { NBYTES = 5 << 20, FIRST = 5, PIECE = 1000 };
-    static const double scales[] = {0.5, 3};
-    unsigned char *inputs[2], *results[2], *wanted = lksi_alloc(NBYTES);
-    for (int k = 0; k < 2; k++) inputs[k] = lksi_alloc(NBYTES), results[k] = lksi_alloc(NBYTES);
+    enum { NBYTES = 5 << 20, FIRST = 5, PIECE = 1000, MOST = 4 };
+    static const double scales[MOST] = {0.5, 3, 0.25, 1.5};
+    unsigned char *inputs[MOST], *results[MOST], *wanted = lksi_alloc(NBYTES);
+    for (int k = 0; k < MOST; k++) inputs[k] = lksi_alloc(NBYTES), results[k] = lksi_alloc(NBYTES);
     for (int type = LKS_F32; type <= LKS_I64; type++)
-        for (size_t shift = 0; shift < 2; shift++) {
+        for (int variant = 0; variant < 4; variant++) {
+            int n = variant < 2 ? 2 : 4;
             size_t each = lks_type_nbytes((lks_type)type), count = NBYTES / each - 1, end = count - 3;
-            for (int k = 0; k < 2; k++) {
+            size_t shift = (size_t)variant % 2;
+            for (int k = 0; k < n; k++) {
                 oracle_fill(inputs[k], count, (lks_type)type, k, 1, false);
                 memset(results[k], 7, NBYTES);
             }
             memset(wanted, 7, NBYTES);
             lksi_reduction sum = {
-                (const void *const *)inputs, scales, 2, (void *[]){wanted}, 1, (lks_type)type, LKS_SUM, 1};
+                (const void *const *)inputs, scales, n, (void *[]){wanted}, 1, (lks_type)type, LKS_SUM, 1};
             for (size_t first = FIRST; first < end; first += PIECE)
                 lksi_reduce_range(&sum, first, end - first < PIECE ? end - first : PIECE);
-            sum.outputs = (void *[]){results[0] + each, results[1] + shift * each}, sum.n_outputs = 2;
+            void *outputs[MOST];
+            for (int k = 0; k < n; k++) outputs[k] = results[k] + (k == n - 1 ? shift : 1) * each;
+            sum.outputs = outputs, sum.n_outputs = n;
             lksi_reduce_range(&sum, FIRST, end - FIRST);
-            assert_memory_equal(results[0] + each, wanted, count * each);
-            assert_memory_equal(results[1] + shift * each, wanted, (count - shift) * each);
+            for (int k = 0; k < n; k++) assert_memory_equal(outputs[k], wanted, (count - 1) * each);
         }
-    for (int k = 0; k < 2; k++) lksi_free(inputs[k]), lksi_free(results[k]);
+    for (int k = 0; k < MOST; k++) lksi_free(inputs[k]), lksi_free(results[k]);
     lksi_free(wanted);
 }
 

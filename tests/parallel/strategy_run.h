@@ -160,7 +160,7 @@ static inline int strategy_train(void *argument) {
         int64_t before = lks_memory_allocation_count();
         RANK_CHECK(strategy_step(s, r, step, &all) == 0);
         if (rank == 0) r->step_allocations = lks_memory_allocation_count() - before;
-        if (rank == 0) r->n_past_caches += s->optimizer->handover.is_past_caches;
+        if (rank == 0) r->n_past_caches += s->optimizer->past_caches.is_second;
         RANK_OK(lks_barrier(s->group, NULL)); /* nobody goes on to allocate while another still counts */
     }
     if (rank == 0) r->norm = all.grad_norm, r->loss = all.loss / all.n_samples, r->n_buckets = s->optimizer->n_buckets;

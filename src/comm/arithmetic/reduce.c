@@ -4,10 +4,11 @@
  * L1 (one block per level of the tree, on the stack), and the result is written to all outputs while it is there.
  * It is written only when the block of every input has been read, so an output may be one of the inputs. One output
  * that is none of them takes the partial results itself. The everyday case of two inputs and two outputs, two ranks
- * that reduce slices for both, goes without blocks (1 MiB: 52 us, and 41 us so; 16 MiB: 1.73 and 1.11 ms). What is
- * larger than the caches is written past them: its lines are then not read before they are written (8 MiB on two
- * ranks: 0.70 and 0.39 ms, and with the time that a rank takes to read the result and write the next input, which then
- * come from memory, 1.74 and 1.50 ms; at 4 MiB 0.47 and 0.66. 4 MiB on four: 1.38 and 0.89, 2.56 and 2.11).
+ * that reduce slices for both, goes without blocks (1 MiB: 52 us, and 41 us so; 16 MiB: 1.73 and 1.11 ms); so do sums
+ * of four to four past the caches (64 MiB on four ranks and two CPUs: 16.1 and 11.3 ms). What is larger than the caches
+ * is written past them: its lines are then not read before they are written (8 MiB on two ranks: 0.70 and 0.39 ms, and
+ * with the time that a rank takes to read the result and write the next input, which then come from memory, 1.74
+ * and 1.50 ms; at 4 MiB 0.47 and 0.66. 4 MiB on four: 1.38 and 0.89, 2.56 and 2.11).
  */
 #include "base/cache.h"
 #include "comm/arithmetic/arithmetic.h"
@@ -72,11 +73,8 @@ static const unsigned char *leaf(const tree *t, int k) {
 
 static double scale_of(const tree *t, int k) { return t->reduction->scales == NULL ? 1 : t->reduction->scales[k]; }
 
-static void quad(const tree *t, int low, lksi_quad_kernel sum, void *acc) {
-    const void *inputs[4];
-    double scales[4];
+static void four_leaves(const tree *t, int low, const void *inputs[4], double scales[4]) {
     for (int i = 0; i < 4; i++) inputs[i] = leaf(t, low + i), scales[i] = scale_of(t, low + i);
-    sum(acc, inputs, scales, t->count);
 }
 
 /* acc = the combination of inputs low .. low + n - 1. */
@@ -89,7 +87,10 @@ static void climb(const tree *t, int low, int n, void *acc) {
     } else if (n == 2) {
         t->loops->pair[type][op](acc, leaf(t, low), scale_of(t, low), leaf(t, low + 1), scale_of(t, low + 1), t->count);
     } else if (n == 4 && is_sum && t->loops->quad_sum[type] != NULL) {
-        quad(t, low, t->loops->quad_sum[type], acc);
+        const void *inputs[4];
+        double scales[4];
+        four_leaves(t, low, inputs, scales);
+        t->loops->quad_sum[type](acc, inputs, scales, t->count);
     } else {
         block right;
         int half = lksi_split(n);
@@ -108,6 +109,18 @@ static void run_twice(lksi_pair_twice_kernel kernel, const tree *t, size_t first
            leaf(&part, 0), scale_of(t, 0), leaf(&part, 1), scale_of(t, 1), count);
 }
 
+/* Elements of [first, first + count) that come before the outputs' first whole line; false where these differ. */
+static bool find_lines(const tree *t, size_t *n_before) {
+    const lksi_reduction *reduction = t->reduction;
+    uintptr_t out = (uintptr_t)reduction->outputs[0];
+    size_t each = lksi_type_nbytes(reduction->type), begin = t->first * each;
+    for (int k = 1; k < reduction->n_outputs; k++)
+        if ((out - (uintptr_t)reduction->outputs[k]) % CACHE_LINE_NBYTES != 0) return false;
+    *n_before = -(out + begin) % CACHE_LINE_NBYTES / each;
+    if (*n_before > t->count) *n_before = t->count;
+    return true;
+}
+
 /* Two inputs to two outputs, nothing to be done to the sums; false where that is not the case. Past the caches, what
  * comes before the first whole line is not. */
 static bool reduce_pair(const tree *t, bool is_streamed) {
@@ -119,13 +132,30 @@ static bool reduce_pair(const tree *t, bool is_streamed) {
         run_twice(twice, t, t->first, t->count);
         return true;
     }
-    uintptr_t out = (uintptr_t)reduction->outputs[0], twin = (uintptr_t)reduction->outputs[1];
-    size_t each = lksi_type_nbytes(reduction->type), begin = t->first * each;
-    if ((out - twin) % CACHE_LINE_NBYTES != 0) return false;
-    size_t n_before = -(out + begin) % CACHE_LINE_NBYTES / each;
-    if (n_before > t->count) n_before = t->count;
+    size_t n_before;
+    if (!find_lines(t, &n_before)) return false;
     run_twice(twice, t, t->first, n_before);
     run_twice(t->loops->pair_twice_past[reduction->type][reduction->op], t, t->first + n_before, t->count - n_before);
+    lksi_written_past_caches();
+    return true;
+}
+
+/* Likewise the sums of four inputs to four outputs, past the caches. */
+static bool reduce_quad_past(const tree *t) {
+    const lksi_reduction *reduction = t->reduction;
+    lksi_quad_each_kernel sum = t->loops->quad_sum_each_past[reduction->type];
+    size_t each = lksi_type_nbytes(reduction->type), n_before;
+    if (reduction->n_inputs != 4 || reduction->n_outputs != 4 || reduction->op != LKS_SUM || sum == NULL ||
+        must_conclude(reduction->type, reduction->divisor) || !find_lines(t, &n_before))
+        return false;
+    lksi_reduce_range(reduction, t->first, n_before);
+    const tree lines = {t->loops, reduction, t->first + n_before, t->count - n_before};
+    const void *inputs[4];
+    void *outputs[4];
+    double scales[4];
+    four_leaves(&lines, 0, inputs, scales);
+    for (int k = 0; k < 4; k++) outputs[k] = (unsigned char *)reduction->outputs[k] + lines.first * each;
+    sum(outputs, inputs, scales, lines.count);
     lksi_written_past_caches();
     return true;
 }
@@ -150,7 +180,8 @@ void lksi_reduce_range(const lksi_reduction *reduction, size_t first, size_t cou
     bool is_streamed = is_past_caches(reduction, count);
     size_t step =
         (is_streamed ? STREAMED_NBYTES : BLOCK_NBYTES) / lksi_type_nbytes(lksi_accumulator_type(reduction->type));
-    if (reduce_pair(&(tree){loops, reduction, first, count}, is_streamed)) return;
+    const tree all = {loops, reduction, first, count};
+    if (reduce_pair(&all, is_streamed) || (is_streamed && reduce_quad_past(&all))) return;
     bool is_made_there = !is_streamed && is_in_place(reduction);
     for (size_t end = first + count; first < end; first += step) {
         tree t = {loops, reduction, first, end - first < step ? end - first : step};

@@ -104,7 +104,9 @@ INTEGER_TYPES(PAIR_BITS)
  * read before it is written. */
 enum { LINE_NBYTES = 64 };
 static inline void put_past(void *to, const void *line) {
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    _mm512_stream_si512(to, _mm512_loadu_si512(line));
+#elif defined(__AVX2__)
     const __m256i *from = line;
     for (int k = 0; k < 2; k++) _mm256_stream_si256((__m256i *)to + k, _mm256_loadu_si256(from + k));
 #elif defined(__SSE2__)
@@ -180,6 +182,25 @@ COMBINE_INTEGER(i64, int64_t)
 QUAD(f32, float)
 QUAD(f64, double)
 
+#define QUAD_EACH_PAST(name, type)                                                                                     \
+    static void quad_sum_each_past_##name(void *const *outputs, const void *const *inputs, const double *scales,       \
+                                          size_t count) {                                                              \
+        enum { LINE = LINE_NBYTES / sizeof(type) };                                                                    \
+        const type *a = inputs[0], *b = inputs[1], *c = inputs[2], *d = inputs[3];                                     \
+        const type s = (type)scales[0], t = (type)scales[1], u = (type)scales[2], v = (type)scales[3];                 \
+        size_t i = 0;                                                                                                  \
+        for (; i + LINE <= count; i += LINE) {                                                                         \
+            type line[LINE];                                                                                           \
+            ASK_AHEAD(a + i), ASK_AHEAD(b + i), ASK_AHEAD(c + i), ASK_AHEAD(d + i);                                    \
+            for (size_t k = 0; k < LINE; k++) line[k] = (a[i + k] * s + b[i + k] * t) + (c[i + k] * u + d[i + k] * v); \
+            for (int k = 0; k < 4; k++) put_past((type *)outputs[k] + i, line);                                        \
+        }                                                                                                              \
+        for (; i < count; i++)                                                                                         \
+            for (int k = 0; k < 4; k++) ((type *)outputs[k])[i] = (a[i] * s + b[i] * t) + (c[i] * u + d[i] * v);       \
+    }
+QUAD_EACH_PAST(f32, float)
+QUAD_EACH_PAST(f64, double)
+
 /* --- the end: one division, one rounding --- */
 
 #define CONCLUDE(name, element, accumulator, store)                                                                    \
@@ -242,6 +263,7 @@ const lksi_reduce_kernels LKSI_ISA_NAME(lksi_reduce_loops) = {
                 [LKS_I32] = INTEGER_ROW(combine, i32),
                 [LKS_I64] = INTEGER_ROW(combine, i64)},
     .quad_sum = {[LKS_F32] = quad_sum_f32, [LKS_F64] = quad_sum_f64},
+    .quad_sum_each_past = {[LKS_F32] = quad_sum_each_past_f32, [LKS_F64] = quad_sum_each_past_f64},
     .conclude =
         {[LKS_F32] = conclude_f32, [LKS_F64] = conclude_f64, [LKS_F16] = conclude_f16, [LKS_BF16] = conclude_bf16},
 };

@@ -6,7 +6,7 @@
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
  *       rank 1 ─ copy ─> [1] ─┴─ reduce all ─> rank 1
  *
- *     larger, ordinary buffers                                          steps: 2 per chunk of S
+ *     larger, ordinary buffers                                          steps: 2 per chunk of S or a wide one
  *       copy all but slice r ─> [r], reduce slice r of all              bytes per rank: N (1 + 1/n) written,
  *       into slice r of [r], copy slice j from [j], all j                               (2 - 1/n) N read
  *
@@ -64,8 +64,8 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 static bool is_sliced(const lksi_call *call) { return call->nbytes > REDUCE_ALL_NBYTES; }
 
 static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
-    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > LKSI_TURN_MIDDLE_NBYTES);
-    return lksi_turn_begin(&group->handovers[size], nbytes);
+    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > LKSI_TURN_MIDDLE_NBYTES) + (nbytes > lksi_chunk_nbytes(group));
+    return lksi_turn_begin(&group->turns[size], nbytes);
 }
 
 /* What the others will read: a rank reads its own slice where it lies, if the loops can. */
@@ -125,22 +125,35 @@ static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t f
     return reduce_slice(group, call, &sum, count, out, t);
 }
 
-/* The first chunk is staged already, and `t` its turn. An area is written again two chunks later; by then all have met
- * since. */
-static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn t) {
-    size_t each = lksi_type_nbytes(call->type), chunk = lksi_chunk_nbytes(group) / each;
-    for (size_t first = 0; first < call->count; first += chunk) {
-        size_t count = call->count - first < chunk ? call->count - first : chunk;
-        if (first > 0) {
-            t = begin_turn(group, count * each);
-            stage(group, call, first, count, &t);
-            LKS_TRY(lksi_meet(group));
-        }
-        LKS_TRY(reduce_chunk(group, call, first, count, &t));
-        lksi_turn_end(&t);
-        group->n_stagings++;
-        group->progress.done_nbytes = (first + count) * each;
+/* Elements [first, first + count) on their way through the staging areas. */
+typedef struct chunk {
+    size_t first, count;
+    lksi_turn turn;
+} chunk;
+
+static chunk stage_chunk(lks_group *group, const lksi_call *call, size_t first) {
+    size_t each = lksi_type_nbytes(call->type);
+    size_t nbytes = lksi_chunk_begin(group, &group->all_reduce_rounds, call->nbytes - first * each);
+    chunk staged = {first, nbytes / each, begin_turn(group, nbytes)};
+    stage(group, call, first, staged.count, &staged.turn);
+    return staged;
+}
+
+/* The first chunk is staged already. An area is written again two chunks later; by then all have met since. */
+static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
+    size_t each = lksi_type_nbytes(call->type);
+    bool is_wide_better = lksi_offer_of(group, 0).is_wide_better != 0;
+    for (;;) {
+        LKS_TRY(reduce_chunk(group, call, c.first, c.count, &c.turn));
+        lksi_turn_end(&c.turn);
+        lksi_chunk_end(group, &group->all_reduce_rounds, c.count * each);
+        size_t done = c.first + c.count;
+        group->progress.done_nbytes = done * each;
+        if (done == call->count) break;
+        c = stage_chunk(group, call, done);
+        LKS_TRY(lksi_meet(group));
     }
+    group->all_reduce_rounds.is_wide_known = is_wide_better;
     return LKS_OK;
 }
 
@@ -155,28 +168,24 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
         return alone(group, call);
     if (lksi_is_small(call->count, call->type))
         return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
-    size_t chunk = lksi_chunk_nbytes(group) / lksi_type_nbytes(call->type);
-    size_t first_chunk = call->count < chunk ? call->count : chunk;
-    lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
+    lksi_offer mine = {.scale = call->scale,
+                       .held = lksi_held(group),
+                       .is_wide_better = group->all_reduce_rounds.trial.is_second_better};
     uint64_t place = 0;
     if (call->nbytes > LKSI_ANNEX_NBYTES) {
         place = usable_place(group, call, call->in);
         mine.out_place = usable_place(group, call, call->out);
     }
     if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
-    lksi_turn t = {0};
-    if (place == 0) {
-        t = begin_turn(group, first_chunk * lksi_type_nbytes(call->type));
-        stage(group, call, 0, first_chunk, &t);
-    }
+    chunk c = {0};
+    if (place == 0) c = stage_chunk(group, call, 0);
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (lksi_is_some_symmetric(group)) {
-        if (place != 0) t = begin_turn(group, first_chunk * lksi_type_nbytes(call->type));
-        if (place != 0) stage(group, call, 0, first_chunk, &t);
+        if (place != 0) c = stage_chunk(group, call, 0);
         LKS_TRY(lksi_meet(group));
     }
-    return staged(group, call, t);
+    return staged(group, call, c);
 }
 
 lks_status lksi_all_reduce_direct_remote(lks_group *group, const lksi_call *call) {

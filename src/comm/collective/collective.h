@@ -185,9 +185,9 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
  * than two through the staging areas. */
 enum { LKSI_PEEKED_NBYTES = 64 * 1024 };
 
-/* S, as the files of the algorithms call it: what a staging area holds, 64 KiB, or 128 KiB where the second cache has
- * 2 MiB (control.c). */
-static inline size_t lksi_chunk_nbytes(const lks_group *group) { return group->control->staging_nbytes; }
+/* S, as the files of the algorithms call it: what goes through a staging area at once, 64 KiB, or 128 KiB where the
+ * second cache has 2 MiB (control.c). */
+static inline size_t lksi_chunk_nbytes(const lks_group *group) { return group->control->chunk_nbytes; }
 /* This chunk's staging area of `rank`. Areas are used in turn by two: one is written again two chunks later, and by
  * then all have met since they read it. */
 static inline unsigned char *lksi_area(const lks_group *group, int rank) {
@@ -200,8 +200,9 @@ uint64_t lksi_held(const lks_group *group);
 /* What a rank's line carries in a reduction, besides the place of `in`. */
 typedef struct lksi_offer {
     double scale;
-    uint64_t held;      /* lksi_held */
-    uint64_t out_place; /* where others may write its result; 0: nowhere */
+    uint64_t held;           /* lksi_held */
+    uint64_t out_place;      /* where others may write its result; 0: nowhere */
+    uint64_t is_wide_better; /* rank 0's word */
 } lksi_offer;
 _Static_assert(sizeof(lksi_offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
 /* Shows `mine` and the place of `in`, waits for all. Field by field: a copy by vectors waits for the stores before. */
@@ -210,6 +211,7 @@ static inline lks_status lksi_offer_collect(lks_group *group, const lksi_call *c
     lksi_post_put(group, offsetof(lksi_offer, scale), &mine->scale, sizeof mine->scale);
     lksi_post_put(group, offsetof(lksi_offer, held), &mine->held, sizeof mine->held);
     lksi_post_put(group, offsetof(lksi_offer, out_place), &mine->out_place, sizeof mine->out_place);
+    lksi_post_put(group, offsetof(lksi_offer, is_wide_better), &mine->is_wide_better, sizeof mine->is_wide_better);
     return lksi_post_and_collect(group, call, place);
 }
 /* What `rank` showed. */
@@ -230,17 +232,25 @@ lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t tot
                              void *out);
 
 /* A chunk on its way through the staging areas: through the caches, or past them where that is quicker
- * (base/handover.h; all_reduce of 64 KiB on two dies: 58 and 10 us; one die: 16 and 12; one core's two threads: 5 and
- * 11). It goes the way that was quicker for those of about its size. */
+ * (base/trial.h; all_reduce of 64 KiB on two dies: 58 and 10 us; one die: 16 and 12; one core's two threads: 5 and
+ * 11). It goes the way that was quicker for those of about its size; each rank chooses for itself. */
 typedef struct lksi_turn {
-    lksi_handover *handover; /* NULL: too small to be worth it */
-    int64_t began_ns;        /* where it is timed */
+    lksi_trial *trial; /* NULL: too small to be worth it */
+    int64_t began_ns;  /* where it is timed */
 } lksi_turn;
 enum { LKSI_TURN_MIDDLE_NBYTES = 32 * 1024 };
-lksi_turn lksi_turn_begin(lksi_handover *handover, size_t nbytes); /* nbytes: of the chunk */
+lksi_turn lksi_turn_begin(lksi_trial *trial, size_t nbytes); /* nbytes: of the chunk */
 void lksi_turn_end(const lksi_turn *turn);
 bool lksi_turn_is_past_caches(const lksi_turn *turn);
 void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nbytes);
+
+/* The next chunk of a large reduction of which `left_nbytes` are left: several of S, or instead of these a wide one,
+ * which leaves the second cache of whoever wrote it, so that others find it in the last one. Through the caches that is
+ * quicker where cores share the last one but hand each other lines slowly (Zen 4, one die, all_reduce of 1 MiB: 60 us,
+ * and 170 by chunks of 64 KiB either way). Which it is, rank 0 finds out (base/trial.h), and its word counts from the
+ * call after that in which all heard it: all ranks take the same chunks. */
+size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left_nbytes);
+void lksi_chunk_end(lks_group *group, lksi_rounds *rounds, size_t nbytes);
 
 /* Blocks that go from ranks to ranks as they are. */
 typedef struct lksi_move {

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+enum { TRIAL_PERIOD = 1024 /* chunks, or rounds of them, from one choice to the next */ };
+
 uint64_t lksi_held(const lks_group *group) {
     uint64_t held = 0;
     for (size_t i = 0; i < group->n_allocations; i++) held += lksi_mix(LKSI_HASH_START, group->allocations[i].id);
@@ -57,23 +59,41 @@ lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t tot
     return LKS_OK;
 }
 
-lksi_turn lksi_turn_begin(lksi_handover *handover, size_t nbytes) {
-    if (nbytes <= LKSI_ANNEX_NBYTES) return (lksi_turn){0};
-    lksi_turn turn = {.handover = handover};
-    lksi_handover_begin(handover);
-    if (handover->is_timed) turn.began_ns = lksi_now_ns();
+lksi_turn lksi_turn_begin(lksi_trial *trial, size_t nbytes) {
+    if (nbytes <= LKSI_ANNEX_NBYTES || !lksi_can_pass_caches()) return (lksi_turn){0};
+    lksi_turn turn = {.trial = trial};
+    lksi_trial_begin(trial, TRIAL_PERIOD);
+    if (trial->is_timed) turn.began_ns = lksi_now_ns();
     return turn;
 }
 
 void lksi_turn_end(const lksi_turn *turn) {
-    lksi_handover *handover = turn->handover;
-    if (handover != NULL && handover->is_timed) lksi_handover_end(handover, lksi_now_ns() - turn->began_ns);
+    lksi_trial *trial = turn->trial;
+    if (trial != NULL && trial->is_timed) lksi_trial_end(trial, lksi_now_ns() - turn->began_ns);
 }
 
-bool lksi_turn_is_past_caches(const lksi_turn *turn) {
-    return turn->handover != NULL && turn->handover->is_past_caches;
-}
+bool lksi_turn_is_past_caches(const lksi_turn *turn) { return turn->trial != NULL && turn->trial->is_second; }
 
 void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nbytes) {
     (lksi_turn_is_past_caches(turn) ? lksi_write_past_caches : lksi_copy)(to, from, nbytes);
+}
+
+/* A round is a wide chunk, or as many others as make one. */
+size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left_nbytes) {
+    size_t chunk = lksi_chunk_nbytes(group), wide = group->control->wide_chunk_nbytes;
+    if (rounds->left == 0 && wide > chunk && left_nbytes >= wide) {
+        lksi_trial *trial = &rounds->trial;
+        lksi_trial_begin(trial, TRIAL_PERIOD);
+        rounds->is_wide = trial->is_tried ? trial->is_second : rounds->is_wide_known;
+        rounds->left = wide;
+        if (trial->is_timed) rounds->began_ns = lksi_now_ns();
+    }
+    return lksi_least(left_nbytes, rounds->left > 0 && rounds->is_wide ? wide : chunk);
+}
+
+void lksi_chunk_end(lks_group *group, lksi_rounds *rounds, size_t nbytes) {
+    group->n_stagings++;
+    if (rounds->left == 0) return;
+    rounds->left -= nbytes;
+    if (rounds->left == 0 && rounds->trial.is_timed) lksi_trial_end(&rounds->trial, lksi_now_ns() - rounds->began_ns);
 }

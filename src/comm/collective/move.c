@@ -175,7 +175,7 @@ static size_t slot_offset(const mover *m, int source, int reader) {
 static lksi_turn begin_turn(const mover *m, size_t first) {
     size_t nbytes = lksi_least(m->longest - first, m->slot_nbytes);
     if (m->move->sources != LKSI_EVERYONE || m->move->readers != LKSI_EVERYONE) return (lksi_turn){0};
-    return lksi_turn_begin(&m->group->move_handovers[m->move->is_personal][nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
+    return lksi_turn_begin(&m->group->move_turns[m->move->is_personal][nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
 }
 
 static void stage(const mover *m, size_t first, const lksi_turn *turn) {

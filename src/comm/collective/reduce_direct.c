@@ -2,7 +2,7 @@
  *
  *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
- *     ordinary buffers      each rank stages a chunk of S, the root reduces                steps: 1 per chunk
+ *     ordinary buffers      each rank stages a chunk (S or wide), the root reduces         steps: 1 per chunk
  *                           all while the next chunk comes
  *     symmetric inputs      the root reduces from where they lie                           steps: 2
  *     symmetric result too  slice r of all inputs ─ reduce on rank r ─> slice r of the     steps: 2
@@ -13,6 +13,7 @@
  *     slice j of every rank ──> rank j ──> root          steps: 2 (n - 1) per window of 1 MiB of accumulators
  *     messages: n - 1 per rank and window (at least one), A (n - 1) / n bytes; 1 more of N / n from each to the root
  */
+#include "base/cache.h"
 #include "comm/collective/collective.h"
 
 static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
@@ -33,32 +34,42 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
     return lksi_meet_having_read(group);
 }
 
+typedef struct chunk {
+    size_t begin, nbytes;
+    lksi_turn turn; /* whoever gives meets the root in each, so that it sees what its way costs the root */
+} chunk;
+
 /* The root reads its own input where it lies, if the loops can. */
-static void stage(const lks_group *group, const lksi_call *call, size_t first) {
-    size_t each = lksi_type_nbytes(call->type), begin = first * each;
-    if (group->rank == call->root && lksi_is_aligned(call->in, call->type)) return;
-    lksi_copy(lksi_area(group, group->rank), lksi_at(call->in, begin),
-              lksi_least(call->nbytes - begin, lksi_chunk_nbytes(group)));
+static chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
+    size_t nbytes = lksi_chunk_begin(group, &group->reduce_rounds, call->nbytes - begin);
+    bool is_wide = nbytes > lksi_chunk_nbytes(group);
+    chunk staged = {begin, nbytes, lksi_turn_begin(&group->reduce_turns[is_wide], nbytes)};
+    if (group->rank == call->root && lksi_is_aligned(call->in, call->type)) return staged;
+    lksi_turn_put(&staged.turn, lksi_area(group, group->rank), lksi_at(call->in, begin), nbytes);
+    if (lksi_turn_is_past_caches(&staged.turn)) lksi_written_past_caches();
+    return staged;
 }
 
-static lks_status staged(lks_group *group, const lksi_call *call) {
-    size_t each = lksi_type_nbytes(call->type), chunk = lksi_chunk_nbytes(group) / each;
+/* The first chunk is staged already. */
+static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
     void *out;
     lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
-    for (size_t first = 0; first < call->count; first += chunk) {
-        if (first > 0) {
-            stage(group, call, first);
-            LKS_TRY(lksi_meet(group));
-        }
+    bool is_wide_better = lksi_offer_of(group, 0).is_wide_better != 0;
+    for (;;) {
         if (group->rank == call->root) {
             for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
-            if (lksi_is_aligned(call->in, call->type)) group->inputs[group->rank] = lksi_at(call->in, first * each);
-            out = lksi_at(call->out, first * each);
-            lksi_reduce_range(&sum, 0, lksi_least(call->count - first, chunk));
+            if (lksi_is_aligned(call->in, call->type)) group->inputs[group->rank] = lksi_at(call->in, c.begin);
+            out = lksi_at(call->out, c.begin);
+            lksi_reduce_range(&sum, 0, c.nbytes / lksi_type_nbytes(call->type));
         }
-        group->n_stagings++;
-        group->progress.done_nbytes = lksi_least(first + chunk, call->count) * each;
+        lksi_turn_end(&c.turn);
+        lksi_chunk_end(group, &group->reduce_rounds, c.nbytes);
+        group->progress.done_nbytes = c.begin + c.nbytes;
+        if (c.begin + c.nbytes == call->nbytes) break;
+        c = stage(group, call, c.begin + c.nbytes);
+        LKS_TRY(lksi_meet(group));
     }
+    group->reduce_rounds.is_wide_known = is_wide_better;
     return LKS_OK;
 }
 
@@ -66,20 +77,22 @@ lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
     bool is_root = group->rank == call->root;
     if (lksi_is_small(call->count, call->type))
         return lksi_reduce_small(group, call, call->count, 0, is_root ? call->count : 0, call->out);
-    lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
+    lksi_offer mine = {
+        .scale = call->scale, .held = lksi_held(group), .is_wide_better = group->reduce_rounds.trial.is_second_better};
     uint64_t place = 0;
     if (call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {
         place = lksi_place_of(group, call->in, call->nbytes);
         if (is_root) mine.out_place = lksi_place_of(group, call->out, call->nbytes);
     }
-    if (place == 0) stage(group, call, 0);
+    chunk c = {0};
+    if (place == 0) c = stage(group, call, 0);
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (lksi_is_some_symmetric(group)) {
-        if (place != 0) stage(group, call, 0);
+        if (place != 0) c = stage(group, call, 0);
         LKS_TRY(lksi_meet(group));
     }
-    return staged(group, call);
+    return staged(group, call, c);
 }
 
 lks_status lksi_reduce_direct_remote(lks_group *group, const lksi_call *call) {

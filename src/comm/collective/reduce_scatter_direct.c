@@ -30,7 +30,7 @@ static size_t slot_nbytes(const lks_group *group) { return lksi_chunk_nbytes(gro
 
 static lksi_turn begin_turn(lks_group *group, const lksi_call *call, size_t begin) {
     size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)) * (size_t)group->size;
-    return lksi_turn_begin(&group->scatter_handovers[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
+    return lksi_turn_begin(&group->scatter_turns[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
 }
 
 /* A rank reads its own block where it lies, if the loops can. */

@@ -10,7 +10,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LARGE_CACHE_NBYTES = 2 << 20, LARGE_STAGING_NBYTES = 128 << 10, STAGING_NBYTES = 64 << 10 };
+enum {
+    LARGE_CACHE_NBYTES = 2 << 20,
+    LARGE_CHUNK_NBYTES = 128 << 10,
+    CHUNK_NBYTES = 64 << 10,
+    STAGING_NBYTES = 8 << 20 /* of all ranks' areas together, unless chunks alone take more */
+};
 
 static size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -22,15 +27,28 @@ static size_t ring_capacity(int n_ranks) {
     return capacity;
 }
 
-/* A chunk is to stay in the second cache beside the buffers that it comes from and goes to. What whoever makes a
- * segment finds holds for all of its ranks. Asked for once: another core may have another cache. */
-static size_t staging_nbytes(void) {
+/* Of this core, asked for once: another core may have another. */
+static size_t second_cache_nbytes(void) {
     static _Atomic size_t found;
     size_t nbytes = atomic_load_explicit(&found, memory_order_relaxed);
     if (nbytes != 0) return nbytes;
-    nbytes = lksi_second_cache_nbytes() >= LARGE_CACHE_NBYTES ? LARGE_STAGING_NBYTES : STAGING_NBYTES;
+    nbytes = lksi_second_cache_nbytes();
+    if (nbytes == 0) nbytes = 1;
     atomic_store_explicit(&found, nbytes, memory_order_relaxed);
     return nbytes;
+}
+
+/* A chunk is to stay in the second cache beside the buffers that it comes from and goes to. What whoever makes a
+ * segment finds holds for all of its ranks. */
+static size_t chunk_nbytes(void) {
+    return second_cache_nbytes() >= LARGE_CACHE_NBYTES ? LARGE_CHUNK_NBYTES : CHUNK_NBYTES;
+}
+
+/* A wide one is to leave it: both areas take all of it. Whole chunks. */
+static size_t wide_chunk_nbytes(int n_ranks) {
+    size_t chunk = chunk_nbytes(), room = STAGING_NBYTES / 2 / (size_t)n_ranks, wide = second_cache_nbytes() / 2;
+    if (wide > room) wide = room;
+    return wide < chunk ? chunk : wide / chunk * chunk;
 }
 
 static size_t staging_offset(int n_ranks) {
@@ -43,7 +61,8 @@ static size_t rings_offset(int n_ranks, size_t each_nbytes) {
 
 size_t lksi_control_nbytes(int n_ranks) {
     size_t n_rings = LKSI_N_CONTEXTS * (size_t)n_ranks * (size_t)n_ranks;
-    return round_up(rings_offset(n_ranks, staging_nbytes()) + n_rings * (sizeof(lksi_ring) + ring_capacity(n_ranks)),
+    return round_up(rings_offset(n_ranks, wide_chunk_nbytes(n_ranks)) +
+                        n_rings * (sizeof(lksi_ring) + ring_capacity(n_ranks)),
                     4096);
 }
 
@@ -54,7 +73,8 @@ void lksi_host_name(char name[LKSI_HOST_NBYTES]) {
 
 void lksi_control_create(lksi_control *control, int n_ranks) {
     control->n_ranks = n_ranks;
-    control->staging_nbytes = staging_nbytes();
+    control->chunk_nbytes = chunk_nbytes();
+    control->wide_chunk_nbytes = wide_chunk_nbytes(n_ranks);
     control->ring_nbytes = ring_capacity(n_ranks);
     for (int rank = 0; rank < n_ranks; rank++) {
         lksi_identity *identity = &control->seats[rank].identity;
@@ -65,12 +85,12 @@ void lksi_control_create(lksi_control *control, int n_ranks) {
 
 unsigned char *lksi_control_staging(lksi_control *control, int rank, unsigned parity) {
     size_t index = 2 * (size_t)rank + (parity & 1);
-    return (unsigned char *)control + staging_offset(control->n_ranks) + index * control->staging_nbytes;
+    return (unsigned char *)control + staging_offset(control->n_ranks) + index * control->wide_chunk_nbytes;
 }
 
 lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int from, int to) {
     size_t n = (size_t)control->n_ranks, index = ((size_t)context * n + (size_t)from) * n + (size_t)to;
-    unsigned char *rings = (unsigned char *)control + rings_offset(control->n_ranks, control->staging_nbytes);
+    unsigned char *rings = (unsigned char *)control + rings_offset(control->n_ranks, control->wide_chunk_nbytes);
     return (lksi_ring *)(void *)(rings + index * (sizeof(lksi_ring) + control->ring_nbytes));
 }
 

@@ -115,9 +115,10 @@ typedef struct lksi_abort {
 
 typedef struct lksi_control {
     lksi_abort abort;
-    uint64_t group_id;       /* as whoever made the segment counts */
-    uint64_t staging_nbytes; /* one of a rank's two staging areas: a chunk */
-    uint64_t ring_nbytes;    /* capacity of a ring; a power of two */
+    uint64_t group_id; /* as whoever made the segment counts */
+    uint64_t chunk_nbytes,
+        wide_chunk_nbytes; /* what goes through a staging area at once; the latter is what it holds */
+    uint64_t ring_nbytes;  /* capacity of a ring; a power of two */
     int32_t n_ranks;
     _Alignas(LKSI_LINE_NBYTES) lksi_seat seats[];
 } lksi_control;

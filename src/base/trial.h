@@ -1,0 +1,30 @@
+/* Which of two ways is quicker, where nobody can say: it is tried.
+ *
+ * How quickly lines go from core to core depends on where the cores lie, which no rank can ask, and a virtual machine
+ * moves them. So of every period of turns eight are timed either way, and the others go the quicker one. The bits are
+ * the same.
+ */
+#ifndef LKSI_TRIAL_H
+#define LKSI_TRIAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { LKSI_TRIAL_TIMED = 8 };
+
+/* Of turns that are alike. Starts as zeros. */
+typedef struct lksi_trial {
+    bool is_second;        /* the way of this turn */
+    bool is_tried;         /* it is not the quicker way that is taken, but one that is to be known */
+    bool is_timed;         /* only then is it worth looking at the clock */
+    bool is_second_better; /* as tried last */
+    int64_t turn;          /* this one, from 1 */
+    int at;                /* the turn's place in its period, from 0 */
+    int64_t took_ns[2][LKSI_TRIAL_TIMED];
+} lksi_trial;
+
+/* `period`: turns from one choice to the next, always the same for a trial. */
+void lksi_trial_begin(lksi_trial *trial, int period);
+void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others than timed ones are ignored */
+
+#endif
