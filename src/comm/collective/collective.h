@@ -230,6 +230,10 @@ static inline bool lksi_is_small(size_t total, lks_type type) {
  * combined to `out`. Whoever wants none may run ahead of the others. */
 lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
                              void *out);
+/* The same in parts, around an exchange of the caller's own; more than LKSI_PAYLOAD_NBYTES leave it the payload. */
+void lksi_shown_put(lks_group *group, const lksi_call *call, size_t total);
+void lksi_shown_ask_all(const lks_group *group, const lksi_call *call, size_t total); /* may be left out */
+void lksi_shown_reduce(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count, void *out);
 
 /* A chunk on its way through the staging areas: through the caches, or past them where that is quicker
  * (base/trial.h; all_reduce of 64 KiB on two dies: 58 and 10 us; one die: 16 and 12; one core's two threads: 5 and

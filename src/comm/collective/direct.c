@@ -43,19 +43,36 @@ lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, v
                             .divisor = lksi_divisor(call->op, group->size)};
 }
 
-lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
-                             void *out) {
-    size_t nbytes = total * lksi_type_nbytes(lksi_accumulator_type(call->type));
+static size_t shown_nbytes(const lksi_call *call, size_t total) {
+    return total * lksi_type_nbytes(lksi_accumulator_type(call->type));
+}
+
+void lksi_shown_put(lks_group *group, const lksi_call *call, size_t total) {
+    size_t nbytes = shown_nbytes(call, total);
     lksi_contribute(group->own_shown, call->in, call->scale, total, call->type);
     memcpy(lksi_shown_next(group, nbytes), group->own_shown, nbytes);
-    if (count == 0) return lksi_post_and_run_ahead(group, call);
+}
+
+void lksi_shown_ask_all(const lks_group *group, const lksi_call *call, size_t total) {
     for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank) lksi_shown_ask(group, rank, nbytes);
-    LKS_TRY(lksi_open(group, call));
+        if (rank != group->rank) lksi_shown_ask(group, rank, shown_nbytes(call, total));
+}
+
+void lksi_shown_reduce(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count, void *out) {
+    size_t nbytes = shown_nbytes(call, total);
     for (int rank = 0; rank < group->size; rank++)
         group->inputs[rank] = rank == group->rank ? group->own_shown : lksi_shown_by(group, rank, nbytes);
     lksi_reduce_contributions(out, group->inputs, group->size, first, count, call->type, call->op,
                               lksi_divisor(call->op, group->size));
+}
+
+lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count,
+                             void *out) {
+    lksi_shown_put(group, call, total);
+    if (count == 0) return lksi_post_and_run_ahead(group, call);
+    lksi_shown_ask_all(group, call, total);
+    LKS_TRY(lksi_open(group, call));
+    lksi_shown_reduce(group, call, total, first, count, out);
     return LKS_OK;
 }
 
