@@ -34,9 +34,9 @@ typedef struct lksi_progress {
 typedef struct lksi_call lksi_call;
 
 /* What an algorithm costs on the critical path, for choosing one (select.c): rounds of messages that wait for each
- * other, and bytes that pass through the busiest rank. */
+ * other, bytes that pass through the busiest rank, and bytes that it reads or writes itself to pack, add and round. */
 typedef struct lksi_cost {
-    double steps, nbytes;
+    double steps, nbytes, handled_nbytes;
 } lksi_cost;
 
 typedef struct lksi_algorithm {

@@ -34,5 +34,5 @@ lks_status lksi_all_gather_bruck(lks_group *group, const lksi_call *call) {
 }
 
 lksi_cost lksi_all_gather_bruck_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){lksi_log2(n_ranks), (double)(n_ranks - 1) * (double)nbytes};
+    return (lksi_cost){lksi_log2(n_ranks), (double)(n_ranks - 1) * (double)nbytes, 0};
 }

@@ -59,5 +59,5 @@ lks_status lksi_all_gather_butterfly(lks_group *group, const lksi_call *call) {
 lksi_cost lksi_all_gather_butterfly_cost(int n_ranks, size_t nbytes) {
     bool is_power = (n_ranks & (n_ranks - 1)) == 0;
     double more = is_power ? 0 : n_ranks + 1;
-    return (lksi_cost){lksi_log2(n_ranks) + (is_power ? 0 : 1), (n_ranks - 1 + more) * (double)nbytes};
+    return (lksi_cost){lksi_log2(n_ranks) + (is_power ? 0 : 1), (n_ranks - 1 + more) * (double)nbytes, 0};
 }

@@ -12,5 +12,5 @@ lks_status lksi_all_gather_naive(lks_group *group, const lksi_call *call) {
 }
 
 lksi_cost lksi_all_gather_naive_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){2 * (n_ranks - 1), (double)(n_ranks - 1) * (n_ranks + 1) * (double)nbytes};
+    return (lksi_cost){2 * (n_ranks - 1), (double)(n_ranks - 1) * (n_ranks + 1) * (double)nbytes, 0};
 }

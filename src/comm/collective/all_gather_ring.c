@@ -33,5 +33,5 @@ lks_status lksi_all_gather_ring(lks_group *group, const lksi_call *call) {
 }
 
 lksi_cost lksi_all_gather_ring_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){n_ranks - 1, (double)(n_ranks - 1) * (double)nbytes};
+    return (lksi_cost){n_ranks - 1, (double)(n_ranks - 1) * (double)nbytes, 0};
 }

@@ -14,5 +14,5 @@ lks_status lksi_all_gather_tree(lks_group *group, const lksi_call *call) {
 lksi_cost lksi_all_gather_tree_cost(int n_ranks, size_t nbytes) {
     lksi_cost up = lksi_gather_tree_cost(n_ranks, nbytes);
     lksi_cost down = lksi_broadcast_tree_cost(n_ranks, nbytes * (size_t)n_ranks);
-    return (lksi_cost){up.steps + down.steps, up.nbytes + down.nbytes};
+    return (lksi_cost){up.steps + down.steps, up.nbytes + down.nbytes, 0};
 }

@@ -8,8 +8,8 @@
  *
  *     5 ranks   0..3 as above; then 0 <─> 4, 4 ─> 1, 4 ─> 2, 4 ─> 3
  *
- *     steps: log2 n where n is a power of two
- *     messages: one per partner and piece of P = 256 KiB of accumulators, at least one; A bytes to each
+ *     steps: log2 n per piece of P = 256 KiB of accumulators, where n is a power of two
+ *     messages: one per partner and piece, at least one; A bytes to each
  *
  * Source: Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005, but for
  * the ranks past a power of two, which there are folded in first.
@@ -76,5 +76,6 @@ lks_status lksi_all_reduce_butterfly(lks_group *group, const lksi_call *call) {
 lksi_cost lksi_all_reduce_butterfly_cost(int n_ranks, size_t nbytes) {
     bool is_power = (n_ranks & (n_ranks - 1)) == 0;
     double rounds = is_power ? lksi_log2(n_ranks) : n_ranks; /* a lone last rank sends to all the others */
-    return (lksi_cost){rounds, rounds * (double)nbytes};
+    double n_pieces = (double)lksi_piece_count(nbytes, LKSI_PIECE_NBYTES);
+    return (lksi_cost){rounds * n_pieces, rounds * (double)nbytes, (3 * rounds + 2) * (double)nbytes};
 }

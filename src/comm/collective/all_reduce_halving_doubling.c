@@ -21,5 +21,7 @@ lksi_cost lksi_all_reduce_halving_doubling_cost(int n_ranks, size_t nbytes) {
     bool is_power = (n_ranks & (n_ranks - 1)) == 0;
     double n_windows = (double)lksi_piece_count(nbytes, LKSI_WINDOW_NBYTES);
     double rounds = is_power ? 2 * lksi_log2(n_ranks) : 2 * lksi_log2(n_ranks) + n_ranks;
-    return (lksi_cost){rounds * n_windows, (is_power ? 2.0 : 4.0) * (n_ranks - 1) / n_ranks * (double)nbytes};
+    double others = (double)(n_ranks - 1) / n_ranks; /* of the slices */
+    return (lksi_cost){rounds * n_windows, (is_power ? 2 : 4) * others * (double)nbytes,
+                       (2 + 5 * others + 2.0 / n_ranks) * (double)nbytes};
 }

@@ -13,5 +13,5 @@ lks_status lksi_all_reduce_naive(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_all_reduce_naive_cost(int n_ranks, size_t nbytes) {
     lksi_cost in = lksi_reduce_naive_cost(n_ranks, nbytes), out = lksi_broadcast_naive_cost(n_ranks, nbytes);
-    return (lksi_cost){in.steps + out.steps, in.nbytes + out.nbytes};
+    return (lksi_cost){in.steps + out.steps, in.nbytes + out.nbytes, 0};
 }

@@ -20,5 +20,6 @@ lks_status lksi_all_reduce_ring(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_all_reduce_ring_cost(int n_ranks, size_t nbytes) {
     double n_windows = (double)lksi_piece_count(nbytes, LKSI_WINDOW_NBYTES);
-    return (lksi_cost){2 * (n_ranks - 1) * n_windows, 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes};
+    return (lksi_cost){2 * (n_ranks - 1) * n_windows, 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes,
+                       (3.0 * (n_ranks - 1) + 2) / n_ranks * (double)nbytes};
 }

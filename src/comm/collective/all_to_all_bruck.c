@@ -68,5 +68,5 @@ lks_status lksi_all_to_all_bruck(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_all_to_all_bruck_cost(int n_ranks, size_t nbytes) {
     double n_pieces = (double)lksi_piece_count(nbytes, LKSI_WINDOW_NBYTES / (size_t)n_ranks);
-    return (lksi_cost){lksi_log2(n_ranks) * n_pieces, lksi_log2(n_ranks) * ((double)n_ranks / 2) * (double)nbytes};
+    return (lksi_cost){lksi_log2(n_ranks) * n_pieces, lksi_log2(n_ranks) * ((double)n_ranks / 2) * (double)nbytes, 0};
 }

@@ -19,5 +19,5 @@ lks_status lksi_barrier_direct_remote(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_barrier_direct_cost(int n_ranks, size_t nbytes) {
     (void)nbytes;
-    return (lksi_cost){n_ranks - 1, 0};
+    return (lksi_cost){n_ranks - 1, 0, 0};
 }

@@ -19,5 +19,5 @@ lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_barrier_dissemination_cost(int n_ranks, size_t nbytes) {
     (void)nbytes;
-    return (lksi_cost){lksi_log2(n_ranks), 0};
+    return (lksi_cost){lksi_log2(n_ranks), 0, 0};
 }

@@ -54,5 +54,5 @@ lks_status lksi_broadcast_direct_remote(lks_group *group, const lksi_call *call)
 }
 
 lksi_cost lksi_broadcast_direct_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){2 * (n_ranks - 1), 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes};
+    return (lksi_cost){2 * (n_ranks - 1), 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes, 0};
 }

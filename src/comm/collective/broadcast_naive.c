@@ -18,5 +18,5 @@ lks_status lksi_broadcast_naive(lks_group *group, const lksi_call *call) {
 }
 
 lksi_cost lksi_broadcast_naive_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){n_ranks - 1, (double)(n_ranks - 1) * (double)nbytes};
+    return (lksi_cost){n_ranks - 1, (double)(n_ranks - 1) * (double)nbytes, 0};
 }

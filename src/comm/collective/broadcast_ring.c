@@ -41,6 +41,6 @@ lks_status lksi_broadcast_ring(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_broadcast_ring_cost(int n_ranks, size_t nbytes) {
     size_t piece = lksi_least(nbytes, PIECE_NBYTES), n_pieces = lksi_piece_count(nbytes, PIECE_NBYTES);
-    return (lksi_cost){(double)(n_ranks - 2) + (double)n_pieces,
-                       (double)nbytes + (double)(n_ranks - 2) * (double)piece};
+    return (lksi_cost){(double)(n_ranks - 2) + (double)n_pieces, (double)nbytes + (double)(n_ranks - 2) * (double)piece,
+                       0};
 }

@@ -50,5 +50,5 @@ lks_status lksi_broadcast_scatter_allgather(lks_group *group, const lksi_call *c
 
 lksi_cost lksi_broadcast_scatter_allgather_cost(int n_ranks, size_t nbytes) {
     double share = (double)(n_ranks - 1) / n_ranks;
-    return (lksi_cost){lksi_log2(n_ranks) + n_ranks - 1, 2 * share * (double)nbytes};
+    return (lksi_cost){lksi_log2(n_ranks) + n_ranks - 1, 2 * share * (double)nbytes, 0};
 }

@@ -28,5 +28,5 @@ lks_status lksi_broadcast_tree(lks_group *group, const lksi_call *call) {
 }
 
 lksi_cost lksi_broadcast_tree_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){lksi_log2(n_ranks), lksi_log2(n_ranks) * (double)nbytes};
+    return (lksi_cost){lksi_log2(n_ranks), lksi_log2(n_ranks) * (double)nbytes, 0};
 }

@@ -49,5 +49,5 @@ lks_status lksi_gather_tree(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_gather_tree_cost(int n_ranks, size_t nbytes) {
     size_t n_pieces = lksi_piece_count(nbytes, LKSI_WINDOW_NBYTES / (size_t)n_ranks);
-    return (lksi_cost){lksi_log2(n_ranks) * (double)n_pieces, (double)(n_ranks - 1) * (double)nbytes};
+    return (lksi_cost){lksi_log2(n_ranks) * (double)n_pieces, (double)(n_ranks - 1) * (double)nbytes, 0};
 }

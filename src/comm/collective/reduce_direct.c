@@ -101,5 +101,6 @@ lks_status lksi_reduce_direct_remote(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_reduce_direct_cost(int n_ranks, size_t nbytes) {
     double n_windows = (double)lksi_piece_count(nbytes, LKSI_WINDOW_NBYTES);
-    return (lksi_cost){2 * (n_ranks - 1) * n_windows, 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes};
+    return (lksi_cost){2 * (n_ranks - 1) * n_windows, 2.0 * (n_ranks - 1) / n_ranks * (double)nbytes,
+                       (1 + 3.0 / n_ranks) * (double)nbytes};
 }

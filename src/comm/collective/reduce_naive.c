@@ -52,5 +52,5 @@ lks_status lksi_reduce_naive(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_reduce_naive_cost(int n_ranks, size_t nbytes) {
     return (lksi_cost){(n_ranks - 1) * (double)lksi_piece_count(nbytes, PIECE_NBYTES),
-                       (double)(n_ranks - 1) * (double)nbytes};
+                       (double)(n_ranks - 1) * (double)nbytes, 0};
 }

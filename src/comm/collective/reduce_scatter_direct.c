@@ -125,5 +125,6 @@ lks_status lksi_reduce_scatter_direct_remote(lks_group *group, const lksi_call *
 
 lksi_cost lksi_reduce_scatter_direct_cost(int n_ranks, size_t nbytes) {
     double n_windows = (double)lksi_piece_count(nbytes * (size_t)n_ranks, LKSI_WINDOW_NBYTES);
-    return (lksi_cost){(n_ranks - 1) * n_windows, (double)(n_ranks - 1) * (double)nbytes};
+    return (lksi_cost){(n_ranks - 1) * n_windows, (double)(n_ranks - 1) * (double)nbytes,
+                       (double)(n_ranks + 3) * (double)nbytes};
 }

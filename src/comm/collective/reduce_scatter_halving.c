@@ -109,5 +109,6 @@ lksi_cost lksi_reduce_scatter_halving_cost(int n_ranks, size_t nbytes) {
     bool is_power = (n_ranks & (n_ranks - 1)) == 0;
     double n_windows = (double)lksi_piece_count(nbytes * (size_t)n_ranks, LKSI_WINDOW_NBYTES);
     double rounds = is_power ? lksi_log2(n_ranks) : lksi_log2(n_ranks) + n_ranks;
-    return (lksi_cost){rounds * n_windows, (is_power ? 1.0 : 2.0) * (n_ranks - 1) * (double)nbytes};
+    return (lksi_cost){rounds * n_windows, (is_power ? 1.0 : 2.0) * (n_ranks - 1) * (double)nbytes,
+                       (7.0 * n_ranks - 3) * (double)nbytes};
 }

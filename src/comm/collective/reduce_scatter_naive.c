@@ -33,5 +33,6 @@ lks_status lksi_reduce_scatter_naive(lks_group *group, const lksi_call *call) {
 }
 
 lksi_cost lksi_reduce_scatter_naive_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){(double)(n_ranks - 1) * (n_ranks + 1), (double)(n_ranks - 1) * (n_ranks + 1) * (double)nbytes};
+    return (lksi_cost){(double)(n_ranks - 1) * (n_ranks + 1), (double)(n_ranks - 1) * (n_ranks + 1) * (double)nbytes,
+                       0};
 }

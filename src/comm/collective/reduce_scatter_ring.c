@@ -40,5 +40,6 @@ lks_status lksi_reduce_scatter_ring(lks_group *group, const lksi_call *call) {
 
 lksi_cost lksi_reduce_scatter_ring_cost(int n_ranks, size_t nbytes) {
     double n_windows = (double)lksi_piece_count(nbytes * (size_t)n_ranks, LKSI_WINDOW_NBYTES);
-    return (lksi_cost){(n_ranks - 1) * n_windows, (double)(n_ranks - 1) * (double)nbytes};
+    return (lksi_cost){(n_ranks - 1) * n_windows, (double)(n_ranks - 1) * (double)nbytes,
+                       (3.0 * (n_ranks - 1) + 2) * (double)nbytes};
 }

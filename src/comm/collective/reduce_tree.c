@@ -62,5 +62,6 @@ lks_status lksi_reduce_tree(lks_group *group, const lksi_call *call) {
 }
 
 lksi_cost lksi_reduce_tree_cost(int n_ranks, size_t nbytes) {
-    return (lksi_cost){lksi_log2(n_ranks), lksi_log2(n_ranks) * (double)nbytes};
+    return (lksi_cost){lksi_log2(n_ranks), lksi_log2(n_ranks) * (double)nbytes,
+                       (3 * lksi_log2(n_ranks) + 2) * (double)nbytes};
 }
