@@ -26,7 +26,8 @@
 
 enum {
     /* From here on two meetings cost less than writing the input beside the line and fetching the others': on two ranks
-     * 1 KiB took 0.40 us beside it and 0.25 in place, 1.07 and 0.65 with the CPUs far from each other. */
+     * 1 KiB took 0.40 us beside it and 0.25 in place, 1.07 and 0.65 with the CPUs far from each other. Not where ranks
+     * share a CPU, which they hand over in every meeting: four on two, 3.3 and 5.4. */
     IN_PLACE_NBYTES = 512,
     REDUCE_ALL_NBYTES = 8 * 1024 /* up to here reducing all on every rank costs less than a second barrier */
 };
@@ -172,7 +173,7 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     if (group->size == 1 && lksi_is_aligned(call->in, call->type) && lksi_is_aligned(call->out, call->type))
         return alone(group, call);
     bool is_small = lksi_is_small(call->count, call->type);
-    if (is_small && call->nbytes < IN_PLACE_NBYTES)
+    if (is_small && (call->nbytes < IN_PLACE_NBYTES || !group->may_spin))
         return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
