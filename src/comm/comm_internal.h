@@ -219,8 +219,7 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
-    /* Whether staged chunks go past the caches: of all_reduce, reduce, reduce_scatter, of blocks for all and for each.
-     */
+    /* Whether staged chunks go past the caches: all_reduce's, reduce's, reduce_scatter's, blocks for all, for each. */
     lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2], move_turns[2][2];
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */

@@ -2,7 +2,7 @@
  *
  *     group on one host      direct: through memory
  *     group across hosts     two_level, where it can serve the call and hosts hold several ranks; else the algorithm
- *                            with the least steps * latency + bytes * time per byte + bytes handled * HANDLED_NS,
+ *                            with the least steps * latency + bytes * time per byte + bytes handled * a constant,
  *                            among those that keep the canonical order where the result depends on it
  *
  * Everything that goes into the choice is the same on all ranks, or is compared by the fingerprint of the call.
@@ -88,8 +88,9 @@ lks_status lksi_algorithm_variable_check(void) { return read_variable(&(lksi_sel
 
 /* --- auto --- */
 
-/* So that direct is chosen where it is quicker, over TCP on one host: on 2 ranks from some 400 KiB on (1 MiB: 195 us,
- * and 255 by butterfly), on 4 from 512 KiB (64 MiB: 55 ms, and 63 to 85 by halving_doubling). */
+/* So that direct is chosen where it is quicker, over TCP on one host: on 2 ranks from 256 or 512 KiB on (256 KiB: 73
+ * us, and 63 by butterfly; 1 MiB: 195, and 255), on 4 from 512 KiB or 1 MiB (64 MiB: 55 ms, and 63 to 85 by
+ * halving_doubling). Not measured between hosts. */
 static const double HANDLED_NS_PER_BYTE = 0.01;
 
 /* Whether any order of the ranks gives the same bits. */

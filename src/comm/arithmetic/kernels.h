@@ -8,8 +8,8 @@
 
 enum { LKSI_N_TYPES = LKS_I64 + 1, LKSI_N_OPERATORS = LKS_BXOR + 1 };
 /* So early an input is asked for: the hardware, too, reads ahead, but not past the end of a page (16 MiB on two ranks:
- * 1.87 ms, and 1.72 ms so, 2 KiB ahead; on a Zen 4 512 bytes are better, for 64 MiB on two ranks by 1 to 5 %, on four
- * by a tenth). */
+ * 1.87 ms, and 1.72 ms so, 2 KiB ahead, on a Zen 3; on a Zen 4 512 bytes are level on two ranks, on four 64 MiB took a
+ * tenth less). */
 enum { LKSI_AHEAD_NBYTES = 512 };
 
 /* acc = scale * in */

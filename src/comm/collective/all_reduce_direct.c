@@ -182,11 +182,12 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     mine.out_place = usable_place(group, call, call->out);
     if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
     chunk c = {0};
-    if (is_small)
+    if (is_small) {
         lksi_shown_put(group, call, call->count);
-    else if (place == 0)
+        if (place == 0) lksi_shown_ask_all(group, call, call->count);
+    } else if (place == 0) {
         c = stage_chunk(group, call, 0);
-    if (is_small && place == 0) lksi_shown_ask_all(group, call, call->count);
+    }
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (is_small) {
