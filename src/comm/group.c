@@ -179,11 +179,14 @@ static void abort_part(const lks_group *group, const lks_group *part) {
     if (reason != NULL) (void)lksi_control_abort_for(part->control, reason);
 }
 
-/* Where another group has failed, whoever waits for this rank here is to hear that reason: mostly the program gives up.
- */
+/* Whoever waits for this rank is to hear why the group is dead. Where another one has failed, mostly the program gives
+ * up, and to who waits here this rank is lost. */
 static void leave_reason(const lks_group *group) {
-    const lksi_reason *reason = lksi_abort_read(&group->world->failure);
-    if (reason != NULL) group->own_seat->farewell = *reason;
+    const lksi_reason *here = lksi_abort_read(&group->control->abort);
+    const lksi_reason *reason = here != NULL ? here : lksi_abort_read(&group->world->failure);
+    if (reason == NULL) return;
+    group->own_seat->farewell = *reason;
+    if (here == NULL) group->own_seat->farewell.status = LKS_ERR_PEER;
 }
 
 void lksi_group_bind(lks_group *group, lks_group *other) {

@@ -204,7 +204,7 @@ static lks_status hear_words(lks_group *group) {
 }
 
 /* Until they are here, or the group is dead: the other rank may have heard ours before, and given up with both. */
-static bool get_words(lks_group *group, const lksi_call *call, int busy) {
+static lks_status get_words(lks_group *group, const lksi_call *call, int busy) {
     enum { PATIENCE_MS = 1000 };
     lks_status status = LKS_OK;
     bool is_over = false;
@@ -213,9 +213,9 @@ static bool get_words(lks_group *group, const lksi_call *call, int busy) {
         is_over = lksi_control_is_aborted(group->control); /* what was told before that may still be found */
         tell_all(group, call, busy);
         if (lacks_words(group->steps)) status = hear_words(group);
-        if (!lacks_words(group->steps)) return true;
+        if (!lacks_words(group->steps)) return LKS_OK;
     }
-    return false;
+    return status != LKS_OK ? status : lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE);
 }
 
 lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy) {
@@ -223,8 +223,8 @@ lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy) 
     char text[LKSI_ERROR_TEXT_NBYTES];
     if (!steps->is_other || (call->meaning == NULL && !lacks_words(steps))) return LKS_ERR_MISMATCH;
     lksi_error_keep(text);
-    if (get_words(group, call, busy)) return lksi_step_mismatch(group, call, steps->other, &steps->theirs);
-    if (lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE) == LKS_ERR_MISMATCH) return LKS_ERR_MISMATCH;
-    lksi_error_restore(text);
+    lks_status status = get_words(group, call, busy);
+    if (!lacks_words(steps)) return lksi_step_mismatch(group, call, steps->other, &steps->theirs);
+    if (status != LKS_ERR_MISMATCH) lksi_error_restore(text); /* else those who gave up have told both */
     return LKS_ERR_MISMATCH;
 }

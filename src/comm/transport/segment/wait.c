@@ -152,11 +152,11 @@ static void report_stall(lks_group *group, lksi_context context, const int *rank
              (long long)(waited_ns / 1000000000), awaited, doing);
 }
 
-/* A rank that left in peace is waited for by a bug of the program. */
+/* A rank that left in peace is waited for by a bug of the program; one that gave up left the error of all. */
 lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int rank, const lksi_reason *farewell) {
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
-    if (farewell->status != LKS_OK) return lksi_error(LKS_ERR_PEER, "%s; %s", farewell->text, doing);
+    if (farewell->status != LKS_OK) return lksi_error((lks_status)farewell->status, "%s; %s", farewell->text, doing);
     return lksi_error(LKS_ERR_PEER, "%s has left the group and is waited for; %s", lksi_rank_describe(group, rank).text,
                       doing);
 }
