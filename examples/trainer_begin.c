@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,23 +68,26 @@ static int cannot(const char *path, const char *what, const char *why) {
     return 0;
 }
 
-static int file_is_writable(const char *path, const char *what) {
+/* Gives its name without links, too. What this makes behind a link that leads nowhere goes again, and not the link. */
+static int file_is_writable(const char *path, const char *what, char full_path[PATH_MAX]) {
     struct stat before;
     int existed = stat(path, &before) == 0;
     int descriptor = open(path, O_WRONLY | O_CREAT | O_NONBLOCK, 0666);
     if (descriptor < 0) return cannot(path, what, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
     close(descriptor);
-    if (!existed) remove(path);
+    if (realpath(path, full_path) == NULL) snprintf(full_path, PATH_MAX, "%s", path); /* a pipe's, in /dev/fd */
+    if (!existed) remove(full_path);
     return 1;
 }
 
 /* It will be replaced, which only a file may be. */
-static int checkpoint_is_writable(const char *path) {
+static int checkpoint_is_writable(const char *path, char full_path[PATH_MAX]) {
     struct stat before;
-    char temporary[4096]; /* under this name it is written, which has to fit, too */
+    char temporary[PATH_MAX + 4], full_temporary[PATH_MAX]; /* under this name it is written, which has to fit, too */
     if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) return cannot(path, "checkpoint", "not a regular file");
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    return file_is_writable(temporary, "checkpoint") && file_is_writable(path, "checkpoint");
+    if (!file_is_writable(path, "checkpoint", full_path)) return 0;
+    snprintf(temporary, sizeof temporary, "%s.tmp", full_path);
+    return file_is_writable(temporary, "checkpoint", full_temporary);
 }
 
 static int directory_is_there(const char *path) {
@@ -103,10 +107,15 @@ static int run_directories_are_there(const trainer_flags *flags) {
 
 /* Found out before the training and not after it. */
 static int outputs_are_writable(const trainer_flags *flags) {
-    if (flags->summary != NULL && flags->save != NULL && strcmp(flags->summary, flags->save) == 0)
-        return cannot(flags->summary, "summary", "--save has the same name");
-    return (flags->summary == NULL || file_is_writable(flags->summary, "summary")) &&
-           (flags->save == NULL || checkpoint_is_writable(flags->save)) && run_directories_are_there(flags);
+    char summary[PATH_MAX] = "", save[PATH_MAX] = "", init[PATH_MAX];
+    if (flags->summary != NULL && !file_is_writable(flags->summary, "summary", summary)) return 0;
+    if (flags->save != NULL && !checkpoint_is_writable(flags->save, save)) return 0;
+    if (flags->summary != NULL && strcmp(summary, save) == 0)
+        return cannot(flags->summary, "summary", "--save names the same file");
+    if (flags->summary != NULL && flags->init != NULL && realpath(flags->init, init) != NULL &&
+        strcmp(summary, init) == 0)
+        return cannot(flags->summary, "summary", "--init names the same file");
+    return run_directories_are_there(flags);
 }
 
 /* What the command line asks for instead of training: an exit code, or -1 to go on. */

@@ -55,14 +55,16 @@ static void refuse_entry(trainer_flags *flags, const trainer_flag *entry, const 
     if (entry->choices != NULL)
         list_choices(entry->choices, possible, sizeof possible);
     else
-        snprintf(possible, sizeof possible, "%lld to %lld", (long long)entry->min, (long long)entry->max);
+        snprintf(possible, sizeof possible, "%lld to %s%lld", (long long)entry->min,
+                 entry->real != NULL ? "below " : "", (long long)entry->max);
     refuse_value(flags, entry->name, value, possible);
 }
 
+/* From `min` to below `max`. */
 static int parse_real(const char *text, double min, double max, double *value) {
     char *end;
     double parsed = strtod(text, &end);
-    if (end == text || *end != '\0' || !(parsed >= min && parsed <= max)) return 0;
+    if (end == text || *end != '\0' || !(parsed >= min && parsed < max)) return 0;
     *value = parsed;
     return 1;
 }
@@ -102,7 +104,8 @@ static int store_text(trainer_flags *flags, const char *flag, const char *value)
         }
     if (strcmp(flag, "--grains") == 0) return store_grains(flags, flag, value), 1;
     if (strcmp(flag, "--lr") != 0) return 0;
-    if (!parse_real(value, 0, 1e6, &flags->lr) || flags->lr == 0) refuse_value(flags, flag, value, "above 0, to 1e6");
+    if (!parse_real(value, 0, 1e6, &flags->lr) || flags->lr == 0)
+        refuse_value(flags, flag, value, "above 0, below 1e6");
     return 1;
 }
 
@@ -130,8 +133,12 @@ static int store_switch(trainer_flags *flags, const char *flag) {
                     {"--print-program", &flags->prints_program},
                     {"--sync-batch-norm", &flags->syncs_batch_norm},
                     {"--check-gradients", &flags->checks_gradients}};
-    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
-        if (strcmp(flag, switches[i].name) == 0) return *switches[i].value = 1;
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        size_t length = strlen(switches[i].name);
+        if (strncmp(flag, switches[i].name, length) != 0) continue;
+        if (flag[length] == '=') return refuse(flags, "%s takes no value%s", switches[i].name, ""), 1;
+        if (flag[length] == '\0') return *switches[i].value = 1;
+    }
     return 0;
 }
 
@@ -320,7 +327,7 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
            "  --init FILE        begin with the weights in a safetensors file\n"
            "  --resume PATH      go on from a checkpoint, or the newest whole one in a directory, to the bits of a\n"
            "                     run that was never interrupted; an empty directory begins anew\n"
-           "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report\n"
+           "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report; anew where nothing is resumed\n"
            "  --checkpoint-every N  steps from one checkpoint in DIR/checkpoints to the next, written while training\n"
            "                     goes on; a run that the launcher restarts goes on from the newest\n"
            "  --keep K           how many of them stay (3)\n"

@@ -103,6 +103,9 @@ static int transformer(int argc, char **argv) {
         {.name = NULL}};
     trainer_flags_parse(&flags.shared, own, argc, argv);
     if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.epochs = 5;
+    if (flags.hidden % flags.heads != 0 && flags.shared.error[0] == '\0')
+        snprintf(flags.shared.error, sizeof flags.shared.error, "--heads %lld does not divide --hidden %lld",
+                 (long long)flags.heads, (long long)flags.hidden);
     lks_group *group;
     int exit_code;
     if (trainer_begin(&flags.shared, own, argv, &group, &exit_code)) return exit_code;

@@ -172,7 +172,8 @@ LKS_API const void *lks_program_output(const lks_program *program, const lks_nod
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
 /* Bytes of activations and scratch, planned by liveness. */
 LKS_API size_t lks_program_nbytes(const lks_program *program);
-/* The kernels in order, one per line: shape, layout, bytes written, time; into `text` (cut at nbytes). */
+/* The kernels in order, one per line: shape, layout, bytes written, time (of the runs after the first); then
+ * lks_program_nbytes and the type in which products are computed. Into `text` (cut at nbytes). */
 LKS_API void lks_program_describe(const lks_program *program, char *text, size_t nbytes);
 
 #ifdef __cplusplus

@@ -324,4 +324,6 @@ void lks_program_describe(const lks_program *program, char *text, size_t nbytes)
             lksi_append(text, nbytes, " | %.1f us", (double)step->elapsed_ns / (double)(step->n_runs - 1) / 1e3);
         lksi_append(text, nbytes, "\n");
     }
+    lksi_append(text, nbytes, "activations and scratch: %zu bytes, planned by liveness | products in %s\n",
+                lks_program_nbytes(program), lks_type_name(device->product_type));
 }

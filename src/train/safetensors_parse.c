@@ -46,12 +46,19 @@ lks_status lksi_safetensors_header_nbytes(const char *path, const void *first_by
 }
 
 /* Before a parser allocates anything for it. */
+/* The names are C strings, which it would end early. */
+static bool is_escaped_nul(const char *at, size_t n_left) { return n_left >= 6 && memcmp(at, "\\u0000", 6) == 0; }
+
 static lks_status check_text(const char *path, const char *header, size_t nbytes) {
     size_t n_nodes = 0;
     for (size_t i = 0; i < nbytes; i++) {
         unsigned char c = (unsigned char)header[i];
         if (c < ' ' && c != '\t' && c != '\n' && c != '\r')
             return lksi_error(LKS_ERR_FORMAT, "%s: not a safetensors file: byte %zu of its header is %d", path, i, c);
+        if (is_escaped_nul(header + i, nbytes - i))
+            return lksi_error(LKS_ERR_FORMAT, "%s: not a safetensors file: a zero character at byte %zu of its header",
+                              path, i);
+        if (c == '\\') i++; /* what it escapes begins nothing */
         n_nodes += c == ',' || c == ':' || c == '[' || c == '{';
     }
     if (header[0] != '{')

@@ -350,7 +350,8 @@ static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **st
     lks_program_describe(program, text, sizeof text);
     assert_string_equal(text, "onednn:linear f32 (2, 8) + relu | row-major | 64 bytes\n"
                               "onednn:linear^T f32 (2, 3) | row-major | 24 bytes\n"
-                              "cpu:cross_entropy f32 () | row-major | 28 bytes\n");
+                              "cpu:cross_entropy f32 () | row-major | 28 bytes\n"
+                              "activations and scratch: 280 bytes, planned by liveness | products in f32\n");
     lks_program_describe(program, text, 10); /* is cut, not overrun */
     assert_int_equal(strlen(text), 9);
     lks_program_destroy(program);

@@ -81,9 +81,9 @@ check "a missing directory is named" refused 1 "$work/nowhere"
 run "$lockstep" run -n 4 "$lstm" --data "$text" --batch 3
 check "fewer columns than ranks are refused" refused 1 'batch of 3 columns .*4 ranks'
 run "$lockstep" run -n 2 "$lstm" --data "$text" --dropout 1
-check "to drop everything is refused" refused 1 'dropout'
+check "to drop everything is refused" refused 2 "--dropout cannot be '1'; possible: 0 to below 1"
 run "$lockstep" run -n 2 "$gpt" --data "$text" --heads 5
-check "heads that do not divide the features are refused" refused 1 'K 128 and 5 heads'
+check "heads that do not divide the features are refused" refused 2 "--heads 5 does not divide --hidden 128"
 run "$lockstep" run -n 2 "$lstm" --data "$text" --cell gru
 check "an unknown cell is named, with those there are" refused 2 "--cell cannot be 'gru'; possible: lstm, rnn"
 run "$lockstep" run -n 2 "$gpt" --data "$text" --context 0

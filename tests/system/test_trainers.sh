@@ -148,7 +148,16 @@ mkfifo "$work/fifo"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/fifo"
 check "so is one that nobody would read" refused 1 "$work/fifo: .* a FIFO that nobody reads"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/both" --summary "$work/both"
-check "and one that would replace the checkpoint" refused 1 "$work/both: .* --save has the same name"
+check "and one that would replace the checkpoint" refused 1 "$work/both: .* --save names the same file"
+run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/both" --summary "$work/../${work##*/}/both"
+check "by another way to it, too, and nothing is made" eval 'refused 1 "--save names the same file" && [ ! -e "$work/both" ]'
+ln -s there "$work/link"
+run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/link" --init "$work/none"
+check "a link that leads nowhere stays where nothing is saved" eval 'refused 1 "none: No such file" && [ -L "$work/link" ] && [ ! -e "$work/there" ]'
+run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/link"
+check "and leads to the checkpoint that is" eval '[ "$status" = 0 ] && [ -L "$work/link" ] && [ -s "$work/there" ]'
+run "$lockstep" run -n 2 "$mnist" --print-program=yes
+check "a switch is told to take no value" refused 2 "--print-program takes no value"
 long=$work/$(printf 'x%.0s' $(seq 252))
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$long"
 check "a checkpoint's name that is too long is refused before training" refused 1 "xxx.tmp: .* File name too long"

@@ -139,6 +139,7 @@ static void entries_that_cannot_be_are_named(void **state) {
     refuse_header("{\"a\":" ENTRY("F32", "[1]", 4, 0) "}", 4, "not two whole numbers in order");
     refuse_header("{\"a\":" ENTRY("F32", "[1]", 0, 1e300) "}", 4, "not two whole numbers in order");
     refuse_header("{\"a\\u001b\":" ENTRY("F32", "[1]", 0, 4) "}", 4, "control character");
+    refuse_header("{\"a\\u0000b\":" ENTRY("F32", "[1]", 0, 4) "}", 4, "a zero character at byte 3 of its header");
 }
 
 static void data_is_covered_once(void **state) {
