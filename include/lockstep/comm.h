@@ -103,7 +103,7 @@ LKS_API void lks_group_report(const lks_group *group, char *text, size_t text_nb
 
 typedef struct lks_counters {
     uint64_t n_collectives, n_point_to_point; /* calls */
-    uint64_t n_messages, n_message_nbytes;    /* sent to other ranks by this one, headers not counted */
+    uint64_t n_messages, n_message_nbytes;    /* sent to other ranks by this one since the group was made; no headers */
 } lks_counters;
 LKS_API void lks_group_counters(const lks_group *group, lks_counters *counters);
 
@@ -112,8 +112,9 @@ LKS_API void lks_group_abort(lks_group *group, const char *reason);
 
 typedef struct lks_collective_options {
     const char *algorithm; /* NULL or "auto"; else a name from the operation's table, the same on all ranks */
-    double scale;          /* reductions of floating types: factor on this rank's contribution, rounded to the
-                              accumulator type; 0: 1; LKS_ZERO: 0. May differ between ranks */
+    double scale;          /* reductions of floating types: factor on this rank's contribution, made a number of the
+                              accumulator type before it multiplies; 0: 1; LKS_ZERO: 0. Not checked: NaN and infinity
+                              are factors, too. May differ between ranks */
     int64_t timeout_ms;    /* 0: the group's */
     lks_work **work;       /* NULL: blocks. Else the call returns at once, and *work must be given to lks_work_wait */
 } lks_collective_options;
@@ -135,8 +136,9 @@ typedef struct lks_received {
 } lks_received;
 
 /* Sends `count` elements to rank `to` (which may be this one); returns when `data` may be used again: small messages
- * (up to 16 KiB; out of the group's symmetric memory, which is fastest, up to 2 KiB) at once, larger ones when the
- * receiver takes them.
+ * (up to 16 KiB; out of the group's symmetric memory, which is fastest, up to 2 KiB) at once while there is room for
+ * them, larger ones when the receiver takes them. There is room for 64 KiB that a receiver has not taken, less where
+ * more than 5 ranks share a host (4 MiB for all their pairs); between hosts for what the kernels buffer.
  * Matched per (pair, tag), in order.
  * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ; of a small message the
  * receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
@@ -161,9 +163,12 @@ LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_typ
                              lks_received *received, lks_work **work);
 
 /* --- collectives ---
- * Every one has the algorithm "native", too, where MPI runs in the ranks: MPI's own collective, only by name.
- * Reductions of floats then add in MPI's order; those of f16, bf16, i8 and u8, and min and max of floats, are refused
- * (LKS_ERR_ARGUMENT). After an error MPI may still write to the buffers of a native call. */
+ * Two algorithms are no operation's own. "two_level", of barrier, broadcast, reduce, all_reduce and all_gather where
+ * the group spans hosts: inside each host first, then between them, one rank for each. Refused (LKS_ERR_ARGUMENT) where
+ * it would not add in the order promised, or the blocks of a host do not lie together. "native", where MPI runs in the
+ * ranks: MPI's own collective, only by name. Reductions of floats then add in MPI's order; those of f16, bf16, i8 and
+ * u8, and min and max of floats, are refused (LKS_ERR_ARGUMENT). After an error MPI may still write to the buffers of a
+ * native call. */
 
 /* Returns when all ranks have called it. Algorithms: dissemination, direct. `options` may be NULL, here and below. */
 LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *options);
@@ -181,7 +186,8 @@ LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks
  * Buffers:    `in` and `out` hold `count` elements of `type`; they may be the same, and not overlap otherwise.
  * Numerics:   canonical order: the balanced binary tree over the rank index, ((0+1)+(2+3))+..., split at the largest
  *             power of two below n; so the same bits on every rank, for any count, algorithm and transport. Each
- *             contribution is scaled and rounded to the accumulator type first; f16 and bf16 accumulate in f32.
+ *             contribution is made a number of the accumulator type first and scaled in it; f16 and bf16 accumulate
+ *             in f32.
  * Algorithms: naive, tree, ring (floats: another order, documented there), butterfly, halving_doubling, direct.
  * Errors:     LKS_ERR_ARGUMENT before anything is sent; LKS_ERR_MISMATCH, LKS_ERR_PEER, LKS_ERR_TIMEOUT: `out` is then
  *             undefined. */

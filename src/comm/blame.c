@@ -11,15 +11,26 @@
 
 #include <unistd.h>
 
-lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
+static lksi_doing look_at(const lks_group *group, int seat) {
     const lksi_activity *activities = group->control->seats[seat].activities;
     lksi_doing doing = {.is_known = true, .awaited = -1};
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
         int32_t awaited = atomic_load_explicit(&activities[context].awaited, memory_order_relaxed);
-        if (awaited > 0) doing.awaited = awaited - 1;
+        if (awaited != 0) doing.awaited = awaited > 0 ? awaited - 1 : LKSI_DOING_ANY;
     }
     doing.sequence = atomic_load_explicit(&activities[LKSI_CONTEXT_COLLECTIVE].sequence, memory_order_relaxed);
     lksi_elsewhere_describe(group, group->rank_of[seat], doing.elsewhere, sizeof doing.elsewhere);
+    return doing;
+}
+
+/* Who waits over a network wakes now and then to look, which is not to be taken for work. */
+lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
+    enum { MAX_LOOKS = 4 };
+    lksi_doing doing = look_at(group, seat);
+    for (int i = 1; i < MAX_LOOKS && doing.awaited == -1; i++) {
+        lksi_sleep_ns(1000000);
+        doing = look_at(group, seat);
+    }
     return doing;
 }
 
@@ -55,6 +66,8 @@ static void explain(const lksi_doing *doing, bool is_seen, bool is_circle, char 
         snprintf(why, why_nbytes, "is furthest behind");
     else if (doing->elsewhere[0] != '\0')
         snprintf(why, why_nbytes, "is in %s of another group", doing->elsewhere);
+    else if (doing->awaited == LKSI_DOING_ANY)
+        snprintf(why, why_nbytes, "waits for any rank");
     else
         snprintf(why, why_nbytes, "waits for nobody");
 }

@@ -278,6 +278,8 @@ static inline lks_status lksi_group_check(const lks_group *group, const char *na
 /* Who a rank of the group is. Texts name ranks as the world counts them, whatever group they are about: */
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
 static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }
+/* Who `rank` of `part` is in `group`, which has all its ranks. */
+int lksi_rank_in(const lks_group *group, const lks_group *part, int rank);
 /* "rank 3 (host a, pid 7)" */
 typedef struct lksi_rank_text {
     char text[LKSI_HOST_NBYTES + 48];
@@ -376,7 +378,9 @@ static inline void lksi_activity_begin(lks_group *group, lksi_context context) {
     if (group->published_names[context] != progress->name) lksi_activity_publish_name(group, context);
 }
 void lksi_activity_end(lks_group *group, lksi_context context);
-/* This rank sleeps, waiting for `rank`, or for anybody (-1); LKSI_AWAKE: not any more. */
+/* This rank sleeps, waiting for `rank`, or for anybody (-1); LKSI_AWAKE: not any more. Who has waited in vain stays
+ * asleep: its group is dead, and others may still ask what it waited for. A part of a group tells the whole one, too.
+ */
 enum { LKSI_AWAKE = -2 };
 void lksi_activity_await(lks_group *group, lksi_context context, int rank);
 

@@ -139,6 +139,13 @@ static lks_status join_other_hosts(lks_group *group, int *connections) {
     return group->world->is_over_mpi ? lksi_mpi_join(group, connections) : lksi_tcp_join(group, connections);
 }
 
+/* What the start has measured with is not the program's. */
+static void forget_messages(lks_group *group) {
+    lksi_counters *counters = &group->counters;
+    atomic_store(&counters->n_messages, 0), atomic_store(&counters->n_message_nbytes, 0);
+    counters->n_user_messages = counters->n_user_message_nbytes = 0;
+}
+
 lks_status lksi_group_form(lks_group *group, int *connections) {
     find_hosts(group);
     LKS_TRY(join_seats(group));
@@ -149,5 +156,6 @@ lks_status lksi_group_form(lks_group *group, int *connections) {
     lksi_world_enter(group->world, group);
     if (group->remote == NULL) return LKS_OK;
     LKS_TRY(lksi_tune(group));
+    forget_messages(group);
     return group->n_hosts < group->size ? form_levels(group) : LKS_OK;
 }

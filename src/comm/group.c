@@ -244,6 +244,12 @@ const char *lks_group_transport(const lks_group *group) {
 
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank) { return &group->members[rank].identity; }
 
+int lksi_rank_in(const lks_group *group, const lks_group *part, int rank) {
+    int found = 0;
+    while (part != group && lksi_world_rank(group, found) != lksi_world_rank(part, rank)) found++;
+    return part != group ? found : rank;
+}
+
 lksi_rank_text lksi_rank_describe(const lks_group *group, int rank) {
     const lksi_identity *identity = lksi_identity_of(group, rank);
     lksi_rank_text described;

@@ -34,6 +34,8 @@ void lksi_activity_await(lks_group *group, lksi_context context, int rank) {
     }
     atomic_store_explicit(&activity->is_worker, lksi_work_is_worker(), memory_order_relaxed);
     atomic_store_explicit(&activity->awaited, awaited, memory_order_relaxed);
+    if (group->parent != NULL)
+        lksi_activity_await(group->parent, context, rank < 0 ? rank : lksi_rank_in(group->parent, group, rank));
 }
 
 /* --- reading --- */

@@ -12,6 +12,7 @@
 #include "comm/work.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 struct lks_work {
@@ -230,5 +231,7 @@ lks_status lks_work_test(lks_work *work, int *is_done) {
         lksi_transfer_test(work->group, &work->transfer);
         *is_done = work->transfer.state == LKSI_TRANSFER_DONE;
     }
+    /* A program that does nothing but test would keep the CPU from the ranks that it waits for. */
+    if (!*is_done && !work->group->may_spin) sched_yield();
     return LKS_OK;
 }

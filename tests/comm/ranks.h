@@ -16,7 +16,7 @@
 
 typedef int (*rank_function)(int rank, int size, void *argument);
 
-enum { MAX_TEST_RANKS = 16 };
+enum { MAX_TEST_RANKS = 33 };
 
 #define MUST(claim)                                                                                                    \
     do {                                                                                                               \

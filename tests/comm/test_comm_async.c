@@ -257,6 +257,30 @@ static int a_work_times_out(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Far more ranks than CPUs: whoever only asks gives way to those that it asks for. */
+static int ask_all_the_time(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    int32_t mine = rank, all[64];
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    for (int i = 0; i < 3; i++) {
+        lks_work *work = NULL;
+        lks_collective_options options = {.algorithm = "naive", .work = rank % 2 == 1 ? &work : NULL};
+        MUST_OK(lks_all_gather(world, &mine, all, 1, LKS_I32, &options));
+        int is_done = rank % 2 == 0;
+        while (!is_done) MUST_OK(lks_work_test(work, &is_done));
+        if (work != NULL) MUST_OK(lks_work_wait(work));
+        MUST(all[size - 1] == size - 1);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void whoever_asks_all_the_time_gives_way(void **state) {
+    (void)state;
+    run_threads(33, ask_all_the_time, NULL);
+}
+
 static void a_work_ends_at_its_deadline(void **state) {
     (void)state;
     run_threads(2, deadlines_count_from_the_call, NULL);
@@ -352,6 +376,7 @@ int main(void) {
         cmocka_unit_test(an_error_is_kept_in_the_work),
         cmocka_unit_test(works_outlive_their_group_finished_or_given_up),
         cmocka_unit_test(a_work_ends_at_its_deadline),
+        cmocka_unit_test(whoever_asks_all_the_time_gives_way),
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
         cmocka_unit_test(a_work_without_memory_is_an_error_on_all),
         cmocka_unit_test(a_group_that_is_destroyed_finishes_its_calls),

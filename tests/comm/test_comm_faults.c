@@ -898,6 +898,80 @@ static void a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts(void **
     for (int doomed = 0; doomed < 4; doomed++) run_fate(&(fate){.doomed = doomed}, 4, loop_over_two_hosts);
 }
 
+/* Who waits inside its host, for the rank that waits for the other host, says the same as that one. */
+static int wait_over_two_hosts(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCAL_RANK", rank % 2 == 1 ? "1" : "0", 1), setenv("LOCAL_WORLD_SIZE", "2", 1);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    lks_collective_options options = {.algorithm = "two_level", .timeout_ms = 1500};
+    for (int i = 0; i < 3; i++) MUST_OK(lks_barrier(world, &options));
+    if (rank != 3) {
+        MUST(lks_barrier(world, &options) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 3 (host ");
+        MUST_SAY("which waits for nobody; barrier, call 4");
+    } else {
+        while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_is_late_on_one_of_two_hosts_is_named_by_all(void **state) {
+    (void)state;
+    run_processes(4, wait_over_two_hosts, NULL);
+}
+
+static int wait_for_who_waits_for_any(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world;
+    int32_t x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = argument}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) {
+        MUST(lks_barrier(world, &(lks_collective_options){.timeout_ms = 1000}) == LKS_ERR_TIMEOUT);
+        MUST_SAY("which waits for any rank; barrier, call 2");
+    } else {
+        MUST(lks_recv(world, &x, 1, LKS_I32, LKS_ANY_SOURCE, 0, NULL) == LKS_ERR_TIMEOUT);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void whoever_waits_for_any_rank_is_said_to(void **state) {
+    (void)state;
+    run_threads(2, wait_for_who_waits_for_any, NULL);
+    run_processes(2, wait_for_who_waits_for_any, "shm");
+    run_processes(2, wait_for_who_waits_for_any, "tcp");
+}
+
+/* A count beyond the caller's own buffer is no loss of another rank. */
+static int send_what_is_not_mapped(int rank, int size, void *argument) {
+    (void)size;
+    const bool is_sender_wrong = *(bool *)argument;
+    const size_t nbytes = 1 << 20;
+    lks_group *world;
+    char *data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(data != MAP_FAILED);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
+    MUST_OK(lks_barrier(world, NULL));
+    bool is_wrong = (rank == 0) == is_sender_wrong;
+    if (is_wrong) MUST(munmap(data + nbytes / 2, nbytes / 2) == 0);
+    lks_status status =
+        rank == 0 ? lks_send(world, data, nbytes, LKS_U8, 1, 0) : lks_recv(world, data, nbytes, LKS_U8, 0, 0, NULL);
+    if (status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(status == (is_wrong ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    MUST_SAY(is_sender_wrong ? "rank 0's own buffer cannot be read" : "rank 1's own buffer cannot be written");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_buffer_that_is_not_mapped_is_its_owners_error(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) run_processes(2, send_what_is_not_mapped, &(bool){i == 0});
+}
+
 static void a_rank_that_gives_up_tells_other_hosts_why(void **state) {
     (void)state;
     run_processes(3, hears_why_before_rank_0_leaves, NULL);
@@ -1031,6 +1105,9 @@ int main(void) {
         cmocka_unit_test(a_rank_that_gives_up_after_a_loss_names_it),
         cmocka_unit_test(an_abort_is_heard_by_all_with_its_reason),
         cmocka_unit_test(a_rank_that_gives_up_tells_other_hosts_why),
+        cmocka_unit_test(a_rank_that_is_late_on_one_of_two_hosts_is_named_by_all),
+        cmocka_unit_test(whoever_waits_for_any_rank_is_said_to),
+        cmocka_unit_test(a_buffer_that_is_not_mapped_is_its_owners_error),
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),

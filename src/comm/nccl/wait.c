@@ -83,7 +83,7 @@ lks_status lksi_gpu_await(lks_gpu_group *gpus, lksi_gpu_poll poll, void *argumen
         status = look(gpus);
         if (status == LKS_OK) lksi_sleep_ns(POLL_NS);
     }
-    lksi_activity_await(gpus->group, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
+    if (status == LKS_OK) lksi_activity_await(gpus->group, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
     return status;
 }
 

@@ -17,11 +17,12 @@ typedef struct lksi_transport {
     void (*close)(lks_group *group);
 } lksi_transport;
 
+enum { LKSI_DOING_ANY = -2 };
 /* What a rank is doing in its collectives, as it says itself. */
 typedef struct lksi_doing {
     bool is_known; /* false: it is stopped, or does not answer */
     uint64_t sequence;
-    int awaited;        /* the rank it waits for; -1: it does not wait */
+    int awaited;        /* the rank it waits for; -1: it does not wait; LKSI_DOING_ANY: for any */
     char elsewhere[48]; /* the call that it is in in another group ("call 2 (barrier)"); empty: in none that is known */
 } lksi_doing;
 

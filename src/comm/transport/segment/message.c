@@ -288,8 +288,10 @@ void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {
     if (transfer->state == LKSI_TRANSFER_DONE) return;
     int awaited = awaited_rank(group, transfer);
     status = lksi_look(group, LKSI_CONTEXT_USER, &awaited, awaited < 0 ? 0 : 1, &left_ns);
-    lksi_activity_await(group, LKSI_CONTEXT_USER, LKSI_AWAKE);
-    if (status != LKS_OK) end_wait(group, transfer, status);
+    if (status == LKS_OK)
+        lksi_activity_await(group, LKSI_CONTEXT_USER, LKSI_AWAKE);
+    else
+        end_wait(group, transfer, status);
 }
 
 lks_status lksi_transfer_let_go(lks_group *group, lksi_transfer *transfer) {

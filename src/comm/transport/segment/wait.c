@@ -113,8 +113,12 @@ static void sleep_until_rung(lks_group *group, const lksi_await *await, int64_t 
     atomic_store(&bell->awaited, 0);
 }
 
+/* Who waits in a part of a group (group->parent) does so for a call of the whole one, which is what people know of. */
+static lks_group *whole_of(lks_group *group) { return group->parent != NULL ? group->parent : group; }
+
 void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
-    const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &group->progress : &group->user_progress;
+    const lks_group *whole = group->parent != NULL ? group->parent : group;
+    const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &whole->progress : &whole->user_progress;
     char number[32] = "";
     if (progress->sequence > 0) snprintf(number, sizeof number, " call %llu,", (unsigned long long)progress->sequence);
     snprintf(text, text_nbytes, "%s,%s %zu bytes done", progress->name, number, progress->done_nbytes);
@@ -124,14 +128,15 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
 static void describe_awaited(lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
                              size_t text_nbytes) {
     char why[80] = "";
+    lks_group *whole = whole_of(group);
     text[0] = '\0';
     if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
     for (int i = 0; i < n_ranks; i++)
         if (i == 0 || ranks[i] != ranks[0])
             lksi_append(text, text_nbytes, "%s%s", i > 0 ? " or " : "", lksi_rank_describe(group, ranks[i]).text);
-    int rank = n_ranks > 0 ? lksi_blame(group, asks, ranks[0], why, sizeof why) : -1;
-    if (n_ranks > 0 && rank != ranks[0])
-        lksi_append(text, text_nbytes, ", which waits for %s", lksi_rank_describe(group, rank).text);
+    int awaited = n_ranks > 0 ? lksi_rank_in(whole, group, ranks[0]) : -1;
+    int rank = n_ranks > 0 ? lksi_blame(whole, asks, awaited, why, sizeof why) : -1;
+    if (rank != awaited) lksi_append(text, text_nbytes, ", which waits for %s", lksi_rank_describe(whole, rank).text);
     if (why[0] != '\0') lksi_append(text, text_nbytes, ", which %s", why);
 }
 
@@ -177,6 +182,8 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
     char doing[160], awaited[400];
     describe_awaited(group, true, ranks, n_ranks, awaited, sizeof awaited);
     lksi_progress_describe(group, context, doing, sizeof doing);
+    if (lksi_control_is_aborted(whole_of(group)->control))
+        return lksi_control_abort_error(whole_of(group)->control, doing);
     if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", lksi_world_rank(group, group->rank),
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, doing);
@@ -235,7 +242,7 @@ lks_status lksi_wait_for(lks_group *group, const lksi_await *await) {
         return LKS_OK;
     int64_t since_ns = lksi_now_ns();
     lks_status status = wait_asleep(group, await);
-    lksi_activity_await(group, await->context, LKSI_AWAKE);
+    if (status == LKS_OK) lksi_activity_await(group, await->context, LKSI_AWAKE);
     if (is_spinning && holds(await)) lksi_was_woken(group, await->context, lksi_now_ns() - since_ns);
     return status;
 }

@@ -44,6 +44,14 @@ static lks_status ended(lks_group *group, lksi_context context, int rank) {
     return lksi_error(LKS_ERR_PEER, "%s was lost; %s", lksi_rank_describe(group, rank).text, doing);
 }
 
+/* What the caller gave is not memory of this process, or not to be written to: no other rank is at fault. */
+static lks_status refuse_buffer(lks_group *group, lksi_context context, const char *what) {
+    char doing[160];
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    return lksi_error(LKS_ERR_ARGUMENT, "rank %d's own buffer cannot be %s: %s; %s",
+                      lksi_world_rank(group, group->rank), what, strerror(EFAULT), doing);
+}
+
 static bool is_again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 /* --- out --- */
@@ -89,7 +97,8 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n_parts};
     ssize_t n = sendmsg(*descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     *n_written = n > 0 ? (size_t)n : 0;
-    return n >= 0 || is_again(errno) ? LKS_OK : ended(group, context, to);
+    if (n >= 0 || is_again(errno)) return LKS_OK;
+    return errno == EFAULT ? refuse_buffer(group, context, "read") : ended(group, context, to);
 }
 
 /* --- in --- */
@@ -122,6 +131,7 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = nbytes < LKSI_TCP_READ_AHEAD_NBYTES ? 2 : 1};
     ssize_t n = recvmsg(descriptor, &message, MSG_DONTWAIT);
     if (n < 0 && is_again(errno)) return LKS_OK;
+    if (n < 0 && errno == EFAULT) return refuse_buffer(group, context, "written");
     if (n <= 0) return ended(group, context, from);
     *n_read = (size_t)n < nbytes ? (size_t)n : nbytes;
     in->begin = 0, in->end = (size_t)n - *n_read;
