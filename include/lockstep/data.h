@@ -143,7 +143,8 @@ typedef struct lks_text_options {
  * each names the file. */
 LKS_API lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_options *options);
 LKS_API void lks_text_destroy(lks_text *text);
-/* The tokens of `split`, each in 0..V-1; they live as long as the text. Writes their number to *count. */
+/* The tokens of `split`, each in 0..V-1; they live as long as the text. Writes their number to *count. NULL,
+ * with the error text set, where there is no such split. */
 LKS_API const int32_t *lks_text_tokens(const lks_text *text, lks_text_split split, int64_t *count);
 LKS_API int64_t lks_text_n_words(const lks_text *text); /* V */
 /* The word (or character) of `token`; NULL outside 0..V-1. Lives as long as the text. */
@@ -198,7 +199,8 @@ typedef struct lks_batch {
     int64_t count;           /* samples on this rank; may be 0 in the last batch, with grains in any */
     int64_t global_count;    /* samples on all ranks in this step */
     int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over. A loader's are all:
-                              * where the loss ignores a class, both are the caller's to set */
+                              * where the loss ignores a class, and in a batch of one's own, both are the caller's
+                              * to set. A step is refused in which it is 0 on all ranks */
     int64_t global_n_labels; /* on all ranks */
     int64_t global_offset;   /* position of this rank's first sample within the global batch */
     int64_t epoch, step;     /* step counts within the epoch */
@@ -218,7 +220,8 @@ typedef struct lks_loader lks_loader;
  * floats, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
-/* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch. */
+/* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch; 0 with the error text set
+ * where an argument is NULL. */
 LKS_API int lks_loader_next(lks_loader *loader, lks_batch *batch);
 /* Steps of one epoch; the same on all ranks. */
 LKS_API int64_t lks_loader_steps(const lks_loader *loader);

@@ -106,6 +106,7 @@ typedef struct lks_parameter_view {
 LKS_API int lks_store_n_parameters(const lks_store *store); /* those that are trained: index 0.. */
 LKS_API int lks_store_n_tensors(const lks_store *store);    /* buffers, which follow, included */
 LKS_API int64_t lks_store_count(const lks_store *store);    /* elements of all parameters */
+/* Zeros, with the error text set, where there is no such tensor. */
 LKS_API lks_parameter_view lks_store_parameter(const lks_store *store, int index);
 /* Copies a tensor's `count` elements, row-major; how the store keeps them is the device's choice.
  * Errors: LKS_ERR_ARGUMENT: index; LKS_ERR_TORN: an update of the values did not finish; those of an update that is

@@ -39,8 +39,10 @@ LKS_API lks_schedule lks_schedule_cosine(double last, int64_t n_steps);
  * Source: Smith, Topin, "Super-convergence", 2018. */
 LKS_API lks_schedule lks_schedule_one_cycle(int64_t n_steps);
 /* `schedule`, preceded by n_steps steps in which the factor rises linearly from `first` times to one times the
- * schedule's beginning; as SequentialLR of a LinearLR and the schedule. */
+ * schedule's beginning; as SequentialLR of a LinearLR and the schedule. A schedule has one warm-up: that of one which
+ * has a warm-up already is replaced by this one. */
 LKS_API lks_schedule lks_schedule_warm_up(lks_schedule schedule, double first, int64_t n_steps);
+/* NaN where `schedule` is NULL. */
 LKS_API double lks_schedule_factor(const lks_schedule *schedule, int64_t step);
 
 /* --- optimizers: what to do with gradients. A value that holds no state ---

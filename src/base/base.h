@@ -13,7 +13,8 @@ struct cJSON;
 
 /* --- errors: whoever detects one writes the message; callers only pass the status on --- */
 
-/* Stores the message for this thread and returns `status`, so that `return lksi_error(...)` reads as one act. */
+/* Stores the message for this thread and returns `status`, so that `return lksi_error(...)` reads as one act. Of what
+ * is too long the middle is left out. */
 lks_status lksi_error(lks_status status, const char *format, ...) LKS_PRINTF(2, 3);
 /* lksi_error(LKS_ERR_SYSTEM, "<what>: <strerror(errno)>") */
 lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);

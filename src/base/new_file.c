@@ -39,6 +39,10 @@ static void release(lksi_new_file *file) {
 /* A device or a directory is not to be replaced by a file. */
 static lks_status check_target(const char *path) {
     struct stat info;
+    if (path[0] == '\0') {
+        errno = ENOENT;
+        return lksi_error_file(path);
+    }
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
     return LKS_OK;

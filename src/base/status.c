@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local char error_text[LKSI_ERROR_TEXT_NBYTES];
@@ -27,12 +28,31 @@ static void drop_signs_of_nan(char *text) {
         if (!isalnum((unsigned char)at[5])) memmove(at + 1, at + 2, strlen(at + 2) + 1);
 }
 
+/* vsnprintf, but what does not fit is cut out of the middle: a long path stands before the reason. */
+LKS_PRINTF(3, 0)
+static void format_text(char *text, size_t text_nbytes, const char *format, va_list arguments) {
+    static const char gap[] = "...";
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(text, text_nbytes, format, arguments);
+    /* Not counted: an error that is told is no allocation of the library's. Without memory the end is lost. */
+    char *whole = length >= 0 && (size_t)length >= text_nbytes ? malloc((size_t)length + 1) : NULL;
+    if (whole != NULL) {
+        size_t begin_nbytes = (text_nbytes - sizeof gap) / 2, end_nbytes = text_nbytes - sizeof gap - begin_nbytes;
+        vsnprintf(whole, (size_t)length + 1, format, again);
+        memcpy(text + begin_nbytes, gap, sizeof gap - 1);
+        memcpy(text + text_nbytes - 1 - end_nbytes, whole + (size_t)length - end_nbytes, end_nbytes + 1);
+    }
+    free(whole);
+    va_end(again);
+}
+
 lks_status(lksi_error)(lks_status status, const char *format, ...) {
     /* Formatted aside first: an argument may be the old error text itself. */
     char text[sizeof error_text];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    format_text(text, sizeof text, format, arguments);
     va_end(arguments);
     drop_signs_of_nan(text);
     memcpy(error_text, text, sizeof text);
@@ -47,7 +67,7 @@ static void describe_errno(int error, char reason[128]) {
 lks_status(lksi_error_file)(const char *path) {
     char reason[128];
     describe_errno(errno, reason);
-    return lksi_error(LKS_ERR_FILE, "%s: %s", path, reason);
+    return lksi_error(LKS_ERR_FILE, "%s: %s", path[0] != '\0' ? path : "the path is empty", reason);
 }
 
 lks_status(lksi_error_errno)(const char *format, ...) {
@@ -55,7 +75,7 @@ lks_status(lksi_error_errno)(const char *format, ...) {
     char text[768], reason[128];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    format_text(text, sizeof text, format, arguments);
     va_end(arguments);
     describe_errno(saved, reason);
     return lksi_error(LKS_ERR_SYSTEM, "%s: %s%s", text, reason, saved == EMFILE ? " here (ulimit -n)" : "");
@@ -82,7 +102,7 @@ lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const
     char what[256];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
+    format_text(what, sizeof what, format, arguments);
     va_end(arguments);
     return lksi_error(known, "%s returned %d (%s)", what, (int)status, lks_status_text(status));
 }

@@ -251,6 +251,8 @@ int64_t lksi_sampler_steps(const lksi_sampler *sampler);
 /* No step's share is larger. */
 int64_t lksi_sampler_max_share(const lksi_sampler *sampler);
 lksi_share lksi_sampler_share(const lksi_sampler *sampler, int64_t step);
+/* Epochs are counted to INT64_MAX, which follows upon itself. */
+static inline int64_t lksi_epoch_after(int64_t epoch) { return epoch < INT64_MAX ? epoch + 1 : epoch; }
 /* Writes the epoch's order of all ranks' samples (`count` of them): the same whatever rank and n_ranks are. */
 void lksi_sampler_order(const lksi_sampler *sampler, int64_t epoch, int64_t *order);
 

@@ -119,6 +119,13 @@ uint64_t lks_dataset_hash(const lks_dataset *dataset) {
     return hash;
 }
 
+static lks_status check_given(const char *call, const lks_dataset *dataset, const char *name, const void *sample,
+                              const int32_t *label) {
+    LKS_TRY(lksi_check_given(call, "dataset", dataset));
+    LKS_TRY(lksi_check_given(call, name, sample));
+    return lksi_check_given(call, "label", label);
+}
+
 static lks_status check_index(const lks_dataset *dataset, int64_t index) {
     if (index >= 0 && index < dataset->count) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "sample %lld of a data set of %lld samples", (long long)index,
@@ -126,12 +133,14 @@ static lks_status check_index(const lks_dataset *dataset, int64_t index) {
 }
 
 lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label) {
+    LKS_TRY(check_given("dataset_get", dataset, "features", features, label));
     LKS_TRY(check_index(dataset, index));
     lksi_dataset_gather(dataset, NULL, &index, 1, features, label);
     return LKS_OK;
 }
 
 lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, int32_t *label) {
+    LKS_TRY(check_given("dataset_get_bytes", dataset, "row", row, label));
     LKS_TRY(check_index(dataset, index));
     LKS_TRY(lksi_dataset_check_bytes(dataset));
     lksi_dataset_gather_bytes(dataset, NULL, &index, 1, row, label);

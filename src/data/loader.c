@@ -137,7 +137,7 @@ static void work_on_order(lks_loader *loader) {
 static void work_on_slot(lks_loader *loader) {
     place at = loader->taken;
     slot *s = &loader->slots[loader->n_taken++ % loader->n_slots];
-    if (++loader->taken.step == loader->n_steps) loader->taken = (place){.epoch = at.epoch + 1};
+    if (++loader->taken.step == loader->n_steps) loader->taken = (place){.epoch = lksi_epoch_after(at.epoch)};
     pthread_mutex_unlock(&loader->lock);
     fill(loader, s, at);
     pthread_mutex_lock(&loader->lock);
@@ -190,12 +190,14 @@ static void hand_out_prefetched(lks_loader *loader, lks_batch *batch) {
 
 /* Waking a worker costs as much as a small batch, so it happens when half of the slots are free, not for each one. */
 int lks_loader_next(lks_loader *loader, lks_batch *batch) {
+    if (lksi_check_given("loader_next", "loader", loader) != LKS_OK) return 0;
+    if (lksi_check_given("loader_next", "batch", batch) != LKS_OK) return 0;
     bool is_end = loader->next.step == loader->n_steps; /* `next` is written by the consumer alone */
     pthread_mutex_lock(&loader->lock);
     loader->is_holding = false;
     if (is_end || count_free_slots(loader) >= loader->n_slots / 2) pthread_cond_broadcast(&loader->work_came);
     if (is_end)
-        loader->next = (place){.epoch = loader->next.epoch + 1};
+        loader->next = (place){.epoch = lksi_epoch_after(loader->next.epoch)};
     else if (loader->n_workers > 0)
         hand_out_prefetched(loader, batch);
     else
@@ -209,7 +211,7 @@ static bool is_same(place a, place b) { return a.epoch == b.epoch && a.step == b
 
 /* The first place from `at` on that has a batch: of the end of an epoch, the beginning of the next. */
 static place batch_from(const lks_loader *loader, place at) {
-    return at.step < loader->n_steps ? at : (place){.epoch = at.epoch + 1};
+    return at.step < loader->n_steps ? at : (place){.epoch = lksi_epoch_after(at.epoch)};
 }
 
 /* Where the next batch is the wanted one, those that are prefetched stay. */

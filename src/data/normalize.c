@@ -39,11 +39,22 @@ static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *m
     return LKS_OK;
 }
 
+static lks_status check_given(const char *call, const lks_dataset *dataset, const double *means,
+                              const double *deviations) {
+    LKS_TRY(lksi_check_given(call, "dataset", dataset));
+    LKS_TRY(lksi_check_given(call, "means", means));
+    return lksi_check_given(call, "deviations", deviations);
+}
+
 lks_status lks_dataset_moments(const lks_dataset *dataset, double *mean, double *deviation) {
+    LKS_TRY(lksi_check_given("dataset_moments", "dataset", dataset));
+    LKS_TRY(lksi_check_given("dataset_moments", "mean", mean));
+    LKS_TRY(lksi_check_given("dataset_moments", "deviation", deviation));
     return measure(dataset, 1, mean, deviation);
 }
 
 lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means, double *deviations) {
+    LKS_TRY(check_given("dataset_channel_moments", dataset, means, deviations));
     return measure(dataset, dataset->image.n_channels, means, deviations);
 }
 
@@ -76,6 +87,7 @@ static lks_status refuse_loaders(const lks_dataset *dataset) {
 }
 
 lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation) {
+    LKS_TRY(lksi_check_given("dataset_normalize", "dataset", dataset));
     LKS_TRY(refuse_loaders(dataset));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, mean, deviation));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, mean, deviation);
@@ -83,6 +95,7 @@ lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double devia
 }
 
 lks_status lks_dataset_normalize_channels(lks_dataset *dataset, const double *means, const double *deviations) {
+    LKS_TRY(check_given("dataset_normalize_channels", dataset, means, deviations));
     LKS_TRY(refuse_loaders(dataset));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, means[c], deviations[c]));
     for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, means[c], deviations[c]);

@@ -119,6 +119,7 @@ lks_status lks_text_read(lks_text **text, const char *directory, const lks_text_
     int64_t least_tokens = options != NULL ? options->least_tokens : 0;
     if (level != LKS_TEXT_WORDS && level != LKS_TEXT_CHARACTERS)
         return lksi_error(LKS_ERR_ARGUMENT, "text level %d is unknown", (int)level);
+    LKS_TRY(lksi_check_given("text_read", "text", text));
     LKS_TRY(lksi_check_directory(directory, "a text"));
     lks_text *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
@@ -141,6 +142,10 @@ void lks_text_destroy(lks_text *text) {
 }
 
 const int32_t *lks_text_tokens(const lks_text *text, lks_text_split split, int64_t *count) {
+    if (split < LKS_SPLIT_TRAIN || split > LKS_SPLIT_TEST) {
+        (void)lksi_error(LKS_ERR_ARGUMENT, "text split %d is unknown", (int)split);
+        return NULL;
+    }
     *count = (int64_t)text->splits[split].count;
     return text->splits[split].items;
 }

@@ -48,7 +48,7 @@ int64_t lks_windows_steps(const lks_windows *windows) {
 int lks_windows_next(lks_windows *windows, lks_batch *batch) {
     lks_windows *w = windows;
     if (w->step == lks_windows_steps(w)) {
-        w->epoch++;
+        w->epoch = lksi_epoch_after(w->epoch);
         w->step = 0;
         return 0;
     }
@@ -98,6 +98,8 @@ lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int6
                               const lks_windows_options *options) {
     static const lks_windows_options none;
     if (options == NULL) options = &none;
+    LKS_TRY(lksi_check_given("windows_create", "windows", windows));
+    LKS_TRY(lksi_check_given("windows_create", "tokens", tokens));
     int n_ranks = options->n_ranks == 0 ? 1 : options->n_ranks;
     int64_t n_labels = count > 0 ? count - 1 : 0;
     LKS_TRY(check_options(options, n_ranks, n_labels));

@@ -37,6 +37,7 @@ static lks_status check_precision(const lksi_device_ops *ops, lks_type precision
 }
 
 static lks_status create(lks_device **device, const lks_device_options *options, bool asks_machine) {
+    LKS_TRY(lksi_check_given("device_create", "device", device));
     lks_device_options wanted = options != NULL ? *options : (lks_device_options){0};
     if (wanted.name == NULL) wanted.name = "cpu";
     if (lksi_cuda_is_meant(wanted.name)) return lksi_cuda_device_create(device, &wanted);
@@ -71,7 +72,9 @@ void lks_device_destroy(lks_device *device) {
     lksi_free(device);
 }
 
-const char *lks_device_name(const lks_device *device) { return device->ops->name; }
+const char *lks_device_name(const lks_device *device) {
+    return lksi_check_given("device_name", "device", device) == LKS_OK ? device->ops->name : NULL;
+}
 
 const char *lksi_layout_name(const lks_device *device, uint64_t id) {
     return id == 0 || device->ops->layout_name == NULL ? "row-major" : device->ops->layout_name(id);

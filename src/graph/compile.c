@@ -458,6 +458,8 @@ static lks_status check_options(const lks_store *store, const lks_program_option
 lks_status lks_program_create(lks_program **program, lks_store *store, const lks_program_options *options) {
     static const lks_program_options none;
     if (options == NULL) options = &none;
+    LKS_TRY(lksi_check_given("program_create", "program", program));
+    LKS_TRY(lksi_check_given("program_create", "store", store));
     LKS_TRY(check_options(store, options));
     lks_status status = LKS_ERR_MEMORY;
     int n_outputs = 0;

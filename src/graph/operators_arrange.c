@@ -13,7 +13,7 @@ lks_node *lks_transpose(lks_node *x, const int *order) {
 }
 
 lks_node *lks_concat(lks_node *const *x, int n, int axis) {
-    if (x == NULL) n = 0;
+    if (x == NULL) return lksi_graph_poison(NULL, lksi_error(LKS_ERR_ARGUMENT, "concat: its tensors are at NULL"));
     if (n < 1 || n > 8)
         return lksi_graph_poison(n < 1 ? NULL : lks_node_graph(x[0]),
                                  lksi_error(LKS_ERR_ARGUMENT, "concat takes 1 to 8 tensors, not %d", n));

@@ -275,12 +275,14 @@ static const void *mirror(const lks_program *program, lksi_binding *output) {
 }
 
 const void *lks_program_output(const lks_program *program, const lks_node *node) {
+    if (lksi_check_given("program_output", "program", program) != LKS_OK) return NULL;
     lksi_binding *output = find_output(program, node);
     if (output == NULL) return NULL;
     return program->scalars != NULL ? mirror(program, output) : program->memory[output->value];
 }
 
 double lks_program_scalar(const lks_program *program, const lks_node *node) {
+    if (lksi_check_given("program_scalar", "program", program) != LKS_OK) return NAN;
     const void *data = lks_program_output(program, node);
     if (data == NULL || node->outputs[0].n_dims != 0) return NAN;
     switch (node->outputs[0].type) {
@@ -301,7 +303,9 @@ double lks_program_scalar(const lks_program *program, const lks_node *node) {
     }
 }
 
-size_t lks_program_nbytes(const lks_program *program) { return program->arena_nbytes; }
+size_t lks_program_nbytes(const lks_program *program) {
+    return lksi_check_given("program_nbytes", "program", program) == LKS_OK ? program->arena_nbytes : 0;
+}
 
 void lks_program_describe(const lks_program *program, char *text, size_t nbytes) {
     if (nbytes > 0) text[0] = '\0';

@@ -240,7 +240,8 @@ static lks_status move(const lks_store *store, const lksi_slot *slot, place from
     return reorder(device, tensor, &from, &to);
 }
 
-static lks_status check_index(const lks_store *store, int index) {
+static lks_status check_index(const char *call, const lks_store *store, int index) {
+    LKS_TRY(lksi_check_given(call, "store", store));
     if (index >= 0 && index < store->n_slots) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "parameter %d of a store of %d", index, store->n_slots);
 }
@@ -250,7 +251,8 @@ lks_status lksi_store_settle(const lks_store *store, int index) {
 }
 
 lks_status lks_store_read(const lks_store *store, int index, void *values) {
-    LKS_TRY(check_index(store, index));
+    LKS_TRY(check_index("store_read", store, index));
+    LKS_TRY(lksi_check_given("store_read", "values", values));
     LKS_TRY(lksi_store_settle(store, -1)); /* what is read in a row belongs together */
     if (store->is_torn)
         return lksi_error(LKS_ERR_TORN, "the parameters are torn: their update began and did not finish; the last "
@@ -262,7 +264,8 @@ lks_status lks_store_read(const lks_store *store, int index, void *values) {
 }
 
 lks_status lks_store_write(lks_store *store, int index, const void *values) {
-    LKS_TRY(check_index(store, index));
+    LKS_TRY(check_index("store_write", store, index));
+    LKS_TRY(lksi_check_given("store_write", "values", values));
     LKS_TRY(lksi_store_settle(store, -1));
     const lksi_slot *slot = &store->slots[index];
     return move(store, slot, host_place(values, (lksi_layout){0}), store_place(store->values, slot));
@@ -276,20 +279,22 @@ void lksi_store_release_stepper(lks_store *store, const void *context) {
     if (store->stepper.context == context) store->stepper = (lksi_stepper){0};
 }
 
-static lks_status check_gradient(const lks_store *store, int index) {
-    LKS_TRY(check_index(store, index));
+static lks_status check_gradient(const char *call, const lks_store *store, int index) {
+    LKS_TRY(check_index(call, store, index));
     LKS_TRY(lksi_store_settle(store, -1));
     return store->stepper.context != NULL ? store->stepper.check_gradient(store->stepper.context, index) : LKS_OK;
 }
 
 lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient) {
-    LKS_TRY(check_gradient(store, index));
+    LKS_TRY(check_gradient("store_read_gradient", store, index));
+    LKS_TRY(lksi_check_given("store_read_gradient", "gradient", gradient));
     const lksi_slot *slot = &store->slots[index];
     return move(store, slot, store_place(store->gradients, slot), host_place(gradient, (lksi_layout){0}));
 }
 
 void *lks_store_gradient(lks_store *store, int index, size_t *count) {
-    if (check_gradient(store, index) != LKS_OK) return NULL;
+    if (check_gradient("store_gradient", store, index) != LKS_OK) return NULL;
+    if (lksi_check_given("store_gradient", "count", count) != LKS_OK) return NULL;
     size_t offset;
     lksi_store_place(store, index, &offset, count);
     return stored(store->gradients, &store->slots[index]);
@@ -324,6 +329,7 @@ int64_t lks_store_count(const lks_store *store) {
 }
 
 lks_parameter_view lks_store_parameter(const lks_store *store, int index) {
+    if (check_index("store_parameter", store, index) != LKS_OK) return (lks_parameter_view){0};
     const lksi_slot *slot = &store->slots[index];
     const lksi_tensor *tensor = &slot->node->outputs[0];
     return (lks_parameter_view){.name = slot->node->name,
@@ -335,6 +341,8 @@ lks_parameter_view lks_store_parameter(const lks_store *store, int index) {
 }
 
 int lks_store_find(const lks_store *store, const char *name) {
+    if (lksi_check_given("store_find", "store", store) != LKS_OK) return -1;
+    if (lksi_check_given("store_find", "name", name) != LKS_OK) return -1;
     for (int i = 0; i < store->n_slots; i++)
         if (strcmp(store->slots[i].node->name, name) == 0) return i;
     return -1;
@@ -359,6 +367,8 @@ static lks_status hash_all(const lks_store *store, const named_slot *order, void
 }
 
 lks_status lks_store_sha256(const lks_store *store, char hex[65]) {
+    LKS_TRY(lksi_check_given("store_sha256", "store", store));
+    LKS_TRY(lksi_check_given("store_sha256", "hex", hex));
     int64_t largest = 0;
     named_slot *order = lksi_alloc_array((size_t)store->n_slots, sizeof *order);
     if (order == NULL) return LKS_ERR_MEMORY;

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+static const int64_t MAX_HIDDEN = INT64_MAX / 4; /* the rows of four gates can be counted */
+
 /* The parameters of layer `layer`. */
 typedef struct layer_weights {
     lks_node *w_ih, *w_hh, *b_ih, *b_hh;
@@ -35,9 +37,10 @@ static lks_status check(const char *name, const lks_recurrent_options *options, 
     if (n_layers < 1 || n_layers > LKS_MAX_LAYERS)
         return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %d layers; 1 to %d are possible", name, n_layers,
                           LKS_MAX_LAYERS);
-    if (options->hidden < 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %lld hidden units", name,
-                          (long long)options->hidden);
+    if (options->hidden < 1 || options->hidden > MAX_HIDDEN)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "recurrent layers '%s': %lld hidden units (`hidden`); 1 to %lld are possible", name,
+                          (long long)options->hidden, (long long)MAX_HIDDEN);
     if (options->kind != LKS_LSTM && options->kind != LKS_RNN_TANH && options->kind != LKS_RNN_RELU)
         return lksi_error(LKS_ERR_ARGUMENT, "recurrent layers '%s': %d is no kind of them", name, (int)options->kind);
     if (!(options->dropout >= 0 && options->dropout < 1))

@@ -33,16 +33,21 @@ static lks_node *project(lks_node *x, int64_t out_features, const char *name, co
     return lks_linear_function(x, weight, bias);
 }
 
+static lks_status check_attention(const lks_node *x, int n_heads, const char *name) {
+    long long k = (long long)lks_node_dim(x, 2);
+    if (lks_node_n_dims(x) != 3)
+        return lksi_error(LKS_ERR_SHAPE, "attention '%s' takes x (N,T,K), not %d dimensions", name, lks_node_n_dims(x));
+    if (n_heads < 1) return lksi_error(LKS_ERR_SHAPE, "attention '%s': %d heads", name, n_heads);
+    if (k % n_heads == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_SHAPE, "attention '%s': K %lld is not divisible by %d heads", name, k, n_heads);
+}
+
 lks_node *lks_self_attention(lks_node *x, int n_heads, int is_causal, double dropout, const char *name) {
     x = lksi_layer_input(x, "attention", name);
     if (lksi_node_is_poison(x)) return x;
+    lks_status status = check_attention(x, n_heads, name);
+    if (status != LKS_OK) return lksi_graph_poison(lks_node_graph(x), status);
     int64_t t = lks_node_dim(x, 1), k = lks_node_dim(x, 2);
-    if (lks_node_n_dims(x) != 3 || n_heads < 1 || k % n_heads != 0)
-        return lksi_graph_poison(lks_node_graph(x),
-                                 lksi_error(LKS_ERR_SHAPE,
-                                            "attention '%s' takes x (N,T,K) whose K its heads divide, not %d "
-                                            "dimensions, K %lld and %d heads",
-                                            name, lks_node_n_dims(x), (long long)k, n_heads));
     int64_t h = n_heads, d = k / n_heads;
     lks_node *qkv = project(x, 3 * k, name, "in_proj_weight", "in_proj_bias", lks_xavier_uniform(k, 3 * k));
     qkv = lks_reshape(qkv, 5, (int64_t[]){LKS_BATCH, t, 3, h, d});

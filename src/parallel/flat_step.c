@@ -299,7 +299,10 @@ static lks_status refuse(const lks_distributed_optimizer *optimizer, const lksi_
                 "step %lld: the ranks brought %.15g labels together, rank %d expects %.15g: their loaders "
                 "differ; nothing was updated",
                 step, result->sums.n_samples, rank, figures[rank].n_expected);
-    if (!(result->sums.n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
+    if (!(result->sums.n_samples > 0))
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "no rank has a sample in this step: n_samples, in a trainer's batches n_labels, is 0 on every rank");
     return lksi_error(LKS_ERR_NUMERIC, "the norm of the gradient in step %lld is %g; nothing was updated", step,
                       result->grad_norm);
 }

@@ -165,6 +165,7 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr) {
+    LKS_TRY(lksi_check_given("distributed_optimizer_set_lr", "optimizer", optimizer));
     lks_optimizer changed = optimizer->rule;
     changed.lr = lr;
     LKS_TRY(lksi_optimizer_check(&changed));
@@ -231,7 +232,10 @@ static lks_step_sums add_up_tree(const lksi_step_message *messages, int count) {
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     *all = add_up_tree(optimizer->messages, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* given by no rank */
-    if (!(all->n_samples > 0)) return lksi_error(LKS_ERR_ARGUMENT, "no rank has a sample in this step");
+    if (!(all->n_samples > 0))
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "no rank has a sample in this step: n_samples, in a trainer's batches n_labels, is 0 on every rank");
     if (isinf(all->n_samples)) return lksi_error(LKS_ERR_ARGUMENT, "the ranks' numbers of samples overflow");
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
         if (optimizer->messages[rank].n_expected >= 0 && optimizer->messages[rank].n_expected != all->n_samples)

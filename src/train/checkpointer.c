@@ -71,6 +71,8 @@ lks_status lks_checkpointer_create(lks_checkpointer **checkpointer, lks_trainer 
                                    const lks_checkpointer_options *options) {
     const lks_checkpointer_options defaults = {0};
     if (options == NULL) options = &defaults;
+    LKS_TRY(lksi_check_given("checkpointer_create", "checkpointer", checkpointer));
+    LKS_TRY(lksi_check_given("checkpointer_create", "trainer", trainer));
     lks_checkpointer *created = lksi_alloc(sizeof *created);
     lks_status status = created != NULL ? prepare(created, trainer, directory, options) : LKS_ERR_MEMORY;
     status = lksi_checkpoint_agree(trainer, "checkpointer_create", directory, status, 0);

@@ -324,6 +324,7 @@ lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics) {
 void lks_trainer_request_stop(lks_trainer *trainer, int number) { trainer->stop = number; }
 
 lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
+    LKS_TRY(lksi_check_given("trainer_set_lr", "trainer", trainer));
     return lks_distributed_optimizer_set_lr(trainer->optimizer, lr);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -63,6 +64,25 @@ static void an_error_shows_nan_without_a_sign(void **state) {
     assert_string_equal(lks_error_text(), "/data -nano/x-nan: no such file");
 }
 
+static void an_error_that_is_too_long_keeps_both_ends(void **state) {
+    (void)state;
+    static char path[100001];
+    memset(path, 'p', sizeof path - 1);
+    errno = ENAMETOOLONG;
+    assert_int_equal(lksi_error_file(path), LKS_ERR_FILE);
+    assert_int_equal(strlen(lks_error_text()), LKSI_ERROR_TEXT_NBYTES - 1);
+    assert_non_null(strstr(lks_error_text(), "pp...pp"));
+    assert_non_null(strstr(lks_error_text(), "p: File name too long"));
+    assert_int_equal(lksi_error_errno("open %s now", path), LKS_ERR_SYSTEM);
+    assert_non_null(strstr(lks_error_text(), "pp...pp"));
+    assert_non_null(strstr(lks_error_text(), "p now: "));
+    for (size_t n = LKSI_ERROR_TEXT_NBYTES - 1; n <= LKSI_ERROR_TEXT_NBYTES; n++) {
+        (void)lksi_error(LKS_ERR_FILE, "%s", path + sizeof path - 1 - n);
+        assert_int_equal(strlen(lks_error_text()), LKSI_ERROR_TEXT_NBYTES - 1);
+        assert_true((strstr(lks_error_text(), "...") == NULL) == (n < LKSI_ERROR_TEXT_NBYTES));
+    }
+}
+
 static void allocations_are_counted_and_can_be_made_to_fail(void **state) {
     (void)state;
     int64_t held = lks_memory_nbytes(), made = lks_memory_allocation_count();
@@ -103,6 +123,8 @@ static void a_file_is_written_whole_and_read_back(void **state) {
     assert_int_equal(lksi_file_read(path, 1, &data, &nbytes), LKS_ERR_FILE);
     assert_non_null(strstr(lks_error_text(), path));
     assert_int_equal(lksi_file_write_atomic("/nonexistent/x", text, 1), LKS_ERR_FILE);
+    assert_int_equal(lksi_file_write_atomic("", text, 1), LKS_ERR_FILE);
+    assert_string_equal(lks_error_text(), "the path is empty: No such file or directory");
 }
 
 static void sha256_matches_the_standard(void **state) {
@@ -187,6 +209,7 @@ int main(void) {
         cmocka_unit_test(every_status_has_a_text),
         cmocka_unit_test(an_error_may_quote_the_error_before_it),
         cmocka_unit_test(an_error_shows_nan_without_a_sign),
+        cmocka_unit_test(an_error_that_is_too_long_keeps_both_ends),
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
         cmocka_unit_test(a_file_is_written_whole_and_read_back),
         cmocka_unit_test(sha256_matches_the_standard),

@@ -159,11 +159,39 @@ static void what_cannot_be_meant_is_refused_by_name(void **state) {
     assert_int_equal(lks_dataset_create(&dataset, NULL), LKS_ERR_ARGUMENT);
 }
 
+static void assert_null_is_named(lks_status status, const char *text) {
+    assert_int_equal(status, LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), text);
+}
+
+static void what_is_not_given_is_named(void **state) {
+    (void)state;
+    lks_dataset *dataset = make(LKS_U8, true);
+    float features[64];
+    uint8_t row[64];
+    double means[4], deviations[4];
+    int32_t label;
+    assert_null_is_named(lks_dataset_get(NULL, 0, features, &label), "dataset_get: `dataset` is NULL");
+    assert_null_is_named(lks_dataset_get(dataset, 0, NULL, &label), "dataset_get: `features` is NULL");
+    assert_null_is_named(lks_dataset_get(dataset, 0, features, NULL), "dataset_get: `label` is NULL");
+    assert_null_is_named(lks_dataset_get_bytes(dataset, 0, NULL, &label), "dataset_get_bytes: `row` is NULL");
+    assert_null_is_named(lks_dataset_get_bytes(dataset, 0, row, NULL), "dataset_get_bytes: `label` is NULL");
+    assert_null_is_named(lks_dataset_moments(NULL, means, deviations), "dataset_moments: `dataset` is NULL");
+    assert_null_is_named(lks_dataset_moments(dataset, NULL, deviations), "dataset_moments: `mean` is NULL");
+    assert_null_is_named(lks_dataset_moments(dataset, means, NULL), "dataset_moments: `deviation` is NULL");
+    assert_null_is_named(lks_dataset_channel_moments(dataset, NULL, NULL), "dataset_channel_moments: `means` is NULL");
+    assert_null_is_named(lks_dataset_normalize(NULL, 0, 1), "dataset_normalize: `dataset` is NULL");
+    assert_null_is_named(lks_dataset_normalize_channels(dataset, means, NULL),
+                         "dataset_normalize_channels: `deviations` is NULL");
+    lks_dataset_destroy(dataset);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(samples_are_copied_and_read_as_they_were_given),
                                        cmocka_unit_test(moments_and_normalisation_go_by_the_shape_that_was_given),
                                        cmocka_unit_test(its_hash_tells_samples_and_labels_apart),
                                        cmocka_unit_test(loaders_take_it),
-                                       cmocka_unit_test(what_cannot_be_meant_is_refused_by_name)};
+                                       cmocka_unit_test(what_cannot_be_meant_is_refused_by_name),
+                                       cmocka_unit_test(what_is_not_given_is_named)};
     return run_group(tests);
 }

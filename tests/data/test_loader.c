@@ -267,6 +267,25 @@ static void seek_goes_to_any_step_of_any_epoch(void **state) {
     lks_dataset_destroy(dataset);
 }
 
+static void the_last_epoch_that_can_be_counted_follows_upon_itself(void **state) {
+    (void)state;
+    lks_dataset *dataset = make_dataset(COUNT);
+    for (int n_workers = -1; n_workers <= 1; n_workers += 2) {
+        lks_loader *loader = make_loader(dataset, (lks_loader_options){.batch = 7, .n_workers = n_workers});
+        lks_batch batch;
+        lks_loader_seek(loader, INT64_MAX, INT64_MAX);
+        assert_int_equal(lks_loader_next(loader, &batch), 0);
+        assert_true(epoch_hash(loader, INT64_MAX) == epoch_hash(loader, INT64_MAX));
+        assert_int_equal(lks_loader_next(loader, NULL), 0);
+        assert_string_equal(lks_error_text(), "loader_next: `batch` is NULL");
+        lks_loader_destroy(loader);
+    }
+    lks_batch batch;
+    assert_int_equal(lks_loader_next(NULL, &batch), 0);
+    assert_string_equal(lks_error_text(), "loader_next: `loader` is NULL");
+    lks_dataset_destroy(dataset);
+}
+
 /* Its threads read the units. */
 static void a_set_that_has_loaders_is_not_normalised(void **state) {
     (void)state;
@@ -452,6 +471,7 @@ int main(void) {
         cmocka_unit_test(without_shuffling_samples_come_in_the_order_of_the_file_or_of_the_indices),
         cmocka_unit_test(shuffled_indices_stay_within_the_chosen_samples),
         cmocka_unit_test(seek_goes_to_any_step_of_any_epoch),
+        cmocka_unit_test(the_last_epoch_that_can_be_counted_follows_upon_itself),
         cmocka_unit_test(a_set_that_has_loaders_is_not_normalised),
         cmocka_unit_test(seek_goes_to_the_beginning_of_any_epoch),
         cmocka_unit_test(epochs_shorter_than_the_ring_of_batches_are_right),

@@ -120,6 +120,23 @@ static void a_split_of_too_few_tokens_is_named(void **state) {
     }
 }
 
+static void what_is_no_split_has_no_tokens(void **state) {
+    (void)state;
+    static const int outside[] = {-1, 3, 9};
+    write_three("a\n", "a\n", "a\n");
+    lks_text *text = read_text(LKS_TEXT_WORDS);
+    int64_t count;
+    for (int i = 0; i < 3; i++) {
+        char expected[32];
+        snprintf(expected, sizeof expected, "text split %d is unknown", outside[i]);
+        assert_null(lks_text_tokens(text, (lks_text_split)outside[i], &count));
+        assert_string_equal(lks_error_text(), expected);
+    }
+    assert_int_equal(lks_text_read(NULL, directory, NULL), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "text_read: `text` is NULL");
+    lks_text_destroy(text);
+}
+
 static void missing_and_empty_files_are_named(void **state) {
     (void)state;
     lks_text *text;
@@ -260,6 +277,7 @@ int main(void) {
         IN_DIRECTORY(what_is_not_utf8_is_refused_with_its_line),
         IN_DIRECTORY(the_first_and_last_of_each_length_are_characters),
         IN_DIRECTORY(a_split_of_too_few_tokens_is_named),
+        IN_DIRECTORY(what_is_no_split_has_no_tokens),
         IN_DIRECTORY(missing_and_empty_files_are_named),
         IN_DIRECTORY(a_nul_byte_is_refused_with_file_and_line),
         IN_DIRECTORY(words_have_at_most_4096_bytes),

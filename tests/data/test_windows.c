@@ -157,6 +157,10 @@ static void seek_and_rewind_go_to_any_step_of_any_epoch(void **state) {
     lks_windows_rewind(windows);
     assert_int_equal(lks_windows_next(windows, &batch), 1);
     assert_true(batch.epoch == 0 && batch.step == 0 && batch.labels[0] == 10);
+    lks_windows_seek(windows, INT64_MAX, INT64_MAX); /* the last epoch that can be counted follows upon itself */
+    assert_int_equal(lks_windows_next(windows, &batch), 0);
+    assert_int_equal(lks_windows_next(windows, &batch), 1);
+    assert_true(batch.epoch == INT64_MAX && batch.step == 0);
     lks_windows_destroy(windows);
 }
 
@@ -202,6 +206,11 @@ static void wrong_options_are_refused_by_name(void **state) {
     }
     lks_windows *windows = NULL;
     assert_int_equal(lks_windows_create(&windows, make_tokens(), 100, NULL), LKS_ERR_ARGUMENT);
+    const lks_windows_options good = {.batch = 1, .n_steps = 5};
+    assert_int_equal(lks_windows_create(&windows, NULL, 100, &good), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "windows_create: `tokens` is NULL");
+    assert_int_equal(lks_windows_create(NULL, make_tokens(), 100, &good), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "windows_create: `windows` is NULL");
 }
 
 static void an_allocation_that_fails_leaves_nothing(void **state) {

@@ -226,6 +226,46 @@ static void a_program_trains_on_a_scalar_loss_only(void **state) {
     lks_graph_destroy(f.graph);
 }
 
+static void assert_null_is_named(lks_status status, const char *text) {
+    assert_int_equal(status, LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), text);
+}
+
+static void what_is_not_given_is_named(void **state) {
+    (void)state;
+    fixture f = build(lks_device_default(NULL));
+    const lks_program_options options = {.batch = 2, .is_training = 1, .loss = f.loss};
+    float values[4 * 8] = {0};
+    char hex[65];
+    size_t count;
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, f.loss, NULL));
+    assert_null_is_named(lks_program_create(NULL, store, &options), "program_create: `program` is NULL");
+    assert_null_is_named(lks_program_create(&program, NULL, &options), "program_create: `store` is NULL");
+    assert_null_is_named(lks_device_create(NULL, NULL), "device_create: `device` is NULL");
+    assert_null_is_named(lks_store_read(NULL, 0, values), "store_read: `store` is NULL");
+    assert_null_is_named(lks_store_read(store, 0, NULL), "store_read: `values` is NULL");
+    assert_null_is_named(lks_store_read_gradient(store, 0, NULL), "store_read_gradient: `gradient` is NULL");
+    assert_null_is_named(lks_store_write(NULL, 0, values), "store_write: `store` is NULL");
+    assert_null_is_named(lks_store_write(store, 0, NULL), "store_write: `values` is NULL");
+    assert_null_is_named(lks_store_sha256(NULL, hex), "store_sha256: `store` is NULL");
+    assert_null_is_named(lks_store_sha256(store, NULL), "store_sha256: `hex` is NULL");
+    assert_true(lks_store_find(NULL, "fc1.weight") == -1 && lks_store_find(store, NULL) == -1);
+    assert_string_equal(lks_error_text(), "store_find: `name` is NULL");
+    assert_true(lks_store_gradient(NULL, 0, &count) == NULL && lks_store_gradient(store, 0, NULL) == NULL);
+    assert_string_equal(lks_error_text(), "store_gradient: `count` is NULL");
+    assert_true(lks_store_parameter(NULL, 0).name == NULL && lks_store_parameter(store, -1).name == NULL);
+    assert_null(lks_store_parameter(store, 99).name);
+    assert_string_equal(lks_error_text(), "parameter 99 of a store of 4");
+    assert_null(lks_program_output(NULL, f.loss));
+    assert_true(isnan(lks_program_scalar(NULL, f.loss)) && lks_program_nbytes(NULL) == 0);
+    assert_null(lks_device_name(NULL));
+    assert_string_equal(lks_error_text(), "device_name: `device` is NULL");
+    lks_store_destroy(store);
+    lks_graph_destroy(f.graph);
+}
+
 static void programs_of_several_batch_sizes_share_the_parameters(void **state) {
     (void)state;
     fixture f = build(lks_device_default(NULL));
@@ -413,6 +453,7 @@ int main(void) {
         cmocka_unit_test(a_loss_must_be_a_scalar_that_depends_on_parameters),
         cmocka_unit_test(sizes_that_no_memory_holds_are_refused),
         cmocka_unit_test(a_program_trains_on_a_scalar_loss_only),
+        cmocka_unit_test(what_is_not_given_is_named),
         cmocka_unit_test(programs_of_several_batch_sizes_share_the_parameters),
         cmocka_unit_test(running_a_program_allocates_nothing),
         cmocka_unit_test(inputs_and_labels_are_checked),

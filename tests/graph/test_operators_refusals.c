@@ -193,7 +193,7 @@ static const refusal refusals[] = {
     {dropout_null, LKS_ERR_ARGUMENT, "dropout: input 0 is NULL"},
     {transpose_null, LKS_ERR_ARGUMENT, "transpose: input 0 is NULL"},
     {concat_null, LKS_ERR_ARGUMENT, "concat: input 1 is NULL"},
-    {concat_of_null, LKS_ERR_ARGUMENT, "1 to 8 tensors, not 0"},
+    {concat_of_null, LKS_ERR_ARGUMENT, "concat: its tensors are at NULL"},
     {max_pool_null, LKS_ERR_ARGUMENT, "max_pool2d: input 0 is NULL"},
     {global_pool_null, LKS_ERR_ARGUMENT, "global_avg_pool2d: input 0 is NULL"},
     {batch_norm_null, LKS_ERR_ARGUMENT, "batch_norm: input 3 is NULL"},

@@ -244,10 +244,18 @@ static lks_node *of_too_many_layers(lks_graph *g) {
     return recurrent(g, &(lks_recurrent_options){.hidden = 4, .n_layers = LKS_MAX_LAYERS + 1});
 }
 static lks_node *without_units(lks_graph *g) { return recurrent(g, &(lks_recurrent_options){.kind = LKS_LSTM}); }
+static lks_node *of_uncountable_units(lks_graph *g) {
+    return recurrent(g, &(lks_recurrent_options){.kind = LKS_LSTM, .hidden = INT64_C(1) << 61});
+}
 static lks_node *long_name(lks_graph *g) {
     char name[300];
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = '\0';
+    return lks_linear(lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, K}), 3, name);
+}
+static lks_node *very_long_name(lks_graph *g) {
+    static char name[100001];
+    memset(name, 'n', sizeof name - 1);
     return lks_linear(lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, K}), 3, name);
 }
 static lks_node *linear_of_a_vector(lks_graph *g) {
@@ -339,13 +347,15 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
         lks_node *(*build)(lks_graph *g);
         const char *text;
     } cases[] = {
-        {attention_of_odd_heads, "whose K its heads divide, not 3 dimensions, K 8 and 3 heads"},
-        {attention_of_a_matrix, "not 2 dimensions"},
+        {attention_of_odd_heads, "attention 'attention': K 8 is not divisible by 3 heads"},
+        {attention_of_a_matrix, "attention 'attention' takes x (N,T,K), not 2 dimensions"},
         {without_state, "'rnn': layer 0 has no state to begin with"},
         {without_cells, "'rnn': layer 0 has no state to begin with"},
         {of_too_many_layers, "17 layers; 1 to 16 are possible"},
         {without_units, "0 hidden units"},
+        {of_uncountable_units, "'rnn': 2305843009213693952 hidden units (`hidden`); 1 to 2305843009213693951 are"},
         {long_name, "is longer than 255 bytes"},
+        {very_long_name, "is longer than 255 bytes"},
         {linear_of_a_vector, "linear 'fc' takes x (...,K), \"...\" one or more dimensions, not 1"},
         {linear_without_name, "linear: a layer has no name"},
         {linear_with_empty_name, "linear: a layer has no name"},
@@ -365,7 +375,7 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
         {recurrent_of_nothing, "recurrent layers: input 0 is NULL"},
         {block_of_nothing, "transformer block: input 0 is NULL"},
         {recurrent_without_options, "'rnn': 0 hidden units"},
-        {block_without_options, "and 0 heads"},
+        {block_without_options, "attention 'block.self_attn': 0 heads"},
         {recurrent_of_no_kind, "'rnn': 7 is no kind of them"},
         {recurrent_that_drops_all, "'rnn': dropout must be at least 0 and below 1, not 1"},
         {recurrent_that_drops_less_than_nothing, "'rnn': dropout must be at least 0 and below 1, not -0.1"},

@@ -102,6 +102,15 @@ static void warm_up_comes_before_any_of_them(void **state) {
     lks_schedule s = lks_schedule_warm_up((lks_schedule){0}, 0, 4);
     assert_true(lks_schedule_factor(&s, 0) == 0 && lks_schedule_factor(&s, 1) == 0.25);
     assert_true(lks_schedule_factor(&s, 4) == 1 && lks_schedule_factor(&s, 40) == 1);
+    assert_true(isnan(lks_schedule_factor(NULL, 0)));
+}
+
+static void a_second_warm_up_replaces_the_first(void **state) {
+    (void)state;
+    lks_schedule cosine = lks_schedule_cosine(0, 14), once = lks_schedule_warm_up(cosine, 0.1, 5);
+    lks_schedule twice = lks_schedule_warm_up(lks_schedule_warm_up(cosine, 0.5, 3), 0.1, 5);
+    for (int64_t step = 0; step < 20; step++)
+        assert_true(lks_schedule_factor(&twice, step) == lks_schedule_factor(&once, step));
 }
 
 int main(void) {
@@ -111,6 +120,7 @@ int main(void) {
         cmocka_unit_test(the_cosine_is_that_of_cosine_annealing_lr),
         cmocka_unit_test(the_cycle_is_that_of_one_cycle_lr),
         cmocka_unit_test(warm_up_comes_before_any_of_them),
+        cmocka_unit_test(a_second_warm_up_replaces_the_first),
     };
     return run_group(tests);
 }

@@ -591,6 +591,8 @@ static int save_and_load_nothing(void *argument) {
     RANK_CHECK(says_that_it_is_null(lks_store_load(store, NULL), "store_load: `path` is NULL"));
     RANK_CHECK(says_that_it_is_null(lks_store_save(NULL, other_path), "store_save: `store` is NULL"));
     RANK_CHECK(says_that_it_is_null(lks_store_load(NULL, other_path), "store_load: `store` is NULL"));
+    RANK_CHECK(lks_store_save(store, "") == LKS_ERR_FILE && strstr(lks_error_text(), "the path is empty") != NULL);
+    RANK_CHECK(lks_store_load(store, "") == LKS_ERR_FILE && strstr(lks_error_text(), "the path is empty") != NULL);
     RANK_OK(lks_trainer_save(t, other_path, &s.position)); /* the group lives on */
     destroy(&s);
     return 0;

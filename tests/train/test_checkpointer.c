@@ -349,6 +349,8 @@ static int give_options_that_cannot_be_meant(void *argument) {
     RANK_CHECK(lks_checkpointer_create(&checkpointer, s.trainer, directory, &(lks_checkpointer_options){.every = -1}) ==
                LKS_ERR_ARGUMENT);
     RANK_CHECK(lks_checkpointer_create(&checkpointer, s.trainer, "", NULL) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(lks_checkpointer_create(&checkpointer, NULL, directory, NULL) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(lks_error_text(), "checkpointer_create: `trainer` is NULL") == 0);
     destroy(&s);
     return 0;
 }

@@ -330,6 +330,31 @@ static void half_a_batch_is_refused(void **state) {
     run_ranks(1, step_on_half_a_batch, NULL);
 }
 
+/* As in a batch of one's own that does not tell them: the group lives on. */
+static int step_without_labels(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_batch batch;
+    RANK_CHECK(create(&s) == 0);
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    lks_batch without = batch;
+    without.n_labels = without.global_n_labels = 0;
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_trainer_step(s.trainer, &without, NULL) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "in a trainer's batches n_labels, is 0 on every rank") != NULL);
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_trainer_set_lr(NULL, 1) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strcmp(lks_error_text(), "trainer_set_lr: `trainer` is NULL") == 0);
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static void a_step_in_which_no_label_counts_is_refused(void **state) {
+    (void)state;
+    for (int size = 1; size <= 2; size++) run_ranks(size, step_without_labels, NULL);
+}
+
 static int change_the_lr(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -463,6 +488,7 @@ int main(void) {
         cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(loaders_that_part_later_are_noticed),
         cmocka_unit_test(half_a_batch_is_refused),
+        cmocka_unit_test(a_step_in_which_no_label_counts_is_refused),
         cmocka_unit_test(the_learning_rate_can_be_set_between_steps),
         cmocka_unit_test(a_loss_that_is_not_finite_is_an_error),
         cmocka_unit_test(a_bad_option_of_one_rank_fails_all_ranks_at_once),
