@@ -122,6 +122,10 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
     if (plan->root >= size)
         return is_speaker ? lksi_refuse("bench", "--root '%d': the last rank is %d", plan->root, size - 1)
                           : LKSI_EXIT_USAGE;
+    if (plan->is_symmetric && !lks_symmetric_supported(world))
+        return is_speaker ? lksi_refuse("bench", "--symmetric: ranks that talk over %s share no memory",
+                                        lks_group_transport(world))
+                          : LKSI_EXIT_USAGE;
     if (size < 2 && plan->operation != NULL && plan->operation->is_pair)
         return lksi_refuse("bench", "send_recv needs 2 ranks: --ranks 2, or a launcher");
     return 0;

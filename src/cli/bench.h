@@ -71,6 +71,7 @@ typedef struct lksi_bench_plan {
     lks_type type;
     lks_operator op;
     int root, n_blocks;
+    bool has_root, has_op;              /* by a flag */
     size_t sizes[LKSI_BENCH_MAX_SIZES]; /* bytes of whole elements; a row's are rounded down to equal blocks */
     int n_sizes;
     const char *json_path, *plot_path;

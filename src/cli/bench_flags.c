@@ -66,6 +66,7 @@ static int set_ranks(lksi_bench_plan *plan, const char *value) {
     return parse_number("--ranks", value, 1, LKSI_MAX_RANKS, &plan->n_ranks);
 }
 static int set_root(lksi_bench_plan *plan, const char *value) {
+    plan->has_root = true;
     return parse_number("--root", value, 0, LKSI_MAX_RANKS - 1, &plan->root);
 }
 static int set_repetitions(lksi_bench_plan *plan, const char *value) {
@@ -95,6 +96,7 @@ static int set_operator(lksi_bench_plan *plan, const char *value) {
     for (int op = LKS_SUM; op <= LKS_BXOR; op++)
         if (strcmp(value, lksi_operator_name((lks_operator)op)) == 0) {
             plan->op = (lks_operator)op;
+            plan->has_op = true;
             return 0;
         }
     return lksi_refuse("bench", "--operator '%s': one of sum, product, min, max, avg, band, bor, bxor was expected",
@@ -228,14 +230,19 @@ static int complete_mode(lksi_bench_plan *plan) {
     if (plan->as_processes && is_thread) return lksi_refuse("bench", "--transport 'thread': the ranks are processes");
     if (plan->n_ranks > 0 && strcmp(transport, "mpi") == 0)
         return lksi_refuse("bench", "--transport 'mpi': mpirun starts the ranks, and --ranks is left out");
-    if (plan->as_threads && strcmp(transport, "shm") == 0)
-        return lksi_refuse("bench", "--transport 'shm': the ranks are threads");
+    if (plan->as_threads && (strcmp(transport, "shm") == 0 || strcmp(transport, "tcp") == 0))
+        return lksi_refuse("bench", "--transport '%s': the ranks are threads", transport);
+    if (plan->n_ranks > 1 && plan->is_symmetric && strcmp(transport, "tcp") == 0)
+        return lksi_refuse("bench", "--symmetric: ranks that talk over tcp share no memory");
     plan->as_threads |= is_thread && plan->n_ranks > 0;
     return 0;
 }
 
 static int check_operation(const lksi_bench_plan *plan) {
     bool is_reduction = plan->operation == NULL || plan->operation->is_reduction;
+    if (plan->has_root && plan->operation != NULL && !plan->operation->is_rooted)
+        return lksi_refuse("bench", "%s takes no --root", plan->operation->name);
+    if (plan->has_op && !is_reduction) return lksi_refuse("bench", "%s takes no --operator", plan->operation->name);
     if (is_reduction && lksi_reduction_check("bench", plan->type, plan->op, 1) != LKS_OK)
         return lksi_refuse("bench", "--operator '%s': not defined on --type %s", lksi_operator_name(plan->op),
                            lks_type_name(plan->type));
@@ -263,6 +270,9 @@ static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
         return lksi_refuse("bench", "--tune measures send_recv, not %s",
                            plan->operation != NULL ? plan->operation->name : "all");
     plan->operation = lksi_bench_operation_find("send_recv");
+    if (plan->transport == NULL && plan->as_threads)
+        return lksi_refuse("bench", "--tune measures tcp, which threads do not use: without --threads, or with "
+                                    "--transport thread");
     if (plan->transport == NULL) plan->transport = "tcp";
     if (plan->n_sizes == 0) plan->sizes[0] = 8, plan->sizes[1] = 4 << 20, plan->n_sizes = 2;
     return 0;

@@ -72,7 +72,11 @@ lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t 
     lks_status status = lksi_json_write(object, path);
     cJSON_Delete(object);
     if (status != LKS_OK) return status;
-    printf("%s: %s latency %.2f us, %.3f GB/s; LOCKSTEP_TUNING=%s lets auto use them\n", path, small->transport,
-           small->time_us_least, gbytes_per_s, path);
+    bool is_used = strcmp(small->transport, "tcp") == 0 || strcmp(small->transport, "mpi") == 0;
+    printf("%s: %s latency %.2f us, %.3f GB/s; ", path, small->transport, small->time_us_least, gbytes_per_s);
+    if (is_used)
+        printf("LOCKSTEP_TUNING=%s lets auto use them\n", path);
+    else
+        printf("auto uses those of tcp and mpi alone\n");
     return lksi_output_flush();
 }

@@ -115,28 +115,31 @@ static void print_choices(const lksi_operation *operation, const lksi_tuning *tu
     putchar('\n');
 }
 
-static bool print_tuning_of(const char *transport) {
+static lks_status print_tuning_of(const char *transport, bool *is_any) {
     const lksi_operation *operation;
     lksi_tuning tuning;
-    if (lksi_tuning_read(transport, &tuning) != LKS_OK) return false;
+    LKS_TRY(lksi_tuning_read(transport, &tuning));
+    if (!tuning.is_given) return LKS_OK;
+    *is_any = true;
     printf("tuning:          %s: %s %g us, %g GB/s; %d hosts with a rank each, by bytes:\n", getenv("LOCKSTEP_TUNING"),
            transport, tuning.latency_ns / 1000, 1 / tuning.ns_per_byte, N_TUNED_HOSTS);
     for (int i = 0; (operation = lksi_operation_at(i)) != NULL; i++) print_choices(operation, &tuning);
-    return true;
+    return LKS_OK;
 }
 
-/* A file may know one transport alone; one that knows neither is wrong to every job across hosts. */
+/* A file may know one transport alone, or none of those between hosts. */
 static lks_status print_tuning(void) {
     const char *path = getenv("LOCKSTEP_TUNING");
-    lksi_tuning tuning;
-    if (path == NULL || *path == '\0') {
+    bool is_any = false;
+    lks_status status = print_tuning_of("mpi", &is_any);
+    if (status == LKS_OK) status = print_tuning_of("tcp", &is_any);
+    if (status != LKS_OK)
+        printf("tuning:          %s\n", lks_error_text());
+    else if (path == NULL || *path == '\0')
         printf("tuning:          measured when first needed\n");
-        return LKS_OK;
-    }
-    bool has_mpi = print_tuning_of("mpi");
-    if (print_tuning_of("tcp") || has_mpi) return LKS_OK;
-    printf("tuning:          %s\n", lks_error_text());
-    return lksi_tuning_read("tcp", &tuning);
+    else if (!is_any)
+        printf("tuning:          %s says nothing of tcp and mpi, which are measured when first needed\n", path);
+    return status;
 }
 
 static void print_mpi_modules(void) {

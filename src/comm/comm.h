@@ -80,7 +80,7 @@ const char *lksi_operation_algorithm(const lksi_operation *operation, int index)
 lks_status lksi_algorithm_variable_check(void);
 /* What a message over a transport between hosts costs. */
 typedef struct lksi_tuning {
-    bool is_given; /* false: LOCKSTEP_TUNING is not set */
+    bool is_given; /* false: LOCKSTEP_TUNING is not set, or its file says nothing of the transport */
     double latency_ns, ns_per_byte;
 } lksi_tuning;
 /* What LOCKSTEP_TUNING's file says of `transport` ("tcp", "mpi"). Errors: LKS_ERR_FILE, LKS_ERR_FORMAT. */

@@ -150,6 +150,7 @@ typedef struct lksi_member lksi_member;
 /* What `auto` knows (select.c). */
 typedef struct lksi_selection {
     bool is_read, is_any_forced, is_always_direct;
+    bool has_warned;                                   /* that what LOCKSTEP_ALGORITHM names cannot serve */
     const lksi_algorithm *forced[LKSI_MAX_OPERATIONS]; /* by LOCKSTEP_ALGORITHM, by index of the operation */
     double latency_ns, ns_per_byte;                    /* of a message between hosts */
     const char *last;                                  /* algorithm of the last call */

@@ -12,12 +12,14 @@ static void describe_meaning(const lksi_meaning *meaning, char *text, size_t tex
     lksi_append(text, text_nbytes, "%s)", words);
 }
 
+/* Counts that differ may be the same together: the fingerprint is what shows it. */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     const lksi_operation *operation = call->operation;
     text[0] = '\0';
     lksi_append(text, text_nbytes, "%s(", operation->name);
     if (operation->has_counts)
-        lksi_append(text, text_nbytes, "counts of %zu together, %s, ", call->count, lks_type_name(call->type));
+        lksi_append(text, text_nbytes, "counts of %zu together, %s, fingerprint %016llx, ", call->count,
+                    lks_type_name(call->type), (unsigned long long)call->fingerprint);
     else if (operation->has_type)
         lksi_append(text, text_nbytes, "count %zu, %s, ", call->count, lks_type_name(call->type));
     else if (operation->has_count)

@@ -309,8 +309,12 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
 }
 
 void lks_group_abort(lks_group *group, const char *reason) {
+    char line[LKSI_ABORT_TEXT_NBYTES];
     if (group == NULL) return;
-    (void)lksi_group_fail(group, lksi_error(LKS_ERR_STATE, "%s", reason != NULL ? reason : "no reason given"));
+    snprintf(line, sizeof line, "%s", reason != NULL ? reason : "no reason given");
+    for (char *c = line; *c != '\0'; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = ' ';
+    (void)lksi_group_fail(group, lksi_error(LKS_ERR_STATE, "%s", line));
 }
 
 lks_status lksi_group_scratch(lks_group *group, size_t nbytes, unsigned char **scratch) {

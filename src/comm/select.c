@@ -139,17 +139,27 @@ static const char *obstacle_to(const lksi_algorithm *algorithm, const lks_group 
     return algorithm->is_native ? lksi_native_obstacle(group, call) : NULL;
 }
 
+/* Once, by one rank, and not of the groups of a two-level algorithm, which the user knows nothing of. */
+static void warn_of_other(lks_group *group, const lksi_call *call, const char *forced, const char *obstacle) {
+    if (group->rank != 0 || group->parent != NULL || group->selection.has_warned) return;
+    group->selection.has_warned = true;
+    lksi_log(LKS_LOG_WARNING, "%s%s goes by %s instead of %s: %s", variable, call->operation->name,
+             call->algorithm->name, forced, obstacle);
+}
+
 static lks_status choose(lks_group *group, lksi_call *call) {
     lksi_selection *selection = &group->selection;
     if (!selection->is_read) LKS_TRY(read_variable(selection));
     selection->is_always_direct = lksi_is_on_one_host(group) && !selection->is_any_forced;
     const lksi_algorithm *forced = selection->forced[call->operation - lksi_operation_at(0)];
-    if (forced != NULL && obstacle_to(forced, group, call) == NULL) {
+    const char *obstacle = forced != NULL ? obstacle_to(forced, group, call) : NULL;
+    if (forced != NULL && obstacle == NULL) {
         call->algorithm = forced;
         return LKS_OK;
     }
     const lksi_algorithm *direct = call->operation->algorithms;
     call->algorithm = lksi_is_on_one_host(group) ? direct : choose_across_hosts(group, call);
+    if (obstacle != NULL) warn_of_other(group, call, forced->name, obstacle);
     return LKS_OK;
 }
 

@@ -4,12 +4,14 @@
  *     first rank of host 2i <─> that of 2i+1    where there is none: 20 small messages to and fro, then 4 large ones
  *     all ──> rank 0 ──> all                    the largest of both figures
  *
- * File: {"tcp": {"latency_us": 25.0, "gbytes_per_s": 1.2}}, by the name of the transport between hosts.
+ * File: {"tcp": {"latency_us": 25.0, "gbytes_per_s": 1.2}}, by the name of the transport between hosts. A file that
+ * says nothing of that one, as `bench --tune --transport shm` writes it, is as none.
  */
 #include "comm/tune.h"
 
 #include <cjson/cJSON.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,15 +27,22 @@ typedef struct verdict {
 
 /* --- the file --- */
 
+/* As nanoseconds, and as time per byte, it has to be finite, too. */
+static bool is_figure(const cJSON *item) {
+    return cJSON_IsNumber(item) && item->valuedouble > 0 && isfinite(item->valuedouble * 1000) &&
+           isfinite(1 / item->valuedouble);
+}
+
 static lks_status parse(const char *path, const char *name, const cJSON *whole, lksi_tuning *tuning) {
     const cJSON *entry = cJSON_GetObjectItemCaseSensitive(whole, name);
+    if (cJSON_IsObject(whole) && entry == NULL) return LKS_OK;
     const cJSON *latency = cJSON_GetObjectItemCaseSensitive(entry, "latency_us");
     const cJSON *speed = cJSON_GetObjectItemCaseSensitive(entry, "gbytes_per_s");
-    if (!cJSON_IsNumber(latency) || !cJSON_IsNumber(speed) || !(latency->valuedouble > 0) || !(speed->valuedouble > 0))
+    if (!is_figure(latency) || !is_figure(speed))
         return lksi_error(
             LKS_ERR_FORMAT,
-            "LOCKSTEP_TUNING: %s has no {\"%s\": {\"latency_us\": ..., \"gbytes_per_s\": ...}}, both over 0", path,
-            name);
+            "LOCKSTEP_TUNING: %s has no {\"%s\": {\"latency_us\": ..., \"gbytes_per_s\": ...}}, both over 0 and finite",
+            path, name);
     *tuning = (lksi_tuning){true, latency->valuedouble * 1000, 1 / speed->valuedouble};
     return LKS_OK;
 }
@@ -45,8 +54,12 @@ lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
     void *data;
     size_t nbytes;
     LKS_TRY(lksi_file_read(path, FILE_NBYTES, &data, &nbytes));
-    cJSON *whole = cJSON_ParseWithLength(data, nbytes);
-    lks_status status = parse(path, transport, whole, tuning);
+    const char *end = NULL, *limit = (const char *)data + nbytes;
+    cJSON *whole = cJSON_ParseWithLengthOpts(data, nbytes, &end, 0);
+    while (whole != NULL && end < limit && memchr(" \t\r\n", *end, 4) != NULL) end++;
+    lks_status status = whole == NULL || end == limit
+                            ? parse(path, transport, whole, tuning)
+                            : lksi_error(LKS_ERR_FORMAT, "LOCKSTEP_TUNING: %s has something behind its end", path);
     cJSON_Delete(whole);
     lksi_free(data);
     return status;
@@ -88,6 +101,13 @@ static lks_status measure(lks_group *group, const lksi_call *call, verdict *v) {
 
 /* --- agreeing --- */
 
+static void warn_of_none(const lks_group *group) {
+    const char *path = getenv("LOCKSTEP_TUNING");
+    if (group->is_world && path != NULL && path[0] != '\0')
+        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_TUNING: %s says nothing of %s, which is measured instead", path,
+                 group->remote->name);
+}
+
 static lks_status tell_all(lks_group *group, const lksi_call *call, verdict *v) {
     if (group->rank != 0) return lksi_step_receive(group, call, 0, v, sizeof *v);
     for (int rank = 1; rank < group->size; rank++) LKS_TRY(lksi_step_send(group, call, rank, v, sizeof *v));
@@ -112,6 +132,7 @@ static lks_status run(lks_group *group, const lksi_call *call) {
         v.status = (int32_t)lksi_tuning_read(group->remote->name, &tuning);
         v.is_given = tuning.is_given, v.latency_ns = tuning.latency_ns, v.ns_per_byte = tuning.ns_per_byte;
         if (v.status != LKS_OK) snprintf(v.text, sizeof v.text, "%s", lks_error_text());
+        if (v.status == LKS_OK && !tuning.is_given) warn_of_none(group);
     }
     LKS_TRY(tell_all(group, call, &v));
     if (v.status != LKS_OK) return lksi_error((lks_status)v.status, "%s", v.text);

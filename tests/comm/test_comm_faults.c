@@ -799,8 +799,9 @@ static int one_aborts(int rank, int size, void *argument) {
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
     if (rank == 1) {
-        lks_group_abort(world, "the data ran out");
+        lks_group_abort(world, "the data\nran\x1bout"); /* an error's text is one line */
         MUST(lks_barrier(world, NULL) == LKS_ERR_STATE);
+        MUST_SAY("the data ran out");
     } else {
         MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
         MUST_SAY("rank 1 gave up: the data ran out");

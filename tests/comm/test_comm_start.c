@@ -164,6 +164,26 @@ static void ranks_with_another_world_size_are_told(void **state) {
     await_processes(pids, 2, -1);
 }
 
+static int finds_its_number_taken(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *world;
+    int64_t began_ns = lksi_now_ns();
+    MUST(lks_init(&world, NULL) == LKS_ERR_MISMATCH);
+    MUST(lksi_now_ns() - began_ns < INT64_C(20000000000));
+    MUST_SAY("two processes say that they are rank 1 of 3");
+    return 0;
+}
+
+static void two_ranks_with_one_number_are_told(void **state) {
+    (void)state;
+    pid_t pids[3];
+    set_master_environment();
+    pids[0] = start_process(0, 3, finds_its_number_taken, NULL);
+    pids[1] = start_process(1, 3, finds_its_number_taken, NULL);
+    pids[2] = start_process(1, 3, finds_its_number_taken, NULL);
+    await_processes(pids, 3, -1);
+}
+
 static int finds_another_version(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -304,6 +324,7 @@ int main(void) {
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(missing_threads_are_named),
         cmocka_unit_test(ranks_with_another_world_size_are_told),
+        cmocka_unit_test(two_ranks_with_one_number_are_told),
         cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(a_rank_that_dies_during_the_start_is_named),
         cmocka_unit_test(strangers_do_not_disturb_the_start),

@@ -34,7 +34,8 @@ well_formed() { python3 -c 'import sys, xml.dom.minidom as dom; dom.parse(sys.ar
 for operation in all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv all_gatherv; do
   run bench $operation --ranks 3 --threads --sizes 4,100,4K --json "$work/json"
   check "$operation on threads" eval 'status_is 0 && json "row[\"op\"] == \"$operation\" and row[\"transport\"] == \"thread\" and row[\"ranks\"] == 3"'
-  run bench $operation --ranks 2 --processes --root 1 --sizes 64 --type f64 --json "$work/json"
+  case $operation in all_* | reduce_scatter) root=() ;; *) root=(--root 1) ;; esac
+  run bench $operation --ranks 2 --processes "${root[@]}" --sizes 64 --type f64 --json "$work/json"
   check "$operation on processes" eval 'status_is 0 && rows 1 && json "row[\"transport\"] == \"shm\" and row[\"type\"] == \"f64\" and row[\"bytes\"] == 64"'
 done
 run bench barrier --ranks 3
@@ -83,13 +84,17 @@ check "--transport tcp" eval 'succeeded 2 && json "row[\"transport\"] == \"tcp\"
 run bench all_gather --ranks 3 --sizes 4,8,12,16 --json "$work/json"
 check "sizes that hold the same whole elements are one" eval 'rows 1 && json "row[\"bytes\"] == 12"'
 
+LOCKSTEP_ALGORITHM=two_level run bench all_reduce --ranks 3 --sizes 4,8
+check "an algorithm of LOCKSTEP_ALGORITHM that cannot serve is said once" \
+  eval 'status_is 0 && rows 2 && [ "$(wc -l <"$work/err")" = 1 ] && err_has "LOCKSTEP_ALGORITHM: .* goes by direct instead of two_level: the group does not span hosts"'
+
 # --- tuning ---
 # Beside other tests the machine can be too busy to tell the sizes apart.
 tune() { for _ in 1 2 3 4 5; do run "$@"; err_has "tuning needs a small and a larger size" || return; done; }
 tune bench --tune --transport shm --ranks 2
-check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; LOCKSTEP_TUNING=$work/cache/" && [ -s "$work/cache/lockstep/tuning.json" ]'
+check "--tune writes where it says" eval 'status_is 0 && out_has "^$work/cache/lockstep/tuning.json: shm latency .* us, .* GB/s; auto uses those of tcp and mpi alone" && [ -s "$work/cache/lockstep/tuning.json" ]'
 tune bench --tune "$work/tcp.json" --ranks 2
-check "--tune measures tcp unless another transport is named" grep -q '^{"tcp":{"latency_us":' "$work/tcp.json"
+check "--tune measures tcp unless another transport is named" eval 'grep -q "^{\"tcp\":{\"latency_us\":" "$work/tcp.json" && out_has "; LOCKSTEP_TUNING=$work/tcp.json lets auto"'
 tune bench send_recv --tune "$work/tuning.json" --threads --transport thread --ranks 2
 check "--tune FILE" python3 -c 'import json, sys
 entry = json.load(open(sys.argv[1]))["thread"]
@@ -161,6 +166,20 @@ run bench all_reduce --ranks 2 --threads --transport shm
 check "--threads with shm is refused" refused "--transport 'shm'"
 run bench all_reduce --ranks 2 --processes --transport thread
 check "--processes with thread is refused" refused "--transport 'thread'"
+run bench all_reduce --ranks 2 --threads --transport tcp
+check "--threads with tcp is refused" refused "--transport 'tcp'"
+run bench --tune --ranks 2 --threads
+check "so are they with --tune" refused "--tune measures tcp"
+run bench all_reduce --ranks 2 --transport tcp --symmetric
+check "--symmetric over tcp is refused, before anything is printed" eval 'refused "--symmetric" && [ ! -s "$work/out" ]'
+LOCKSTEP_TRANSPORT=tcp run run -n 2 "$lockstep" bench all_reduce --symmetric --sizes 4
+check "by a launcher's ranks, too, once" eval 'status_is 2 && [ ! -s "$work/out" ] && [ "$(grep -c "^lockstep bench: --symmetric" "$work/err")" = 1 ]'
+for operation in all_reduce barrier send_recv; do
+  run bench $operation --ranks 2 --root 1
+  check "--root of $operation is refused" refused "$operation takes no --root"
+done
+run bench broadcast --ranks 2 --operator max
+check "--operator of broadcast is refused" refused "broadcast takes no --operator"
 run bench all_reduce --tune
 check "--tune with another operation is refused" refused "--tune measures send_recv, not all_reduce"
 run bench all --plot "$work/all.svg" --ranks 2
@@ -173,7 +192,7 @@ run bench send_recv
 check "also where nobody started a second one" refused "send_recv needs 2 ranks"
 RANK=0 run bench all_reduce --ranks 2
 check "--ranks within a launcher's job is refused" refused "--ranks '2': a launcher has started ranks already \(RANK"
-run run -n 2 "$lockstep" bench all_reduce --sizes 4 --root 2
+run run -n 2 "$lockstep" bench broadcast --sizes 4 --root 2
 check "a root that the launcher's ranks lack is told once" eval 'status_is 2 && [ "$(grep -c "^lockstep bench:" "$work/err")" = 1 ]'
 run bench all_reduce --ranks 2 --sizes 4 --json /proc/nowhere/json
 check "a file that cannot be written is named" eval 'status_is 1 && err_has "^lockstep: /proc/nowhere/json: No such file or directory"'

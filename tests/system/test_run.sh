@@ -46,7 +46,14 @@ check "info shows what a tuning file leads to" eval \
   'status_is 0 && out_has "^tuning: +$work/tuning.json: tcp 25 us, 1.25 GB/s; " && out_has "^  all_reduce +butterfly to [0-9]+, "'
 echo '{"shm": {"latency_us": 25, "gbytes_per_s": 1.25}}' >"$work/tuning.json"
 LOCKSTEP_TUNING=$work/tuning.json run info
-check "info refuses one that knows no transport between hosts" eval 'status_is 1 && out_has "^tuning: .*tuning.json has no ..tcp.: "'
+check "info shows that one says nothing of transports between hosts" \
+  eval 'status_is 0 && out_has "^tuning: .*tuning.json says nothing of tcp and mpi, which are measured"'
+LOCKSTEP_TRANSPORT=tcp LOCKSTEP_TUNING=$work/tuning.json run run -n 2 "$examples/hello"
+check "and a job measures, and says so once" \
+  eval 'status_is 0 && err_lines 1 && err_has "warning: LOCKSTEP_TUNING: .*tuning.json says nothing of tcp, which is measured instead"'
+echo '{"tcp": {"latency_us": 1e999, "gbytes_per_s": 1.25}}' >"$work/tuning.json"
+LOCKSTEP_TUNING=$work/tuning.json run info
+check "info refuses one with a figure that is none" eval 'status_is 1 && out_has "^tuning: .*tuning.json has no ..tcp.: "'
 LOCKSTEP_ALGORITHM=ring run info
 check "and what the environment chooses" out_has '^algorithms: +auto: ring$'
 run info --all

@@ -30,7 +30,7 @@ typedef struct meeting {
     int n_pending;
     int *connections; /* by rank; -1: has not arrived */
     lksi_identity *identities;
-    int n_arrived, n_refused;
+    int n_arrived, n_refused, n_dropped;
     lks_status is_over; /* why nobody comes in any more; LKS_OK: they do */
     struct pollfd *polls;
 } meeting;
@@ -41,11 +41,16 @@ static void drop(meeting *m, int index) {
     memmove(&m->pending[index], &m->pending[index + 1], (size_t)(m->n_pending - index) * sizeof(pending));
 }
 
+/* Once: a stranger may come again and again. */
+static void say_dropped(meeting *m, const char *line) {
+    if (m->n_dropped++ == 0) lksi_log(LKS_LOG_WARNING, "%s", line);
+}
+
 static lks_status accept_all(meeting *m) {
     int connection;
     while ((connection = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
         if (!lksi_is_ours(connection)) {
-            lksi_log(LKS_LOG_WARNING, "a process of another user connected to the start and was dropped");
+            say_dropped(m, "a process of another user connected to the start and was dropped");
             close(connection);
             continue;
         }
@@ -59,8 +64,8 @@ static lks_status accept_all(meeting *m) {
 /* A whole hello of this job, or one that must be dropped. That of another version is one. */
 static bool is_credible(const meeting *m, const lksi_hello *hello) {
     int rank = hello->identity.rank;
-    if (hello->magic != LKSI_HELLO_MAGIC) return false;
-    return rank > 0 && rank < m->met.size ? m->connections[rank] < 0 : hello->size != m->met.size;
+    bool is_follower = rank > 0 && rank < m->met.size;
+    return hello->magic == LKSI_HELLO_MAGIC && (is_follower || hello->size != m->met.size);
 }
 
 /* Tells a rank why it cannot come in: it would otherwise try until its deadline. Leaves the error's text as it is. */
@@ -72,6 +77,26 @@ static void refuse(int connection, lks_status status) {
     (void)lksi_error(status, "%s", verdict.text);
 }
 
+/* An arrived rank says nothing more before it is welcomed: anything readable is its end. */
+static lks_status check_arrived(const meeting *m) {
+    for (int rank = 1; rank < m->met.size; rank++) {
+        char byte;
+        if (m->connections[rank] < 0) continue;
+        ssize_t n_read = recv(m->connections[rank], &byte, 1, MSG_PEEK);
+        if (n_read < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; %s", lksi_meeting_name(&m->met, rank),
+                          m->identities[rank].host, (int)m->identities[rank].pid, m->met.purpose);
+    }
+    return LKS_OK;
+}
+
+static lks_status check_number(const meeting *m, int rank) {
+    if (m->connections[rank] < 0) return LKS_OK;
+    LKS_TRY(check_arrived(m)); /* the first may have ended, and been started again */
+    return lksi_error(LKS_ERR_MISMATCH, "two processes say that they are rank %d of %d",
+                      lksi_meeting_name(&m->met, rank), m->environment->size);
+}
+
 /* Ranks that their launcher has divided among several hosts, which turn out to be one, may be so unequally: only
  * whether they are all on one host is something to agree on. */
 static lks_status check_hello(const meeting *m, lksi_hello *hello) {
@@ -79,7 +104,7 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
     hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
     LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
-    if (hello->size == m->met.size && agrees) return LKS_OK;
+    if (hello->size == m->met.size && agrees) return check_number(m, rank);
     if (m->met.is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
                           rank, hello->size, hello->local_size, m->met.size, local_size);
@@ -90,7 +115,7 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
 static lks_status arrive(meeting *m, int index) {
     lksi_hello *hello = &m->pending[index].hello;
     if (!is_credible(m, hello)) {
-        lksi_log(LKS_LOG_WARNING, "a connection to the start did not say what a rank of this job says; it was dropped");
+        say_dropped(m, "a connection to the start did not say what a rank of this job says; it was dropped");
         drop(m, index);
         return LKS_OK;
     }
@@ -127,19 +152,6 @@ static lks_status listen_to_pending(meeting *m) {
         }
         each->n_read += (size_t)n_read;
         if (each->n_read == sizeof each->hello) LKS_TRY(arrive(m, i));
-    }
-    return LKS_OK;
-}
-
-/* An arrived rank says nothing more before it is welcomed: anything readable is its end. */
-static lks_status check_arrived(const meeting *m) {
-    for (int rank = 1; rank < m->met.size; rank++) {
-        char byte;
-        if (m->connections[rank] < 0) continue;
-        ssize_t n_read = recv(m->connections[rank], &byte, 1, MSG_PEEK);
-        if (n_read < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; %s", lksi_meeting_name(&m->met, rank),
-                          m->identities[rank].host, (int)m->identities[rank].pid, m->met.purpose);
     }
     return LKS_OK;
 }
@@ -230,6 +242,7 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
         if (m->met.is_world && status == LKS_ERR_MISMATCH) tell_latecomers(m, status);
         close(m->listener);
     }
+    if (m->n_dropped > 1) lksi_log(LKS_LOG_WARNING, "%d more connections to the start were dropped", m->n_dropped - 1);
     while (m->n_pending > 0) drop(m, m->n_pending - 1);
     lksi_free(m->polls);
     lksi_free(m);

@@ -25,14 +25,16 @@ static lksi_post *post_of_exchange(const lks_group *group, int rank, uint64_t ex
 }
 
 /* What a rank that ran ahead called. */
-static void describe_ahead(const lksi_ahead *ahead, char *text) {
+static void describe_ahead(const lksi_post *post, char *text) {
+    const lksi_ahead *ahead = &post->ahead;
     const lksi_operation *operation = lksi_operation_at(ahead->operation);
     lksi_call call = {.operation = operation,
                       .algorithm = &operation->algorithms[ahead->algorithm],
                       .count = (size_t)ahead->count,
                       .type = (lks_type)ahead->type,
                       .op = (lks_operator)ahead->op,
-                      .root = ahead->root};
+                      .root = ahead->root,
+                      .fingerprint = post->fingerprint};
     lksi_call_describe(&call, text, LKSI_CALL_TEXT_NBYTES);
 }
 
@@ -40,7 +42,7 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
     lksi_seat *seat = &group->control->seats[rank];
     const lksi_post *post = post_of_exchange(group, rank, exchange);
     if (post->place == LKSI_PLACE_AHEAD) {
-        describe_ahead(&post->ahead, text);
+        describe_ahead(post, text);
         return LKS_OK;
     }
     LKS_TRY(lksi_wait(group, &seat->explained.value, exchange, rank));
