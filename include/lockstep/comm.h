@@ -122,7 +122,8 @@ typedef struct lks_collective_options {
 /* Waits until the operation is done, returns how it went, and frees `work` in any case; a receive's lks_received is
  * then filled in. An operation's deadline counts from its call. */
 LKS_API lks_status lks_work_wait(lks_work *work);
-/* Sets *is_done without waiting; makes progress. `work` stays; an error is what lks_work_wait will return. */
+/* Sets *is_done without waiting; makes progress, and yields the CPU where ranks share it. `work` stays; an error is
+ * what lks_work_wait will return. */
 LKS_API lks_status lks_work_test(lks_work *work, int *is_done);
 
 /* --- point to point --- */

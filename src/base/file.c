@@ -29,11 +29,10 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, voi
     size_t capacity = 0, filled = 0;
     lks_status status = LKS_OK;
     for (;;) {
-        if (filled == capacity)
-            if (lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1) != LKS_OK) {
-                status = lksi_error(LKS_ERR_MEMORY, "%s: out of memory behind its first %zu bytes", path, filled);
-                goto fail;
-            }
+        if (filled == capacity && lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1) != LKS_OK) {
+            status = lksi_error(LKS_ERR_MEMORY, "%s: out of memory behind its first %zu bytes", path, filled);
+            goto fail;
+        }
         size_t room = capacity - filled < (1u << 30) ? capacity - filled : (1u << 30);
         int n_read = gzread(file, (char *)buffer + filled, (unsigned)room);
         if (n_read < 0) {

@@ -257,22 +257,26 @@ static int a_work_times_out(int rank, int size, void *argument) {
     return 0;
 }
 
-/* Far more ranks than CPUs: whoever only asks gives way to those that it asks for. */
+/* Far more ranks than CPUs, and many handovers (rings of so many ranks hold 1 KiB): whoever only asks gives way to
+ * those that it asks for. Else rank 0 does not come to an end before the deadline. */
 static int ask_all_the_time(int rank, int size, void *argument) {
     (void)argument;
+    enum { N_EACH = 2048 };
     lks_group *world;
-    int32_t mine = rank, all[64];
+    lks_work *work = NULL;
+    int32_t *mine = lksi_alloc_array(N_EACH, sizeof *mine), *all = lksi_alloc_array((size_t)size * N_EACH, sizeof *all);
+    MUST(mine != NULL && all != NULL);
+    for (int i = 0; i < N_EACH; i++) mine[i] = rank;
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
-    for (int i = 0; i < 3; i++) {
-        lks_work *work = NULL;
-        lks_collective_options options = {.algorithm = "naive", .work = rank % 2 == 1 ? &work : NULL};
-        MUST_OK(lks_all_gather(world, &mine, all, 1, LKS_I32, &options));
-        int is_done = rank % 2 == 0;
-        while (!is_done) MUST_OK(lks_work_test(work, &is_done));
-        if (work != NULL) MUST_OK(lks_work_wait(work));
-        MUST(all[size - 1] == size - 1);
-    }
+    lks_collective_options options = {.algorithm = "naive", .work = rank % 2 == 1 ? &work : NULL};
+    MUST_OK(lks_all_gather(world, mine, all, N_EACH, LKS_I32, &options));
+    int is_done = work == NULL;
+    while (!is_done) MUST_OK(lks_work_test(work, &is_done));
+    if (work != NULL) MUST_OK(lks_work_wait(work));
+    for (int i = 0; i < size * N_EACH; i++) MUST(all[i] == i / N_EACH);
     lks_group_destroy(world);
+    lksi_free(mine);
+    lksi_free(all);
     return 0;
 }
 
