@@ -5,7 +5,7 @@
  *
  * A rank that is stopped or does not answer comes first. Then the first in the chain that does not wait, or does so in
  * another group. Where all wait in a circle, whoever is furthest behind: it was stopped before it could say so, or has
- * left a call out.
+ * left a call out; where nobody is, the awaited rank, and for whom it waits in turn.
  */
 #include "comm/comm_internal.h"
 
@@ -59,11 +59,22 @@ static int furthest_behind(const lks_group *group, const lksi_doing *doing, int 
     return last;
 }
 
-static void explain(const lksi_doing *doing, bool is_seen, bool is_circle, char *why, size_t why_nbytes) {
+/* Of a rank in a circle. */
+static void explain_circle(const lks_group *group, const lksi_doing *doing, bool is_behind, char *why,
+                           size_t why_nbytes) {
+    char awaited[32] = "";
+    if (doing->awaited >= 0 && doing->awaited < group->size)
+        snprintf(awaited, sizeof awaited, "waits for rank %d", lksi_world_rank(group, doing->awaited));
+    if (is_behind)
+        snprintf(why, why_nbytes, "is furthest behind, at call %llu%s%s", (unsigned long long)doing->sequence,
+                 awaited[0] != '\0' ? ", and " : "", awaited);
+    else
+        snprintf(why, why_nbytes, "%s", awaited);
+}
+
+static void explain(const lksi_doing *doing, bool is_seen, char *why, size_t why_nbytes) {
     if (!is_seen)
         why[0] = '\0';
-    else if (is_circle)
-        snprintf(why, why_nbytes, "is furthest behind");
     else if (doing->elsewhere[0] != '\0')
         snprintf(why, why_nbytes, "is in %s of another group", doing->elsewhere);
     else if (doing->awaited == LKSI_DOING_ANY)
@@ -83,8 +94,13 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
     while (doing[end].awaited >= 0 && doing[end].awaited < group->size && n_hops++ < group->size)
         end = doing[end].awaited;
     bool is_circle = n_hops > group->size || end == group->rank;
-    explain(&doing[end], asks || group->seat_of[end] >= 0, is_circle, why, why_nbytes);
-    return is_circle ? furthest_behind(group, doing, awaited) : end;
+    if (is_circle) {
+        end = furthest_behind(group, doing, awaited);
+        explain_circle(group, &doing[end], doing[end].sequence < doing[group->rank].sequence, why, why_nbytes);
+    } else {
+        explain(&doing[end], asks || group->seat_of[end] >= 0, why, why_nbytes);
+    }
+    return end;
 }
 
 int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes) {

@@ -947,6 +947,40 @@ static void whoever_waits_for_any_rank_is_said_to(void **state) {
     run_processes(2, wait_for_who_waits_for_any, "tcp");
 }
 
+typedef struct circle {
+    const char *transport;
+    bool is_of_messages;
+} circle;
+
+static int wait_for_each_other(int rank, int size, void *argument) {
+    (void)size;
+    const circle *c = argument;
+    lks_group *world;
+    int32_t x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = rank == 0 ? 1000 : 20000, .transport = c->transport}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) {
+        MUST(lks_recv(world, &x, 1, LKS_I32, 0, 0, NULL) == LKS_ERR_TIMEOUT);
+    } else if (c->is_of_messages) {
+        MUST(lks_recv(world, &x, 1, LKS_I32, 1, 0, NULL) == LKS_ERR_TIMEOUT);
+        MUST_SAY("), which waits for rank 0; recv");
+    } else {
+        MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
+        MUST_SAY("), which is furthest behind, at call 1, and waits for rank 0; barrier, call 2");
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_waits_for_each_other_is_said_to(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        run_threads(2, wait_for_each_other, &(circle){NULL, i == 1});
+        run_processes(2, wait_for_each_other, &(circle){"shm", i == 1});
+        run_processes(2, wait_for_each_other, &(circle){"tcp", i == 1});
+    }
+}
+
 /* A count beyond the caller's own buffer is no loss of another rank. */
 static int send_what_is_not_mapped(int rank, int size, void *argument) {
     (void)size;
@@ -1108,6 +1142,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_gives_up_tells_other_hosts_why),
         cmocka_unit_test(a_rank_that_is_late_on_one_of_two_hosts_is_named_by_all),
         cmocka_unit_test(whoever_waits_for_any_rank_is_said_to),
+        cmocka_unit_test(who_waits_for_each_other_is_said_to),
         cmocka_unit_test(a_buffer_that_is_not_mapped_is_its_owners_error),
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),

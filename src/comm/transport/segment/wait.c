@@ -127,7 +127,7 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
 /* One rank, or several. The first may itself wait for another: the last in that chain is named, too. */
 static void describe_awaited(lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
                              size_t text_nbytes) {
-    char why[80] = "";
+    char why[96] = "";
     lks_group *whole = whole_of(group);
     text[0] = '\0';
     if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
