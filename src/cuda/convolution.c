@@ -14,7 +14,7 @@ enum { MOST_ALGORITHMS = 16, NONE = -1 };
 /* Algorithms that want more are passed over: activations need the memory. */
 #define MOST_WORKSPACE_NBYTES ((size_t)1 << 30)
 /* Of a tensor: a limit of cuDNN's. */
-#define MOST_ELEMENTS ((int64_t)1 << 31)
+#define MOST_ELEMENTS (((int64_t)1 << 31) - 1)
 
 /* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
 typedef struct places {

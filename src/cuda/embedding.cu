@@ -29,6 +29,8 @@ __global__ void embedding_grad(const float *dy, const int *index, float *dw, siz
     __shared__ int room[LKSI_BLOCK];
     const size_t begin = blockIdx.x * n_each, end = begin + n_each < n_words ? begin + n_each : n_words;
     const size_t j = (size_t)blockIdx.y * LKSI_BLOCK + threadIdx.x;
+    const bool is_one_word = n_each == 1;
+    float sum = 0;
     for (size_t word = begin; word < end && j < k; word++) dw[word * k + j] = 0;
     for (size_t first = 0; first < n; first += LKSI_BLOCK) {
         const size_t count = n - first < LKSI_BLOCK ? n - first : (size_t)LKSI_BLOCK;
@@ -36,10 +38,15 @@ __global__ void embedding_grad(const float *dy, const int *index, float *dw, siz
         __syncthreads();
         for (size_t i = 0; i < count && j < k; i++) {
             const size_t word = (size_t)room[i]; /* of a negative index, a large one: no range has it */
-            if (word >= begin && word < end) dw[word * k + j] += dy[(first + i) * k + j];
+            if (word < begin || word >= end) continue;
+            if (is_one_word)
+                sum += dy[(first + i) * k + j]; /* of a character, hundreds: each would wait for the memory */
+            else
+                dw[word * k + j] += dy[(first + i) * k + j];
         }
         __syncthreads();
     }
+    if (is_one_word && j < k) dw[begin * k + j] = sum;
 }
 
 static lks_status run_embedding(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {

@@ -19,8 +19,10 @@ static lks_status refuse_driver(cudaError_t error) {
         return lksi_error(LKS_ERR_UNSUPPORTED,
                           "the NVIDIA driver has no GPU for this process: see nvidia-smi and CUDA_VISIBLE_DEVICES, or "
                           "use --device cpu");
-    return lksi_error(LKS_ERR_UNSUPPORTED, "the NVIDIA driver does not start: %s (%s)", cudaGetErrorString(error),
-                      cudaGetErrorName(error));
+    return lksi_error(LKS_ERR_UNSUPPORTED, "the NVIDIA driver does not start%s: %s (%s)",
+                      error == cudaErrorInitializationError ? " (nor does it in a process forked from one that uses it)"
+                                                            : "",
+                      cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 lks_status lksi_cuda_count(int *n_gpus) {

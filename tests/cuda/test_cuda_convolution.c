@@ -188,7 +188,7 @@ static void what_is_too_large_for_cudnn_is_named(void **state) {
     l.inputs[0].dims[0] = l.outputs[0].dims[0] = 20000000;
     assert_int_equal(device->ops->lower(device, &l, &kernel), LKS_ERR_UNSUPPORTED);
     assert_string_equal(lks_error_text(),
-                        "conv2d: cuDNN takes tensors of at most 2147483648 elements, f32 (20000000, 4, 8, 5) has "
+                        "conv2d: cuDNN takes tensors of at most 2147483647 elements, f32 (20000000, 4, 8, 5) has "
                         "3200000000: take a smaller batch, or more micro-batches (accumulate)");
     lks_device_destroy(device);
 }

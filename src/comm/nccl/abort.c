@@ -52,7 +52,7 @@ void lksi_gpu_abort_begin(lks_gpu_group *gpus) {
  * for may never come. */
 void lksi_gpu_abort_end(lks_gpu_group *gpus) {
     lksi_gpu_abort *abort = gpus->abort;
-    int64_t deadline_ns = lksi_now_ns() + LKSI_GPU_PATIENCE_NS;
+    int64_t deadline_ns = lksi_now_ns() + lksi_gpu_patience_ns;
     if (abort == NULL) return;
     gpus->abort = NULL;
     while (!atomic_load(&abort->is_done) && lksi_now_ns() < deadline_ns) lksi_sleep_ns(SLICE_NS);

@@ -159,7 +159,7 @@ static void close_communicator(lks_gpu_group *gpus) {
 
 /* After an error there may be copies under way. */
 static bool is_room_quiet(const lks_gpu_group *gpus) {
-    int64_t deadline_ns = lksi_now_ns() + LKSI_GPU_PATIENCE_NS;
+    int64_t deadline_ns = lksi_now_ns() + lksi_gpu_patience_ns;
     for (int i = 0; i < 2 && gpus->events[i] != NULL; i++) {
         lksi_nccl_state state;
         while ((state = gpus->module->event_state(gpus->events[i])) == LKSI_NCCL_PENDING && lksi_now_ns() < deadline_ns)

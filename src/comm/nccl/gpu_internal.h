@@ -16,7 +16,9 @@ typedef struct lksi_gpu_message {
     void *stream;
 } lksi_gpu_message;
 
-enum { LKSI_GPU_MOST_SCRATCHES = 48, LKSI_GPU_PATIENCE_NS = 1000 * 1000 * 1000 };
+enum { LKSI_GPU_MOST_SCRATCHES = 48 };
+/* While a communicator is given up, which ends its threads and frees its memory on a GPU that others may use, too. */
+static const int64_t lksi_gpu_patience_ns = INT64_C(3) * 1000 * 1000 * 1000;
 /* At the end of a group that is alive: some rank may still write its files. */
 static const int64_t lksi_gpu_farewell_ns = INT64_C(10) * 1000 * 1000 * 1000;
 
@@ -63,7 +65,7 @@ lks_status lksi_nccl_load(const lksi_nccl_module **module);
 /* LKS_ERR_SYSTEM with the module's text where `state` is FAILED. */
 lks_status lksi_gpu_check(const lks_gpu_group *gpus, lksi_nccl_state state);
 #define LKSI_GPU_TRY(gpus, state) LKS_TRY(lksi_gpu_check(gpus, state))
-/* Gives up the communicator, if there is one (abort.c); and waits until that is done, LKSI_GPU_PATIENCE_NS at most. */
+/* Gives up the communicator, if there is one (abort.c); and waits until that is done, lksi_gpu_patience_ns at most. */
 void lksi_gpu_abort_begin(lks_gpu_group *gpus);
 void lksi_gpu_abort_end(lks_gpu_group *gpus);
 /* Refuses a dead group; starts the clock of an operation, or of a wait for it. */
