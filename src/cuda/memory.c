@@ -178,7 +178,7 @@ static lks_status end_record(const lks_device *device, void **recording) {
         return LKS_OK;
     }
     LKS_TRY(lksi_cuda_check(cudaStreamEndCapture(enter(device)->stream, &graph), "the end of a recording"));
-    /* What was recorded from the urgent stream stays urgent; otherwise all has the priority of the stream of replay(). */
+    /* What was recorded from the urgent stream stays urgent; else all had the priority of the stream of replay(). */
     lks_status status =
         lksi_cuda_check(cudaGraphInstantiate(&made, graph, cudaGraphInstantiateFlagUseNodePriority), "a recording");
     (void)cudaGraphDestroy(graph);
