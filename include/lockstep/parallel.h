@@ -141,9 +141,10 @@ typedef struct lks_step_sums {
  * Collective. Afterwards the store's gradients are nobody's: its own rank's sum, all ranks', or a part of each, by
  * strategy. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
  * Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on; LKS_ERR_ARGUMENT where a
- * rank brings a number of them that is negative or not finite, LKS_ERR_STATE where one with samples has used its last
- * backward pass already, in a step or by lks_distributed_optimizer_accumulate: these two fail the group, and the other
- * ranks get LKS_ERR_PEER, which names that rank; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on
+ * rank brings a number of them that is negative or not finite, or `mine` is NULL, LKS_ERR_STATE where one with samples
+ * has used its last backward pass already, in a step or by lks_distributed_optimizer_accumulate (gradients may also be
+ * made by hand, in lks_store_gradient: where no program of the store has run backward yet on this rank, they are taken
+ * for such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names that rank; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on
  * all ranks, nothing was updated, and the group lives on; those of the group. After an error in the middle of an update
  * the parameters are torn: reading them through the library gives LKS_ERR_TORN; but where the store is sharded among
  * ranks that share memory they are those of the step before. */
@@ -155,8 +156,9 @@ LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *opt
  * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
  * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
  * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
- * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite, which fails the group;
- * LKS_ERR_STATE: the pass was an attached program's, and no lks_distributed_optimizer_no_sync came before it. */
+ * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite; LKS_ERR_STATE: the last
+ * backward pass has been used already, as in lks_distributed_optimizer_step; or it was an attached program's, and no
+ * lks_distributed_optimizer_no_sync came before it. Each fails the group. */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
 
@@ -174,7 +176,8 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
  * second step with it are LKS_ERR_STATE. No factors are left where lks_on_gradient asks for gradients, nor for pieces
  * (lks_distributed_optimizer_no_sync).
  *
- * Not collective; does nothing with one rank. Errors: LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ * Not collective; does nothing with one rank. Errors: LKS_ERR_ARGUMENT: a program of another store; LKS_ERR_MEMORY,
+ * LKS_ERR_SYSTEM. Each fails the group. */
 LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);
 
 /* 1: backward passes start and leave nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate
@@ -233,7 +236,9 @@ LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
  * n_samples 0. */
 LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
-/* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on.
+/* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on. It tells what is so now: where
+ * the store is sharded, a step writes all ranks' copies anew, each part by its owner, and a copy that went wrong before
+ * it is whole again though its gradients have gone in; a shared replica is one copy.
  * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0; what
  * kept a rank from reading its own parameters (LKS_ERR_MEMORY, LKS_ERR_TORN), on all of them. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);

@@ -61,6 +61,8 @@ void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, i
     program->random[2] = first_sample;
 }
 
+const lks_store *lksi_program_store(const lks_program *program) { return program->store; }
+
 void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context) {
     program->on_gradient = callback;
     program->on_gradient_context = context;

@@ -289,18 +289,20 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
 }
 
 lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer) {
-    if (optimizer->pass != LKSI_PASS_BEGUN || lksi_store_stepper(optimizer->store) != optimizer) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are half of a backward pass that failed",
-                      lks_group_rank(optimizer->group));
+    int rank = lks_group_rank(optimizer->group);
+    if (lksi_store_stepper(optimizer->store) != optimizer) return LKS_OK;
+    if (optimizer->pass == LKSI_PASS_BEGUN)
+        return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are half of a backward pass that failed", rank);
+    if (optimizer->pass == LKSI_PASS_USED)
+        return lksi_error(LKS_ERR_STATE, "rank %d brings samples without a backward pass since the last step or piece",
+                          rank);
+    return LKS_OK;
 }
 
 static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
     if (mine->n_samples > 0) {
         LKS_TRY(lksi_pass_check(optimizer));
-        if (optimizer->pass == LKSI_PASS_USED && lksi_store_stepper(optimizer->store) == optimizer)
-            return lksi_error(LKS_ERR_STATE, "a step on rank %d without a backward pass since the last step or piece",
-                              lks_group_rank(optimizer->group));
         return lksi_factored_check_step(optimizer);
     }
     lksi_factored_begin_pass(optimizer); /* of zeros */
@@ -318,7 +320,7 @@ lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer) {
 /* `own`: what this rank brings, with what it accumulated. */
 static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
     LKS_TRY(lksi_check_given("distributed_optimizer_step", "optimizer", optimizer));
-    LKS_TRY(lksi_check_given("distributed_optimizer_step", "mine", mine));
+    LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_step", "mine", mine));
     LKS_TRY(lksi_step_refuse_lent(optimizer));
     LKS_TRY(lksi_step_finish(optimizer));
     lks_status status = check_step(optimizer, mine);

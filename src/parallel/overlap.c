@@ -65,6 +65,12 @@ static void prepare(lks_distributed_optimizer *optimizer) {
 lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program) {
     LKS_TRY(lksi_check_given("distributed_optimizer_attach", "optimizer", optimizer));
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_attach", "program", program));
+    if (lksi_program_store(program) != optimizer->store)
+        return lksi_group_fail(optimizer->group,
+                               lksi_error(LKS_ERR_ARGUMENT,
+                                          "distributed_optimizer_attach: the program is of another store than the "
+                                          "optimizer on rank %d",
+                                          lks_group_rank(optimizer->group)));
     lksi_factored_attach(optimizer, program);
     if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);

@@ -52,7 +52,8 @@ lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_t
     static const lks_trainer_options none;
     if (options == NULL) options = &none;
     if (options->group == NULL) return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs a group");
-    lks_status status = check_options(loss, options);
+    lks_status status = lksi_check_given("trainer_create", "trainer", trainer);
+    if (status == LKS_OK) status = check_options(loss, options);
     if (status != LKS_OK) return lksi_group_fail(options->group, status); /* the others must not wait for this rank */
     lks_trainer *created = lksi_alloc(sizeof *created);
     if (created == NULL) return lksi_group_fail(options->group, LKS_ERR_MEMORY);
@@ -213,9 +214,6 @@ static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, in
 
 /* All pieces but the last are put aside; the step takes them in. */
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
-    if (batch->count < 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples",
-                          lks_group_rank(trainer->options.group), (long long)batch->count);
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
     bool stands_in = batch->count == 0 && trainer->statistics != NULL;
@@ -299,10 +297,22 @@ static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
     trainer->done = (lks_step_sums){0};
 }
 
+static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch) {
+    LKS_TRY(lksi_check_given("trainer_step", "batch", batch));
+    int rank = lks_group_rank(trainer->options.group);
+    if (batch->count < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples", rank, (long long)batch->count);
+    if (batch->n_labels >= 0 && batch->n_labels <= batch->count * lksi_row_count(trainer->options.labels))
+        return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples and %lld labels that count", rank,
+                      (long long)batch->count, (long long)batch->n_labels);
+}
+
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
     LKS_TRY(lksi_check_given("trainer_step", "trainer", trainer));
-    LKS_TRY(lksi_check_given("trainer_step", "batch", batch));
     LKS_TRY(lksi_step_refuse_lent(trainer->optimizer));
+    lks_status good = check_batch(trainer, batch);
+    if (good != LKS_OK) return lksi_group_fail(trainer->options.group, good); /* the others do not wait */
     if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
     trainer->has_compared_batches = true;
     if (!trainer->options.runs_ahead || !lksi_store_is_flat(trainer->store)) trainer->done = (lks_step_sums){0};
@@ -316,6 +326,7 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
 }
 
 lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics) {
+    LKS_TRY(lksi_check_given("trainer_catch_up", "trainer", trainer));
     LKS_TRY(lksi_trainer_catch_up(trainer));
     if (metrics != NULL) take_metrics(trainer, metrics);
     return LKS_OK;

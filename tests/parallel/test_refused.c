@@ -99,6 +99,60 @@ static void a_pass_is_good_for_one_step(void **state) {
             run_ranks(2, step_twice, (&(strategy_run){.strategy = (lks_strategy)strategy, .is_attached = is_attached}));
 }
 
+/* Rank 1 puts a pass aside twice, or once more after the step that took it. */
+static int put_aside_twice(void *argument) {
+    const int is_after_step = *(int *)argument;
+    const strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+    bool is_bad = lks_group_rank(s->group) == 1;
+    if (is_after_step)
+        RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    else
+        RANK_OK(lks_distributed_optimizer_accumulate(s->optimizer, &mine));
+    RANK_OK(lks_barrier(s->group, NULL));
+    RANK_CHECK((is_bad ? lks_distributed_optimizer_accumulate(s->optimizer, &mine) : lks_barrier(s->group, NULL)) ==
+               (is_bad ? LKS_ERR_STATE : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), "rank 1 brings samples without a backward pass since the last step or piece") !=
+               NULL);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_pass_is_good_for_one_piece(void **state) {
+    (void)state;
+    for (int is_after_step = 0; is_after_step < 2; is_after_step++) run_ranks(2, put_aside_twice, &is_after_step);
+}
+
+/* Rank 1's. */
+static int attach_a_program_of_another_store(void *argument) {
+    (void)argument;
+    const strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_store *other;
+    lks_program *program;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    bool is_bad = lks_group_rank(s->group) == 1;
+    RANK_OK(lks_store_create(&other, s->loss, NULL));
+    RANK_OK(lks_program_create(&program, is_bad ? other : s->store,
+                               &(lks_program_options){.batch = 4, .is_training = 1, .loss = s->loss}));
+    RANK_CHECK(lks_distributed_optimizer_attach(s->optimizer, program) == (is_bad ? LKS_ERR_ARGUMENT : LKS_OK));
+    if (!is_bad) RANK_CHECK(lks_barrier(s->group, NULL) == LKS_ERR_PEER);
+    RANK_CHECK(strstr(lks_error_text(), "the program is of another store than the optimizer on rank 1") != NULL);
+    lks_program_destroy(program);
+    lks_store_destroy(other);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_program_of_another_store_is_refused(void **state) {
+    (void)state;
+    run_ranks(2, attach_a_program_of_another_store, NULL);
+}
+
 static lks_status refuse_gradient(void *context, int index) {
     (void)context;
     return index == 0 ? lksi_error(LKS_ERR_NUMERIC, "not this one") : LKS_OK;
@@ -322,6 +376,8 @@ int main(void) {
         cmocka_unit_test(a_pointer_that_is_null_is_named),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
         cmocka_unit_test(a_pass_is_good_for_one_step),
+        cmocka_unit_test(a_pass_is_good_for_one_piece),
+        cmocka_unit_test(a_program_of_another_store_is_refused),
         cmocka_unit_test(half_a_pass_is_no_step),
     };
     return run_group(tests);

@@ -245,6 +245,38 @@ static void data_that_differs_is_noticed_in_evaluation(void **state) {
     run_ranks(2, evaluate_different_data, &(int64_t){400});
 }
 
+typedef struct bad_batch {
+    int64_t count, n_labels;
+    const char *text;
+} bad_batch;
+
+/* Rank 1 brings it; the other is told so, and does not wait. */
+static int step_on_a_bad_batch(void *argument) {
+    const bad_batch *bad = argument;
+    set_up s = {0};
+    RANK_CHECK(create(&s) == 0);
+    static const float features[2 * 16];
+    static const int32_t labels[2];
+    lks_batch batch = {
+        .features = features, .labels = labels, .count = 2, .global_count = 4, .n_labels = 2, .global_n_labels = 4};
+    bool is_bad = lks_group_rank(s.group) == 1;
+    if (is_bad) batch.count = bad->count, batch.n_labels = bad->n_labels;
+    RANK_CHECK(lks_trainer_step(s.trainer, is_bad && bad->count == 0 ? NULL : &batch, NULL) ==
+               (is_bad ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
+    RANK_CHECK(strstr(lks_error_text(), bad->text) != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void a_batch_that_cannot_be_is_refused(void **state) {
+    (void)state;
+    static bad_batch bad[] = {{0, 0, "trainer_step: `batch` is NULL"},
+                              {-1, 0, "the batch of rank 1 has -1 samples"},
+                              {2, 3, "the batch of rank 1 has 2 samples and 3 labels that count"},
+                              {2, -1, "the batch of rank 1 has 2 samples and -1 labels that count"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) run_ranks(2, step_on_a_bad_batch, &bad[i]);
+}
+
 /* Rank 1's loader makes smaller batches than rank 0's. */
 static int step_with_different_loaders(void *argument) {
     (void)argument;
@@ -485,6 +517,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_cannot_evaluate_is_not_waited_for),
         cmocka_unit_test(an_evaluation_of_nothing_is_refused),
         cmocka_unit_test(data_that_differs_is_noticed_in_evaluation),
+        cmocka_unit_test(a_batch_that_cannot_be_is_refused),
         cmocka_unit_test(loaders_that_differ_are_noticed),
         cmocka_unit_test(loaders_that_part_later_are_noticed),
         cmocka_unit_test(half_a_batch_is_refused),
