@@ -144,10 +144,11 @@ typedef struct lks_step_sums {
  * rank brings a number of them that is negative or not finite, or `mine` is NULL, LKS_ERR_STATE where one with samples
  * has used its last backward pass already, in a step or by lks_distributed_optimizer_accumulate (gradients may also be
  * made by hand, in lks_store_gradient: where no program of the store has run backward yet on this rank, they are taken
- * for such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names that rank; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on
- * all ranks, nothing was updated, and the group lives on; those of the group. After an error in the middle of an update
- * the parameters are torn: reading them through the library gives LKS_ERR_TORN; but where the store is sharded among
- * ranks that share memory they are those of the step before. */
+ * for such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names that rank;
+ * LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated, and the group
+ * lives on; those of the group. After an error in the middle of an update the parameters are torn: reading them through
+ * the library gives LKS_ERR_TORN; but where the store is sharded among ranks that share memory they are those of the
+ * step before. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 
@@ -236,11 +237,11 @@ LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
  * n_samples 0. */
 LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
-/* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on. It tells what is so now: where
- * the store is sharded, a step writes all ranks' copies anew, each part by its owner, and a copy that went wrong before
- * it is whole again though its gradients have gone in; a shared replica is one copy.
- * Errors: LKS_ERR_MISMATCH, naming the first parameter that differs and the first rank that differs from rank 0; what
- * kept a rank from reading its own parameters (LKS_ERR_MEMORY, LKS_ERR_TORN), on all of them. */
+/* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on. It tells what is so now:
+ * where the store is sharded, a step writes all ranks' copies anew, each part by its owner, and a copy that went wrong
+ * before it is whole again though its gradients have gone in; a shared replica is one copy. Errors: LKS_ERR_MISMATCH,
+ * naming the first parameter that differs and the first rank that differs from rank 0; what kept a rank from reading
+ * its own parameters (LKS_ERR_MEMORY, LKS_ERR_TORN), on all of them. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 
 #ifdef __cplusplus

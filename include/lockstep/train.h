@@ -93,8 +93,8 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * check_every the replicas differ, or, before anything is updated, where the ranks' n_labels are not global_n_labels
  * together (global_count is compared before the first step alone), where loaders are at different batches or rates
  * differ, or a batch is not cut in the trainer's grains;
- * LKS_ERR_ARGUMENT where one has a negative number of samples, or more labels than them, or no batch (the group is dead);
- * LKS_ERR_SHAPE where sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C;
+ * LKS_ERR_ARGUMENT where one has a negative number of samples, or more labels than they have, or no batch (the group is
+ * dead); LKS_ERR_SHAPE where sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C;
  * LKS_ERR_ARGUMENT where n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch
  * did not set it: on all ranks, nothing was updated, and the group lives on. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
