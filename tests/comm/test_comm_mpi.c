@@ -173,24 +173,48 @@ static int loss(int rank, int size, void *argument) {
 }
 
 /* A program that has initialised MPI itself. Here without its header: the two functions are alike in both MPIs. */
-static int own_mpi(int rank, int size, void *argument) {
-    (void)size, (void)argument;
+static int init_mpi(int (**finalize)(void)) {
     enum { THREAD_MULTIPLE = 3 };
-    int (*init_thread)(int *, char ***, int, int *), (*finalize)(void);
-    lks_group *world;
+    int (*init_thread)(int *, char ***, int, int *), level;
     char path[LKSI_MPI_PATH_NBYTES], version[LKSI_MPI_VERSION_NBYTES];
-    int level, one = 1, n = 0;
     MUST(lksi_mpi_find(getenv("OMPI_COMM_WORLD_RANK") != NULL ? "openmpi" : "mpich", path, version));
     MUST(dlopen(path, RTLD_NOW | RTLD_GLOBAL) != NULL);
     *(void **)&init_thread = dlsym(RTLD_DEFAULT, "MPI_Init_thread");
-    *(void **)&finalize = dlsym(RTLD_DEFAULT, "MPI_Finalize");
+    *(void **)finalize = dlsym(RTLD_DEFAULT, "MPI_Finalize");
     MUST(init_thread(NULL, NULL, THREAD_MULTIPLE, &level) == 0 && level == THREAD_MULTIPLE);
+    return 0;
+}
+
+static int own_mpi(int rank, int size, void *argument) {
+    (void)argument;
+    int (*finalize)(void), one = 1, n = 0;
+    lks_group *world;
+    MUST(init_mpi(&finalize) == 0);
     MUST_OK(lks_init(&world, NULL));
     MUST(!lksi_mpi_facts_get()->is_ours && lksi_mpi_facts_get()->rank == rank);
     MUST_OK(lks_all_reduce(world, &one, &n, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.algorithm = "native"}));
     MUST(n == size);
     MUST(leave(world) == 0);
     MUST(finalize() == 0);
+    return 0;
+}
+
+/* Before the group is destroyed, which is the wrong way round. */
+static int finalised_too_early(int rank, int size, void *argument) {
+    (void)rank, (void)argument;
+    int (*finalize)(void), one = 1, n = 0;
+    lks_group *world, *again;
+    MUST(init_mpi(&finalize) == 0);
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_all_reduce(world, &one, &n, 1, LKS_I32, LKS_SUM, &(lks_collective_options){.algorithm = "native"}));
+    MUST(n == size);
+    MUST(finalize() == 0);
+    lks_collective_options ring = {.algorithm = "ring"};
+    MUST(lks_all_reduce(world, &one, &n, 1, LKS_I32, LKS_SUM, &ring) != LKS_OK); /* here, or of who came first */
+    MUST_SAY("the program has called MPI_Finalize before the last lks_group_destroy");
+    MUST(lks_init(&again, NULL) == LKS_ERR_STATE);
+    MUST_SAY("MPI_Finalize");
+    lks_group_destroy(world);
     return 0;
 }
 
@@ -205,7 +229,8 @@ static const struct {
              {"messages", messages},
              {"mismatch", mismatch},
              {"loss", loss},
-             {"own_mpi", own_mpi}};
+             {"own_mpi", own_mpi},
+             {"finalised_too_early", finalised_too_early}};
 
 static int number(const char *first, const char *second) {
     const char *text = getenv(first) != NULL ? getenv(first) : getenv(second);
@@ -327,6 +352,7 @@ static void calls_that_differ_are_named_before_mpi_gets_them(void **state) {
 static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
     (void)state;
     under_every_mpi("mpi", 2, "own_mpi");
+    under_every_mpi("mpi", 3, "finalised_too_early");
 }
 
 /* MPICH's launcher ends all ranks at once, or (4.0.2) fails an assertion of its own and takes them along. */

@@ -30,6 +30,7 @@ static bool is_ours, is_settling;
 static transfer *abandoned;
 static long n_pending; /* messages sent and not known to be taken */
 static MPI_Request last_barrier = MPI_REQUEST_NULL;
+static void (*call_before_end)(void);
 
 static transfer *transfer_create(size_t nbytes) {
     transfer *created = malloc(sizeof *created + nbytes);
@@ -60,7 +61,27 @@ static void explain(int code, char *text, size_t text_nbytes) {
     snprintf(text, text_nbytes, "%s", reason);
 }
 
-static int start(lksi_mpi_facts *facts) {
+static bool is_finalised(void) {
+    int is_over = 1;
+    return MPI_Finalized(&is_over) != MPI_SUCCESS || is_over;
+}
+
+static int end_is_near(MPI_Comm self, int key, void *value, void *extra) {
+    (void)self, (void)key, (void)value, (void)extra;
+    call_before_end();
+    return MPI_SUCCESS;
+}
+
+/* MPI_Finalize deletes the attributes of MPI_COMM_SELF before all else (MPI-3.1, section 8.7.1). */
+static int announce_end(void (*before_end)(void)) {
+    int key;
+    call_before_end = before_end;
+    TRY_MPI(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end_is_near, &key, NULL));
+    TRY_MPI(MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL));
+    return MPI_Comm_free_keyval(&key);
+}
+
+static int start(lksi_mpi_facts *facts, void (*before_end)(void)) {
     int is_initialised, level, has_most;
     int *most;
     TRY_MPI(MPI_Initialized(&is_initialised));
@@ -76,12 +97,7 @@ static int start(lksi_mpi_facts *facts) {
     facts->is_ours = is_ours;
     facts->is_multiple = level >= MPI_THREAD_MULTIPLE;
     facts->may_thread = level >= (is_ours ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
-    return MPI_SUCCESS;
-}
-
-static bool is_finalised(void) {
-    int is_over = 1;
-    return MPI_Finalized(&is_over) != MPI_SUCCESS || is_over;
+    return is_finalised() ? MPI_SUCCESS : announce_end(before_end);
 }
 
 static int duplicate(lksi_mpi_transfer **begun) {

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
-enum { LKSI_MPI_MODULE_VERSION = 1, LKSI_MPI_ANY_SOURCE = -1 };
+enum { LKSI_MPI_MODULE_VERSION = 2, LKSI_MPI_ANY_SOURCE = -1 };
 
 /* The symbol that a module has: an lksi_mpi_module. */
 #define LKSI_MPI_MODULE_SYMBOL "lksi_mpi_module_functions"
@@ -73,8 +73,8 @@ typedef struct lksi_mpi_module {
     /* "Open MPI v4.1.4, ..."; before `start`, too. */
     void (*describe)(char *text, size_t text_nbytes);
     void (*explain)(int code, char *text, size_t text_nbytes);
-    /* Initialises MPI unless that is done. */
-    int (*start)(lksi_mpi_facts *facts);
+    /* Initialises MPI unless that is done. `before_end` is called by whoever finalises it, as the first thing then. */
+    int (*start)(lksi_mpi_facts *facts, void (*before_end)(void));
     bool (*is_finalised)(void);
 
     /* Our own communicator of all ranks, which all that follows uses. */

@@ -7,7 +7,8 @@
  *
  * What a program's own MPI_Init means: it is MPI_Init_thread with MPI_THREAD_MULTIPLE, because threads of Lockstep call
  * MPI, too; it comes before lks_init, and its MPI_Finalize after the last group is destroyed. Lockstep then finalises
- * nothing. Where Lockstep initialises MPI, MPI_THREAD_SERIALIZED will do, but then no group has native algorithms.
+ * nothing. Where a program finalises earlier, that is said, and whatever would use MPI from then on is an error. Where
+ * Lockstep initialises MPI, MPI_THREAD_SERIALIZED will do, but then no group has native algorithms.
  *
  * The end, where MPI is ours: at exit with status 0, and only where every world was destroyed without an error, all
  * ranks settle what is under way and finalise. Otherwise MPI_Finalize could wait for a rank that is lost: the process
@@ -57,7 +58,7 @@ lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t
  * MPI moves messages on in calls of MPI alone; a rank that computes, or waits for something else, would keep others
  * waiting for what it has sent. So a thread makes calls while messages are under way. */
 lks_status lksi_mpi_progress_start(void);
-void lksi_mpi_progress_stop(void);
+void lksi_mpi_progress_stop(void); /* nothing where none has been started */
 /* There may be something to do. Called by lksi_mpi_leave. */
 void lksi_mpi_progress_wake(void);
 

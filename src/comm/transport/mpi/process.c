@@ -89,6 +89,77 @@ void lksi_mpi_let_go(void) {
     pthread_mutex_unlock(&start_mutex);
 }
 
+/* --- MPI is gone --- */
+
+enum { GONE = -1 };
+
+static void explain_gone(int code, char *text, size_t text_nbytes) {
+    (void)code;
+    snprintf(text, text_nbytes, "the program has called MPI_Finalize before the last lks_group_destroy");
+}
+
+static bool gone_is_finalised(void) { return true; }
+
+static int gone_send(int to, int tag, const struct iovec *parts, int n_parts, lksi_mpi_transfer **transfer) {
+    (void)to, (void)tag, (void)parts, (void)n_parts, (void)transfer;
+    return GONE;
+}
+
+static int gone_receive(int from, int tag, lksi_mpi_transfer **transfer) {
+    (void)from, (void)tag, (void)transfer;
+    return GONE;
+}
+
+static int gone_collective(const lksi_mpi_collective *collective, lksi_mpi_transfer **transfer) {
+    (void)collective, (void)transfer;
+    return GONE;
+}
+
+static int gone_test(lksi_mpi_transfer *transfer, bool *is_done) {
+    (void)transfer, (void)is_done;
+    return GONE;
+}
+
+static int gone_make_communicator(const int *ranks, int n_ranks, int tag, lksi_mpi_communicator **communicator) {
+    (void)ranks, (void)n_ranks, (void)tag, (void)communicator;
+    return GONE;
+}
+
+/* What was under way stays MPI's. */
+static void gone_release(lksi_mpi_transfer *transfer) { (void)transfer; }
+static void gone_free_communicator(lksi_mpi_communicator *communicator) { (void)communicator; }
+static int gone_progress_or_settle(bool *unused) {
+    (void)unused;
+    return GONE;
+}
+
+static const lksi_mpi_module gone = {.explain = explain_gone,
+                                     .is_finalised = gone_is_finalised,
+                                     .send = gone_send,
+                                     .receive = gone_receive,
+                                     .collective = gone_collective,
+                                     .test = gone_test,
+                                     .release = gone_release,
+                                     .progress = gone_progress_or_settle,
+                                     .make_communicator = gone_make_communicator,
+                                     .free_communicator = gone_free_communicator,
+                                     .settle = gone_progress_or_settle};
+
+/* Of whoever calls MPI_Finalize, which comes too early while there are worlds. */
+static void before_end(void) {
+    pthread_mutex_lock(&start_mutex);
+    if (n_held > 0) {
+        lksi_log(LKS_LOG_WARNING, "rank %d: MPI_Finalize comes after the last lks_group_destroy, not before",
+                 facts.rank);
+        atomic_store(&is_given_up, true);
+    }
+    lksi_mpi_progress_stop();
+    pthread_mutex_lock(&mutex);
+    module = &gone;
+    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&start_mutex);
+}
+
 /* --- the end --- */
 
 static bool settle(int64_t deadline_ns) {
@@ -116,7 +187,7 @@ static int64_t settle_deadline_ns(void) {
 static void end(int exit_status, void *unused) {
     (void)unused;
     if (getpid() != owner) return;
-    if (n_held > 0) lksi_mpi_progress_stop();
+    lksi_mpi_progress_stop();
     bool is_clean = exit_status == 0 && n_held == 0 && !atomic_load(&is_given_up);
     if (!is_clean || !facts.is_ours || module->is_finalised()) return;
     if (!settle(settle_deadline_ns())) {
@@ -184,7 +255,7 @@ static lks_status start(const lksi_environment *environment) {
     owner = getpid();
     atomic_store(&is_given_up, false);
     (void)on_exit(end, NULL);
-    int code = module->start(&facts);
+    int code = module->start(&facts, before_end);
     if (code != 0) return lksi_mpi_error(code, "MPI_Init_thread");
     LKS_TRY(check_facts(environment));
     LKS_TRY(duplicate());
@@ -195,7 +266,10 @@ static lks_status start(const lksi_environment *environment) {
 lks_status lksi_mpi_start(const lksi_environment *environment) {
     pthread_mutex_lock(&start_mutex);
     lks_status status = LKS_OK;
-    if (!lksi_mpi_is_started()) status = start(environment);
+    if (!lksi_mpi_is_started())
+        status = start(environment);
+    else if (module == &gone)
+        status = lksi_error(LKS_ERR_STATE, "lks_init: the program has called MPI_Finalize before");
     if (status != LKS_OK) lksi_mpi_give_up();
     pthread_mutex_unlock(&start_mutex);
     return status;

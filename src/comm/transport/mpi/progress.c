@@ -68,6 +68,7 @@ lks_status lksi_mpi_progress_start(void) {
 }
 
 void lksi_mpi_progress_stop(void) {
+    if (thread == NULL) return;
     pthread_mutex_lock(&mutex);
     is_stopping = true;
     pthread_cond_signal(&woken);
