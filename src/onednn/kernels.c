@@ -35,7 +35,7 @@ static void share_layout(lksi_lowering *l) {
 }
 
 static size_t scratch_nbytes(const lksi_lowering *l) {
-    return l->op == LKSI_OP_LAYER_NORM_GRAD ? 3 * (size_t)lksi_tensor_columns(&l->inputs[0]) * sizeof(float) : 0;
+    return l->op == LKSI_OP_LAYER_NORM_GRAD ? 2 * (size_t)lksi_tensor_columns(&l->inputs[0]) * sizeof(double) : 0;
 }
 
 bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel) {

@@ -15,30 +15,19 @@ lks_status lksi_run_layer_norm(const lksi_kernel *kernel, void *const *in, void 
     return LKS_OK;
 }
 
-/* Rows [begin, end): their parts of dw and db, from zero. */
-static void run_block(const lksi_kernel *kernel, void *const *in, float *dx, int64_t begin, int64_t end, float *dw,
-                      float *db, float *normalized) {
-    const lksi_layer_norm_loops *loops = LKSI_ISA_PICK(lksi_layer_norm_loops);
-    int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[0]);
-    const float *x = in[0], *dy = in[1], *means = in[3], *inverses = in[4];
-    memset(dw, 0, (size_t)k * sizeof *dw);
-    memset(db, 0, (size_t)k * sizeof *db);
-    for (int64_t i = begin; i < end; i++)
-        loops->backward((size_t)k, x + i * k, dy + i * k, in[2], means[i], inverses[i], dx + i * k, dw, db, normalized);
-}
-
-/* In blocks of rows, as lksi_row_loops' sum_rows adds them up. */
+/* The mean and the deviation of a row are taken from it again: as floats, in[3] and in[4] have too few digits. */
 lks_status lksi_run_layer_norm_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    enum { BLOCK_ROWS = 64 };
-    const lksi_row_loops *rows = LKSI_ISA_PICK(lksi_row_loops);
+    const lksi_layer_norm_loops *loops = LKSI_ISA_PICK(lksi_layer_norm_loops);
     int64_t k = lksi_tensor_columns(&kernel->lowering.inputs[0]), n = lksi_tensor_rows(&kernel->lowering.inputs[0]);
-    float *normalized = scratch, *dw = normalized + k, *db = dw + k;
-    memset(out[1], 0, (size_t)k * sizeof *dw);
-    memset(out[2], 0, (size_t)k * sizeof *db);
-    for (int64_t begin = 0; begin < n; begin += BLOCK_ROWS) {
-        run_block(kernel, in, out[0], begin, n - begin < BLOCK_ROWS ? n : begin + BLOCK_ROWS, dw, db, normalized);
-        rows->accumulate((size_t)k, dw, out[1]);
-        rows->accumulate((size_t)k, db, out[2]);
+    float epsilon = (float)kernel->lowering.attributes.epsilon, *dx = out[0], *dw = out[1], *db = out[2];
+    double *sums = scratch; /* of dw, then of db */
+    const float *x = in[0], *dy = in[1];
+    memset(sums, 0, 2 * (size_t)k * sizeof *sums);
+    for (int64_t i = 0; i < n; i++)
+        loops->backward((size_t)k, epsilon, x + i * k, dy + i * k, in[2], dx + i * k, sums, sums + k);
+    for (int64_t j = 0; j < k; j++) {
+        dw[j] = (float)sums[j];
+        db[j] = (float)sums[k + j];
     }
     return LKS_OK;
 }

@@ -9,7 +9,12 @@
  *   75 and 89. Transposing y, with the bias in the same pass, costs 1 to 4 us. From about 100 rows on it
  * only costs: 2048 x 256 times 1024 ran at 90 GFLOP/s as y, at 73 as y^T, and 700 x 200 times 10000 at 88 and 73.
  * - Thousands of longer rows would be copied through the last cache: dW of 4096 x 512 by 4096 x 128 ran at 63 as it
- * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one. */
+ * lay, at 71 copied at once, at 83 in chunks of 256 rows, which stay in the second one.
+ *
+ * A row of y and of dx is to have the same bits in a batch of any size, or else layers behind it that take small
+ * differences tell batches apart. With AVX-512 sgemm and the primitive add term after term, sgemm up to 384 in one go.
+ * Its products with a vector are made otherwise, and those with fewer than 16 rows of its second operand: of x, or for
+ * y^T of W. The primitive or the other form takes their place (tests/onednn/test_rows_alike.c). */
 #include "onednn/linear.h"
 
 #include "base/cache.h"
@@ -130,9 +135,15 @@ static lks_status choose_product(const lksi_lowering *l, linear_state *state, lk
                                             {"onednn:linear (matmul)", "onednn:linear^T (matmul)"}};
     int64_t n = lksi_tensor_rows(&l->outputs[0]), m = lksi_tensor_columns(&l->outputs[0]);
     int64_t k = lksi_tensor_columns(&l->inputs[0]);
-    bool is_primitive = lksi_isa_level() == 2 && n > 1 && n <= FEW_ROWS && n * m * k > SMALL_PRODUCT && !collides(n, k);
-    state->is_transposed =
-        is_primitive ? is_better_transposed(n, m, k) : (n % VECTOR == 0 && n <= FEW_ROWS) || m % VECTOR != 0;
+    bool has_avx512 = lksi_isa_level() == 2;
+    bool is_short = n < WIDE_VECTOR || (n <= FEW_ROWS && n * m * k > SMALL_PRODUCT);
+    bool is_primitive = has_avx512 && (m == 1 || is_short) && !collides(n, k);
+    if (is_primitive)
+        state->is_transposed = is_better_transposed(n, m, k);
+    else if (has_avx512 && m < WIDE_VECTOR)
+        state->is_transposed = false;
+    else
+        state->is_transposed = (n % VECTOR == 0 && n <= FEW_ROWS) || m % VECTOR != 0;
     if (is_primitive) LKS_TRY(create_primitive(l, state));
     kernel->name = names[is_primitive][state->is_transposed];
     kernel->scratch_nbytes = scratch_nbytes(l, state);

@@ -34,8 +34,8 @@ LKSI_ISA_DECLARE(lksi_binary_loops, lksi_binary_loops);
 typedef struct lksi_row_loops {
     double (*sum)(size_t count, const float *x);
     void (*accumulate)(size_t count, const float *x, float *y); /* y += x */
-    /* y (columns) = sums over the rows of x (rows, columns) */
-    void (*sum_rows)(size_t n_rows, size_t n_columns, const float *x, float *y);
+    /* y (columns) = sums over the rows of x (rows, columns), which begin row_length apart */
+    void (*sum_rows)(size_t n_rows, size_t n_columns, size_t row_length, const float *x, float *y);
     float (*max)(size_t count, const float *x);
     /* y = e^(x - shift); gives their sum. */
     float (*exp_shifted)(size_t count, float shift, const float *x, float *y);
@@ -49,9 +49,9 @@ LKSI_ISA_DECLARE(lksi_row_loops, lksi_row_loops);
 typedef struct lksi_layer_norm_loops {
     void (*forward)(size_t count, float epsilon, const float *x, const float *w, const float *b, float *y, float *mean,
                     float *inverse);
-    /* Adds to dw and db; `normalized` is `count` elements of scratch. */
-    void (*backward)(size_t count, const float *x, const float *dy, const float *w, float mean, float inverse,
-                     float *dx, float *dw, float *db, float *normalized);
+    /* Adds to dw and db. */
+    void (*backward)(size_t count, float epsilon, const float *x, const float *dy, const float *w, float *dx,
+                     double *dw, double *db);
 } lksi_layer_norm_loops;
 LKSI_ISA_DECLARE(lksi_layer_norm_loops, lksi_layer_norm_loops);
 

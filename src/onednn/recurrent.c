@@ -1,11 +1,12 @@
 /* Recurrent layers. What does not wait for the step before is done for all steps at once: W_ih x before the steps; dx
- * and the weights' gradients after them, by sgemm, or by primitives where operands are rounded to bf16. A step itself
- * is one product with W_hh, and the cells. Steps lie T rows apart in all tensors (batch first), which the products' row
- * lengths take care of. */
+ * and the weights' gradients after them, by sgemm, or by primitives where operands are rounded to bf16 or rows are few.
+ * A step itself is one product with W_hh, and the cells. Steps lie T rows apart in all tensors (batch first), which the
+ * products' row lengths take care of. */
 #include "onednn/recurrent.h"
 
 #include "onednn/api.h"
 #include "onednn/cell.h"
+#include "onednn/loops.h"
 #include "onednn/rows.h"
 #include "onednn/step_product.h"
 
@@ -39,23 +40,24 @@ static void copy_last(const float *all, const sizes *s, float *last) {
 /* --- products --- */
 
 enum { GATES, DX, DW_HH, DW_IH, N_WHOLE }; /* those over all steps */
+enum { FEW_ROWS = 16 };                    /* in which sgemm would give a row of the gates other bits (linear.c) */
 
 typedef struct recurrent_state {
     bool is_rounded; /* operands, to bf16 */
     lksi_step_product step;
-    lksi_dnnl_primitive *whole[N_WHOLE]; /* where it is; those that the pass needs */
+    lksi_dnnl_primitive *whole[N_WHOLE]; /* NULL: by sgemm, or not in this pass */
 } recurrent_state;
 
-static lksi_dnnl_product whole_product(int which, const sizes *s) {
+static lksi_dnnl_product whole_product(int which, const sizes *s, bool is_rounded) {
     int64_t rows = s->n * s->t;
     switch (which) {
     case GATES:
-        return (lksi_dnnl_product){1, rows, s->gm, s->k, false, true, false, "recurrent gates", false};
+        return (lksi_dnnl_product){1, rows, s->gm, s->k, false, true, false, "recurrent gates", !is_rounded};
     case DX:
-        return (lksi_dnnl_product){1, rows, s->k, s->gm, false, false, false, "recurrent dx", false};
+        return (lksi_dnnl_product){1, rows, s->k, s->gm, false, false, false, "recurrent dx", !is_rounded};
     default:
-        return (lksi_dnnl_product){1,     s->gm, which == DW_HH ? s->m : s->k, rows, true,
-                                   false, false, "recurrent weights",          false};
+        return (lksi_dnnl_product){1,     s->gm, which == DW_HH ? s->m : s->k, rows,       true,
+                                   false, false, "recurrent weights",          !is_rounded};
     }
 }
 
@@ -67,8 +69,8 @@ static int64_t row_length(const recurrent_state *state, int64_t count) {
 /* Rows of `a` and `b` are lda and ldb apart, those of `c` lie without gaps. */
 static lks_status multiply(const recurrent_state *state, int which, const sizes *s, const float *a, int64_t lda,
                            const float *b, int64_t ldb, float *c, void *scratch) {
-    lksi_dnnl_product p = whole_product(which, s);
-    if (!state->is_rounded)
+    lksi_dnnl_product p = whole_product(which, s, state->is_rounded);
+    if (state->whole[which] == NULL)
         return lksi_dnnl_gemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, a, lda, b, ldb, 0.0f,
                               c, p.n);
     void *data[] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c}; /* oneDNN has no const handles */
@@ -84,8 +86,9 @@ static void release(lksi_kernel *kernel) {
 
 static lks_status prepare(recurrent_state *state, const sizes *s, int first, int last) {
     LKS_TRY(lksi_step_product_prepare(&state->step));
-    for (int i = first; i <= last && state->is_rounded; i++) {
-        lksi_dnnl_product product = whole_product(i, s);
+    for (int i = first; i <= last; i++) {
+        lksi_dnnl_product product = whole_product(i, s, state->is_rounded);
+        if (!state->is_rounded && !(i == GATES && lksi_isa_level() == 2 && s->n * s->t < FEW_ROWS)) continue;
         LKS_TRY(lksi_dnnl_product_create(&state->whole[i], &product));
     }
     return LKS_OK;
@@ -239,8 +242,7 @@ static lks_status weight_gradients(const backward_state *b, const sizes *s, cons
     LKS_TRY(multiply(b->state, DW_HH, s, b->dgates, b->dgates_row, scratch, h_row, dw[1], whole));
     if (!b->state->is_rounded) x = lksi_pad_rows(x, rows, s->k, &scratch);
     LKS_TRY(multiply(b->state, DW_IH, s, b->dgates, b->dgates_row, x, row_length(b->state, s->k), dw[0], whole));
-    memset(dw[2], 0, (size_t)s->gm * sizeof(float));
-    for (int64_t i = 0; i < rows; i++) LKSI_ISA_PICK(lksi_cell_loops)->add(s->gm, b->dgates + i * b->dgates_row, dw[2]);
+    LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)rows, (size_t)s->gm, (size_t)b->dgates_row, b->dgates, dw[2]);
     return LKS_OK;
 }
 

@@ -46,6 +46,7 @@ lks_status lksi_run_mean(const lksi_kernel *kernel, void *const *in, void *const
 lks_status lksi_run_sum_rows(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const lksi_tensor *x = &kernel->lowering.inputs[0];
-    LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)lksi_tensor_rows(x), (size_t)lksi_tensor_columns(x), in[0], out[0]);
+    size_t n_columns = (size_t)lksi_tensor_columns(x);
+    LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)lksi_tensor_rows(x), n_columns, n_columns, in[0], out[0]);
     return LKS_OK;
 }

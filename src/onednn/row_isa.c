@@ -20,24 +20,32 @@ static void accumulate(size_t count, const float *restrict x, float *restrict y)
     for (size_t i = 0; i < count; i++) y[i] += x[i];
 }
 
-/* Blocks of rows, then the blocks' sums: a bias's gradient over thousands of rows would lose more by adding them one by
- * one than anything before it has lost. */
-static void sum_rows(size_t n_rows, size_t n_columns, const float *restrict x, float *restrict y) {
-    enum { BLOCK_ROWS = 64, STRIP = 256 };
-    float block[STRIP];
-    if (n_columns == 1) {
+/* y += the sum of up to four rows of x */
+static void add_rows(size_t n_rows, size_t count, size_t row_length, const float *restrict x, double *restrict y) {
+    const float *a = x, *b = a + row_length, *c = b + row_length, *d = c + row_length;
+    if (n_rows == 4)
+        for (size_t i = 0; i < count; i++) y[i] += ((double)a[i] + (double)b[i]) + ((double)c[i] + (double)d[i]);
+    else
+        for (size_t k = 0; k < n_rows; k++)
+            for (size_t i = 0; i < count; i++) y[i] += (double)x[k * row_length + i];
+}
+
+/* In double: a bias's gradient over thousands of rows would lose more by adding them up than anything before it has
+ * lost. */
+static void sum_rows(size_t n_rows, size_t n_columns, size_t row_length, const float *restrict x, float *restrict y) {
+    enum { STRIP = 256, N_AT_ONCE = 4 };
+    double strip[STRIP];
+    if (n_columns == 1 && row_length == 1) {
         *y = (float)sum(n_rows, x);
         return;
     }
-    memset(y, 0, n_columns * sizeof *y);
     for (size_t first = 0; first < n_columns; first += STRIP) {
         size_t count = n_columns - first < STRIP ? n_columns - first : STRIP;
-        for (size_t begin = 0; begin < n_rows; begin += BLOCK_ROWS) {
-            size_t end = n_rows - begin < BLOCK_ROWS ? n_rows : begin + BLOCK_ROWS;
-            memset(block, 0, count * sizeof *block);
-            for (size_t i = begin; i < end; i++) accumulate(count, x + i * n_columns + first, block);
-            accumulate(count, block, y + first);
-        }
+        memset(strip, 0, count * sizeof *strip);
+        for (size_t i = 0; i < n_rows; i += N_AT_ONCE)
+            add_rows(n_rows - i < N_AT_ONCE ? n_rows - i : N_AT_ONCE, count, row_length, x + i * row_length + first,
+                     strip);
+        for (size_t i = 0; i < count; i++) y[first + i] = (float)strip[i];
     }
 }
 

@@ -90,7 +90,7 @@ static lks_status grad_weight(const lksi_kernel *kernel, void *const *in, void *
     window_rows r = rows_of(&kernel->lowering);
     const float *dy = in[0], *x = in[1];
     float *dw = out[0];
-    LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)r.n, (size_t)r.m, dy, out[1]);
+    LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)r.n, (size_t)r.m, (size_t)r.m, dy, out[1]);
     memset(dw, 0, (size_t)(r.m * r.w_each) * sizeof *dw);
     for (int64_t i = 0; i < r.count; i++)
         LKS_TRY(lksi_dnnl_gemm('T', 'N', r.m, r.k, r.n, dy, r.m, x + i * r.x_row, r.x_sample, 0.0f,

@@ -378,6 +378,14 @@ static void scalars_of_any_type_are_read_as_double(void **state) {
     }
 }
 
+/* That line begins and ends so; between them stands which product it is, which depends on the CPU. */
+static bool is_line(const char *text, int which, const char *begin, const char *end) {
+    for (; which > 0; which--) text = strchr(text, '\n') + 1;
+    size_t length = strcspn(text, "\n"), n_end = strlen(end);
+    return strncmp(text, begin, strlen(begin)) == 0 && length >= n_end &&
+           strncmp(text + length - n_end, end, n_end) == 0;
+}
+
 static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **state) {
     (void)state;
     if (strcmp(lks_device_name(lks_device_default(NULL)), "cpu") != 0) skip(); /* built without oneDNN */
@@ -388,10 +396,10 @@ static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **st
     assert_ok(lks_store_create(&store, f.loss, NULL));
     assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = f.loss}));
     lks_program_describe(program, text, sizeof text);
-    assert_string_equal(text, "onednn:linear f32 (2, 8) + relu | row-major | 64 bytes\n"
-                              "onednn:linear^T f32 (2, 3) | row-major | 24 bytes\n"
-                              "cpu:cross_entropy f32 () | row-major | 28 bytes\n"
-                              "activations and scratch: 280 bytes, planned by liveness | products in f32\n");
+    assert_true(is_line(text, 0, "onednn:linear", " f32 (2, 8) + relu | row-major | 64 bytes"));
+    assert_true(is_line(text, 1, "onednn:linear", " f32 (2, 3) | row-major | 24 bytes"));
+    assert_true(is_line(text, 2, "cpu:cross_entropy", " f32 () | row-major | 28 bytes"));
+    assert_true(is_line(text, 3, "activations and scratch: ", " bytes, planned by liveness | products in f32"));
     lks_program_describe(program, text, 10); /* is cut, not overrun */
     assert_int_equal(strlen(text), 9);
     lks_program_destroy(program);
