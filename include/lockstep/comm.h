@@ -105,7 +105,7 @@ typedef struct lks_counters {
     uint64_t n_collectives, n_point_to_point; /* calls */
     uint64_t n_messages, n_message_nbytes;    /* sent to other ranks by this one since the group was made; no headers */
 } lks_counters;
-LKS_API void lks_group_counters(const lks_group *group, lks_counters *counters);
+LKS_API void lks_group_counters(const lks_group *group, lks_counters *counters); /* NULL: nothing */
 
 /* Declares the group dead on all ranks, with a reason that they all report. For a rank that must give up. */
 LKS_API void lks_group_abort(lks_group *group, const char *reason);

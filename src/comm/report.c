@@ -170,6 +170,7 @@ void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
 }
 
 void lks_group_counters(const lks_group *group, lks_counters *counters) {
+    if (counters == NULL) return;
     static const lksi_counters none;
     const lksi_counters *own = group != NULL ? &group->counters : &none;
     *counters = (lks_counters){.n_collectives = get(&own->n_calls),

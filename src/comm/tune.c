@@ -53,7 +53,12 @@ lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
     if (path == NULL || path[0] == '\0') return LKS_OK;
     void *data;
     size_t nbytes;
-    LKS_TRY(lksi_file_read(path, FILE_NBYTES, &data, &nbytes));
+    lks_status found = lksi_file_read(path, FILE_NBYTES, &data, &nbytes);
+    if (found != LKS_OK) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", lks_error_text());
+        return lksi_error(found, "LOCKSTEP_TUNING: %s", why);
+    }
     const char *end = NULL, *limit = (const char *)data + nbytes;
     cJSON *whole = cJSON_ParseWithLengthOpts(data, nbytes, &end, 0);
     while (whole != NULL && end < limit && memchr(" \t\r\n", *end, 4) != NULL) end++;

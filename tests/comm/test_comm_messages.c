@@ -110,6 +110,36 @@ static void tags_are_matched_out_of_order(void **state) {
     run_processes(2, tags_out_of_order, NULL);
 }
 
+/* More than a quarter of the credit, the last first, when the sender has left. */
+static int outlives_its_sender(int rank, int size, void *argument) {
+    (void)argument;
+    enum { N_TAGS = 40, NBYTES = 10000 };
+    lks_group *world;
+    unsigned char bytes[NBYTES] = {0};
+    MUST_OK(lks_init(&world, NULL));
+    for (int tag = 0; tag < N_TAGS && rank == 0; tag++) {
+        memset(bytes, tag, sizeof bytes);
+        MUST_OK(lks_send(world, bytes, NBYTES, LKS_U8, size - 1, tag));
+    }
+    if (rank == size - 1) lksi_sleep_ns(INT64_C(300) * 1000 * 1000);
+    for (int tag = N_TAGS; tag-- > 0 && rank == size - 1;) {
+        MUST_OK(lks_recv(world, bytes, NBYTES, LKS_U8, 0, tag, NULL));
+        MUST(bytes[0] == tag && bytes[NBYTES - 1] == tag);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void messages_outlive_their_sender(void **state) {
+    (void)state;
+    run_threads(2, outlives_its_sender, NULL);
+    run_processes(2, outlives_its_sender, NULL);
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
+    run_processes(2, outlives_its_sender, NULL);
+    run_processes(3, outlives_its_sender, NULL);
+    unsetenv("LOCKSTEP_TRANSPORT");
+}
+
 static int unreceived(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
@@ -668,6 +698,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_of_any_length_arrive),
         cmocka_unit_test(tags_are_matched_out_of_order),
+        cmocka_unit_test(messages_outlive_their_sender),
         cmocka_unit_test(messages_never_received_are_given_back),
         cmocka_unit_test(a_receive_of_another_type_or_less_room_is_a_mismatch),
         cmocka_unit_test(a_message_that_is_never_sent_ends_at_the_deadline),

@@ -76,6 +76,12 @@ static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
     return LKS_OK;
 }
 
+/* Who has left wants no credit any more, and its messages are still to be received. */
+static bool is_unwanted(const lks_group *group, int to, const lksi_outgoing *out) {
+    return out->head.kind == LKSI_FRAME_CREDIT && group->remote != NULL && group->remote->has_left != NULL &&
+           group->remote->has_left(group, to) && !lksi_control_is_aborted(group->control);
+}
+
 lks_status lksi_frames_flush(lks_group *group, int to) {
     lksi_pair *pair = &group->messages->pairs[to];
     while (pair->queue != NULL) {
@@ -84,8 +90,10 @@ lks_status lksi_frames_flush(lks_group *group, int to) {
             out->head.acknowledged += (uint32_t)pair->n_to_acknowledge;
             pair->n_to_acknowledge = 0;
         }
-        LKS_TRY(write_frame(group, to, out));
-        if (out->n_done < out->nbytes) return LKS_OK;
+        lks_status status = write_frame(group, to, out);
+        bool is_dropped = status == LKS_ERR_PEER && is_unwanted(group, to, out);
+        if (status != LKS_OK && !is_dropped) return status;
+        if (out->n_done < out->nbytes && !is_dropped) return LKS_OK;
         pair->queue = out->next;
         conclude(group, pair, out);
     }
