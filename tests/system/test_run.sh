@@ -39,7 +39,7 @@ LOCKSTEP_ALGORITHM=frob run info
 check "info shows an algorithm that there is not as the error it is" \
   eval 'status_is 1 && out_has "^algorithms: +auto: LOCKSTEP_ALGORITHM: no operation has an algorithm .frob. .there are: auto, "'
 LOCKSTEP_TUNING=/nonexist run info
-check "info shows a tuning file that is missing as the error it is" eval 'status_is 1 && out_has "^tuning: +/nonexist: No such file"'
+check "info shows a tuning file that is missing as the error it is" eval 'status_is 1 && out_has "^tuning: +LOCKSTEP_TUNING: /nonexist: No such file"'
 echo '{"tcp": {"latency_us": 25, "gbytes_per_s": 1.25}}' >"$work/tuning.json"
 LOCKSTEP_TUNING=$work/tuning.json run info
 check "info shows what a tuning file leads to" eval \
