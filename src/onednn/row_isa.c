@@ -22,12 +22,13 @@ static void accumulate(size_t count, const float *restrict x, float *restrict y)
 
 /* y += the sum of up to four rows of x */
 static void add_rows(size_t n_rows, size_t count, size_t row_length, const float *restrict x, double *restrict y) {
-    const float *a = x, *b = a + row_length, *c = b + row_length, *d = c + row_length;
-    if (n_rows == 4)
-        for (size_t i = 0; i < count; i++) y[i] += ((double)a[i] + (double)b[i]) + ((double)c[i] + (double)d[i]);
-    else
+    if (n_rows < 4) {
         for (size_t k = 0; k < n_rows; k++)
             for (size_t i = 0; i < count; i++) y[i] += (double)x[k * row_length + i];
+        return;
+    }
+    const float *a = x, *b = a + row_length, *c = b + row_length, *d = c + row_length;
+    for (size_t i = 0; i < count; i++) y[i] += ((double)a[i] + (double)b[i]) + ((double)c[i] + (double)d[i]);
 }
 
 /* In double: a bias's gradient over thousands of rows would lose more by adding them up than anything before it has

@@ -1,6 +1,7 @@
 /* Graphs, stores and programs: errors, memory, and what running may not do. */
 #include "test.h"
 
+#include "base/isa.h"
 #include "graph/graph_internal.h"
 
 #include <lockstep/nn.h>
@@ -378,14 +379,6 @@ static void scalars_of_any_type_are_read_as_double(void **state) {
     }
 }
 
-/* That line begins and ends so; between them stands which product it is, which depends on the CPU. */
-static bool is_line(const char *text, int which, const char *begin, const char *end) {
-    for (; which > 0; which--) text = strchr(text, '\n') + 1;
-    size_t length = strcspn(text, "\n"), n_end = strlen(end);
-    return strncmp(text, begin, strlen(begin)) == 0 && length >= n_end &&
-           strncmp(text + length - n_end, end, n_end) == 0;
-}
-
 static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **state) {
     (void)state;
     if (strcmp(lks_device_name(lks_device_default(NULL)), "cpu") != 0) skip(); /* built without oneDNN */
@@ -394,12 +387,19 @@ static void an_activation_runs_as_an_epilogue_of_the_product_before_it(void **st
     lks_program *program;
     char text[1024];
     assert_ok(lks_store_create(&store, f.loss, NULL));
-    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = f.loss}));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 17, .loss = f.loss}));
     lks_program_describe(program, text, sizeof text);
-    assert_true(is_line(text, 0, "onednn:linear", " f32 (2, 8) + relu | row-major | 64 bytes"));
-    assert_true(is_line(text, 1, "onednn:linear", " f32 (2, 3) | row-major | 24 bytes"));
-    assert_true(is_line(text, 2, "cpu:cross_entropy", " f32 () | row-major | 28 bytes"));
-    assert_true(is_line(text, 3, "activations and scratch: ", " bytes, planned by liveness | products in f32"));
+    bool has_avx512 =
+        lksi_isa_level() == 2; /* then y^T of 3 features is not made (onednn/linear.c), which takes room */
+    assert_string_equal(text, has_avx512
+                                  ? "onednn:linear f32 (17, 8) + relu | row-major | 544 bytes\n"
+                                    "onednn:linear f32 (17, 3) | row-major | 204 bytes\n"
+                                    "cpu:cross_entropy f32 () | row-major | 208 bytes\n"
+                                    "activations and scratch: 1024 bytes, planned by liveness | products in f32\n"
+                                  : "onednn:linear f32 (17, 8) + relu | row-major | 544 bytes\n"
+                                    "onednn:linear^T f32 (17, 3) | row-major | 204 bytes\n"
+                                    "cpu:cross_entropy f32 () | row-major | 208 bytes\n"
+                                    "activations and scratch: 1228 bytes, planned by liveness | products in f32\n");
     lks_program_describe(program, text, 10); /* is cut, not overrun */
     assert_int_equal(strlen(text), 9);
     lks_program_destroy(program);

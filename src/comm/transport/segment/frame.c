@@ -82,6 +82,14 @@ static bool is_unwanted(const lks_group *group, int to, const lksi_outgoing *out
            group->remote->has_left(group, to) && !lksi_control_is_aborted(group->control);
 }
 
+/* It may leave meanwhile, and we hear of it by not reaching it. */
+static lks_status write_wanted(lks_group *group, int to, lksi_outgoing *out) {
+    lks_status status = is_unwanted(group, to, out) ? LKS_ERR_PEER : write_frame(group, to, out);
+    if (status != LKS_ERR_PEER || !is_unwanted(group, to, out)) return status;
+    out->n_done = out->nbytes;
+    return LKS_OK;
+}
+
 lks_status lksi_frames_flush(lks_group *group, int to) {
     lksi_pair *pair = &group->messages->pairs[to];
     while (pair->queue != NULL) {
@@ -90,10 +98,8 @@ lks_status lksi_frames_flush(lks_group *group, int to) {
             out->head.acknowledged += (uint32_t)pair->n_to_acknowledge;
             pair->n_to_acknowledge = 0;
         }
-        lks_status status = write_frame(group, to, out);
-        bool is_dropped = status == LKS_ERR_PEER && is_unwanted(group, to, out);
-        if (status != LKS_OK && !is_dropped) return status;
-        if (out->n_done < out->nbytes && !is_dropped) return LKS_OK;
+        LKS_TRY(write_wanted(group, to, out));
+        if (out->n_done < out->nbytes) return LKS_OK;
         pair->queue = out->next;
         conclude(group, pair, out);
     }
