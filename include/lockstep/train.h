@@ -107,7 +107,8 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
  * not matter: those of lks_images do. Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
  * LKS_ERR_SHAPE: samples of another size, more than one label each. They fail the group, for the other ranks may have
  * been given another set. LKS_ERR_MISMATCH on all ranks, of which it names two, where the sets differ
- * (lks_dataset_hash): the group lives on, unless the sets have other numbers of samples. */
+ * (lks_dataset_hash): the group lives on, unless the sets have other numbers of samples. LKS_ERR_NUMERIC on all ranks
+ * where the loss is NaN or infinite: `metrics` is what came of it, and the group lives on. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
 /* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a
@@ -125,7 +126,8 @@ LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t
  * i32; the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number
  * of ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective. Errors:
  * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text: they fail the group.
- * LKS_ERR_MISMATCH on all ranks, of which it names two, where the texts differ: the group lives on. */
+ * LKS_ERR_MISMATCH on all ranks, of which it names two, where the texts differ: the group lives on. LKS_ERR_NUMERIC as
+ * above. */
 LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count,
                                              lks_metrics *metrics);
 

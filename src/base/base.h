@@ -123,6 +123,8 @@ bool lksi_process_read_stat(int pid, lksi_process_stat *stat);
 /* --- files --- */
 /* Whole file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees *data. */
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
+/* The same of a text: with the first NUL byte it ends as malformed, however much follows. */
+lks_status lksi_file_read_text(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* Writes a temporary file beside `path`, syncs it and renames it over `path`: a reader sees the old or the new one. */
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
 /* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */

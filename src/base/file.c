@@ -24,7 +24,23 @@ lks_status lksi_file_open_output(const char *path, bool appends, FILE **file) {
     return status;
 }
 
-static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
+/* Texts hold no NUL; what does is another kind of file. Looks at what came behind the first `n_seen` bytes. */
+static lks_status check_text(const char *path, const char *text, size_t n_seen, size_t nbytes) {
+    const char *nul = memchr(text + n_seen, '\0', nbytes - n_seen);
+    if (nul == NULL) return LKS_OK;
+    int64_t line = 1;
+    for (const char *c = text; c < nul; c++) line += *c == '\n';
+    return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: a NUL byte: this is not text", path, (long long)line);
+}
+
+/* A file that is not packed tells by its size that it is too long. */
+static lks_status check_size(gzFile file, const char *path, size_t file_nbytes, size_t max_nbytes) {
+    if (gzdirect(file) == 0 || file_nbytes <= max_nbytes) return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %zu bytes expected", path, max_nbytes);
+}
+
+static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, bool is_text, void **data,
+                           size_t *nbytes) {
     void *buffer = NULL;
     size_t capacity = 0, filled = 0;
     lks_status status = LKS_OK;
@@ -48,6 +64,7 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, voi
             status = lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %zu bytes expected", path, max_nbytes);
             goto fail;
         }
+        if (is_text) LKS_TRY_GOTO(check_text(path, buffer, filled - (size_t)n_read, filled), fail);
     }
     int code;
     (void)gzerror(file, &code); /* a truncated stream reads to its end and leaves Z_BUF_ERROR behind */
@@ -63,7 +80,7 @@ fail:
     return status;
 }
 
-lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
+static lks_status read_file(const char *path, size_t max_nbytes, bool is_text, void **data, size_t *nbytes) {
     struct stat info;
     if (stat(path, &info) != 0) return lksi_error_file(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
@@ -71,9 +88,18 @@ lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size
     if (file == NULL)
         return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
     gzbuffer(file, 1 << 17);
-    lks_status status = read_all(file, path, max_nbytes, data, nbytes);
+    lks_status status = check_size(file, path, (size_t)info.st_size, max_nbytes);
+    if (status == LKS_OK) status = read_all(file, path, max_nbytes, is_text, data, nbytes);
     gzclose(file);
     return status;
+}
+
+lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
+    return read_file(path, max_nbytes, false, data, nbytes);
+}
+
+lks_status lksi_file_read_text(const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
+    return read_file(path, max_nbytes, true, data, nbytes);
 }
 
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes) {

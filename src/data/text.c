@@ -63,18 +63,8 @@ static lks_status take_line(cutter *c) {
     return LKS_OK;
 }
 
-/* Texts hold no NUL; what does is another kind of file. */
-static lks_status check_bytes(const lksi_file *file) {
-    if (file->nbytes == 0) return lksi_error(LKS_ERR_FORMAT, "%s: the file is empty", file->path);
-    const char *data = file->data, *nul = memchr(data, '\0', file->nbytes);
-    if (nul == NULL) return LKS_OK;
-    int64_t line = 1;
-    for (const char *c = data; c < nul; c++) line += *c == '\n';
-    return lksi_error(LKS_ERR_FORMAT, "%s: line %lld: a NUL byte: this is not text", file->path, (long long)line);
-}
-
 lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file *file, size_t max_tokens) {
-    LKS_TRY(check_bytes(file));
+    if (file->nbytes == 0) return lksi_error(LKS_ERR_FORMAT, "%s: the file is empty", file->path);
     const char *data = file->data;
     cutter c = {.text = text,
                 .tokens = &text->splits[split],
@@ -102,7 +92,7 @@ static lks_status read_split(lks_text *text, lks_text_split split, const char *d
     void *data;
     lksi_file file = {.path = path};
     LKS_TRY(find_file(directory, name, path, sizeof path));
-    LKS_TRY(lksi_file_read(path, MAX_FILE_NBYTES, &data, &file.nbytes));
+    LKS_TRY(lksi_file_read_text(path, MAX_FILE_NBYTES, &data, &file.nbytes));
     file.data = data;
     lks_status status = lksi_text_parse(text, split, &file, INT32_MAX);
     lksi_free(data);

@@ -71,8 +71,9 @@ static lks_status find(const lksi_safetensors *file, const char *name, lks_type 
     *entry = lksi_safetensors_find(file, name);
     if (*entry == NULL)
         return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'%s", file->path, name,
-                          strcmp(name, LKSI_COUNTERS_NAME) == 0 ? "; is it weights alone, which lks_store_load reads?"
-                                                                : "");
+                          strcmp(name, LKSI_COUNTERS_NAME) == 0
+                              ? "; is it weights alone, which are read by lks_store_load, or --init?"
+                              : "");
     if (!(*entry)->has_type || (*entry)->type != type)
         return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of %s", file->path, name, (*entry)->dtype,
                           lks_type_name(type));

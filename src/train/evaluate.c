@@ -2,6 +2,8 @@
  * and added in chunk order by all, so any number of ranks gets the same figures to the bit. */
 #include "train/trainer_internal.h"
 
+#include <math.h>
+
 enum { CHUNK = 500 };
 
 typedef struct scratch {
@@ -56,7 +58,8 @@ lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sum
     double n = total.n_labels > 0 ? total.n_labels : 1;
     *metrics =
         (lks_metrics){.loss = total.loss / n, .accuracy = total.n_correct / n, .n_samples = (int64_t)total.n_labels};
-    return LKS_OK;
+    if (isfinite(metrics->loss)) return LKS_OK;
+    return lksi_error(LKS_ERR_NUMERIC, "the loss of the evaluation is %g", metrics->loss);
 }
 
 /* As the model's input has it. */

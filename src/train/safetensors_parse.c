@@ -74,12 +74,14 @@ static lks_status bad_entry(const lksi_safetensors *file, const char *name, cons
     return lksi_error(LKS_ERR_FORMAT, "%s: entry '%.200s': %s", file->path, name, what);
 }
 
+static bool is_whole(const cJSON *item) {
+    return cJSON_IsNumber(item) && item->valuedouble >= 0 && floor(item->valuedouble) == item->valuedouble;
+}
+
 /* JSON's numbers are doubles here: those up to 2^53 are what the file says. */
 static bool as_integer(const cJSON *item, uint64_t *value) {
-    if (!cJSON_IsNumber(item)) return false;
-    double number = item->valuedouble;
-    if (!(number >= 0 && number <= ldexp(1, MAX_EXACT_BITS)) || floor(number) != number) return false;
-    *value = (uint64_t)number;
+    if (!is_whole(item) || item->valuedouble > ldexp(1, MAX_EXACT_BITS)) return false;
+    *value = (uint64_t)item->valuedouble;
     return true;
 }
 
@@ -104,7 +106,8 @@ static lks_status parse_shape(const lksi_safetensors *file, const cJSON *shape, 
     cJSON_ArrayForEach(item, shape) {
         uint64_t dim;
         if (entry->n_dims == LKSI_SAFETENSORS_MAX_DIMS) return bad_entry(file, entry->name, "more than 8 dimensions");
-        if (!as_integer(item, &dim)) return bad_entry(file, entry->name, "a dimension is not a whole number");
+        if (!is_whole(item)) return bad_entry(file, entry->name, "a dimension is not a whole number");
+        if (!as_integer(item, &dim)) return bad_entry(file, entry->name, "more elements than any file holds");
         if (dim > 0 && count > ((uint64_t)1 << MAX_EXACT_BITS) / dim)
             return bad_entry(file, entry->name, "more elements than any file holds");
         entry->dims[entry->n_dims++] = (int64_t)dim;
@@ -115,10 +118,13 @@ static lks_status parse_shape(const lksi_safetensors *file, const cJSON *shape, 
 }
 
 static lks_status parse_offsets(const lksi_safetensors *file, const cJSON *offsets, lksi_safetensors_entry *entry) {
-    if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 ||
-        !as_integer(cJSON_GetArrayItem(offsets, 0), &entry->begin) ||
-        !as_integer(cJSON_GetArrayItem(offsets, 1), &entry->end) || entry->end < entry->begin)
-        return bad_entry(file, entry->name, "its data_offsets are not two whole numbers in order");
+    if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_whole(cJSON_GetArrayItem(offsets, 0)) ||
+        !is_whole(cJSON_GetArrayItem(offsets, 1)))
+        return bad_entry(file, entry->name, "its data_offsets are not two whole numbers");
+    if (!as_integer(cJSON_GetArrayItem(offsets, 0), &entry->begin) ||
+        !as_integer(cJSON_GetArrayItem(offsets, 1), &entry->end))
+        return bad_entry(file, entry->name, "its data_offsets lie behind the end of any file");
+    if (entry->end < entry->begin) return bad_entry(file, entry->name, "its data_offsets end before they begin");
     if (entry->end - entry->begin != (uint64_t)entry->count * entry->element_nbytes)
         return lksi_error(LKS_ERR_FORMAT, "%s: entry '%.200s': %llu bytes for %lld elements of %s", file->path,
                           entry->name, (unsigned long long)(entry->end - entry->begin), (long long)entry->count,

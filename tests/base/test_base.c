@@ -127,6 +127,23 @@ static void a_file_is_written_whole_and_read_back(void **state) {
     assert_string_equal(lks_error_text(), "the path is empty: No such file or directory");
 }
 
+/* Both are files with holes, of more bytes than there is memory: what is read whole does not end. */
+static void a_file_that_cannot_be_meant_is_not_read_to_its_end(void **state) {
+    (void)state;
+    char path[] = "/tmp/lockstep_test_XXXXXX";
+    int descriptor = mkstemp(path);
+    void *data;
+    size_t nbytes, huge = (size_t)1 << 40;
+    assert_int_equal(write(descriptor, "a\nb", 3), 3);
+    assert_int_equal(ftruncate(descriptor, (off_t)huge), 0);
+    close(descriptor);
+    assert_int_equal(lksi_file_read_text(path, huge, &data, &nbytes), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), ": line 2: a NUL byte: this is not text"));
+    assert_int_equal(lksi_file_read(path, huge - 1, &data, &nbytes), LKS_ERR_FORMAT);
+    assert_non_null(strstr(lks_error_text(), ": holds more than the 1099511627775 bytes expected"));
+    unlink(path);
+}
+
 static void sha256_matches_the_standard(void **state) {
     (void)state;
     lksi_sha256 *hash;
@@ -212,6 +229,7 @@ int main(void) {
         cmocka_unit_test(an_error_that_is_too_long_keeps_both_ends),
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),
         cmocka_unit_test(a_file_is_written_whole_and_read_back),
+        cmocka_unit_test(a_file_that_cannot_be_meant_is_not_read_to_its_end),
         cmocka_unit_test(sha256_matches_the_standard),
         cmocka_unit_test(a_process_may_end_while_a_thread_hashes),
         cmocka_unit_test(an_output_that_would_block_is_refused),

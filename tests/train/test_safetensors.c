@@ -136,8 +136,12 @@ static void entries_that_cannot_be_are_named(void **state) {
     refuse_header("{\"a\":" ENTRY("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, "more than 8 dimensions");
     refuse_header("{\"a\":" ENTRY("F32", "[4294967296,4294967296]", 0, 4) "}", 4, "more elements than any file holds");
     refuse_header("{\"a\":" ENTRY("F32", "[2]", 0, 4) "}", 4, "entry 'a': 4 bytes for 2 elements of F32");
-    refuse_header("{\"a\":" ENTRY("F32", "[1]", 4, 0) "}", 4, "not two whole numbers in order");
-    refuse_header("{\"a\":" ENTRY("F32", "[1]", 0, 1e300) "}", 4, "not two whole numbers in order");
+    refuse_header("{\"a\":" ENTRY("F32", "[1]", 4, 0) "}", 4, "its data_offsets end before they begin");
+    refuse_header("{\"a\":" ENTRY("F32", "[1]", 0, 1e300) "}", 4, "lie behind the end of any file");
+    refuse_header("{\"a\":" ENTRY("F32", "[1]", 0, 4611686018427387908) "}", 4, "lie behind the end of any file");
+    refuse_header("{\"a\":" ENTRY("F32", "[1]", 0, 4.5) "}", 4, "its data_offsets are not two whole numbers");
+    refuse_header("{\"a\":" ENTRY("F32", "[1]", -4, 0) "}", 4, "its data_offsets are not two whole numbers");
+    refuse_header("{\"a\":" ENTRY("F32", "[4611686018427387904]", 0, 4) "}", 4, "more elements than any file holds");
     refuse_header("{\"a\\u001b\":" ENTRY("F32", "[1]", 0, 4) "}", 4, "control character");
     refuse_header("{\"a\\u0000b\":" ENTRY("F32", "[1]", 0, 4) "}", 4, "a zero character at byte 3 of its header");
 }

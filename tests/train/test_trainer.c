@@ -134,6 +134,34 @@ static void samples_of_another_size_are_refused(void **state) {
     run_ranks(2, evaluate_samples_of_another_size, NULL);
 }
 
+/* NaN in one sample, which one of the ranks gets. */
+static int evaluate_to_nan(void *argument) {
+    (void)argument;
+    enum { N = 1100 };
+    static float features[N * 16];
+    static int32_t labels[N];
+    set_up s = {0};
+    lks_dataset *spoilt;
+    lks_metrics metrics;
+    RANK_CHECK(create(&s) == 0);
+    features[(N - 1) * 16] = (float)NAN;
+    RANK_OK(lks_dataset_create(
+        &spoilt,
+        &(lks_dataset_options){.count = N, .n_features = 16, .n_classes = 4, .features = features, .labels = labels}));
+    RANK_CHECK(lks_trainer_evaluate(s.trainer, spoilt, &metrics) == LKS_ERR_NUMERIC);
+    RANK_CHECK(strcmp(lks_error_text(), "the loss of the evaluation is nan") == 0);
+    RANK_CHECK(isnan(metrics.loss) && metrics.n_samples == N);
+    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &metrics)); /* the group lives on */
+    lks_dataset_destroy(spoilt);
+    destroy(&s);
+    return 0;
+}
+
+static void an_evaluation_to_nan_is_an_error_on_all_ranks(void **state) {
+    (void)state;
+    run_ranks(3, evaluate_to_nan, NULL);
+}
+
 static int evaluate_four_labels_each(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -513,6 +541,7 @@ int main(void) {
         cmocka_unit_test(training_learns_and_repeats_to_the_bit),
         cmocka_unit_test(evaluation_is_the_same_on_any_number_of_ranks),
         cmocka_unit_test(samples_of_another_size_are_refused),
+        cmocka_unit_test(an_evaluation_to_nan_is_an_error_on_all_ranks),
         cmocka_unit_test(a_data_set_has_one_label_per_sample),
         cmocka_unit_test(a_rank_that_cannot_evaluate_is_not_waited_for),
         cmocka_unit_test(an_evaluation_of_nothing_is_refused),
