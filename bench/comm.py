@@ -11,7 +11,9 @@ Contenders:
 
 All measure in the same way: warm-up, 9 blocks of at least 2 ms of calls back to back, the slowest rank's time, the median
 of the blocks, results checked. Each repetition runs every contender once, in turn, so that whatever else the machine does
-falls on all; a figure is the median of the repetitions. The MPI libraries run as they do by default (Open MPI binds two
+falls on all; a figure is the median of the repetitions. A virtual machine may move its CPUs: half a round trip between two
+of them (lockstep bench send_recv, 4 bytes) is measured before and after each run, and runs within twice the least one seen
+are "near", the others "far". Tables and aims compare within one state; runs that saw both are left out. The MPI libraries run as they do by default (Open MPI binds two
 ranks to cores, MPICH and ours bind nothing); --oversubscribe is given to Open MPI only where there are more ranks than
 CPUs. A contender that is not there is named and left out.
 """
@@ -29,6 +31,7 @@ PEERS = os.path.join(ROOT, "bench", "peers")
 CONTENDERS = ("symmetric", "ordinary", "tcp", "openmpi", "mpich", "gloo")
 MPI = ("openmpi", "mpich")
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+STATES = ("near", "far")
 KIB = 1024
 
 # (operations, ranks, ours, against, from how many bytes, at least how many times as fast)
@@ -146,10 +149,26 @@ def run(who, operation, ranks, arguments):
     return ours(who, operation, ranks, arguments.sizes, arguments)
 
 
+# --- near and far ---
+
+def half_round_trip(arguments):
+    """Between two CPUs, in microseconds."""
+    return ours("ordinary", "send_recv", 2, [4], arguments)[0]["time_us_median"]
+
+
+def name_states(rows):
+    """Of each run: near, far, or mixed."""
+    limit = 2 * min(min(row["half_round_trip_us"]) for row in rows)
+    for row in rows:
+        is_near = [time < limit for time in row["half_round_trip_us"]]
+        row["state"] = "mixed" if is_near[0] != is_near[1] else STATES[0] if is_near[0] else STATES[1]
+
+
 # --- measuring and summing up ---
 
 def measure(present, arguments):
     rows = []
+    before = half_round_trip(arguments)
     for repetition in range(arguments.repetitions):
         for operation in arguments.operations:
             for ranks in arguments.ranks:
@@ -159,15 +178,21 @@ def measure(present, arguments):
                     wrong = [row for row in new if row["errors"]]
                     if wrong:
                         sys.exit(f"{who}: wrong elements: {wrong[0]}")
-                    rows += [{"contender": who, "repetition": repetition, **row} for row in new]
+                    after = half_round_trip(arguments)
+                    rows += [{"contender": who, "repetition": repetition, "half_round_trip_us": [before, after], **row}
+                             for row in new]
+                    before = after
+    name_states(rows)
     return rows
 
 
 def medians(rows):
-    """{(operation, ranks): {bytes: {contender: microseconds}}}, and the better of the MPI libraries as "mpi"."""
+    """{(operation, ranks, state): {bytes: {contender: microseconds}}}, and the better of the MPI libraries as "mpi"."""
     samples = {}
     for row in rows:
-        samples.setdefault((row["op"], row["ranks"]), {}).setdefault(row["bytes"], {}).setdefault(
+        if row["state"] not in STATES:
+            continue
+        samples.setdefault((row["op"], row["ranks"], row["state"]), {}).setdefault(row["bytes"], {}).setdefault(
             row["contender"], []).append(row["time_us_median"])
     for sizes in samples.values():
         for nbytes, times in sizes.items():
@@ -182,10 +207,18 @@ def ratio(times, us, against):
     return times[against] / times[us] if us in times and against in times else None
 
 
+def print_states(rows):
+    runs = {(row["op"], row["ranks"], row["contender"], row["repetition"]): row for row in rows}.values()
+    counts = {state: [row for row in runs if row["state"] == state] for state in (*STATES, "mixed")}
+    found = [time for row in runs for time in row["half_round_trip_us"]]
+    print(f"half a round trip between two CPUs: {min(found):.3f} to {max(found):.3f} us; "
+          f"{', '.join(f'{len(those)} runs {state}' for state, those in counts.items())}, the last left out")
+
+
 def print_tables(results, present):
     ratios = (("symmetric", "mpi"), ("ordinary", "mpi"), ("tcp", "gloo"), ("symmetric", "gloo"))
-    for (operation, ranks), sizes in results.items():
-        print(f"\n{operation}, f32, {ranks} ranks: microseconds, and how many times as fast ('mpi': the better of both)")
+    for (operation, ranks, state), sizes in results.items():
+        print(f"\n{operation}, f32, {ranks} ranks, {state}: microseconds, and how many times as fast ('mpi': the better of both)")
         print(f"{'bytes':>10}" + "".join(f" {who:>11}" for who in present) +
               "".join(f" {us + '/' + them:>15}" for us, them in ratios))
         for nbytes, times in sorted(sizes.items()):
@@ -197,14 +230,14 @@ def judge(results):
     """The rows of the aims for which there are figures, each with its least ratio."""
     rows = []
     for operations, ranks_list, us, against, from_nbytes, aim in AIMS:
-        for (operation, ranks), sizes in results.items():
+        for (operation, ranks, state), sizes in results.items():
             if operation not in operations or ranks not in ranks_list:
                 continue
             found = [(ratio(times, us, against), nbytes) for nbytes, times in sizes.items()
                      if nbytes >= from_nbytes and ratio(times, us, against) is not None]
             if found:
                 least, nbytes = min(found)
-                rows.append({"op": operation, "ranks": ranks, "ours": us, "against": against, "from_bytes": from_nbytes,
+                rows.append({"op": operation, "ranks": ranks, "state": state, "ours": us, "against": against, "from_bytes": from_nbytes,
                              "aim": aim, "least": least, "least_at_bytes": nbytes, "is_reached": least >= aim})
     return rows
 
@@ -212,7 +245,7 @@ def judge(results):
 def print_aims(rows):
     print("\nagainst the aims: the least ratio over the sizes")
     for row in rows:
-        print(f"{row['op']:<14} {row['ranks']} ranks  {row['ours']:>9} against {row['against']:<4} from {row['from_bytes']:>6} B: "
+        print(f"{row['op']:<14} {row['ranks']} ranks, {row['state']:<4}  {row['ours']:>9} against {row['against']:<4} from {row['from_bytes']:>6} B: "
               f"aim {row['aim']:>4}x, least {row['least']:>7.2f}x at {row['least_at_bytes']} B  "
               f"{'reached' if row['is_reached'] else 'MISSED'}")
 
@@ -249,6 +282,8 @@ def main():
             present.append(who)
         except Missing as reason:
             print(f"skipped: {who}: {reason}")
+    if not present:
+        return
     try:
         rows = measure(present, arguments)
     except Missing as reason:
@@ -256,6 +291,7 @@ def main():
     results = medians(rows)
     aims = judge(results)
     print(f"{len(os.sched_getaffinity(0))} CPUs, median of {arguments.repetitions} alternating repetitions")
+    print_states(rows)
     print_tables(results, present)
     print_aims(aims)
     if arguments.json:

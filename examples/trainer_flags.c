@@ -6,11 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* strtoll and strtod also take blanks in front, strtod hexadecimals and names. */
+static int is_of(const char *text, const char *characters) { return text[strspn(text, characters)] == '\0'; }
+
 static int parse_integer(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
     errno = 0;
     long long parsed = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || parsed < min || parsed > max) return 0;
+    if (end == text || *end != '\0' || !is_of(text, "+-0123456789") || errno != 0 || parsed < min || parsed > max)
+        return 0;
     *value = parsed;
     return 1;
 }
@@ -64,7 +68,7 @@ static void refuse_entry(trainer_flags *flags, const trainer_flag *entry, const 
 static int parse_real(const char *text, double min, double max, double *value) {
     char *end;
     double parsed = strtod(text, &end);
-    if (end == text || *end != '\0' || !(parsed >= min && parsed < max)) return 0;
+    if (end == text || *end != '\0' || !is_of(text, "+-.eE0123456789") || !(parsed >= min && parsed < max)) return 0;
     *value = parsed;
     return 1;
 }

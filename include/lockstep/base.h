@@ -3,7 +3,8 @@
  * Conventions of every public header: `count` is elements, `nbytes` is bytes, times carry their unit.
  * A function that can fail returns lks_status; on failure its outputs are untouched unless it says otherwise.
  * A pointer to an option struct may be NULL, which means a struct of zeros: all defaults, and an error where a field is
- * required.
+ * required. Any other pointer that may not be NULL and is: LKS_ERR_ARGUMENT with its name; functions that return no
+ * status then do nothing, and give 0 or NULL.
  */
 #ifndef LOCKSTEP_BASE_H
 #define LOCKSTEP_BASE_H

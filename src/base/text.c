@@ -13,11 +13,15 @@ void lksi_append(char *text, size_t text_nbytes, const char *format, ...) {
     va_end(arguments);
 }
 
+/* strtoll and strtod also take blanks in front, strtod hexadecimals and names. */
+static bool is_of(const char *text, const char *characters) { return text[strspn(text, characters)] == '\0'; }
+
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value) {
     char *end;
     errno = 0;
     long long parsed = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || parsed < min || parsed > max) return false;
+    if (end == text || *end != '\0' || !is_of(text, "+-0123456789") || errno != 0 || parsed < min || parsed > max)
+        return false;
     *value = parsed;
     return true;
 }
@@ -26,7 +30,9 @@ bool lksi_parse_f64(const char *text, double min, double max, double *value) {
     char *end;
     errno = 0;
     double parsed = strtod(text, &end);
-    if (end == text || *end != '\0' || errno != 0 || !(parsed >= min && parsed <= max)) return false;
+    if (end == text || *end != '\0' || !is_of(text, "+-.eE0123456789") || errno != 0 ||
+        !(parsed >= min && parsed <= max))
+        return false;
     *value = parsed;
     return true;
 }

@@ -45,8 +45,11 @@ static lks_status resolve_options(lks_classification_options *o) {
         return lksi_error(LKS_ERR_ARGUMENT, "flip_fraction %g is outside 0..1", o->flip_fraction);
     int64_t n_clusters = o->n_classes * o->clusters_per_class;
     if (o->n_informative < 62 && n_clusters > (int64_t)1 << o->n_informative)
-        return lksi_error(LKS_ERR_ARGUMENT, "%lld clusters at the vertices of a hypercube that has only 2^%lld",
-                          (long long)n_clusters, (long long)o->n_informative);
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "n_classes %lld of clusters_per_class %lld need %lld vertices of a hypercube; with "
+                          "n_informative %lld of n_features %lld it has 2^%lld",
+                          (long long)o->n_classes, (long long)o->clusters_per_class, (long long)n_clusters,
+                          (long long)o->n_informative, (long long)o->n_features, (long long)o->n_informative);
     return LKS_OK;
 }
 

@@ -52,6 +52,8 @@ void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t he
 }
 
 lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end) {
+    LKS_TRY(lksi_check_given("dataset_slice", "slice", slice));
+    LKS_TRY(lksi_check_given("dataset_slice", "dataset", dataset));
     if (begin < 0 || end < begin || end > dataset->count)
         return lksi_error(LKS_ERR_ARGUMENT, "slice %lld..%lld of a data set of %lld samples", (long long)begin,
                           (long long)end, (long long)dataset->count);
@@ -76,10 +78,10 @@ void lks_dataset_destroy(lks_dataset *dataset) {
     lksi_free(dataset);
 }
 
-int64_t lks_dataset_count(const lks_dataset *dataset) { return dataset->count; }
-int64_t lks_dataset_n_features(const lks_dataset *dataset) { return dataset->n_features; }
-int64_t lks_dataset_n_channels(const lks_dataset *dataset) { return dataset->image.n_channels; }
-int64_t lks_dataset_n_classes(const lks_dataset *dataset) { return dataset->n_classes; }
+int64_t lks_dataset_count(const lks_dataset *dataset) { return dataset != NULL ? dataset->count : 0; }
+int64_t lks_dataset_n_features(const lks_dataset *dataset) { return dataset != NULL ? dataset->n_features : 0; }
+int64_t lks_dataset_n_channels(const lks_dataset *dataset) { return dataset != NULL ? dataset->image.n_channels : 0; }
+int64_t lks_dataset_n_classes(const lks_dataset *dataset) { return dataset != NULL ? dataset->n_classes : 0; }
 
 static uint64_t hash_word(uint64_t hash, uint64_t word) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
@@ -113,6 +115,7 @@ static uint64_t hash_of(const lks_dataset *dataset) {
 }
 
 uint64_t lks_dataset_hash(const lks_dataset *dataset) {
+    if (lksi_check_given("dataset_hash", "dataset", dataset) != LKS_OK) return 0;
     _Atomic uint64_t *known = &((lks_dataset *)(uintptr_t)dataset)->hash;
     uint64_t hash = atomic_load_explicit(known, memory_order_relaxed);
     if (hash == 0) atomic_store_explicit(known, hash = hash_of(dataset), memory_order_relaxed);

@@ -13,7 +13,7 @@ lks_status lksi_grains_check(int64_t grains, int64_t n_ranks) {
         return lksi_error(LKS_ERR_ARGUMENT, "grains %lld; possible are powers of two, to %d", (long long)grains,
                           (int)LKSI_MAX_GRAINS);
     if (grains % n_ranks == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%lld grains cannot be divided equally among %lld ranks", (long long)grains,
+    return lksi_error(LKS_ERR_ARGUMENT, "grains %lld cannot be divided equally among %lld ranks", (long long)grains,
                       (long long)n_ranks);
 }
 

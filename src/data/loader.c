@@ -167,7 +167,7 @@ static void run_worker(void *argument) {
 
 /* --- the consumer --- */
 
-int64_t lks_loader_steps(const lks_loader *loader) { return loader->n_steps; }
+int64_t lks_loader_steps(const lks_loader *loader) { return loader != NULL ? loader->n_steps : 0; }
 
 static void hand_out_made_here(lks_loader *loader, lks_batch *batch) {
     order *o = order_of(loader, loader->next.epoch);
@@ -216,6 +216,7 @@ static place batch_from(const lks_loader *loader, place at) {
 
 /* Where the next batch is the wanted one, those that are prefetched stay. */
 void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step) {
+    if (lksi_check_given("loader_seek", "loader", loader) != LKS_OK) return;
     place to = {epoch, step >= 0 && step < loader->n_steps ? step : loader->n_steps};
     pthread_mutex_lock(&loader->lock);
     if (!is_same(batch_from(loader, loader->next), batch_from(loader, to))) {

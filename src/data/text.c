@@ -132,6 +132,8 @@ void lks_text_destroy(lks_text *text) {
 }
 
 const int32_t *lks_text_tokens(const lks_text *text, lks_text_split split, int64_t *count) {
+    if (lksi_check_given("text_tokens", "text", text) != LKS_OK) return NULL;
+    if (lksi_check_given("text_tokens", "count", count) != LKS_OK) return NULL;
     if (split < LKS_SPLIT_TRAIN || split > LKS_SPLIT_TEST) {
         (void)lksi_error(LKS_ERR_ARGUMENT, "text split %d is unknown", (int)split);
         return NULL;
@@ -140,14 +142,16 @@ const int32_t *lks_text_tokens(const lks_text *text, lks_text_split split, int64
     return text->splits[split].items;
 }
 
-int64_t lks_text_n_words(const lks_text *text) { return (int64_t)text->vocabulary.count; }
+int64_t lks_text_n_words(const lks_text *text) { return text != NULL ? (int64_t)text->vocabulary.count : 0; }
 
 const char *lks_text_word(const lks_text *text, int64_t token) {
+    if (text == NULL) return NULL;
     const lksi_vocabulary *v = &text->vocabulary;
     return token >= 0 && token < (int64_t)v->count ? v->letters + v->offsets[token] : NULL;
 }
 
 uint64_t lks_text_hash(const lks_text *text) {
+    if (lksi_check_given("text_hash", "text", text) != LKS_OK) return 0;
     uint64_t hash = lksi_hash_words(LKSI_HASH_START, text->vocabulary.letters, text->vocabulary.n_letters);
     for (int split = 0; split < LKSI_N_SPLITS; split++) {
         const lksi_tokens *tokens = &text->splits[split];

@@ -42,10 +42,13 @@ static int64_t fill_column(lks_windows *w, int64_t column) {
 }
 
 int64_t lks_windows_steps(const lks_windows *windows) {
+    if (windows == NULL) return 0;
     return (windows->column_labels - 1) / windows->n_steps_in_window + 1;
 }
 
 int lks_windows_next(lks_windows *windows, lks_batch *batch) {
+    if (lksi_check_given("windows_next", "windows", windows) != LKS_OK) return 0;
+    if (lksi_check_given("windows_next", "batch", batch) != LKS_OK) return 0;
     lks_windows *w = windows;
     if (w->step == lks_windows_steps(w)) {
         w->epoch = lksi_epoch_after(w->epoch);
@@ -69,6 +72,7 @@ int lks_windows_next(lks_windows *windows, lks_batch *batch) {
 }
 
 void lks_windows_seek(lks_windows *windows, int64_t epoch, int64_t step) {
+    if (lksi_check_given("windows_seek", "windows", windows) != LKS_OK) return;
     int64_t n_steps = lks_windows_steps(windows);
     windows->epoch = epoch;
     windows->step = step >= 0 && step < n_steps ? step : n_steps;

@@ -56,6 +56,7 @@ lks_status lksi_program_set_input_there(lks_program *program, lks_node *node, vo
 }
 
 void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, int64_t first_sample) {
+    if (lksi_check_given("program_set_random", "program", program) != LKS_OK) return;
     program->random[0] = (int64_t)seed;
     program->random[1] = step;
     program->random[2] = first_sample;
@@ -64,6 +65,7 @@ void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, i
 const lks_store *lksi_program_store(const lks_program *program) { return program->store; }
 
 void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context) {
+    if (lksi_check_given("on_gradient", "program", program) != LKS_OK) return;
     program->on_gradient = callback;
     program->on_gradient_context = context;
 }
@@ -311,6 +313,7 @@ size_t lks_program_nbytes(const lks_program *program) {
 
 void lks_program_describe(const lks_program *program, char *text, size_t nbytes) {
     if (nbytes > 0) text[0] = '\0';
+    if (lksi_check_given("program_describe", "program", program) != LKS_OK) return;
     const lks_device *device = program->store->graph->device;
     for (size_t s = 0; s < program->n_steps; s++) {
         const lksi_step *step = &program->steps[s];

@@ -319,12 +319,12 @@ lks_status lksi_store_pack(const lks_store *store, int index, const void *values
 
 /* --- views --- */
 
-int lks_store_n_parameters(const lks_store *store) { return store->n_parameters; }
-int lks_store_n_tensors(const lks_store *store) { return store->n_slots; }
+int lks_store_n_parameters(const lks_store *store) { return store != NULL ? store->n_parameters : 0; }
+int lks_store_n_tensors(const lks_store *store) { return store != NULL ? store->n_slots : 0; }
 
 int64_t lks_store_count(const lks_store *store) {
     int64_t count = 0;
-    for (int i = 0; i < store->n_parameters; i++) count += store->slots[i].count;
+    for (int i = 0; i < lks_store_n_parameters(store); i++) count += store->slots[i].count;
     return count;
 }
 

@@ -81,6 +81,8 @@ static int end_output(int exit_status) {
 }
 
 int lks_main(int argc, char **argv, lks_rank_main rank_main) {
+    lks_status given = lksi_check_given("main", "rank_main", rank_main != NULL ? &rank_main : NULL);
+    if (given != LKS_OK) return lks_report(given, NULL, 0);
     (void)signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is then an error of whoever writes */
     /* Under the launcher several ranks share one stdout; line by line they do not cut each other's lines. */
     if (getenv("LOCKSTEP_LINE_BUFFERED") != NULL) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);

@@ -175,6 +175,8 @@ lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer
 }
 
 void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer, lks_distributed_memory *memory) {
+    if (lksi_check_given("distributed_optimizer_memory", "optimizer", optimizer) != LKS_OK) return;
+    if (lksi_check_given("distributed_optimizer_memory", "memory", memory) != LKS_OK) return;
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     size_t whole_nbytes = optimizer->whole_count * nbytes_each;
     bool is_shared = optimizer->strategy == LKS_STRATEGY_SHARED;

@@ -81,6 +81,7 @@ lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer
 }
 
 void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimizer, int is_put_aside) {
+    if (lksi_check_given("distributed_optimizer_no_sync", "optimizer", optimizer) != LKS_OK) return;
     optimizer->is_put_aside = is_put_aside != 0;
 }
 

@@ -27,7 +27,11 @@ static lks_status sum(void *context, void *data, size_t count, lks_type type) {
 static void fail(void *context, lks_status status) { (void)lksi_group_fail(context, status); }
 
 void lks_program_synchronise(lks_program *program, lks_group *group) {
+    if (lksi_check_given("program_synchronise", "program", program) != LKS_OK) return;
     lksi_program_set_ranks(program, &(lksi_program_ranks){.sum = sum, .fail = fail, .context = group});
 }
 
-void lks_program_set_absent(lks_program *program, int is_absent) { lksi_program_set_absent(program, is_absent != 0); }
+void lks_program_set_absent(lks_program *program, int is_absent) {
+    if (lksi_check_given("program_set_absent", "program", program) != LKS_OK) return;
+    lksi_program_set_absent(program, is_absent != 0);
+}

@@ -124,19 +124,22 @@ static lks_status begin(lks_checkpointer *c, const lks_position *position) {
 }
 
 lks_status lks_checkpointer_step(lks_checkpointer *c, const lks_position *position) {
+    LKS_TRY(lksi_check_given("checkpointer_step", "checkpointer", c));
     if (c->every == 0 || c->trainer->n_steps % c->every != 0) return LKS_OK;
     return begin(c, position);
 }
 
 lks_status lks_checkpointer_finish(lks_checkpointer *c) {
+    LKS_TRY(lksi_check_given("checkpointer_finish", "checkpointer", c));
     lks_status status = wait_for_last(c);
     return lksi_checkpoint_agree(c->trainer, "checkpointer_finish", c->path[0] != '\0' ? c->path : c->directory, status,
                                  0);
 }
 
 lks_status lks_checkpointer_save(lks_checkpointer *c, const lks_position *position) {
+    LKS_TRY(lksi_check_given("checkpointer_save", "checkpointer", c));
     LKS_TRY(begin(c, position));
     return lks_checkpointer_finish(c);
 }
 
-const char *lks_checkpointer_path(const lks_checkpointer *c) { return c->path; }
+const char *lks_checkpointer_path(const lks_checkpointer *c) { return c != NULL ? c->path : NULL; }

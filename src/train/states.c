@@ -119,4 +119,7 @@ lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, 
 }
 
 /* What goes wrong in a GPU's memory comes out of the next step. */
-void lks_trainer_reset_states(lks_trainer *trainer) { (void)lksi_states_clear(trainer, &trainer->states); }
+void lks_trainer_reset_states(lks_trainer *trainer) {
+    if (lksi_check_given("trainer_reset_states", "trainer", trainer) == LKS_OK)
+        (void)lksi_states_clear(trainer, &trainer->states);
+}

@@ -103,7 +103,7 @@ void lks_trainer_destroy(lks_trainer *trainer) {
     lksi_error_restore(text);
 }
 
-lks_store *lks_trainer_store(const lks_trainer *trainer) { return trainer->store; }
+lks_store *lks_trainer_store(const lks_trainer *trainer) { return trainer != NULL ? trainer->store : NULL; }
 
 bool lksi_trainer_takes_bytes(const lks_trainer *trainer) { return lks_node_type(trainer->options.features) == LKS_U8; }
 
@@ -332,7 +332,9 @@ lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics) {
     return LKS_OK;
 }
 
-void lks_trainer_request_stop(lks_trainer *trainer, int number) { trainer->stop = number; }
+void lks_trainer_request_stop(lks_trainer *trainer, int number) {
+    if (lksi_check_given("trainer_request_stop", "trainer", trainer) == LKS_OK) trainer->stop = number;
+}
 
 lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
     LKS_TRY(lksi_check_given("trainer_set_lr", "trainer", trainer));
@@ -340,6 +342,8 @@ lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr) {
 }
 
 void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memory) {
+    if (lksi_check_given("trainer_memory", "trainer", trainer) != LKS_OK) return;
+    if (lksi_check_given("trainer_memory", "memory", memory) != LKS_OK) return;
     lks_distributed_optimizer_memory(trainer->optimizer, memory);
     for (size_t i = 0; i < trainer->n_compiled; i++)
         memory->activations_nbytes += lks_program_nbytes(trainer->compiled[i].program);
@@ -347,9 +351,10 @@ void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memo
 
 void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes) {
     const lksi_compiled *largest = NULL;
+    if (nbytes > 0) text[0] = '\0';
+    if (lksi_check_given("trainer_describe", "trainer", trainer) != LKS_OK) return;
     for (size_t i = 0; i < trainer->n_compiled; i++)
         if (trainer->compiled[i].is_training && (largest == NULL || trainer->compiled[i].batch > largest->batch))
             largest = &trainer->compiled[i];
-    if (nbytes > 0) text[0] = '\0';
     if (largest != NULL) lks_program_describe(largest->program, text, nbytes);
 }

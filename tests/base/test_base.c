@@ -205,7 +205,12 @@ static void numbers_are_parsed_whole_or_refused(void **state) {
     assert_false(lksi_parse_i64("", 0, 100, &i));
     assert_false(lksi_parse_i64("101", 0, 100, &i));
     assert_true(lksi_parse_f64("1e-3", 0, 1, &f) && f == 1e-3);
-    assert_false(lksi_parse_f64("nan", 0, 1, &f));
+    assert_true(lksi_parse_f64("+.5", 0, 1, &f) && f == 0.5);
+    static const char *const others[] = {" 1", "1 ", "\t1", "0x1", "nan", "inf", "1e", "--1", "0b1"};
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+        assert_false(lksi_parse_i64(others[k], -9, 9, &i));
+        assert_false(lksi_parse_f64(others[k], -9, 9, &f));
+    }
 }
 
 static void characters_are_measured_within_their_text(void **state) {

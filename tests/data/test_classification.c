@@ -178,7 +178,7 @@ static void wrong_options_are_refused_by_name(void **state) {
     } cases[] = {
         {{.n_samples = -1}, "n_samples -1"},
         {{.n_features = 8, .n_informative = 9}, "9 informative features of only 8"},
-        {{.n_informative = 5}, "320 clusters"},
+        {{.n_informative = 5}, "n_classes 32 of clusters_per_class 10 need 320 vertices"},
         {{.class_separation = -1}, "class_separation -1"},
         {{.flip_fraction = 1.5}, "flip_fraction 1.5"},
         {{.flip_fraction = -0.5}, "flip_fraction -0.5"},

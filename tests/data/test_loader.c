@@ -419,7 +419,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 8, .n_ranks = 2, .n_local_ranks = 3}, "n_local_ranks 3 of a world of 2"},
         {{.batch = 8, .grains = 3}, "grains 3; possible are powers of two"},
         {{.batch = 8, .grains = -1}, "grains -1; possible are powers of two"},
-        {{.batch = 8, .grains = 8, .n_ranks = 3}, "8 grains cannot be divided equally among 3 ranks"},
+        {{.batch = 8, .grains = 8, .n_ranks = 3}, "grains 8 cannot be divided equally among 3 ranks"},
         {{.batch = 8, .shard = (lks_shard_mode)5}, "shard mode 5"},
         {{.batch = 8, .indices = outside, .n_indices = 2}, "indices[1] is 101"},
         {{.batch = 8, .indices = outside, .n_indices = -1}, "n_indices is -1"},

@@ -189,7 +189,7 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.batch = 8, .n_steps = 5, .grains = 12}, 100, "grains 12; possible are powers of two"},
         {{.batch = 8, .n_steps = 5, .grains = 2, .n_ranks = 4},
          100,
-         "2 grains cannot be divided equally among 4 ranks"},
+         "grains 2 cannot be divided equally among 4 ranks"},
         {{.batch = 4, .n_steps = 0}, 100, "windows of 0 steps"},
         {{.batch = 4, .n_steps = -3}, 100, "windows of -3 steps"},
         {{.batch = 8, .n_steps = 5, .n_ranks = 4, .rank = 4}, 100, "rank 4 is outside the world of 4"},

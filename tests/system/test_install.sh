@@ -79,3 +79,8 @@ if [ -x "$prefix/bin/lockstep" ]; then
   done
 fi
 echo "install: ok"
+
+python3 tests/system/null_calls.py "$prefix/include" >"$work/nulls.c"
+cc -std=gnu11 "${cflags[@]}" "$work/nulls.c" -o "$work/nulls" "${shared[@]}" "-Wl,-rpath,$libdir"
+"$work/nulls" 2>/dev/null >"$work/log" || { echo "crashed where they were given NULL:"; cat "$work/log"; exit 1; }
+[ "$(sed -n 's/ functions$//p' "$work/log")" -gt 200 ] || { cat "$work/log"; exit 1; }

@@ -188,8 +188,10 @@ void lks_gpu_group_destroy(lks_gpu_group *gpus) {
 
 /* --- what it has --- */
 
-const char *lks_gpu_group_backend(const lks_gpu_group *gpus) { return gpus->is_nccl ? "nccl" : "host"; }
-int lks_gpu_can_capture(const lks_gpu_group *gpus) { return gpus->is_nccl; }
+const char *lks_gpu_group_backend(const lks_gpu_group *gpus) {
+    return gpus == NULL ? "none" : gpus->is_nccl ? "nccl" : "host";
+}
+int lks_gpu_can_capture(const lks_gpu_group *gpus) { return gpus != NULL && gpus->is_nccl; }
 
 lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes) {
     void *made;

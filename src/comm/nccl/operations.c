@@ -118,7 +118,7 @@ lks_status lks_gpu_all_to_all(lks_gpu_group *gpus, const void *in, void *out, si
     return run(gpus, &call);
 }
 
-uint64_t lks_gpu_fingerprint(const lks_gpu_group *gpus) { return gpus->fingerprint; }
+uint64_t lks_gpu_fingerprint(const lks_gpu_group *gpus) { return gpus != NULL ? gpus->fingerprint : 0; }
 
 /* --- messages --- */
 

@@ -14,6 +14,8 @@ static const char *directory_name(const char *name) {
 }
 
 lks_status lks_data_directory(const char *name, char *directory, size_t directory_nbytes) {
+    LKS_TRY(lksi_check_given("data_directory", "name", name));
+    LKS_TRY(lksi_check_given("data_directory", "directory", directory));
     const char *const places[][2] = {{variable("LOCKSTEP_DATA"), ""},
                                      {variable("XDG_CACHE_HOME"), "/lockstep/data"},
                                      {variable("HOME"), "/.cache/lockstep/data"}};

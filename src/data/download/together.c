@@ -89,6 +89,7 @@ static lks_status get_together(lks_group *group, errand *e, const char *director
 
 lks_status lks_data_get(lks_group *group, const char *name, const char *directory, const lks_data_options *options) {
     static const lks_data_options defaults = {.verifies = 0};
+    LKS_TRY(lksi_check_given("data_get", "name", name));
     const lksi_set *set = lksi_set_find(name);
     if (set == NULL) return LKS_ERR_ARGUMENT;
     if (options == NULL) options = &defaults;
