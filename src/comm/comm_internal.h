@@ -43,9 +43,9 @@ typedef struct lksi_algorithm {
     const char *name;
     lks_status (*run)(lks_group *group, const lksi_call *call);
     lksi_cost (*cost)(int n_ranks, size_t nbytes); /* NULL: never chosen by `auto` */
-    /* `run` goes through memory that all ranks address; its own first exchange (lksi_open, lksi_post_and_collect)
-     * compares the fingerprints. Only for groups on one host; run_remote, by lksi_step_*, stands in for it elsewhere.
-     * Otherwise `run` is by lksi_step_*, whose messages carry the fingerprint. */
+    /* `run` goes through memory that all ranks address; its own first exchange (lksi_post_and_collect,
+     * lksi_post_wait_and_collect) compares the fingerprints. Only for groups on one host; run_remote, by lksi_step_*,
+     * stands in for it elsewhere. Otherwise `run` is by lksi_step_*, whose messages carry the fingerprint. */
     bool is_segment;
     lks_status (*run_remote)(lks_group *group, const lksi_call *call);
     bool is_two_level;  /* over group->inner and group->outer */
@@ -105,8 +105,6 @@ void lksi_work_stop(lks_group *group);
 /* Whether this thread is some group's worker: it must not touch what belongs to the thread that calls the group. */
 bool lksi_work_is_worker(void);
 bool lksi_work_is_patient(void); /* one that looks at the network for long before it sleeps */
-/* The exchange of a call that hands nothing over. */
-lks_status lksi_open(lks_group *group, const lksi_call *call);
 /* What a call is, for people: "all_reduce(count 5, f32, sum, algorithm direct)". */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
 /* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
@@ -220,6 +218,7 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
+    int n_turns_before_look; /* in lksi_post_wait_and_collect */
     /* Whether staged chunks go past the caches: all_reduce's, reduce's, reduce_scatter's, blocks for all, for each. */
     lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2], move_turns[2][2];
     lksi_rounds all_reduce_rounds, reduce_rounds;
@@ -313,15 +312,25 @@ lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
 /* In the collective context, until one of the conditions holds. */
 lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
 
-/* Most waits are over within a microsecond. */
-static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
-    enum { N_LOOKS = 32 };
-    int n_looks = group->may_spin ? N_LOOKS : 0;
+/* Looks that may be in vain before a wait is any other's: most waits are over within a microsecond. */
+enum { LKSI_MOST_LOOKS = 32 };
+/* Counts the looks that were in vain: into the most of any wait so far. */
+static inline lks_status lksi_wait_counting(lks_group *group, const _Atomic uint64_t *counter, uint64_t target,
+                                            int rank, int *n_in_vain) {
+    int n = 0, most = group->may_spin ? LKSI_MOST_LOOKS : 0;
     while (atomic_load_explicit(counter, memory_order_acquire) < target) {
-        if (n_looks-- == 0) return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+        if (n++ == most) {
+            *n_in_vain = LKSI_MOST_LOOKS;
+            return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+        }
         lksi_relax();
     }
+    if (n > *n_in_vain) *n_in_vain = n;
     return LKS_OK;
+}
+static inline lks_status lksi_wait(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
+    int n_in_vain = 0;
+    return lksi_wait_counting(group, counter, target, rank, &n_in_vain);
 }
 /* In a collective of a group on one host: waits until the counter that lies at `offset` in every seat is `target`, more
  * or less; its caller then waits for each. For whoever may not spin, because ranks share CPUs: it gives its CPU to
@@ -438,20 +447,26 @@ static inline const unsigned char *lksi_shown_by(const lks_group *group, int ran
     return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[group->n_exchanges % LKSI_N_POSTS].payload
                                          : seat->annexes[group->n_exchanges % LKSI_N_POSTS];
 }
-/* Asks for what `rank` shows behind or beside the first half of its line in the coming exchange, before this rank waits
- * for that: mostly it is there by then, and comes at the same time (all_reduce of 256 B on two ranks: 109 to 98 ns). */
-static inline void lksi_shown_ask(const lks_group *group, int rank, size_t nbytes) {
+/* What every rank shows in a call's exchange, in its line or beside it: maybe nothing; and what of it is read here. */
+typedef struct lksi_shown {
+    size_t nbytes, begin, end;
+} lksi_shown;
+/* Asks for what `rank` shows behind or beside the first half of its line in an exchange, before this rank waits for
+ * that: mostly it is there by then, and comes at the same time (all_reduce of 256 B on two ranks: 109 to 98 ns). */
+static inline void lksi_shown_ask(const lks_group *group, int rank, uint64_t exchange, lksi_shown shown) {
     enum { CACHE_LINE_NBYTES = 64 };
     const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
-    uint64_t exchange = (group->n_exchanges + 1) % LKSI_N_POSTS;
-    const lksi_post *post = &seat->posts[exchange];
-    const unsigned char *at = seat->annexes[exchange], *end = at + nbytes;
-    if (nbytes <= LKSI_PAYLOAD_NBYTES)
-        at = (const unsigned char *)post + CACHE_LINE_NBYTES, end = post->payload + nbytes;
+    const lksi_post *post = &seat->posts[exchange % LKSI_N_POSTS];
+    const unsigned char *in_line = post->payload, *beside = seat->annexes[exchange % LKSI_N_POSTS];
+    const unsigned char *base = shown.nbytes <= LKSI_PAYLOAD_NBYTES ? in_line : beside, *end = base + shown.end;
+    const unsigned char *at = base + shown.begin / CACHE_LINE_NBYTES * CACHE_LINE_NBYTES;
+    if (base == in_line) at = (const unsigned char *)post + CACHE_LINE_NBYTES;
     for (; at < end; at += CACHE_LINE_NBYTES) __builtin_prefetch(at);
 }
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
+/* The same for small calls, which ranks make in a row: with no place, and asking for what is `shown`. */
+lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, lksi_shown shown);
 /* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it
  * does not wait for them, and compares later. For operations of the table. */
 lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);

@@ -89,8 +89,6 @@ lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int
     return lksi_start(group, LKSI_CONTEXT_COLLECTIVE);
 }
 
-lks_status lksi_open(lks_group *group, const lksi_call *call) { return lksi_post_and_collect(group, call, 0); }
-
 lks_status lksi_execute(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
     bool is_on_one_host = lksi_is_on_one_host(group);
@@ -99,7 +97,7 @@ lks_status lksi_execute(lks_group *group, const lksi_call *call) {
                                       .timeout_ms = call->timeout_ms,
                                       .started_ns = call->submitted_ns};
     LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE));
-    lks_status status = is_on_one_host && !algorithm->is_segment ? lksi_open(group, call) : LKS_OK;
+    lks_status status = is_on_one_host && !algorithm->is_segment ? lksi_post_and_collect(group, call, 0) : LKS_OK;
     if (status == LKS_OK) {
         bool is_remote = algorithm->is_segment && !is_on_one_host;
         status = is_remote ? algorithm->run_remote(group, call) : algorithm->run(group, call);
@@ -131,7 +129,7 @@ lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_opti
 
 static lks_status exchange_lines(lks_group *group, const lksi_call *call) {
     if (call->nbytes > 0) lksi_post_put(group, 0, call->in, call->nbytes);
-    LKS_TRY(lksi_open(group, call));
+    LKS_TRY(lksi_post_and_collect(group, call, 0));
     for (int rank = 0; rank < group->size && call->nbytes > 0; rank++)
         memcpy((char *)call->out + (size_t)rank * call->nbytes, lksi_post_of(group, rank)->payload, call->nbytes);
     return LKS_OK;

@@ -61,7 +61,7 @@ static lks_status allocate(lks_group *group, const lksi_call *call, bool is_shar
     size_t mapped_nbytes = stride * (size_t)(group->size - 1) + call->count;
     mapped_nbytes = (mapped_nbytes / PAGE_NBYTES + 1) * PAGE_NBYTES;
     void *base = NULL, *base_on_0 = NULL;
-    LKS_TRY(lksi_open(group, call));
+    LKS_TRY(lksi_post_and_collect(group, call, 0));
     lks_status mine = make(group, mapped_nbytes, &base), all = agree(group, call, mine, base, &base_on_0);
     if (all == LKS_OK) {
         if (group->rank != 0) mine = group->transport->memory_attach(group, mapped_nbytes, base_on_0, &base);

@@ -8,7 +8,9 @@
  */
 #include "comm/collective/collective.h"
 
-lks_status lksi_barrier_direct(lks_group *group, const lksi_call *call) { return lksi_open(group, call); }
+lks_status lksi_barrier_direct(lks_group *group, const lksi_call *call) {
+    return lksi_post_wait_and_collect(group, call, (lksi_shown){0});
+}
 
 lks_status lksi_barrier_direct_remote(lks_group *group, const lksi_call *call) {
     for (int distance = 1; distance < group->size; distance++)

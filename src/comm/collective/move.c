@@ -77,9 +77,10 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
     }
     keep_own(m);
     if (!needs_others(m)) return lksi_post_and_run_ahead(group, m->call);
-    for (int source = 0; source < group->size; source++)
-        if (source != rank && is_read(m, source)) lksi_shown_ask(group, source, most_nbytes);
-    LKS_TRY(lksi_open(group, m->call));
+    lksi_shown shown = {most_nbytes, 0, most_nbytes};
+    if (m->move->sources == LKSI_ROOT) lksi_shown_ask(group, m->call->root, group->n_exchanges + 1, shown);
+    LKS_TRY(m->move->sources == LKSI_ROOT ? lksi_post_and_collect(group, m->call, 0)
+                                          : lksi_post_wait_and_collect(group, m->call, shown));
     for (int source = 0; source < group->size; source++) {
         if (source == rank || !is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank);
