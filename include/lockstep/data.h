@@ -204,8 +204,8 @@ typedef struct lks_batch {
     int64_t global_n_labels; /* on all ranks */
     int64_t global_offset;   /* position of this rank's first sample within the global batch */
     int64_t epoch, step;     /* step counts within the epoch */
-    uint64_t source_hash;    /* of the data and the order of samples, the same on all ranks: a trainer compares it; 0:
-                              * not told, as by a loader of one rank */
+    uint64_t source_hash;    /* of the data and the order of samples, the same on all ranks: a trainer compares it, and
+                              * epoch and step; 0: not told, as by a loader of one rank, and none is compared */
 } lks_batch;
 
 typedef struct lks_loader lks_loader;

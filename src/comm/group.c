@@ -74,8 +74,10 @@ static lks_status refuse_several_hosts(const lks_group *group) {
     int n_near = 0;
     for (int rank = 0; rank < group->size; rank++) n_near += members[rank].host_id == mine->host_id;
     if (n_near == group->size) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks have LOCKSTEP_HOST_ID '%s'",
-                      n_near, group->size, lksi_variable("LOCKSTEP_HOST_ID"));
+    return lksi_error(
+        LKS_ERR_ARGUMENT,
+        "transport 'shm' was asked for (LOCKSTEP_TRANSPORT, lks_init), but %d of %d ranks have LOCKSTEP_HOST_ID '%s'",
+        n_near, group->size, lksi_variable("LOCKSTEP_HOST_ID"));
 }
 
 /* Several hosts, or one as if its ranks were on several: everyone is asked where they are. */
@@ -107,7 +109,8 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
 
 static lks_status join_threads(lks_group *group, wanted_transport wanted) {
     if (wanted != ANY_TRANSPORT && wanted != THREAD_TRANSPORT)
-        return lksi_error(LKS_ERR_ARGUMENT, "transport '%s' was asked for, but the ranks are threads",
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "transport '%s' was asked for (LOCKSTEP_TRANSPORT, lks_init), but the ranks are threads",
                           transport_names[wanted]);
     group->id = world_id(lksi_thread_world_next(group->world->threads, group->rank));
     assume_members(group);
@@ -121,10 +124,14 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
     bool is_told = lksi_variable("LOCKSTEP_HOST_ID") != NULL;
     bool is_one_host = environment->local_size == environment->size && !is_told;
     if (wanted == THREAD_TRANSPORT && group->size > 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "transport 'thread' was asked for, but the ranks are processes");
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "transport 'thread' was asked for (LOCKSTEP_TRANSPORT, lks_init), but the ranks are processes");
     if (wanted == SHM_TRANSPORT && !is_one_host && !is_told)
-        return lksi_error(LKS_ERR_ARGUMENT, "transport 'shm' was asked for, but %d of %d ranks are on this host",
-                          environment->local_size, environment->size);
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "transport 'shm' was asked for (LOCKSTEP_TRANSPORT, lks_init), but %d of %d ranks are on this host",
+            environment->local_size, environment->size);
     group->id = world_id(index);
     group->world->is_first = index == 0;
     bool is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;

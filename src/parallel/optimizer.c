@@ -243,7 +243,8 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
         if (optimizer->messages[rank].n_expected >= 0 && optimizer->messages[rank].n_expected != all->n_samples)
             return lksi_error(LKS_ERR_MISMATCH,
                               "step %lld: the ranks brought %.15g labels together, rank %d expects %.15g: their "
-                              "loaders differ; nothing was updated",
+                              "loaders differ, or what a batch says of all ranks (global_n_labels) is not so; nothing "
+                              "was updated",
                               (long long)optimizer->step + 1, all->n_samples, rank,
                               optimizer->messages[rank].n_expected);
     optimizer->mean_scale = 1.0 / all->n_samples;

@@ -225,7 +225,7 @@ static int deadlines_count_from_the_call(int rank, int size, void *argument) {
         MUST(is_done == 1);
         MUST(lks_work_wait(message) == LKS_ERR_TIMEOUT);
         MUST_SAY("rank 0 waited 400 ms for rank 1 (host ");
-        MUST_SAY("; irecv, call 1, 0 bytes done");
+        MUST_SAY("; irecv, tag 9, call 1, 0 bytes done");
     } else {
         for (int w = 0; w < 2; w++)
             MUST_OK(lks_all_reduce(world, &x[w], &x[w], 1, LKS_I32, LKS_SUM,

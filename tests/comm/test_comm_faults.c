@@ -529,6 +529,30 @@ static void whoever_is_in_another_groups_call_is_said_to_be(void **state) {
 }
 
 /* Rank 1's own thread is in no call, though a worker is. */
+/* Rank 0 waits for rank 1, and it for rank 0, whose deadline is later; rank 2 has left, and owes nobody an answer. */
+static int wait_beside_who_has_left(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world;
+    float x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 1500, .transport = argument}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) lksi_sleep_ns(700000000);
+    if (rank < 2) MUST(lks_recv(world, &x, 1, LKS_F32, 1 - rank, 3, NULL) == LKS_ERR_TIMEOUT);
+    if (rank == 1) {
+        MUST_SAY("rank 1 waited 1500 ms for rank 0 (");
+        MUST_SAY("which waits for rank 1; recv, tag 3");
+        MUST(strstr(lks_error_text(), "rank 2") == NULL);
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_has_left_is_not_blamed_for_a_wait_of_others(void **state) {
+    (void)state;
+    run_processes(3, wait_beside_who_has_left, "shm");
+    run_processes(3, wait_beside_who_has_left, "tcp");
+}
+
 static int compute_beside_a_work(int rank, int size, void *argument) {
     (void)size;
     lks_group *world, *other;
@@ -1132,6 +1156,7 @@ int main(void) {
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),
         cmocka_unit_test(whoever_is_in_another_groups_call_is_said_to_be),
+        cmocka_unit_test(who_has_left_is_not_blamed_for_a_wait_of_others),
         cmocka_unit_test(whoever_computes_is_not_said_to_be_elsewhere),
         cmocka_unit_test(a_stall_is_reported_only_where_nothing_moves),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),

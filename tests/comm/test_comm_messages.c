@@ -187,15 +187,19 @@ static void a_receive_of_another_type_or_less_room_is_a_mismatch(void **state) {
     }
 }
 
+/* `argument`: the transport, where another message is sent. */
 static int never_sent(int rank, int size, void *argument) {
-    (void)size, (void)argument;
+    (void)size;
     lks_group *world;
-    float x;
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 200}));
+    float x = 0;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 200, .transport = argument}));
+    if (rank == 0 && argument != NULL) MUST_OK(lks_send(world, &x, 1, LKS_F32, 1, 4));
     if (rank == 1) {
         MUST(lks_recv(world, &x, 1, LKS_F32, 0, 3, NULL) == LKS_ERR_TIMEOUT);
         MUST_SAY("rank 1 waited 200 ms for rank 0 (host");
-        MUST_SAY("; recv, call 1, 0 bytes done");
+        MUST_SAY("; recv, tag 3, call 1, 0 bytes done");
+        bool is_told = strstr(lks_error_text(), "; rank 0's message with tag 4 has come, which nobody has asked for");
+        MUST(is_told == (argument != NULL));
     } else {
         lksi_sleep_ns(400000000);
         MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
@@ -208,6 +212,9 @@ static void a_message_that_is_never_sent_ends_at_the_deadline(void **state) {
     (void)state;
     run_threads(2, never_sent, NULL);
     run_processes(2, never_sent, NULL);
+    run_threads(2, never_sent, "thread");
+    run_processes(2, never_sent, "shm");
+    run_processes(2, never_sent, "tcp");
 }
 
 /* --- any length, any order --- */
@@ -494,7 +501,7 @@ static int blocked_sender(int rank, int size, void *argument) {
     if (rank == 0) {
         MUST(status == LKS_ERR_TIMEOUT);
         MUST_SAY("rank 0 waited 300 ms for rank 1 (host ");
-        MUST_SAY("; send, call ");
+        MUST_SAY("; send, tag 1, call ");
     } else {
         lksi_sleep_ns(700000000);
         MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);

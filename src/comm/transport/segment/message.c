@@ -191,8 +191,11 @@ static lks_status start_receive(lks_group *group, lksi_transfer *transfer) {
 }
 
 static lks_status begin(lks_group *group, const lksi_transfer *transfer) {
-    group->user_progress =
-        (lksi_progress){.name = transfer->name, .sequence = transfer->sequence, .started_ns = transfer->started_ns};
+    group->user_progress = (lksi_progress){.name = transfer->name,
+                                           .sequence = transfer->sequence,
+                                           .started_ns = transfer->started_ns,
+                                           .has_tag = true,
+                                           .tag = transfer->tag};
     return lksi_start(group, LKSI_CONTEXT_USER);
 }
 

@@ -134,6 +134,8 @@ void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer);
 
 /* A receive takes the first message that suits, or stays. */
 lks_status lksi_match_receive(lks_group *group, lksi_transfer *transfer);
+/* Appends what has come and nobody has asked for: mostly a mistake in a tag. */
+void lksi_match_describe_rest(const lks_group *group, char *text, size_t text_nbytes);
 /* A message's first frame is here: sets where its data goes. */
 lks_status lksi_match_eager(lks_group *group, int from);
 lks_status lksi_match_announced(lks_group *group, int from);

@@ -12,6 +12,7 @@
 #define _GNU_SOURCE /* sched_getcpu, syscall */
 #include "base/cache.h"
 #include "comm/comm_internal.h"
+#include "comm/transport/segment/message.h"
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -119,9 +120,11 @@ static lks_group *whole_of(lks_group *group) { return group->parent != NULL ? gr
 void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
     const lks_group *whole = group->parent != NULL ? group->parent : group;
     const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &whole->progress : &whole->user_progress;
-    char number[32] = "";
-    if (progress->sequence > 0) snprintf(number, sizeof number, " call %llu,", (unsigned long long)progress->sequence);
-    snprintf(text, text_nbytes, "%s,%s %zu bytes done", progress->name, number, progress->done_nbytes);
+    snprintf(text, text_nbytes, "%s,", progress->name);
+    if (progress->has_tag) lksi_append(text, text_nbytes, " tag %d,", progress->tag);
+    if (progress->sequence > 0) lksi_append(text, text_nbytes, " call %llu,", (unsigned long long)progress->sequence);
+    lksi_append(text, text_nbytes, " %zu bytes done", progress->done_nbytes);
+    if (progress->has_tag) lksi_match_describe_rest(group, text, text_nbytes);
 }
 
 /* One rank, or several. The first may itself wait for another: the last in that chain is named, too. */
