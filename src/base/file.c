@@ -39,13 +39,20 @@ static lks_status check_size(gzFile file, const char *path, size_t file_nbytes, 
     return lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %zu bytes expected", path, max_nbytes);
 }
 
+/* The machine as a whole: what is asked for beyond that is granted, and then ends the process that writes to it. */
+static bool has_memory_for(size_t nbytes) {
+    long n_pages = sysconf(_SC_PHYS_PAGES), page_nbytes = sysconf(_SC_PAGESIZE);
+    return n_pages < 0 || page_nbytes < 0 || nbytes / (size_t)page_nbytes <= (size_t)n_pages;
+}
+
 static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, bool is_text, void **data,
                            size_t *nbytes) {
     void *buffer = NULL;
     size_t capacity = 0, filled = 0;
     lks_status status = LKS_OK;
     for (;;) {
-        if (filled == capacity && lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1) != LKS_OK) {
+        if (filled == capacity && (!has_memory_for(3 * filled) || /* while what was read is copied */
+                                   lksi_grow(&buffer, &capacity, filled < 65536 ? 65536 : filled * 2, 1) != LKS_OK)) {
             status = lksi_error(LKS_ERR_MEMORY, "%s: out of memory behind its first %zu bytes", path, filled);
             goto fail;
         }
@@ -54,6 +61,7 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, boo
         if (n_read < 0) {
             int code;
             const char *reason = gzerror(file, &code);
+            if (strncmp(reason, path, strlen(path)) == 0) reason += strlen(path) + strspn(reason + strlen(path), ": ");
             status =
                 lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", path, code == Z_ERRNO ? strerror(errno) : reason);
             goto fail;

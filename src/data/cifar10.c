@@ -49,6 +49,7 @@ static lks_status read_batch(const version *v, const char *path, lksi_samples *s
 }
 
 lks_status lks_dataset_cifar10(lks_dataset **dataset, const char *directory, int is_train) {
+    LKS_TRY(lksi_check_given("dataset_cifar10", "dataset", dataset));
     char path[4096];
     int n_files = is_train ? N_TRAIN_FILES : 1;
     const version *v = NULL;

@@ -50,6 +50,7 @@ static lks_status check_labels(const lks_dataset_options *o) {
 }
 
 lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *options) {
+    LKS_TRY(lksi_check_given("dataset_create", "dataset", dataset));
     static const lks_dataset_options none;
     const lks_dataset_options *o = options != NULL ? options : &none;
     LKS_TRY(check_pointers(o));

@@ -52,6 +52,7 @@ static lks_status read_either(const char *directory, const char *name, char *pat
 }
 
 lks_status lks_dataset_mnist(lks_dataset **dataset, const char *directory, int is_train) {
+    LKS_TRY(lksi_check_given("dataset_mnist", "dataset", dataset));
     char images_path[4096], labels_path[4096];
     void *images_data, *labels_data;
     lksi_file images = {.path = images_path}, labels = {.path = labels_path};

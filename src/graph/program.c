@@ -312,7 +312,8 @@ size_t lks_program_nbytes(const lks_program *program) {
 }
 
 void lks_program_describe(const lks_program *program, char *text, size_t nbytes) {
-    if (nbytes > 0) text[0] = '\0';
+    if (nbytes == 0 || lksi_check_given("program_describe", "text", text) != LKS_OK) return;
+    text[0] = '\0';
     if (lksi_check_given("program_describe", "program", program) != LKS_OK) return;
     const lks_device *device = program->store->graph->device;
     for (size_t s = 0; s < program->n_steps; s++) {

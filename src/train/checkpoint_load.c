@@ -94,8 +94,8 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
     LKS_TRY(lksi_checkpoint_check_states(trainer, file, head->counters.global_batch, &head->has_states));
     if (file->n_entries == n_expected) return LKS_OK;
     LKS_TRY(lksi_weights_check(trainer->store, file)); /* names a weight that the model does not have */
-    return lksi_error(LKS_ERR_FORMAT, "%s: it has %zu entries of optimizer and trainer more than this run", file->path,
-                      file->n_entries - n_expected);
+    return lksi_error(LKS_ERR_FORMAT, "%s: of its entries of optimizer and trainer %zu are none of this run's",
+                      file->path, file->n_entries - n_expected);
 }
 
 static lks_status read_trainer(const lksi_safetensors *file, lksi_counters *counters, double rule[LKSI_N_RULE]) {

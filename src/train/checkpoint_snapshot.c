@@ -17,6 +17,7 @@ static void fill_counters(const lks_trainer *trainer, const lks_position *positi
 
 lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char *path, const lks_position *position) {
     const char *what;
+    LKS_TRY(lksi_check_given("checkpointer", "position", position));
     if (lksi_checkpoint_adds_up(position, trainer->n_steps, &what)) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "%s: not saved: %s (epoch %lld, step %lld of %lld, after %lld steps)", path,
                       what, (long long)position->epoch, (long long)position->step, (long long)position->steps_per_epoch,

@@ -125,7 +125,8 @@ static lks_status begin(lks_checkpointer *c, const lks_position *position) {
 
 lks_status lks_checkpointer_step(lks_checkpointer *c, const lks_position *position) {
     LKS_TRY(lksi_check_given("checkpointer_step", "checkpointer", c));
-    if (c->every == 0 || c->trainer->n_steps % c->every != 0) return LKS_OK;
+    if (c->every == 0 || c->trainer->n_steps % c->every != 0)
+        return lksi_check_given("checkpointer_step", "position", position);
     return begin(c, position);
 }
 

@@ -141,7 +141,8 @@ static bool has_control_character(const char *name) {
 static lks_status parse_entry(lksi_safetensors *file, const cJSON *item) {
     lksi_safetensors_entry *entry = &file->entries[file->n_entries];
     if (has_control_character(item->string))
-        return lksi_error(LKS_ERR_FORMAT, "%s: a name has a control character", file->path);
+        return lksi_error(LKS_ERR_FORMAT, "%s: the name of entry %zu has a control character", file->path,
+                          file->n_entries + 1);
     entry->name = lksi_strdup(item->string);
     if (entry->name == NULL) return LKS_ERR_MEMORY;
     file->n_entries++;

@@ -351,7 +351,8 @@ void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memo
 
 void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes) {
     const lksi_compiled *largest = NULL;
-    if (nbytes > 0) text[0] = '\0';
+    if (nbytes == 0 || lksi_check_given("trainer_describe", "text", text) != LKS_OK) return;
+    text[0] = '\0';
     if (lksi_check_given("trainer_describe", "trainer", trainer) != LKS_OK) return;
     for (size_t i = 0; i < trainer->n_compiled; i++)
         if (trainer->compiled[i].is_training && (largest == NULL || trainer->compiled[i].batch > largest->batch))

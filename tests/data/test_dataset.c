@@ -171,6 +171,9 @@ static void what_is_not_given_is_named(void **state) {
     uint8_t row[64];
     double means[4], deviations[4];
     int32_t label;
+    assert_null_is_named(lks_dataset_create(NULL, NULL), "dataset_create: `dataset` is NULL");
+    assert_null_is_named(lks_dataset_mnist(NULL, "/nowhere", 1), "dataset_mnist: `dataset` is NULL");
+    assert_null_is_named(lks_dataset_cifar10(NULL, "/nowhere", 1), "dataset_cifar10: `dataset` is NULL");
     assert_null_is_named(lks_dataset_get(NULL, 0, features, &label), "dataset_get: `dataset` is NULL");
     assert_null_is_named(lks_dataset_get(dataset, 0, NULL, &label), "dataset_get: `features` is NULL");
     assert_null_is_named(lks_dataset_get(dataset, 0, features, NULL), "dataset_get: `label` is NULL");

@@ -382,6 +382,8 @@ static int lose_the_directory(void *argument) {
     RANK_OK(lks_checkpointer_finish(checkpointer));
     s.position.step++;
     RANK_CHECK(lks_checkpointer_save(checkpointer, &s.position) == LKS_ERR_ARGUMENT); /* not where the trainer is */
+    RANK_CHECK(lks_checkpointer_save(checkpointer, NULL) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "checkpointer: `position` is NULL") != NULL);
     lks_checkpointer_destroy(checkpointer);
     destroy(&s);
     return 0;

@@ -27,7 +27,7 @@ lks_status lks_data_directory(const char *name, char *directory, size_t director
         if (i == N_PLACES - 1 && places[i - 1][0] != NULL) break; /* XDG_CACHE_HOME stands in for ~/.cache */
         int length = snprintf(path, sizeof path, "%s%s/%s", places[i][0], places[i][1], directory_name(name));
         if (length >= (int)sizeof path || (size_t)length >= directory_nbytes)
-            return lksi_error(LKS_ERR_ARGUMENT, "the path of %s is longer than %zu bytes", name, directory_nbytes - 1);
+            return lksi_error(LKS_ERR_ARGUMENT, "the path of %s does not fit into %zu bytes", name, directory_nbytes);
         is_there = lksi_file_exists(path);
         if (is_there || first[0] == '\0') snprintf(first, sizeof first, "%s", path);
     }
