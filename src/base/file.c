@@ -42,7 +42,7 @@ static lks_status check_size(gzFile file, const char *path, size_t file_nbytes, 
 /* The machine as a whole: what is asked for beyond that is granted, and then ends the process that writes to it. */
 static bool has_memory_for(size_t nbytes) {
     long n_pages = sysconf(_SC_PHYS_PAGES), page_nbytes = sysconf(_SC_PAGESIZE);
-    return n_pages < 0 || page_nbytes < 0 || nbytes / (size_t)page_nbytes <= (size_t)n_pages;
+    return n_pages <= 0 || page_nbytes <= 0 || nbytes / (size_t)page_nbytes <= (size_t)n_pages;
 }
 
 static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, bool is_text, void **data,
