@@ -121,6 +121,8 @@ typedef struct lksi_process_stat {
 bool lksi_process_read_stat(int pid, lksi_process_stat *stat);
 
 /* --- files --- */
+/* Texts hold no NUL; what does is another kind of file. Looks at what follows the first `n_seen` of the bytes. */
+lks_status lksi_check_text(const char *path, const char *text, size_t n_seen, size_t nbytes);
 /* Whole file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees *data. */
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* The same of a text: with the first NUL byte it ends as malformed, however much follows. */

@@ -24,8 +24,7 @@ lks_status lksi_file_open_output(const char *path, bool appends, FILE **file) {
     return status;
 }
 
-/* Texts hold no NUL; what does is another kind of file. Looks at what came behind the first `n_seen` bytes. */
-static lks_status check_text(const char *path, const char *text, size_t n_seen, size_t nbytes) {
+lks_status lksi_check_text(const char *path, const char *text, size_t n_seen, size_t nbytes) {
     const char *nul = memchr(text + n_seen, '\0', nbytes - n_seen);
     if (nul == NULL) return LKS_OK;
     int64_t line = 1;
@@ -72,7 +71,7 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, boo
             status = lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %zu bytes expected", path, max_nbytes);
             goto fail;
         }
-        if (is_text) LKS_TRY_GOTO(check_text(path, buffer, filled - (size_t)n_read, filled), fail);
+        if (is_text) LKS_TRY_GOTO(lksi_check_text(path, buffer, filled - (size_t)n_read, filled), fail);
     }
     int code;
     (void)gzerror(file, &code); /* a truncated stream reads to its end and leaves Z_BUF_ERROR behind */

@@ -1,6 +1,7 @@
 /* Texts: three files cut into tokens over one vocabulary. */
 #include "data/data_internal.h"
 
+#include <errno.h>
 #include <string.h>
 
 enum { MAX_WORD_NBYTES = 4096 };
@@ -66,6 +67,7 @@ static lks_status take_line(cutter *c) {
 lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file *file, size_t max_tokens) {
     if (file->nbytes == 0) return lksi_error(LKS_ERR_FORMAT, "%s: the file is empty", file->path);
     const char *data = file->data;
+    LKS_TRY(lksi_check_text(file->path, data, 0, file->nbytes));
     cutter c = {.text = text,
                 .tokens = &text->splits[split],
                 .max_tokens = max_tokens,
@@ -76,13 +78,16 @@ lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file
     return LKS_OK;
 }
 
+/* What is there and cannot be reached is told when it is read. */
+static bool is_there(const char *path) { return lksi_file_exists(path) || errno != ENOENT; }
+
 /* DIRECTORY/ptb.NAME.txt, or where that does not exist DIRECTORY/NAME.txt. */
 static lks_status find_file(const char *directory, const char *name, char *path, size_t path_nbytes) {
     int length = snprintf(path, path_nbytes, "%s/ptb.%s.txt", directory, name);
     if (length < 0 || (size_t)length >= path_nbytes) return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
-    if (lksi_file_exists(path)) return LKS_OK;
+    if (is_there(path)) return LKS_OK;
     snprintf(path, path_nbytes, "%s/%s.txt", directory, name);
-    if (lksi_file_exists(path)) return LKS_OK;
+    if (is_there(path)) return LKS_OK;
     return lksi_error(LKS_ERR_FILE, "%s: no such file, nor ptb.%s.txt", path, name);
 }
 

@@ -147,6 +147,11 @@ static void missing_and_empty_files_are_named(void **state) {
     assert_int_equal(lks_text_read(&text, directory, &(lks_text_options){.level = (lks_text_level)7}),
                      LKS_ERR_ARGUMENT);
     assert_refused(LKS_ERR_FILE, LKS_TEXT_WORDS, "/train.txt: no such file", "nor ptb.train.txt");
+    char loop[sizeof directory + 16];
+    snprintf(loop, sizeof loop, "%s/ptb.train.txt", directory);
+    assert_int_equal(symlink(loop, loop), 0);
+    assert_refused(LKS_ERR_FILE, LKS_TEXT_WORDS, "/ptb.train.txt: ", "Too many levels of symbolic links");
+    unlink(loop);
     write_text("ptb.train.txt", "a\n");
     assert_refused(LKS_ERR_FILE, LKS_TEXT_WORDS, "/valid.txt: no such file", "nor ptb.valid.txt");
     write_text("valid.txt", "");
