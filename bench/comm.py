@@ -9,13 +9,14 @@ Contenders:
     mpich      the same with mpicc.mpich
     gloo       bench/peers/comm_gloo.py over loopback
 
-All measure in the same way: warm-up, 9 blocks of at least 2 ms of calls back to back, the slowest rank's time, the median
-of the blocks, results checked. Each repetition runs every contender once, in turn, so that whatever else the machine does
-falls on all; a figure is the median of the repetitions. A virtual machine may move its CPUs: half a round trip between two
-of them (lockstep bench send_recv, 4 bytes) is measured before and after each run, and runs within twice the least one seen
-are "near", the others "far". Tables and aims compare within one state; runs that saw both are left out. The MPI libraries run as they do by default (Open MPI binds two
-ranks to cores, MPICH and ours bind nothing); --oversubscribe is given to Open MPI only where there are more ranks than
-CPUs. A contender that is not there is named and left out.
+All measure in the same way: warm-up, 9 blocks of at least 2 ms of calls back to back, the slowest rank's time, the
+median of the blocks, results checked. Each repetition runs every contender once, in turn, so that whatever else the
+machine does falls on all; a figure is the median of the repetitions. A virtual machine may move its CPUs: half a round
+trip between two of them (lockstep bench send_recv, 4 bytes) is measured before and after each run, and runs within
+twice the least one seen are "near", the others "far". Tables and aims compare within one state; runs that saw both are
+left out. The MPI libraries run as they do by default (Open MPI binds two ranks to cores, MPICH and ours bind nothing);
+--oversubscribe is given to Open MPI only where there are more ranks than CPUs. A contender that is not there is named
+and left out.
 """
 import argparse
 import json
@@ -182,7 +183,8 @@ def measure(present, arguments):
                     rows += [{"contender": who, "repetition": repetition, "half_round_trip_us": [before, after], **row}
                              for row in new]
                     before = after
-    name_states(rows)
+    if rows:
+        name_states(rows)
     return rows
 
 
@@ -237,7 +239,8 @@ def judge(results):
                      if nbytes >= from_nbytes and ratio(times, us, against) is not None]
             if found:
                 least, nbytes = min(found)
-                rows.append({"op": operation, "ranks": ranks, "state": state, "ours": us, "against": against, "from_bytes": from_nbytes,
+                rows.append({"op": operation, "ranks": ranks, "state": state, "ours": us, "against": against,
+                             "from_bytes": from_nbytes,
                              "aim": aim, "least": least, "least_at_bytes": nbytes, "is_reached": least >= aim})
     return rows
 
@@ -282,12 +285,12 @@ def main():
             present.append(who)
         except Missing as reason:
             print(f"skipped: {who}: {reason}")
-    if not present:
-        return
     try:
-        rows = measure(present, arguments)
+        rows = measure(present, arguments) if present else []
     except Missing as reason:
         sys.exit(str(reason))
+    if not rows:
+        return
     results = medians(rows)
     aims = judge(results)
     print(f"{len(os.sched_getaffinity(0))} CPUs, median of {arguments.repetitions} alternating repetitions")
