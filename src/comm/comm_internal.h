@@ -224,9 +224,9 @@ struct lks_group {
     /* Whether staged chunks go past the caches: all_reduce's, reduce's, reduce_scatter's, blocks for all, for each. */
     lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2], move_turns[2][2];
     lksi_rounds all_reduce_rounds, reduce_rounds;
-    uint64_t n_checked; /* exchanges of which all lines have been read: fewer where this rank has run ahead */
+    uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */
-    uint64_t own_fingerprints[LKSI_N_POSTS]; /* of its exchanges, by their number */
+    uint64_t own_fingerprints[LKSI_N_POSTS]; /* what its lines have shown, by exchange */
     lksi_post own_post;                      /* place and payload, of the last one */
     unsigned char own_shown[LKSI_ANNEX_NBYTES];
     lksi_row row;
@@ -472,6 +472,8 @@ lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, l
 /* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it
  * does not wait for them, and compares later. For operations of the table. */
 lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);
+/* The same for one that needs what is `shown` by `rank` alone. */
+lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown);
 /* Returns when all ranks have called it; everything written before is then visible to all. */
 lks_status lksi_meet(lks_group *group);
 /* The same for a rank that has read others' buffers. They stay as they are until it meets their owners, or one gives

@@ -5,7 +5,7 @@
  *     large, one reader      source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
  *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
  *
- * Whoever only gives up to 1 KiB runs ahead of the others (exchange.c).
+ * Whoever gives up to 1 KiB, or takes them from one rank, runs ahead of the others (exchange.c).
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
  * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
  */
@@ -78,8 +78,7 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
     keep_own(m);
     if (!needs_others(m)) return lksi_post_and_run_ahead(group, m->call);
     lksi_shown shown = {most_nbytes, 0, most_nbytes};
-    if (m->move->sources == LKSI_ROOT) lksi_shown_ask(group, m->call->root, group->n_exchanges + 1, shown);
-    LKS_TRY(m->move->sources == LKSI_ROOT ? lksi_post_and_collect(group, m->call, 0)
+    LKS_TRY(m->move->sources == LKSI_ROOT ? lksi_post_and_hear(group, m->call, m->call->root, shown)
                                           : lksi_post_wait_and_collect(group, m->call, shown));
     for (int source = 0; source < group->size; source++) {
         if (source == rank || !is_read(m, source)) continue;

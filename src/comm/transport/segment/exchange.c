@@ -4,13 +4,17 @@
  *     rank 1  post ─┤
  *     rank 2  post ─┘           then each compares the fingerprints: the same lines, so the same verdict everywhere
  *
- * A rank that needs nothing of the others, the root of a broadcast say, may run ahead: it shows its line, goes on, and
- * reads theirs later. One rule bounds how far it gets, and makes lines safe to use again:
+ * A rank that needs nothing of the others, the root of a broadcast say, or one other's line only, as its readers do,
+ * may run ahead: it shows its line, goes on, and reads the rest later. One rule bounds how far it gets, and makes lines
+ * safe to use again:
  *
- *     Who shows line e has read everyone's line of e - LKSI_MOST_AHEAD.
+ *     Who shows line e has read everyone's lines up to e - LKSI_MOST_AHEAD.
  *
  * A line is filled for exchange e once its rank has shown e - 1, and so has read everyone's of e - 1 - MOST_AHEAD; who
  * showed that had read all lines up to e - 1 - 2 MOST_AHEAD. What is overwritten is line e - N_POSTS, which is older.
+ *
+ * A line carries the fingerprints of all calls so far as one number, so that who has run ahead reads one line of many,
+ * and where that is another than its own looks for the first of them that is.
  *
  * The first call of a row waits, whoever makes it: ranks that disagree mostly do so where something changes, and then
  * all of them learn of it in the call itself. Later in the row whoever waits finds out, by the line of who did not,
@@ -22,13 +26,19 @@
 
 /* Of waiting before the first look. A turn is about a cycle. */
 enum { TURNS_MORE = 8, TURNS_LESS = 1, MOST_TURNS = 2000 };
+static const uint64_t fingerprint_base = UINT64_C(0x9e3779b97f4a7c15); /* odd: none is lost */
 
 static lksi_post *post_of_exchange(const lks_group *group, int rank, uint64_t exchange) {
     return &group->control->seats[rank].posts[exchange % LKSI_N_POSTS];
 }
 
-/* What a rank that ran ahead called. */
-static void describe_ahead(const lksi_post *post, char *text) {
+/* Of all calls up to exchange `exchange`; a line's number of those before it and of the call itself. */
+static uint64_t *own_fingerprint(lks_group *group, uint64_t exchange) {
+    return &group->own_fingerprints[exchange % LKSI_N_POSTS];
+}
+
+/* What a rank that ran ahead called. It agreed with this one until then. */
+static void describe_ahead(lks_group *group, const lksi_post *post, uint64_t exchange, char *text) {
     const lksi_ahead *ahead = &post->ahead;
     const lksi_operation *operation = lksi_operation_at(ahead->operation);
     lksi_call call = {.operation = operation,
@@ -37,7 +47,7 @@ static void describe_ahead(const lksi_post *post, char *text) {
                       .type = (lks_type)ahead->type,
                       .op = (lks_operator)ahead->op,
                       .root = ahead->root,
-                      .fingerprint = post->fingerprint};
+                      .fingerprint = post->fingerprint - fingerprint_base * *own_fingerprint(group, exchange - 1)};
     lksi_call_describe(&call, text, LKSI_CALL_TEXT_NBYTES);
 }
 
@@ -45,7 +55,7 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
     lksi_seat *seat = &group->control->seats[rank];
     const lksi_post *post = post_of_exchange(group, rank, exchange);
     if (post->place == LKSI_PLACE_AHEAD) {
-        describe_ahead(post, text);
+        describe_ahead(group, post, exchange, text);
         return LKS_OK;
     }
     LKS_TRY(lksi_wait(group, &seat->explained.value, exchange, rank));
@@ -75,36 +85,58 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
                       second);
 }
 
+/* The first of the exchanges in which some rank's line is another than this one's. */
+static uint64_t find_mismatch(lks_group *group) {
+    for (uint64_t exchange = group->n_checked + 1;; exchange++)
+        for (int rank = 0; rank < group->size; rank++)
+            if (post_of_exchange(group, rank, exchange)->fingerprint != *own_fingerprint(group, exchange))
+                return exchange;
+}
+
 /* Reads everyone's lines up to exchange `last`. `n_in_vain`: lksi_wait_counting. */
 static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t last, int *n_in_vain) {
-    for (; group->n_checked < last; group->n_checked++) {
-        uint64_t exchange = group->n_checked + 1, own = group->own_fingerprints[exchange % LKSI_N_POSTS];
-        bool is_agreed = true;
-        size_t counter = offsetof(lksi_seat, posts) + exchange % LKSI_N_POSTS * sizeof(lksi_post);
-        if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
-        for (int rank = 0; rank < group->size; rank++) {
-            const lksi_post *post = post_of_exchange(group, rank, exchange);
-            if (rank == group->rank) continue;
-            LKS_TRY(lksi_wait_counting(group, &post->counter, exchange, rank, n_in_vain));
-            is_agreed &= post->fingerprint == own;
-            /* Whoever is ahead, that rank or this one, the next line has probably been shown, too: it is here when the
-             * next call looks. */
-            if (post->place == LKSI_PLACE_AHEAD || exchange < group->n_exchanges)
-                __builtin_prefetch(post_of_exchange(group, rank, exchange + 1));
-        }
-        if (!is_agreed) return explain_mismatch(group, call, exchange);
+    uint64_t own = *own_fingerprint(group, last);
+    bool is_agreed = true;
+    size_t counter = offsetof(lksi_seat, posts) + last % LKSI_N_POSTS * sizeof(lksi_post);
+    if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, last));
+    for (int rank = 0; rank < group->size; rank++) {
+        const lksi_post *post = post_of_exchange(group, rank, last);
+        if (rank == group->rank) continue;
+        LKS_TRY(lksi_wait_counting(group, &post->counter, last, rank, n_in_vain));
+        is_agreed &= post->fingerprint == own;
     }
+    if (!is_agreed) return explain_mismatch(group, call, find_mismatch(group));
+    group->n_checked = last;
     return LKS_OK;
+}
+
+static bool have_all_shown(const lks_group *group, uint64_t exchange) {
+    for (int rank = 0; rank < group->size; rank++)
+        if (atomic_load_explicit(&post_of_exchange(group, rank, exchange)->counter, memory_order_acquire) < exchange)
+            return false;
+    return true;
+}
+
+/* Before exchange `exchange` is shown. Ranks that come by turns, because they share CPUs, have mostly come to where
+ * this one left off. */
+static lks_status check_before(lks_group *group, const lksi_call *call, uint64_t exchange) {
+    int n_in_vain = 0;
+    if (exchange - group->n_checked <= LKSI_MOST_AHEAD) return LKS_OK;
+    LKS_TRY(check_up_to(group, call, exchange - LKSI_MOST_AHEAD / 2, &n_in_vain));
+    if (group->may_spin) return LKS_OK;
+    uint64_t last = exchange - 1;
+    while (last > group->n_checked && !have_all_shown(group, last)) last--;
+    return last > group->n_checked ? check_up_to(group, call, last, &n_in_vain) : LKS_OK;
 }
 
 /* The line is filled in, but for this. */
 static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, const lksi_ahead *ahead) {
     lksi_post *mine = lksi_post_next(group);
     uint64_t exchange = group->n_exchanges + 1;
-    int n_in_vain = 0;
-    if (exchange > LKSI_MOST_AHEAD) LKS_TRY(check_up_to(group, call, exchange - LKSI_MOST_AHEAD, &n_in_vain));
+    LKS_TRY(check_before(group, call, exchange));
+    uint64_t fingerprint = fingerprint_base * *own_fingerprint(group, exchange - 1) + call->fingerprint;
     group->n_exchanges = exchange;
-    mine->fingerprint = group->own_fingerprints[exchange % LKSI_N_POSTS] = call->fingerprint;
+    mine->fingerprint = *own_fingerprint(group, exchange) = fingerprint;
     mine->place = group->own_post.place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
     if (ahead != NULL) mine->ahead = *ahead;
     lksi_publish(group->control, &mine->counter, exchange, group->seat);
@@ -133,11 +165,12 @@ lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, l
     return LKS_OK;
 }
 
-lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
+/* Tells whether it did; else it has read everyone's lines. */
+static lks_status run_ahead(lks_group *group, const lksi_call *call, bool *is_ahead) {
     lksi_row *row = &group->row;
-    bool is_next = row->operation == call->operation && row->root == call->root && row->exchange == group->n_exchanges;
+    *is_ahead = row->operation == call->operation && row->root == call->root && row->exchange == group->n_exchanges;
     *row = (lksi_row){call->operation, call->root, group->n_exchanges + 1};
-    if (!is_next) return lksi_post_and_collect(group, call, 0);
+    if (!*is_ahead) return lksi_post_and_collect(group, call, 0);
     lksi_ahead ahead = {.sequence = call->sequence,
                         .count = call->count,
                         .root = call->root,
@@ -146,6 +179,28 @@ lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
                         .type = (uint8_t)call->type,
                         .op = (uint8_t)call->op};
     return show(group, call, 0, &ahead);
+}
+
+lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
+    bool is_ahead = false;
+    return run_ahead(group, call, &is_ahead);
+}
+
+lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown) {
+    bool is_ahead = false;
+    int n_in_vain = 0;
+    lksi_shown_ask(group, rank, group->n_exchanges + 1, shown);
+    LKS_TRY(run_ahead(group, call, &is_ahead));
+    uint64_t exchange = group->n_exchanges;
+    const lksi_post *post = post_of_exchange(group, rank, exchange);
+    if (is_ahead) {
+        LKS_TRY(lksi_wait(group, &post->counter, exchange, rank));
+        if (post->fingerprint != *own_fingerprint(group, exchange))
+            return check_up_to(group, call, exchange, &n_in_vain);
+    }
+    /* Where it has run ahead, its next line has probably been shown, too: it is here when the next call looks. */
+    if (post->place == LKSI_PLACE_AHEAD) __builtin_prefetch(post_of_exchange(group, rank, exchange + 1));
+    return LKS_OK;
 }
 
 lks_status lksi_meet(lks_group *group) {
