@@ -91,7 +91,8 @@ def ours(who, operation, ranks, sizes, arguments):
         path = os.path.join(folder, "rows.json")
         flags = {"symmetric": ["--transport", "shm", "--symmetric"], "ordinary": ["--transport", "shm"],
                  "tcp": ["--transport", "tcp"]}[who]
-        output_of([os.path.join(arguments.build, "lockstep"), "bench", operation, "--ranks", str(ranks), "--json", path,
+        lockstep = os.path.join(arguments.build, "lockstep")
+        output_of([lockstep, "run", "-n", str(ranks), lockstep, "bench", operation, "--json", path,
                    "--sizes", ",".join(map(str, sizes)), *flags])
         with open(path, encoding="utf-8") as file:
             return [json.loads(line) for line in file]
