@@ -124,8 +124,13 @@ static lks_status check_before(lks_group *group, const lksi_call *call, uint64_t
     if (exchange - group->n_checked <= LKSI_MOST_AHEAD) return LKS_OK;
     LKS_TRY(check_up_to(group, call, exchange - LKSI_MOST_AHEAD / 2, &n_in_vain));
     if (group->may_spin) return LKS_OK;
-    uint64_t last = exchange - 1;
-    while (last > group->n_checked && !have_all_shown(group, last)) last--;
+    uint64_t last = group->n_checked, end = exchange; /* the first is shown; the other may not be */
+    for (uint64_t tried = exchange - 1; last + 1 < end; tried = last + (end - last) / 2) {
+        if (have_all_shown(group, tried))
+            last = tried;
+        else
+            end = tried;
+    }
     return last > group->n_checked ? check_up_to(group, call, last, &n_in_vain) : LKS_OK;
 }
 
