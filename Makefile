@@ -66,7 +66,7 @@ bench-comm: build ## collectives against Open MPI, MPICH and Gloo, side by side 
 	@python3 bench/comm.py $(BENCH_ARGS)
 
 install: build ## installs under PREFIX (/usr/local), with DESTDIR
-	@cmake --preset release -DCMAKE_INSTALL_PREFIX=$(abspath $(PREFIX)) >/dev/null
+	@cmake --preset release -DCMAKE_INSTALL_PREFIX="$$(realpath -m -- "$(PREFIX)")" >/dev/null
 	@cmake --build --preset release
 	@cmake --install build
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig

@@ -46,6 +46,18 @@ static void report(const supervisor *s, const char *last_lines, bool is_killed) 
     if (s->job->report != NULL) s->job->report(s->job->report_argument, &failure);
 }
 
+/* Of the ranks that ended well before process `index` failed, the first: others may have waited for it. -1: none. */
+static int find_early_end(const supervisor *s, int index) {
+    int first = -1;
+    for (int i = 0; i < s->n_processes; i++) {
+        const lksi_process *each = &s->processes[i];
+        bool is_good = each->n_reaped != 0 && each->end.si_code == CLD_EXITED && each->end.si_status == 0;
+        if (!is_good || each->n_reaped > s->processes[index].n_reaped) continue;
+        if (first < 0 || each->n_reaped < s->processes[first].n_reaped) first = i;
+    }
+    return first;
+}
+
 /* "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)", into s->text. Returns the shell's exit status. */
 static int describe_end(supervisor *s, int index) {
     const siginfo_t *info = &s->processes[index].end;
@@ -57,12 +69,16 @@ static int describe_end(supervisor *s, int index) {
     else
         snprintf(who, sizeof who, "rank %d (pid %d on %s)", s->job->first_rank + index, pid, host);
     const int exit_status = info->si_code == CLD_EXITED ? number : LKSI_EXIT_SIGNAL + number;
+    const int early = s->job->as_threads ? -1 : find_early_end(s, index);
+    char before[64] = "";
+    if (early >= 0)
+        snprintf(before, sizeof before, "; before that rank %d had ended with status 0", s->job->first_rank + early);
     if (s->forwarded_signal != 0 && exit_status == LKSI_EXIT_SIGNAL + s->forwarded_signal)
         snprintf(s->text, sizeof s->text, "ended by %s, which was forwarded to all ranks",
                  lksi_signal_name(s->forwarded_signal, name));
     else if (info->si_code == CLD_EXITED)
-        snprintf(s->text, sizeof s->text, "%s exited with status %d%s", who, number,
-                 s->processes[index].has_rank_threads ? ": one of them ended it before all had returned" : "");
+        snprintf(s->text, sizeof s->text, "%s exited with status %d%s%s", who, number,
+                 s->processes[index].has_rank_threads ? ": one of them ended it before all had returned" : "", before);
     else
         snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, lksi_signal_name(number, name),
                  info->si_code == CLD_DUMPED ? " (core dumped)" : "");

@@ -122,6 +122,9 @@ check "a file that is not executable is status 126" eval 'status_is 126 && err_l
 run run -n 2 --log-dir /proc/nowhere true
 check "a log directory that cannot be made is named" eval '! status_is 0 && err_lines 1 && err_has "/proc/nowhere"'
 
+run run -n 3 bash -c '[ $RANK = 1 ] || { sleep 0.4; exit 3; }'
+check "a rank that ended early is named, others may have waited for it" eval 'status_is 3 && err_lines 1 && err_has "exited with status 3; before that rank 1 had ended with status 0$"'
+
 # --- the environment ---
 run run -n 3 bash -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR ${#LOCKSTEP_JOB_KEY} $OMP_NUM_THREADS'
 check "each rank finds who it is" eval 'status_is 0 && out_lines 3 && out_has "^0/3 0/3 127.0.0.1 64 1$" && out_has "^2/3 2/3 127.0.0.1 64 1$"'
