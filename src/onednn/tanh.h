@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 typedef struct lksi_tanh_kernels {
-    void (*run)(float *y, size_t count); /* y = tanh(y), to 4 units in the last place */
+    void (*run)(float *y, size_t count); /* y = tanh(y), to 4 units in the last place, wherever it stands */
 } lksi_tanh_kernels;
 
 LKSI_ISA_DECLARE(lksi_tanh_kernels, lksi_tanh_loops);

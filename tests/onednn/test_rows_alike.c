@@ -83,7 +83,27 @@ static void rows_have_the_bits_that_they_have_in_any_batch(void **state) {
     lksi_free(o);
 }
 
+/* Where an element stands among how many: in a whole vector or behind the last. */
+static void an_element_has_the_bits_of_any_other_place(void **state) {
+    (void)state;
+    static const lksi_op ops[] = {LKSI_OP_TANH, LKSI_OP_SIGMOID, LKSI_OP_GELU};
+    enum { COUNT = 83 };
+    const lks_device *device = lks_device_default(NULL);
+    float x[COUNT], whole[COUNT], part[COUNT];
+    draw(x, COUNT, 5);
+    lksi_device_enter(device);
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        for (int64_t count = COUNT; count > 0; count--) {
+            lksi_lowering lowering = {.op = ops[i], .n_inputs = 1, .n_outputs = 1};
+            lowering.inputs[0] = lowering.outputs[0] = (lksi_tensor){LKS_F32, 1, {count}};
+            assert_int_equal(run(device, &lowering, (void *[]){x + COUNT - count}, count == COUNT ? whole : part), 0);
+            if (count < COUNT) assert_memory_equal(part, whole + COUNT - count, (size_t)count * sizeof(float));
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_have_the_bits_that_they_have_in_any_batch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_have_the_bits_that_they_have_in_any_batch),
+                                       cmocka_unit_test(an_element_has_the_bits_of_any_other_place)};
     return run_group(tests);
 }
