@@ -177,8 +177,9 @@ LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *o
 /* Copies `count` elements from `data` on rank `root` to `data` on every rank. Algorithms: naive, tree, ring,
  * scatter_allgather, direct.
  *
- * Errors: as lks_all_reduce. Who only gives (this root, and likewise in scatter and gather) does not wait for the
- *         others in a row of small calls: what is wrong with them then shows at a later call of it. */
+ * Errors: as lks_all_reduce. In a row of small calls who only gives (this root, and likewise in scatter, gather and
+ *         reduce) does not wait for the others, and who takes from the root alone does not for other readers: what
+ *         is wrong with them then shows at a later call, at most 63 further on. */
 LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type type, int root,
                                  const lks_collective_options *options);
 

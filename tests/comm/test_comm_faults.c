@@ -249,6 +249,29 @@ static void a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks(void **st
     }
 }
 
+/* Rank 0 gives too much, need not wait for anybody, and is gone before the others look. */
+static int disagree_and_leave(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x[2] = {0}, all[6];
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 1; i < 6; i++) MUST_OK(lks_gather(world, x, all, 1, LKS_I32, 2, NULL));
+    if (rank == 2) lksi_sleep_ns(INT64_C(50000000));
+    lks_status status = lks_gather(world, x, all, rank == 0 ? 2 : 1, LKS_I32, 2, NULL);
+    while (rank == 1 && status == LKS_OK) status = lks_gather(world, x, all, 1, LKS_I32, 2, NULL);
+    MUST(status == (rank == 0 ? LKS_OK : LKS_ERR_MISMATCH));
+    if (rank > 0)
+        MUST_SAY("ranks disagree at call 6: rank 0 called gather(count 2, i32, root 2, algorithm direct), rank ");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_mismatch_is_told_though_who_disagreed_has_left(void **state) {
+    (void)state;
+    run_threads(3, disagree_and_leave, NULL);
+    run_processes(3, disagree_and_leave, NULL);
+}
+
 /* The other one calls nothing any more: it leaves, or is there and silent past the deadline. */
 static int broadcast_to_nobody(int rank, int size, void *argument) {
     (void)size;
@@ -1167,6 +1190,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(what_an_exchange_means_is_shown_of_both_ranks),
         cmocka_unit_test(a_mismatch_in_a_row_of_broadcasts_is_an_error_on_all_ranks),
+        cmocka_unit_test(a_mismatch_is_told_though_who_disagreed_has_left),
         cmocka_unit_test(a_root_runs_ahead_only_so_far),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_kill_at_any_moment_is_survived),

@@ -137,6 +137,7 @@ run run -n 2 bash -c 'echo "$RANK ${LOCKSTEP_LISTENER_FD-unset} $(readlink /proc
 check "rank 0 alone is handed the socket of MASTER_PORT" eval 'out_has "^0 [0-9]+ socket:" && out_has "^1 unset $"'
 OMP_NUM_THREADS=5 LOCKSTEP_JOB_KEY=abc RANK=9 LOCKSTEP_THREADS=4 run run -n 1 bash -c 'echo $OMP_NUM_THREADS $LOCKSTEP_JOB_KEY $RANK ${LOCKSTEP_THREADS-unset}'
 check "what the user set stays, what another launcher set goes" out_has '^5 abc 0 unset$'
+unset GLIBC_TUNABLES
 run run -n $(($(nproc) + 1)) bash -c 'echo $GLIBC_TUNABLES'
 check "ranks that share CPUs have no restartable sequences" eval 'status_is 0 && [ "$(sort -u "$work/out")" = glibc.pthread.rseq=0 ]'
 GLIBC_TUNABLES=glibc.malloc.check=0 run run -n $(($(nproc) + 1)) bash -c 'echo $GLIBC_TUNABLES'

@@ -14,7 +14,7 @@
  * showed that had read all lines up to e - 1 - 2 MOST_AHEAD. What is overwritten is line e - N_POSTS, which is older.
  *
  * A line carries the fingerprints of all calls so far as one number, so that who has run ahead reads one line of many,
- * and where that is another than its own looks for the first of them that is.
+ * and where that is another than its own, or does not come, looks for the first of them that is.
  *
  * The first call of a row waits, whoever makes it: ranks that disagree mostly do so where something changes, and then
  * all of them learn of it in the call itself. Later in the row whoever waits finds out, by the line of who did not,
@@ -85,27 +85,36 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
                       second);
 }
 
-/* The first of the exchanges in which some rank's line is another than this one's. */
-static uint64_t find_mismatch(lks_group *group) {
-    for (uint64_t exchange = group->n_checked + 1;; exchange++)
-        for (int rank = 0; rank < group->size; rank++)
-            if (post_of_exchange(group, rank, exchange)->fingerprint != *own_fingerprint(group, exchange))
-                return exchange;
+/* Reads everyone's line of one exchange. `n_in_vain`: lksi_wait_counting. */
+static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agreed, int *n_in_vain) {
+    uint64_t own = *own_fingerprint(group, exchange);
+    size_t counter = offsetof(lksi_seat, posts) + exchange % LKSI_N_POSTS * sizeof(lksi_post);
+    *is_agreed = true;
+    if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
+    for (int rank = 0; rank < group->size; rank++) {
+        const lksi_post *post = post_of_exchange(group, rank, exchange);
+        if (rank == group->rank) continue;
+        LKS_TRY(lksi_wait_counting(group, &post->counter, exchange, rank, n_in_vain));
+        *is_agreed &= post->fingerprint == own;
+    }
+    return LKS_OK;
 }
 
-/* Reads everyone's lines up to exchange `last`. `n_in_vain`: lksi_wait_counting. */
-static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t last, int *n_in_vain) {
-    uint64_t own = *own_fingerprint(group, last);
-    bool is_agreed = true;
-    size_t counter = offsetof(lksi_seat, posts) + last % LKSI_N_POSTS * sizeof(lksi_post);
-    if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, last));
-    for (int rank = 0; rank < group->size; rank++) {
-        const lksi_post *post = post_of_exchange(group, rank, last);
-        if (rank == group->rank) continue;
-        LKS_TRY(lksi_wait_counting(group, &post->counter, last, rank, n_in_vain));
-        is_agreed &= post->fingerprint == own;
+/* One exchange after the other: finds the first that ranks disagree in, or cannot be read, because a rank has left. */
+static lks_status check_each(lks_group *group, const lksi_call *call, uint64_t last) {
+    bool is_agreed;
+    for (int n_in_vain = 0; group->n_checked < last; group->n_checked++) {
+        LKS_TRY(read_lines(group, group->n_checked + 1, &is_agreed, &n_in_vain));
+        if (!is_agreed) return explain_mismatch(group, call, group->n_checked + 1);
     }
-    if (!is_agreed) return explain_mismatch(group, call, find_mismatch(group));
+    return LKS_OK;
+}
+
+/* Checks all exchanges up to `last` by its lines. */
+static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t last, int *n_in_vain) {
+    bool is_agreed;
+    lks_status status = read_lines(group, last, &is_agreed, n_in_vain);
+    if (status != LKS_OK || !is_agreed) return check_each(group, call, last);
     group->n_checked = last;
     return LKS_OK;
 }
