@@ -21,9 +21,10 @@ enum {
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
     LKSI_AFFINITY_WORDS = 16,
-    LKSI_N_POSTS = 128,                     /* a power of two */
-    LKSI_MOST_AHEAD = LKSI_N_POSTS / 2 - 1, /* exchange.c says why */
-    LKSI_ANNEX_NBYTES = 1024,               /* of a line; up to here a copy costs less than a second meeting */
+    LKSI_N_POSTS = 128,                         /* a power of two */
+    LKSI_MOST_AHEAD = LKSI_N_POSTS / 2 - 1,     /* exchange.c says why */
+    LKSI_ANNEX_NBYTES = 1024,                   /* of a line; up to here a copy costs less than a second meeting */
+    LKSI_ANNEX_STRIDE = LKSI_ANNEX_NBYTES + 64, /* odd in cache lines, so that annexes use all sets of a cache */
 };
 
 /* Messages of users and those of the collectives never meet. */
@@ -94,7 +95,7 @@ typedef struct lksi_seat {
     lksi_activity activities[LKSI_N_CONTEXTS];
     _Alignas(LKSI_LINE_NBYTES) lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges, by their number */
     /* What has no room in the line of the same index, and lives as long. */
-    _Alignas(LKSI_LINE_NBYTES) unsigned char annexes[LKSI_N_POSTS][LKSI_ANNEX_NBYTES + 64];
+    _Alignas(LKSI_LINE_NBYTES) unsigned char annexes[LKSI_N_POSTS][LKSI_ANNEX_STRIDE];
     lksi_counter meets; /* barriers inside a call */
     lksi_counter presence;
     lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */
