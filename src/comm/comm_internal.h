@@ -220,6 +220,9 @@ struct lks_group {
     char *error_text;
 
     uint64_t n_exchanges, n_meets, n_stagings;
+    uint32_t n_posts;        /* of a rank's lines and annexes that are used: as in `control` */
+    uint32_t last_post;      /* the index of the last exchange's */
+    uint32_t n_waited;       /* exchanges up to the last in a row in which all waited for all */
     int n_turns_before_look; /* in lksi_post_wait_and_collect */
     /* Whether staged chunks go past the caches: all_reduce's, reduce's, reduce_scatter's, blocks for all, for each. */
     lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2], move_turns[2][2];
@@ -422,10 +425,16 @@ int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_n
 
 /* --- meeting (transport/segment/exchange.c) --- */
 
-/* The line that this rank shows in the coming exchange: lksi_post_put, then lksi_post_and_collect. */
-static inline lksi_post *lksi_post_next(lks_group *group) {
-    return &group->own_seat->posts[(group->n_exchanges + 1) % LKSI_N_POSTS];
+/* The index of all ranks' lines of the coming exchange: the next of n_posts, or of LKSI_LEAST_POSTS in a row of calls
+ * in which all wait for all (exchange.c). */
+static inline uint32_t lksi_next_post(const lks_group *group) {
+    uint32_t next = group->last_post + 1;
+    if (group->n_waited >= LKSI_LEAST_POSTS)
+        next = (group->last_post & ~(LKSI_LEAST_POSTS - 1U)) | (next & (LKSI_LEAST_POSTS - 1U));
+    return next & (group->n_posts - 1);
 }
+/* The line that this rank shows in the coming exchange: lksi_post_put, then lksi_post_and_collect. */
+static inline lksi_post *lksi_post_next(lks_group *group) { return &group->own_seat->posts[lksi_next_post(group)]; }
 /* Bytes [offset, offset + nbytes) of its payload. */
 static inline void lksi_post_put(lks_group *group, size_t offset, const void *data, size_t nbytes) {
     memcpy(lksi_post_next(group)->payload + offset, data, nbytes);
@@ -434,32 +443,30 @@ static inline void lksi_post_put(lks_group *group, size_t offset, const void *da
 /* The place and the payload that `rank` showed in the last exchange; valid until this rank's next exchange. */
 static inline const lksi_post *lksi_post_of(const lks_group *group, int rank) {
     if (rank == group->rank) return &group->own_post;
-    return &group->control->seats[group->seat_of[rank]].posts[group->n_exchanges % LKSI_N_POSTS];
+    return &group->control->seats[group->seat_of[rank]].posts[group->last_post];
 }
 /* Room for the at most LKSI_ANNEX_NBYTES bytes that this rank shows in the coming exchange, in its line or beside it;
  * and what another rank showed in the last one, equally long. */
 static inline unsigned char *lksi_shown_next(lks_group *group, size_t nbytes) {
-    uint64_t exchange = group->n_exchanges + 1;
     lksi_seat *seat = group->own_seat;
-    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[exchange % LKSI_N_POSTS].payload
-                                         : seat->annexes[exchange % LKSI_N_POSTS];
+    uint32_t next = lksi_next_post(group);
+    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[next].payload : seat->annexes[next];
 }
 static inline const unsigned char *lksi_shown_by(const lks_group *group, int rank, size_t nbytes) {
     const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
-    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[group->n_exchanges % LKSI_N_POSTS].payload
-                                         : seat->annexes[group->n_exchanges % LKSI_N_POSTS];
+    return nbytes <= LKSI_PAYLOAD_NBYTES ? seat->posts[group->last_post].payload : seat->annexes[group->last_post];
 }
 /* What every rank shows in a call's exchange, in its line or beside it: maybe nothing; and what of it is read here. */
 typedef struct lksi_shown {
     size_t nbytes, begin, end;
 } lksi_shown;
-/* Asks for what `rank` shows behind or beside the first half of its line in an exchange, before this rank waits for
- * that: mostly it is there by then, and comes at the same time (all_reduce of 256 B on two ranks: 109 to 98 ns). */
-static inline void lksi_shown_ask(const lks_group *group, int rank, uint64_t exchange, lksi_shown shown) {
+/* Asks for what `rank` shows behind or beside the first half of the line of that index, before this rank waits for
+ * it: mostly it is there by then, and comes at the same time (all_reduce of 256 B on two ranks: 109 to 98 ns). */
+static inline void lksi_shown_ask(const lks_group *group, int rank, uint32_t index, lksi_shown shown) {
     enum { CACHE_LINE_NBYTES = 64 };
     const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
-    const lksi_post *post = &seat->posts[exchange % LKSI_N_POSTS];
-    const unsigned char *in_line = post->payload, *beside = seat->annexes[exchange % LKSI_N_POSTS];
+    const lksi_post *post = &seat->posts[index];
+    const unsigned char *in_line = post->payload, *beside = seat->annexes[index];
     const unsigned char *base = shown.nbytes <= LKSI_PAYLOAD_NBYTES ? in_line : beside, *end = base + shown.end;
     const unsigned char *at = base + shown.begin / CACHE_LINE_NBYTES * CACHE_LINE_NBYTES;
     if (base == in_line) at = (const unsigned char *)post + CACHE_LINE_NBYTES;
@@ -470,7 +477,7 @@ lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64
 /* The same for small calls, which ranks make in a row: with no place, and asking for what is `shown`. */
 lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, lksi_shown shown);
 /* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it
- * does not wait for them, and compares later. For operations of the table. */
+ * does not wait for them, and compares later. For operations of the table that have a root: in all others all wait. */
 lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);
 /* The same for one that needs what is `shown` by `rank` alone. */
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown);

@@ -44,11 +44,13 @@ ON_EVERY_TRANSPORT(barriers_hold)
 ON_EVERY_TRANSPORT(symmetric_copies_are_found)
 ON_EVERY_TRANSPORT(payloads_are_exchanged)
 ON_EVERY_TRANSPORT(rows_of_small_calls_agree)
+ON_EVERY_TRANSPORT(random_rows_agree)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payloads_are_exchanged_on_every_transport),
         cmocka_unit_test(rows_of_small_calls_agree_on_every_transport),
+        cmocka_unit_test(random_rows_agree_on_every_transport),
         cmocka_unit_test(barriers_hold_on_every_transport),
         cmocka_unit_test(symmetric_copies_are_found_on_every_transport),
         cmocka_unit_test(mixed_buffers_agree_on_every_transport),

@@ -14,8 +14,9 @@
 /* --- ranks --- */
 
 static int conformance(int rank, int size, void *argument) {
-    static const rank_function suite[] = {payloads_are_exchanged,     rows_of_small_calls_agree, barriers_hold,
-                                          symmetric_copies_are_found, mixed_buffers_agree,       operations_agree};
+    static const rank_function suite[] = {payloads_are_exchanged, rows_of_small_calls_agree,  random_rows_agree,
+                                          barriers_hold,          symmetric_copies_are_found, mixed_buffers_agree,
+                                          operations_agree};
     for (size_t i = 0; i < sizeof suite / sizeof suite[0]; i++) MUST(suite[i](rank, size, argument) == 0);
     return 0;
 }

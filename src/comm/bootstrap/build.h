@@ -11,7 +11,7 @@ typedef struct lksi_build {
 } lksi_build;
 
 /* Raised where what ranks send each other, or share, changes its meaning but not its size. */
-enum { LKSI_LAYOUT_VERSION = 2 };
+enum { LKSI_LAYOUT_VERSION = 3 };
 
 void lksi_build_fill(lksi_build *build);
 /* LKS_ERR_MISMATCH where rank `rank` on `host` runs another library than rank `leader`, which is this one. */

@@ -56,7 +56,7 @@ void lksi_shown_put(lks_group *group, const lksi_call *call, size_t total) {
 void lksi_shown_ask_all(const lks_group *group, const lksi_call *call, size_t total) {
     size_t nbytes = shown_nbytes(call, total);
     for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank) lksi_shown_ask(group, rank, group->n_exchanges + 1, (lksi_shown){nbytes, 0, nbytes});
+        if (rank != group->rank) lksi_shown_ask(group, rank, lksi_next_post(group), (lksi_shown){nbytes, 0, nbytes});
 }
 
 void lksi_shown_reduce(lks_group *group, const lksi_call *call, size_t total, size_t first, size_t count, void *out) {
@@ -71,7 +71,7 @@ lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t tot
                              void *out) {
     size_t each = lksi_type_nbytes(lksi_accumulator_type(call->type));
     lksi_shown_put(group, call, total);
-    if (count == 0) return lksi_post_and_run_ahead(group, call);
+    if (count == 0 && call->operation->is_rooted) return lksi_post_and_run_ahead(group, call);
     LKS_TRY(lksi_post_wait_and_collect(group, call, (lksi_shown){total * each, first * each, (first + count) * each}));
     lksi_shown_reduce(group, call, total, first, count, out);
     return LKS_OK;

@@ -21,8 +21,9 @@ enum {
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
     LKSI_AFFINITY_WORDS = 16,
-    LKSI_N_POSTS = 128,                         /* a power of two */
-    LKSI_MOST_AHEAD = LKSI_N_POSTS / 2 - 1,     /* exchange.c says why */
+    LKSI_N_POSTS = 128,                         /* where ranks share CPUs: so many calls one can do in its turn */
+    LKSI_FEW_POSTS = 16,                        /* else: these stay in the first cache. All three are powers of two */
+    LKSI_LEAST_POSTS = 4,                       /* in a row of calls in which all wait for all */
     LKSI_ANNEX_NBYTES = 1024,                   /* of a line; up to here a copy costs less than a second meeting */
     LKSI_ANNEX_STRIDE = LKSI_ANNEX_NBYTES + 64, /* odd in cache lines, so that annexes use all sets of a cache */
 };
@@ -93,7 +94,7 @@ typedef struct lksi_activity {
 typedef struct lksi_seat {
     lksi_bell bells[LKSI_N_CONTEXTS]; /* two threads of a rank may sleep at once, one in each context */
     lksi_activity activities[LKSI_N_CONTEXTS];
-    _Alignas(LKSI_LINE_NBYTES) lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges, by their number */
+    _Alignas(LKSI_LINE_NBYTES) lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges: lksi_next_post */
     /* What has no room in the line of the same index, and lives as long. */
     _Alignas(LKSI_LINE_NBYTES) unsigned char annexes[LKSI_N_POSTS][LKSI_ANNEX_STRIDE];
     lksi_counter meets; /* barriers inside a call */
@@ -121,6 +122,7 @@ typedef struct lksi_control {
         wide_chunk_nbytes; /* what goes through a staging area at once; the latter is what it holds */
     uint64_t ring_nbytes;  /* capacity of a ring; a power of two */
     int32_t n_ranks;
+    _Atomic uint32_t n_posts; /* that each rank uses; 0 until the first to sit down has told for all */
     _Alignas(LKSI_LINE_NBYTES) lksi_seat seats[];
 } lksi_control;
 

@@ -8,10 +8,14 @@
  * may run ahead: it shows its line, goes on, and reads the rest later. One rule bounds how far it gets, and makes lines
  * safe to use again:
  *
- *     Who shows line e has read everyone's lines up to e - LKSI_MOST_AHEAD.
+ *     Who shows line e has read everyone's lines up to e - m, where m is half the number of lines less 1.
  *
- * A line is filled for exchange e once its rank has shown e - 1, and so has read everyone's of e - 1 - MOST_AHEAD; who
- * showed that had read all lines up to e - 1 - 2 MOST_AHEAD. What is overwritten is line e - N_POSTS, which is older.
+ * A line is filled for exchange e once its rank has shown e - 1, and so has read everyone's of e - 1 - m; who showed
+ * that had read all lines up to e - 1 - 2 m. What is overwritten is the line of e - 2 m - 2, or an older one.
+ *
+ * Few lines stay in the caches. In a row of calls in which all wait for all, as in an all_reduce, whoever comes to the
+ * next one knows that everyone has left the one before the last. So LKSI_LEAST_POSTS lines are used over and over: two
+ * would do, but a rank may ask early for the one that it is going to write (lksi_wait_by_turns).
  *
  * A line carries the fingerprints of all calls so far as one number, so that who has run ahead reads one line of many,
  * and where that is another than its own, or does not come, looks for the first of them that is.
@@ -28,8 +32,13 @@
 enum { TURNS_MORE = 8, TURNS_LESS = 1, MOST_TURNS = 2000 };
 static const uint64_t fingerprint_base = UINT64_C(0x9e3779b97f4a7c15); /* odd: none is lost */
 
+/* Of an exchange that is not checked yet, or the last: those after it have each taken the next index. */
+static size_t index_of_exchange(const lks_group *group, uint64_t exchange) {
+    return (group->last_post - (group->n_exchanges - exchange)) & (group->n_posts - 1);
+}
+
 static lksi_post *post_of_exchange(const lks_group *group, int rank, uint64_t exchange) {
-    return &group->control->seats[rank].posts[exchange % LKSI_N_POSTS];
+    return &group->control->seats[rank].posts[index_of_exchange(group, exchange)];
 }
 
 /* Of all calls up to exchange `exchange`; a line's number of those before it and of the call itself. */
@@ -88,7 +97,7 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
 /* Reads everyone's line of one exchange. `n_in_vain`: lksi_wait_counting. */
 static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agreed, int *n_in_vain) {
     uint64_t own = *own_fingerprint(group, exchange);
-    size_t counter = offsetof(lksi_seat, posts) + exchange % LKSI_N_POSTS * sizeof(lksi_post);
+    size_t counter = offsetof(lksi_seat, posts) + index_of_exchange(group, exchange) * sizeof(lksi_post);
     *is_agreed = true;
     if (!group->may_spin) LKS_TRY(lksi_wait_by_turns(group, counter, exchange));
     for (int rank = 0; rank < group->size; rank++) {
@@ -130,8 +139,9 @@ static bool have_all_shown(const lks_group *group, uint64_t exchange) {
  * this one left off. */
 static lks_status check_before(lks_group *group, const lksi_call *call, uint64_t exchange) {
     int n_in_vain = 0;
-    if (exchange - group->n_checked <= LKSI_MOST_AHEAD) return LKS_OK;
-    LKS_TRY(check_up_to(group, call, exchange - LKSI_MOST_AHEAD / 2, &n_in_vain));
+    uint64_t most_ahead = group->n_posts / 2 - 1;
+    if (exchange - group->n_checked <= most_ahead) return LKS_OK;
+    LKS_TRY(check_up_to(group, call, exchange - most_ahead / 2, &n_in_vain));
     if (group->may_spin) return LKS_OK;
     uint64_t last = group->n_checked, end = exchange; /* the first is shown; the other may not be */
     for (uint64_t tried = exchange - 1; last + 1 < end; tried = last + (end - last) / 2) {
@@ -149,7 +159,9 @@ static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, 
     uint64_t exchange = group->n_exchanges + 1;
     LKS_TRY(check_before(group, call, exchange));
     uint64_t fingerprint = fingerprint_base * *own_fingerprint(group, exchange - 1) + call->fingerprint;
+    group->last_post = lksi_next_post(group);
     group->n_exchanges = exchange;
+    group->n_waited = ahead == NULL && !call->operation->is_rooted ? group->n_waited + 1 : 0;
     mine->fingerprint = *own_fingerprint(group, exchange) = fingerprint;
     mine->place = group->own_post.place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
     if (ahead != NULL) mine->ahead = *ahead;
@@ -171,7 +183,7 @@ lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, l
     LKS_TRY(show(group, call, 0, NULL));
     for (int i = n_turns; i > 0; i--) __asm__ volatile("");
     for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank) lksi_shown_ask(group, rank, group->n_exchanges, shown);
+        if (rank != group->rank) lksi_shown_ask(group, rank, group->last_post, shown);
     LKS_TRY(check_up_to(group, call, group->n_exchanges, &n_in_vain));
     bool is_a_little_early = n_in_vain > 0 && n_in_vain < LKSI_MOST_LOOKS;
     n_turns += is_a_little_early ? TURNS_MORE : -TURNS_LESS;
@@ -203,7 +215,7 @@ lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown) {
     bool is_ahead = false;
     int n_in_vain = 0;
-    lksi_shown_ask(group, rank, group->n_exchanges + 1, shown);
+    lksi_shown_ask(group, rank, lksi_next_post(group), shown);
     LKS_TRY(run_ahead(group, call, &is_ahead));
     uint64_t exchange = group->n_exchanges;
     const lksi_post *post = post_of_exchange(group, rank, exchange);
@@ -213,7 +225,7 @@ lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank,
             return check_up_to(group, call, exchange, &n_in_vain);
     }
     /* Where it has run ahead, its next line has probably been shown, too: it is here when the next call looks. */
-    if (post->place == LKSI_PLACE_AHEAD) __builtin_prefetch(post_of_exchange(group, rank, exchange + 1));
+    if (post->place == LKSI_PLACE_AHEAD) __builtin_prefetch(&group->control->seats[rank].posts[lksi_next_post(group)]);
     return LKS_OK;
 }
 

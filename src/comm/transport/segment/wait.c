@@ -319,6 +319,10 @@ void lksi_wait_configure(lks_group *group) {
     int n_cpus = lksi_shared_cpu_count(group);
     group->may_spin = group->n_local <= n_cpus;
     group->may_worker_spin = 2 * group->n_local <= n_cpus;
+    uint32_t nobody_yet = 0;
+    atomic_compare_exchange_strong(&group->control->n_posts, &nobody_yet,
+                                   group->may_spin ? LKSI_FEW_POSTS : LKSI_N_POSTS);
+    group->n_posts = atomic_load(&group->control->n_posts);
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) group->spin_ns[context] = SPIN_NS;
     group->home_cpu = -1;
     if (group->n_local > 1 && group->n_local >= n_cpus) lksi_go_home(group);
