@@ -165,6 +165,11 @@ typedef struct lksi_row {
 
 enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chunk */
 
+/* Of blocks: those that the root gives, that it takes, and that all give to all. */
+typedef struct lksi_move_turns {
+    lksi_trial of_root[2], to_root[2], of_all[2];
+} lksi_move_turns;
+
 /* How wide the chunks of an operation's large reductions are (direct.c). */
 typedef struct lksi_rounds {
     lksi_trial trial;   /* second: a wide chunk instead of several */
@@ -224,8 +229,10 @@ struct lks_group {
     uint32_t last_post;      /* the index of the last exchange's */
     uint32_t n_waited;       /* exchanges up to the last in a row in which all waited for all */
     int n_turns_before_look; /* in lksi_post_wait_and_collect */
-    /* Whether staged chunks go past the caches: all_reduce's, reduce's, reduce_scatter's, blocks for all, for each. */
-    lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2], move_turns[2][2];
+    /* Whether staged chunks go past the caches, by size: all_reduce's, reduce's, reduce_scatter's; and blocks for all,
+     * for each. */
+    lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2];
+    lksi_move_turns move_turns[2];
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */

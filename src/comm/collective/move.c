@@ -170,12 +170,15 @@ static size_t slot_offset(const mover *m, int source, int reader) {
     return m->move->is_personal ? (size_t)lksi_rotate(m->group, reader, -source - 1) * m->slot_nbytes : 0;
 }
 
-/* Where all ranks stage, and read what the others have. One that alone gives does not see what its way costs the
- * others. */
+/* Whoever gives waits in every chunk for those who read the one before, and so sees what its way costs them. */
 static lksi_turn begin_turn(const mover *m, size_t first) {
     size_t nbytes = lksi_least(m->longest - first, m->slot_nbytes);
-    if (m->move->sources != LKSI_EVERYONE || m->move->readers != LKSI_EVERYONE) return (lksi_turn){0};
-    return lksi_turn_begin(&m->group->move_turns[m->move->is_personal][nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
+    lksi_move_turns *turns = &m->group->move_turns[m->move->is_personal];
+    if (!is_read(m, m->group->rank)) return (lksi_turn){0};
+    lksi_trial *trials = m->move->sources == LKSI_ROOT   ? turns->of_root
+                         : m->move->readers == LKSI_ROOT ? turns->to_root
+                                                         : turns->of_all;
+    return lksi_turn_begin(&trials[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
 }
 
 static void stage(const mover *m, size_t first, const lksi_turn *turn) {
