@@ -32,7 +32,7 @@ void lksi_reduce_many(void *out, const void *const *inputs, const double *scales
 
 /* --- the first exchange of a call (used by parallel/ for its own collectives) --- */
 
-enum { LKSI_PAYLOAD_NBYTES = 80, LKSI_MAX_RANKS = 1024 };
+enum { LKSI_PAYLOAD_NBYTES = 104, LKSI_MAX_RANKS = 1024 };
 
 /* A barrier in which every rank hands every other up to 80 bytes: payload `mine` out, all ranks' payloads (size *
  * nbytes, in rank order) in `all`. `operation` and `fingerprint` must agree on all ranks: it is how a call of a higher

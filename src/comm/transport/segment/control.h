@@ -44,7 +44,8 @@ typedef struct lksi_bell {
     _Atomic int32_t cpu; /* on which it last waited for all; only where ranks share CPUs */
 } lksi_bell;
 
-/* The call of a rank that did not wait for the others, for the error that names it: it may not come again. */
+/* The call of a rank that did not wait for the others, for the error that names it: it may not come again. Not in the
+ * line: nobody else looks at it, so that it costs its owner nothing. */
 typedef struct lksi_ahead {
     uint64_t sequence, count;
     int32_t root;
@@ -52,14 +53,13 @@ typedef struct lksi_ahead {
 } lksi_ahead;
 
 /* What a rank shows to all in an exchange: one line, of which a small call touches the first half only. `place` says
- * where its buffer lies in symmetric memory, or that it ran ahead; only then `ahead` means something. */
+ * where its buffer lies in symmetric memory, or that it ran ahead: then it has an lksi_ahead of the same index. */
 #define LKSI_PLACE_AHEAD UINT64_MAX
 typedef struct lksi_post {
     _Atomic uint64_t counter;
     uint64_t fingerprint; /* of all calls up to this one */
     uint64_t place;
     unsigned char payload[LKSI_PAYLOAD_NBYTES];
-    lksi_ahead ahead;
 } lksi_post;
 _Static_assert(sizeof(lksi_post) == LKSI_LINE_NBYTES, "a post is a line");
 
@@ -97,6 +97,7 @@ typedef struct lksi_seat {
     _Alignas(LKSI_LINE_NBYTES) lksi_post posts[LKSI_N_POSTS]; /* of the last exchanges: lksi_next_post */
     /* What has no room in the line of the same index, and lives as long. */
     _Alignas(LKSI_LINE_NBYTES) unsigned char annexes[LKSI_N_POSTS][LKSI_ANNEX_STRIDE];
+    _Alignas(LKSI_LINE_NBYTES) lksi_ahead aheads[LKSI_N_POSTS];
     lksi_counter meets; /* barriers inside a call */
     lksi_counter presence;
     lksi_counter explained; /* the exchange whose call `call_text` describes, written only after a mismatch */

@@ -41,14 +41,19 @@ static lksi_post *post_of_exchange(const lks_group *group, int rank, uint64_t ex
     return &group->control->seats[rank].posts[index_of_exchange(group, exchange)];
 }
 
+static lksi_ahead *ahead_of_exchange(const lks_group *group, int rank, uint64_t exchange) {
+    return &group->control->seats[rank].aheads[index_of_exchange(group, exchange)];
+}
+
 /* Of all calls up to exchange `exchange`; a line's number of those before it and of the call itself. */
 static uint64_t *own_fingerprint(lks_group *group, uint64_t exchange) {
     return &group->own_fingerprints[exchange % LKSI_N_POSTS];
 }
 
 /* What a rank that ran ahead called. It agreed with this one until then. */
-static void describe_ahead(lks_group *group, const lksi_post *post, uint64_t exchange, char *text) {
-    const lksi_ahead *ahead = &post->ahead;
+static void describe_ahead(lks_group *group, int rank, uint64_t exchange, char *text) {
+    const lksi_post *post = post_of_exchange(group, rank, exchange);
+    const lksi_ahead *ahead = ahead_of_exchange(group, rank, exchange);
     const lksi_operation *operation = lksi_operation_at(ahead->operation);
     lksi_call call = {.operation = operation,
                       .algorithm = &operation->algorithms[ahead->algorithm],
@@ -64,7 +69,7 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
     lksi_seat *seat = &group->control->seats[rank];
     const lksi_post *post = post_of_exchange(group, rank, exchange);
     if (post->place == LKSI_PLACE_AHEAD) {
-        describe_ahead(group, post, exchange, text);
+        describe_ahead(group, rank, exchange, text);
         return LKS_OK;
     }
     LKS_TRY(lksi_wait(group, &seat->explained.value, exchange, rank));
@@ -78,7 +83,8 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
     lksi_seat *mine = group->own_seat;
     const lksi_post *post = post_of_exchange(group, group->rank, exchange);
     bool has_run_ahead = post->place == LKSI_PLACE_AHEAD;
-    uint64_t sequence = has_run_ahead ? post->ahead.sequence : group->progress.sequence;
+    uint64_t sequence =
+        has_run_ahead ? ahead_of_exchange(group, group->rank, exchange)->sequence : group->progress.sequence;
     char first[LKSI_CALL_TEXT_NBYTES], second[LKSI_CALL_TEXT_NBYTES];
     if (!has_run_ahead) {
         lksi_call_describe(call, mine->call_text, sizeof mine->call_text);
@@ -164,7 +170,7 @@ static lks_status show(lks_group *group, const lksi_call *call, uint64_t place, 
     group->n_waited = ahead == NULL && !call->operation->is_rooted ? group->n_waited + 1 : 0;
     mine->fingerprint = *own_fingerprint(group, exchange) = fingerprint;
     mine->place = group->own_post.place = ahead == NULL ? place : LKSI_PLACE_AHEAD;
-    if (ahead != NULL) mine->ahead = *ahead;
+    if (ahead != NULL) group->own_seat->aheads[group->last_post] = *ahead;
     lksi_publish(group->control, &mine->counter, exchange, group->seat);
     return LKS_OK;
 }
