@@ -483,9 +483,10 @@ static inline void lksi_shown_ask(const lks_group *group, int rank, uint32_t ind
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);
 /* The same for small calls, which ranks make in a row: with no place, and asking for what is `shown`. */
 lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, lksi_shown shown);
-/* The same for a rank that needs nothing of the others: from the second call of a row on (one operation, one root) it
- * does not wait for them, and compares later. For operations of the table that have a root: in all others all wait. */
-lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call);
+/* The same for a rank that shows `nbytes` and needs nothing of the others: from the second call of a row on (one
+ * operation, one root) it does not wait for them, and compares later. For operations of the table that have a root: in
+ * all others all wait. */
+lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call, size_t nbytes);
 /* The same for one that needs what is `shown` by `rank` alone. */
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown);
 /* Returns when all ranks have called it; everything written before is then visible to all. */

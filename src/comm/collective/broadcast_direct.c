@@ -24,7 +24,7 @@
 static lks_status by_line(lks_group *group, const lksi_call *call) {
     if (group->rank == call->root) {
         if (call->nbytes > 0) memcpy(lksi_shown_next(group, call->nbytes), call->out, call->nbytes);
-        return lksi_post_and_run_ahead(group, call);
+        return lksi_post_and_run_ahead(group, call, call->nbytes);
     }
     LKS_TRY(lksi_post_and_hear(group, call, call->root, (lksi_shown){call->nbytes, 0, call->nbytes}));
     if (call->nbytes > 0) memcpy(call->out, lksi_shown_by(group, call->root, call->nbytes), call->nbytes);

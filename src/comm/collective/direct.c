@@ -71,7 +71,7 @@ lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t tot
                              void *out) {
     size_t each = lksi_type_nbytes(lksi_accumulator_type(call->type));
     lksi_shown_put(group, call, total);
-    if (count == 0 && call->operation->is_rooted) return lksi_post_and_run_ahead(group, call);
+    if (count == 0 && call->operation->is_rooted) return lksi_post_and_run_ahead(group, call, total * each);
     LKS_TRY(lksi_post_wait_and_collect(group, call, (lksi_shown){total * each, first * each, (first + count) * each}));
     lksi_shown_reduce(group, call, total, first, count, out);
     return LKS_OK;

@@ -76,7 +76,7 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
         if (nbytes > 0) memcpy(lksi_shown_next(group, most_nbytes), m->move->in, nbytes);
     }
     keep_own(m);
-    if (!needs_others(m)) return lksi_post_and_run_ahead(group, m->call);
+    if (!needs_others(m)) return lksi_post_and_run_ahead(group, m->call, is_read(m, rank) ? most_nbytes : 0);
     lksi_shown shown = {most_nbytes, 0, most_nbytes};
     LKS_TRY(m->move->sources == LKSI_ROOT ? lksi_post_and_hear(group, m->call, m->call->root, shown)
                                           : lksi_post_wait_and_collect(group, m->call, shown));

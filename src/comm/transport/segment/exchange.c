@@ -24,12 +24,14 @@
  * all of them learn of it in the call itself. Later in the row whoever waits finds out, by the line of who did not,
  * which has its call in it; and that one at its next call.
  */
+#include "base/cache.h"
 #include "comm/comm_internal.h"
 
 #include <string.h>
 
 /* Of waiting before the first look. A turn is about a cycle. */
 enum { TURNS_MORE = 8, TURNS_LESS = 1, MOST_TURNS = 2000 };
+enum { EARLY = 2 /* exchanges */, CACHE_LINE_NBYTES = 64 };
 static const uint64_t fingerprint_base = UINT64_C(0x9e3779b97f4a7c15); /* odd: none is lost */
 
 /* Of an exchange that is not checked yet, or the last: those after it have each taken the next index. */
@@ -213,9 +215,20 @@ static lks_status run_ahead(lks_group *group, const lksi_call *call, bool *is_ah
     return show(group, call, 0, &ahead);
 }
 
-lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call) {
+/* Asks for the line in which this rank will show as much soon. Those who read it have left it by then, but must give it
+ * up first, and stores leave a core one after the other. (What lies beside lines is better not asked for.) */
+static void ask_to_show(lks_group *group, size_t nbytes) {
+    char *line = (char *)&group->own_seat->posts[(group->last_post + EARLY) & (group->n_posts - 1)];
+    if (nbytes > LKSI_PAYLOAD_NBYTES) return;
+    for (size_t at = 0; at < offsetof(lksi_post, payload) + nbytes; at += CACHE_LINE_NBYTES)
+        lksi_ask_to_write(line + at);
+}
+
+lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call, size_t nbytes) {
     bool is_ahead = false;
-    return run_ahead(group, call, &is_ahead);
+    LKS_TRY(run_ahead(group, call, &is_ahead));
+    if (is_ahead) ask_to_show(group, nbytes);
+    return LKS_OK;
 }
 
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown) {
