@@ -6,7 +6,7 @@
  *
  *     up to 1 KiB             the lines carry them             steps: 1
  *     symmetric everywhere    all read, then a barrier         steps: 2          bytes: N (n - 1) read per rank
- *     2 processes, 64 KiB on  each reads the other's buffer,   steps: 2          bytes: N read per rank
+ *     2 processes, 32 KiB on  each reads the other's buffer,   steps: 2          bytes: N read per rank
  *                             then a barrier
  *     otherwise               each stages a chunk and copies   steps: ceil(N/S)  bytes: N written, N (n - 1) read per
  *                             those of the others                                rank

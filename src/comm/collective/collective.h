@@ -182,8 +182,8 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
 /* --- through memory (direct.c, move.c) --- */
 
 /* From here on one copy by process_vm_readv, with a system call, page tables to walk and a closing barrier, costs less
- * than two through the staging areas. */
-enum { LKSI_PEEKED_NBYTES = 64 * 1024 };
+ * than two through the staging areas; where one alone gives, from twice as much on, as its readers copy meanwhile. */
+enum { LKSI_PEEKED_NBYTES = 32 * 1024 };
 
 /* S, as the files of the algorithms call it: what goes through a staging area at once, 64 KiB, or 128 KiB where the
  * second cache has 2 MiB (control.c). */

@@ -134,7 +134,8 @@ static lks_status from_symmetric(const mover *m) {
 /* The kernel copies more slowly than we do, so it must save one copy of two. What several ranks read is staged once for
  * all of them, and comes out of a cache. */
 static bool is_worth_peeking(const mover *m) {
-    return m->longest >= LKSI_PEEKED_NBYTES && (m->move->is_personal || m->group->size == 2);
+    size_t least_nbytes = m->move->sources == LKSI_EVERYONE ? LKSI_PEEKED_NBYTES : 2 * LKSI_PEEKED_NBYTES;
+    return m->longest >= least_nbytes && (m->move->is_personal || m->group->size == 2);
 }
 
 /* All ranks see the same lines. Where one cannot read the others, none tries again. */
