@@ -37,9 +37,10 @@ static lksi_layout image_layout(const lksi_lowering *l, int place) {
 /* --- the primitives --- */
 
 /* Positions of dy that one primitive adds up for the gradient of the weights. oneDNN adds them to one sum, image after
- * image; parts that are added up lose fewer digits (65,536 positions: 5.2e-6 of the norm in one row, 6.6e-7 in parts).
+ * image; parts that are added up lose fewer digits (65,536 positions: 5.2e-6 of the norm in one row, 6.6e-7 in parts of
+ * 1024). A part costs a pass over the gradient, which is nothing while that stays in the caches: there parts are short.
  */
-enum { MOST_TERMS = 1024 };
+enum { FEW_WEIGHTS = 65536, MOST_TERMS_OF_FEW = 128, MOST_TERMS = 1024 };
 
 typedef struct conv_state {
     lksi_dnnl_primitive *primitive; /* of n_part samples: all, but for the gradient of the weights */
@@ -93,7 +94,8 @@ static lks_status divide(const lks_device *device, const lksi_lowering *l, const
                          conv_state *state) {
     const lksi_tensor *dy = &l->inputs[0], *x = &l->inputs[1];
     int64_t n = dy->dims[0], positions = dy->dims[2] * dy->dims[3];
-    int64_t n_part = positions < MOST_TERMS ? MOST_TERMS / positions : 1;
+    int64_t most = lksi_tensor_count(&l->outputs[0], 0) <= FEW_WEIGHTS ? MOST_TERMS_OF_FEW : MOST_TERMS;
+    int64_t n_part = positions < most ? most / positions : 1;
     if (n_part >= n || !has_samples(x, &layouts->x) || !has_samples(dy, &layouts->y)) return LKS_OK;
     conv_state parts = {.n_part = n_part};
     conv_layouts of_part = *layouts, of_last = *layouts;
