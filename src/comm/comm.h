@@ -34,9 +34,10 @@ void lksi_reduce_many(void *out, const void *const *inputs, const double *scales
 
 enum { LKSI_PAYLOAD_NBYTES = 104, LKSI_MAX_RANKS = 1024 };
 
-/* A barrier in which every rank hands every other up to 80 bytes: payload `mine` out, all ranks' payloads (size *
- * nbytes, in rank order) in `all`. `operation` and `fingerprint` must agree on all ranks: it is how a call of a higher
- * room is checked as the operations of comm/ are. Works on every transport. Deadline and errors as any collective. */
+/* A barrier in which every rank hands every other LKSI_PAYLOAD_NBYTES at most: payload `mine` out, all ranks' payloads
+ * (size * nbytes, in rank order) in `all`. `operation` and `fingerprint` must agree on all ranks: it is how a call of a
+ * higher room is checked as the operations of comm/ are. Works on every transport. Deadline and errors as any
+ * collective. */
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint, const void *mine, size_t nbytes,
                          void *all);
 /* What the fingerprint is made of, in words, for the error that shows two calls. */

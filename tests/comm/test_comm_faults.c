@@ -266,8 +266,27 @@ static int disagree_and_leave(int rank, int size, void *argument) {
     return 0;
 }
 
+/* The root and rank 0 give too much, rank 2 is late: it and rank 0 find out when the root is gone. */
+static int disagree_with_a_root_that_leaves(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x[2] = {0};
+    MUST_OK(lks_init(&world, NULL));
+    for (int i = 1; i < 7; i++) MUST_OK(lks_broadcast(world, x, 1, LKS_I32, 1, NULL));
+    if (rank == 2) lksi_sleep_ns(50000000);
+    lks_status status = lks_broadcast(world, x, rank == 2 ? 1 : 2, LKS_I32, 1, NULL);
+    if (rank == 0 && status == LKS_OK) status = lks_broadcast(world, x, 1, LKS_I32, 1, NULL);
+    MUST(status == (rank == 1 ? LKS_OK : LKS_ERR_MISMATCH));
+    if (rank != 1)
+        MUST_SAY("ranks disagree at call 7: rank 0 called broadcast(count 2, i32, root 1, algorithm direct), rank 2");
+    lks_group_destroy(world);
+    return 0;
+}
+
 static void a_mismatch_is_told_though_who_disagreed_has_left(void **state) {
     (void)state;
+    run_threads(3, disagree_with_a_root_that_leaves, NULL);
+    run_processes(3, disagree_with_a_root_that_leaves, NULL);
     run_threads(3, disagree_and_leave, NULL);
     run_processes(3, disagree_and_leave, NULL);
 }

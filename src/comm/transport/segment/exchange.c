@@ -233,15 +233,14 @@ lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call, size
 
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown) {
     bool is_ahead = false;
-    int n_in_vain = 0;
     lksi_shown_ask(group, rank, lksi_next_post(group), shown);
     LKS_TRY(run_ahead(group, call, &is_ahead));
     uint64_t exchange = group->n_exchanges;
     const lksi_post *post = post_of_exchange(group, rank, exchange);
     if (is_ahead) {
-        LKS_TRY(lksi_wait(group, &post->counter, exchange, rank));
-        if (post->fingerprint != *own_fingerprint(group, exchange))
-            return check_up_to(group, call, exchange, &n_in_vain);
+        lks_status status = lksi_wait(group, &post->counter, exchange, rank);
+        if (status != LKS_OK || post->fingerprint != *own_fingerprint(group, exchange))
+            return check_each(group, call, exchange);
     }
     /* Where it has run ahead, its next line has probably been shown, too: it is here when the next call looks. */
     if (post->place == LKSI_PLACE_AHEAD) __builtin_prefetch(&group->control->seats[rank].posts[lksi_next_post(group)]);
