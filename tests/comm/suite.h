@@ -243,60 +243,72 @@ static int rows_of_small_calls_agree(int rank, int size, void *argument) {
     return 0;
 }
 
-enum { MOST_OF_ROW = 1500, ROW_OPERATIONS = 9 };
+enum { MOST_OF_ROW = 1500 };
 
-/* Element k of what rank `rank` gives to rank `to` in call `value`. */
-static int32_t given(int value, int rank, int to, int k) { return value * 5 + rank * 1009 + to * 31 + k; }
+/* Those from ROW_SCATTER on give every rank other elements. */
+typedef enum row_operation {
+    ROW_BARRIER,
+    ROW_ALL_REDUCE,
+    ROW_BROADCAST,
+    ROW_REDUCE,
+    ROW_GATHER,
+    ROW_ALL_GATHER,
+    ROW_SCATTER,
+    ROW_REDUCE_SCATTER,
+    ROW_ALL_TO_ALL,
+    N_ROW_OPERATIONS
+} row_operation;
 
-/* The `turn`-th call of a row: every operation, `count` elements of each rank, or for each. */
-static int call_of_row(lks_group *world, int operation, int root, int count, int turn) {
-    static _Thread_local int32_t in[MAX_TEST_RANKS * MOST_OF_ROW], out[MAX_TEST_RANKS * MOST_OF_ROW];
-    int rank = lks_group_rank(world), size = lks_group_size(world);
-    bool is_root = rank == root, is_parted = operation >= 5; /* other elements for each rank */
-    size_t n = (size_t)count;
-    for (int to = 0; to < size; to++)
-        for (int k = 0; k < count; k++) in[to * count + k] = given(turn, rank, is_parted ? to : 0, k);
-    memset(out, 0, sizeof *out * n * (size_t)size);
+/* Element k of what rank `rank` gives to rank `to` in call `turn`. */
+static int32_t given(int turn, int rank, int to, int k) { return turn * 5 + rank * 1009 + to * 31 + k; }
+
+static lks_status call_of_row(lks_group *world, row_operation operation, int root, const int32_t *in, int32_t *out,
+                              size_t count) {
     switch (operation) {
-    case 0:
-        MUST_OK(lks_all_reduce(world, in, out, n, LKS_I32, LKS_SUM, NULL));
-        break;
-    case 1:
-        MUST_OK(lks_broadcast(world, is_root ? memcpy(out, in, n * sizeof *in) : out, n, LKS_I32, root, NULL));
-        break;
-    case 2:
-        MUST_OK(lks_reduce(world, in, out, n, LKS_I32, LKS_SUM, root, NULL));
-        break;
-    case 3:
-        MUST_OK(lks_gather(world, in, out, n, LKS_I32, root, NULL));
-        break;
-    case 4:
-        MUST_OK(lks_all_gather(world, in, out, n, LKS_I32, NULL));
-        break;
-    case 5:
-        MUST_OK(lks_scatter(world, in, out, n, LKS_I32, root, NULL));
-        break;
-    case 6:
-        MUST_OK(lks_reduce_scatter(world, in, out, n, LKS_I32, LKS_SUM, NULL));
-        break;
-    case 7:
-        MUST_OK(lks_all_to_all(world, in, out, n, LKS_I32, NULL));
-        break;
+    case ROW_BARRIER:
+        return lks_barrier(world, NULL);
+    case ROW_ALL_REDUCE:
+        return lks_all_reduce(world, in, out, count, LKS_I32, LKS_SUM, NULL);
+    case ROW_BROADCAST:
+        return lks_broadcast(world, out, count, LKS_I32, root, NULL);
+    case ROW_REDUCE:
+        return lks_reduce(world, in, out, count, LKS_I32, LKS_SUM, root, NULL);
+    case ROW_GATHER:
+        return lks_gather(world, in, out, count, LKS_I32, root, NULL);
+    case ROW_ALL_GATHER:
+        return lks_all_gather(world, in, out, count, LKS_I32, NULL);
+    case ROW_SCATTER:
+        return lks_scatter(world, in, out, count, LKS_I32, root, NULL);
+    case ROW_REDUCE_SCATTER:
+        return lks_reduce_scatter(world, in, out, count, LKS_I32, LKS_SUM, NULL);
     default:
-        MUST_OK(lks_barrier(world, NULL));
-        return 0;
+        return lks_all_to_all(world, in, out, count, LKS_I32, NULL);
     }
-    bool is_sum = operation == 0 || operation == 2 || operation == 6,
-         has_blocks = operation == 3 || operation == 4 || operation == 7;
-    if ((operation == 2 || operation == 3) && !is_root) return 0;
-    for (int from = 0; from < (has_blocks ? size : 1); from++)
-        for (int k = 0; k < count; k++) {
-            int32_t expected = given(turn, has_blocks ? from : root, is_parted ? rank : 0, k);
-            if (is_sum) expected = 0;
-            for (int other = 0; other < size && is_sum; other++)
-                expected += given(turn, other, is_parted ? rank : 0, k);
-            MUST(out[from * count + k] == expected);
-        }
+}
+
+/* Element k of block `from` of the result. */
+static int32_t expected_of_row(row_operation operation, int rank, int size, int root, int turn, int from, int k) {
+    bool has_blocks = operation == ROW_GATHER || operation == ROW_ALL_GATHER || operation == ROW_ALL_TO_ALL;
+    int to = operation >= ROW_SCATTER ? rank : 0, sum = 0;
+    if (operation != ROW_ALL_REDUCE && operation != ROW_REDUCE && operation != ROW_REDUCE_SCATTER)
+        return given(turn, has_blocks ? from : root, to, k);
+    for (int other = 0; other < size; other++) sum += given(turn, other, to, k);
+    return sum;
+}
+
+static int call_of_row_agrees(lks_group *world, row_operation operation, int root, int count, int turn) {
+    static _Thread_local int32_t in[MAX_TEST_RANKS * MOST_OF_ROW], out[MAX_TEST_RANKS * MOST_OF_ROW];
+    int rank = lks_group_rank(world), size = lks_group_size(world), n_blocks = 1;
+    for (int to = 0; to < size; to++)
+        for (int k = 0; k < count; k++) in[to * count + k] = given(turn, rank, operation >= ROW_SCATTER ? to : 0, k);
+    memset(out, 0, sizeof *out * (size_t)(count * size));
+    if (operation == ROW_BROADCAST && rank == root) memcpy(out, in, sizeof *out * (size_t)count);
+    MUST_OK(call_of_row(world, operation, root, in, out, (size_t)count));
+    if (operation == ROW_GATHER || operation == ROW_ALL_GATHER || operation == ROW_ALL_TO_ALL) n_blocks = size;
+    if (operation == ROW_BARRIER || ((operation == ROW_REDUCE || operation == ROW_GATHER) && rank != root)) return 0;
+    for (int from = 0; from < n_blocks; from++)
+        for (int k = 0; k < count; k++)
+            MUST(out[from * count + k] == expected_of_row(operation, rank, size, root, turn, from, k));
     return 0;
 }
 
@@ -307,12 +319,13 @@ static int random_rows_agree(int rank, int size, void *argument) {
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
     for (int row = 0; row < (IS_SLOW_BUILD ? 60 : 250); row++) {
-        int operation = (int)step(&s, ROW_OPERATIONS), root = (int)step(&s, (size_t)size);
+        row_operation operation = (row_operation)step(&s, N_ROW_OPERATIONS);
+        int root = (int)step(&s, (size_t)size);
         int count = (int)step(&s, step(&s, 8) == 0 ? MOST_OF_ROW : step(&s, 2) == 0 ? 250 / (size_t)size : 8);
         int n_calls = 1 + (int)step(&s, step(&s, 3) == 0 ? 40 : 4), late = (int)step(&s, 4 * (size_t)size);
         for (int i = 0; i < n_calls; i++) {
             if (rank == late && i == n_calls / 2) lksi_sleep_ns(20000);
-            MUST(call_of_row(world, operation, root, count, row * 100 + i) == 0);
+            MUST(call_of_row_agrees(world, operation, root, count, row * 100 + i) == 0);
         }
     }
     lks_group_destroy(world);
