@@ -312,7 +312,7 @@ static int call_of_row_agrees(lks_group *world, row_operation operation, int roo
     return 0;
 }
 
-/* Rows of one call and of dozens, in the lines, beside them and larger; some ranks are late. */
+/* Rows of one call and of dozens: of nothing, in the lines, beside them and larger; some ranks are late. */
 static int random_rows_agree(int rank, int size, void *argument) {
     (void)argument;
     stepper s = {0};
@@ -321,7 +321,8 @@ static int random_rows_agree(int rank, int size, void *argument) {
     for (int row = 0; row < (IS_SLOW_BUILD ? 60 : 250); row++) {
         row_operation operation = (row_operation)step(&s, N_ROW_OPERATIONS);
         int root = (int)step(&s, (size_t)size);
-        int count = (int)step(&s, step(&s, 8) == 0 ? MOST_OF_ROW : step(&s, 2) == 0 ? 250 / (size_t)size : 8);
+        size_t most[] = {1, 8, 8, 250 / (size_t)size, 250 / (size_t)size, MOST_OF_ROW};
+        int count = (int)step(&s, most[step(&s, sizeof most / sizeof most[0])]);
         int n_calls = 1 + (int)step(&s, step(&s, 3) == 0 ? 40 : 4), late = (int)step(&s, 4 * (size_t)size);
         for (int i = 0; i < n_calls; i++) {
             if (rank == late && i == n_calls / 2) lksi_sleep_ns(20000);
