@@ -167,12 +167,16 @@ typedef struct lksi_window {
 size_t lksi_window_begin(const lksi_window *window, int block);
 size_t lksi_window_count(const lksi_window *window, int block);
 /* Combines the window's blocks over all ranks, block j at rank j: *own is this rank's, as accumulators, in scratch
- * memory, valid until the next use of it. In reduce_scatter_<name>.c. */
+ * memory, valid until the next use of it, or at `place`, which may be this rank's input, or NULL: there is none. In
+ * reduce_scatter_<name>.c. */
 typedef lks_status (*lksi_block_reducer)(lks_group *group, const lksi_call *call, const lksi_window *window,
-                                         void **own);
-lks_status lksi_reduce_blocks_ring(lks_group *group, const lksi_call *call, const lksi_window *window, void **own);
-lks_status lksi_reduce_blocks_halving(lks_group *group, const lksi_call *call, const lksi_window *window, void **own);
-lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void **own);
+                                         void *place, void **own);
+lks_status lksi_reduce_blocks_ring(lks_group *group, const lksi_call *call, const lksi_window *window, void *place,
+                                   void **own);
+lks_status lksi_reduce_blocks_halving(lks_group *group, const lksi_call *call, const lksi_window *window, void *place,
+                                      void **own);
+lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void *place,
+                                     void **own);
 /* The operations made of such a reducer, window after window (window.c). */
 lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer);
 lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer,

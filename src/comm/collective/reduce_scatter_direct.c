@@ -96,7 +96,8 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
 /* --- over messages --- */
 
 /* Rank j's input in place j of the received blocks. */
-lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void **own) {
+lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, const lksi_window *window, void *place,
+                                     void **own) {
     lks_type wide = lksi_accumulator_type(call->type);
     size_t wide_each = lksi_type_nbytes(wide), room = window->length * wide_each;
     size_t begin = lksi_window_begin(window, group->rank), count = lksi_window_count(window, group->rank);
@@ -107,12 +108,12 @@ lks_status lksi_reduce_blocks_direct(lks_group *group, const lksi_call *call, co
         int to = lksi_rotate(group, group->rank, distance), from = lksi_rotate(group, group->rank, -distance);
         size_t n_sent = lksi_window_count(window, to);
         const void *block = lksi_contribution(call, lksi_window_begin(window, to), n_sent, sent);
-        unsigned char *place = received + (size_t)from * room;
-        group->inputs[from] = place;
-        LKS_TRY(lksi_step_exchange(group, call, to, block, n_sent * wide_each, from, place, count * wide_each));
+        unsigned char *theirs = received + (size_t)from * room;
+        group->inputs[from] = theirs;
+        LKS_TRY(lksi_step_exchange(group, call, to, block, n_sent * wide_each, from, theirs, count * wide_each));
     }
     group->inputs[group->rank] = lksi_contribution(call, begin, count, received + (size_t)group->rank * room);
-    void *sum = sent;
+    void *sum = place != NULL ? place : sent;
     lksi_reduction reduction = {group->inputs, NULL, group->size, &sum, 1, wide, call->op, 1};
     lksi_reduce_range(&reduction, 0, count);
     *own = sum;

@@ -86,7 +86,9 @@ static lks_status climb(const halving *h, int low, int m) {
     return LKS_OK;
 }
 
-lks_status lksi_reduce_blocks_halving(lks_group *group, const lksi_call *call, const lksi_window *window, void **own) {
+lks_status lksi_reduce_blocks_halving(lks_group *group, const lksi_call *call, const lksi_window *window, void *place,
+                                      void **own) {
+    (void)place;
     size_t wide_each = lksi_type_nbytes(lksi_accumulator_type(call->type)), room = window->length * wide_each;
     size_t all_nbytes = (size_t)group->size * room;
     halving h = {.group = group, .call = call, .window = window, .wide_each = wide_each, .room = room};

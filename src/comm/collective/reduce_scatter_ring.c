@@ -11,11 +11,12 @@
  */
 #include "comm/collective/collective.h"
 
-lks_status lksi_reduce_blocks_ring(lks_group *group, const lksi_call *call, const lksi_window *window, void **own) {
+lks_status lksi_reduce_blocks_ring(lks_group *group, const lksi_call *call, const lksi_window *window, void *place,
+                                   void **own) {
     size_t wide_each = lksi_type_nbytes(lksi_accumulator_type(call->type)), room = window->length * wide_each;
-    unsigned char *sum, *received, *mine;
+    unsigned char *sum, *received, *mine, *last;
     LKS_TRY(lksi_group_scratch(group, 3 * room, &sum));
-    received = sum + room, mine = received + room;
+    received = sum + room, mine = received + room, last = place != NULL ? place : sum;
     int block = lksi_rotate(group, group->rank, -1);
     size_t count = lksi_window_count(window, block);
     const void *partial = lksi_contribution(call, lksi_window_begin(window, block), count, sum);
@@ -26,11 +27,12 @@ lks_status lksi_reduce_blocks_ring(lks_group *group, const lksi_call *call, cons
                                    lksi_rotate(group, group->rank, -1), received, n_coming * wide_each));
         block = coming, count = n_coming;
         const void *added = lksi_contribution(call, lksi_window_begin(window, block), count, mine);
-        lksi_combine(call, sum, received, added, count);
-        partial = sum;
+        unsigned char *into = round + 1 < group->size ? sum : last;
+        lksi_combine(call, into, received, added, count);
+        partial = into;
     }
-    lksi_copy_unless_same(sum, partial, count * wide_each);
-    *own = sum;
+    lksi_copy_unless_same(last, partial, count * wide_each);
+    *own = last;
     return LKS_OK;
 }
 

@@ -4,7 +4,8 @@
  *     all_reduce       window = a piece of the buffer, cut into n slices  reduce, conclude into slice r, gather slices
  *     reduce           as all_reduce                                      ..., slices to the root
  *
- * In place: a window of `in` has been read by the time that the same window of `out` is written.
+ * In place: a window of `in` has been read by the time that the same window of `out` is written. Where `out` can hold
+ * accumulators, they are put there at once (64 MiB over TCP, 2 ranks: 18.0 and 17.2 ms).
  */
 #include "comm/collective/collective.h"
 
@@ -21,13 +22,18 @@ static size_t capacity_of(const lksi_call *call) {
     return LKSI_WINDOW_NBYTES / lksi_type_nbytes(lksi_accumulator_type(call->type));
 }
 
+static void *place_at(const lksi_call *call, size_t first) {
+    unsigned char *out = lksi_at(call->out, first * lksi_type_nbytes(call->type));
+    return lksi_accumulator_type(call->type) == call->type && lksi_is_aligned(out, call->type) ? out : NULL;
+}
+
 lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer) {
     size_t each = lksi_type_nbytes(call->type), first = 0, step = capacity_of(call) / (size_t)group->size;
     do {
         size_t count = lksi_least(call->count - first, step);
         lksi_window window = {first, call->count, count, (size_t)(group->size - 1) * call->count + first + count};
         void *own;
-        LKS_TRY(reducer(group, call, &window, &own));
+        LKS_TRY(reducer(group, call, &window, place_at(call, first), &own));
         lksi_conclude(lksi_at(call->out, first * each), own, lksi_divisor(call->op, group->size), count, call->type);
         first += count;
     } while (first < call->count);
@@ -48,12 +54,11 @@ lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_bloc
     do {
         lksi_layout layout;
         lksi_window window = slices_of(group, call, first, &layout);
-        unsigned char *out = lksi_at(call->out, first * each);
+        size_t begin = lksi_window_begin(&window, group->rank), count = lksi_window_count(&window, group->rank);
         void *own;
-        LKS_TRY(reducer(group, call, &window, &own));
-        lksi_conclude(lksi_at(out, lksi_blocks(&layout, group->rank, 1).begin), own,
-                      lksi_divisor(call->op, group->size), lksi_window_count(&window, group->rank), call->type);
-        LKS_TRY(gather(group, call, out, &layout));
+        LKS_TRY(reducer(group, call, &window, place_at(call, begin), &own));
+        lksi_conclude(lksi_at(call->out, begin * each), own, lksi_divisor(call->op, group->size), count, call->type);
+        LKS_TRY(gather(group, call, lksi_at(call->out, first * each), &layout));
         first = window.end;
     } while (first < call->count);
     return LKS_OK;
@@ -77,7 +82,7 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
         lksi_layout layout;
         lksi_window window = slices_of(group, call, first, &layout);
         void *own;
-        LKS_TRY(reducer(group, call, &window, &own));
+        LKS_TRY(reducer(group, call, &window, NULL, &own));
         lksi_conclude(own, own, lksi_divisor(call->op, group->size), lksi_window_count(&window, group->rank),
                       call->type);
         LKS_TRY(collect_slices(group, call, lksi_at(call->out, first * each), &layout, own));
