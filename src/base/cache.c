@@ -4,8 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_NBYTES = 64 };
-
 #if defined(_SC_LEVEL1_DCACHE_SIZE) && defined(_SC_LEVEL2_CACHE_SIZE)
 static size_t ask(int name) {
     long nbytes = sysconf(name);
@@ -39,12 +37,12 @@ bool lksi_can_pass_caches(void) {
 }
 
 __attribute__((target("clflushopt"))) static void evict_lines(uintptr_t line, uintptr_t end) {
-    for (; line < end; line += LINE_NBYTES) _mm_clflushopt((void *)line);
+    for (; line < end; line += LKSI_CACHE_LINE_NBYTES) _mm_clflushopt((void *)line);
 }
 
 void lksi_evict(const void *data, size_t nbytes) {
     uintptr_t begin = (uintptr_t)data;
-    if (lksi_can_pass_caches()) evict_lines(begin / LINE_NBYTES * LINE_NBYTES, begin + nbytes);
+    if (lksi_can_pass_caches()) evict_lines(begin / LKSI_CACHE_LINE_NBYTES * LKSI_CACHE_LINE_NBYTES, begin + nbytes);
 }
 
 void lksi_write_past_caches(void *to, const void *from, size_t nbytes) {

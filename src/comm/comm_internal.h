@@ -2,6 +2,7 @@
 #ifndef LKSI_COMM_INTERNAL_H
 #define LKSI_COMM_INTERNAL_H
 
+#include "base/cache.h"
 #include "base/trial.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/comm.h"
@@ -470,14 +471,13 @@ typedef struct lksi_shown {
 /* Asks for what `rank` shows behind or beside the first half of the line of that index, before this rank waits for
  * it: mostly it is there by then, and comes at the same time (all_reduce of 256 B on two ranks: 109 to 98 ns). */
 static inline void lksi_shown_ask(const lks_group *group, int rank, uint32_t index, lksi_shown shown) {
-    enum { CACHE_LINE_NBYTES = 64 };
     const lksi_seat *seat = &group->control->seats[group->seat_of[rank]];
     const lksi_post *post = &seat->posts[index];
     const unsigned char *in_line = post->payload, *beside = seat->annexes[index];
     const unsigned char *base = shown.nbytes <= LKSI_PAYLOAD_NBYTES ? in_line : beside, *end = base + shown.end;
-    const unsigned char *at = base + shown.begin / CACHE_LINE_NBYTES * CACHE_LINE_NBYTES;
-    if (base == in_line) at = (const unsigned char *)post + CACHE_LINE_NBYTES;
-    for (; at < end; at += CACHE_LINE_NBYTES) __builtin_prefetch(at);
+    const unsigned char *at = base + shown.begin / LKSI_CACHE_LINE_NBYTES * LKSI_CACHE_LINE_NBYTES;
+    if (base == in_line) at = (const unsigned char *)post + LKSI_CACHE_LINE_NBYTES;
+    for (; at < end; at += LKSI_CACHE_LINE_NBYTES) __builtin_prefetch(at);
 }
 /* Shows the line, waits for everyone's, compares fingerprints. `call` explains a mismatch. */
 lks_status lksi_post_and_collect(lks_group *group, const lksi_call *call, uint64_t place);

@@ -24,7 +24,6 @@
 enum {
     BLOCK_NBYTES = 4096,
     STREAMED_NBYTES = 512, /* of a block that is written past the caches: reading goes on meanwhile */
-    CACHE_LINE_NBYTES = 64,
 };
 
 /* --- writing a result, which is in L1, to where it belongs --- */
@@ -115,8 +114,8 @@ static bool find_lines(const tree *t, size_t *n_before) {
     uintptr_t out = (uintptr_t)reduction->outputs[0];
     size_t each = lksi_type_nbytes(reduction->type), begin = t->first * each;
     for (int k = 1; k < reduction->n_outputs; k++)
-        if ((out - (uintptr_t)reduction->outputs[k]) % CACHE_LINE_NBYTES != 0) return false;
-    *n_before = -(out + begin) % CACHE_LINE_NBYTES / each;
+        if ((out - (uintptr_t)reduction->outputs[k]) % LKSI_CACHE_LINE_NBYTES != 0) return false;
+    *n_before = -(out + begin) % LKSI_CACHE_LINE_NBYTES / each;
     if (*n_before > t->count) *n_before = t->count;
     return true;
 }
@@ -170,7 +169,7 @@ static bool is_in_place(const lksi_reduction *reduction) {
 
 static void read_ahead(const lksi_reduction *reduction, size_t begin) {
     for (int k = 0; k < reduction->n_inputs; k++)
-        for (size_t i = 0; i < STREAMED_NBYTES; i += CACHE_LINE_NBYTES)
+        for (size_t i = 0; i < STREAMED_NBYTES; i += LKSI_CACHE_LINE_NBYTES)
             __builtin_prefetch((const unsigned char *)reduction->inputs[k] + begin + LKSI_AHEAD_NBYTES + i);
 }
 

@@ -31,7 +31,7 @@
 
 /* Of waiting before the first look. A turn is about a cycle. */
 enum { TURNS_MORE = 8, TURNS_LESS = 1, MOST_TURNS = 2000 };
-enum { EARLY = 2 /* exchanges */, CACHE_LINE_NBYTES = 64 };
+enum { EARLY = 2 /* exchanges */ };
 static const uint64_t fingerprint_base = UINT64_C(0x9e3779b97f4a7c15); /* odd: none is lost */
 
 /* Of an exchange that is not checked yet, or the last: those after it have each taken the next index. */
@@ -220,7 +220,7 @@ static lks_status run_ahead(lks_group *group, const lksi_call *call, bool *is_ah
 static void ask_to_show(lks_group *group, size_t nbytes) {
     char *line = (char *)&group->own_seat->posts[(group->last_post + EARLY) & (group->n_posts - 1)];
     if (nbytes > LKSI_PAYLOAD_NBYTES) return;
-    for (size_t at = 0; at < offsetof(lksi_post, payload) + nbytes; at += CACHE_LINE_NBYTES)
+    for (size_t at = 0; at < offsetof(lksi_post, payload) + nbytes; at += LKSI_CACHE_LINE_NBYTES)
         lksi_ask_to_write(line + at);
 }
 
