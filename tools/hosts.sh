@@ -1,10 +1,11 @@
-# Several hosts on one machine: network namespaces, each joined by a veth link that tc tbf holds to a rate to a bridge in
-# a namespace of its own. Sourced, not run; needs root and iproute2. A link's burst holds a packet of 64 KiB, the largest
-# that TCP hands to a network card: of a smaller one the kernel would spend the time to cut them, which a card does itself.
+# Several hosts on one machine: network namespaces. Two are joined by a veth link, more by a link each to a bridge in a
+# namespace of its own; tc tbf holds what leaves a host to a rate. Sourced, not run; needs root and iproute2. A link's
+# burst holds a packet of 64 KiB, the largest that TCP hands to a network card: of a smaller one the kernel would spend
+# the time to cut them, which a card does itself.
 # Namespaces share no abstract sockets, so that only ranks of one "host" can share memory.
 # shellcheck shell=bash
 hosts=()               # the namespaces; the i-th is 10.77.0.(i+1), and host-a, host-b, ... by name
-hosts_switch=lks-$$-sw # where the bridge is
+hosts_switch=lks-$$-sw # where the bridge is, if any
 hosts_dir=             # the files that only the hosts see
 
 # Also after hosts_make has failed. Ends what still runs there.
@@ -29,27 +30,42 @@ hosts_make() {
   hosts_dir=$(mktemp -d)
   echo "hosts: files" >"$hosts_dir/nsswitch.conf" # nobody there would answer a question about a name
   echo "127.0.0.1 localhost" >"$hosts_dir/hosts"
-  why=$(ip netns add "$hosts_switch" 2>&1) || {
-    echo "cannot make a network namespace: $why"
-    return 1
-  }
-  ip -n "$hosts_switch" link add bridge type bridge && ip -n "$hosts_switch" link set bridge up || {
-    echo "cannot make a bridge"
-    return 1
-  }
   for ((index = 0; index < n; index++)); do
     host=lks-$$-$(host_letter "$index")
     hosts+=("$host")
     echo "10.77.0.$((index + 1)) host-$(host_letter "$index")" >>"$hosts_dir/hosts"
-    ip netns add "$host" && ip -n "$host" link set lo up &&
-      ip link add eth0 netns "$host" type veth peer name "port$index" netns "$hosts_switch" &&
-      ip -n "$hosts_switch" link set "port$index" master bridge up &&
-      ip -n "$host" addr add "10.77.0.$((index + 1))/24" dev eth0 && ip -n "$host" link set eth0 up || {
-      echo "cannot make a veth link"
+    why=$(ip netns add "$host" 2>&1) || {
+      echo "cannot make a network namespace: $why"
+      return 1
+    }
+    ip -n "$host" link set lo up
+  done
+  if [ "$n" = 2 ]; then
+    ip link add eth0 netns "${hosts[0]}" type veth peer name eth0 netns "${hosts[1]}"
+  else
+    cables_to_switch
+  fi || {
+    echo "cannot make a veth link"
+    return 1
+  }
+  for ((index = 0; index < n; index++)); do
+    host=${hosts[index]}
+    ip -n "$host" addr add "10.77.0.$((index + 1))/24" dev eth0 && ip -n "$host" link set eth0 up || {
+      echo "cannot set an address"
       return 1
     }
     ip netns exec "$host" tc qdisc add dev eth0 root tbf rate "$rate" burst 96kb latency 50ms 2>/dev/null ||
       echo "note: no tc tbf here, the link is as fast as it is"
+  done
+}
+
+cables_to_switch() {
+  local index
+  ip netns add "$hosts_switch" && ip -n "$hosts_switch" link add bridge type bridge &&
+    ip -n "$hosts_switch" link set bridge up || return 1
+  for index in "${!hosts[@]}"; do
+    ip link add eth0 netns "${hosts[index]}" type veth peer name "port$index" netns "$hosts_switch" &&
+      ip -n "$hosts_switch" link set "port$index" master bridge up || return 1
   done
 }
 
@@ -66,7 +82,7 @@ host_run() {
     hostname "$0" && shift && exec "$@"' "$name" "$hosts_dir" "$@"
 }
 
-# Takes a host's cable out, and puts it back.
+# Takes a host's cable out of the switch, and puts it back: of three hosts or more.
 host_unplug() { ip -n "$hosts_switch" link set "port$1" down; }
 host_plug() { ip -n "$hosts_switch" link set "port$1" up; }
 
