@@ -10,11 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The lowest rank for which `is_failed`, the number of ranks where there is none, -1 where they could not agree. */
-static int lowest_failed(lks_group *group, int is_failed) {
-    int32_t lowest = is_failed ? lks_group_rank(group) : lks_group_size(group);
-    if (lks_all_reduce(group, &lowest, &lowest, 1, LKS_I32, LKS_MIN, NULL) != LKS_OK) return -1;
-    return lowest;
+/* The lowest rank for which `is_failed`, the number of ranks where there is none, -1 where they could not agree.
+ * `who`: empty where it is so for all ranks, else what a line of this one begins with. */
+static int lowest_failed(lks_group *group, int is_failed, char who[32]) {
+    int32_t least[2] = {is_failed ? lks_group_rank(group) : lks_group_size(group), is_failed};
+    if (lks_all_reduce(group, least, least, 2, LKS_I32, LKS_MIN, NULL) != LKS_OK) least[0] = least[1] = -1;
+    snprintf(who, 32, least[1] != 0 ? "" : "rank %d: ", lks_group_rank(group));
+    return least[0];
 }
 
 /* A rank that was started by hand has a terminal of its own, where nobody hears the one that failed. */
@@ -23,6 +25,11 @@ static void tell_of(lks_group *group, int lowest) {
         getenv("RANK") != NULL && getenv("LOCKSTEP_GENERATION") == NULL && getenv("TORCHELASTIC_RUN_ID") == NULL;
     if (is_by_hand && lowest >= 0 && lowest < lks_group_size(group) && lowest != lks_group_rank(group))
         fprintf(stderr, "lockstep: rank %d gave up, and says why\n", lowest);
+}
+
+/* A rank that gives up because another has failed waits until that one has left: launchers name who ends first. */
+static void give_way(lks_group *group, int is_failed) {
+    if (!is_failed) (void)lks_barrier(group, NULL);
 }
 
 enum { TEXT_NBYTES = 1024 };
@@ -43,14 +50,16 @@ static int is_said_below(lks_group *group, int lowest, const char text[TEXT_NBYT
 int trainer_all_ok(lks_group *group, lks_status status) {
     char text[TEXT_NBYTES] = "";
     if (status != LKS_OK) snprintf(text, sizeof text, "%s", lks_error_text());
-    int lowest = lowest_failed(group, status != LKS_OK);
+    char who[32];
+    int lowest = lowest_failed(group, status != LKS_OK, who);
     if (lowest == lks_group_size(group)) return 1;
     if (status == LKS_OK && lowest < 0) fprintf(stderr, "lockstep: %s\n", lks_error_text());
     int is_said = lowest >= 0 && is_said_below(group, lowest, text);
     if (status != LKS_OK && !is_said)
-        fprintf(stderr, "lockstep: %s\n", text);
+        fprintf(stderr, "lockstep: %s%s\n", who, text);
     else
         tell_of(group, lowest);
+    give_way(group, status != LKS_OK);
     return 0;
 }
 
@@ -120,17 +129,21 @@ static int outputs_are_writable(const trainer_flags *flags) {
 
 /* What the command line asks for instead of training: an exit code, or -1 to go on. */
 static int settle(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group *group) {
-    int lowest = lowest_failed(group, flags->error[0] != '\0'), rank = lks_group_rank(group);
+    char who[32];
+    int rank = lks_group_rank(group), is_failed = flags->error[0] != '\0',
+        lowest = lowest_failed(group, is_failed, who);
     if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
-    if (lowest == rank) fprintf(stderr, "%s: %s\n", argv[0], flags->error);
+    if (lowest == rank) fprintf(stderr, "%s: %s%s\n", argv[0], who, flags->error);
     tell_of(group, lowest);
-    if (lowest < lks_group_size(group)) return 2;
+    if (lowest < lks_group_size(group)) return give_way(group, is_failed), 2;
     if (!flags->wants_help) {
         if (flags_differ(flags, own, group)) return 2;
-        lowest = lowest_failed(group, rank == 0 && !outputs_are_writable(flags));
+        is_failed = rank == 0 && !outputs_are_writable(flags);
+        lowest = lowest_failed(group, is_failed, who);
         if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
+        if (lowest == lks_group_size(group)) return -1;
         tell_of(group, lowest);
-        return lowest == lks_group_size(group) ? -1 : 1;
+        return give_way(group, is_failed), 1;
     }
     if (rank == 0) trainer_flags_help(argv[0], flags, own);
     return 0;
