@@ -11,6 +11,7 @@
 #include "comm/comm.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 enum { TEXT_NBYTES = 1024, SPIN_NS = 5 * 1000 * 1000, SPINS_PER_LOOK = 32 };
@@ -94,11 +95,15 @@ lks_status lksi_progress_start(lksi_progress *progress) {
     return lksi_thread_create(&progress->thread, run_all, progress, "lockstep-sync");
 }
 
+/* The thread that shares the caller's CPU is let in: woken alone, it waited for the next tick of the clock, up to 5 ms,
+ * in one step of eight (ResNet9, one CPU a host, Linux 6.18). */
 void lksi_progress_allow(lksi_progress *progress, size_t n) {
     pthread_mutex_lock(&progress->mutex);
     if (n > progress->n_allowed) progress->n_allowed = n;
+    bool is_asleep = progress->thread != NULL && !progress->is_running && is_runnable(progress);
     pthread_cond_signal(&progress->allowed);
     pthread_mutex_unlock(&progress->mutex);
+    if (is_asleep && !progress->may_spin) sched_yield();
 }
 
 /* With the mutex held, which it lets go of: until the thread has ended an item; false: that took too long. */
