@@ -3,12 +3,11 @@
  * A reduction of b bytes takes latency + b / bandwidth. Two sizes give both; the size at which the latency is a tenth
  * of the whole is 9 * latency * bandwidth. Larger buckets would only start later, and leave more to do after the
  * backward pass, when nothing hides the last one. So there are 16 at least, unless they were below the least size,
- * whatever was measured in a bad moment. One of the least size and the header before it are one packet of 64 KiB, the
- * largest that TCP hands to a network card; the end of a larger one would be another, and wake its receiver twice. */
+ * whatever was measured in a bad moment. */
 #include "parallel/parallel_internal.h"
 
 enum { SMALL_COUNT = 1 << 10, LARGE_COUNT = 1 << 17, N_SMALL = 16, N_LARGE = 3 }; /* of f32: 4 KiB and 512 KiB */
-enum { LEAST_NBYTES = 60 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20, LEAST_BUCKETS = 16 };
+enum { LEAST_NBYTES = 64 << 10, GREATEST_NBYTES = 32 << 20, ON_ONE_HOST_NBYTES = 1 << 20, LEAST_BUCKETS = 16 };
 
 /* The shortest of a few: what disturbs a measurement only adds to it. */
 static lks_status time_one(lks_group *group, float *data, size_t count, int n_repeats, double *elapsed_ns) {
