@@ -15,7 +15,8 @@
 static int lowest_failed(lks_group *group, int is_failed, char who[32]) {
     int32_t least[2] = {is_failed ? lks_group_rank(group) : lks_group_size(group), is_failed};
     if (lks_all_reduce(group, least, least, 2, LKS_I32, LKS_MIN, NULL) != LKS_OK) least[0] = least[1] = -1;
-    snprintf(who, 32, least[1] != 0 ? "" : "rank %d: ", lks_group_rank(group));
+    who[0] = '\0';
+    if (least[1] == 0) snprintf(who, 32, "rank %d: ", lks_group_rank(group));
     return least[0];
 }
 

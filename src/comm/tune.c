@@ -81,7 +81,8 @@ static int compare(const void *a, const void *b) {
 /* n_rounds: odd, at most N_SMALL */
 static lks_status ping_pong(lks_group *group, const lksi_call *call, int peer, unsigned char *data, size_t nbytes,
                             int n_rounds, double *one_way_ns) {
-    int64_t took_ns[N_SMALL];
+    int64_t took_ns[N_SMALL] = {0};
+    const int middle = n_rounds / 2;
     for (int i = -N_WARM_UP; i < n_rounds; i++) {
         int64_t start_ns = lksi_now_ns();
         if (group->rank < peer) LKS_TRY(lksi_step_send(group, call, peer, data, nbytes));
@@ -90,7 +91,7 @@ static lks_status ping_pong(lks_group *group, const lksi_call *call, int peer, u
         if (i >= 0) took_ns[i] = lksi_now_ns() - start_ns;
     }
     qsort(took_ns, (size_t)n_rounds, sizeof took_ns[0], compare);
-    *one_way_ns = (double)took_ns[n_rounds / 2] / 2;
+    *one_way_ns = (double)took_ns[middle] / 2;
     return LKS_OK;
 }
 
