@@ -23,15 +23,30 @@ static lksi_doing look_at(const lks_group *group, int seat) {
     return doing;
 }
 
-/* Who waits over a network wakes now and then to look, which is not to be taken for work. */
+/* Who waits over a network wakes now and then to look, which is not to be taken for work; on a busy machine it may then
+ * have to wait for its turn. */
+enum { MAX_LOOKS = 20, BETWEEN_LOOKS_NS = 1000000 };
+
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat) {
-    enum { MAX_LOOKS = 4 };
     lksi_doing doing = look_at(group, seat);
     for (int i = 1; i < MAX_LOOKS && doing.awaited == -1; i++) {
-        lksi_sleep_ns(1000000);
+        lksi_sleep_ns(BETWEEN_LOOKS_NS);
         doing = look_at(group, seat);
     }
     return doing;
+}
+
+/* The same of all seats at once. */
+static void look_at_all(const lks_group *group, lksi_doing *doing) {
+    for (int i = 0, n_awake = 1; i < MAX_LOOKS && n_awake > 0; i++) {
+        if (i > 0) lksi_sleep_ns(BETWEEN_LOOKS_NS);
+        n_awake = 0;
+        for (int seat = 0; seat < group->n_seats; seat++) {
+            lksi_doing *each = &doing[group->rank_of[seat]];
+            if (i == 0 || each->awaited == -1) *each = look_at(group, seat);
+            n_awake += each->awaited == -1;
+        }
+    }
 }
 
 /* Ranks that are threads stop together. */
@@ -45,9 +60,9 @@ static void find_out(lks_group *group, bool asks, lksi_doing *doing) {
     bool can_ask = asks && group->remote != NULL && group->remote->roll_call != NULL;
     for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
     if (can_ask) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
+    look_at_all(group, doing);
     for (int seat = 0; seat < group->n_seats; seat++) {
         lksi_doing *each = &doing[group->rank_of[seat]];
-        *each = lksi_doing_of_seat(group, seat);
         each->is_known = seat == group->seat || !is_stopped(&group->control->seats[seat].identity);
     }
 }

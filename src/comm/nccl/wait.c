@@ -42,7 +42,8 @@ static lks_status look_at_parent(const lks_gpu_group *gpus) {
 static bool has_done_its_part(const lks_group *group, int rank) {
     int seat = group->seat_of[rank];
     return seat >= 0 && atomic_load(&group->control->seats[seat].presence.value) == LKSI_LEFT &&
-           lksi_doing_of_seat(group, seat).sequence >= group->progress.sequence;
+           atomic_load(&group->control->seats[seat].activities[LKSI_CONTEXT_COLLECTIVE].sequence) >=
+               group->progress.sequence;
 }
 
 /* Of the GPUs nobody knows which waits for which; each rank points at the next, and blame.c finds who is not in the
