@@ -131,8 +131,8 @@ static int outputs_are_writable(const trainer_flags *flags) {
 /* What the command line asks for instead of training: an exit code, or -1 to go on. */
 static int settle(const trainer_flags *flags, const trainer_flag *own, char **argv, lks_group *group) {
     char who[32];
-    int rank = lks_group_rank(group), is_failed = flags->error[0] != '\0',
-        lowest = lowest_failed(group, is_failed, who);
+    int rank = lks_group_rank(group), is_failed = flags->error[0] != '\0';
+    int lowest = lowest_failed(group, is_failed, who);
     if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
     if (lowest == rank) fprintf(stderr, "%s: %s%s\n", argv[0], who, flags->error);
     tell_of(group, lowest);

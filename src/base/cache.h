@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 enum { LKSI_CACHE_LINE_NBYTES = 64 };
+
 /* Of this core's first cache, of data, and of its second; 0 where nobody says. */
 size_t lksi_first_cache_nbytes(void);
 size_t lksi_second_cache_nbytes(void);

@@ -1,9 +1,11 @@
 /* What a message between hosts costs: read from a file, or measured once per group, and agreed.
  *
  *     rank 0 ──> all                            the figures of the file, or its error, or that there is none
- *     first rank of host 2i <─> that of 2i+1    where there is none: 21 small messages to and fro, then 9 large ones;
- * the medians, as a rank that is held up once would make steps look dear and bytes free (4 MiB: 3.2 ms by a tree, 2.1
- * ms by direct) all ──> rank 0 ──> all                    the largest of both figures
+ *     first rank of host 2i <─> that of 2i+1    where there is none: 21 small messages to and fro, then 9 large ones
+ *     all ──> rank 0 ──> all                    the largest of both medians
+ *
+ * Medians: one message that is held up would make steps look dear and bytes free (4 MiB on two ranks: 3.2 ms by the
+ * tree that was chosen then, 2.1 by direct).
  *
  * File: {"tcp": {"latency_us": 25.0, "gbytes_per_s": 1.2}}, by the name of the transport between hosts. A file that
  * says nothing of that one, as `bench --tune --transport shm` writes it, is as none.

@@ -68,6 +68,9 @@ check "another model" differs 2 '^  --hidden +\| 8 +\| 9$'
 start "${small[@]}" -- --steps -1
 others_hear() { [ "$statuses" = " 2 2 2" ] && [ "$(grep -c '^lockstep: rank 1 gave up, and says why$' "$work/err")" = 2 ]; }
 check "who is refused is named where nobody hears it" others_hear
+check "and names itself" err_has '^[^ ]*mlp: rank 1: --steps '
+start "${small[@]}" --steps -1 --
+check "what all are refused for is no rank's" eval '[ "$statuses" = " 2 2 2" ] && err_has "^[^ ]*mlp: --steps "'
 start "${small[@]}" -- --check-gradients
 check "checks that others do not make" differs 2 '^  --check-gradients +\| no +\| yes$'
 start "${small[@]}" -- --device reference
@@ -110,6 +113,8 @@ for split in train valid test; do
 done
 start "$lstm" --hidden 8 --batch 6 --steps 3 --data "$work/text" -- --data "$work/other"
 check "another text" differs 1 '^  data \(hash\) +\| [0-9a-f]{16} +\| [0-9a-f]{16}$'
+start "$lstm" --hidden 8 --batch 6 --steps 3 --data "$work/text" -- --data "$work/nowhere"
+check "a rank without its text names itself" eval '[ "$statuses" = " 1 1 1" ] && err_has "^lockstep: rank 1: $work/nowhere: "'
 
 # --- the checks that can be asked for ---
 run "$lockstep" run -n 3 "${small[@]}" --check-gradients --check-replicas 2 --summary "$work/checked"

@@ -19,8 +19,7 @@ lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lk
 const char *lksi_meeting_hint(const lksi_meeting *meeting) {
     return meeting->is_world ? "; ranks of one host need the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT, "
                                "LOCKSTEP_JOB_KEY and transport, those of several LOCAL_RANK and LOCAL_WORLD_SIZE, too; "
-                               "LOCKSTEP_HOST_ID is "
-                               "for all ranks or none"
+                               "LOCKSTEP_HOST_ID is for all ranks or none"
                              : "";
 }
 

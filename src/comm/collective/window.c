@@ -22,6 +22,7 @@ static size_t capacity_of(const lksi_call *call) {
     return LKSI_WINDOW_NBYTES / lksi_type_nbytes(lksi_accumulator_type(call->type));
 }
 
+/* Where `out` takes accumulators as they are, from element `first` on; else NULL. */
 static void *place_at(const lksi_call *call, size_t first) {
     unsigned char *out = lksi_at(call->out, first * lksi_type_nbytes(call->type));
     return lksi_accumulator_type(call->type) == call->type && lksi_is_aligned(out, call->type) ? out : NULL;
