@@ -156,6 +156,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
         environment.size = threads->size;
     else
         LKS_TRY(lksi_environment_read(&environment));
+    snprintf(environment.transport, sizeof environment.transport, "%s", transport_names[wanted]);
     LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, options->order));
     LKS_TRY(lksi_world_create(&(*group)->world, threads));
     (*group)->is_world = true;

@@ -164,6 +164,42 @@ static void ranks_with_another_world_size_are_told(void **state) {
     await_processes(pids, 2, -1);
 }
 
+typedef struct crossing_case {
+    const char *transports[3], *host_ids[3]; /* by rank; NULL: not set */
+    const char *says[2];
+} crossing_case;
+
+static int meets_the_other_way(int rank, int size, void *argument) {
+    (void)size;
+    const crossing_case *c = argument;
+    lks_group *world;
+    int64_t began_ns = lksi_now_ns();
+    if (c->transports[rank] != NULL) setenv("LOCKSTEP_TRANSPORT", c->transports[rank], 1);
+    if (c->host_ids[rank] != NULL) setenv("LOCKSTEP_HOST_ID", c->host_ids[rank], 1);
+    MUST(lks_init(&world, NULL) == LKS_ERR_MISMATCH);
+    MUST(lksi_now_ns() - began_ns < INT64_C(20000000000));
+    MUST_SAY(c->says[0]);
+    MUST_SAY(c->says[1]);
+    return 0;
+}
+
+static void ranks_that_meet_in_two_places_are_told(void **state) {
+    (void)state;
+    static crossing_case cases[] = {
+        {{NULL, "tcp", NULL}, {NULL}, {"rank 1 meets the others over TCP (transport 'tcp', ", "local socket ('auto'"}},
+        {{"shm", "shm", "tcp"}, {NULL}, {"rank 2 meets the others over TCP (transport 'tcp', ", "local socket ('shm'"}},
+        {{"tcp", "tcp", NULL}, {NULL}, {"rank 2 meets the others at a local socket (transport 'auto'", "TCP ('tcp'"}},
+        {{NULL}, {"a", NULL, "a"}, {"rank 1 meets the others at a local socket", "LOCKSTEP_HOST_ID is for all"}},
+        {{NULL}, {NULL, NULL, "a"}, {"rank 2 meets the others over TCP", "LOCKSTEP_HOST_ID is for all ranks or none"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        pid_t pids[3];
+        set_master_environment();
+        for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, meets_the_other_way, &cases[i]);
+        await_processes(pids, 3, -1);
+    }
+}
+
 static int finds_its_number_taken(int rank, int size, void *argument) {
     (void)rank, (void)size, (void)argument;
     lks_group *world;
@@ -324,6 +360,7 @@ int main(void) {
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(missing_threads_are_named),
         cmocka_unit_test(ranks_with_another_world_size_are_told),
+        cmocka_unit_test(ranks_that_meet_in_two_places_are_told),
         cmocka_unit_test(two_ranks_with_one_number_are_told),
         cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(a_rank_that_dies_during_the_start_is_named),

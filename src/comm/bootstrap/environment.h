@@ -20,6 +20,7 @@ typedef struct lksi_environment {
     lksi_launcher launcher;
     char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one */
     int master_port;
+    char transport[7];                 /* the name of the one that lks_init was asked for; its own to fill in */
     char job_key[LKSI_JOB_KEY_NBYTES]; /* the job's secret where LOCKSTEP_JOB_KEY is not set; "": none */
 } lksi_environment;
 

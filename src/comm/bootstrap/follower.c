@@ -7,11 +7,11 @@
 enum { FIRST_RETRY_NS = 500 * 1000, LAST_RETRY_NS = 10 * 1000 * 1000 };
 
 /* Whoever ends the connection before this rank was heard is busy with another job, or no leader at all. */
-static bool is_heard(int connection, const lksi_meeting *met, int local_size, int64_t deadline_ns) {
+static bool is_heard(int connection, const lksi_environment *environment, const lksi_meeting *met,
+                     int64_t deadline_ns) {
     char heard;
-    lksi_hello hello = {.magic = LKSI_HELLO_MAGIC, .size = met->size, .local_size = local_size};
-    lksi_build_fill(&hello.build);
-    lksi_identity_fill(&hello.identity, met->rank);
+    lksi_hello hello;
+    lksi_hello_fill(&hello, environment, met, false);
     return lksi_is_ours(connection) && lksi_hand_over(connection, &hello, sizeof hello, -1) == LKS_OK &&
            lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK;
 }
@@ -20,13 +20,12 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
                               int *connection) {
     char name[LKSI_SOCKET_NAME_NBYTES];
     lksi_meeting met = lksi_meeting_or_world(environment, meeting);
-    int local_size = meeting == NULL ? environment->local_size : met.size;
     LKS_TRY(lksi_socket_name(environment, meeting, name));
     const int64_t began_ns = lksi_now_ns();
     bool is_told = false;
     for (int64_t retry_ns = FIRST_RETRY_NS;; retry_ns = retry_ns < LAST_RETRY_NS ? 2 * retry_ns : LAST_RETRY_NS) {
         int attempt = lksi_local_connect(name);
-        if (attempt >= 0 && is_heard(attempt, &met, local_size, deadline_ns)) {
+        if (attempt >= 0 && is_heard(attempt, environment, &met, deadline_ns)) {
             *connection = attempt;
             return LKS_OK;
         }

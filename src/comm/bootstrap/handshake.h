@@ -15,7 +15,8 @@ typedef struct lksi_hello {
     lksi_build build;
     int32_t size, local_size;
     lksi_identity identity;
-    unsigned char unused[8];
+    char transport[7];   /* that was asked for, by name; zeros behind it */
+    uint8_t is_over_tcp; /* it meets the others there, and only looks in here (crossing.h) */
 } lksi_hello;
 _Static_assert(sizeof(lksi_hello) == 128, "a hello has this length in every version");
 
@@ -57,6 +58,14 @@ static inline int lksi_meeting_name(const lksi_meeting *meeting, int rank) {
 const char *lksi_meeting_hint(const lksi_meeting *meeting);
 /* Whether it lasts long enough for a warning, which is then *is_told. */
 bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told);
+
+void lksi_hello_fill(lksi_hello *hello, const lksi_environment *environment, const lksi_meeting *meeting,
+                     bool is_over_tcp);
+/* A hello of this job's ranks, or of one that has another size in mind. That of another version is one. */
+bool lksi_hello_is_credible(const lksi_hello *hello, int size);
+/* Tells a rank that has said hello why it cannot come in: it would otherwise try until its deadline. The text is the
+ * current error's, which stays as it is. */
+void lksi_turn_away(int connection, lks_status status);
 
 /* The leader's side: connections[r] for every rank r of the meeting but itself, with the identities (in which rank is
  * the number in the world); all close-on-exec. Strangers are dropped. Errors: LKS_ERR_TIMEOUT naming who did not come,

@@ -3,7 +3,7 @@
  * Anyone may connect, so nothing here waits for one connection, and nothing is believed before a whole hello is there:
  * a stranger is dropped, one that stays silent only takes a place, and the oldest silent one makes room for the next.
  */
-#define _GNU_SOURCE /* accept4 */
+#include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
 
@@ -48,7 +48,7 @@ static void say_dropped(meeting *m, const char *line) {
 
 static lks_status accept_all(meeting *m) {
     int connection;
-    while ((connection = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+    while ((connection = lksi_local_accept(m->listener)) >= 0) {
         if (!lksi_is_ours(connection)) {
             say_dropped(m, "a process of another user connected to the start and was dropped");
             close(connection);
@@ -59,22 +59,6 @@ static lks_status accept_all(meeting *m) {
     }
     bool is_out = errno == EMFILE || errno == ENFILE; /* and would stay so: poll tells of the same connection again */
     return is_out ? lksi_error_errno("%s: cannot take a connection", m->met.purpose) : LKS_OK;
-}
-
-/* A whole hello of this job, or one that must be dropped. That of another version is one. */
-static bool is_credible(const meeting *m, const lksi_hello *hello) {
-    int rank = hello->identity.rank;
-    bool is_follower = rank > 0 && rank < m->met.size;
-    return hello->magic == LKSI_HELLO_MAGIC && (is_follower || hello->size != m->met.size);
-}
-
-/* Tells a rank why it cannot come in: it would otherwise try until its deadline. Leaves the error's text as it is. */
-static void refuse(int connection, lks_status status) {
-    lksi_welcome verdict = {.magic = LKSI_HELLO_MAGIC, .status = (int32_t)status};
-    snprintf(verdict.text, sizeof verdict.text, "%s", lks_error_text());
-    if (lksi_hand_over(connection, "!", 1, -1) == LKS_OK)
-        (void)lksi_hand_over(connection, &verdict, sizeof verdict, -1);
-    (void)lksi_error(status, "%s", verdict.text);
 }
 
 /* An arrived rank says nothing more before it is welcomed: anything readable is its end. */
@@ -104,6 +88,7 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
     hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
     LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
+    if (m->met.is_world) LKS_TRY(lksi_crossing_check(m->environment, false, hello));
     if (hello->size == m->met.size && agrees) return check_number(m, rank);
     if (m->met.is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
@@ -114,7 +99,7 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
 
 static lks_status arrive(meeting *m, int index) {
     lksi_hello *hello = &m->pending[index].hello;
-    if (!is_credible(m, hello)) {
+    if (!lksi_hello_is_credible(hello, m->met.size)) {
         say_dropped(m, "a connection to the start did not say what a rank of this job says; it was dropped");
         drop(m, index);
         return LKS_OK;
@@ -122,7 +107,7 @@ static lks_status arrive(meeting *m, int index) {
     int rank = hello->identity.rank;
     lks_status status = m->is_over != LKS_OK ? m->is_over : check_hello(m, hello);
     if (status != LKS_OK) {
-        refuse(m->pending[index].connection, status);
+        lksi_turn_away(m->pending[index].connection, status);
         m->n_refused++;
         drop(m, index);
         return status;

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* struct ucred */
+#define _GNU_SOURCE /* struct ucred, accept4 */
 #include "comm/bootstrap/local_socket.h"
 
 #include "comm/bootstrap/handshake.h"
@@ -74,6 +74,8 @@ int lksi_local_listen(const char *name) {
         return close_keeping_errno(listener);
     return listener;
 }
+
+int lksi_local_accept(int listener) { return accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK); }
 
 int lksi_local_connect(const char *name) {
     struct sockaddr_un address;

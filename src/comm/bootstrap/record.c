@@ -1,6 +1,7 @@
 /* Records of fixed size over a local socket, with a descriptor where one goes along. */
 #define _GNU_SOURCE /* MSG_CMSG_CLOEXEC */
 #include "comm/bootstrap/handshake.h"
+#include "comm/bootstrap/local_socket.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,6 +17,31 @@ typedef union ancillary {
 void lksi_identity_fill(lksi_identity *identity, int rank) {
     *identity = (lksi_identity){.rank = rank, .pid = (int32_t)getpid()};
     lksi_host_name(identity->host);
+}
+
+void lksi_hello_fill(lksi_hello *hello, const lksi_environment *environment, const lksi_meeting *meeting,
+                     bool is_over_tcp) {
+    *hello = (lksi_hello){.magic = LKSI_HELLO_MAGIC,
+                          .size = meeting->size,
+                          .local_size = meeting->is_world ? environment->local_size : meeting->size,
+                          .is_over_tcp = is_over_tcp};
+    lksi_build_fill(&hello->build);
+    lksi_identity_fill(&hello->identity, meeting->rank);
+    snprintf(hello->transport, sizeof hello->transport, "%s", environment->transport);
+}
+
+bool lksi_hello_is_credible(const lksi_hello *hello, int size) {
+    int rank = hello->identity.rank;
+    bool is_follower = rank > 0 && rank < size;
+    return hello->magic == LKSI_HELLO_MAGIC && (is_follower || hello->size != size);
+}
+
+void lksi_turn_away(int connection, lks_status status) {
+    lksi_welcome verdict = {.magic = LKSI_HELLO_MAGIC, .status = (int32_t)status};
+    snprintf(verdict.text, sizeof verdict.text, "%s", lks_error_text());
+    if (lksi_hand_over(connection, "!", 1, -1) == LKS_OK)
+        (void)lksi_hand_over(connection, &verdict, sizeof verdict, -1);
+    (void)lksi_error(status, "%s", verdict.text);
 }
 
 lks_status lksi_hand_over(int connection, const void *record, size_t nbytes, int descriptor) {

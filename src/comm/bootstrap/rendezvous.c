@@ -1,5 +1,6 @@
 #include "comm/bootstrap/rendezvous.h"
 
+#include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/dial.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/host.h"
@@ -129,8 +130,11 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
     lksi_arrival arrival = {.magic = LKSI_ARRIVAL_MAGIC, .rank = environment->rank, .size = environment->size};
     lksi_build_fill(&arrival.build);
     lksi_host_name(arrival.host);
-    lks_status status =
-        lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, NULL, NULL, connection);
+    lksi_crossing crossing;
+    LKS_TRY(lksi_crossing_init(&crossing, environment));
+    lks_status status = lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, lksi_crossing_knock,
+                                  &crossing, connection);
+    if (crossing.status != LKS_OK) return lksi_error(crossing.status, "%s", crossing.text);
     if (status == LKS_OK) return LKS_OK;
     return lksi_error(status, "lks_init: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d): %s",
                       environment->rank, environment->size, environment->master_address, environment->master_port,

@@ -38,9 +38,9 @@ lks_status lksi_rendezvous_check(void);
  * rank and rank 0 see each other; LOCKSTEP_ADVERTISE=host:port changes what is published, for those behind a relay.
  * Errors, the same on all ranks that have arrived, or do within three seconds of rank 0: LKS_ERR_TIMEOUT names the
  * ranks that did not arrive, or the port that another program has (after 10 s); LKS_ERR_MISMATCH (another version of
- * the library, two ranks with one number, another WORLD_SIZE, another key: after 5 s on the rank that has it, 7 s on
- * the others); LKS_ERR_PEER names a rank that was lost meanwhile; LKS_ERR_ARGUMENT (an address across hosts without a
- * key). Nothing is open then. */
+ * the library, two ranks with one number, another WORLD_SIZE, ranks of this host that meet at its local socket, another
+ * key: after 5 s on the rank that has it, 7 s on the others); LKS_ERR_PEER names a rank that was lost meanwhile;
+ * LKS_ERR_ARGUMENT (an address across hosts without a key). Nothing is open then. */
 lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
                            lksi_member *members, int *connections, int *data_listener);
 

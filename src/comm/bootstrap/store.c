@@ -6,6 +6,7 @@
 #include "comm/bootstrap/store.h"
 
 #include "comm/bootstrap/acceptor.h"
+#include "comm/bootstrap/crossing.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -17,6 +18,7 @@ enum { POLL_MS = 100, FAREWELL_MS = 1000, LATECOMERS_MS = 3000, N_REFUSED = 16 }
 typedef struct store {
     const lksi_environment *environment;
     lksi_acceptor *acceptor;
+    lksi_crossing crossing;
     lksi_member *members;
     int *connections;
     size_t *n_read; /* bytes of each rank's member record */
@@ -110,13 +112,19 @@ static lks_status hear(store *s, int rank) {
 
 /* --- waiting --- */
 
-/* Until something comes: a connection, or bytes of a rank. Poll passes over -1. */
+/* A connection, over TCP or from a rank that is at the wrong place. Poll passes over -1. */
+static void watch_arrivals(const store *s, struct pollfd polls[2]) {
+    polls[0] = (struct pollfd){.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
+    polls[1] = (struct pollfd){.fd = s->crossing.listener, .events = POLLIN};
+}
+
+/* Until something comes: a connection, or bytes of a rank. */
 static void wait_for_arrivals(store *s) {
     int size = s->environment->size;
-    s->polls[0] = (struct pollfd){.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
+    watch_arrivals(s, s->polls);
     for (int rank = 1; rank < size; rank++)
-        s->polls[rank] = (struct pollfd){.fd = s->connections[rank], .events = POLLIN};
-    (void)poll(s->polls, (nfds_t)size, POLL_MS);
+        s->polls[1 + rank] = (struct pollfd){.fd = s->connections[rank], .events = POLLIN};
+    (void)poll(s->polls, (nfds_t)size + 1, POLL_MS);
 }
 
 static lks_status name_missing(const store *s, lks_status status, const char *other) {
@@ -145,6 +153,7 @@ static void gather(store *s, int64_t deadline_ns) {
         }
         wait_for_arrivals(s);
         lksi_acceptor_step(s->acceptor);
+        fail(s, lksi_crossing_step(&s->crossing, s->status));
         fail(s, check_keys(s));
         for (int rank = 1; rank < s->environment->size && s->status == LKS_OK; rank++) {
             if (s->connections[rank] >= 0) fail(s, hear(s, rank));
@@ -203,7 +212,7 @@ static void wait_for_takers(store *s) {
 }
 
 static int count_missing(const store *s) {
-    int n_missing = -s->n_refused;
+    int n_missing = -s->n_refused - s->crossing.n_refused;
     for (int rank = 1; rank < s->environment->size; rank++) n_missing += s->connections[rank] < 0;
     return n_missing;
 }
@@ -213,9 +222,12 @@ static int count_missing(const store *s) {
 static void tell_latecomers(store *s) {
     int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
     while (count_missing(s) > 0 && lksi_now_ns() < limit_ns) {
-        struct pollfd arrivals = {.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
-        (void)poll(&arrivals, 1, POLL_MS);
+        struct pollfd arrivals[2];
+        watch_arrivals(s, arrivals);
+        (void)poll(arrivals, 2, POLL_MS);
         lksi_acceptor_step(s->acceptor);
+        (void)lksi_error(s->status, "%s", s->text);
+        (void)lksi_crossing_step(&s->crossing, s->status);
         (void)send_to_all(s);
     }
 }
@@ -284,7 +296,8 @@ lks_status lksi_store_serve(int listener, const lksi_environment *environment, c
                .connections = connections,
                .began_ns = lksi_now_ns(),
                .n_arrived = 1};
-    lks_status status = allocate(&s);
+    lks_status status = lksi_crossing_init(&s.crossing, environment);
+    if (status == LKS_OK) status = allocate(&s);
     if (status == LKS_OK) status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_arrival), arrive, &s);
     if (status == LKS_OK) {
         gather(&s, deadline_ns);
@@ -293,6 +306,7 @@ lks_status lksi_store_serve(int listener, const lksi_environment *environment, c
         if (s.status != LKS_OK) status = lksi_error(s.status, "%s", s.text);
     }
     lksi_acceptor_destroy(s.acceptor);
+    lksi_crossing_close(&s.crossing);
     lksi_free(s.n_read);
     lksi_free(s.n_sent);
     lksi_free(s.polls);

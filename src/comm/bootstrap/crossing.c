@@ -1,0 +1,90 @@
+#include "comm/bootstrap/crossing.h"
+
+#include "comm/bootstrap/launcher.h"
+#include "comm/bootstrap/local_socket.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* How long rank 0 waits for a hello, and rank r for its answer. Both come back where it was too short. */
+#define HELLO_LIMIT_NS (INT64_C(50) * 1000 * 1000)
+#define ANSWER_LIMIT_NS (INT64_C(500) * 1000 * 1000)
+
+lks_status lksi_crossing_init(lksi_crossing *crossing, const lksi_environment *environment) {
+    *crossing = (lksi_crossing){.environment = environment, .listener = -1};
+    return lksi_socket_name(environment, NULL, crossing->name);
+}
+
+void lksi_crossing_close(lksi_crossing *crossing) {
+    if (crossing->listener >= 0) close(crossing->listener);
+    crossing->listener = -1;
+}
+
+static const char *way(bool is_over_tcp) { return is_over_tcp ? "over TCP" : "at a local socket"; }
+
+lks_status lksi_crossing_check(const lksi_environment *environment, bool is_over_tcp, const lksi_hello *hello) {
+    const char *reason = "";
+    if (hello->is_over_tcp == is_over_tcp) return LKS_OK;
+    if (strncmp(hello->transport, environment->transport, sizeof hello->transport) == 0 &&
+        hello->size == environment->size && hello->local_size == environment->local_size)
+        reason = "; LOCKSTEP_HOST_ID is for all ranks or none";
+    return lksi_error(LKS_ERR_MISMATCH,
+                      "rank %d meets the others %s (transport '%.*s', WORLD_SIZE %d, LOCAL_WORLD_SIZE %d), rank %d %s "
+                      "('%s', %d, %d)%s",
+                      hello->identity.rank, way(hello->is_over_tcp), (int)sizeof hello->transport, hello->transport,
+                      hello->size, hello->local_size, environment->rank, way(is_over_tcp), environment->transport,
+                      environment->size, environment->local_size, reason);
+}
+
+bool lksi_crossing_knock(void *opaque) {
+    lksi_crossing *c = opaque;
+    const lksi_meeting world = lksi_meeting_or_world(c->environment, NULL);
+    int connection = lksi_local_connect(c->name);
+    if (connection < 0) return false;
+    const int64_t deadline_ns = lksi_now_ns() + ANSWER_LIMIT_NS;
+    char heard;
+    lksi_hello hello;
+    lksi_welcome verdict;
+    lksi_hello_fill(&hello, c->environment, &world, true);
+    bool is_told = lksi_is_ours(connection) && lksi_hand_over(connection, &hello, sizeof hello, -1) == LKS_OK &&
+                   lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK &&
+                   lksi_take_over(connection, &verdict, sizeof verdict, NULL, deadline_ns) == LKS_OK &&
+                   verdict.status > LKS_OK && verdict.status <= LKS_ERR_NUMERIC;
+    close(connection);
+    if (!is_told) return false;
+    verdict.text[sizeof verdict.text - 1] = '\0';
+    c->status = (lks_status)verdict.status;
+    snprintf(c->text, sizeof c->text, "%s", verdict.text);
+    return true;
+}
+
+/* One of those that meet over TCP, too, is left to find the store. */
+static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
+    lksi_hello hello;
+    char text[LKSI_ABORT_TEXT_NBYTES];
+    snprintf(text, sizeof text, "%s", lks_error_text());
+    bool is_hello = lksi_is_ours(connection) &&
+                    lksi_take_over(connection, &hello, sizeof hello, NULL, lksi_now_ns() + HELLO_LIMIT_NS) == LKS_OK &&
+                    lksi_hello_is_credible(&hello, c->environment->size) && !hello.is_over_tcp;
+    if (status != LKS_OK) (void)lksi_error(status, "%s", text);
+    if (!is_hello) return LKS_OK;
+    hello.identity.host[LKSI_HOST_NBYTES - 1] = '\0';
+    if (status == LKS_OK) status = lksi_build_check(&hello.build, hello.identity.rank, hello.identity.host, 0);
+    if (status == LKS_OK) status = lksi_crossing_check(c->environment, true, &hello);
+    lksi_turn_away(connection, status);
+    c->n_refused++;
+    return status;
+}
+
+/* Where the socket's name is still held by the job's last generation, the next step finds it free. */
+lks_status lksi_crossing_step(lksi_crossing *c, lks_status status) {
+    int connection;
+    if (c->listener < 0) c->listener = lksi_local_listen(c->name);
+    while (c->listener >= 0 && (connection = lksi_local_accept(c->listener)) >= 0) {
+        lks_status heard = hear(c, connection, status);
+        close(connection);
+        if (status == LKS_OK) status = heard;
+    }
+    return status;
+}
