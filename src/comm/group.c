@@ -117,21 +117,26 @@ static lks_status join_threads(lks_group *group, wanted_transport wanted) {
     return lksi_group_form(group, NULL);
 }
 
+static lks_status refuse_transport(const lksi_environment *environment, wanted_transport wanted, bool may_be_shm) {
+    if (wanted == THREAD_TRANSPORT && environment->size > 1)
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "transport 'thread' was asked for (LOCKSTEP_TRANSPORT, lks_init), but the ranks are processes");
+    if (wanted == SHM_TRANSPORT && !may_be_shm)
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "transport 'shm' was asked for (LOCKSTEP_TRANSPORT, lks_init), but %d of %d ranks are on this host",
+            environment->local_size, environment->size);
+    return LKS_OK;
+}
+
 static lks_status join_processes(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
     static atomic_uint n_worlds;
     uint32_t index = atomic_fetch_add(&n_worlds, 1);
     /* Where it is set it tells hosts apart, and not the launcher. */
     bool is_told = lksi_variable("LOCKSTEP_HOST_ID") != NULL;
     bool is_one_host = environment->local_size == environment->size && !is_told;
-    if (wanted == THREAD_TRANSPORT && group->size > 1)
-        return lksi_error(
-            LKS_ERR_ARGUMENT,
-            "transport 'thread' was asked for (LOCKSTEP_TRANSPORT, lks_init), but the ranks are processes");
-    if (wanted == SHM_TRANSPORT && !is_one_host && !is_told)
-        return lksi_error(
-            LKS_ERR_ARGUMENT,
-            "transport 'shm' was asked for (LOCKSTEP_TRANSPORT, lks_init), but %d of %d ranks are on this host",
-            environment->local_size, environment->size);
+    LKS_TRY(name_rank(refuse_transport(environment, wanted, is_one_host || is_told)));
     group->id = world_id(index);
     group->world->is_first = index == 0;
     bool is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;

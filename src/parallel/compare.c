@@ -20,9 +20,19 @@ typedef struct comparison {
     char *shown;
 } comparison;
 
-static uint64_t hash_of(const lks_option *option) {
-    uint64_t hash = lksi_hash64(LKSI_HASH_START, option->name, strlen(option->name) + 1);
-    return lksi_hash64(hash, option->value, strlen(option->value));
+/* Hashes that are added up must have nothing to do with each other: those of FNV-1a, say, differ by the same where
+ * two texts differ in the same last byte, and two options that differ would cancel. */
+static lks_status add_hash(uint64_t *sum, const lks_option *option) {
+    lksi_sha256 *sha256;
+    unsigned char whole[LKSI_SHA256_NBYTES];
+    uint64_t hash;
+    LKS_TRY(lksi_sha256_create(&sha256));
+    lksi_sha256_update(sha256, option->name, strlen(option->name) + 1);
+    lksi_sha256_update(sha256, option->value, strlen(option->value));
+    lksi_sha256_finish(sha256, whole);
+    memcpy(&hash, whole, sizeof hash);
+    *sum += hash;
+    return LKS_OK;
 }
 
 static lks_status check(const comparison *c, const lks_option *options, int n_options) {
@@ -52,7 +62,7 @@ static lks_status pack(comparison *c, const lks_option *options, int n_options, 
     for (int i = 0; i < n_options; i++) {
         if (options[i].value == NULL) continue;
         to = stpcpy(stpcpy(to, options[i].name) + 1, options[i].value) + 1;
-        told->hash += hash_of(&options[i]);
+        LKS_TRY(add_hash(&told->hash, &options[i]));
     }
     return LKS_OK;
 }

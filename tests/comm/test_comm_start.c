@@ -165,7 +165,7 @@ static void ranks_with_another_world_size_are_told(void **state) {
 }
 
 typedef struct crossing_case {
-    const char *transports[3], *host_ids[3]; /* by rank; NULL: not set */
+    const char *transports[3], *host_ids[3], *keys[3]; /* by rank; NULL: not set */
     const char *says[2];
 } crossing_case;
 
@@ -176,6 +176,7 @@ static int meets_the_other_way(int rank, int size, void *argument) {
     int64_t began_ns = lksi_now_ns();
     if (c->transports[rank] != NULL) setenv("LOCKSTEP_TRANSPORT", c->transports[rank], 1);
     if (c->host_ids[rank] != NULL) setenv("LOCKSTEP_HOST_ID", c->host_ids[rank], 1);
+    if (c->keys[rank] != NULL) setenv("LOCKSTEP_JOB_KEY", c->keys[rank], 1);
     MUST(lks_init(&world, NULL) == LKS_ERR_MISMATCH);
     MUST(lksi_now_ns() - began_ns < INT64_C(20000000000));
     MUST_SAY(c->says[0]);
@@ -186,11 +187,28 @@ static int meets_the_other_way(int rank, int size, void *argument) {
 static void ranks_that_meet_in_two_places_are_told(void **state) {
     (void)state;
     static crossing_case cases[] = {
-        {{NULL, "tcp", NULL}, {NULL}, {"rank 1 meets the others over TCP (transport 'tcp', ", "local socket ('auto'"}},
-        {{"shm", "shm", "tcp"}, {NULL}, {"rank 2 meets the others over TCP (transport 'tcp', ", "local socket ('shm'"}},
-        {{"tcp", "tcp", NULL}, {NULL}, {"rank 2 meets the others at a local socket (transport 'auto'", "TCP ('tcp'"}},
-        {{NULL}, {"a", NULL, "a"}, {"rank 1 meets the others at a local socket", "LOCKSTEP_HOST_ID is for all"}},
-        {{NULL}, {NULL, NULL, "a"}, {"rank 2 meets the others over TCP", "LOCKSTEP_HOST_ID is for all ranks or none"}},
+        {{NULL, "tcp", NULL},
+         {NULL},
+         {NULL},
+         {"rank 1 meets the others over TCP (transport 'tcp', ", "local socket ('auto'"}},
+        {{"shm", "shm", "tcp"},
+         {NULL},
+         {NULL},
+         {"rank 2 meets the others over TCP (transport 'tcp', ", "local socket ('shm'"}},
+        {{"tcp", "tcp", NULL},
+         {NULL},
+         {NULL},
+         {"rank 2 meets the others at a local socket (transport 'auto'", "TCP ('tcp'"}},
+        {{NULL},
+         {"a", NULL, "a"},
+         {NULL},
+         {"rank 1 meets the others at a local socket", "LOCKSTEP_HOST_ID is for all"}},
+        {{NULL}, {NULL}, {NULL, NULL, "k"}, {"rank 2 has another LOCKSTEP_JOB_KEY", "than rank 0"}},
+        {{NULL, "tcp", NULL}, {NULL}, {"k", NULL, "k"}, {"rank 1 meets the others over TCP", "socket ('auto'"}},
+        {{NULL},
+         {NULL, NULL, "a"},
+         {NULL},
+         {"rank 2 meets the others over TCP", "LOCKSTEP_HOST_ID is for all ranks or none"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         pid_t pids[3];

@@ -10,15 +10,26 @@
 /* How long rank 0 waits for a hello, and rank r for its answer. Both come back where it was too short. */
 #define HELLO_LIMIT_NS (INT64_C(50) * 1000 * 1000)
 #define ANSWER_LIMIT_NS (INT64_C(500) * 1000 * 1000)
+/* When a rank begins to doubt its key: later than over TCP, where a wrong answer says more. */
+#define KEY_DOUBT_NS (INT64_C(6) * 1000 * 1000 * 1000)
 
-lks_status lksi_crossing_init(lksi_crossing *crossing, const lksi_environment *environment) {
-    *crossing = (lksi_crossing){.environment = environment, .listener = -1};
-    return lksi_socket_name(environment, NULL, crossing->name);
+lks_status lksi_crossing_init(lksi_crossing *c, const lksi_environment *environment, bool is_over_tcp) {
+    *c = (lksi_crossing){.environment = environment, .is_over_tcp = is_over_tcp, .began_ns = lksi_now_ns()};
+    for (int place = 0; place < LKSI_N_CROSSINGS; place++) c->places[place].listener = -1;
+    LKS_TRY(lksi_socket_name(environment, NULL, c->places[LKSI_CROSSING_JOB].name));
+    return lksi_socket_name_without_key(environment, c->places[LKSI_CROSSING_ANY_KEY].name);
 }
 
-void lksi_crossing_close(lksi_crossing *crossing) {
-    if (crossing->listener >= 0) close(crossing->listener);
-    crossing->listener = -1;
+void lksi_crossing_close(lksi_crossing *c) {
+    for (int place = 0; place < LKSI_N_CROSSINGS; place++) {
+        if (c->places[place].listener >= 0) close(c->places[place].listener);
+        c->places[place].listener = -1;
+    }
+}
+
+/* Those that meet at the job's socket look there by themselves. */
+static bool is_to_look(const lksi_crossing *c, int place) {
+    return place == LKSI_CROSSING_JOB ? c->is_over_tcp : lksi_now_ns() - c->began_ns >= KEY_DOUBT_NS;
 }
 
 static const char *way(bool is_over_tcp) { return is_over_tcp ? "over TCP" : "at a local socket"; }
@@ -37,16 +48,15 @@ lks_status lksi_crossing_check(const lksi_environment *environment, bool is_over
                       environment->size, environment->local_size, reason);
 }
 
-bool lksi_crossing_knock(void *opaque) {
-    lksi_crossing *c = opaque;
+static bool knock_at(lksi_crossing *c, const char *name) {
     const lksi_meeting world = lksi_meeting_or_world(c->environment, NULL);
-    int connection = lksi_local_connect(c->name);
+    int connection = lksi_local_connect(name);
     if (connection < 0) return false;
     const int64_t deadline_ns = lksi_now_ns() + ANSWER_LIMIT_NS;
     char heard;
     lksi_hello hello;
     lksi_welcome verdict;
-    lksi_hello_fill(&hello, c->environment, &world, true);
+    lksi_hello_fill(&hello, c->environment, &world, c->is_over_tcp);
     bool is_told = lksi_is_ours(connection) && lksi_hand_over(connection, &hello, sizeof hello, -1) == LKS_OK &&
                    lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK &&
                    lksi_take_over(connection, &verdict, sizeof verdict, NULL, deadline_ns) == LKS_OK &&
@@ -59,32 +69,47 @@ bool lksi_crossing_knock(void *opaque) {
     return true;
 }
 
-/* One of those that meet over TCP, too, is left to find the store. */
+bool lksi_crossing_knock(void *opaque) {
+    lksi_crossing *c = opaque;
+    for (int place = 0; place < LKSI_N_CROSSINGS; place++)
+        if (is_to_look(c, place) && knock_at(c, c->places[place].name)) return true;
+    return false;
+}
+
+static lks_status explain(const lksi_crossing *c, lksi_hello *hello) {
+    hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
+    LKS_TRY(lksi_build_check(&hello->build, hello->identity.rank, hello->identity.host, 0));
+    LKS_TRY(lksi_crossing_check(c->environment, c->is_over_tcp, hello));
+    return lksi_error(LKS_ERR_MISMATCH, "rank %d has another LOCKSTEP_JOB_KEY or LOCKSTEP_GENERATION than rank %d",
+                      hello->identity.rank, c->environment->rank);
+}
+
+/* Where both meet over TCP, the other one is left to find the store. */
 static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
     lksi_hello hello;
     char text[LKSI_ABORT_TEXT_NBYTES];
     snprintf(text, sizeof text, "%s", lks_error_text());
     bool is_hello = lksi_is_ours(connection) &&
                     lksi_take_over(connection, &hello, sizeof hello, NULL, lksi_now_ns() + HELLO_LIMIT_NS) == LKS_OK &&
-                    lksi_hello_is_credible(&hello, c->environment->size) && !hello.is_over_tcp;
+                    lksi_hello_is_credible(&hello, c->environment->size) && !(c->is_over_tcp && hello.is_over_tcp);
     if (status != LKS_OK) (void)lksi_error(status, "%s", text);
     if (!is_hello) return LKS_OK;
-    hello.identity.host[LKSI_HOST_NBYTES - 1] = '\0';
-    if (status == LKS_OK) status = lksi_build_check(&hello.build, hello.identity.rank, hello.identity.host, 0);
-    if (status == LKS_OK) status = lksi_crossing_check(c->environment, true, &hello);
+    if (status == LKS_OK) status = explain(c, &hello);
     lksi_turn_away(connection, status);
     c->n_refused++;
     return status;
 }
 
-/* Where the socket's name is still held by the job's last generation, the next step finds it free. */
+/* Where a name is still held by the job's last generation, the next step finds it free. */
 lks_status lksi_crossing_step(lksi_crossing *c, lks_status status) {
-    int connection;
-    if (c->listener < 0) c->listener = lksi_local_listen(c->name);
-    while (c->listener >= 0 && (connection = lksi_local_accept(c->listener)) >= 0) {
-        lks_status heard = hear(c, connection, status);
-        close(connection);
-        if (status == LKS_OK) status = heard;
+    for (int place = 0; place < LKSI_N_CROSSINGS; place++) {
+        int *listener = &c->places[place].listener, connection;
+        if (*listener < 0 && is_to_look(c, place)) *listener = lksi_local_listen(c->places[place].name);
+        while (*listener >= 0 && (connection = lksi_local_accept(*listener)) >= 0) {
+            lks_status heard = hear(c, connection, status);
+            close(connection);
+            if (status == LKS_OK) status = heard;
+        }
     }
     return status;
 }

@@ -1,4 +1,5 @@
 /* Whoever does not lead the meeting: finds the leader's socket, says who it is, and waits to be heard. */
+#include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
 
@@ -20,7 +21,9 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
                               int *connection) {
     char name[LKSI_SOCKET_NAME_NBYTES];
     lksi_meeting met = lksi_meeting_or_world(environment, meeting);
+    lksi_crossing crossing;
     LKS_TRY(lksi_socket_name(environment, meeting, name));
+    LKS_TRY(lksi_crossing_init(&crossing, environment, false));
     const int64_t began_ns = lksi_now_ns();
     bool is_told = false;
     for (int64_t retry_ns = FIRST_RETRY_NS;; retry_ns = retry_ns < LAST_RETRY_NS ? 2 * retry_ns : LAST_RETRY_NS) {
@@ -30,6 +33,8 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
             return LKS_OK;
         }
         if (attempt >= 0) close(attempt);
+        if (met.is_world && attempt < 0 && lksi_crossing_knock(&crossing))
+            return lksi_error(crossing.status, "%s", crossing.text);
         if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.purpose);
         if (lksi_now_ns() + retry_ns >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT,

@@ -44,6 +44,8 @@ typedef struct lksi_meeting {
 enum { LKSI_SOCKET_NAME_NBYTES = 96 };
 lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
                             char name[LKSI_SOCKET_NAME_NBYTES]);
+/* The same with any key and generation, for ranks of one job that do not have the same. */
+lks_status lksi_socket_name_without_key(const lksi_environment *environment, char name[LKSI_SOCKET_NAME_NBYTES]);
 /* `meeting`, or where it is NULL that of the world. */
 lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting);
 static inline bool lksi_meeting_is_given_up(const lksi_meeting *meeting) {

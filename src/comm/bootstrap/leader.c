@@ -24,6 +24,7 @@ typedef struct pending {
 typedef struct meeting {
     const lksi_environment *environment;
     lksi_meeting met;
+    lksi_crossing crossing; /* of the world's meeting */
     int64_t began_ns;
     int listener;
     pending pending[N_PENDING]; /* oldest first */
@@ -175,6 +176,7 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
         LKS_TRY(accept_all(m));
         LKS_TRY(listen_to_pending(m));
         LKS_TRY(check_arrived(m));
+        if (m->met.is_world) LKS_TRY(lksi_crossing_step(&m->crossing, LKS_OK));
     }
     return LKS_OK;
 }
@@ -186,11 +188,12 @@ static void tell_latecomers(meeting *m, lks_status status) {
     int64_t limit_ns = m->began_ns + LATECOMERS_MS * INT64_C(1000000);
     snprintf(text, sizeof text, "%s", lks_error_text());
     m->is_over = status;
-    while (m->n_arrived + m->n_refused < m->met.size - 1 && lksi_now_ns() < limit_ns) {
+    while (m->n_arrived + m->n_refused + m->crossing.n_refused < m->met.size - 1 && lksi_now_ns() < limit_ns) {
         wait_for_news(m);
         if (check_arrived(m) != LKS_OK || accept_all(m) != LKS_OK) break;
         (void)lksi_error(status, "%s", text);
         (void)listen_to_pending(m);
+        (void)lksi_crossing_step(&m->crossing, status);
     }
     (void)lksi_error(status, "%s", text);
 }
@@ -222,10 +225,12 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
     m->polls = lksi_alloc_array(1 + N_PENDING + (size_t)m->met.size, sizeof *m->polls);
     lks_status status =
         m->polls == NULL ? LKS_ERR_MEMORY : open_listener(environment, &m->met, deadline_ns, &m->listener);
+    if (status == LKS_OK) status = lksi_crossing_init(&m->crossing, environment, false);
     if (status == LKS_OK) {
         status = hold(m, deadline_ns);
         if (m->met.is_world && status == LKS_ERR_MISMATCH) tell_latecomers(m, status);
         close(m->listener);
+        lksi_crossing_close(&m->crossing);
     }
     if (m->n_dropped > 1) lksi_log(LKS_LOG_WARNING, "%d more connections to the start were dropped", m->n_dropped - 1);
     while (m->n_pending > 0) drop(m, m->n_pending - 1);

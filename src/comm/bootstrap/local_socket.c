@@ -29,16 +29,14 @@ bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told) {
     return *is_told = true;
 }
 
-lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
-                            char name[LKSI_SOCKET_NAME_NBYTES]) {
+static lks_status make_name(const lksi_environment *environment, const lksi_meeting *met, const char *key,
+                            const char *generation, char name[LKSI_SOCKET_NAME_NBYTES]) {
     lksi_sha256 *hash;
     char text[96], hex[65];
-    lksi_meeting met = lksi_meeting_or_world(environment, meeting);
-    const char *secrets[] = {environment->master_address, lksi_environment_job_key(environment),
-                             getenv("LOCKSTEP_GENERATION"), met.purpose};
+    const char *secrets[] = {environment->master_address, key, generation, met->purpose};
     LKS_TRY(lksi_sha256_create(&hash));
     snprintf(text, sizeof text, "lockstep %d %lu %llu", environment->master_port, (unsigned long)getuid(),
-             (unsigned long long)met.id);
+             (unsigned long long)met->id);
     lksi_sha256_update(hash, text, strlen(text) + 1);
     for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++) {
         const char *value = secrets[i] == NULL ? "" : secrets[i];
@@ -47,6 +45,16 @@ lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meet
     lksi_sha256_finish_hex(hash, hex);
     snprintf(name, LKSI_SOCKET_NAME_NBYTES, "lockstep-%s", hex);
     return LKS_OK;
+}
+
+lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
+                            char name[LKSI_SOCKET_NAME_NBYTES]) {
+    lksi_meeting met = lksi_meeting_or_world(environment, meeting);
+    return make_name(environment, &met, lksi_environment_job_key(environment), getenv("LOCKSTEP_GENERATION"), name);
+}
+
+lks_status lksi_socket_name_without_key(const lksi_environment *environment, char name[LKSI_SOCKET_NAME_NBYTES]) {
+    return make_name(environment, &(lksi_meeting){.purpose = "lks_init with any key"}, "", "", name);
 }
 
 /* Abstract: the first byte is 0, and the name ends with the address and not at a NUL. */

@@ -131,7 +131,7 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
     lksi_build_fill(&arrival.build);
     lksi_host_name(arrival.host);
     lksi_crossing crossing;
-    LKS_TRY(lksi_crossing_init(&crossing, environment));
+    LKS_TRY(lksi_crossing_init(&crossing, environment, true));
     lks_status status = lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, lksi_crossing_knock,
                                   &crossing, connection);
     if (crossing.status != LKS_OK) return lksi_error(crossing.status, "%s", crossing.text);

@@ -112,19 +112,13 @@ static lks_status hear(store *s, int rank) {
 
 /* --- waiting --- */
 
-/* A connection, over TCP or from a rank that is at the wrong place. Poll passes over -1. */
-static void watch_arrivals(const store *s, struct pollfd polls[2]) {
-    polls[0] = (struct pollfd){.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
-    polls[1] = (struct pollfd){.fd = s->crossing.listener, .events = POLLIN};
-}
-
-/* Until something comes: a connection, or bytes of a rank. */
+/* Until something comes: a connection, or bytes of a rank. Poll passes over -1. */
 static void wait_for_arrivals(store *s) {
     int size = s->environment->size;
-    watch_arrivals(s, s->polls);
+    s->polls[0] = (struct pollfd){.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
     for (int rank = 1; rank < size; rank++)
-        s->polls[1 + rank] = (struct pollfd){.fd = s->connections[rank], .events = POLLIN};
-    (void)poll(s->polls, (nfds_t)size + 1, POLL_MS);
+        s->polls[rank] = (struct pollfd){.fd = s->connections[rank], .events = POLLIN};
+    (void)poll(s->polls, (nfds_t)size, POLL_MS);
 }
 
 static lks_status name_missing(const store *s, lks_status status, const char *other) {
@@ -222,9 +216,8 @@ static int count_missing(const store *s) {
 static void tell_latecomers(store *s) {
     int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
     while (count_missing(s) > 0 && lksi_now_ns() < limit_ns) {
-        struct pollfd arrivals[2];
-        watch_arrivals(s, arrivals);
-        (void)poll(arrivals, 2, POLL_MS);
+        struct pollfd arrivals = {.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
+        (void)poll(&arrivals, 1, POLL_MS);
         lksi_acceptor_step(s->acceptor);
         (void)lksi_error(s->status, "%s", s->text);
         (void)lksi_crossing_step(&s->crossing, s->status);
@@ -296,7 +289,7 @@ lks_status lksi_store_serve(int listener, const lksi_environment *environment, c
                .connections = connections,
                .began_ns = lksi_now_ns(),
                .n_arrived = 1};
-    lks_status status = lksi_crossing_init(&s.crossing, environment);
+    lks_status status = lksi_crossing_init(&s.crossing, environment, true);
     if (status == LKS_OK) status = allocate(&s);
     if (status == LKS_OK) status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_arrival), arrive, &s);
     if (status == LKS_OK) {
