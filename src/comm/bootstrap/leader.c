@@ -223,9 +223,8 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
                    .connections = connections,
                    .identities = identities};
     m->polls = lksi_alloc_array(1 + N_PENDING + (size_t)m->met.size, sizeof *m->polls);
-    lks_status status =
-        m->polls == NULL ? LKS_ERR_MEMORY : open_listener(environment, &m->met, deadline_ns, &m->listener);
-    if (status == LKS_OK) status = lksi_crossing_init(&m->crossing, environment, false);
+    lks_status status = m->polls == NULL ? LKS_ERR_MEMORY : lksi_crossing_init(&m->crossing, environment, false);
+    if (status == LKS_OK) status = open_listener(environment, &m->met, deadline_ns, &m->listener);
     if (status == LKS_OK) {
         status = hold(m, deadline_ns);
         if (m->met.is_world && status == LKS_ERR_MISMATCH) tell_latecomers(m, status);
