@@ -74,7 +74,8 @@ typedef struct lks_init_options {
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it; the other ranks do not take this for a death. Whoever waits for this rank hears that
- * it has left, or, where one of its groups has failed before, of that error. Waits for nothing but asynchronous
+ * it has left, or, where one of its groups has failed before, of that error; between hosts, who begins to wait for it
+ * when rank 0 of the group has left, too, hears only that it left or was lost. Waits for nothing but asynchronous
  * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
  * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
  * Their works must still be given to lks_work_wait. Accepts NULL. */

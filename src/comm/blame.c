@@ -56,8 +56,7 @@ static bool is_stopped(const lksi_identity *identity) {
 }
 
 /* Of ranks on other hosts nothing is known unless they are asked. */
-static void find_out(lks_group *group, bool asks, lksi_doing *doing) {
-    bool can_ask = asks && group->remote != NULL && group->remote->roll_call != NULL;
+static void find_out(lks_group *group, bool can_ask, lksi_doing *doing) {
     for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
     if (can_ask) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
     look_at_all(group, doing);
@@ -132,8 +131,10 @@ int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_n
     why[0] = '\0';
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
     if (doing == NULL) return awaited;
-    find_out(group, asks, doing);
-    int blamed = follow(group, doing, asks, awaited, why, why_nbytes);
+    /* The first rank passes questions on. */
+    bool can_ask = asks && group->remote != NULL && group->remote->roll_call != NULL && !has_left(group, 0);
+    find_out(group, can_ask, doing);
+    int blamed = follow(group, doing, can_ask, awaited, why, why_nbytes);
     lksi_free(doing);
     return blamed;
 }

@@ -61,6 +61,8 @@ static void arrive(void *opaque, int descriptor, const void *said) {
     while (group != NULL && group->id != hello.group_id) group = group->next_in_world;
     if (group != NULL)
         lksi_tcp_take(group, &hello, descriptor);
+    else if (hello.purpose == LKSI_DOOR_VISIT)
+        close(descriptor); /* the group was left */
     else
         keep(world, &hello, descriptor);
     pthread_mutex_unlock(&world->mutex);

@@ -14,11 +14,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* What a connecting rank says it is for: a stream of one of the contexts, or the control connection of a group. */
-enum { LKSI_DOOR_CONTROL = 2 };
+/* What a connecting rank says it is for: a stream of one of the contexts, the control connection of a group, or a visit
+ * to a rank of a group that both have made. */
+enum { LKSI_DOOR_CONTROL = 2, LKSI_DOOR_VISIT };
 typedef struct lksi_door_hello {
     uint64_t group_id;
-    int32_t purpose; /* an lksi_context, or LKSI_DOOR_CONTROL */
+    int32_t purpose; /* an lksi_context, or one of the above */
     int32_t from;    /* rank in the group */
 } lksi_door_hello;
 

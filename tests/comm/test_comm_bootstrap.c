@@ -481,7 +481,7 @@ static void what_is_no_star_record_ends_the_reading(void **state) {
     (void)state;
     static const lksi_star_record wrong[] = {
         {.kind = 0, .origin = 1},
-        {.kind = 5, .origin = 1},
+        {.kind = LKSI_STAR_WELCOME + 1, .origin = 1},
         {.kind = LKSI_STAR_ABORT, .status = -1},
         {.kind = LKSI_STAR_ABORT, .status = 1000},
         {.kind = LKSI_STAR_ABORT, .origin = -1},

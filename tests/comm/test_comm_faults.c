@@ -1158,6 +1158,64 @@ static void a_death_is_noticed_after_the_first_rank_has_left(void **state) {
     await_processes(pids, 3, 1);
 }
 
+/* What rank 2 finds when rank 0, who would tell it, has left, and with it rank 1: killed a second later (0), in order a
+ * moment later (1), at once (2). */
+static int leader_leaves_over_tcp(int rank, int size, void *argument) {
+    static const char *const found[] = {" was lost: its connection to rank 2", " has left the group and is waited for",
+                                        " has left"};
+    (void)size;
+    int end = *(int *)argument;
+    lks_group *world;
+    float x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 30000, .transport = "tcp"}));
+    if (rank == 1 && end < 2) lksi_sleep_ns(300000000);
+    if (rank == 1 && end == 0) raise(SIGKILL);
+    if (rank == 2) {
+        int64_t begin_ns = lksi_now_ns();
+        if (end == 2) lksi_sleep_ns(300000000);
+        MUST(lks_recv(world, &x, 1, LKS_F32, 1, 0, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+        MUST_SAY(found[end]);
+        MUST(lksi_now_ns() - begin_ns < INT64_C(10000000000));
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void an_end_is_noticed_over_tcp_after_the_first_rank_has_left(void **state) {
+    (void)state;
+    for (int end = 0; end < 3; end++) {
+        pid_t pids[3];
+        set_master_environment();
+        for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, leader_leaves_over_tcp, &end);
+        await_processes(pids, 3, end == 0 ? 1 : -1);
+    }
+}
+
+/* Rank 0 has done its part of the call, and left. Rank 2, who waits for rank 1, has its message all the same. */
+static int roots_differ_over_tcp(int rank, int size, void *argument) {
+    (void)size;
+    bool is_leaving = *(bool *)argument;
+    lks_group *world;
+    float x = 0;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 30000, .transport = "tcp"}));
+    lks_status status = lks_broadcast(world, &x, 1, LKS_F32, rank == 2 ? 1 : 0, NULL);
+    if (!is_leaving && status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(status == (rank == 2 || !is_leaving ? LKS_ERR_MISMATCH : LKS_OK));
+    if (status != LKS_OK) {
+        MUST_SAY("ranks disagree at call 1: rank 0 called broadcast(count 1, f32, root 0, algorithm ");
+        MUST_SAY(", rank 2 called broadcast(count 1, f32, root 1, algorithm ");
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void roots_that_differ_are_shown_whatever_the_others_do_next(void **state) {
+    (void)state;
+    run_processes(3, roots_differ_over_tcp, &(bool){true});
+    run_processes(3, roots_differ_over_tcp, &(bool){false});
+}
+
 /* Rank 1 hears of every failure of rank 0 or waits for its next attempt: no attempt ends by its deadline, which is so
  * far away that a machine with much else to do keeps it. */
 static int init_survives_every_failed_allocation(int rank, int size, void *argument) {
@@ -1237,6 +1295,8 @@ int main(void) {
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
         cmocka_unit_test(a_death_is_noticed_after_the_first_rank_has_left),
+        cmocka_unit_test(an_end_is_noticed_over_tcp_after_the_first_rank_has_left),
+        cmocka_unit_test(roots_that_differ_are_shown_whatever_the_others_do_next),
         cmocka_unit_test(init_gives_back_what_it_had_when_memory_runs_out),
         cmocka_unit_test(nothing_is_left_in_dev_shm),
     };

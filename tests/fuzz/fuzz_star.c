@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
 static void check(const lksi_star_record *record) {
-    if (record->kind < LKSI_STAR_ABORT || record->kind > LKSI_STAR_ANSWER) abort();
+    if (record->kind < LKSI_STAR_ABORT || record->kind > LKSI_STAR_WELCOME) abort();
     if (lks_status_text((lks_status)record->status) == NULL || record->status < 0) abort();
     if (record->origin < 0 || record->origin >= LKSI_MAX_RANKS) abort();
     if (memchr(record->text, '\0', sizeof record->text) == NULL) abort();

@@ -9,7 +9,8 @@ typedef enum lksi_star_kind {
     LKSI_STAR_ABORT = 1,
     LKSI_STAR_GOODBYE,
     LKSI_STAR_QUESTION,
-    LKSI_STAR_ANSWER
+    LKSI_STAR_ANSWER,
+    LKSI_STAR_WELCOME /* to a visitor (visit.c) */
 } lksi_star_kind;
 
 typedef struct lksi_star_record {

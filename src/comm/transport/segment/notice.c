@@ -25,6 +25,7 @@ const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
     lksi_step_header *header = &group->steps->own;
     if (header->fingerprint == call->fingerprint && header->sequence == call->sequence) return header;
+    group->steps->before = *header;
     *header = (lksi_step_header){.fingerprint = call->fingerprint,
                                  .sequence = call->sequence,
                                  .count = call->count,
@@ -79,17 +80,23 @@ static void describe_header(const lksi_step_pair *pair, const lksi_step_header *
 lks_status lksi_step_mismatch(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
     char mine[LKSI_CALL_TEXT_NBYTES], theirs[LKSI_CALL_TEXT_NBYTES], when[48] = "";
     group->steps->is_other = true, group->steps->other = other, group->steps->theirs = *head;
-    lksi_call_describe(call, mine, sizeof mine);
+    const lksi_step_header *before = &group->steps->before;
+    /* This rank had done its part of that call. */
+    bool is_before = head->sequence == before->sequence && head->fingerprint != before->fingerprint;
+    if (is_before)
+        describe_header(&group->steps->pairs[other], before, mine, sizeof mine);
+    else
+        lksi_call_describe(call, mine, sizeof mine);
     describe_header(&group->steps->pairs[other], head, theirs, sizeof theirs);
-    if (head->sequence != call->sequence)
+    if (head->sequence != call->sequence && !is_before)
         snprintf(when, sizeof when, ", rank %d's call %llu", lksi_world_rank(group, other),
                  (unsigned long long)head->sequence);
     bool is_first = group->rank < other;
     int first = lksi_world_rank(group, is_first ? group->rank : other);
     int second = lksi_world_rank(group, is_first ? other : group->rank);
     return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu%s: rank %d called %s, rank %d called %s",
-                      (unsigned long long)call->sequence, when, first, is_first ? mine : theirs, second,
-                      is_first ? theirs : mine);
+                      (unsigned long long)(is_before ? before->sequence : call->sequence), when, first,
+                      is_first ? mine : theirs, second, is_first ? theirs : mine);
 }
 
 static lks_status judge(lks_group *group, const lksi_call *call, int other, const lksi_step_header *head) {
@@ -163,6 +170,16 @@ lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int 
     if (may_write) LKS_TRY(tell(group, call, awaited));
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank) LKS_TRY(listen_aside(group, call, rank, rank == awaited));
+    return LKS_OK;
+}
+
+lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int from) {
+    enum { PATIENCE_MS = 20 }; /* who sent it did so before */
+    for (int i = 0; i < PATIENCE_MS && group->remote != NULL; i++) {
+        for (int rank = 0; rank < group->size; rank++)
+            if (rank != group->rank && rank != from) LKS_TRY(listen_aside(group, call, rank, false));
+        lksi_sleep_ns(1000000);
+    }
     return LKS_OK;
 }
 

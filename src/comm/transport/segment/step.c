@@ -74,7 +74,10 @@ static lks_status pull(lks_group *group, step *s) {
         LKS_TRY(lksi_step_listen(group, s->call, s->from));
         const lksi_step_header *head = &pair->in.head;
         if (!lksi_step_has_header(pair)) return LKS_OK;
-        if (head->fingerprint != s->call->fingerprint) return lksi_step_mismatch(group, s->call, s->from, head);
+        if (head->fingerprint != s->call->fingerprint) {
+            if (head->sequence > s->call->sequence) LKS_TRY(lksi_step_look_aside(group, s->call, s->from));
+            return lksi_step_mismatch(group, s->call, s->from, head);
+        }
         if (head->nbytes != s->n_in)
             return lksi_error(LKS_ERR_MISMATCH, "rank %d sent %llu bytes in %s, rank %d expected %zu (call %llu)",
                               lksi_world_rank(group, s->from), (unsigned long long)head->nbytes,
@@ -126,13 +129,19 @@ static lks_status move_through(lks_group *group, step *s) {
         /* Whatever ended the wait, what came before it counts. */
         char reason[LKSI_ABORT_TEXT_NBYTES];
         snprintf(reason, sizeof reason, "%s", lks_error_text());
-        if (status == LKS_ERR_MISMATCH || move(group, s) != LKS_OK || !s->has_moved)
-            return lksi_error(status, "%s", reason);
+        if (status != LKS_ERR_MISMATCH && move(group, s) == LKS_OK && s->has_moved) continue;
+        return lksi_error(status, "%s", reason);
     }
 }
 
 static lks_status run(lks_group *group, step *s) {
     lks_status status = move_through(group, s);
+    if (status == LKS_ERR_PEER && !s->is_received) {
+        char reason[LKSI_ABORT_TEXT_NBYTES];
+        snprintf(reason, sizeof reason, "%s", lks_error_text());
+        status = lksi_step_look_aside(group, s->call, s->from);
+        if (status == LKS_OK) status = lksi_error(LKS_ERR_PEER, "%s", reason);
+    }
     if (status != LKS_ERR_MISMATCH) return status;
     bool is_half_sent = !s->is_sent && s->n_out_done > 0;
     return lksi_step_explain(group, s->call, is_half_sent ? s->to : -1);

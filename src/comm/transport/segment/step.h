@@ -32,12 +32,16 @@ typedef struct lksi_step_pair {
 
 struct lksi_steps {
     lksi_step_header own;    /* of the present call */
+    lksi_step_header before; /* of the one before */
     lksi_step_pair *pairs;   /* by rank */
     bool is_other;           /* a rank has been found in another call: */
     int other;               /* which one, and ... */
     lksi_step_header theirs; /* ... that call */
 };
 
+/* Whether another rank than `from` has sent something of this very call that shows it to be another: who ran on, or has
+ * left, says less. LKS_OK: none has. */
+lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int from);
 /* The header of the call's messages; made once, however many there are. */
 const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call);
 

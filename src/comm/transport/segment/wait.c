@@ -213,10 +213,20 @@ lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context) {
     return lksi_control_abort_error(group->control, doing);
 }
 
+/* Of whom is awaited, or of anybody who may be. */
+static void attend(lks_group *group, const int *ranks, int n_ranks) {
+    if (group->remote == NULL || group->remote->attend == NULL) return;
+    for (int i = 0; i < (n_ranks > 0 ? n_ranks : group->size); i++) {
+        int rank = n_ranks > 0 ? ranks[i] : i;
+        if (rank != group->rank && group->seat_of[rank] < 0) group->remote->attend(group, rank);
+    }
+}
+
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns) {
     lksi_activity_await(group, context, n_ranks > 0 ? ranks[0] : -1);
     LKS_TRY(lksi_refuse_aborted(group, context));
     LKS_TRY(check_presence(group, context, ranks, n_ranks));
+    attend(group, ranks, n_ranks);
     return check_deadline(group, context, ranks, n_ranks, left_ns);
 }
 

@@ -4,8 +4,9 @@
  *     rank 2 ──┼── rank 0      a connection that ends without a goodbye is a lost rank;
  *     rank 3 ──┘               whoever gives up says why; rank 0 passes both on to all others
  *
- * The world's watch reads them, so that a rank learns of it whatever it is doing; the reason goes into the abort record
- * of the host's control segment, which every wait looks at.
+ * When rank 0 itself has left, ranks visit whom they wait for (visit.c). The world's watch reads them, so that a rank
+ * learns of it whatever it is doing; the reason goes into the abort record of the host's control segment, which every
+ * wait looks at.
  */
 #include "comm/bootstrap/dial.h"
 #include "comm/transport/tcp/tcp.h"
@@ -15,6 +16,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+enum { FAREWELL_MS = 500 };
 
 /* --- what the watch hears --- */
 
@@ -26,8 +29,12 @@ void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record) {
 void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int except) {
     const lksi_star *star = lksi_star_of(group);
     if (star == NULL) return;
-    for (int rank = 0; rank < (group->rank == 0 ? group->size : 1); rank++)
-        if (rank != group->rank && rank != except) lksi_star_tell_one(&star->lines[rank], record);
+    for (int rank = 0; rank < group->size; rank++) {
+        const lksi_line *line = &star->lines[rank];
+        if (rank == group->rank || rank == except) continue;
+        if (group->rank == 0 || rank == 0) lksi_star_tell_one(line, record);
+        if (line->visitor >= 0) (void)lksi_star_send(line->visitor, record);
+    }
 }
 
 static lksi_star_record record_of(const lks_group *group, lksi_star_kind kind, const lksi_reason *reason) {
@@ -60,9 +67,8 @@ static void hear_goodbye(lksi_line *from, const lksi_star_record *record) {
     lksi_line *line = &lksi_star_of(group)->lines[record->origin];
     if (!atomic_load(&line->has_left)) line->farewell = reason_of(record);
     atomic_store(&line->has_left, true);
-    if (group->rank != 0) return;
-    lksi_star_tell(group, record, from->rank);
-    (void)shutdown(from->descriptor, SHUT_RDWR); /* it waits for this */
+    if (group->rank == 0) lksi_star_tell(group, record, from->rank);
+    if (record->origin == from->rank) (void)shutdown(from->descriptor, SHUT_RDWR); /* it waits for this */
 }
 
 static void hear(lksi_line *from, const lksi_star_record *record) {
@@ -76,12 +82,23 @@ static void hear(lksi_line *from, const lksi_star_record *record) {
     case LKSI_STAR_GOODBYE:
         hear_goodbye(from, record);
         break;
+    case LKSI_STAR_WELCOME:
+        atomic_store(&from->is_welcome, true);
+        break;
     default:
         lksi_roll_call_hear(group, record);
     }
 }
 
-static bool notice(void *opaque, int descriptor) {
+static void hear_end(lksi_line *of) {
+    if (atomic_load(&of->has_left)) return;
+    if (atomic_load(&of->is_visited) && !atomic_load(&of->is_welcome))
+        lksi_tcp_find_gone(of);
+    else
+        lose(of);
+}
+
+bool lksi_star_notice(void *opaque, int descriptor) {
     lksi_line *from = opaque;
     for (;;) {
         lksi_star_record record;
@@ -92,7 +109,7 @@ static bool notice(void *opaque, int descriptor) {
         case LKSI_STAR_NOTHING:
             return true;
         case LKSI_STAR_ENDED:
-            if (!atomic_load(&from->has_left)) lose(from);
+            hear_end(from);
             return false;
         }
     }
@@ -136,8 +153,8 @@ static lks_status watch_lines(lks_group *group) {
     lksi_star *star = lksi_star_of(group);
     for (int rank = 0; rank < group->size; rank++)
         if (star->lines[rank].descriptor >= 0)
-            LKS_TRY(lksi_watch_add(group->world->watch, star->lines[rank].descriptor, LKSI_WATCH_INPUT, notice,
-                                   &star->lines[rank]));
+            LKS_TRY(lksi_watch_add(group->world->watch, star->lines[rank].descriptor, LKSI_WATCH_INPUT,
+                                   lksi_star_notice, &star->lines[rank]));
     return LKS_OK;
 }
 
@@ -152,6 +169,7 @@ lks_status lksi_tcp_star_join(lks_group *group, int *connections) {
         lksi_line *each = &star->lines[rank];
         each->group = group, each->rank = rank;
         atomic_init(&each->descriptor, connections == NULL ? -1 : connections[rank]);
+        atomic_init(&each->visitor, -1);
         lksi_star_reader_init(&each->reader);
         if (connections != NULL) connections[rank] = -1;
     }
@@ -184,11 +202,9 @@ void lksi_tcp_announce(lks_group *group, const lksi_reason *reason) {
     lksi_star_tell(group, &record, -1);
 }
 
-/* Whoever closes a connection while something is on its way to it may so destroy what it has sent: rank 0 ends it when
- * it has heard the goodbye. */
-static void await_end(int descriptor) {
-    enum { PATIENCE_MS = 500 };
-    int64_t deadline_ns = lksi_now_ns() + INT64_C(1000000) * PATIENCE_MS;
+/* Whoever closes a connection while something is on its way to it may so destroy what it has sent: rank 0, or a
+ * visitor, ends it when it has heard the goodbye. */
+static void await_end(int descriptor, int64_t deadline_ns) {
     for (int64_t left_ns; (left_ns = deadline_ns - lksi_now_ns()) > 0;) {
         char unread[1024];
         struct pollfd ready = {.fd = descriptor, .events = POLLIN};
@@ -220,10 +236,14 @@ void lksi_tcp_star_close(lks_group *group) {
     pass_on_abort(group);
     lksi_star_record goodbye = record_of(group, LKSI_STAR_GOODBYE, &group->own_seat->farewell);
     lksi_star_tell(group, &goodbye, -1);
+    int64_t deadline_ns = lksi_now_ns() + INT64_C(1000000) * FAREWELL_MS;
     for (int rank = 0; rank < group->size; rank++) {
-        if (star->lines[rank].descriptor < 0) continue;
-        group->rank == 0 ? drain(star->lines[rank].descriptor) : await_end(star->lines[rank].descriptor);
-        close(star->lines[rank].descriptor);
+        const lksi_line *line = &star->lines[rank];
+        if (line->descriptor >= 0 && group->rank == 0) drain(line->descriptor);
+        if (line->descriptor >= 0 && group->rank != 0 && rank == 0) await_end(line->descriptor, deadline_ns);
+        if (line->visitor >= 0) await_end(line->visitor, deadline_ns);
+        if (line->descriptor >= 0) close(line->descriptor);
+        if (line->visitor >= 0) close(line->visitor);
     }
     pthread_cond_destroy(&star->arrived);
     pthread_cond_destroy(&star->answered);

@@ -29,19 +29,12 @@ static lksi_tcp *tcp_of(const lks_group *group) { return group->remote_state; }
  * rank 0 has left nobody passes reasons on, but it may have left one. */
 static lks_status ended(lks_group *group, lksi_context context, int rank) {
     enum { PATIENCE_MS = 500 };
+    lksi_tcp_attend(group, rank); /* not to wait for what nobody would say */
     for (int i = 0; i < PATIENCE_MS; i++) {
-        if (lksi_control_is_aborted(group->control) || lksi_tcp_star_has_left(group, rank)) break;
+        if (lksi_control_is_aborted(group->control) || lksi_tcp_star_is_gone(group, rank)) break;
         lksi_sleep_ns(1000000);
     }
-    const lksi_line *lines = lksi_star_of(group)->lines;
-    bool has_left = lksi_tcp_star_has_left(group, rank), has_first_left = lksi_tcp_star_has_left(group, 0);
-    LKS_TRY(lksi_refuse_aborted(group, context));
-    if (has_left) return lksi_refuse_left(group, context, rank, &lines[rank].farewell);
-    if (has_first_left && lines[0].farewell.status != LKS_OK)
-        return lksi_refuse_left(group, context, 0, &lines[0].farewell);
-    char doing[160];
-    lksi_progress_describe(group, context, doing, sizeof doing);
-    return lksi_error(LKS_ERR_PEER, "%s was lost; %s", lksi_rank_describe(group, rank).text, doing);
+    return lksi_tcp_refuse_gone(group, context, rank);
 }
 
 /* What the caller gave is not memory of this process, or not to be written to: no other rank is at fault. */
@@ -110,12 +103,12 @@ static size_t take_ahead(lksi_tcp_in *in, void *data, size_t nbytes) {
     return n;
 }
 
-/* Without a stream only its goodbye tells that nothing will come. Our watch hears that after it has opened the door to
- * all streams that the rank had made before. */
+/* Without a stream only its goodbye, or that it was not at home, tells that nothing will come. Our watch hears that
+ * after it has opened the door to all streams that the rank had made before. */
 static lks_status read_nothing(lks_group *group, lksi_context context, int from) {
     const lksi_tcp_in *in = &tcp_of(group)->in[context][from];
-    bool has_left = lksi_tcp_star_has_left(group, from);
-    return has_left && atomic_load(&in->descriptor) < 0 ? ended(group, context, from) : LKS_OK;
+    bool is_gone = lksi_tcp_star_is_gone(group, from);
+    return is_gone && atomic_load(&in->descriptor) < 0 ? ended(group, context, from) : LKS_OK;
 }
 
 static lks_status read_some(lks_group *group, lksi_context context, int from, void *data, size_t nbytes,
@@ -179,6 +172,7 @@ static const lksi_remote tcp_remote = {.name = "tcp",
                                        .sleep = sleep_on_streams,
                                        .announce = lksi_tcp_announce,
                                        .has_left = lksi_tcp_star_has_left,
+                                       .attend = lksi_tcp_attend,
                                        .roll_call = lksi_tcp_roll_call,
                                        .close = tcp_close};
 
@@ -203,6 +197,10 @@ void lksi_tcp_take(lks_group *group, const lksi_door_hello *hello, int descripto
     bool is_known = hello->from >= 0 && hello->from < group->size && hello->from != group->rank;
     if (is_known && hello->purpose == LKSI_DOOR_CONTROL) {
         lksi_tcp_star_take(group, hello->from, descriptor);
+        return;
+    }
+    if (is_known && hello->purpose == LKSI_DOOR_VISIT) {
+        lksi_tcp_welcome(group, hello->from, descriptor);
         return;
     }
     if (is_known && hello->purpose >= 0 && hello->purpose < LKSI_N_CONTEXTS) {

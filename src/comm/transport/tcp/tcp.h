@@ -25,15 +25,17 @@ typedef struct lksi_tcp_in {
     size_t begin, end;
 } lksi_tcp_in;
 
-/* The control connection of one rank. */
+/* The control connection of one rank, by which we hear of it, and that by which a visitor hears of us. */
 typedef struct lksi_line {
     lks_group *group;
     int rank;
-    atomic_int descriptor; /* -1: none */
+    atomic_int descriptor, visitor; /* -1: none */
     lksi_star_reader reader;
     lksi_reason farewell; /* why it has left; written before that */
     atomic_bool has_left;
-    lksi_doing answer; /* of a roll call */
+    atomic_bool is_visited, is_welcome; /* we have gone to it, and it has received us */
+    _Atomic int64_t gone_since_ns;      /* it has left or was lost, and nobody can tell which; 0: not known to be */
+    lksi_doing answer;                  /* of a roll call */
 } lksi_line;
 
 typedef struct lksi_star {
@@ -56,10 +58,18 @@ lks_status lksi_tcp_star_join(lks_group *group, int *connections);
 void lksi_tcp_star_take(lks_group *group, int from, int descriptor);
 bool lksi_tcp_star_has_left(const lks_group *group, int rank);
 void lksi_tcp_star_close(lks_group *group);
+bool lksi_star_notice(void *line, int descriptor); /* for the watch */
 /* Rank 0 tells everyone but `except`; others tell rank 0. */
 void lksi_star_tell(const lks_group *group, const lksi_star_record *record, int except);
 void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record);
 void lksi_tcp_announce(lks_group *group, const lksi_reason *reason);
+/* visit.c: what takes the star's place when its first rank has left. */
+void lksi_tcp_attend(lks_group *group, int rank);
+void lksi_tcp_welcome(lks_group *group, int from, int descriptor);
+void lksi_tcp_find_gone(lksi_line *line);                     /* it did not receive us */
+bool lksi_tcp_star_is_gone(const lks_group *group, int rank); /* has left, or did not receive us some time ago */
+/* The error for who waits for a rank whose stream has ended, or who is gone. */
+lks_status lksi_tcp_refuse_gone(lks_group *group, lksi_context context, int rank);
 /* roll_call.c */
 void lksi_tcp_roll_call(const lks_group *group, int64_t patience_ms, lksi_doing *doing);
 /* A question or an answer has come in. */

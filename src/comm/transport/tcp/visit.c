@@ -1,0 +1,74 @@
+/* Once the first rank has left, nobody passes on who leaves or is lost. So whoever waits for a rank then visits it:
+ *
+ *     rank 2 waits for rank 1     ── visit ──────> rank 1's door
+ *                                 <── welcome ──── its watch
+ *                                 <── goodbye ──── when it leaves; an end without one is a lost rank
+ *
+ * The visitor hears, the visited tells. Where nobody is at home the rank has left before or was lost: no one knows.
+ */
+#include "comm/bootstrap/dial.h"
+#include "comm/transport/tcp/tcp.h"
+
+#include <unistd.h>
+
+/* A rank's door is served whatever it does; one that was stopped is found by our deadline. */
+#define VISIT_LIMIT_NS (INT64_C(2) * 1000 * 1000 * 1000)
+/* What it has sent before it left may still be at our own door. */
+#define PATIENCE_NS (INT64_C(50) * 1000 * 1000)
+
+static bool is_aborted(void *opaque) { return lksi_control_is_aborted(((const lks_group *)opaque)->control); }
+
+static void visit(lks_group *group, int rank) {
+    lksi_line *line = &lksi_star_of(group)->lines[rank];
+    lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_VISIT, .from = group->rank};
+    int descriptor = -1;
+    lks_status status = lksi_dial(&group->members[rank].address, group->world->secret.key, &hello, sizeof hello,
+                                  lksi_now_ns() + VISIT_LIMIT_NS, false, is_aborted, group, &descriptor);
+    if (status == LKS_ERR_PEER && !is_aborted(group)) lksi_tcp_find_gone(line);
+    if (status != LKS_OK) return;
+    atomic_store(&line->descriptor, descriptor);
+    (void)lksi_watch_add(group->world->watch, descriptor, LKSI_WATCH_INPUT, lksi_star_notice, line);
+}
+
+void lksi_tcp_attend(lks_group *group, int rank) {
+    lksi_line *line = &lksi_star_of(group)->lines[rank];
+    if (rank == 0 || group->rank == 0 || !lksi_tcp_star_has_left(group, 0)) return;
+    if (lksi_tcp_star_is_gone(group, rank) || atomic_exchange(&line->is_visited, true)) return;
+    visit(group, rank);
+}
+
+void lksi_tcp_welcome(lks_group *group, int from, int descriptor) {
+    lksi_line *line = &lksi_star_of(group)->lines[from];
+    int none = -1;
+    if (!atomic_compare_exchange_strong(&line->visitor, &none, descriptor)) {
+        close(descriptor);
+        return;
+    }
+    lksi_star_record welcome = {.kind = LKSI_STAR_WELCOME, .origin = group->rank, .group = group->id};
+    (void)lksi_star_send(descriptor, &welcome);
+}
+
+void lksi_tcp_find_gone(lksi_line *line) { atomic_store(&line->gone_since_ns, lksi_now_ns()); }
+
+bool lksi_tcp_star_is_gone(const lks_group *group, int rank) {
+    const lksi_star *star = lksi_star_of(group);
+    if (star == NULL) return false;
+    int64_t gone_since_ns = atomic_load(&star->lines[rank].gone_since_ns);
+    return atomic_load(&star->lines[rank].has_left) ||
+           (gone_since_ns != 0 && lksi_now_ns() - gone_since_ns >= PATIENCE_NS);
+}
+
+lks_status lksi_tcp_refuse_gone(lks_group *group, lksi_context context, int rank) {
+    const lksi_line *lines = lksi_star_of(group)->lines;
+    bool has_left = lksi_tcp_star_has_left(group, rank), has_first_left = lksi_tcp_star_has_left(group, 0);
+    char doing[160], who[64] = "was lost";
+    LKS_TRY(lksi_refuse_aborted(group, context));
+    if (has_left) return lksi_refuse_left(group, context, rank, &lines[rank].farewell);
+    if (has_first_left && lines[0].farewell.status != LKS_OK)
+        return lksi_refuse_left(group, context, 0, &lines[0].farewell);
+    if (has_first_left)
+        snprintf(who, sizeof who, "has left or was lost, and rank %d, which would know, has left",
+                 lksi_world_rank(group, 0));
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    return lksi_error(LKS_ERR_PEER, "%s %s; %s", lksi_rank_describe(group, rank).text, who, doing);
+}
