@@ -220,6 +220,11 @@ static void drain(int descriptor) {
     while (recv(descriptor, unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
 }
 
+static void close_line(atomic_int *descriptor) {
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
+}
+
 /* Rank 0 may know of a loss from its own host alone, and nobody will tell the others once it has left. */
 static void pass_on_abort(lks_group *group) {
     const lksi_reason *reason = lksi_abort_read(&group->control->abort);
@@ -237,13 +242,15 @@ void lksi_tcp_star_close(lks_group *group) {
     lksi_star_record goodbye = record_of(group, LKSI_STAR_GOODBYE, &group->own_seat->farewell);
     lksi_star_tell(group, &goodbye, -1);
     int64_t deadline_ns = lksi_now_ns() + INT64_C(1000000) * FAREWELL_MS;
+    /* Our visits first: who is visited waits for that, and may be visiting us. */
+    for (int rank = 1; rank < group->size && group->rank != 0; rank++) close_line(&star->lines[rank].descriptor);
     for (int rank = 0; rank < group->size; rank++) {
-        const lksi_line *line = &star->lines[rank];
-        if (line->descriptor >= 0 && group->rank == 0) drain(line->descriptor);
-        if (line->descriptor >= 0 && group->rank != 0 && rank == 0) await_end(line->descriptor, deadline_ns);
+        lksi_line *line = &star->lines[rank];
+        if (line->descriptor >= 0)
+            group->rank == 0 ? drain(line->descriptor) : await_end(line->descriptor, deadline_ns);
         if (line->visitor >= 0) await_end(line->visitor, deadline_ns);
-        if (line->descriptor >= 0) close(line->descriptor);
-        if (line->visitor >= 0) close(line->visitor);
+        close_line(&line->descriptor);
+        close_line(&line->visitor);
     }
     pthread_cond_destroy(&star->arrived);
     pthread_cond_destroy(&star->answered);
