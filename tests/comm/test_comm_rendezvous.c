@@ -287,7 +287,7 @@ static void a_rank_lost_at_the_rendezvous_is_named(void **state) {
     pids[0] = start_process(0, 4, fails_as_expected, &survivor);
     pids[1] = start_process(1, 4, fails_as_expected, &survivor);
     pids[2] = start_process(2, 4, fails_as_expected, &survivor);
-    lksi_sleep_ns(200000000); /* both have very likely arrived */
+    lksi_sleep_ns(SECOND_NS); /* both have very likely arrived */
     kill(pids[1], SIGKILL);
     await_processes(pids, 4, 1);
     expectation leaderless = {LKS_ERR_PEER, 20000, {"rank 0 was lost"}};

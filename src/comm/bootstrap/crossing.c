@@ -10,11 +10,14 @@
 /* How long rank 0 waits for a hello, and rank r for its answer. Both come back where it was too short. */
 #define HELLO_LIMIT_NS (INT64_C(50) * 1000 * 1000)
 #define ANSWER_LIMIT_NS (INT64_C(500) * 1000 * 1000)
+/* How often rank r knocks, and not at once: mostly rank 0 is where it should be, and busy with those who are, too. */
+#define KNOCK_NS (INT64_C(100) * 1000 * 1000)
 /* When a rank begins to doubt its key: later than over TCP, where a wrong answer says more. */
 #define KEY_DOUBT_NS (INT64_C(6) * 1000 * 1000 * 1000)
 
 lks_status lksi_crossing_init(lksi_crossing *c, const lksi_environment *environment, bool is_over_tcp) {
     *c = (lksi_crossing){.environment = environment, .is_over_tcp = is_over_tcp, .began_ns = lksi_now_ns()};
+    c->next_ns = c->began_ns + KNOCK_NS;
     for (int place = 0; place < LKSI_N_CROSSINGS; place++) c->places[place].listener = -1;
     LKS_TRY(lksi_socket_name(environment, NULL, c->places[LKSI_CROSSING_JOB].name));
     return lksi_socket_name_without_key(environment, c->places[LKSI_CROSSING_ANY_KEY].name);
@@ -71,6 +74,8 @@ static bool knock_at(lksi_crossing *c, const char *name) {
 
 bool lksi_crossing_knock(void *opaque) {
     lksi_crossing *c = opaque;
+    if (lksi_now_ns() < c->next_ns) return false;
+    c->next_ns = lksi_now_ns() + KNOCK_NS;
     for (int place = 0; place < LKSI_N_CROSSINGS; place++)
         if (is_to_look(c, place) && knock_at(c, c->places[place].name)) return true;
     return false;

@@ -18,8 +18,8 @@ enum { LKSI_CROSSING_JOB, LKSI_CROSSING_ANY_KEY, LKSI_N_CROSSINGS };
 
 typedef struct lksi_crossing {
     const lksi_environment *environment;
-    bool is_over_tcp; /* this rank meets the others there */
-    int64_t began_ns;
+    bool is_over_tcp;          /* this rank meets the others there */
+    int64_t began_ns, next_ns; /* when rank r knocks next */
     struct {
         char name[LKSI_SOCKET_NAME_NBYTES];
         int listener; /* rank 0's; -1: not open */
