@@ -226,8 +226,9 @@ lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, i
     lksi_activity_await(group, context, n_ranks > 0 ? ranks[0] : -1);
     LKS_TRY(lksi_refuse_aborted(group, context));
     LKS_TRY(check_presence(group, context, ranks, n_ranks));
+    LKS_TRY(check_deadline(group, context, ranks, n_ranks, left_ns));
     attend(group, ranks, n_ranks);
-    return check_deadline(group, context, ranks, n_ranks, left_ns);
+    return LKS_OK;
 }
 
 static lks_status wait_asleep(lks_group *group, const lksi_await *await) {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* A rank's door is served whatever it does; one that was stopped is found by our deadline. */
-#define VISIT_LIMIT_NS (INT64_C(2) * 1000 * 1000 * 1000)
+#define VISIT_LIMIT_NS (INT64_C(500) * 1000 * 1000)
 /* What it has sent before it left may still be at our own door. */
 #define PATIENCE_NS (INT64_C(50) * 1000 * 1000)
 
