@@ -31,7 +31,7 @@ die_after_a_save() { # ARGS...: a rank is killed as soon as there is a checkpoin
   "$lockstep" run -n 2 "$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 --samples 1540 "$@" \
     --save "$work/checkpoint" >"$work/out" 2>"$work/err" &
   local launcher=$!
-  for _ in $(seq 500); do
+  for _ in $(seq 3000); do # a disk that is busy with other things takes its time
     [ -e "$work/checkpoint" ] && break
     sleep 0.01
   done
