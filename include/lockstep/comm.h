@@ -69,8 +69,9 @@ typedef struct lks_init_options {
  *              last lks_group_destroy.
  * Errors:      LKS_ERR_ARGUMENT (an environment variable or option is wrong, named); LKS_ERR_TIMEOUT (names the
  *              ranks that did not arrive, or the port that another program has); LKS_ERR_MISMATCH (another version
- *              of the library, WORLD_SIZE or LOCKSTEP_JOB_KEY on a rank, named); LKS_ERR_UNSUPPORTED (no module for
- *              the MPI that is needed; the text says where it was looked for); LKS_ERR_PEER; LKS_ERR_SYSTEM. */
+ *              of the library, transport, WORLD_SIZE, LOCKSTEP_HOST_ID or LOCKSTEP_JOB_KEY on a rank, named);
+ * LKS_ERR_UNSUPPORTED (no module for the MPI that is needed; the text says where it was looked for); LKS_ERR_PEER;
+ * LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it; the other ranks do not take this for a death. Whoever waits for this rank hears that

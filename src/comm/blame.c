@@ -73,6 +73,10 @@ static bool has_left(const lks_group *group, int rank) {
     return group->remote != NULL && group->remote->has_left != NULL && group->remote->has_left(group, rank);
 }
 
+bool lksi_can_ask(const lks_group *group) {
+    return group->remote != NULL && group->remote->roll_call != NULL && !has_left(group, 0);
+}
+
 static int furthest_behind(const lks_group *group, const lksi_doing *doing, int awaited) {
     int last = awaited;
     for (int rank = 0; rank < group->size; rank++)
@@ -131,8 +135,7 @@ int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_n
     why[0] = '\0';
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
     if (doing == NULL) return awaited;
-    /* The first rank passes questions on. */
-    bool can_ask = asks && group->remote != NULL && group->remote->roll_call != NULL && !has_left(group, 0);
+    bool can_ask = asks && lksi_can_ask(group);
     find_out(group, can_ask, doing);
     int blamed = follow(group, doing, can_ask, awaited, why, why_nbytes);
     lksi_free(doing);

@@ -427,6 +427,8 @@ enum { LKSI_ROLL_CALL_MS = 400 };
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
 /* The call in which the rank is in another group that this rank knows of, as lksi_doing has it (report.c). */
 void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes);
+/* Whether the ranks of other hosts can be asked what they are doing: the first rank passes questions on. */
+bool lksi_can_ask(const lks_group *group);
 /* The rank that a wait for `awaited` is to be charged to; `why` ("is stopped") may become empty. `asks`: ranks of other
  * hosts are asked, which is for the end of a wait: there may be hundreds, and all of them ask. */
 int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes);

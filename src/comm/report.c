@@ -124,10 +124,9 @@ void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_
     pthread_mutex_unlock(&world->mutex);
 }
 
-/* Those that have no seat here. NULL: a dead group asks nobody. */
+/* Those that have no seat here. NULL: nobody is asked, as in a dead group. */
 static lksi_doing *ask_remote(const lks_group *group) {
-    bool can_ask = group->remote != NULL && group->remote->roll_call != NULL;
-    if (!can_ask || lksi_control_is_aborted(group->control)) return NULL;
+    if (!lksi_can_ask(group) || lksi_control_is_aborted(group->control)) return NULL;
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
     if (doing != NULL) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
     return doing;

@@ -1,10 +1,8 @@
 #include "comm/bootstrap/crossing.h"
 
-#include "comm/bootstrap/launcher.h"
 #include "comm/bootstrap/local_socket.h"
 
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 /* How long rank 0 waits for a hello, and rank r for its answer. Both come back where it was too short. */

@@ -141,7 +141,7 @@ static lks_status hear_hellos(const lksi_mpi_module *mpi) {
 
 /* Whoever leaves has seen its pieces taken before it says so, or has waited long for that; so what it sent is seen. */
 static lks_status look_for_end(lks_group *group, lksi_context context, int rank) {
-    if (!lksi_tcp_star_is_gone(group, rank)) return LKS_OK;
+    if (!lksi_tcp_is_gone(group, rank)) return LKS_OK;
     return lksi_tcp_refuse_gone(group, context, rank);
 }
 
@@ -275,7 +275,7 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
     in_stream *in = &group->mpi_streams->in[context][from];
     *n_read = take_ahead(in, data, nbytes);
     if (*n_read > 0 || nbytes == 0) return LKS_OK;
-    bool had_left = lksi_tcp_star_is_gone(group, from); /* before the look for what it has sent */
+    bool had_left = lksi_tcp_is_gone(group, from); /* before the look for what it has sent */
     const lksi_mpi_module *mpi = lksi_mpi_enter();
     if (mpi == NULL) return LKS_OK;
     lks_status status = read_pieces(mpi, group, context, from, data, nbytes, n_read);
@@ -297,7 +297,7 @@ static bool may_go_on(lks_group *group, lksi_context context, const lksi_interes
     else
         may = fetch(mpi, group, context, interest->peer) != LKS_OK || streams->in[context][interest->peer].is_whole;
     lksi_mpi_leave();
-    return may || lksi_tcp_star_is_gone(group, interest->peer);
+    return may || lksi_tcp_is_gone(group, interest->peer);
 }
 
 static void sleep_on_streams(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
@@ -325,7 +325,7 @@ static bool is_drained(const lksi_mpi_module *mpi, out_stream *out) {
 static bool are_all_drained(const lksi_mpi_module *mpi, const lks_group *group) {
     for (int context = 0; context < LKSI_N_CONTEXTS; context++)
         for (int rank = 0; rank < group->size && group->mpi_streams->out[context] != NULL; rank++)
-            if (!lksi_tcp_star_is_gone(group, rank) && !is_drained(mpi, &group->mpi_streams->out[context][rank]))
+            if (!lksi_tcp_is_gone(group, rank) && !is_drained(mpi, &group->mpi_streams->out[context][rank]))
                 return false;
     return true;
 }

@@ -31,7 +31,7 @@ static lks_status ended(lks_group *group, lksi_context context, int rank) {
     enum { PATIENCE_MS = 500 };
     lksi_tcp_attend(group, rank); /* not to wait for what nobody would say */
     for (int i = 0; i < PATIENCE_MS; i++) {
-        if (lksi_control_is_aborted(group->control) || lksi_tcp_star_is_gone(group, rank)) break;
+        if (lksi_control_is_aborted(group->control) || lksi_tcp_is_gone(group, rank)) break;
         lksi_sleep_ns(1000000);
     }
     return lksi_tcp_refuse_gone(group, context, rank);
@@ -107,7 +107,7 @@ static size_t take_ahead(lksi_tcp_in *in, void *data, size_t nbytes) {
  * after it has opened the door to all streams that the rank had made before. */
 static lks_status read_nothing(lks_group *group, lksi_context context, int from) {
     const lksi_tcp_in *in = &tcp_of(group)->in[context][from];
-    bool is_gone = lksi_tcp_star_is_gone(group, from);
+    bool is_gone = lksi_tcp_is_gone(group, from);
     return is_gone && atomic_load(&in->descriptor) < 0 ? ended(group, context, from) : LKS_OK;
 }
 

@@ -66,8 +66,8 @@ void lksi_tcp_announce(lks_group *group, const lksi_reason *reason);
 /* visit.c: what takes the star's place when its first rank has left. */
 void lksi_tcp_attend(lks_group *group, int rank);
 void lksi_tcp_welcome(lks_group *group, int from, int descriptor);
-void lksi_tcp_find_gone(lksi_line *line);                     /* it did not receive us */
-bool lksi_tcp_star_is_gone(const lks_group *group, int rank); /* has left, or did not receive us some time ago */
+void lksi_tcp_find_gone(lksi_line *line);                /* it did not receive us */
+bool lksi_tcp_is_gone(const lks_group *group, int rank); /* has left, or did not receive us some time ago */
 /* The error for who waits for a rank whose stream has ended, or who is gone. */
 lks_status lksi_tcp_refuse_gone(lks_group *group, lksi_context context, int rank);
 /* roll_call.c */

@@ -33,7 +33,7 @@ static void visit(lks_group *group, int rank) {
 void lksi_tcp_attend(lks_group *group, int rank) {
     lksi_line *line = &lksi_star_of(group)->lines[rank];
     if (rank == 0 || group->rank == 0 || !lksi_tcp_star_has_left(group, 0)) return;
-    if (lksi_tcp_star_is_gone(group, rank) || atomic_exchange(&line->is_visited, true)) return;
+    if (lksi_tcp_is_gone(group, rank) || atomic_exchange(&line->is_visited, true)) return;
     visit(group, rank);
 }
 
@@ -50,7 +50,7 @@ void lksi_tcp_welcome(lks_group *group, int from, int descriptor) {
 
 void lksi_tcp_find_gone(lksi_line *line) { atomic_store(&line->gone_since_ns, lksi_now_ns()); }
 
-bool lksi_tcp_star_is_gone(const lks_group *group, int rank) {
+bool lksi_tcp_is_gone(const lks_group *group, int rank) {
     const lksi_star *star = lksi_star_of(group);
     if (star == NULL) return false;
     int64_t gone_since_ns = atomic_load(&star->lines[rank].gone_since_ns);
