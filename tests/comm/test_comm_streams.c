@@ -320,19 +320,18 @@ static int half_a_message(int rank, int size, void *argument) {
     lks_group *world;
     host h = {0};
     int line;
-    struct {
-        lksi_frame head;
-        unsigned char data[100];
-    } message = {.head = {.kind = LKSI_FRAME_EAGER, .nbytes = 100, .type = LKS_U8, .tag = 1}};
+    const lksi_frame head = {.kind = LKSI_FRAME_EAGER, .nbytes = 100, .type = LKS_U8, .tag = 1};
+    unsigned char message[LKSI_FRAME_SHORT_NBYTES + 100];
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
     if ((line = move_apart(world, &h, argument)) != 0) return line;
     if (rank == 3) {
         int end = w->ends[LKSI_CONTEXT_USER][rank][0][0];
-        size_t n_first = sizeof message.head + 50;
-        memset(message.data, 9, sizeof message.data);
-        MUST(write(end, &message, n_first) == (ssize_t)n_first);
+        size_t n_first = sizeof message - 50;
+        memset(message, 9, sizeof message);
+        memcpy(message, &head, LKSI_FRAME_SHORT_NBYTES);
+        MUST(write(end, message, n_first) == (ssize_t)n_first);
         lksi_sleep_ns(200000000);
-        MUST(write(end, (char *)&message + n_first, 50) == 50);
+        MUST(write(end, message + n_first, 50) == 50);
     }
     if (rank == 0) {
         unsigned char data[100] = {0};
@@ -385,14 +384,13 @@ static int half_a_message_does_not_fit(int rank, int size, void *argument) {
     lks_group *world;
     host h = {0};
     int line;
-    struct {
-        lksi_frame head;
-        unsigned char data[50];
-    } half = {.head = {.kind = LKSI_FRAME_EAGER, .nbytes = 100, .type = LKS_U8, .tag = 1}};
+    const lksi_frame head = {.kind = LKSI_FRAME_EAGER, .nbytes = 100, .type = LKS_U8, .tag = 1};
+    unsigned char half[LKSI_FRAME_SHORT_NBYTES + 50] = {0};
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
     if ((line = move_apart(world, &h, argument)) != 0) return line;
     MUST_OK(lksi_messages_open(world));
-    if (rank == 3) MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], &half, sizeof half) == sizeof half);
+    memcpy(half, &head, LKSI_FRAME_SHORT_NBYTES);
+    if (rank == 3) MUST(write(w->ends[LKSI_CONTEXT_USER][rank][0][0], half, sizeof half) == sizeof half);
     /* Rank 0 leaves the barrier and finds the mismatch while others may still be in it. */
     lks_status status = lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
     MUST(rank != 0 || status == LKS_OK);

@@ -32,8 +32,9 @@ static bool is_to_self(const lks_group *group, const lksi_transfer *transfer) {
 }
 
 lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag) {
-    lksi_transfer send = {0};
+    lksi_transfer send;
     LKS_TRY(check_message(group, "send", data, count, type, to, tag, true));
+    lksi_transfer_clear(&send);
     fill_in(group, &send, "send", data, count, type, to, tag);
     if (to != group->rank) return lksi_transfer_perform(group, &send, true);
     LKS_TRY(lksi_transfer_start(group, &send, true));
@@ -42,21 +43,26 @@ lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type t
 
 lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
                     lks_received *received) {
-    lksi_transfer receive = {.received = received};
+    lksi_transfer receive;
     LKS_TRY(check_message(group, "recv", data, count, type, from, tag, false));
+    lksi_transfer_clear(&receive);
     fill_in(group, &receive, "recv", data, count, type, from, tag);
+    receive.received = received;
     return lksi_transfer_perform(group, &receive, false);
 }
 
 lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, int to, int sent_tag, void *data,
                         size_t count, int from, int tag, lks_type type, lks_received *received) {
-    lksi_transfer send = {0}, receive = {.received = received};
+    lksi_transfer send, receive;
     LKS_TRY(check_message(group, "sendrecv", sent, sent_count, type, to, sent_tag, true));
     LKS_TRY(check_message(group, "sendrecv", data, count, type, from, tag, false));
     uintptr_t out = (uintptr_t)sent, in = (uintptr_t)data, each = lksi_type_nbytes(type);
     if (sent_count > 0 && count > 0 && out < in + count * each && in < out + sent_count * each)
         return lksi_error(LKS_ERR_ARGUMENT, "sendrecv: `sent` and `data` overlap");
+    lksi_transfer_clear(&receive);
+    lksi_transfer_clear(&send);
     fill_in(group, &receive, "sendrecv", data, count, type, from, tag);
+    receive.received = received;
     fill_in(group, &send, "sendrecv", sent, sent_count, type, to, sent_tag);
     send.sequence = receive.sequence;
     group->counters.n_point_to_point--; /* one call */

@@ -30,7 +30,7 @@ void lksi_frame_queue(lks_group *group, int to, lksi_outgoing *out) {
     lksi_pair *pair = &group->messages->pairs[to];
     out->next = NULL;
     out->n_done = 0;
-    out->nbytes = sizeof out->head;
+    out->nbytes = lksi_frame_head_nbytes(out->head.kind);
     if (out->data != NULL) out->nbytes += (size_t)out->head.nbytes;
     if (pair->queue == NULL) pair->queue_end = &pair->queue;
     *pair->queue_end = out;
@@ -62,7 +62,7 @@ static void conclude(lks_group *group, lksi_pair *pair, const lksi_outgoing *out
 }
 
 static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
-    size_t n_head = sizeof out->head, n;
+    size_t n_head = lksi_frame_head_nbytes(out->head.kind), n;
     struct iovec parts[2];
     int n_parts = 0;
     if (out->n_done < n_head) parts[n_parts++] = (struct iovec){(char *)&out->head + out->n_done, n_head - out->n_done};
@@ -210,18 +210,27 @@ static bool end_frame(lks_group *group, lksi_pair *pair) {
         lksi_match_whole(group, pair);
     else if (transfer != NULL && transfer->n_done == transfer->nbytes)
         lksi_transfer_finish(group, transfer);
+    pair->head = (lksi_frame){0}; /* a short one leaves the rest as it is */
     pair->n_head = 0;
     pair->transfer = NULL, pair->arrival = NULL;
     return group->messages->n_pending < n_pending;
 }
 
+/* Its kind, which is in the short part, says how much it is. */
+static size_t n_head_left(const lksi_pair *pair) {
+    if (pair->n_head < LKSI_FRAME_SHORT_NBYTES) return LKSI_FRAME_SHORT_NBYTES - pair->n_head;
+    return lksi_frame_head_nbytes(pair->head.kind) - pair->n_head;
+}
+
 static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
-    size_t n;
-    LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_USER, from, (char *)&pair->head + pair->n_head,
-                             sizeof pair->head - pair->n_head, &n));
-    pair->n_head += n;
-    if (n > 0) group->messages->n_moves++;
-    return n > 0 && pair->n_head == sizeof pair->head ? begin_frame(group, from, pair) : LKS_OK;
+    size_t n, n_left;
+    while ((n_left = n_head_left(pair)) > 0) {
+        LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_USER, from, (char *)&pair->head + pair->n_head, n_left, &n));
+        if (n == 0) return LKS_OK;
+        pair->n_head += n;
+        group->messages->n_moves++;
+    }
+    return begin_frame(group, from, pair);
 }
 
 /* Whoever called mostly waits for just the transfer that was done: to look whether there is more after it would fetch
@@ -229,8 +238,8 @@ static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
 lks_status lksi_frames_take(lks_group *group, int from) {
     lksi_pair *pair = &group->messages->pairs[from];
     for (;;) {
-        if (pair->n_head < sizeof pair->head) LKS_TRY(read_head(group, from, pair));
-        if (pair->n_head < sizeof pair->head) return LKS_OK;
+        if (n_head_left(pair) > 0) LKS_TRY(read_head(group, from, pair));
+        if (n_head_left(pair) > 0) return LKS_OK;
         while (pair->n_left > 0) {
             size_t n;
             LKS_TRY(lksi_stream_read(group, LKSI_CONTEXT_USER, from, pair->target, pair->n_left, &n));

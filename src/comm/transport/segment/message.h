@@ -11,6 +11,8 @@
 
 #include "comm/comm_internal.h"
 
+#include <string.h>
+
 enum {
     LKSI_EAGER_NBYTES = 16 * 1024,     /* up to here data follows its header at once, */
     LKSI_EAGER_PLACED_NBYTES = 2048,   /* or where the receiver can copy it out of symmetric memory */
@@ -31,14 +33,21 @@ typedef enum lksi_frame_kind {
 } lksi_frame_kind;
 
 typedef struct lksi_frame {
-    uint64_t nbytes;  /* of the message; DATA: of this piece */
-    uint64_t id;      /* the sender's number of an announced message */
-    uint64_t address; /* ANNOUNCED: where it lies in the sender's memory; is_placed: its place in symmetric memory */
+    uint64_t nbytes; /* of the message; DATA: of this piece */
     int32_t tag;
     uint32_t acknowledged; /* of the eager messages that came the other way: bytes received since the last frame */
     uint8_t kind, type, is_placed;
     uint8_t zeros[5];
+    uint64_t id;      /* the sender's number of an announced message */
+    uint64_t address; /* ANNOUNCED: where it lies in the sender's memory; is_placed: its place in symmetric memory */
 } lksi_frame;
+
+/* EAGER and CREDIT go without `id` and what follows: up to 32 bytes of data then lie in one line with them. */
+enum { LKSI_FRAME_SHORT_NBYTES = offsetof(lksi_frame, id) };
+static inline size_t lksi_frame_head_nbytes(uint8_t kind) {
+    bool is_short = kind == LKSI_FRAME_EAGER || kind == LKSI_FRAME_CREDIT;
+    return is_short ? LKSI_FRAME_SHORT_NBYTES : sizeof(lksi_frame);
+}
 
 typedef struct lksi_outgoing lksi_outgoing;
 struct lksi_outgoing {
@@ -74,6 +83,10 @@ struct lksi_transfer {
     lks_received *received;
     lksi_outgoing out; /* its frame under way: of a receive, the answer */
 };
+
+/* All but `out`, which is filled in when there is a frame: to clear that, too, would take as long as all else that a
+ * send does. */
+static inline void lksi_transfer_clear(lksi_transfer *transfer) { memset(transfer, 0, offsetof(lksi_transfer, out)); }
 
 /* A message that came before its receive. */
 typedef struct lksi_arrival lksi_arrival;

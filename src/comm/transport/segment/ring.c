@@ -13,8 +13,8 @@
 
 enum {
     HEAD_NBYTES = sizeof(uint64_t),
-    FIRST_NBYTES = LKSI_CHUNK_ALIGNMENT - HEAD_NBYTES, /* of a chunk, in the line of its length */
-    LEAST_NBYTES = 2 * LKSI_CHUNK_ALIGNMENT,           /* room for a chunk and the next one's length */
+    FIRST_NBYTES = LKSI_RING_FIRST_NBYTES,
+    LEAST_NBYTES = 2 * LKSI_CHUNK_ALIGNMENT, /* room for a chunk and the next one's length */
 };
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -84,6 +84,14 @@ static void end_chunk(lks_group *group, lksi_context context, lksi_ring_end *end
     uint64_t given_back = atomic_load_explicit(&end->in->consumed.value, memory_order_relaxed);
     if (end->n_read - given_back < end->capacity / 4) return;
     lksi_publish_to(group->control, context, &end->in->consumed.value, end->n_read, group->seat, end->seat);
+}
+
+/* Of a chunk that begins: the other core's lines come while this one finds out whose they are (256 bytes between cores
+ * of one die: 238 to 159 ns, of two: 742 to 471). */
+void lksi_ring_ask_ahead(const lksi_ring_end *end) {
+    enum { MOST_NBYTES = 1024 };
+    for (size_t at = FIRST_NBYTES; at < least(end->n_left, MOST_NBYTES); at += LKSI_CHUNK_ALIGNMENT)
+        __builtin_prefetch(end->in->data + (((size_t)end->n_read + at) & (end->capacity - 1)));
 }
 
 size_t lksi_ring_read_there(lks_group *group, lksi_context context, lksi_ring_end *end, void *data, size_t nbytes) {

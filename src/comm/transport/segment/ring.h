@@ -15,6 +15,9 @@ typedef struct lksi_ring_end {
     size_t n_left; /* of the chunk that is being read */
 } lksi_ring_end;
 
+enum { LKSI_RING_FIRST_NBYTES = LKSI_CHUNK_ALIGNMENT - sizeof(uint64_t) }; /* of a chunk, in the line of its length */
+
+void lksi_ring_ask_ahead(const lksi_ring_end *end);
 /* Where the length of a chunk that begins at `at` lies. */
 static inline _Atomic uint64_t *lksi_ring_length(const lksi_ring_end *end, lksi_ring *ring, uint64_t at) {
     return (_Atomic uint64_t *)(void *)(ring->data + ((size_t)at & (end->capacity - 1)));
@@ -24,6 +27,7 @@ static inline bool lksi_ring_has_chunk(lksi_ring_end *end) {
     if (end->n_left > 0) return true;
     end->n_left = (size_t)atomic_load_explicit(lksi_ring_length(end, end->in, end->n_read), memory_order_acquire);
     end->n_read += end->n_left > 0 ? sizeof(uint64_t) : 0;
+    if (end->n_left > LKSI_RING_FIRST_NBYTES) lksi_ring_ask_ahead(end);
     return end->n_left > 0;
 }
 
