@@ -206,6 +206,7 @@ typedef struct lks_batch {
     int64_t epoch, step;     /* step counts within the epoch */
     uint64_t source_hash;    /* of the data and the order of samples, the same on all ranks: a trainer compares it, and
                               * epoch and step; 0: not told, as by a loader of one rank, and none is compared */
+    int rank, n_ranks; /* whose part it is, of how many: a trainer refuses another rank's; n_ranks 0 or 1: anybody's */
 } lks_batch;
 
 typedef struct lks_loader lks_loader;

@@ -240,8 +240,8 @@ LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 /* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on. It tells what is so now:
  * where the store is sharded, a step writes all ranks' copies anew, each part by its owner, and a copy that went wrong
  * before it is whole again though its gradients have gone in; a shared replica is one copy. Errors: LKS_ERR_MISMATCH,
- * naming the first parameter that differs and the first rank that differs from rank 0; what kept a rank from reading
- * its own parameters (LKS_ERR_MEMORY, LKS_ERR_TORN), on all of them. */
+ * naming the first parameter that differs and the first rank whose values are not those that most ranks have; what kept
+ * a rank from reading its own parameters (LKS_ERR_MEMORY, LKS_ERR_TORN), on all of them. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 
 #ifdef __cplusplus

@@ -106,6 +106,8 @@ static void fill(lks_loader *loader, slot *s, place at) {
         .epoch = at.epoch,
         .step = at.step,
         .source_hash = loader->source_hash,
+        .rank = (int)loader->sampler.rank,
+        .n_ranks = (int)loader->sampler.n_ranks,
     };
 }
 

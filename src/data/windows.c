@@ -19,6 +19,7 @@ struct lks_windows {
     int64_t epoch, step;
     int32_t *inputs, *labels; /* (n,T) */
     uint64_t source_hash;
+    int rank, n_ranks; /* whose columns, of how many */
 };
 
 /* How many labels column `column` has in the window of `step`. */
@@ -64,6 +65,8 @@ int lks_windows_next(lks_windows *windows, lks_batch *batch) {
         .epoch = w->epoch,
         .step = w->step,
         .source_hash = w->source_hash,
+        .rank = w->rank,
+        .n_ranks = w->n_ranks,
     };
     for (int64_t i = 0; i < w->columns.count; i++) batch->n_labels += fill_column(w, w->columns.begin + i);
     for (int64_t i = 0; i < w->batch; i++) batch->global_n_labels += count_labels(w, i, w->step);
@@ -122,6 +125,8 @@ lks_status lks_windows_create(lks_windows **windows, const int32_t *tokens, int6
         .batch = options->batch,
         .n_steps_in_window = options->n_steps,
         .columns = lksi_sampler_share(&columns, 0),
+        .rank = options->rank,
+        .n_ranks = n_ranks,
     };
     size_t n_elements = (size_t)created->columns.count * (size_t)options->n_steps;
     created->inputs = lksi_alloc_array(n_elements, sizeof *created->inputs);

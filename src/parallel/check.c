@@ -31,21 +31,38 @@ static lks_status exchange(lks_group *group, uint64_t turn, const digest *mine, 
     return LKS_OK;
 }
 
+static int count_alike(const digest *all, int size, int rank) {
+    int n = 0;
+    for (int other = 0; other < size; other++) n += all[other].values == all[rank].values;
+    return n;
+}
+
+/* The one whose values most ranks have; of several, the lowest. */
+static int usual_rank(const digest *all, int size) {
+    int usual = 0;
+    for (int rank = 1; rank < size; rank++)
+        if (count_alike(all, size, rank) > count_alike(all, size, usual)) usual = rank;
+    return usual;
+}
+
 static lks_status compare(const lks_store *store, int index, const digest *all, int size) {
     const char *name = lks_store_parameter(store, index).name;
-    for (int rank = 1; rank < size; rank++) {
+    int n_alike = 0;
+    for (int rank = 0; rank < size; rank++) {
+        n_alike += all[rank].values == all[0].values;
         if (all[rank].shape != all[0].shape)
             return lksi_error(LKS_ERR_MISMATCH,
                               "replicas differ: parameter %d has another name, type or shape on rank %d than on rank 0 "
                               "(here it is '%s')",
                               index, rank, name);
-        if (all[rank].values != all[0].values)
-            return lksi_error(LKS_ERR_MISMATCH,
-                              "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64
-                              ") is not rank 0's (%016" PRIx64 ")",
-                              name, rank, all[rank].values, all[0].values);
     }
-    return LKS_OK;
+    if (n_alike == size) return LKS_OK;
+    int usual = usual_rank(all, size), odd = 0;
+    while (all[odd].values == all[usual].values) odd++;
+    return lksi_error(LKS_ERR_MISMATCH,
+                      "replicas differ: parameter '%s' of rank %d (hash %016" PRIx64 ") is not rank %d's (%016" PRIx64
+                      "), which %d of %d ranks have",
+                      name, odd, all[odd].values, usual, all[usual].values, count_alike(all, size, usual), size);
 }
 
 /* Else a rank with fewer tensors would be done while the others go on. */

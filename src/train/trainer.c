@@ -299,7 +299,11 @@ static void take_metrics(lks_trainer *trainer, lks_metrics *metrics) {
 
 static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch) {
     LKS_TRY(lksi_check_given("trainer_step", "batch", batch));
-    int rank = lks_group_rank(trainer->options.group);
+    int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
+    if (batch->n_ranks > 1 && (batch->rank != rank || batch->n_ranks != size))
+        return lksi_error(LKS_ERR_MISMATCH,
+                          "rank %d of %d brought a batch of rank %d of %d: was its loader made for another rank?", rank,
+                          size, batch->rank, batch->n_ranks);
     if (batch->count < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples", rank, (long long)batch->count);
     if (batch->n_labels >= 0 && batch->n_labels <= batch->count * lksi_row_count(trainer->options.labels))

@@ -186,6 +186,8 @@ static void ranks_with_different_models_are_told_so_before_training(void **state
     for (int rank = 0; rank < 3; rank++) assert_non_null(strstr(texts[rank], "parameter fc1.weight"));
 }
 
+static int spoilt_rank;
+
 static int spoil_one_replica(void *argument) {
     char(*texts)[1024] = argument;
     lks_group *group;
@@ -197,7 +199,7 @@ static int spoil_one_replica(void *argument) {
     int bias = lks_store_find(store, "fc1.bias");
     float values[64];
     RANK_OK(lks_store_read(store, bias, values));
-    if (rank == 2) values[0] += 1e-7f;
+    if (rank == spoilt_rank) values[0] += 1e-7f;
     RANK_OK(lks_store_write(store, bias, values));
     RANK_CHECK(lks_check_replicas(group, store) == LKS_ERR_MISMATCH);
     snprintf(texts[rank], sizeof texts[rank], "%s", lks_error_text());
@@ -209,9 +211,15 @@ static int spoil_one_replica(void *argument) {
 
 static void a_replica_that_differs_is_named_with_its_parameter(void **state) {
     (void)state;
-    char texts[4][1024];
-    run_ranks(4, spoil_one_replica, texts);
-    for (int rank = 0; rank < 4; rank++) assert_non_null(strstr(texts[rank], "parameter 'fc1.bias' of rank 2"));
+    char texts[4][1024], expected[64];
+    for (spoilt_rank = 0; spoilt_rank < 4; spoilt_rank += 2) {
+        run_ranks(4, spoil_one_replica, texts);
+        snprintf(expected, sizeof expected, "parameter 'fc1.bias' of rank %d", spoilt_rank);
+        for (int rank = 0; rank < 4; rank++) {
+            assert_non_null(strstr(texts[rank], expected));
+            assert_non_null(strstr(texts[rank], "which 3 of 4 ranks have"));
+        }
+    }
 }
 
 /* A rank that dies between the barriers leaves its count odd, or behind the others'; here the test sets it so. */

@@ -123,8 +123,8 @@ static void squeeze(const char *table, char *squeezed) {
     *squeezed = '\0';
 }
 
-/* A step on samples in the order of `seed`, which all ranks should have in common. */
-static lks_status step_in_order(set_up *s, uint64_t seed) {
+/* A step on `rank`'s part of samples in the order of `seed`, which all ranks should have in common. */
+static lks_status step_on_part(set_up *s, int rank, uint64_t seed) {
     int n_ranks = lks_group_size(s->group);
     lks_dataset *data;
     lks_loader *loader;
@@ -136,9 +136,8 @@ static lks_status step_in_order(set_up *s, uint64_t seed) {
                                                              .count = COUNT,
                                                              .n_features = N_FEATURES,
                                                              .n_classes = N_CLASSES}));
-    RANK_OK(lks_loader_create(
-        &loader, data,
-        &(lks_loader_options){.batch = n_ranks, .seed = seed, .rank = lks_group_rank(s->group), .n_ranks = n_ranks}));
+    RANK_OK(lks_loader_create(&loader, data,
+                              &(lks_loader_options){.batch = n_ranks, .seed = seed, .rank = rank, .n_ranks = n_ranks}));
     lks_loader_next(loader, &batch);
     lks_status status = lks_trainer_step(s->trainer, &batch, NULL);
     lks_loader_destroy(loader);
@@ -159,7 +158,7 @@ static int differ(void *argument) {
         if (is_odd) batch->global_count = 32;
         status = lks_trainer_step(s.trainer, batch, NULL);
     }
-    if (which == OTHER_ORDER && status == LKS_OK) status = step_in_order(&s, is_odd ? 2 : 1);
+    if (which == OTHER_ORDER && status == LKS_OK) status = step_on_part(&s, lks_group_rank(s.group), is_odd ? 2 : 1);
     RANK_CHECK(status == LKS_ERR_MISMATCH);
     char table[1024];
     squeeze(lks_error_text(), table);
@@ -177,6 +176,25 @@ static void every_difference_is_a_line_of_a_table_on_every_rank(void **state) {
             transport = transports[t];
             assert_ok(lks_spawn(N_RANKS, LKS_PROCESSES, differ, &(fault){(fault)which}));
         }
+}
+
+/* Rank 1 has rank 0's: the ranks' samples would be as many as they expect, and some of them seen twice. */
+static int take_the_part_of_another(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_OK(lks_init(&s.group, NULL));
+    RANK_OK(create(&s, N_FAULTS, options_for(N_FAULTS), 0));
+    int rank = lks_group_rank(s.group);
+    RANK_CHECK(step_on_part(&s, rank == 1 ? 0 : rank, 1) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "rank 1 of 3 brought a batch of rank 0 of 3: was its loader made for another "
+                                        "rank?") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void the_part_of_another_rank_is_refused(void **state) {
+    (void)state;
+    assert_ok(lks_spawn(N_RANKS, LKS_PROCESSES, take_the_part_of_another, NULL));
 }
 
 /* One feature of 6e37: logits and loss stay finite, the weights' gradients, sums over the samples, do not. NaN: neither
@@ -291,6 +309,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         /* Processes come before any thread. */
         cmocka_unit_test(every_difference_is_a_line_of_a_table_on_every_rank),
+        cmocka_unit_test(the_part_of_another_rank_is_refused),
         cmocka_unit_test(a_replica_that_went_its_own_way_is_noticed_within_check_every),
         cmocka_unit_test(a_gradient_that_is_no_number_is_named_and_not_used),
         cmocka_unit_test(own_loops_can_ask_about_their_gradients),
