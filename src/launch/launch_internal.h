@@ -146,6 +146,13 @@ void lksi_announce(lksi_announcement announcement); /* nothing happens without a
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
 int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
 
+/* --- lost.c: what ranks that have not met yet hear of one that has ended --- */
+
+/* Process `index` it was. Returns the process that tells them, to be stopped; 0: none. */
+pid_t lksi_lost_start(const lksi_job *job, const lksi_rank_environment *environment, const lksi_process *processes,
+                      int index);
+void lksi_lost_stop(pid_t child);
+
 /* --- orphans.c: descendants whose parents are gone --- */
 
 /* From now on they become children of this process. False where it has children already: whoever replaced itself by

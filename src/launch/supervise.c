@@ -28,6 +28,7 @@ typedef struct supervisor {
     struct pollfd *polled; /* from POLLED_OUTPUT on the output */
     int n_processes, n_running, n_announced;
     bool adopts_orphans, must_end;
+    pid_t teller;                                   /* 0: none */
     int forwarded_signal;                           /* 0: none */
     int64_t asked_at, timeout_at, term_at, kill_at; /* in ns; NEVER; asked: by a signal to this process */
     lks_status status;                              /* of the first failure */
@@ -172,6 +173,8 @@ static void judge(supervisor *s) {
     s->status = LKS_ERR_PEER;
     if (!is_reported)
         report(s, lksi_output_last_lines(s->output, first), s->processes[first].end.si_code != CLD_EXITED);
+    if (s->n_running > 0 && s->forwarded_signal == 0)
+        s->teller = lksi_lost_start(s->job, &s->environment, s->processes, first);
     give_grace(s);
 }
 
@@ -255,6 +258,7 @@ static lks_status start_and_watch(supervisor *s) {
     const int64_t began_ns = s->job->began_ns != 0 ? s->job->began_ns : lksi_now_ns();
     s->timeout_at = s->job->timeout_ms > 0 ? began_ns + s->job->timeout_ms * NS_PER_MS : NEVER;
     watch(s);
+    lksi_lost_stop(s->teller);
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }
 

@@ -12,7 +12,7 @@ static bool is_heard(int connection, const lksi_environment *environment, const 
                      int64_t deadline_ns) {
     char heard;
     lksi_hello hello;
-    lksi_hello_fill(&hello, environment, met, false);
+    lksi_hello_fill(&hello, environment, met, LKSI_MEETS_HERE);
     return lksi_is_ours(connection) && lksi_hand_over(connection, &hello, sizeof hello, -1) == LKS_OK &&
            lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK;
 }

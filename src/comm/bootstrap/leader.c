@@ -89,7 +89,7 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
     hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
     LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
-    if (m->met.is_world) LKS_TRY(lksi_crossing_check(m->environment, false, hello));
+    if (m->met.is_world) LKS_TRY(lksi_crossing_check(m->environment, false, hello)); /* or it has ended */
     if (hello->size == m->met.size && agrees) return check_number(m, rank);
     if (m->met.is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",

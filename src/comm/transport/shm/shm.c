@@ -189,24 +189,19 @@ static lks_status create_control(shm *s, const lks_group *group, const lksi_iden
     return LKS_OK;
 }
 
-static lks_status welcome_one(const shm *s, const lks_group *group, int seat, const lksi_welcome *welcome,
-                              int descriptor) {
-    if (s->connections[seat] < 0) return LKS_OK;
-    lks_status status = lksi_hand_over(s->connections[seat], welcome, sizeof *welcome, descriptor);
-    return status == LKS_OK ? LKS_OK
-                            : lksi_error(LKS_ERR_PEER, "rank %d was lost; lks_init: %s",
-                                         lksi_world_rank(group, group->rank_of[seat]), lks_error_text());
-}
-
-/* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. */
-static lks_status welcome_all(const shm *s, const lks_group *group, lks_status outcome, int descriptor) {
+/* Whoever has arrived hears how it ended, so that all ranks give the same reason. Returns how it ended. `control` is
+ * there where the outcome is good: of a rank that is lost meanwhile, the others read in it. */
+static lks_status welcome_all(const shm *s, const lks_group *group, lks_status outcome, int descriptor,
+                              lksi_control *control) {
     lksi_welcome welcome = {.magic = LKSI_HELLO_MAGIC, .control_nbytes = s->control_nbytes, .status = (int32_t)outcome};
     snprintf(welcome.text, sizeof welcome.text, "%s", outcome == LKS_OK ? "" : lks_error_text());
     for (int seat = 1; seat < group->n_seats; seat++) {
-        lks_status status = welcome_one(s, group, seat, &welcome, descriptor);
-        if (outcome == LKS_OK && status != LKS_OK) return status; /* the rest sees our connections end */
+        if (s->connections[seat] < 0) continue;
+        lks_status status = lksi_hand_over(s->connections[seat], &welcome, sizeof welcome, descriptor);
+        if (outcome == LKS_OK && status != LKS_OK) lksi_control_lost(control, seat, "");
     }
-    return outcome == LKS_OK ? LKS_OK : lksi_error(outcome, "%s", welcome.text);
+    if (outcome != LKS_OK) return lksi_error(outcome, "%s", welcome.text);
+    return lksi_control_is_aborted(control) ? lksi_control_abort_error(control, "lks_init") : LKS_OK;
 }
 
 static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
@@ -216,7 +211,7 @@ static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeti
     int descriptor = -1;
     lks_status status = lksi_leader_meet(&group->world->environment, meeting, deadline_ns, s->connections, identities);
     if (status == LKS_OK) status = create_control(s, group, identities, &descriptor, control);
-    status = welcome_all(s, group, status, descriptor);
+    status = welcome_all(s, group, status, descriptor, *control);
     if (descriptor >= 0) close(descriptor);
     lksi_free(identities);
     return status;
