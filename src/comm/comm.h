@@ -97,6 +97,9 @@ const char *lksi_group_last_algorithm(const lks_group *group);
 lks_status lksi_group_fail(lks_group *group, lks_status status);
 /* The group's first error, LKS_OK while it lives. */
 lks_status lksi_group_status(const lks_group *group);
+/* The same for whoever computes for long between two calls, now and then: a rank that was lost meanwhile has killed the
+ * group, and need not wait for the next call to be named. `doing` is what goes on, for the error. Waits for nothing. */
+lks_status lksi_group_look_around(lks_group *group, const char *doing);
 int64_t lksi_group_timeout_ms(const lks_group *group);
 /* Why the group's sums need not keep the canonical order, for people; "" where they do: what it was made with, or an
  * algorithm that LOCKSTEP_ALGORITHM names. Where they do not, their bits depend on the number of ranks, and on where

@@ -272,6 +272,14 @@ lksi_rank_text lksi_rank_describe(const lks_group *group, int rank) {
 }
 
 lks_status lksi_group_status(const lks_group *group) { return group->status; }
+
+lks_status lksi_group_look_around(lks_group *group, const char *doing) {
+    LKS_TRY(lksi_group_refuse_dead(group));
+    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
+    group->progress = (lksi_progress){.name = doing};
+    return lksi_group_fail(group, lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
+}
+
 int64_t lksi_group_timeout_ms(const lks_group *group) { return group->timeout_ms; }
 
 static void declare_dead(lks_group *group, const lksi_reason *reason) {

@@ -73,6 +73,7 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
     int64_t begin = chunk * CHUNK, count = lks_dataset_count(dataset);
     int64_t n = count - begin < CHUNK ? count - begin : CHUNK;
     size_t row_nbytes = lksi_row_nbytes(trainer->options.features);
+    LKS_TRY(lksi_group_look_around(trainer->options.group, "evaluation"));
     for (int64_t i = 0; i < n; i++)
         LKS_TRY(get(trainer, dataset, begin + i, s->features + (size_t)i * row_nbytes, &s->labels[i]));
     lks_program *program;

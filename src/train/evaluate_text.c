@@ -21,6 +21,7 @@ static text_cut cut_text(const int32_t *tokens, int64_t count) {
 static lks_status evaluate_window(lks_trainer *trainer, const lks_batch *batch, lksi_states *states,
                                   lksi_chunk_sums *sums) {
     lks_program *program;
+    LKS_TRY(lksi_group_look_around(trainer->options.group, "evaluation"));
     LKS_TRY(lksi_trainer_program(trainer, batch->count, false, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));

@@ -3,7 +3,10 @@
 
 #include <lockstep/train.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { N_RANKS = 3, N_FEATURES = 16, N_CLASSES = 4, COUNT = 16 /* samples of a rank in a step */ };
 
@@ -197,6 +200,41 @@ static void the_part_of_another_rank_is_refused(void **state) {
     assert_ok(lks_spawn(N_RANKS, LKS_PROCESSES, take_the_part_of_another, NULL));
 }
 
+/* Ranks 0 and 2 compute for some tenths of a second, and hear of it long before they meet. */
+static int be_lost_in_an_evaluation(void *argument) {
+    enum { N_SAMPLES = 500 * 2000 };
+    static float features[N_SAMPLES * N_FEATURES];
+    static int32_t labels[N_SAMPLES];
+    _Atomic int *n_told = argument;
+    set_up s = {0};
+    lks_dataset *data;
+    lks_metrics metrics;
+    RANK_OK(lks_init(&s.group, NULL));
+    RANK_OK(create(&s, N_FAULTS, options_for(N_FAULTS), 0));
+    RANK_OK(lks_dataset_create(&data, &(lks_dataset_options){.features = features,
+                                                             .type = LKS_F32,
+                                                             .labels = labels,
+                                                             .count = N_SAMPLES,
+                                                             .n_features = N_FEATURES,
+                                                             .n_classes = N_CLASSES}));
+    if (lks_group_rank(s.group) == 1) _exit(7);
+    RANK_CHECK(lks_trainer_evaluate(s.trainer, data, &metrics) == LKS_ERR_PEER);
+    RANK_CHECK(strstr(lks_error_text(), "rank 1 (") != NULL && strstr(lks_error_text(), "evaluation, ") != NULL);
+    atomic_fetch_add(n_told, 1);
+    lks_dataset_destroy(data);
+    destroy(&s);
+    return 0;
+}
+
+static void a_rank_lost_in_an_evaluation_is_named_before_its_end(void **state) {
+    (void)state;
+    _Atomic int *n_told = mmap(NULL, sizeof *n_told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(n_told != MAP_FAILED);
+    assert_int_equal(lks_spawn(N_RANKS, LKS_PROCESSES, be_lost_in_an_evaluation, (void *)n_told), LKS_ERR_PEER);
+    assert_int_equal(atomic_load(n_told), 2);
+    munmap((void *)n_told, sizeof *n_told);
+}
+
 /* One feature of 6e37: logits and loss stay finite, the weights' gradients, sums over the samples, do not. NaN: neither
  * does the loss. */
 static void spoil(lks_batch *batch, float *features, float value) {
@@ -310,6 +348,7 @@ int main(void) {
         /* Processes come before any thread. */
         cmocka_unit_test(every_difference_is_a_line_of_a_table_on_every_rank),
         cmocka_unit_test(the_part_of_another_rank_is_refused),
+        cmocka_unit_test(a_rank_lost_in_an_evaluation_is_named_before_its_end),
         cmocka_unit_test(a_replica_that_went_its_own_way_is_noticed_within_check_every),
         cmocka_unit_test(a_gradient_that_is_no_number_is_named_and_not_used),
         cmocka_unit_test(own_loops_can_ask_about_their_gradients),
