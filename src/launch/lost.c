@@ -31,7 +31,7 @@ pid_t lksi_lost_start(const lksi_job *job, const lksi_rank_environment *environm
 }
 
 void lksi_lost_stop(pid_t child) {
-    if (child == 0) return;
+    if (child == 0 || waitpid(child, NULL, WNOHANG) != 0) return; /* somebody has ended it: the number is not its own */
     kill(child, SIGKILL);
     while (waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
 }
