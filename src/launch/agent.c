@@ -42,7 +42,10 @@ static void obey(agent *a, const lksi_message *message, lksi_orders *orders) {
     if (message->kind == LKSI_MESSAGE_FAILED || message->kind == LKSI_MESSAGE_NOTE ||
         message->kind == LKSI_MESSAGE_OVER)
         tell_user(a, message);
-    if (message->kind == LKSI_MESSAGE_FAILED) orders->others_failed = true;
+    if (message->kind == LKSI_MESSAGE_FAILED) {
+        orders->others_failed = true;
+        snprintf(orders->why, sizeof orders->why, "%s", message->text);
+    }
     if (message->kind == LKSI_MESSAGE_SIGNAL) orders->signal = message->number;
     if (message->kind == LKSI_MESSAGE_STOP) orders->must_end = true;
     if (message->kind != LKSI_MESSAGE_OVER) return;

@@ -93,6 +93,7 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
     set_number("LOCKSTEP_GENERATION", job->generation);
     if (job->grains > 0) set_number("LOCKSTEP_GRAINS", job->grains);
     set_number("LOCKSTEP_LAUNCHER_PID", (int)getppid());
+    lksi_notice_board_name(&environment->board, getppid());
     setenv("MASTER_ADDR", environment->master_address, 1);
     setenv("MASTER_PORT", environment->master_port, 1);
     setenv("LOCKSTEP_JOB_KEY", environment->job_key, 0);

@@ -3,6 +3,7 @@
 #define LKSI_LAUNCH_INTERNAL_H
 
 #include "comm/bootstrap/job.h"
+#include "comm/bootstrap/notice_board.h"
 #include "launch/launch.h"
 
 #include <poll.h>
@@ -26,6 +27,7 @@ typedef struct lksi_rank_environment {
     char master_address[LKSI_ADDRESS_TEXT_NBYTES]; /* numbers, without a port */
     char master_port[8];
     char job_key[LKSI_JOB_KEY_NBYTES]; /* for ranks to which nobody has given LOCKSTEP_JOB_KEY */
+    lksi_notice_board board;           /* the supervisor's */
 } lksi_rank_environment;
 
 /* With a port of this machine at `address`, whose own port does not count; NULL: loopback. */
@@ -61,6 +63,7 @@ const char *lksi_signal_name(int signal_number, char buffer[16]);
 typedef struct lksi_orders {
     int signal;         /* to be forwarded; 0: none */
     bool others_failed; /* the ranks here have their time to report it, then they are ended */
+    char why[512];      /* the run's first failure; "": not told */
     bool must_end;      /* without that time */
 } lksi_orders;
 
@@ -145,13 +148,6 @@ typedef enum lksi_announcement {
 void lksi_announce(lksi_announcement announcement); /* nothing happens without a launcher */
 bool lksi_process_any_is_exiting(const lksi_process *processes, int n_processes);
 int lksi_process_first_failed(const lksi_process *processes, int n_processes); /* its index; -1: none failed */
-
-/* --- lost.c: what ranks that have not met yet hear of one that has ended --- */
-
-/* Process `index` it was. Returns the process that tells them, to be stopped; 0: none. */
-pid_t lksi_lost_start(const lksi_job *job, const lksi_rank_environment *environment, const lksi_process *processes,
-                      int index);
-void lksi_lost_stop(pid_t child);
 
 /* --- orphans.c: descendants whose parents are gone --- */
 

@@ -28,7 +28,6 @@ typedef struct supervisor {
     struct pollfd *polled; /* from POLLED_OUTPUT on the output */
     int n_processes, n_running, n_announced;
     bool adopts_orphans, must_end;
-    pid_t teller;                                   /* 0: none */
     int forwarded_signal;                           /* 0: none */
     int64_t asked_at, timeout_at, term_at, kill_at; /* in ns; NEVER; asked: by a signal to this process */
     lks_status status;                              /* of the first failure */
@@ -59,16 +58,23 @@ static int find_early_end(const supervisor *s, int index) {
     return first;
 }
 
+/* "rank 1 (pid 12 on host)" */
+static void describe_process(const supervisor *s, int index, char who[400]) {
+    char host[256] = "localhost";
+    gethostname(host, sizeof host - 1);
+    const int pid = (int)s->processes[index].pid;
+    if (s->job->as_threads)
+        snprintf(who, 400, "the process of %d rank threads (pid %d on %s)", s->job->n_ranks, pid, host);
+    else
+        snprintf(who, 400, "rank %d (pid %d on %s)", s->job->first_rank + index, pid, host);
+}
+
 /* "rank 1 (pid 12 on host) was killed by SIGSEGV (core dumped)", into s->text. Returns the shell's exit status. */
 static int describe_end(supervisor *s, int index) {
     const siginfo_t *info = &s->processes[index].end;
-    char host[256] = "localhost", who[400], name[16];
-    gethostname(host, sizeof host - 1);
-    const int pid = (int)s->processes[index].pid, number = info->si_status;
-    if (s->job->as_threads)
-        snprintf(who, sizeof who, "the process of %d rank threads (pid %d on %s)", s->job->n_ranks, pid, host);
-    else
-        snprintf(who, sizeof who, "rank %d (pid %d on %s)", s->job->first_rank + index, pid, host);
+    char who[400], name[16];
+    const int number = info->si_status;
+    describe_process(s, index, who);
     const int exit_status = info->si_code == CLD_EXITED ? number : LKSI_EXIT_SIGNAL + number;
     const int early = s->job->as_threads ? -1 : find_early_end(s, index);
     char before[64] = "";
@@ -86,6 +92,17 @@ static int describe_end(supervisor *s, int index) {
     return exit_status != 0 ? exit_status : 1;
 }
 
+/* Well or not, it will not come to those that still wait for it in lks_init. One of a run over hosts is not known to
+ * all at the same time, who would then name different ranks: there only a failure ends the wait. */
+static void note_good_end(const supervisor *s, int index) {
+    const siginfo_t *info = &s->processes[index].end;
+    char who[400], text[448];
+    if (info->si_code != CLD_EXITED || info->si_status != 0 || s->job->outside != NULL) return;
+    describe_process(s, index, who);
+    snprintf(text, sizeof text, "%s has ended with status 0", who);
+    lksi_notice_board_write(&s->environment.board, text);
+}
+
 /* Reaps process `index` if it has ended. While it is a zombie nobody else can get its number, so that is when what is
  * left of its process group is killed. */
 static void reap(supervisor *s, int index) {
@@ -100,6 +117,7 @@ static void reap(supervisor *s, int index) {
     process->end = info;
     s->n_running--;
     process->n_reaped = s->n_processes - s->n_running;
+    note_good_end(s, index);
 }
 
 /* `first` is the process that the kernel named in the first SIGCHLD since we looked: where several have ended, it is
@@ -171,19 +189,19 @@ static void judge(supervisor *s) {
     bool is_reported =
         s->job->as_threads && s->processes[first].end.si_code == CLD_EXITED && !s->processes[first].has_rank_threads;
     s->status = LKS_ERR_PEER;
+    if (s->job->outside == NULL) lksi_notice_board_write(&s->environment.board, s->text);
     if (!is_reported)
         report(s, lksi_output_last_lines(s->output, first), s->processes[first].end.si_code != CLD_EXITED);
-    if (s->n_running > 0 && s->forwarded_signal == 0)
-        s->teller = lksi_lost_start(s->job, &s->environment, s->processes, first);
     give_grace(s);
 }
 
-/* A failure that is another host's is reported there. */
+/* A failure that is another host's is reported there. Which was the first of all hosts', the head says. */
 static void heed_outside(supervisor *s) {
     lksi_orders orders = {.signal = 0};
     if (s->job->outside == NULL) return;
     s->job->outside->step(s->job->outside->argument, &orders);
     if (orders.signal != 0) forward(s, orders.signal);
+    if (orders.why[0] != '\0') lksi_notice_board_write(&s->environment.board, orders.why);
     if ((orders.others_failed || orders.must_end) && s->status == LKS_OK) {
         snprintf(s->text, sizeof s->text, "the run failed on another host");
         s->status = LKS_ERR_PEER;
@@ -258,15 +276,18 @@ static lks_status start_and_watch(supervisor *s) {
     const int64_t began_ns = s->job->began_ns != 0 ? s->job->began_ns : lksi_now_ns();
     s->timeout_at = s->job->timeout_ms > 0 ? began_ns + s->job->timeout_ms * NS_PER_MS : NEVER;
     watch(s);
-    lksi_lost_stop(s->teller);
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }
 
 /* The caller's, whose copy is closed with ours, or one for these ranks alone. */
 static lks_status get_environment(supervisor *s) {
-    if (s->job->environment == NULL) return lksi_rank_environment_create(&s->environment, NULL);
-    s->environment = *s->job->environment;
-    s->job->environment->listener = -1;
+    if (s->job->environment == NULL) {
+        LKS_TRY(lksi_rank_environment_create(&s->environment, NULL));
+    } else {
+        s->environment = *s->job->environment;
+        s->job->environment->listener = -1;
+    }
+    lksi_notice_board_create(&s->environment.board);
     return LKS_OK;
 }
 
@@ -298,6 +319,7 @@ give_back_signals:
     if (s->signals == &s->own_signals) lksi_signals_give_back(s->signals);
 let_go_of_port:
     lksi_rank_environment_let_go(&s->environment);
+    lksi_notice_board_destroy(&s->environment.board);
 free_polled:
     lksi_free(s->polled);
 destroy_output:

@@ -95,9 +95,14 @@ export LOCKSTEP_JOB_KEY=the-secret-of-this-test
 both_nodes --grace 1 bash -c '[ $RANK = 3 ] && exit 7; exec -a '"$marker"' sleep 60'
 check "a rank that fails is named on both hosts, and its status is that of both" \
   eval 'statuses_are 7/7 && on_both_says "rank 3 \(pid [0-9]+ on host-b\) exited with status 7"'
-both_nodes bash -c "[ \$RANK = 3 ] && exit 7; exec $build/examples/sum_of_ranks"
-named_by_all() { [ "$(grep -cE "^lockstep: rank 3 \(host host-b, pid [0-9]+\) was lost; lks_init" "$work/err")" = 3 ]; }
-check "one that ends before it meets the others is named by all, on both" eval 'statuses_are 7/7 && named_by_all'
+named_by_all() { # RANK HOST
+  [ "$(grep -cE "^lockstep: rank $1 \(.*(pid [0-9]+ on $2\) exited with status 7|host $2, pid [0-9]+\) was lost); lks_init" "$work/err")" = 3 ]
+}
+for lost in "3 host-b 1" "0 host-a 3"; do
+  read -r rank host late <<<"$lost"
+  both_nodes bash -c "[ \$RANK = $rank ] && exit 7; [ \$RANK = $late ] && sleep 0.5; exec $build/examples/sum_of_ranks"
+  check "rank $rank, which ends before it meets the others, is named by all, on both" eval 'statuses_are 7/7 && named_by_all "$rank" "$host"'
+done
 from_c --hosts "$work/hosts" --grace 1 --log-dir "$work/logs" bash -c '[ $RANK = 2 ] && { echo "no such data" >&2; kill -KILL $$; }; exec -a '"$marker"' sleep 60'
 check "over ssh, too, with its last lines" eval 'status_is 137 && err_has "rank 2 .* on host-b. was killed by SIGKILL; its last lines:" && err_has "  . no such data"'
 check "and nothing is left on either" eventually none_left

@@ -161,18 +161,21 @@ check "survivors have time to report" eval 'status_is 3 && out_has "rank 0 notic
 run run -n 2 --grace 0.1 bash -c 'trap "" TERM; [ $RANK = 1 ] && exit 3; for i in $(seq 600); do sleep 0.1; done; : '"$marker"
 check "a survivor that ignores SIGTERM is killed" eval 'status_is 3 && none_left'
 
-# One of four ends before it meets the others, of whom the last one comes when rank 0 may have gone.
-ends_early() { # RANK TRANSPORT: 0 where all others have named it in time
+# One of four ends before it meets the others, of whom one comes when the rest have given up.
+ends_early() { # RANK TRANSPORT LATE: 0 where all others have named it in time
   local start=$EPOCHREALTIME
   LOCKSTEP_TRANSPORT=$2 run run -n 4 bash -c \
-    "[ \$RANK = $1 ] && exit 3; [ \$RANK = 3 ] && sleep 0.4; exec $examples/sum_of_ranks"
+    "[ \$RANK = $1 ] && exit 3; [ \$RANK = $3 ] && sleep 0.4; exec $examples/sum_of_ranks"
   status_is 3 && err_has "^lockstep run: rank $1 \(pid [0-9]+ on .+\) exited with status 3$" &&
-    [ "$(grep -cE "^lockstep: rank $1 \(host .+, pid [0-9]+\) was lost; lks_init" "$work/err")" = 3 ] &&
+    [ "$(grep -cE "^lockstep: rank $1 \(.*pid [0-9]+.*\) (was lost|exited with status 3); lks_init" "$work/err")" = 3 ] &&
     below "$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')" 4.5
 }
+run run -n 3 bash -c "[ \$RANK = 1 ] || exec $examples/sum_of_ranks"
+check "one that ends with status 0 is told, too" eval 'status_is 1 && [ "$(grep -cE "^lockstep: rank 1 \(pid [0-9]+ on .+\) has ended with status 0; lks_init" "$work/err")" = 2 ]'
 for transport in shm tcp; do
-  check "a rank that ends before it meets the others is named by all ($transport)" ends_early 1 $transport
-  check "rank 0, too ($transport)" ends_early 0 $transport
+  check "a rank that ends before it meets the others is named by all ($transport)" ends_early 1 $transport 3
+  check "rank 0, too ($transport)" ends_early 0 $transport 3
+  check "also where rank 0 is late ($transport)" ends_early 2 $transport 0
 done
 # shellcheck disable=SC2034 # read in the eval below
 start=$SECONDS

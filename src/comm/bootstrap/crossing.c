@@ -37,17 +37,16 @@ static const char *way(bool is_over_tcp) { return is_over_tcp ? "over TCP" : "at
 
 lks_status lksi_crossing_check(const lksi_environment *environment, bool is_over_tcp, const lksi_hello *hello) {
     const char *reason = "";
-    if (hello->way == LKSI_HAS_ENDED) return lksi_rank_lost(&hello->identity);
-    if ((hello->way == LKSI_MEETS_OVER_TCP) == is_over_tcp) return LKS_OK;
+    if (hello->is_over_tcp == is_over_tcp) return LKS_OK;
     if (strncmp(hello->transport, environment->transport, sizeof hello->transport) == 0 &&
         hello->size == environment->size && hello->local_size == environment->local_size)
         reason = "; LOCKSTEP_HOST_ID is for all ranks or none";
     return lksi_error(LKS_ERR_MISMATCH,
                       "rank %d meets the others %s (transport '%.*s', WORLD_SIZE %d, LOCAL_WORLD_SIZE %d), rank %d %s "
                       "('%s', %d, %d)%s",
-                      hello->identity.rank, way(hello->way == LKSI_MEETS_OVER_TCP), (int)sizeof hello->transport,
-                      hello->transport, hello->size, hello->local_size, environment->rank, way(is_over_tcp),
-                      environment->transport, environment->size, environment->local_size, reason);
+                      hello->identity.rank, way(hello->is_over_tcp), (int)sizeof hello->transport, hello->transport,
+                      hello->size, hello->local_size, environment->rank, way(is_over_tcp), environment->transport,
+                      environment->size, environment->local_size, reason);
 }
 
 static bool knock_at(lksi_crossing *c, const char *name) {
@@ -58,11 +57,7 @@ static bool knock_at(lksi_crossing *c, const char *name) {
     char heard;
     lksi_hello hello;
     lksi_welcome verdict;
-    lksi_hello_fill(&hello, c->environment, &world,
-                    c->ended_pid != 0 ? LKSI_HAS_ENDED
-                    : c->is_over_tcp  ? LKSI_MEETS_OVER_TCP
-                                      : LKSI_MEETS_HERE);
-    if (c->ended_pid != 0) hello.identity.pid = c->ended_pid;
+    lksi_hello_fill(&hello, c->environment, &world, c->is_over_tcp);
     bool is_told = lksi_is_ours(connection) && lksi_hand_over(connection, &hello, sizeof hello, -1) == LKS_OK &&
                    lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK &&
                    lksi_take_over(connection, &verdict, sizeof verdict, NULL, deadline_ns) == LKS_OK &&
@@ -99,8 +94,7 @@ static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
     snprintf(text, sizeof text, "%s", lks_error_text());
     bool is_hello = lksi_is_ours(connection) &&
                     lksi_take_over(connection, &hello, sizeof hello, NULL, lksi_now_ns() + HELLO_LIMIT_NS) == LKS_OK &&
-                    lksi_hello_is_credible(&hello, c->environment->size) &&
-                    !(c->is_over_tcp && hello.way == LKSI_MEETS_OVER_TCP);
+                    lksi_hello_is_credible(&hello, c->environment->size) && !(c->is_over_tcp && hello.is_over_tcp);
     if (status != LKS_OK) (void)lksi_error(status, "%s", text);
     if (!is_hello) return LKS_OK;
     if (status == LKS_OK) status = explain(c, &hello);

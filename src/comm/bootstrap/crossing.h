@@ -19,7 +19,6 @@ enum { LKSI_CROSSING_JOB, LKSI_CROSSING_ANY_KEY, LKSI_N_CROSSINGS };
 typedef struct lksi_crossing {
     const lksi_environment *environment;
     bool is_over_tcp;          /* this rank meets the others there */
-    int ended_pid;             /* of a rank that has ended, for which another process knocks; 0: none */
     int64_t began_ns, next_ns; /* when rank r knocks next */
     struct {
         char name[LKSI_SOCKET_NAME_NBYTES];
@@ -33,8 +32,7 @@ typedef struct lksi_crossing {
 lks_status lksi_crossing_init(lksi_crossing *crossing, const lksi_environment *environment, bool is_over_tcp);
 void lksi_crossing_close(lksi_crossing *crossing);
 
-/* LKS_ERR_MISMATCH where a hello comes from a rank that meets the other way than this one does, LKS_ERR_PEER where it
- * is of one that has ended. */
+/* LKS_ERR_MISMATCH where a hello comes from a rank that meets the other way than this one does. */
 lks_status lksi_crossing_check(const lksi_environment *environment, bool is_over_tcp, const lksi_hello *hello);
 
 /* Rank r's, while it does not find rank 0: true where that has refused this rank; `status` and `text` say why. As

@@ -2,6 +2,7 @@
 #include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
+#include "comm/bootstrap/notice_board.h"
 
 #include <unistd.h>
 
@@ -12,7 +13,7 @@ static bool is_heard(int connection, const lksi_environment *environment, const 
                      int64_t deadline_ns) {
     char heard;
     lksi_hello hello;
-    lksi_hello_fill(&hello, environment, met, LKSI_MEETS_HERE);
+    lksi_hello_fill(&hello, environment, met, false);
     return lksi_is_ours(connection) && lksi_hand_over(connection, &hello, sizeof hello, -1) == LKS_OK &&
            lksi_take_over(connection, &heard, 1, NULL, deadline_ns) == LKS_OK;
 }
@@ -33,6 +34,7 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
             return LKS_OK;
         }
         if (attempt >= 0) close(attempt);
+        if (met.is_world) LKS_TRY(lksi_notice_board_check());
         if (met.is_world && attempt < 0 && lksi_crossing_knock(&crossing))
             return lksi_error(crossing.status, "%s", crossing.text);
         if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.purpose);

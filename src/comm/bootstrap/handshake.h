@@ -7,13 +7,6 @@
 #include "comm/bootstrap/environment.h"
 #include "comm/transport/segment/control.h"
 
-/* Who comes, and where it meets the others. */
-typedef enum lksi_way {
-    LKSI_MEETS_HERE,
-    LKSI_MEETS_OVER_TCP, /* and only looks in here (crossing.h) */
-    LKSI_HAS_ENDED,      /* its launcher comes in its place (lost_rank.h) */
-} lksi_way;
-
 /* What a rank says when it comes, and what it hears in the end: fixed sizes, so that nothing read is a length, and the
  * same in every version of the library, so that two versions can say which they are. The rank of the identity is that
  * of the meeting; local_size is `size` again but in the world's meeting. */
@@ -22,8 +15,8 @@ typedef struct lksi_hello {
     lksi_build build;
     int32_t size, local_size;
     lksi_identity identity;
-    char transport[7]; /* that was asked for, by name; zeros behind it */
-    uint8_t way;       /* lksi_way */
+    char transport[7];   /* that was asked for, by name; zeros behind it */
+    uint8_t is_over_tcp; /* it meets the others there, and only looks in here (crossing.h) */
 } lksi_hello;
 _Static_assert(sizeof(lksi_hello) == 128, "a hello has this length in every version");
 
@@ -68,11 +61,10 @@ const char *lksi_meeting_hint(const lksi_meeting *meeting);
 /* Whether it lasts long enough for a warning, which is then *is_told. */
 bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told);
 
-void lksi_hello_fill(lksi_hello *hello, const lksi_environment *environment, const lksi_meeting *meeting, lksi_way way);
+void lksi_hello_fill(lksi_hello *hello, const lksi_environment *environment, const lksi_meeting *meeting,
+                     bool is_over_tcp);
 /* A hello of this job's ranks, or of one that has another size in mind. That of another version is one. */
 bool lksi_hello_is_credible(const lksi_hello *hello, int size);
-/* LKS_ERR_PEER, naming a rank that was lost before all had met. */
-lks_status lksi_rank_lost(const lksi_identity *identity);
 /* Tells a rank that has said hello why it cannot come in: it would otherwise try until its deadline. The text is the
  * current error's, which stays as it is. */
 void lksi_turn_away(int connection, lks_status status);

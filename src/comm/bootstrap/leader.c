@@ -6,6 +6,7 @@
 #include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
+#include "comm/bootstrap/notice_board.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -89,7 +90,7 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     const bool agrees = (hello->local_size == hello->size) == (local_size == m->met.size);
     hello->identity.host[LKSI_HOST_NBYTES - 1] = '\0';
     LKS_TRY(lksi_build_check(&hello->build, rank, hello->identity.host, lksi_meeting_name(&m->met, 0)));
-    if (m->met.is_world) LKS_TRY(lksi_crossing_check(m->environment, false, hello)); /* or it has ended */
+    if (m->met.is_world) LKS_TRY(lksi_crossing_check(m->environment, false, hello));
     if (hello->size == m->met.size && agrees) return check_number(m, rank);
     if (m->met.is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
@@ -176,7 +177,9 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
         LKS_TRY(accept_all(m));
         LKS_TRY(listen_to_pending(m));
         LKS_TRY(check_arrived(m));
-        if (m->met.is_world) LKS_TRY(lksi_crossing_step(&m->crossing, LKS_OK));
+        if (!m->met.is_world) continue;
+        LKS_TRY(lksi_notice_board_check());
+        LKS_TRY(lksi_crossing_step(&m->crossing, LKS_OK));
     }
     return LKS_OK;
 }

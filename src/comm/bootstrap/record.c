@@ -20,11 +20,11 @@ void lksi_identity_fill(lksi_identity *identity, int rank) {
 }
 
 void lksi_hello_fill(lksi_hello *hello, const lksi_environment *environment, const lksi_meeting *meeting,
-                     lksi_way way) {
+                     bool is_over_tcp) {
     *hello = (lksi_hello){.magic = LKSI_HELLO_MAGIC,
                           .size = meeting->size,
                           .local_size = meeting->is_world ? environment->local_size : meeting->size,
-                          .way = (uint8_t)way};
+                          .is_over_tcp = is_over_tcp};
     lksi_build_fill(&hello->build);
     lksi_identity_fill(&hello->identity, meeting->rank);
     snprintf(hello->transport, sizeof hello->transport, "%s", environment->transport);
@@ -34,11 +34,6 @@ bool lksi_hello_is_credible(const lksi_hello *hello, int size) {
     int rank = hello->identity.rank;
     bool is_follower = rank > 0 && rank < size;
     return hello->magic == LKSI_HELLO_MAGIC && (is_follower || hello->size != size);
-}
-
-lks_status lksi_rank_lost(const lksi_identity *identity) {
-    return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; lks_init", identity->rank, identity->host,
-                      (int)identity->pid);
 }
 
 void lksi_turn_away(int connection, lks_status status) {

@@ -4,6 +4,7 @@
 #include "comm/bootstrap/dial.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/host.h"
+#include "comm/bootstrap/notice_board.h"
 #include "comm/bootstrap/store.h"
 
 #include <errno.h>
@@ -125,6 +126,8 @@ static lks_status serve(const lksi_environment *environment, const lksi_job_secr
 
 /* --- the others --- */
 
+static bool is_given_up(void *crossing) { return lksi_notice_board_check() != LKS_OK || lksi_crossing_knock(crossing); }
+
 static lks_status reach_store(const lksi_environment *environment, const lksi_job_secret *job,
                               const lksi_address *master, int64_t deadline_ns, int *connection) {
     lksi_arrival arrival = {.magic = LKSI_ARRIVAL_MAGIC, .rank = environment->rank, .size = environment->size};
@@ -132,10 +135,11 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
     lksi_host_name(arrival.host);
     lksi_crossing crossing;
     LKS_TRY(lksi_crossing_init(&crossing, environment, true));
-    lks_status status = lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, lksi_crossing_knock,
-                                  &crossing, connection);
+    lks_status status =
+        lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, is_given_up, &crossing, connection);
     if (crossing.status != LKS_OK) return lksi_error(crossing.status, "%s", crossing.text);
     if (status == LKS_OK) return LKS_OK;
+    LKS_TRY(lksi_notice_board_check());
     return lksi_error(status, "lks_init: rank 0 did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d): %s",
                       environment->rank, environment->size, environment->master_address, environment->master_port,
                       lks_error_text());

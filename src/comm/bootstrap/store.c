@@ -7,6 +7,7 @@
 
 #include "comm/bootstrap/acceptor.h"
 #include "comm/bootstrap/crossing.h"
+#include "comm/bootstrap/notice_board.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -58,24 +59,11 @@ static lks_status check_arrival(const store *s, const lksi_arrival *arrival) {
     return LKS_OK;
 }
 
-/* Its launcher has come in its place. */
-static lks_status ended(const store *s, const lksi_arrival *arrival) {
-    lksi_identity identity = {.rank = arrival->rank, .pid = arrival->ended_pid};
-    memcpy(identity.host, arrival->host, sizeof identity.host);
-    bool is_rank = arrival->magic == LKSI_ARRIVAL_MAGIC && arrival->rank > 0 && arrival->rank < s->environment->size;
-    return is_rank ? lksi_rank_lost(&identity) : LKS_OK;
-}
-
 static void arrive(void *argument, int connection, const void *hello) {
     store *s = argument;
     lksi_arrival arrival;
     memcpy(&arrival, hello, sizeof arrival);
     arrival.host[sizeof arrival.host - 1] = '\0';
-    if (arrival.ended_pid != 0) {
-        fail(s, ended(s, &arrival));
-        close(connection);
-        return;
-    }
     bool is_free = arrival.rank > 0 && arrival.rank < s->environment->size && s->connections[arrival.rank] < 0;
     lks_status status = s->status == LKS_OK ? check_arrival(s, &arrival) : s->status;
     fail(s, status);
@@ -93,7 +81,9 @@ static lks_status lost(const store *s, int rank) {
     char address[LKSI_ADDRESS_TEXT_NBYTES] = "?";
     lksi_address peer = {.nbytes = sizeof peer.storage};
     const lksi_identity *identity = &s->members[rank].identity;
-    if (s->n_read[rank] == sizeof(lksi_member)) return lksi_rank_lost(identity);
+    if (s->n_read[rank] == sizeof(lksi_member))
+        return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; lks_init", rank, identity->host,
+                          (int)identity->pid);
     if (getpeername(s->connections[rank], (struct sockaddr *)&peer.storage, &peer.nbytes) == 0)
         lksi_address_text(&peer, address);
     return lksi_error(LKS_ERR_PEER, "rank %d (%s) was lost before it had said who it is; lks_init", rank, address);
@@ -160,6 +150,7 @@ static void gather(store *s, int64_t deadline_ns) {
         lksi_acceptor_step(s->acceptor);
         fail(s, lksi_crossing_step(&s->crossing, s->status));
         fail(s, check_keys(s));
+        fail(s, lksi_notice_board_check());
         for (int rank = 1; rank < s->environment->size && s->status == LKS_OK; rank++) {
             if (s->connections[rank] >= 0) fail(s, hear(s, rank));
         }
@@ -224,7 +215,8 @@ static int count_missing(const store *s) {
 
 /* Those that start a little later than rank 0 would not know that it was there, and wait for it until their deadline.
  */
-static void tell_latecomers(store *s, int64_t limit_ns) {
+static void tell_latecomers(store *s) {
+    int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
     while (count_missing(s) > 0 && lksi_now_ns() < limit_ns) {
         struct pollfd arrivals = {.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
         (void)poll(&arrivals, 1, POLL_MS);
@@ -248,7 +240,7 @@ static void answer(store *s, int64_t deadline_ns) {
         }
         wait_for_takers(s);
     }
-    if (!was_good && s->status == LKS_ERR_MISMATCH) tell_latecomers(s, s->began_ns + LATECOMERS_MS * INT64_C(1000000));
+    if (!was_good && s->status == LKS_ERR_MISMATCH) tell_latecomers(s);
 }
 
 /* Closing a connection with something unread in it takes the verdict away from the other side. So: says that nothing
@@ -292,21 +284,6 @@ static lks_status allocate(store *s) {
     return is_whole ? LKS_OK : LKS_ERR_MEMORY;
 }
 
-static lks_status open_store(store *s, int listener, const unsigned char key[LKSI_KEY_NBYTES]) {
-    LKS_TRY(lksi_crossing_init(&s->crossing, s->environment, true));
-    LKS_TRY(allocate(s));
-    return lksi_acceptor_create(&s->acceptor, listener, key, sizeof(lksi_arrival), arrive, s);
-}
-
-static void close_store(store *s) {
-    lksi_acceptor_destroy(s->acceptor);
-    lksi_crossing_close(&s->crossing);
-    lksi_free(s->n_read);
-    lksi_free(s->n_sent);
-    lksi_free(s->polls);
-    lksi_free(s->answer);
-}
-
 lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
                             int64_t deadline_ns, lksi_member *members, int *connections) {
     store s = {.environment = environment,
@@ -314,31 +291,20 @@ lks_status lksi_store_serve(int listener, const lksi_environment *environment, c
                .connections = connections,
                .began_ns = lksi_now_ns(),
                .n_arrived = 1};
-    lks_status status = open_store(&s, listener, key);
+    lks_status status = lksi_crossing_init(&s.crossing, environment, true);
+    if (status == LKS_OK) status = allocate(&s);
+    if (status == LKS_OK) status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_arrival), arrive, &s);
     if (status == LKS_OK) {
         gather(&s, deadline_ns);
         answer(&s, deadline_ns + LKSI_VERDICT_GRACE_NS);
         if (s.status != LKS_OK) close_all(&s);
         if (s.status != LKS_OK) status = lksi_error(s.status, "%s", s.text);
     }
-    close_store(&s);
+    lksi_acceptor_destroy(s.acceptor);
+    lksi_crossing_close(&s.crossing);
+    lksi_free(s.n_read);
+    lksi_free(s.n_sent);
+    lksi_free(s.polls);
+    lksi_free(s.answer);
     return status;
-}
-
-void lksi_store_refuse(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
-                       int64_t until_ns) {
-    size_t size = (size_t)environment->size;
-    store s = {.environment = environment,
-               .members = lksi_alloc_array(size, sizeof *s.members),
-               .connections = lksi_alloc_array(size, sizeof *s.connections)};
-    fail(&s, LKS_ERR_PEER);
-    for (size_t rank = 0; rank < size && s.connections != NULL; rank++) s.connections[rank] = -1;
-    if (s.members != NULL && s.connections != NULL && open_store(&s, listener, key) == LKS_OK) {
-        write_answer(&s);
-        tell_latecomers(&s, until_ns);
-        close_all(&s);
-    }
-    close_store(&s);
-    lksi_free(s.members);
-    lksi_free(s.connections);
 }

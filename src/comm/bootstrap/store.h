@@ -12,8 +12,7 @@ typedef struct lksi_arrival {
     lksi_build build;
     int32_t rank, size;
     char host[LKSI_HOST_NBYTES];
-    int32_t ended_pid; /* of a rank that has ended, in whose place its launcher comes; 0: it comes itself */
-    unsigned char unused[12];
+    unsigned char unused[16];
 } lksi_arrival;
 _Static_assert(sizeof(lksi_arrival) == 128, "an arrival has this length in every version");
 #define LKSI_ARRIVAL_MAGIC UINT64_C(0x4c4f434b52454e44) /* "LOCKREND" */
@@ -31,10 +30,5 @@ typedef struct lksi_verdict {
  * records in `members`. On failure those who had come have heard why, and all connections are closed. */
 lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
                             int64_t deadline_ns, lksi_member *members, int *connections);
-
-/* In place of a rank 0 that will not: tells whoever comes, over TCP or at the local socket, the current error, until
- * `until_ns` or all have heard it. */
-void lksi_store_refuse(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
-                       int64_t until_ns);
 
 #endif

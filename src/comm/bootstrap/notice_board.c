@@ -1,0 +1,97 @@
+#define _GNU_SOURCE /* memfd_create */
+#include "comm/bootstrap/notice_board.h"
+
+#include "comm/transport/segment/control.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MAGIC UINT64_C(0x4c4f434b4e4f5445) /* "LOCKNOTE" */
+
+struct lksi_notice {
+    uint64_t magic;
+    lksi_abort lost;
+};
+
+enum { NAME_NBYTES = 48 };
+
+static struct lksi_notice *map(int descriptor, int protection) {
+    void *mapped = mmap(NULL, sizeof(struct lksi_notice), protection, MAP_SHARED, descriptor, 0);
+    return mapped != MAP_FAILED ? mapped : NULL;
+}
+
+/* --- the launcher's side --- */
+
+void lksi_notice_board_create(lksi_notice_board *board) {
+    *board = (lksi_notice_board){.descriptor = memfd_create("lockstep-notice", MFD_CLOEXEC)};
+    if (board->descriptor < 0) return;
+    if (ftruncate(board->descriptor, sizeof(struct lksi_notice)) == 0)
+        board->notice = map(board->descriptor, PROT_READ | PROT_WRITE);
+    if (board->notice != NULL)
+        board->notice->magic = MAGIC;
+    else
+        lksi_notice_board_destroy(board);
+}
+
+void lksi_notice_board_name(const lksi_notice_board *board, pid_t launcher) {
+    char name[NAME_NBYTES];
+    snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)launcher, board->descriptor);
+    if (board->notice != NULL)
+        setenv(LKSI_NOTICE_BOARD_VARIABLE, name, 1);
+    else
+        unsetenv(LKSI_NOTICE_BOARD_VARIABLE);
+}
+
+void lksi_notice_board_write(const lksi_notice_board *board, const char *text) {
+    lksi_reason reason = {.status = LKS_ERR_PEER};
+    snprintf(reason.text, sizeof reason.text, "%s", text);
+    if (board->notice != NULL) (void)lksi_abort_write(&board->notice->lost, &reason);
+}
+
+void lksi_notice_board_destroy(lksi_notice_board *board) {
+    if (board->notice != NULL) munmap(board->notice, sizeof *board->notice);
+    if (board->descriptor >= 0) close(board->descriptor);
+    *board = (lksi_notice_board){.descriptor = -1};
+}
+
+/* --- a rank's side --- */
+
+/* Kept mapped under the name it was found by: a rank that starts ranks of its own is their launcher. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static char found_name[NAME_NBYTES];
+static const struct lksi_notice *found;
+
+/* The launcher may be gone, and its number somebody else's. */
+static const struct lksi_notice *find(const char *name) {
+    off_t nbytes = sizeof(struct lksi_notice);
+    int descriptor = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0) return NULL;
+    struct lksi_notice *opened = lseek(descriptor, 0, SEEK_END) == nbytes ? map(descriptor, PROT_READ) : NULL;
+    close(descriptor);
+    if (opened == NULL || opened->magic == MAGIC) return opened;
+    munmap(opened, sizeof *opened);
+    return NULL;
+}
+
+static const struct lksi_notice *look_up(void) {
+    const char *name = getenv(LKSI_NOTICE_BOARD_VARIABLE);
+    if (name == NULL || strlen(name) >= sizeof found_name) return NULL;
+    pthread_mutex_lock(&mutex);
+    if (strcmp(name, found_name) != 0) {
+        found = find(name);
+        snprintf(found_name, sizeof found_name, "%s", name);
+    }
+    const struct lksi_notice *notice = found;
+    pthread_mutex_unlock(&mutex);
+    return notice;
+}
+
+lks_status lksi_notice_board_check(void) {
+    const struct lksi_notice *notice = look_up();
+    const lksi_reason *reason = notice != NULL ? lksi_abort_read(&notice->lost) : NULL;
+    return reason == NULL ? LKS_OK : lksi_error(LKS_ERR_PEER, "%s; lks_init", reason->text);
+}
