@@ -195,9 +195,9 @@ static bool begins_with(const char *text, const char *start) { return strncmp(te
 
 /* What says who a process or a host is, or comes from a launcher above us, is not for other hosts. */
 static bool is_forwarded(const lksi_run *run, const char *variable) {
-    static const char *const own[] = {"LOCKSTEP_LISTENER_FD=", "LOCKSTEP_LAUNCHER_PID=", LKSI_NOTICE_BOARD_VARIABLE "=",
-                                      "LOCKSTEP_THREADS=",     "LOCKSTEP_GENERATION=",   "LOCKSTEP_HOST_ID=",
-                                      "LOCKSTEP_LISTEN=",      "LOCKSTEP_ADVERTISE="};
+    static const char *const own[] = {
+        "LOCKSTEP_LISTENER_FD=", "LOCKSTEP_LAUNCHER_PID=", "LOCKSTEP_NOTICE_BOARD=", "LOCKSTEP_THREADS=",
+        "LOCKSTEP_GENERATION=",  "LOCKSTEP_HOST_ID=",      "LOCKSTEP_LISTEN=",       "LOCKSTEP_ADVERTISE="};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (begins_with(variable, own[i])) return false;
     if (begins_with(variable, "LOCKSTEP_") || begins_with(variable, "OMP_NUM_THREADS=")) return true;

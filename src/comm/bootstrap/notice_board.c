@@ -19,6 +19,8 @@ struct lksi_notice {
 
 enum { NAME_NBYTES = 48 };
 
+static const char variable[] = "LOCKSTEP_NOTICE_BOARD";
+
 static struct lksi_notice *map(int descriptor, int protection) {
     void *mapped = mmap(NULL, sizeof(struct lksi_notice), protection, MAP_SHARED, descriptor, 0);
     return mapped != MAP_FAILED ? mapped : NULL;
@@ -41,9 +43,9 @@ void lksi_notice_board_name(const lksi_notice_board *board, pid_t launcher) {
     char name[NAME_NBYTES];
     snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)launcher, board->descriptor);
     if (board->notice != NULL)
-        setenv(LKSI_NOTICE_BOARD_VARIABLE, name, 1);
+        setenv(variable, name, 1);
     else
-        unsetenv(LKSI_NOTICE_BOARD_VARIABLE);
+        unsetenv(variable);
 }
 
 void lksi_notice_board_write(const lksi_notice_board *board, const char *text) {
@@ -78,7 +80,7 @@ static const struct lksi_notice *find(const char *name) {
 }
 
 static const struct lksi_notice *look_up(void) {
-    const char *name = getenv(LKSI_NOTICE_BOARD_VARIABLE);
+    const char *name = getenv(variable);
     if (name == NULL || strlen(name) >= sizeof found_name) return NULL;
     pthread_mutex_lock(&mutex);
     if (strcmp(name, found_name) != 0) {

@@ -10,9 +10,6 @@
 
 #include "base/base.h"
 
-/* Of another launcher's ranks, or a former one's: not for those of this one. */
-#define LKSI_NOTICE_BOARD_VARIABLE "LOCKSTEP_NOTICE_BOARD"
-
 typedef struct lksi_notice_board {
     struct lksi_notice *notice; /* NULL: there is none */
     int descriptor;
@@ -20,7 +17,7 @@ typedef struct lksi_notice_board {
 
 /* Where it cannot be had, the ranks do without: they wait until they are ended. */
 void lksi_notice_board_create(lksi_notice_board *board);
-/* In the process of a rank: sets the variable. */
+/* In the process of a rank: sets LOCKSTEP_NOTICE_BOARD. */
 void lksi_notice_board_name(const lksi_notice_board *board, pid_t launcher);
 /* Which rank, with its host and how it ended. Only the first time counts. */
 void lksi_notice_board_write(const lksi_notice_board *board, const char *text);
