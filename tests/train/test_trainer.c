@@ -138,8 +138,8 @@ static void samples_of_another_size_are_refused(void **state) {
 static int evaluate_to_nan(void *argument) {
     (void)argument;
     enum { N = 1100 };
-    static float features[N * 16];
-    static int32_t labels[N];
+    float features[N * 16] = {0}; /* of each rank, which may be a thread */
+    int32_t labels[N] = {0};
     set_up s = {0};
     lks_dataset *spoilt;
     lks_metrics metrics;
