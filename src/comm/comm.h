@@ -98,7 +98,8 @@ lks_status lksi_group_fail(lks_group *group, lks_status status);
 /* The group's first error, LKS_OK while it lives. */
 lks_status lksi_group_status(const lks_group *group);
 /* The same for whoever computes for long between two calls, now and then: a rank that was lost meanwhile has killed the
- * group, and need not wait for the next call to be named. `doing` is what goes on, for the error. Waits for nothing. */
+ * group, and need not wait for the next call to be named. `doing` is what goes on, for the error. Waits for nothing.
+ * Not while another thread uses the group. */
 lks_status lksi_group_look_around(lks_group *group, const char *doing);
 int64_t lksi_group_timeout_ms(const lks_group *group);
 /* Why the group's sums need not keep the canonical order, for people; "" where they do: what it was made with, or an

@@ -220,7 +220,6 @@ static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, l
     LKS_TRY(lksi_states_reserve(trainer, &trainer->states, stands_in ? 1 : batch->count));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_pieces_get(trainer, batch, i);
-        LKS_TRY(lksi_group_look_around(trainer->options.group, "trainer_step"));
         lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || piece.n_labels == 0);
         LKS_TRY(compute_piece(trainer, &piece, piece.global_offset - batch->global_offset, mine));
         if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
