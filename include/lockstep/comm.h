@@ -70,8 +70,8 @@ typedef struct lks_init_options {
  * Errors:      LKS_ERR_ARGUMENT (an environment variable or option is wrong, named); LKS_ERR_TIMEOUT (names the
  *              ranks that did not arrive, or the port that another program has); LKS_ERR_MISMATCH (another version
  *              of the library, transport, WORLD_SIZE, LOCKSTEP_HOST_ID or LOCKSTEP_JOB_KEY on a rank, named);
- * LKS_ERR_UNSUPPORTED (no module for the MPI that is needed; the text says where it was looked for); LKS_ERR_PEER;
- * LKS_ERR_SYSTEM. */
+ *              LKS_ERR_UNSUPPORTED (no module for the MPI that is needed; the text says where it was looked for);
+ *              LKS_ERR_PEER (a rank was lost, or has ended as its launcher says, named); LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
 /* Leaves the group and frees it; the other ranks do not take this for a death. Whoever waits for this rank hears that

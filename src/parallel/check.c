@@ -47,16 +47,13 @@ static int usual_rank(const digest *all, int size) {
 
 static lks_status compare(const lks_store *store, int index, const digest *all, int size) {
     const char *name = lks_store_parameter(store, index).name;
-    int n_alike = 0;
-    for (int rank = 0; rank < size; rank++) {
-        n_alike += all[rank].values == all[0].values;
+    for (int rank = 1; rank < size; rank++)
         if (all[rank].shape != all[0].shape)
             return lksi_error(LKS_ERR_MISMATCH,
                               "replicas differ: parameter %d has another name, type or shape on rank %d than on rank 0 "
                               "(here it is '%s')",
                               index, rank, name);
-    }
-    if (n_alike == size) return LKS_OK;
+    if (count_alike(all, size, 0) == size) return LKS_OK;
     int usual = usual_rank(all, size), odd = 0;
     while (all[odd].values == all[usual].values) odd++;
     return lksi_error(LKS_ERR_MISMATCH,

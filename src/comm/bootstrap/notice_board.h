@@ -10,6 +10,8 @@
 
 #include "base/base.h"
 
+#include <sys/types.h>
+
 typedef struct lksi_notice_board {
     struct lksi_notice *notice; /* NULL: there is none */
     int descriptor;

@@ -13,7 +13,6 @@
 
 enum {
     HEAD_NBYTES = sizeof(uint64_t),
-    FIRST_NBYTES = LKSI_RING_FIRST_NBYTES,
     LEAST_NBYTES = 2 * LKSI_CHUNK_ALIGNMENT, /* room for a chunk and the next one's length */
 };
 
@@ -68,9 +67,10 @@ size_t lksi_ring_write_some(lks_group *group, lksi_context context, lksi_ring_en
         if (n == 0) break;
         _Atomic uint64_t *length = lksi_ring_length(end, end->out, end->n_written);
         uint64_t second = end->n_written + LKSI_CHUNK_ALIGNMENT, after = next_line(end->n_written + HEAD_NBYTES + n);
-        if (n > FIRST_NBYTES) copy_in(end, second, parts, n_total + FIRST_NBYTES, n - FIRST_NBYTES);
+        if (n > LKSI_RING_FIRST_NBYTES)
+            copy_in(end, second, parts, n_total + LKSI_RING_FIRST_NBYTES, n - LKSI_RING_FIRST_NBYTES);
         atomic_store_explicit(lksi_ring_length(end, end->out, after), 0, memory_order_relaxed);
-        gather((unsigned char *)(length + 1), parts, n_total, least(n, FIRST_NBYTES));
+        gather((unsigned char *)(length + 1), parts, n_total, least(n, LKSI_RING_FIRST_NBYTES));
         lksi_publish_to(group->control, context, length, n, group->seat, end->seat);
         end->n_written = after;
     }
@@ -86,11 +86,9 @@ static void end_chunk(lks_group *group, lksi_context context, lksi_ring_end *end
     lksi_publish_to(group->control, context, &end->in->consumed.value, end->n_read, group->seat, end->seat);
 }
 
-/* Of a chunk that begins: the other core's lines come while this one finds out whose they are (256 bytes between cores
- * of one die: 238 to 159 ns, of two: 742 to 471). */
 void lksi_ring_ask_ahead(const lksi_ring_end *end) {
     enum { MOST_NBYTES = 1024 };
-    for (size_t at = FIRST_NBYTES; at < least(end->n_left, MOST_NBYTES); at += LKSI_CHUNK_ALIGNMENT)
+    for (size_t at = LKSI_RING_FIRST_NBYTES; at < least(end->n_left, MOST_NBYTES); at += LKSI_CHUNK_ALIGNMENT)
         __builtin_prefetch(end->in->data + (((size_t)end->n_read + at) & (end->capacity - 1)));
 }
 

@@ -17,6 +17,8 @@ typedef struct lksi_ring_end {
 
 enum { LKSI_RING_FIRST_NBYTES = LKSI_CHUNK_ALIGNMENT - sizeof(uint64_t) }; /* of a chunk, in the line of its length */
 
+/* Of a chunk that begins: the other core's lines come while this one finds out whose they are (256 bytes between cores
+ * of one die: 238 to 159 ns, of two: 742 to 471). */
 void lksi_ring_ask_ahead(const lksi_ring_end *end);
 /* Where the length of a chunk that begins at `at` lies. */
 static inline _Atomic uint64_t *lksi_ring_length(const lksi_ring_end *end, lksi_ring *ring, uint64_t at) {
