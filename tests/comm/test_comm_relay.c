@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 enum { N_RANKS = 3, MOST_LINES = 64, CHUNK_NBYTES = 16384 };
@@ -29,9 +30,17 @@ typedef struct relayed {
     int from, to;
 } relayed;
 
+/* Rank r takes connections on a loopback address of its own, 127.0.0.(2 + r), at the port that its relay has on
+ * 127.0.0.1: no connection that another test makes in the meantime can be given that port. */
+static struct sockaddr_in address_of(int host, int port) {
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + (uint32_t)host)};
+}
+
 static int listen_on_loopback(int *port) {
     int listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = address_of(1, 0);
     socklen_t nbytes = sizeof address;
     if (bind(listener, (struct sockaddr *)&address, nbytes) != 0 || listen(listener, 64) != 0) abort();
     getsockname(listener, (struct sockaddr *)&address, &nbytes);
@@ -39,10 +48,9 @@ static int listen_on_loopback(int *port) {
     return listener;
 }
 
-static int connect_to_loopback(int port) {
+static int connect_to_rank(int rank, int port) {
     int connection = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = address_of(2 + rank, port);
     if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0) return connection;
     close(connection);
     return -1;
@@ -69,9 +77,10 @@ static bool pass_on(int from, int to, const weather *w) {
     return true;
 }
 
-static _Noreturn void relay(int listener, int port, const weather *w) {
+static _Noreturn void relay(int rank, int listener, int port, const weather *w) {
     relayed lines[MOST_LINES];
     int n_lines = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* where the test fails, nobody else ends it */
     for (;;) {
         struct pollfd polls[1 + 2 * MOST_LINES] = {{.fd = listener, .events = POLLIN}};
         int what = atomic_load(&w->mischief), n_before = n_lines;
@@ -86,7 +95,7 @@ static _Noreturn void relay(int listener, int port, const weather *w) {
         }
         if (poll(polls, (nfds_t)(1 + 2 * n_lines), 5) <= 0) continue;
         if (polls[0].revents != 0 && n_lines < MOST_LINES) {
-            relayed line = {accept(listener, NULL, NULL), connect_to_loopback(port)};
+            relayed line = {accept(listener, NULL, NULL), connect_to_rank(rank, port)};
             if (line.to >= 0)
                 lines[n_lines++] = line;
             else
@@ -140,14 +149,13 @@ static void run_through_relays(mischief first, mischief then) {
     set_master_environment();
     atomic_store(&w->mischief, first);
     for (int rank = 0; rank < N_RANKS; rank++) {
-        int outside, inside, listener = listen_on_loopback(&outside);
+        int port, listener = listen_on_loopback(&port);
         char text[64];
-        close(listen_on_loopback(&inside)); /* free a moment ago, and not given out again soon */
         relays[rank] = fork();
-        if (relays[rank] == 0) relay(listener, inside, w);
+        if (relays[rank] == 0) relay(rank, listener, port, w);
         close(listener);
-        snprintf(text, sizeof text, "127.0.0.1:%d", outside), setenv("LOCKSTEP_ADVERTISE", text, 1);
-        snprintf(text, sizeof text, "127.0.0.1:%d", inside), setenv("LOCKSTEP_LISTEN", text, 1);
+        snprintf(text, sizeof text, "127.0.0.1:%d", port), setenv("LOCKSTEP_ADVERTISE", text, 1);
+        snprintf(text, sizeof text, "127.0.0.%d:%d", 2 + rank, port), setenv("LOCKSTEP_LISTEN", text, 1);
         ranks[rank] = start_process(rank, N_RANKS, call_through_it, &b);
     }
     unsetenv("LOCKSTEP_ADVERTISE"), unsetenv("LOCKSTEP_LISTEN");
