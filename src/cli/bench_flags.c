@@ -253,6 +253,8 @@ static int check_operation(const lksi_bench_plan *plan) {
 
 /* Without --sizes: from 4 bytes on, or an element where that is longer, to 64 MiB. */
 static int complete_sizes(lksi_bench_plan *plan) {
+    if (plan->n_sizes > 0 && plan->operation != NULL && plan->operation->segment == NULL)
+        return lksi_refuse("bench", "%s takes no --sizes", plan->operation->name);
     const size_t each = lks_type_nbytes(plan->type);
     if (plan->n_sizes == 0) add_range(plan, each > 4 ? each : 4, 64 << 20, 2);
     for (int i = 0; i < plan->n_sizes; i++)

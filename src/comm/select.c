@@ -77,6 +77,10 @@ static lks_status read_variable(lksi_selection *selection) {
     char *rest = NULL;
     for (char *item = strtok_r(text, ",", &rest); item != NULL; item = strtok_r(NULL, ",", &rest)) {
         const char *name = strchr(item, '=');
+        if (name == NULL && item != text)
+            return lksi_error(LKS_ERR_ARGUMENT,
+                              "%s'%s' names no operation (as all_reduce=%s does), and is not the first", variable, item,
+                              item);
         LKS_TRY(name == NULL ? force_everywhere(selection, item) : force_one(selection, item, name));
     }
     for (int i = 0; i < LKSI_MAX_OPERATIONS; i++) selection->is_any_forced |= selection->forced[i] != NULL;

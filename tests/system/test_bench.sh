@@ -87,6 +87,11 @@ check "sizes that hold the same whole elements are one" eval 'rows 1 && json "ro
 LOCKSTEP_ALGORITHM=two_level run bench all_reduce --ranks 3 --sizes 4,8
 check "an algorithm of LOCKSTEP_ALGORITHM that cannot serve is said once" \
   eval 'status_is 0 && rows 2 && [ "$(wc -l <"$work/err")" = 1 ] && err_has "LOCKSTEP_ALGORITHM: .* goes by direct instead of two_level: the group does not span hosts"'
+LOCKSTEP_ALGORITHM=ring,tree run bench all_reduce --ranks 2 --sizes 4
+check "a second name for all operations is refused" \
+  eval 'status_is 1 && err_has "LOCKSTEP_ALGORITHM: .tree. names no operation"'
+LOCKSTEP_ALGORITHM=ring,all_reduce=tree run bench all_reduce --ranks 2 --sizes 4
+check "an operation of its own after it is taken" eval 'status_is 0 && out_has " tree "'
 
 # --- tuning ---
 # Beside other tests the machine can be too busy to tell the sizes apart.
@@ -180,6 +185,8 @@ for operation in all_reduce barrier send_recv; do
 done
 run bench broadcast --ranks 2 --operator max
 check "--operator of broadcast is refused" refused "broadcast takes no --operator"
+run bench barrier --ranks 2 --sizes 4
+check "--sizes of a barrier is refused" refused "barrier takes no --sizes"
 run bench all_reduce --tune
 check "--tune with another operation is refused" refused "--tune measures send_recv, not all_reduce"
 run bench all --plot "$work/all.svg" --ranks 2
