@@ -42,8 +42,7 @@ static int train(lks_group *world, lks_group *updaters, int is_by_hand, lks_data
     LKS_CHECK(lks_distributed_optimizer_create(&optimizer, updaters, r.store, &adam));
     if (is_by_hand) lks_on_gradient(program, sum_over_ranks, &r);
     while (lks_loader_next(loader, &batch)) {
-        LKS_CHECK(lks_program_set_input(program, x, batch.features));
-        LKS_CHECK(lks_program_set_input(program, y, batch.labels));
+        LKS_CHECK(lks_program_set_batch(program, x, y, &batch));
         LKS_CHECK(lks_program_forward(program));
         LKS_CHECK(lks_program_backward(program, (double)batch.count)); /* the sum over this rank's samples */
         for (int i = 0; i < 4 && is_by_hand; i++) LKS_CHECK(lks_work_wait(r.works[i]));

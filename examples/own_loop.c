@@ -33,8 +33,7 @@ static int train(lks_group *world, lks_dataset *data) {
     for (int epoch = 0; epoch < 3; epoch++) {
         lks_step_sums sums = {0};
         while (lks_loader_next(loader, &batch)) {
-            LKS_CHECK(lks_program_set_input(program, x, batch.features));
-            LKS_CHECK(lks_program_set_input(program, y, batch.labels));
+            LKS_CHECK(lks_program_set_batch(program, x, y, &batch));
             LKS_CHECK(lks_program_forward(program));
             LKS_CHECK(lks_program_backward(program, (double)batch.count)); /* the sum over this rank's samples */
             lks_step_sums mine = {.n_samples = (double)batch.count,

@@ -76,7 +76,10 @@ lks_status trainer_checkpoint_stop(trainer_progress *p) {
 }
 
 lks_status trainer_checkpoint_finish(trainer_progress *p) {
-    return p->checkpointer != NULL ? lks_checkpointer_finish(p->checkpointer) : LKS_OK;
+    lks_position position = position_of(p);
+    if (p->checkpointer == NULL) return LKS_OK;
+    int is_there = p->step == p->first_step || p->step % p->flags->checkpoint_every == 0 || p->stop > 0;
+    return is_there ? lks_checkpointer_finish(p->checkpointer) : lks_checkpointer_save(p->checkpointer, &position);
 }
 
 const char *trainer_checkpoint_path(const trainer_progress *p) {

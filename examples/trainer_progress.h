@@ -83,7 +83,7 @@ lks_status trainer_checkpoint_step(trainer_progress *p);
 lks_status trainer_checkpoint_save(trainer_progress *p);
 /* Of this moment, whatever the command line asks for: a signal ends the run. */
 lks_status trainer_checkpoint_stop(trainer_progress *p);
-/* Waits for what is being written. */
+/* At the end: one of what was trained, where the command line asks for some on the way; waits until it is written. */
 lks_status trainer_checkpoint_finish(trainer_progress *p);
 /* The last one that trainer_checkpoint_stop has written; NULL: none. */
 const char *trainer_checkpoint_path(const trainer_progress *p);

@@ -94,7 +94,8 @@ LKS_API const char *lks_group_transport(const lks_group *group);
 /* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with
  * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT, and with which
  * functions that return no status do nothing, or say that there is nothing. Collective over `group`. The new group is
- * used and destroyed on its own; it outlives `group`.
+ * used and destroyed on its own; it outlives `group`. Until then it takes 2 descriptors per rank (ulimit -n), over tcp
+ * 3 and one per rank that it is connected to.
  * Errors: as any collective. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 
@@ -141,7 +142,8 @@ typedef struct lks_received {
 /* Sends `count` elements to rank `to` (which may be this one); returns when `data` may be used again: small messages
  * (up to 16 KiB; out of the group's symmetric memory, which is fastest, up to 2 KiB) at once while there is room for
  * them, larger ones when the receiver takes them. There is room for 64 KiB that a receiver has not taken, less where
- * more than 5 ranks share a host (4 MiB for all their pairs); between hosts for what the kernels buffer.
+ * more than 5 ranks share a host (4 MiB for all their pairs); between hosts for what the kernels buffer. What a rank
+ * sends to itself is copied, and it may hold up to 64 MiB that it has not received.
  * Matched per (pair, tag), in order.
  * Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ; of a small message the
  * receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */

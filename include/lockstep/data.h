@@ -6,6 +6,7 @@
 #define LOCKSTEP_DATA_H
 
 #include <lockstep/comm.h>
+#include <lockstep/graph.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -230,10 +231,18 @@ LKS_API int64_t lks_loader_steps(const lks_loader *loader);
  * loader stands there already. The batches before are not made. */
 LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step);
 
-/* As in the course's framework: a loader over this rank's part of `dataset`, and the rank's batch size (batch / size,
- * one more on the first batch mod size ranks). Not collective. Errors: as lks_loader_create. */
+/* As in the course's framework: a loader over this rank's part of `dataset`, and how many samples of a whole batch are
+ * this rank's (batch / size, one more on the first batch mod size ranks; of the data set, where that is smaller). The
+ * last batch of an epoch has fewer where `batch` does not divide the data set. Not collective.
+ * Errors: as lks_loader_create. */
 LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t batch, uint64_t seed,
                                          lks_loader **loader, int64_t *local_batch);
+
+/* Gives the inputs `features` and `labels` of a program a batch, in a loop of one's own; what lks_program_set_input
+ * says of the data holds. Errors: LKS_ERR_ARGUMENT: the batch has another number of samples than the program, as the
+ * last one of an epoch may: that takes a program of its own (a trainer makes it by itself). */
+LKS_API lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_node *labels,
+                                         const lks_batch *batch);
 
 /* --- windows: batches of a text --- */
 

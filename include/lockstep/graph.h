@@ -146,7 +146,8 @@ LKS_API lks_status lks_program_create(lks_program **program, lks_store *store, c
 LKS_API void lks_program_destroy(lks_program *program);
 
 /* Gives the input `node` its data for the next runs: row-major, as many samples as the program's batch has (a shorter
- * batch takes a program of its own); the program reads it in place until they are over. */
+ * batch takes a program of its own; lks_program_set_batch looks at that); the program reads it in place until they are
+ * over. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* What dropout's draws of the next runs depend on: the training's seed and step, and the index of this rank's first
  * sample within the global batch, so that they do not depend on how it is divided. */

@@ -186,7 +186,7 @@ LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *o
 LKS_API void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimizer, int is_put_aside);
 
 /* From the next step on the rule's learning rate is `lr`, times what its schedule says. The same on all ranks, which
- * the next step checks. Errors: LKS_ERR_ARGUMENT. */
+ * the next step checks. Errors: LKS_ERR_ARGUMENT: no finite number from 0 on. */
 LKS_API lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr);
 
 /* Bytes of memory that one rank's training takes. */

@@ -24,7 +24,8 @@ typedef struct lks_trainer_options {
     lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
     lks_node *features;      /* input that takes a batch's features; required. Samples in bytes (gives_bytes of data.h)
                               * go to an input u8 (N, F + LKS_DRAW_NBYTES), which lks_images reads */
-    lks_node *labels;        /* input, of i32, that takes a batch's labels; required */
+    lks_node *labels;        /* input, of i32 (so classes and tokens), that takes a batch's labels; required. What has
+                              * other targets (lks_mse) takes a loop of one's own: examples/own_loop.c */
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
     int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
@@ -117,7 +118,8 @@ LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset 
  */
 LKS_API void lks_trainer_request_stop(lks_trainer *trainer, int number);
 
-/* From the next step on the learning rate is `lr`, times what the schedule says; the same on all ranks. */
+/* From the next step on the learning rate is `lr`, times what the schedule says; the same on all ranks.
+ * Errors: LKS_ERR_ARGUMENT: no finite number from 0 on. */
 LKS_API lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr);
 
 /* The kernels of a training step at the largest batch size seen, as lks_program_describe. */

@@ -80,6 +80,8 @@ lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
     size_t each = lksi_type_nbytes(call->type);
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", operation->name, (int)call->type);
     if (operation->is_reduction) LKS_TRY(lksi_reduction_check(operation->name, call->type, call->op, call->scale));
+    if (!operation->is_reduction && call->scale != 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: no reduction, and takes no scale", operation->name);
     if (operation->has_counts) LKS_TRY(add_counts(group, call));
     bool is_blocked = !operation->has_counts && (operation->is_in_blocked || operation->is_out_blocked);
     LKS_TRY(check_count(call, call->count, is_blocked ? (size_t)group->size : 1));

@@ -34,7 +34,8 @@ static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *m
     double n = (double)dataset->count * (double)part;
     for (int64_t c = 0; c < n_parts; c++) {
         means[c] = totals[c].sum / n;
-        deviations[c] = sqrt(fmax(totals[c].squares / n - means[c] * means[c], 0));
+        double variance = totals[c].squares / n - means[c] * means[c];
+        deviations[c] = sqrt(variance < 0 ? 0 : variance); /* NaN where a feature is */
     }
     return LKS_OK;
 }

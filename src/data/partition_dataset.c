@@ -11,6 +11,7 @@ lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t
     lks_loader_options options = {
         .batch = batch, .seed = seed, .rank = rank, .n_ranks = n_ranks, .n_local_ranks = lks_group_local_size(group)};
     LKS_TRY(lks_loader_create(loader, dataset, &options));
-    *local_batch = batch / n_ranks + (rank < batch % n_ranks);
+    int64_t count = lks_dataset_count(dataset), whole = batch < count ? batch : count;
+    *local_batch = whole / n_ranks + (rank < whole % n_ranks);
     return LKS_OK;
 }

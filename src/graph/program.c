@@ -63,6 +63,7 @@ void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, i
 }
 
 const lks_store *lksi_program_store(const lks_program *program) { return program->store; }
+int64_t lksi_program_batch(const lks_program *program) { return program->batch; }
 
 void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context) {
     if (lksi_check_given("on_gradient", "program", program) != LKS_OK) return;

@@ -59,6 +59,7 @@ static double factor_after_warm_up(const lks_schedule *schedule, int64_t step) {
 
 double lks_schedule_factor(const lks_schedule *schedule, int64_t step) {
     if (lksi_check_given("schedule_factor", "schedule", schedule) != LKS_OK) return (double)NAN;
+    if (step < 0) step = 0;
     if (step >= schedule->n_warm_up) return factor_after_warm_up(schedule, step - schedule->n_warm_up);
     double part = (double)step / (double)schedule->n_warm_up;
     return (schedule->warm_up_first + (1 - schedule->warm_up_first) * part) * factor_after_warm_up(schedule, 0);

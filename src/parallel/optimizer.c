@@ -168,7 +168,7 @@ lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer
     LKS_TRY(lksi_check_given("distributed_optimizer_set_lr", "optimizer", optimizer));
     lks_optimizer changed = optimizer->rule;
     changed.lr = lr;
-    LKS_TRY(lksi_optimizer_check(&changed));
+    if (lr != 0) LKS_TRY(lksi_optimizer_check(&changed)); /* 0: the end of a schedule of one's own */
     LKS_TRY(lksi_step_finish(optimizer));
     optimizer->rule = changed;
     return LKS_OK;

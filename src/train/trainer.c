@@ -306,6 +306,9 @@ static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch
                           size, batch->rank, batch->n_ranks);
     if (batch->count < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples", rank, (long long)batch->count);
+    if (batch->global_count < batch->count)
+        return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples, and all ranks together %lld", rank,
+                          (long long)batch->count, (long long)batch->global_count);
     if (batch->n_labels >= 0 && batch->n_labels <= batch->count * lksi_row_count(trainer->options.labels))
         return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples and %lld labels that count", rank,

@@ -224,6 +224,23 @@ static void a_rank_with_another_key_is_told(void **state) {
     close(claimed);
 }
 
+/* Before it has insisted for as long as makes it certain. */
+static void at_a_short_deadline_another_key_is_still_told_of(void **state) {
+    (void)state;
+    pid_t pids[2];
+    expectation told = {
+        LKS_ERR_MISMATCH, 2000, {"rank 0 did not arrive", "the other side knows another LOCKSTEP_JOB_KEY"}};
+    expectation others = {LKS_ERR_TIMEOUT,
+                          2000,
+                          {"rank(s) 1 of 2 did not arrive, and somebody at 127.0.0.1 tries with another "
+                           "LOCKSTEP_JOB_KEY"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 2, fails_as_expected, &others);
+    pids[1] = start_process(1, 2, has_another_key, &told);
+    await_processes(pids, 2, -1);
+    close(claimed);
+}
+
 /* A rank of another library, as far as it gets: it is heard, and told why it cannot come in. */
 static int runs_another_build(int rank, int size, void *argument) {
     const lksi_build *build = argument;
@@ -503,6 +520,7 @@ int main(void) {
         cmocka_unit_test(ranks_of_another_size_are_told),
         cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),
         cmocka_unit_test(a_rank_with_another_key_is_told),
+        cmocka_unit_test(at_a_short_deadline_another_key_is_still_told_of),
         cmocka_unit_test(ranks_of_another_version_are_told),
         cmocka_unit_test(hosts_need_a_key),
         cmocka_unit_test(the_launchers_socket_serves_every_rendezvous),

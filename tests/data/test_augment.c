@@ -229,6 +229,15 @@ static void channels_have_moments_of_their_own(void **state) {
         for (int c = 0; c < 3; c++) assert_true(fabs(means[c]) < 1e-6 && fabs(deviations[c] - 1) < 1e-6);
         lks_dataset_destroy(dataset);
     }
+    lks_dataset *unknown;
+    assert_ok(lks_dataset_create(
+        &unknown,
+        &(lks_dataset_options){
+            .features = (float[]){1, NAN}, .labels = (int32_t[]){0, 0}, .count = 2, .n_features = 1, .n_classes = 1}));
+    double mean, deviation;
+    assert_ok(lks_dataset_moments(unknown, &mean, &deviation));
+    assert_true(isnan(mean) && isnan(deviation));
+    lks_dataset_destroy(unknown);
 }
 
 static void nothing_is_allocated_after_creation(void **state) {

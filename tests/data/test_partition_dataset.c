@@ -4,6 +4,9 @@
 #include "comm/comm.h"
 #include "data/data_internal.h"
 
+#include <lockstep/graph.h>
+#include <lockstep/nn.h>
+
 #include <string.h>
 
 enum { COUNT = 50, N_RANKS = 3, BATCH = 8 };
@@ -64,6 +67,63 @@ static void the_ranks_of_a_group_share_the_samples(void **state) {
     for (int i = 0; i < COUNT; i++) assert_int_equal(jobs[0].n_seen[i] + jobs[1].n_seen[i] + jobs[2].n_seen[i], 1);
 }
 
+static void a_data_set_smaller_than_the_batch_is_one_batch(void **state) {
+    (void)state;
+    lks_group *world;
+    lks_dataset *dataset;
+    lks_loader *loader;
+    int64_t local_batch;
+    lks_batch batch;
+    assert_ok(lks_init(&world, NULL));
+    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1));
+    assert_ok(lks_partition_dataset(world, dataset, 10 * COUNT, 1, &loader, &local_batch));
+    assert_int_equal(local_batch, COUNT);
+    assert_int_equal(lks_loader_next(loader, &batch), 1);
+    assert_int_equal(batch.count, COUNT);
+    assert_int_equal(lks_loader_next(loader, &batch), 0);
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(dataset);
+    lks_group_destroy(world);
+}
+
+/* A program of 8 samples: the last of 50 by eights has 2. */
+static void a_program_takes_batches_of_its_size(void **state) {
+    (void)state;
+    lks_group *world;
+    lks_dataset *dataset;
+    lks_loader *loader;
+    lks_store *store;
+    lks_program *program;
+    int64_t local_batch;
+    lks_batch batch;
+    assert_ok(lks_init(&world, NULL));
+    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1));
+    assert_ok(lks_partition_dataset(world, dataset, BATCH, 1, &loader, &local_batch));
+    lks_graph *g = lks_graph_create(lks_device_default(world));
+    lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *loss = lks_cross_entropy(lks_linear(x, 1, "fc"), y);
+    assert_ok(lks_store_create(&store, loss, NULL));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = local_batch, .loss = loss}));
+    while (lks_loader_next(loader, &batch)) {
+        if (batch.count == BATCH) {
+            assert_ok(lks_program_set_batch(program, x, y, &batch));
+            assert_ok(lks_program_forward(program));
+            continue;
+        }
+        assert_int_equal(lks_program_set_batch(program, x, y, &batch), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), "a batch of 2 samples for a program of 8"));
+    }
+    assert_int_equal(lks_program_set_batch(program, x, y, NULL), LKS_ERR_ARGUMENT);
+    assert_int_equal(lks_program_set_batch(NULL, x, y, &batch), LKS_ERR_ARGUMENT);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(g);
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(dataset);
+    lks_group_destroy(world);
+}
+
 static void what_the_loader_refuses_is_refused(void **state) {
     (void)state;
     lks_group *world;
@@ -90,6 +150,8 @@ static void what_the_loader_refuses_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_ranks_of_a_group_share_the_samples),
+        cmocka_unit_test(a_data_set_smaller_than_the_batch_is_one_batch),
+        cmocka_unit_test(a_program_takes_batches_of_its_size),
         cmocka_unit_test(what_the_loader_refuses_is_refused),
     };
     return run_group(tests);

@@ -18,6 +18,8 @@ static void the_linear_schedule_ends_at_its_last_factor(void **state) {
     assert_true(fabs(lks_schedule_factor(&s, 500) - 0.65) < 1e-12);
     assert_true(lks_schedule_factor(&s, 1000) == 0.3 && lks_schedule_factor(&s, 5000) == 0.3);
     assert_true(lks_schedule_factor(&(lks_schedule){0}, 5) == 1.0);
+    s = lks_schedule_warm_up(s, 0.5, 10);
+    assert_true(lks_schedule_factor(&s, -3) == 0.5); /* before the first step, as in it */
 }
 
 static void steps_are_those_of_step_lr(void **state) {

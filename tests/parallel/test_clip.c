@@ -311,6 +311,7 @@ static int step_with_different_rates(void *argument) {
     RANK_CHECK(create_store(&s.store, group, &m, true) == 0);
     RANK_OK(lks_distributed_optimizer_create(&s.optimizer, group, s.store, &rule));
     RANK_CHECK(lks_distributed_optimizer_set_lr(s.optimizer, -1) == LKS_ERR_ARGUMENT);
+    RANK_OK(lks_distributed_optimizer_set_lr(s.optimizer, 0));
     RANK_OK(lks_distributed_optimizer_set_lr(s.optimizer, 0.25));
     RANK_OK(lks_distributed_optimizer_step(s.optimizer, &(lks_step_sums){.n_samples = 1}, NULL));
     if (lks_group_rank(group) == 1) RANK_OK(lks_distributed_optimizer_set_lr(s.optimizer, 0.125));

@@ -138,6 +138,8 @@ check "what killed writers left is gone after the next start" eval '! ls "$dir/c
 
 # --- what is damaged is passed over ---
 dir=$work/damaged
+finished 2 "${text[@]}" --steps 45 --run "$work/end" --checkpoint-every 20 --keep 9 >"$work/sum"
+check "a run that ends keeps what it has trained" [ "$(steps_in "$work/end")" = "20 40 45" ]
 finished 2 "${text[@]}" --steps 40 --run "$dir" --checkpoint-every 10 >"$work/sum"
 whole=$(finished 2 "${text[@]}" --steps 50)
 check "the last three are kept" [ "$(steps_in "$dir")" = "20 30 40" ]

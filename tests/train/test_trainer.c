@@ -300,6 +300,7 @@ static void a_batch_that_cannot_be_is_refused(void **state) {
     (void)state;
     static bad_batch bad[] = {{0, 0, "trainer_step: `batch` is NULL"},
                               {-1, 0, "the batch of rank 1 has -1 samples"},
+                              {5, 2, "the batch of rank 1 has 5 samples, and all ranks together 4"},
                               {2, 3, "the batch of rank 1 has 2 samples and 3 labels that count"},
                               {2, -1, "the batch of rank 1 has 2 samples and -1 labels that count"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) run_ranks(2, step_on_a_bad_batch, &bad[i]);

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { POLL_MS = 100, FAREWELL_MS = 1000, LATECOMERS_MS = 3000, N_REFUSED = 16 };
+enum { POLL_MS = 100, FAREWELL_MS = 1000, LATECOMERS_MS = 3000, N_REFUSED = 16, OTHER_KEY_NBYTES = 160 };
 
 typedef struct store {
     const lksi_environment *environment;
@@ -131,19 +131,33 @@ static lks_status name_missing(const store *s, lks_status status, const char *ot
     return lksi_error(status, "lks_init: rank(s) %s of %d did not arrive%s", missing, s->environment->size, other);
 }
 
+/* Whether somebody goes on trying with another key; `text` speaks of whoever has tried once. */
+static bool hears_other_key(const store *s, char text[OTHER_KEY_NBYTES]) {
+    char peer[LKSI_ADDRESS_TEXT_NBYTES];
+    bool has_insisted = lksi_acceptor_hears_other_key(s->acceptor, peer);
+    text[0] = '\0';
+    if (peer[0] != '\0')
+        snprintf(text, OTHER_KEY_NBYTES, ", and somebody at %.*s tries with another LOCKSTEP_JOB_KEY",
+                 (int)(strrchr(peer, ':') - peer), peer);
+    return has_insisted;
+}
+
 /* A rank with another key ends after five seconds, and will not come again. */
 static lks_status check_keys(const store *s) {
-    char peer[LKSI_ADDRESS_TEXT_NBYTES], other[160];
-    if (!lksi_acceptor_hears_other_key(s->acceptor, peer)) return LKS_OK;
-    snprintf(other, sizeof other, ", and somebody at %.*s tries with another LOCKSTEP_JOB_KEY",
-             (int)(strrchr(peer, ':') - peer), peer);
-    return name_missing(s, LKS_ERR_MISMATCH, other);
+    char other[OTHER_KEY_NBYTES];
+    return hears_other_key(s, other) ? name_missing(s, LKS_ERR_MISMATCH, other) : LKS_OK;
+}
+
+static lks_status give_up(const store *s) {
+    char other[OTHER_KEY_NBYTES];
+    (void)hears_other_key(s, other);
+    return name_missing(s, LKS_ERR_TIMEOUT, other);
 }
 
 static void gather(store *s, int64_t deadline_ns) {
     while (s->status == LKS_OK && s->n_arrived < s->environment->size) {
         if (lksi_now_ns() >= deadline_ns) {
-            fail(s, name_missing(s, LKS_ERR_TIMEOUT, ""));
+            fail(s, give_up(s));
             return;
         }
         wait_for_arrivals(s);
