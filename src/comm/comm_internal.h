@@ -15,8 +15,10 @@ static inline int64_t lksi_timeout_cut(int64_t timeout_ms) {
     return timeout_ms < LKSI_MOST_TIMEOUT_MS ? timeout_ms : LKSI_MOST_TIMEOUT_MS;
 }
 
-/* The sequence number of a call that no user makes: theirs count from 1. */
-#define LKSI_NO_USERS_CALL UINT64_MAX
+/* The sequence numbers of calls that no user makes: theirs count from 1. Each is of one fingerprint, so that a notice
+ * of an earlier one is none of another call. */
+#define LKSI_TUNE_CALL UINT64_MAX
+#define LKSI_SPLIT_CALL (UINT64_MAX - 1)
 
 /* What the waits of the present call need to know, and say when they give up. */
 typedef struct lksi_progress {
@@ -100,6 +102,8 @@ lks_status lksi_group_refuse_dead(const lks_group *group);
  */
 lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **work);
 lks_status lksi_work_run(lks_group *group, const lksi_call *call);
+/* Returns when all ranks have called it, as the end of the call before. Between hosts. */
+lks_status lksi_await_all(lks_group *group, const char *operation);
 /* Returns when no collective is under way on the group's worker. For what runs on the caller's thread without going
  * through lksi_run. */
 void lksi_work_drain(lks_group *group);
@@ -207,7 +211,8 @@ struct lks_group {
      * on the others). NULL otherwise. Both are used by two-level algorithms only. */
     lks_group *inner, *outer;
     lks_group *parent; /* of an inner or outer group: whoever waits in this one moves on the messages of that one */
-    int *host_of;      /* by rank: which host, counted by first rank */
+    const lksi_call *divided; /* a call of this group that its parts are doing (two_level.c); NULL: none */
+    int *host_of;             /* by rank: which host, counted by first rank */
     int n_hosts;
     bool may_spin, may_worker_spin;
     int64_t spin_ns[LKSI_N_CONTEXTS]; /* for how long (wait.c) */

@@ -91,11 +91,13 @@ lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int
 
 lks_status lksi_execute(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
-    bool is_on_one_host = lksi_is_on_one_host(group);
+    bool is_on_one_host = lksi_is_on_one_host(group), is_users = call->sequence < LKSI_SPLIT_CALL;
     group->progress = (lksi_progress){.name = call->operation->name,
-                                      .sequence = call->sequence != LKSI_NO_USERS_CALL ? call->sequence : 0,
+                                      .sequence = is_users ? call->sequence : lksi_n_calls(group),
                                       .timeout_ms = call->timeout_ms,
                                       .started_ns = call->submitted_ns};
+    if (group->parent != NULL)
+        group->progress.started_ns = group->parent->progress.started_ns; /* it is for that call */
     LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE));
     lks_status status = is_on_one_host && !algorithm->is_segment ? lksi_post_and_collect(group, call, 0) : LKS_OK;
     if (status == LKS_OK) {
@@ -152,16 +154,33 @@ lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t finge
     return lksi_exchange_meaning(group, operation, fingerprint_of_call, NULL, mine, nbytes, all);
 }
 
+static lks_status refuse_exchange(const lks_group *group, const char *operation) {
+    LKS_TRY(lksi_group_refuse_dead(group));
+    return refuse_lent(group, operation);
+}
+
+static const lksi_operation exchange_of_lines = {
+    .algorithms = {{.run = exchange_lines, .is_segment = true, .run_remote = exchange_messages}}};
+
+lks_status lksi_await_all(lks_group *group, const char *operation) {
+    LKS_TRY(refuse_exchange(group, operation));
+    lksi_operation described = exchange_of_lines;
+    described.name = operation;
+    lksi_call call = {.operation = &described,
+                      .algorithm = described.algorithms,
+                      .sequence = LKSI_SPLIT_CALL,
+                      .fingerprint = lksi_mix(LKSI_HASH_START, LKSI_SPLIT_CALL)};
+    return lksi_work_run(group, &call);
+}
+
 lks_status lksi_exchange_meaning(lks_group *group, const char *operation, uint64_t fingerprint_of_call,
                                  const lksi_meaning *meaning, const void *mine, size_t nbytes, void *all) {
     if (nbytes > LKSI_PAYLOAD_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: a payload of %zu bytes is over %d", operation, nbytes,
                           (int)LKSI_PAYLOAD_NBYTES);
-    LKS_TRY(lksi_group_refuse_dead(group));
-    LKS_TRY(refuse_lent(group, operation));
-    const lksi_operation described = {
-        .name = operation,
-        .algorithms = {{.run = exchange_lines, .is_segment = true, .run_remote = exchange_messages}}};
+    LKS_TRY(refuse_exchange(group, operation));
+    lksi_operation described = exchange_of_lines;
+    described.name = operation;
     uint64_t hash = name_hash(group, operation), sequence = lksi_count_call(group);
     hash = lksi_mix(lksi_mix(hash, sequence), nbytes);
     lksi_call call = {.operation = &described,

@@ -60,13 +60,28 @@ static lks_status split(lks_group *group, int color, int key, choice *choices, l
     return status == LKS_OK ? LKS_OK : lksi_group_fail(group, status);
 }
 
+/* Between hosts the ranks of a new group have it one after the other; what the first does with it, failing included, is
+ * not to meet one that is still making it. */
+static lks_status await_all(lks_group *group, lks_group **new_group) {
+    if (group->remote == NULL) return LKS_OK;
+    lks_status status = lksi_await_all(group, "group_split");
+    if (status == LKS_OK) return LKS_OK;
+    if (*new_group != NULL) (void)lksi_group_fail(*new_group, status);
+    lks_group_destroy(*new_group);
+    *new_group = NULL;
+    return status;
+}
+
 lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group) {
     if (new_group == NULL) return lksi_error(LKS_ERR_ARGUMENT, "group_split: `new_group` is NULL");
     LKS_TRY(lksi_group_check(group, "group_split"));
     LKS_TRY(lksi_group_refuse_dead(group));
     choice *choices = lksi_alloc_array((size_t)group->size, sizeof *choices);
     if (choices == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
-    lks_status status = split(group, color, key, choices, new_group);
+    lks_group *made = NULL;
+    lks_status status = split(group, color, key, choices, &made);
     lksi_free(choices);
+    if (status == LKS_OK) status = await_all(group, &made);
+    if (status == LKS_OK) *new_group = made;
     return status;
 }

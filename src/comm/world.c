@@ -37,6 +37,7 @@ void lksi_world_release(lksi_world *world) {
         lksi_free(gone);
     }
     pthread_mutex_destroy(&world->mutex);
+    lksi_free(world->left);
     lksi_free(world);
 }
 
@@ -52,6 +53,12 @@ static void keep(lksi_world *world, const lksi_door_hello *hello, int descriptor
     world->arrivals = kept;
 }
 
+static bool has_left(const lksi_world *world, uint64_t group_id) {
+    for (size_t i = world->n_left; i > 0; i--)
+        if (world->left[i - 1] == group_id) return true;
+    return false;
+}
+
 static void arrive(void *opaque, int descriptor, const void *said) {
     lksi_world *world = opaque;
     lksi_door_hello hello; /* what was said stands anywhere in a message */
@@ -61,8 +68,8 @@ static void arrive(void *opaque, int descriptor, const void *said) {
     while (group != NULL && group->id != hello.group_id) group = group->next_in_world;
     if (group != NULL)
         lksi_tcp_take(group, &hello, descriptor);
-    else if (hello.purpose == LKSI_DOOR_VISIT)
-        close(descriptor); /* the group was left */
+    else if (hello.purpose == LKSI_DOOR_VISIT || has_left(world, hello.group_id))
+        close(descriptor);
     else
         keep(world, &hello, descriptor);
     pthread_mutex_unlock(&world->mutex);
@@ -106,10 +113,43 @@ void lksi_world_enter(lksi_world *world, lks_group *group) {
     pthread_mutex_unlock(&world->mutex);
 }
 
+/* Where there is no memory for it, who comes late is kept until the world ends. */
+static void remember_left(lksi_world *world, uint64_t group_id) {
+    enum { FIRST_CAPACITY = 64 };
+    if (world->n_left == world->left_capacity) {
+        size_t capacity = world->left_capacity > 0 ? 2 * world->left_capacity : FIRST_CAPACITY;
+        uint64_t *larger = lksi_alloc_array(capacity, sizeof *larger);
+        if (larger == NULL) return;
+        if (world->n_left > 0) memcpy(larger, world->left, world->n_left * sizeof *larger);
+        lksi_free(world->left);
+        world->left = larger;
+        world->left_capacity = capacity;
+    }
+    world->left[world->n_left++] = group_id;
+}
+
+/* What has come for it since it was left goes, too. */
+static void turn_away(lksi_world *world, uint64_t group_id) {
+    for (lksi_arrival **link = &world->arrivals; *link != NULL;) {
+        lksi_arrival *each = *link;
+        if (each->hello.group_id != group_id) {
+            link = &each->next;
+            continue;
+        }
+        *link = each->next;
+        close(each->descriptor);
+        lksi_free(each);
+    }
+}
+
 void lksi_world_leave(lksi_world *world, lks_group *group) {
     pthread_mutex_lock(&world->mutex);
     lks_group **link = &world->groups;
     while (*link != NULL && *link != group) link = &(*link)->next_in_world;
     if (*link != NULL) *link = group->next_in_world;
+    if (world->door >= 0) {
+        turn_away(world, group->id);
+        remember_left(world, group->id);
+    }
     pthread_mutex_unlock(&world->mutex);
 }

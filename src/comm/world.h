@@ -41,6 +41,8 @@ typedef struct lksi_world {
     pthread_mutex_t mutex;  /* over what follows */
     lks_group *groups;      /* of this process, linked by next_in_world */
     lksi_arrival *arrivals; /* connections for groups that this process has yet to make */
+    uint64_t *left;         /* the ids of those that it has left, where there is a door; for them nobody comes in */
+    size_t n_left, left_capacity;
 } lksi_world;
 
 /* Held once by the caller. */

@@ -4,6 +4,7 @@
 #include "comm/bootstrap/local_socket.h"
 #include "comm/bootstrap/notice_board.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 enum { FIRST_RETRY_NS = 500 * 1000, LAST_RETRY_NS = 10 * 1000 * 1000 };
@@ -33,6 +34,8 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
             *connection = attempt;
             return LKS_OK;
         }
+        if (attempt < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+            return lksi_error_errno("%s: no socket for rank %d", met.purpose, lksi_meeting_name(&met, met.rank));
         if (attempt >= 0) close(attempt);
         if (met.is_world) LKS_TRY(lksi_notice_board_check());
         if (met.is_world && attempt < 0 && lksi_crossing_knock(&crossing))

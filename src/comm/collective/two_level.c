@@ -46,7 +46,10 @@ const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *cal
 
 /* --- the groups it is made of --- */
 
-static lks_collective_options options_of(const lksi_call *call) {
+/* All of them together have the call's deadline, and whoever waits in one of them hears what is said of the call. */
+static lks_collective_options divide(lks_group *group, const lksi_call *call) {
+    group->divided = call;
+    if (group->progress.started_ns == 0) group->progress.started_ns = lksi_now_ns();
     return (lks_collective_options){.timeout_ms = call->timeout_ms};
 }
 
@@ -65,6 +68,7 @@ static int first_rank_of(const lks_group *group, int host) {
 
 /* A failure inside one host or between hosts ends the other level too, so that nobody waits there. */
 static lks_status finish(lks_group *group, lks_status status) {
+    group->divided = NULL;
     if (status == LKS_OK) return LKS_OK;
     (void)lksi_group_fail(group->inner, status);
     if (group->outer != NULL) (void)lksi_group_fail(group->outer, status);
@@ -80,7 +84,7 @@ static lks_status meet(lks_group *group, const lks_collective_options *options) 
 }
 
 lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call) {
-    lks_collective_options options = options_of(call);
+    lks_collective_options options = divide(group, call);
     return finish(group, meet(group, &options));
 }
 
@@ -95,7 +99,7 @@ static lks_status spread(lks_group *group, const lksi_call *call, const lks_coll
 }
 
 lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call) {
-    lks_collective_options options = options_of(call);
+    lks_collective_options options = divide(group, call);
     return finish(group, spread(group, call, &options));
 }
 
@@ -111,7 +115,7 @@ static lks_status gather_hosts(lks_group *group, const lksi_call *call, size_t *
 }
 
 lks_status lksi_all_gather_two_level(lks_group *group, const lksi_call *call) {
-    lks_collective_options options = options_of(call);
+    lks_collective_options options = divide(group, call);
     size_t *counts = lksi_alloc_array((size_t)group->n_hosts, sizeof *counts);
     if (counts == NULL) return finish(group, LKS_ERR_MEMORY);
     lks_status status = gather_hosts(group, call, counts, &options);
@@ -168,7 +172,7 @@ static lks_status deliver(const levels *l) {
 static lks_status reduce_windows(lks_group *group, const lksi_call *call, bool is_to_all) {
     levels l = {.group = group,
                 .call = call,
-                .options = options_of(call),
+                .options = divide(group, call),
                 .wide = lksi_accumulator_type(call->type),
                 .op = call->op == LKS_AVG ? LKS_SUM : call->op,
                 .is_to_all = is_to_all};

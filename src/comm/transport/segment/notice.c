@@ -173,6 +173,17 @@ lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int 
     return LKS_OK;
 }
 
+/* Who is in another call waits for this rank, or has sent it something, in the whole group. */
+lks_status lksi_step_overhear(lks_group *group) {
+    const lksi_call *call = group->divided;
+    lks_status status = LKS_OK;
+    if (call == NULL) return LKS_OK;
+    LKS_TRY(lksi_steps_open(group));
+    for (int rank = 0; rank < group->size && status == LKS_OK; rank++)
+        if (rank != group->rank) status = listen_aside(group, call, rank, false);
+    return status == LKS_ERR_MISMATCH ? lksi_step_explain(group, call, -1) : status;
+}
+
 lks_status lksi_step_look_aside(lks_group *group, const lksi_call *call, int from) {
     enum { PATIENCE_MS = 20 }; /* who sent it did so before */
     for (int i = 0; i < PATIENCE_MS && group->remote != NULL; i++) {

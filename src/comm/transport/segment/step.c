@@ -18,7 +18,7 @@ void lksi_steps_close(lks_group *group) {
     group->steps = NULL;
 }
 
-static lks_status open_steps(lks_group *group) {
+lks_status lksi_steps_open(lks_group *group) {
     if (group->steps != NULL) return LKS_OK;
     LKS_TRY(lksi_streams_open(group, LKSI_CONTEXT_COLLECTIVE));
     lksi_steps *opened = lksi_alloc(sizeof *opened);
@@ -167,14 +167,14 @@ static void prepare_receive(step *s, int from, void *data, size_t nbytes) {
 
 lks_status lksi_step_send(lks_group *group, const lksi_call *call, int to, const void *data, size_t nbytes) {
     step s = {.call = call, .is_received = true};
-    LKS_TRY(open_steps(group));
+    LKS_TRY(lksi_steps_open(group));
     prepare_send(group, &s, to, data, nbytes);
     return run(group, &s);
 }
 
 lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, void *data, size_t nbytes) {
     step s = {.call = call, .is_sent = true};
-    LKS_TRY(open_steps(group));
+    LKS_TRY(lksi_steps_open(group));
     prepare_receive(&s, from, data, nbytes);
     return run(group, &s);
 }
@@ -182,7 +182,7 @@ lks_status lksi_step_receive(lks_group *group, const lksi_call *call, int from, 
 lks_status lksi_step_exchange(lks_group *group, const lksi_call *call, int to, const void *sent, size_t n_sent_nbytes,
                               int from, void *received, size_t n_received_nbytes) {
     step s = {.call = call};
-    LKS_TRY(open_steps(group));
+    LKS_TRY(lksi_steps_open(group));
     prepare_send(group, &s, to, sent, n_sent_nbytes);
     prepare_receive(&s, from, received, n_received_nbytes);
     return run(group, &s);

@@ -52,6 +52,10 @@ lks_status lksi_step_listen(lks_group *group, const lksi_call *call, int from);
 bool lksi_step_has_header(const lksi_step_pair *pair);
 /* What a step does that has waited for `awaited` long: tells it in which call we are, listens to all. */
 lks_status lksi_step_compare_notes(lks_group *group, const lksi_call *call, int awaited, bool may_write);
+/* For who waits in a part of `group` (lks_group.divided): listens to all of the whole one. */
+lks_status lksi_step_overhear(lks_group *group);
+/* What the steps of a group need; made once. */
+lks_status lksi_steps_open(lks_group *group);
 /* Writes what is left of a notice; *is_through: nothing is left. */
 lks_status lksi_step_finish_notice(lks_group *group, int to, bool *is_through);
 /* `other` is in another call, which `head` tells: the error that shows both. */

@@ -13,6 +13,7 @@
 #include "base/cache.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/segment/message.h"
+#include "comm/transport/segment/step.h"
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -185,9 +186,7 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
     char doing[160], awaited[400];
     describe_awaited(group, true, ranks, n_ranks, awaited, sizeof awaited);
     lksi_progress_describe(group, context, doing, sizeof doing);
-    if (lksi_control_is_aborted(whole_of(group)->control))
-        return lksi_control_abort_error(whole_of(group)->control, doing);
-    if (lksi_control_is_aborted(group->control)) return lksi_control_abort_error(group->control, doing);
+    LKS_TRY(lksi_refuse_aborted(group, context));
     return lksi_error(LKS_ERR_TIMEOUT, "rank %d waited %lld ms for %s; %s", lksi_world_rank(group, group->rank),
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, doing);
 }
@@ -206,11 +205,14 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
     return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 
+/* A group that is a part of another, or is being made out of it, is over with that. */
 lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context) {
-    if (!lksi_control_is_aborted(group->control)) return LKS_OK;
+    const lks_group *over = group;
+    while (over != NULL && !lksi_control_is_aborted(over->control)) over = over->parent;
+    if (over == NULL) return LKS_OK;
     char doing[160];
     lksi_progress_describe(group, context, doing, sizeof doing);
-    return lksi_control_abort_error(group->control, doing);
+    return lksi_control_abort_error(over->control, doing);
 }
 
 /* Of whom is awaited, or of anybody who may be. */
@@ -226,6 +228,7 @@ lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, i
     lksi_activity_await(group, context, n_ranks > 0 ? ranks[0] : -1);
     LKS_TRY(lksi_refuse_aborted(group, context));
     LKS_TRY(check_presence(group, context, ranks, n_ranks));
+    if (group->parent != NULL && context == LKSI_CONTEXT_COLLECTIVE) LKS_TRY(lksi_step_overhear(group->parent));
     LKS_TRY(check_deadline(group, context, ranks, n_ranks, left_ns));
     attend(group, ranks, n_ranks);
     return LKS_OK;

@@ -82,7 +82,11 @@ static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0
         handover record;
         int descriptor;
         LKS_TRY(lksi_take_over(s->connections[0], &record, sizeof record, &descriptor, deadline_ns));
-        bool is_it = record.call == lksi_n_calls(group) && record.nbytes == nbytes && descriptor >= 0;
+        bool is_it = record.call == lksi_n_calls(group) && record.nbytes == nbytes;
+        if (is_it && descriptor < 0) { /* the kernel had no number for it */
+            errno = EMFILE;
+            return lksi_error_errno("%zu shared bytes", nbytes);
+        }
         lks_status status = is_it ? map(descriptor, nbytes, base) : LKS_OK;
         if (descriptor >= 0) close(descriptor);
         if (is_it) return status;

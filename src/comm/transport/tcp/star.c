@@ -123,14 +123,17 @@ static bool is_parent_aborted(void *opaque) {
     return group->parent != NULL && lksi_control_is_aborted(group->parent->control);
 }
 
+static lks_status refuse_parent(const lks_group *group) {
+    return lksi_control_abort_error(group->parent->control, "making a group out of it");
+}
+
 static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_CONTROL, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello,
                                   deadline_ns, false, is_parent_aborted, group, &descriptor);
     lksi_star_of(group)->lines[0].descriptor = descriptor;
-    if (status == LKS_OK || !is_parent_aborted(group)) return status;
-    return lksi_control_abort_error(group->parent->control, "making a group out of it");
+    return status == LKS_OK || !is_parent_aborted(group) ? status : refuse_parent(group);
 }
 
 static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
@@ -145,6 +148,7 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
         pthread_mutex_unlock(&star->mutex);
     }
     if (is_there) return LKS_OK;
+    if (is_parent_aborted(group)) return refuse_parent(group);
     return lksi_error(LKS_ERR_TIMEOUT, "%s did not connect to the new group in %lld ms",
                       lksi_rank_describe(group, rank).text, (long long)group->timeout_ms);
 }

@@ -1,0 +1,215 @@
+/* comm/: calls at two levels, whose ranks wait in parts of their group, and groups that are made while others fail: who
+ * waits where, and hears what. */
+#include "test.h"
+
+#include "comm/comm_internal.h"
+#include "ranks.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+
+enum { N_RANKS = 4 };
+
+/* Far more than any of this takes: who hears in half of it was told, and did not wait for the deadline. */
+enum { DEADLINE_MS = 40000 };
+
+static bool is_soon(int64_t began_ns) { return lksi_now_ns() - began_ns < INT64_C(1000000) * DEADLINE_MS / 2; }
+
+/* --- a call at two levels --- */
+
+typedef enum event { KILL, ABORT, MISMATCH } event;
+
+/* Hosts {0, 2} and {1, 3}. Ranks 1 and 3 share no part with rank 2, and rank 0 does not come. */
+static int wait_in_parts(int rank, int size, void *argument) {
+    (void)size;
+    event what = *(const event *)argument;
+    lks_group *world;
+    int32_t x;
+    setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
+    setenv("LOCKSTEP_JOB_KEY", "parts", 1);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = DEADLINE_MS}));
+    MUST_OK(lks_barrier(world, NULL));
+    int64_t began_ns = lksi_now_ns();
+    if (rank == 2) {
+        lksi_sleep_ns(300000000);
+        if (what == KILL) raise(SIGKILL);
+        if (what == ABORT) lks_group_abort(world, "out of disk");
+        lks_collective_options naive = {.algorithm = "naive"};
+        lks_status status = lks_broadcast(world, &x, 1, LKS_I32, 3, &naive);
+        MUST(status == (what == ABORT ? LKS_ERR_STATE : LKS_ERR_MISMATCH));
+    } else if (rank == 0 && what == KILL) {
+        MUST(lks_recv(world, &x, 1, LKS_I32, 2, 5, NULL) == LKS_ERR_PEER);
+    } else {
+        lks_status status = lks_barrier(world, &(lks_collective_options){.algorithm = "two_level"});
+        MUST(status == (what == MISMATCH ? LKS_ERR_MISMATCH : LKS_ERR_PEER));
+        MUST_SAY(what == KILL    ? "rank 2 (host "
+                 : what == ABORT ? "rank 2 gave up: out of disk"
+                                 : "rank 2 called broadcast(");
+        if (what == MISMATCH) MUST_SAY("called barrier(algorithm two_level)");
+    }
+    MUST(is_soon(began_ns));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_waits_in_a_part_hears_of_the_whole(void **state) {
+    (void)state;
+    for (event what = KILL; what <= MISMATCH; what++) {
+        pid_t pids[N_RANKS];
+        set_master_environment();
+        for (int rank = 0; rank < N_RANKS; rank++) pids[rank] = start_process(rank, N_RANKS, wait_in_parts, &what);
+        await_processes(pids, N_RANKS, what == KILL ? 2 : -1);
+    }
+}
+
+/* Hosts {0, 1} and {2, 3}. Each level of rank 0's call takes 1.2 s, less than its deadline; together they take more. */
+static int come_late(int rank, int size, void *argument) {
+    (void)size;
+    static const int64_t late_ms[N_RANKS] = {0, 1200, 2400, 2400};
+    bool is_asynchronous = *(const bool *)argument;
+    lks_group *world;
+    lks_work *work;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCKSTEP_JOB_KEY", "parts", 1);
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    lksi_sleep_ns(1000000 * late_ms[rank]);
+    lks_collective_options options = {.algorithm = "two_level", .timeout_ms = 1800};
+    if (is_asynchronous) options.work = &work;
+    lks_status status = lks_barrier(world, &options);
+    if (is_asynchronous && status == LKS_OK) status = lks_work_wait(work);
+    MUST(status == LKS_ERR_TIMEOUT);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void all_levels_together_have_the_deadline(void **state) {
+    (void)state;
+    run_processes(N_RANKS, come_late, &(bool){false});
+    run_processes(N_RANKS, come_late, &(bool){true});
+}
+
+/* --- making groups --- */
+
+typedef struct layout {
+    const char *transport;
+    int n_local; /* 0: all */
+} layout;
+static const layout layouts[] = {{"shm", 0}, {"tcp", 0}, {NULL, 2}};
+
+static lks_status join(const layout *l, int rank, lks_group **world) {
+    if (l->n_local > 0) setenv("LOCKSTEP_HOST_ID", rank < l->n_local ? "a" : "b", 1);
+    if (l->n_local > 0) setenv("LOCKSTEP_JOB_KEY", "parts", 1);
+    return lks_init(world, &(lks_init_options){.transport = l->transport, .timeout_ms = DEADLINE_MS});
+}
+
+static void on_all_layouts(rank_function function) {
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        run_processes(N_RANKS, function, (void *)(uintptr_t)&layouts[i]);
+}
+
+/* Rank 1 has the new group before others do, over tcp. */
+static int fail_in_a_new_group(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world, *made;
+    MUST_OK(join(argument, rank, &world));
+    for (int i = 0; i < 60; i++) {
+        MUST_OK(lks_group_split(world, 0, 0, &made));
+        if (rank == 1)
+            lks_group_abort(made, "enough");
+        else
+            MUST(lks_barrier(made, NULL) != LKS_OK);
+        lks_group_destroy(made);
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void what_fails_in_a_new_group_is_its_own(void **state) {
+    (void)state;
+    on_all_layouts(fail_in_a_new_group);
+}
+
+static int n_descriptors(void) {
+    DIR *directory = opendir("/proc/self/fd");
+    int n = 0;
+    while (readdir(directory) != NULL) n++;
+    closedir(directory);
+    return n;
+}
+
+/* Of each group a message is left that nobody takes. Connections of it come in after it was left. */
+static int leave_groups(int rank, int size, void *argument) {
+    lks_group *world, *made;
+    int n_before = 0;
+    MUST_OK(join(argument, rank, &world));
+    for (int i = 0; i < 40; i++) {
+        if (i == 5) n_before = n_descriptors();
+        MUST_OK(lks_group_split(world, 0, 0, &made));
+        for (int to = 0; to < size; to++) MUST_OK(lks_send(made, &i, 1, LKS_I32, to, 1));
+        lks_group_destroy(made);
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    for (int i = 0; i < 10000 && n_descriptors() > n_before; i++) lksi_sleep_ns(1000000);
+    MUST(n_descriptors() <= n_before);
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void groups_that_were_left_take_no_descriptors(void **state) {
+    (void)state;
+    on_all_layouts(leave_groups);
+}
+
+static lks_status split_it(lks_group *world) {
+    lks_group *made;
+    return lks_group_split(world, 0, 0, &made);
+}
+static lks_status share_with_it(lks_group *world) {
+    void *data;
+    return lks_symmetric_alloc(world, 1000, &data);
+}
+
+typedef struct shortage {
+    lks_status (*call)(lks_group *world);
+} shortage;
+
+static int run_out_of_descriptors(int rank, int size, void *argument) {
+    (void)size;
+    const shortage *s = argument;
+    lks_group *world;
+    struct rlimit limit = {64, 64};
+    MUST_OK(join(&layouts[0], rank, &world));
+    if (rank == 1) {
+        MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    int64_t began_ns = lksi_now_ns();
+    lks_status status = s->call(world);
+    MUST(status == LKS_ERR_SYSTEM || (rank != 1 && status == LKS_ERR_PEER));
+    MUST_SAY("rank 1");
+    MUST(is_soon(began_ns));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_without_descriptors_is_told_of_at_once(void **state) {
+    (void)state;
+    run_processes(N_RANKS, run_out_of_descriptors, &(shortage){split_it});
+    run_processes(N_RANKS, run_out_of_descriptors, &(shortage){share_with_it});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_waits_in_a_part_hears_of_the_whole),
+        cmocka_unit_test(all_levels_together_have_the_deadline),
+        cmocka_unit_test(what_fails_in_a_new_group_is_its_own),
+        cmocka_unit_test(groups_that_were_left_take_no_descriptors),
+        cmocka_unit_test(a_rank_without_descriptors_is_told_of_at_once),
+    };
+    return run_group(tests);
+}
