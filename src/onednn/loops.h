@@ -42,6 +42,7 @@ typedef struct lksi_row_loops {
     void (*softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
     void (*log_softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
     void (*shift_and_scale)(size_t count, float shift, float factor, const float *x, float *y); /* (x - shift) factor */
+    void (*shift_twice)(size_t count, float first, float second, const float *x, float *y); /* (x - first) - second */
     void (*scale_in_place)(size_t count, float factor, float *y);
 } lksi_row_loops;
 LKSI_ISA_DECLARE(lksi_row_loops, lksi_row_loops);

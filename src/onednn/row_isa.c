@@ -80,6 +80,11 @@ static void shift_and_scale(size_t count, float shift, float factor, const float
     for (size_t i = 0; i < count; i++) y[i] = (x[i] - shift) * factor;
 }
 
+/* Not by the sum of both at once, which is rounded where the first is large. */
+static void shift_twice(size_t count, float first, float second, const float *restrict x, float *restrict y) {
+    for (size_t i = 0; i < count; i++) y[i] = (x[i] - first) - second;
+}
+
 static void scale_in_place(size_t count, float factor, float *y) {
     for (size_t i = 0; i < count; i++) y[i] *= factor;
 }
@@ -93,5 +98,6 @@ const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .softmax_grad = softmax_grad,
     .log_softmax_grad = log_softmax_grad,
     .shift_and_scale = shift_and_scale,
+    .shift_twice = shift_twice,
     .scale_in_place = scale_in_place,
 };

@@ -136,6 +136,23 @@ static void softmax_stands_the_largest_and_the_smallest_numbers(void **state) {
     }
 }
 
+/* An offset that all logits of a row share changes nothing, as long as it leaves them as they are. */
+static void log_softmax_is_as_exact_beside_a_large_offset(void **state) {
+    (void)state;
+    static const float x[2][3] = {{0, 1, 2}, {1 << 23, (1 << 23) + 1, (1 << 23) + 2}};
+    static const int32_t labels[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        begin(&f, devices[i]);
+        lks_node *y = lks_log_softmax(f.x);
+        compile(&f, 2, lks_sum(lks_mul(y, f.scaled), 0, NULL, 0), y, x[0], labels);
+        const float *rows = lks_program_output(f.program, y);
+        assert_memory_equal(rows, rows + 3, 3 * sizeof *rows);
+        assert_true(fabsf(rows[2] + 0.4076060f) < 1e-6f); /* of numbers around 1 */
+        end(&f);
+    }
+}
+
 static void what_a_causal_softmax_does_not_see_is_zero(void **state) {
     (void)state;
     static const int32_t labels[3] = {0};
@@ -215,6 +232,7 @@ int main(void) {
         cmocka_unit_test(batch_norm_of_one_value_per_channel_is_its_bias),
         cmocka_unit_test(nan_goes_through_everything),
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
+        cmocka_unit_test(log_softmax_is_as_exact_beside_a_large_offset),
         cmocka_unit_test(what_a_causal_softmax_does_not_see_is_zero),
         cmocka_unit_test(the_gradient_of_a_split_is_one_pass),
     };
