@@ -16,6 +16,13 @@ static double sum(size_t count, const float *x) {
     return total;
 }
 
+static double sum_shifted(size_t count, float shift, const float *x) {
+    double total = 0;
+    for (size_t i = 0; i < count; i += BLOCK)
+        total += (double)lksi_row_sum_shifted(block_count(count, i), shift, x + i);
+    return total;
+}
+
 static void accumulate(size_t count, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < count; i++) y[i] += x[i];
 }
@@ -91,6 +98,7 @@ static void scale_in_place(size_t count, float factor, float *y) {
 
 const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .sum = sum,
+    .sum_shifted = sum_shifted,
     .accumulate = accumulate,
     .sum_rows = sum_rows,
     .max = max,

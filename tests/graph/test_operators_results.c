@@ -153,6 +153,25 @@ static void log_softmax_is_as_exact_beside_a_large_offset(void **state) {
     }
 }
 
+static double smoothed_loss(const char *device, const float x[2][3]) {
+    static const int32_t labels[2] = {0, 2};
+    fixture f;
+    begin(&f, device);
+    lks_node *loss = lks_cross_entropy_with(f.scaled, f.labels, &(lks_cross_entropy_options){.label_smoothing = 0.1});
+    compile(&f, 2, loss, NULL, x[0], labels);
+    double result = lks_program_scalar(f.program, loss);
+    end(&f);
+    return result;
+}
+
+/* The mean of the logits is that of what they are less than the largest. */
+static void smoothed_cross_entropy_is_as_exact_beside_a_large_offset(void **state) {
+    (void)state;
+    static const float near[2][3] = {{0, 1, 2}, {2, 0, 0}};
+    static const float far[2][3] = {{1 << 23, (1 << 23) + 1, (1 << 23) + 2}, {(1 << 23) + 2, 1 << 23, 1 << 23}};
+    for (int i = 0; i < 2; i++) assert_true(smoothed_loss(devices[i], near) == smoothed_loss(devices[i], far));
+}
+
 static void what_a_causal_softmax_does_not_see_is_zero(void **state) {
     (void)state;
     static const int32_t labels[3] = {0};
@@ -233,6 +252,7 @@ int main(void) {
         cmocka_unit_test(nan_goes_through_everything),
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
         cmocka_unit_test(log_softmax_is_as_exact_beside_a_large_offset),
+        cmocka_unit_test(smoothed_cross_entropy_is_as_exact_beside_a_large_offset),
         cmocka_unit_test(what_a_causal_softmax_does_not_see_is_zero),
         cmocka_unit_test(the_gradient_of_a_split_is_one_pass),
     };
