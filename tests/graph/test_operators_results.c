@@ -172,6 +172,21 @@ static void smoothed_cross_entropy_is_as_exact_beside_a_large_offset(void **stat
     for (int i = 0; i < 2; i++) assert_true(smoothed_loss(devices[i], near) == smoothed_loss(devices[i], far));
 }
 
+/* Sure of the wrong class: a logit and its target. */
+static void a_logit_that_is_infinite_and_wrong_has_an_infinite_loss(void **state) {
+    (void)state;
+    static const float rows[2][3] = {{INFINITY, 0}, {-INFINITY, 1}};
+    static const int32_t label = 0;
+    for (int i = 0; i < 4; i++) {
+        fixture f;
+        begin(&f, devices[i % 2]);
+        lks_node *loss = lks_bce_with_logits(lks_slice(f.scaled, 1, 0, 1), lks_slice(f.x, 1, 1, 2));
+        compile(&f, 1, loss, NULL, rows[i / 2], &label);
+        assert_true(lks_program_scalar(f.program, loss) == (double)INFINITY);
+        end(&f);
+    }
+}
+
 static void what_a_causal_softmax_does_not_see_is_zero(void **state) {
     (void)state;
     static const int32_t labels[3] = {0};
@@ -253,6 +268,7 @@ int main(void) {
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
         cmocka_unit_test(log_softmax_is_as_exact_beside_a_large_offset),
         cmocka_unit_test(smoothed_cross_entropy_is_as_exact_beside_a_large_offset),
+        cmocka_unit_test(a_logit_that_is_infinite_and_wrong_has_an_infinite_loss),
         cmocka_unit_test(what_a_causal_softmax_does_not_see_is_zero),
         cmocka_unit_test(the_gradient_of_a_split_is_one_pass),
     };
