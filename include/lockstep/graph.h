@@ -53,10 +53,11 @@ LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, 
                                 lks_initializer initial);
 
 /* What a model keeps beside its parameters: a running average of a statistic. Every training step moves it by
- * value += momentum * (statistic - value), where the statistic is the mean over the ranks, weighted by their samples,
- * of what each rank's own batch gives. Batch norms make such statistics (operators.h); a buffer that is read by other
- * operators alone, or that a step's program does not use, stays as it is, up to roundings. Saved and hashed with the
- * parameters. LKS_ERR_ARGUMENT where `momentum` is not 0 to 1, or `initial` not finite. */
+ * value += momentum * (statistic - value), where the statistic is the mean over the ranks of what each rank's own batch
+ * gives, weighted by their samples (lks_program_set_buffer_weight), whatever labels count. Batch norms make such
+ * statistics (operators.h); a buffer that is read by other operators alone, or that a step's program does not use,
+ * stays as it is, up to roundings. Saved and hashed with the parameters. LKS_ERR_ARGUMENT where `momentum` is not 0 to
+ * 1, or `initial` not finite. */
 LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
                              double momentum);
 
@@ -117,8 +118,9 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
 /* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
  * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike, such as
- * adding up ranks. A buffer's is the statistic that it averages, times the factor of lks_program_backward. Until the
- * next step of a distributed optimizer, after which it may lie elsewhere. NULL where there is no such tensor. */
+ * adding up ranks. A buffer's is the statistic that it averages, times its weight (lks_program_set_buffer_weight).
+ * Until the next step of a distributed optimizer, after which it may lie elsewhere. NULL where there is no such tensor.
+ */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
 /* Index of the parameter or buffer with that name, -1 if there is none. */
 LKS_API int lks_store_find(const lks_store *store, const char *name);
@@ -159,6 +161,10 @@ LKS_API lks_status lks_program_forward(lks_program *program);
  * be read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward
  * pass of its own before it, or where a step has moved the parameters since (sharded, on one host). */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
+/* In the next backward passes the batch counts in what buffers average by `weight`, its samples, and not by the factor:
+ * for losses that are means over another number, of labels that count. The step has to hear of it: buffer_weight of
+ * lks_step_sums (parallel.h). Negative, as at first: by the factor. */
+LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
 /* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
  * reads it any more, so that it may be changed in place. `index` is the tensor's in the store, below
  * lks_store_n_tensors: buffers come, too, whose statistics ranks add up as they do gradients. Every parameter that the

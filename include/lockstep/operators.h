@@ -99,7 +99,9 @@ LKS_API lks_node *lks_batch_norm_function(lks_node *x, lks_node *weight, lks_nod
  * whole batch, running statistics included. Of a batch in pieces, each piece has its own. A program that trains it
  * needs lks_program_synchronise (parallel.h), which lks_trainer calls by itself; evaluation needs nothing. Where a
  * channel has but one value on all ranks together, as above.
- * Numerics: sums in f64 around the running mean. Source: as torch.nn.SyncBatchNorm. */
+ * Numerics: what ranks add up is f64, around the running mean; on the cpu device each rank's own sums are made of those
+ * of at most 64 rows each, which are f32: of x itself, and of squares around these rows' mean.
+ * Source: as torch.nn.SyncBatchNorm. */
 LKS_API lks_node *lks_synchronised_batch_norm_function(lks_node *x, lks_node *weight, lks_node *bias,
                                                        lks_node *running_mean, lks_node *running_var, double epsilon);
 /* x (...,K), weight (K), bias (K). Source: Ba, Kiros, Hinton, "Layer normalization", 2016. */

@@ -39,8 +39,9 @@ LKS_API lks_schedule lks_schedule_cosine(double last, int64_t n_steps);
  * Source: Smith, Topin, "Super-convergence", 2018. */
 LKS_API lks_schedule lks_schedule_one_cycle(int64_t n_steps);
 /* `schedule`, preceded by n_steps steps in which the factor rises linearly from `first` times to one times the
- * schedule's beginning; as SequentialLR of a LinearLR and the schedule. A schedule has one warm-up: that of one which
- * has a warm-up already is replaced by this one. */
+ * schedule's beginning. Where that is 1, it is as SequentialLR of a LinearLR and the schedule; elsewhere (one cycle's
+ * 1/25, a linear schedule from another factor) LinearLR would rise to the optimizer's lr all the same, and the schedule
+ * begin with a leap. A schedule has one warm-up: that of one which has a warm-up already is replaced by this one. */
 LKS_API lks_schedule lks_schedule_warm_up(lks_schedule schedule, double first, int64_t n_steps);
 /* NaN where `schedule` is NULL. */
 LKS_API double lks_schedule_factor(const lks_schedule *schedule, int64_t step);

@@ -130,25 +130,27 @@ typedef struct lks_step_sums {
     double grad_norm; /* of the mean gradient, before clipping; 0 where the rule does not clip. Given by no rank */
     double stop;      /* not a sum: the largest that any rank gives. Above 0 where one wants all to end after this step,
                          which they so agree on without a collective of its own */
+    double buffer_weight; /* samples that buffers average (lks_program_set_buffer_weight); 0: n_samples. A rank of
+                             which it is above 0 has samples, even where none of their labels counts */
 } lks_step_sums;
 
 /* Averages the gradients of all ranks and updates the parameters.
  *
  * The store's gradients must hold the SUM over this rank's samples: lks_program_backward(program, n_samples) makes the
- * mean loss into that; a rank without samples passes n_samples 0, and its gradients are not read. `mine` carries the
- * number of samples, which weights the mean, any two figures of this rank to be summed along, and whether it wants to
- * stop; `all` (may be NULL) receives the sums.
+ * mean loss into that; a rank without samples passes n_samples and buffer_weight 0, and its gradients are not read.
+ * `mine` carries the number of samples, which weights the mean, any two figures of this rank to be summed along, and
+ * whether it wants to stop; `all` (may be NULL) receives the sums.
  * Collective. Afterwards the store's gradients are nobody's: its own rank's sum, all ranks', or a part of each, by
  * strategy. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
  * Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on; LKS_ERR_ARGUMENT where a
- * rank brings a number of them that is negative or not finite, or `mine` is NULL, LKS_ERR_STATE where one with samples
- * has used its last backward pass already, in a step or by lks_distributed_optimizer_accumulate (gradients may also be
- * made by hand, in lks_store_gradient: where no program of the store has run backward yet on this rank, they are taken
- * for such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names that rank;
- * LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated, and the group
- * lives on; those of the group. After an error in the middle of an update the parameters are torn: reading them through
- * the library gives LKS_ERR_TORN; but where the store is sharded among ranks that share memory they are those of the
- * step before. */
+ * rank brings a number of them, or a weight, that is negative or not finite, or `mine` is NULL, LKS_ERR_STATE where one
+ * with samples has used its last backward pass already, in a step or by lks_distributed_optimizer_accumulate (gradients
+ * may also be made by hand, in lks_store_gradient: where no program of the store has run backward yet on this rank,
+ * they are taken for such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names
+ * that rank; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated, and
+ * the group lives on; those of the group. After an error in the middle of an update the parameters are torn: reading
+ * them through the library gives LKS_ERR_TORN; but where the store is sharded among ranks that share memory they are
+ * those of the step before. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 

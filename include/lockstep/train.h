@@ -86,7 +86,8 @@ LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, con
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 
 /* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
- * global batch. Collective. A batch size that was not seen before is compiled first, without communication.
+ * global batch. Samples of which no label counts are part of it: states go on over them, and the statistics of batch
+ * norms are theirs, too. Collective. A batch size that was not seen before is compiled first, without communication.
  * Errors: LKS_ERR_NUMERIC where a rank's loss is not finite (step and rank named): there, LKS_ERR_PEER on the others,
  * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter; asked before
  * the loss is) or where the optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on,
@@ -97,7 +98,7 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * LKS_ERR_ARGUMENT where one has a negative number of samples, or more labels than they have, or no batch (the group is
  * dead); LKS_ERR_SHAPE where sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C;
  * LKS_ERR_ARGUMENT where n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch
- * did not set it: on all ranks, nothing was updated, and the group lives on. */
+ * did not set it: on all ranks, nothing was updated, and the group lives on, but states have moved on. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Where the trainer runs ahead: waits until the last step is done. `metrics` (may be NULL) as above. Before parameters

@@ -20,7 +20,7 @@ typedef struct coefficients {
 /* What the kernels read and write; NULL where an operator has it not. */
 typedef struct norm_arguments {
     const float *x, *dy, *z, *w, *b, *in_mean, *in_variance;
-    const float *in_unbiased, *dloss; /* in_unbiased is so once it is multiplied by `correction` */
+    const float *in_unbiased, *batch_weight; /* in_unbiased is so once it is multiplied by `correction` */
     float correction;
     const double *in_sums, *in_grad_sums;
     float *image, *mean, *variance, *unbiased, *dw, *db, *dmean, *dvariance; /* image: y or dx */
@@ -110,8 +110,8 @@ static __device__ void keep_gradients(const norm_shape &s, const norm_arguments 
                                       double product) {
     a.db[c] = (float)sum;
     a.dw[c] = (float)(product * (double)inverse_of(s, a.in_variance[c]));
-    a.dmean[c] = *a.dloss * a.in_mean[c];
-    a.dvariance[c] = a.correction * *a.dloss * a.in_unbiased[c];
+    a.dmean[c] = *a.batch_weight * a.in_mean[c];
+    a.dvariance[c] = a.correction * *a.batch_weight * a.in_unbiased[c];
 }
 
 /* What is made of the sums of all slices. */
@@ -305,7 +305,7 @@ static void set_gradient_arguments(norm_arguments *a, const norm_shape &s, const
     }
     a->in_unbiased = (const float *)in[4];
     a->correction = l->op == LKSI_OP_BATCH_NORM_GRAD ? correction_of((double)s.positions) : 1;
-    a->dloss = (const float *)in[5];
+    a->batch_weight = (const float *)in[5];
     if (l->n_inputs == 7) a->z = (const float *)in[6];
     a->dw = (float *)out[1];
     a->db = (float *)out[2];

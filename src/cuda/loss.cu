@@ -160,7 +160,7 @@ __global__ void count_correct(labels rows, const float *x, total all) {
 
 template <int op> static __device__ float loss_of(float a, float b) {
     if (op == LKSI_OP_MSE) return (a - b) * (a - b);
-    return (a > 0 ? a : 0.0f) - a * b + log1pf(expf(a > 0 ? -a : a));
+    return (a > 0 ? a * (1 - b) : -a * b) + log1pf(expf(a > 0 ? -a : a)); /* max(a, 0) - a b may be inf - inf */
 }
 
 template <int op> static __device__ float slope_of(float a, float b) {

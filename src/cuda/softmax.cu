@@ -58,9 +58,12 @@ template <bool is_log> __global__ void softmax(const float *__restrict__ x, floa
 #pragma unroll 4
     for (size_t j = r.lane; j < r.n_seen; j += s.width) sum += expf(x[j] - largest);
     sum = combine(sum, room, s.width, false);
-    float shift = largest + logf(sum);
+    float log_sum = logf(sum); /* largest + log_sum would lose it where largest is large */
 #pragma unroll 4
-    for (size_t j = r.lane; j < r.n_seen; j += s.width) y[j] = is_log ? x[j] - shift : expf(x[j] - largest) / sum;
+    for (size_t j = r.lane; j < r.n_seen; j += s.width) {
+        float shifted = x[j] - largest;
+        y[j] = is_log ? shifted - log_sum : expf(shifted) / sum;
+    }
     for (size_t j = r.n_seen + r.lane; j < r.n; j += s.width) y[j] = 0;
 }
 

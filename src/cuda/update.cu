@@ -25,6 +25,7 @@ static __device__ void add_figures(lksi_figures *sums, const lksi_figures *more)
     sums->n_samples += more->n_samples;
     sums->loss += more->loss;
     sums->n_correct += more->n_correct;
+    sums->buffer_weight += more->buffer_weight;
     if (more->stop > sums->stop) sums->stop = more->stop;
 }
 
@@ -122,9 +123,10 @@ __global__ void conclude(lksi_flat_step step, size_t n_squares, size_t stride) {
     if (threadIdx.x != 0) return;
     lksi_flat_result result = {};
     result.sums = add_up_figures(step.figures, step.n_ranks);
-    result.mean_scale = result.scale = 1.0 / result.sums.n_samples;
+    result.scale = 1.0 / result.sums.n_samples;
+    result.buffer_scale = 1.0 / result.sums.buffer_weight;
     if (step.squares != NULL) {
-        result.grad_norm = sqrt(squares) * result.mean_scale;
+        result.grad_norm = sqrt(squares) * result.scale;
         double factor = step.clip_norm / (result.grad_norm + 1e-6);
         if (factor < 1) result.scale *= factor;
     }
@@ -189,8 +191,8 @@ static __device__ void adam(const lksi_update *update, float scale, size_t count
     }
 }
 
-static __device__ void running(const lksi_update *update, double mean_scale, size_t count, float *p, const float *g) {
-    const double keep = 1 - update->momentum, take = update->momentum * mean_scale;
+static __device__ void running(const lksi_update *update, double buffer_scale, size_t count, float *p, const float *g) {
+    const double keep = 1 - update->momentum, take = update->momentum * buffer_scale;
     LKSI_FOR_EACH(i, count) p[i] = (float)(keep * (double)p[i] + take * (double)g[i]);
 }
 
@@ -200,7 +202,7 @@ __global__ void update_parameters(const lksi_flat_result *result, const lksi_upd
     if (result->is_refused) return;
     const float scale = (float)result->scale;
     if (update->rule == LKSI_UPDATE_RUNNING)
-        running(update, result->mean_scale, count, p, g);
+        running(update, result->buffer_scale, count, p, g);
     else if (update->rule != LKSI_UPDATE_SGD)
         adam(update, scale, count, p, g, m, v);
     else if (update->momentum != 0)

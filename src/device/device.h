@@ -53,7 +53,7 @@ struct lksi_kernel {
 /* A step's figures, one rank's or the sum of all ranks': as lks_step_sums (parallel.h), where a device can read them.
  */
 typedef struct lksi_figures {
-    double n_samples, loss, n_correct, stop;
+    double n_samples, loss, n_correct, stop, buffer_weight;
     double n_expected; /* of all ranks together; below 0: any number. Not a sum */
     double check;      /* what all ranks have to have the same. Not a sum */
 } lksi_figures;
@@ -61,11 +61,12 @@ typedef struct lksi_figures {
 /* What a step over the flat arrays came to. */
 typedef struct lksi_flat_result {
     lksi_figures sums;
-    double mean_scale, scale; /* 1 / n_samples; the same times what clips */
-    double grad_norm;         /* of the mean gradient; 0 where nothing is clipped */
-    int64_t is_refused;       /* no sample, or not as many as a rank expects; checks that differ; a loss or a norm that
-                               * is not finite: nothing is updated, and nor is it in later steps until the host has
-                               * made this 0 again */
+    double scale;        /* 1 / n_samples, times what clips */
+    double buffer_scale; /* 1 / buffer_weight */
+    double grad_norm;    /* of the mean gradient; 0 where nothing is clipped */
+    int64_t is_refused;  /* no sample, or not as many as a rank expects; checks that differ; a loss or a norm that
+                          * is not finite: nothing is updated, and nor is it in later steps until the host has
+                          * made this 0 again */
 } lksi_flat_result;
 
 /* What ends the reduction of a step by a device with memory of its own. Pointers are into that. */
@@ -123,7 +124,7 @@ typedef struct lksi_device_memory {
                           const float *hits);
     lks_status (*conclude)(const lks_device *device, const lksi_flat_step *step);
     /* Of `count` elements of the flat arrays, by the rule of `update`, whose gradient_scale does not count: `result`
-     * has the scale, which for rule RUNNING is its mean_scale. Nothing where result->is_refused. */
+     * has the scale, which for rule RUNNING is its buffer_scale. Nothing where result->is_refused. */
     lks_status (*update)(const lks_device *device, const lksi_flat_result *result, const lksi_update *update,
                          size_t count, float *parameters, const float *gradient, float *const *state);
 } lksi_device_memory;

@@ -292,6 +292,7 @@ static lks_status place_given(compiler *c) {
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
         if (value->role == LKSI_SEED) program->memory[v] = &((lksi_scalars *)program->scalars)->seed;
+        if (value->role == LKSI_BUFFER_WEIGHT) program->memory[v] = &((lksi_scalars *)program->scalars)->buffer_weight;
         if (value->role == LKSI_RANDOM) program->memory[v] = ((lksi_scalars *)program->scalars)->random;
     }
     for (int i = 0; i < program->n_inputs; i++) {
@@ -311,6 +312,9 @@ static void bind_memory(compiler *c) {
             break;
         case LKSI_SEED:
             program->memory[v] = &program->seed;
+            break;
+        case LKSI_BUFFER_WEIGHT:
+            program->memory[v] = &program->buffer_weight;
             break;
         case LKSI_RANDOM:
             program->memory[v] = program->random;
@@ -471,6 +475,7 @@ lks_status lks_program_create(lks_program **program, lks_store *store, const lks
     if (options->loss != NULL) outputs[n_outputs++] = options->loss;
     for (int i = 0; i < options->n_outputs; i++) outputs[n_outputs++] = options->outputs[i];
     c.program->batch = options->batch;
+    c.program->given_buffer_weight = -1;
     c.program->is_timed = options->is_timed != 0;
     status = compile(&c, options, outputs, n_outputs);
 free_compiler:

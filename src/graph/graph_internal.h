@@ -43,7 +43,15 @@ lks_status lksi_graph_check(lks_graph *graph);
 /* --- the intermediate form that is differentiated and lowered --- */
 
 /* Buffers are parameters here: what a gradient rule gives for one is the statistic of this batch. */
-typedef enum lksi_role { LKSI_TEMPORARY, LKSI_INPUT, LKSI_PARAMETER, LKSI_GRADIENT, LKSI_SEED, LKSI_RANDOM } lksi_role;
+typedef enum lksi_role {
+    LKSI_TEMPORARY,
+    LKSI_INPUT,
+    LKSI_PARAMETER,
+    LKSI_GRADIENT,
+    LKSI_SEED,
+    LKSI_BUFFER_WEIGHT,
+    LKSI_RANDOM
+} lksi_role;
 
 typedef struct lksi_ir_value {
     lksi_tensor tensor;

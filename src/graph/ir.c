@@ -265,7 +265,7 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
 static lks_status keep_buffers(builder *b, lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++) {
         if (!is_buffer(b->ir, (lksi_value)v) || gradients[v] != LKSI_NO_VALUE) continue;
-        gradients[v] = emit_plain(b, LKSI_OP_MUL, (lksi_value[]){(lksi_value)v, b->base.seed}, 2);
+        gradients[v] = emit_plain(b, LKSI_OP_MUL, (lksi_value[]){(lksi_value)v, b->base.buffer_weight}, 2);
         if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
     }
     return LKS_OK;
@@ -289,8 +289,9 @@ static void finish_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n
 lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
     lksi_value loss_value = ir->node_values[loss->id];
     lksi_value seed = lksi_ir_add_value(ir, ir->values[loss_value].tensor, LKSI_SEED, 0);
-    if (seed == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
-    builder b = {.base = {.emit = emit, .seed = seed}, .ir = ir};
+    lksi_value weight = lksi_ir_add_value(ir, ir->values[loss_value].tensor, LKSI_BUFFER_WEIGHT, 0);
+    if (seed == LKSI_NO_VALUE || weight == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
+    builder b = {.base = {.emit = emit, .buffer_weight = weight}, .ir = ir};
     size_t n_forward_values = ir->n_values;
     lksi_value *gradients = lksi_alloc_array(n_forward_values, sizeof *gradients);
     if (gradients == NULL) return LKS_ERR_MEMORY;

@@ -62,6 +62,11 @@ void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, i
     program->random[2] = first_sample;
 }
 
+void lks_program_set_buffer_weight(lks_program *program, double weight) {
+    if (lksi_check_given("program_set_buffer_weight", "program", program) != LKS_OK) return;
+    program->given_buffer_weight = weight;
+}
+
 const lks_store *lksi_program_store(const lks_program *program) { return program->store; }
 int64_t lksi_program_batch(const lks_program *program) { return program->batch; }
 
@@ -191,8 +196,14 @@ static lks_status send_inputs(const lks_program *program) {
     return LKS_OK;
 }
 
+/* Of the batch in what buffers average; who is absent has none. */
+static double buffer_weight(const lks_program *program, double factor) {
+    if (program->is_absent) return 0;
+    return program->given_buffer_weight >= 0 ? program->given_buffer_weight : factor;
+}
+
 static lks_status send_scalars(const lks_program *program, double factor) {
-    lksi_scalars scalars = {.seed = (float)factor};
+    lksi_scalars scalars = {.seed = (float)factor, .buffer_weight = (float)buffer_weight(program, factor)};
     memcpy(scalars.random, program->random, sizeof scalars.random);
     return lksi_device_copy_in(program->store->graph->device, program->scalars, &scalars, sizeof scalars);
 }
@@ -223,6 +234,11 @@ static lks_status forward(lks_program *program) {
     return LKS_OK;
 }
 
+static lksi_scalar scalar_of(const lks_program *program, double value) {
+    bool is_f64 = program->store->graph->device->float_type == LKS_F64;
+    return is_f64 ? (lksi_scalar){.f64 = value} : (lksi_scalar){.f32 = (float)value};
+}
+
 static lks_status backward(lks_program *program, double factor) {
     if (program->n_forward == program->n_steps)
         return lksi_error(LKS_ERR_STATE, "the program was not compiled for training: it has no backward pass");
@@ -231,10 +247,8 @@ static lks_status backward(lks_program *program, double factor) {
         return lksi_error(LKS_ERR_STATE,
                           "backward after a step that came behind its forward pass, of other parameters");
     program->has_run_forward = false; /* the pass writes over what it reads of the forward pass */
-    if (program->store->graph->device->float_type == LKS_F64)
-        program->seed.f64 = factor;
-    else
-        program->seed.f32 = (float)factor;
+    program->seed = scalar_of(program, factor);
+    program->buffer_weight = scalar_of(program, buffer_weight(program, factor));
     if (program->scalars != NULL) LKS_TRY(send_scalars(program, factor));
     LKS_TRY(lksi_store_settle(program->store, -1));
     const lksi_stepper *stepper = &program->store->stepper;

@@ -37,6 +37,12 @@ typedef struct lksi_touch {
     int index;
 } lksi_touch;
 
+/* In the device's floating type. */
+typedef union lksi_scalar {
+    float f32;
+    double f64;
+} lksi_scalar;
+
 struct lks_program {
     lks_store *store;
     lksi_step *steps;
@@ -60,12 +66,11 @@ struct lks_program {
     lksi_take_factors take_factors; /* NULL: nobody wants them */
     void *take_factors_context;
     int64_t batch;
-    union {
-        float f32;
-        double f64;
-    } seed;            /* the gradient of the loss with respect to itself */
-    int64_t random[3]; /* training seed, step, index of the batch's first sample: what draws depend on */
-    void *scalars;     /* both, where kernels read them: lksi_scalars on a device with memory of its own, else NULL */
+    lksi_scalar seed;           /* the gradient of the loss with respect to itself */
+    lksi_scalar buffer_weight;  /* what statistics are multiplied by */
+    double given_buffer_weight; /* negative: the factor of the backward pass */
+    int64_t random[3];          /* training seed, step, index of the batch's first sample: what draws depend on */
+    void *scalars; /* all three, where kernels read them: lksi_scalars on a device with memory of its own, else NULL */
     bool has_run_forward, is_timed;
     lksi_program_ranks ranks; /* of the host steps; sum is NULL until they are known */
     bool has_host_steps, is_absent;
@@ -73,7 +78,7 @@ struct lks_program {
 
 typedef struct lksi_scalars {
     int64_t random[3];
-    float seed;
+    float seed, buffer_weight;
 } lksi_scalars;
 
 /* The host step that stands for ALL_REDUCE. */

@@ -111,9 +111,9 @@ static lks_status inference(const lksi_kernel *kernel, void *const *in, void *co
 
 /* Of the running mean and variance; `correction` makes the variance unbiased. */
 static void statistics_gradient(int64_t n_channels, const float *mean, const float *variance, double correction,
-                                float dloss, void *const *out) {
-    float *dmean = out[3], *dvariance = out[4], factor = (float)correction * dloss;
-    for (int64_t c = 0; c < n_channels; c++) dmean[c] = dloss * mean[c];
+                                float batch_weight, void *const *out) {
+    float *dmean = out[3], *dvariance = out[4], factor = (float)correction * batch_weight;
+    for (int64_t c = 0; c < n_channels; c++) dmean[c] = batch_weight * mean[c];
     for (int64_t c = 0; c < n_channels; c++) dvariance[c] = factor * variance[c];
 }
 

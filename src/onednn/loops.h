@@ -33,7 +33,8 @@ LKSI_ISA_DECLARE(lksi_binary_loops, lksi_binary_loops);
 /* Over one row of `count` > 0 elements. */
 typedef struct lksi_row_loops {
     double (*sum)(size_t count, const float *x);
-    void (*accumulate)(size_t count, const float *x, float *y); /* y += x */
+    double (*sum_shifted)(size_t count, float shift, const float *x); /* of x - shift */
+    void (*accumulate)(size_t count, const float *x, float *y);       /* y += x */
     /* y (columns) = sums over the rows of x (rows, columns), which begin row_length apart */
     void (*sum_rows)(size_t n_rows, size_t n_columns, size_t row_length, const float *x, float *y);
     float (*max)(size_t count, const float *x);
@@ -42,6 +43,7 @@ typedef struct lksi_row_loops {
     void (*softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
     void (*log_softmax_grad)(size_t count, const float *y, const float *dy, float *dx);
     void (*shift_and_scale)(size_t count, float shift, float factor, const float *x, float *y); /* (x - shift) factor */
+    void (*shift_twice)(size_t count, float first, float second, const float *x, float *y); /* (x - first) - second */
     void (*scale_in_place)(size_t count, float factor, float *y);
 } lksi_row_loops;
 LKSI_ISA_DECLARE(lksi_row_loops, lksi_row_loops);

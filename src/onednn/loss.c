@@ -12,7 +12,7 @@ static bool is_ignored(const lksi_attributes *a, int32_t label) { return a->has_
 static double row_loss(const lksi_row_loops *rows, size_t c, const float *x, int32_t label, double smoothing,
                        float largest, float sum) {
     double loss = (double)logf(sum) - (1 - smoothing) * (double)(x[label] - largest);
-    return smoothing == 0 ? loss : loss - smoothing * (rows->sum(c, x) / (double)c - (double)largest);
+    return smoothing == 0 ? loss : loss - smoothing * (rows->sum_shifted(c, largest, x) / (double)c);
 }
 
 lks_status lksi_run_cross_entropy(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {

@@ -16,6 +16,13 @@ static double sum(size_t count, const float *x) {
     return total;
 }
 
+static double sum_shifted(size_t count, float shift, const float *x) {
+    double total = 0;
+    for (size_t i = 0; i < count; i += BLOCK)
+        total += (double)lksi_row_sum_shifted(block_count(count, i), shift, x + i);
+    return total;
+}
+
 static void accumulate(size_t count, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < count; i++) y[i] += x[i];
 }
@@ -80,12 +87,18 @@ static void shift_and_scale(size_t count, float shift, float factor, const float
     for (size_t i = 0; i < count; i++) y[i] = (x[i] - shift) * factor;
 }
 
+/* Not by the sum of both at once, which is rounded where the first is large. */
+static void shift_twice(size_t count, float first, float second, const float *restrict x, float *restrict y) {
+    for (size_t i = 0; i < count; i++) y[i] = (x[i] - first) - second;
+}
+
 static void scale_in_place(size_t count, float factor, float *y) {
     for (size_t i = 0; i < count; i++) y[i] *= factor;
 }
 
 const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .sum = sum,
+    .sum_shifted = sum_shifted,
     .accumulate = accumulate,
     .sum_rows = sum_rows,
     .max = max,
@@ -93,5 +106,6 @@ const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .softmax_grad = softmax_grad,
     .log_softmax_grad = log_softmax_grad,
     .shift_and_scale = shift_and_scale,
+    .shift_twice = shift_twice,
     .scale_in_place = scale_in_place,
 };

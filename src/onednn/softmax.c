@@ -50,7 +50,7 @@ lks_status lksi_run_log_softmax(const lksi_kernel *kernel, void *const *in, void
     float *y = out[0];
     for (int64_t i = 0, n = lksi_tensor_rows(&kernel->lowering.inputs[0]); i < n; i++, x += k, y += k) {
         float largest = rows->max(k, x);
-        rows->shift_and_scale(k, largest + logf(rows->exp_shifted(k, largest, x, y)), 1, x, y);
+        rows->shift_twice(k, largest, logf(rows->exp_shifted(k, largest, x, y)), x, y);
     }
     return LKS_OK;
 }

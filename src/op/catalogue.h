@@ -88,13 +88,13 @@
     X(BATCH_NORM, "batch_norm", 5, 5, 3, normalize) /* (x, w, b, running mean, running variance): y = (x - mean) /     \
                                                      * sqrt(variance + eps) w + b; y, mean, variance (biased) of this  \
                                                      * batch. The running ones are not read; their "gradients" are the \
-                                                     * batch's mean and unbiased variance, times dloss as every        \
-                                                     * gradient is: their sum over ranks, by the samples, is the mean; \
-                                                     * of one element there is no unbiased variance, it counts as 0 */ \
+                                                     * batch's mean and unbiased variance, times its weight: their sum \
+                                                     * over ranks, by that of the weights, is the mean; of one element \
+                                                     * there is no unbiased variance, it counts as 0 */                \
     X(BATCH_NORM_INFERENCE, "batch_norm_inference", 5, 5, 1, normalize) /* the same inputs, by the running ones */     \
-    X(BATCH_NORM_GRAD, "batch_norm_grad", 6, 7, 5, normalize) /* (x, dy, w, mean, variance, dloss[, z]): the gradients \
-                                                               * of BATCH_NORM's inputs; where z is given, dy counts   \
-                                                               * as 0 unless z > 0: it includes RELU_GRAD (z, dy) */   \
+    X(BATCH_NORM_GRAD, "batch_norm_grad", 6, 7, 5, normalize) /* (x, dy, w, mean, variance, weight[, z]): gradients of \
+                                                               * BATCH_NORM's inputs; where z is given, dy counts as 0 \
+                                                               * unless z > 0: it includes RELU_GRAD (z, dy) */        \
     X(LAYER_NORM, "layer_norm", 3, 3, 3,                                                                               \
       layer_norm) /* (x (...,K), w (K), b (K)): y, mean (...), 1/sqrt(variance + eps) (...) */                         \
     X(LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, 3, layer_norm) /* (x, dy, w, mean, 1/sqrt): dx, dw, db */
@@ -105,7 +105,7 @@
  *     sums          (x, s (C)) -> (1 + 2C): how many x a channel has, each channel's sum of x - s, of (x - s)^2
  *     by_sums       (BATCH_NORM's inputs, sums with s the running mean) -> y, mean, variance (biased), variance
  *                   (unbiased) of the whole; its gradients include those by way of the sums
- *     grad_sums     (x, dy, mean, both variances, dloss) -> (2C): each channel's sum of dy, of dy (x - mean); the
+ *     grad_sums     (x, dy, mean, both variances, weight) -> (2C): each channel's sum of dy, of dy (x - mean); the
  *                   gradients of BATCH_NORM's inputs but x
  *     grad_by_sums  (x, dy, w, mean, variance, sums, grad_sums) -> dx */
 #define LKSI_OP_SYNCHRONISED(X)                                                                                        \

@@ -45,11 +45,11 @@ lks_status lksi_infer_normalize(const lksi_inference *q) {
 
 static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     const lksi_value *in = at->inputs, *out = at->outputs;
-    lksi_value dx = builder->emit(
-        builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD,
-                                  .attributes = at->attributes,
-                                  .n_inputs = 6,
-                                  .inputs = {in[0], at->output_gradients[0], in[1], out[1], out[2], builder->seed}});
+    lksi_value dx = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD,
+                                                            .attributes = at->attributes,
+                                                            .n_inputs = 6,
+                                                            .inputs = {in[0], at->output_gradients[0], in[1], out[1],
+                                                                       out[2], builder->buffer_weight}});
     for (int i = 0; i < 5; i++)
         if (at->needs_gradient[i] && dx != LKSI_NO_VALUE) gradients[i] = dx + i;
 }
@@ -67,11 +67,11 @@ static lksi_value input_by_sums(const lksi_op_instance *at, lksi_op_builder *bui
 /* dw and db are this rank's own: they are added up with all gradients. */
 static void differentiate_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     const lksi_value *in = at->inputs, *out = at->outputs;
-    lksi_value sums = builder->emit(
-        builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_SUMS,
-                                  .attributes = at->attributes,
-                                  .n_inputs = 6,
-                                  .inputs = {in[0], at->output_gradients[0], out[1], out[2], out[3], builder->seed}});
+    lksi_value sums = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_SUMS,
+                                                              .attributes = at->attributes,
+                                                              .n_inputs = 6,
+                                                              .inputs = {in[0], at->output_gradients[0], out[1], out[2],
+                                                                         out[3], builder->buffer_weight}});
     if (at->needs_gradient[0]) gradients[0] = input_by_sums(at, builder, sums);
     for (int i = 1; i < 5; i++)
         if (at->needs_gradient[i] && sums != LKSI_NO_VALUE) gradients[i] = sums + i;

@@ -82,7 +82,7 @@ struct lksi_op_builder {
     /* Adds an operator and gives its first output, the others are the numbers after it. LKSI_NO_VALUE after an error
      * or where an input is LKSI_NO_VALUE, so that emissions nest. */
     lksi_value (*emit)(lksi_op_builder *builder, const lksi_emission *emission);
-    lksi_value seed; /* the gradient of the loss with respect to itself, a scalar */
+    lksi_value buffer_weight; /* of this batch in what buffers average, a scalar */
 };
 
 /* One forward operator, and the gradients of its outputs: LKSI_NO_VALUE where the loss does not depend on one; at least

@@ -52,10 +52,19 @@ static lks_status combine_flat(const lks_distributed_optimizer *optimizer, void 
     return device->ops->memory->add(device, out, earlier, later, count);
 }
 
+lks_step_sums lksi_sums_given(const lks_step_sums *mine) {
+    lks_step_sums given = *mine;
+    if (given.buffer_weight == 0) given.buffer_weight = given.n_samples;
+    return given;
+}
+
+bool lksi_sums_have_samples(const lks_step_sums *mine) { return mine->n_samples > 0 || mine->buffer_weight > 0; }
+
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine) {
     sums->n_samples += mine->n_samples;
     sums->loss += mine->loss;
     sums->n_correct += mine->n_correct;
+    sums->buffer_weight += mine->buffer_weight;
     if (mine->stop > sums->stop) sums->stop = mine->stop;
 }
 
@@ -116,15 +125,15 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
                                           "backward pass of a piece",
                                           lks_group_rank(optimizer->group)));
     lks_status good = lksi_sums_check(optimizer, mine);
-    if (good == LKS_OK && mine->n_samples > 0) good = lksi_pass_check(optimizer);
+    if (good == LKS_OK && lksi_sums_have_samples(mine)) good = lksi_pass_check(optimizer);
     if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     int level = first_free_level(optimizer);
     lksi_partial *partial = &optimizer->partials[level];
     good = alloc_partial(optimizer, partial);
-    if (good == LKS_OK && optimizer->flat != NULL) good = carry_flat(optimizer, level, !(mine->n_samples > 0));
+    if (good == LKS_OK && optimizer->flat != NULL) good = carry_flat(optimizer, level, !lksi_sums_have_samples(mine));
     if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
-    if (optimizer->flat == NULL) carry_gradients(optimizer, level, !(mine->n_samples > 0));
-    partial->sums = *mine;
+    if (optimizer->flat == NULL) carry_gradients(optimizer, level, !lksi_sums_have_samples(mine));
+    partial->sums = lksi_sums_given(mine);
     for (int i = 0; i < level; i++) lksi_sums_add(&partial->sums, &optimizer->partials[i].sums);
     optimizer->n_pending++;
     if (optimizer->pass == LKSI_PASS_NEW) optimizer->pass = LKSI_PASS_USED;

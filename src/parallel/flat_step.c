@@ -30,6 +30,7 @@ struct lksi_flat {
     lks_gpu_group *gpus; /* NULL: one rank */
     lks_order order;
     size_t n_reduced; /* buckets whose sum is under way */
+    uint64_t before;  /* fingerprint of the collectives before the first of these */
     int64_t posted_step;
     /* on the device: */
     step_numbers *numbers;
@@ -160,6 +161,7 @@ static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket
 /* The next bucket's, beside what the device does meanwhile. */
 static lks_status reduce_next(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
+    if (flat->n_reduced == 0) flat->before = lks_gpu_fingerprint(flat->gpus);
     const lksi_bucket *bucket = &optimizer->buckets[flat->n_reduced++];
     size_t padded_count = lksi_store_padded_count(optimizer->store);
     size_t end = bucket->end < padded_count ? bucket->end : padded_count;
@@ -261,18 +263,22 @@ lks_status lksi_flat_fail(lks_distributed_optimizer *optimizer, lks_status statu
     return gpus != NULL ? lksi_gpu_fail(gpus, status) : lksi_group_fail(optimizer->group, status);
 }
 
-/* What ranks must agree on: the step, and the collectives up to here. */
+/* What ranks must agree on: the step, and the collectives before it. A rank that makes it in parts may have begun its
+ * own ones. */
 static double check_of(const lks_distributed_optimizer *optimizer) {
+    const lksi_flat *flat = optimizer->flat;
     uint64_t hash = lksi_step_fingerprint(optimizer);
-    if (optimizer->flat->gpus != NULL) hash ^= lks_gpu_fingerprint(optimizer->flat->gpus);
+    if (flat->gpus != NULL) hash ^= flat->n_reduced > 0 ? flat->before : lks_gpu_fingerprint(flat->gpus);
     return (double)(hash >> 12); /* exact */
 }
 
 lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
-    step_numbers numbers = {.mine = {.n_samples = mine->n_samples,
-                                     .loss = mine->loss,
-                                     .n_correct = mine->n_correct,
-                                     .stop = mine->stop,
+    const lks_step_sums given = lksi_sums_given(mine);
+    step_numbers numbers = {.mine = {.n_samples = given.n_samples,
+                                     .loss = given.loss,
+                                     .n_correct = given.n_correct,
+                                     .stop = given.stop,
+                                     .buffer_weight = given.buffer_weight,
                                      .n_expected = (double)optimizer->n_expected,
                                      .check = check_of(optimizer)},
                             .update = lksi_optimizer_update(&optimizer->rule, optimizer->step + 1, 1)};
@@ -348,7 +354,8 @@ lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums 
                            .loss = result->sums.loss,
                            .n_correct = result->sums.n_correct,
                            .grad_norm = result->grad_norm,
-                           .stop = result->sums.stop};
+                           .stop = result->sums.stop,
+                           .buffer_weight = result->sums.buffer_weight};
     return LKS_OK;
 }
 

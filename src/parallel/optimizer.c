@@ -204,7 +204,7 @@ static void update_buffers(const lks_distributed_optimizer *optimizer, size_t be
     size_t nbytes_each = lks_type_nbytes(device->float_type), end = begin + count, buffer_end = begin;
     for (size_t at = begin; at < end; at = buffer_end) {
         lksi_update running = {.rule = LKSI_UPDATE_RUNNING,
-                               .gradient_scale = optimizer->mean_scale,
+                               .gradient_scale = optimizer->buffer_scale,
                                .momentum = lksi_store_buffer_momentum(optimizer->store, at, &buffer_end)};
         if (buffer_end > end) buffer_end = end;
         const lksi_update_memory rest = lksi_update_memory_from(memory, (at - begin) * nbytes_each);
@@ -248,6 +248,7 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
                               (long long)optimizer->step + 1, all->n_samples, rank,
                               optimizer->messages[rank].n_expected);
     optimizer->mean_scale = 1.0 / all->n_samples;
+    optimizer->buffer_scale = 1.0 / all->buffer_weight;
     return LKS_OK;
 }
 
@@ -286,9 +287,12 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
     if (isnan(mine->stop))
         return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings a stop that is no number",
                           lks_group_rank(optimizer->group));
-    if (isfinite(mine->n_samples) && mine->n_samples >= 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings gradients of %g samples", lks_group_rank(optimizer->group),
-                      mine->n_samples);
+    if (!isfinite(mine->n_samples) || mine->n_samples < 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings gradients of %g samples", lks_group_rank(optimizer->group),
+                          mine->n_samples);
+    if (isfinite(mine->buffer_weight) && mine->buffer_weight >= 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "rank %d brings statistics of weight %g", lks_group_rank(optimizer->group),
+                      mine->buffer_weight);
 }
 
 lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer) {
@@ -304,7 +308,7 @@ lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer) {
 
 static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
-    if (mine->n_samples > 0) {
+    if (lksi_sums_have_samples(mine)) {
         LKS_TRY(lksi_pass_check(optimizer));
         return lksi_factored_check_step(optimizer);
     }
@@ -328,7 +332,7 @@ static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_s
     LKS_TRY(lksi_step_finish(optimizer));
     lks_status status = check_step(optimizer, mine);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
-    *own = *mine;
+    *own = lksi_sums_given(mine);
     lksi_pending_sums(optimizer, own);
     return LKS_OK;
 }

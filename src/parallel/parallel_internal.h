@@ -71,8 +71,10 @@ typedef struct lksi_bucket {
 /* What ranks tell each other in a step. */
 typedef struct lksi_step_message {
     lks_step_sums sums;
-    uint64_t n_begun;  /* in one of buckets: items of the row that may have begun */
-    uint64_t factored; /* in one of a shared replica: weights whose gradients this rank left as factors, a bit each */
+    union {                /* one word, for the message to fit a line of the cache */
+        uint64_t n_begun;  /* in a step of buckets: items of the row that may have begun */
+        uint64_t factored; /* of a shared replica: weights whose gradients this rank left as factors, a bit each */
+    };
     double n_expected; /* samples of all ranks together, negative: any number */
 } lksi_step_message;
 
@@ -104,11 +106,12 @@ struct lks_distributed_optimizer {
     lksi_trial past_caches; /* likewise */
     size_t *counts;         /* room for a number per rank */
     lksi_batch_position position;
-    int64_t n_expected; /* samples of all ranks in the step under way; negative: any number */
-    lksi_pass pass;     /* the last backward pass of the store */
-    double mean_scale;  /* turns the sums of the step under way into means */
-    double *squares;    /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
-    int64_t n_pending;  /* passes accumulated for the next step; its bits say which partials hold something */
+    int64_t n_expected;  /* samples of all ranks in the step under way; negative: any number */
+    lksi_pass pass;      /* the last backward pass of the store */
+    double mean_scale;   /* turns the sums of the step under way into means */
+    double buffer_scale; /* likewise those of buffers' statistics */
+    double *squares;     /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
+    int64_t n_pending;   /* passes accumulated for the next step; its bits say which partials hold something */
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL where gradients are not compressed */
     lksi_progress *progress;                  /* runs the collectives of a step of buckets; NULL for a shared replica */
@@ -162,6 +165,10 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
 lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer);
 /* LKS_ERR_ARGUMENT, with this rank's number, where its number of samples is none. */
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
+/* With buffer_weight where it was left at 0. */
+lks_step_sums lksi_sums_given(const lks_step_sums *mine);
+/* Whether a rank, or a piece, that brings these has gradients. */
+bool lksi_sums_have_samples(const lks_step_sums *mine);
 /* sums += mine */
 void lksi_sums_add(lks_step_sums *sums, const lks_step_sums *mine);
 

@@ -53,10 +53,10 @@ static lks_status batch_norm_inference(const lksi_kernel *kernel, void *const *i
 }
 
 /* Of the running mean and variance; `correction` makes the variance unbiased. */
-static void statistics_grad(const norm_shape *s, const REAL *mean, const REAL *variance, double correction, REAL dloss,
-                            void *const *out) {
-    REAL *dmean = out[3], *dvariance = out[4], factor = (REAL)correction * dloss;
-    for (int64_t j = 0; j < s->c; j++) dmean[j] = dloss * mean[j];
+static void statistics_grad(const norm_shape *s, const REAL *mean, const REAL *variance, double correction,
+                            REAL batch_weight, void *const *out) {
+    REAL *dmean = out[3], *dvariance = out[4], factor = (REAL)correction * batch_weight;
+    for (int64_t j = 0; j < s->c; j++) dmean[j] = batch_weight * mean[j];
     for (int64_t j = 0; j < s->c; j++) dvariance[j] = factor * variance[j];
 }
 

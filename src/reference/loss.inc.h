@@ -98,8 +98,9 @@ static lks_status bce_with_logits(const lksi_kernel *kernel, void *const *in, vo
     REAL *loss = out[0];
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        REAL positive = x[i] > 0 ? x[i] : 0, magnitude = x[i] > 0 ? x[i] : -x[i];
-        sum += (double)(positive - x[i] * t[i] + LOG1P(EXP(-magnitude)));
+        /* not max(x, 0) - x t, which is no number where x is infinite */
+        REAL wrong = x[i] > 0 ? x[i] * (1 - t[i]) : -x[i] * t[i], magnitude = x[i] > 0 ? x[i] : -x[i];
+        sum += (double)(wrong + LOG1P(EXP(-magnitude)));
     }
     *loss = (REAL)(sum / (double)n);
     return LKS_OK;

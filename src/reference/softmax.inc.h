@@ -42,8 +42,8 @@ static lks_status log_softmax(const lksi_kernel *kernel, void *const *in, void *
         for (int64_t j = 1; j < k; j++) largest = x[j] > largest ? x[j] : largest;
         REAL sum = EXP(x[0] - largest);
         for (int64_t j = 1; j < k; j++) sum += EXP(x[j] - largest);
-        REAL shift = largest + LOG(sum);
-        for (int64_t j = 0; j < k; j++) y[j] = x[j] - shift;
+        REAL log_sum = LOG(sum); /* largest + log_sum would lose it where largest is large */
+        for (int64_t j = 0; j < k; j++) y[j] = (x[j] - largest) - log_sum;
     }
     return LKS_OK;
 }

@@ -57,7 +57,8 @@ static lks_status make_ready(lks_trainer *trainer, const lks_batch *batch) {
 }
 
 static lks_status send(lks_trainer *trainer, const lks_batch *batch, lks_program *program) {
-    const lks_step_sums mine = {.n_samples = (double)batch->n_labels, .stop = trainer->stop};
+    const lks_step_sums mine = {
+        .n_samples = (double)batch->n_labels, .stop = trainer->stop, .buffer_weight = (double)batch->count};
     LKS_TRY(lksi_trainer_bind(trainer, batch, 0, program));
     LKS_TRY(lksi_program_send(program, mine.n_samples));
     return lksi_flat_send(trainer->optimizer, &mine);

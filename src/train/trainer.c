@@ -160,6 +160,7 @@ lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64
     LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
+    lks_program_set_buffer_weight(program, (double)batch->count);
     return lksi_states_bind(trainer, &trainer->states, first_row, program);
 }
 
@@ -184,8 +185,10 @@ static lks_status compute(lks_trainer *trainer, const lks_batch *batch, int64_t 
     LKS_TRY(lks_program_forward(program));
     double n = (double)batch->n_labels, loss = n > 0 ? lks_program_scalar(program, trainer->loss) : 0;
     if (!trainer->options.check_gradients) LKS_TRY(check_loss(trainer, loss));
-    *mine = (lks_step_sums){
-        .n_samples = n, .loss = loss * n, .n_correct = n > 0 ? lksi_trainer_n_correct(trainer, program) : 0};
+    *mine = (lks_step_sums){.n_samples = n,
+                            .loss = loss * n,
+                            .n_correct = n > 0 ? lksi_trainer_n_correct(trainer, program) : 0,
+                            .buffer_weight = (double)batch->count};
     LKS_TRY(lks_program_backward(program, n));
     if (trainer->options.check_gradients && !has_bad_gradient(trainer))
         LKS_TRY(lksi_find_bad_gradient(trainer->store, &trainer->bad_gradient));
@@ -204,12 +207,17 @@ static lks_status stand_in(lks_trainer *trainer) {
     return lks_program_backward(program, 0);
 }
 
-/* Where batch norms are synchronised, samples whose labels do not count still belong to the batch. */
+/* Samples of which no label counts still belong to the batch where a model keeps more than parameters: states, or
+ * statistics of its batch norms. */
+static bool has_part(const lks_trainer *trainer, const lks_batch *piece) {
+    bool has_buffers = lks_store_n_tensors(trainer->store) > lks_store_n_parameters(trainer->store);
+    return piece->n_labels > 0 || (piece->count > 0 && (has_buffers || trainer->options.n_states > 0));
+}
+
 static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, int64_t first_row, lks_step_sums *mine) {
     *mine = (lks_step_sums){0};
-    if (piece->n_labels > 0 || (piece->count > 0 && trainer->statistics != NULL))
-        return compute(trainer, piece, first_row, mine);
-    return trainer->statistics != NULL ? stand_in(trainer) : LKS_OK; /* the mean over no label is not a number */
+    if (has_part(trainer, piece)) return compute(trainer, piece, first_row, mine);
+    return trainer->statistics != NULL ? stand_in(trainer) : LKS_OK;
 }
 
 /* All pieces but the last are put aside; the step takes them in. */
@@ -220,7 +228,7 @@ static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, l
     LKS_TRY(lksi_states_reserve(trainer, &trainer->states, stands_in ? 1 : batch->count));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_pieces_get(trainer, batch, i);
-        lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || piece.n_labels == 0);
+        lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || !has_part(trainer, &piece));
         LKS_TRY(compute_piece(trainer, &piece, piece.global_offset - batch->global_offset, mine));
         if (i + 1 < n) LKS_TRY(lks_distributed_optimizer_accumulate(trainer->optimizer, mine));
     }

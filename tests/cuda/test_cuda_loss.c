@@ -89,6 +89,16 @@ static void losses_over_elements_are_the_references(void **state) {
     over_elements(LKSI_OP_MSE, 263000); /* more than all blocks of a sum have threads */
 }
 
+static void an_infinite_logit_has_the_references_loss(void **state) {
+    (void)state;
+    static const float x[] = {INFINITY, -INFINITY}, targets[] = {0, 1};
+    for (int i = 0; i < 2; i++)
+        check_operator(&(operator_case){.op = LKSI_OP_BCE_WITH_LOGITS,
+                                        .n_inputs = 2,
+                                        .inputs = {SHAPE(LKS_F32, 1), SHAPE(LKS_F32, 1)},
+                                        .data = {&x[i], &targets[i]}});
+}
+
 /* What blocks count, they leave as they found it: every run has the bits of the one before. */
 static void they_can_be_recorded(void **state) {
     (void)state;
@@ -140,10 +150,13 @@ static void a_label_that_is_no_class_is_named(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_over_classes_are_the_references),  cmocka_unit_test(ignored_labels_need_be_no_classes),
-        cmocka_unit_test(a_logit_may_be_infinitely_small),         cmocka_unit_test(the_first_largest_counts),
-        cmocka_unit_test(losses_over_elements_are_the_references), cmocka_unit_test(they_can_be_recorded),
-        cmocka_unit_test(a_label_that_is_no_class_is_named)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(losses_over_classes_are_the_references),
+                                       cmocka_unit_test(ignored_labels_need_be_no_classes),
+                                       cmocka_unit_test(a_logit_may_be_infinitely_small),
+                                       cmocka_unit_test(the_first_largest_counts),
+                                       cmocka_unit_test(losses_over_elements_are_the_references),
+                                       cmocka_unit_test(they_can_be_recorded),
+                                       cmocka_unit_test(an_infinite_logit_has_the_references_loss),
+                                       cmocka_unit_test(a_label_that_is_no_class_is_named)};
     return run_cuda_tests("cuda losses", tests);
 }

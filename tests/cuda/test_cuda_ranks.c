@@ -21,6 +21,7 @@ typedef struct plan {
     double clip_norm;
     int runs_ahead, is_left_under_way;
     int short_step;                         /* a step with a sample less; 0: none */
+    int has_uncounted;                      /* in every second step no label of the first half counts */
     int has_norm, is_synchronised;          /* convolution and batch norm in place of the perceptron */
     double losses[N_STEPS], norms[N_STEPS]; /* of rank 0 */
     float variance[N_CHANNELS];             /* of rank 0, the running one of the batch norm */
@@ -44,11 +45,15 @@ static lks_node *build(lks_graph *graph, const plan *p, lks_trainer_options *opt
     options->features = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
     options->labels = lks_input(graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     options->logits = p->has_norm ? convolution(options->features, p->is_synchronised) : perceptron(options->features);
-    return lks_cross_entropy(options->logits, options->labels);
+    lks_cross_entropy_options ignoring = {.has_ignored = 1, .ignored = -1};
+    return lks_cross_entropy_with(options->logits, options->labels, &ignoring);
 }
 
+static int64_t n_uncounted(const plan *p, int step) { return p->has_uncounted && step % 2 == 1 ? BATCH / 2 : 0; }
+
 /* The part of a rank. */
-static lks_batch make_batch(int step, int64_t count, int rank, int size, float *features, int32_t *labels) {
+static lks_batch make_batch(const plan *p, int step, int rank, int size, float *features, int32_t *labels) {
+    int64_t count = BATCH - (p->short_step > 0 && step == p->short_step), n_labels = 0;
     int64_t begin = count * rank / size, end = count * (rank + 1) / size;
     for (int64_t i = begin; i < end; i++) {
         labels[i - begin] = (int32_t)lksi_random_below(7, (uint64_t)step, (uint64_t)i, N_CLASSES);
@@ -56,14 +61,16 @@ static lks_batch make_batch(int step, int64_t count, int rank, int size, float *
             features[(i - begin) * N_FEATURES + j] =
                 (float)lksi_random_normal(8, (uint64_t)step, (uint64_t)(i * N_FEATURES + j)) +
                 (j % N_CLASSES == labels[i - begin] ? 1.0f : 0.0f);
+        if (i < n_uncounted(p, step)) labels[i - begin] = -1;
+        n_labels += labels[i - begin] >= 0;
     }
     return (lks_batch){.features = features,
                        .labels = labels,
                        .count = end - begin,
-                       .n_labels = end - begin,
+                       .n_labels = n_labels,
                        .global_offset = begin,
                        .global_count = count,
-                       .global_n_labels = count};
+                       .global_n_labels = count - n_uncounted(p, step)};
 }
 
 static int keep_parameters(plan *p, lks_group *group, const lks_store *store) {
@@ -95,18 +102,18 @@ static int train(void *argument) {
     lks_graph *graph = lks_graph_create(device);
     lks_node *loss = build(graph, p, &options);
     RANK_OK(lks_trainer_create(&trainer, loss, &options));
-    double n_told = 0, loss_sum = 0;
+    double n_told = 0, n_brought = 0, loss_sum = 0;
     for (int step = 0; step < N_STEPS; step++) {
-        int64_t count = BATCH - (p->short_step > 0 && step == p->short_step);
-        lks_batch batch = make_batch(step, count, rank, size, features, labels);
+        lks_batch batch = make_batch(p, step, rank, size, features, labels);
         RANK_OK(lks_trainer_step(trainer, &batch, &metrics));
+        n_brought += (double)batch.global_n_labels;
         n_told += (double)metrics.n_samples, loss_sum += metrics.loss * (double)metrics.n_samples;
         if (rank == 0) p->losses[step] = metrics.loss, p->norms[step] = metrics.grad_norm;
     }
     if (p->is_left_under_way) goto destroy_trainer;
     RANK_OK(lks_trainer_catch_up(trainer, &metrics));
     n_told += (double)metrics.n_samples, loss_sum += metrics.loss * (double)metrics.n_samples;
-    RANK_CHECK(n_told == N_STEPS * BATCH - (p->short_step > 0) && isfinite(loss_sum));
+    RANK_CHECK(n_told == n_brought && isfinite(loss_sum));
     RANK_CHECK(keep_parameters(p, options.group, lks_trainer_store(trainer)) == 0);
 destroy_trainer:
     lks_trainer_destroy(trainer);
@@ -169,6 +176,25 @@ static void synchronised_batch_norms_have_the_losses_of_one_rank(void **state) {
         }
 }
 
+/* Ranks without a label make their step in parts, beside others that make it whole: sums begin at another moment. */
+static void ranks_without_a_label_have_their_part_in_the_statistics(void **state) {
+    (void)state;
+    plan one = {.device = gpu_name(), .has_norm = 1, .has_uncounted = 1};
+    plan grains = {.device = gpu_name(), .has_norm = 1, .has_uncounted = 1, .grains = 4};
+    run_ranks(1, train, &one);
+    run_ranks(1, train, &grains);
+    for (int size = 2; size <= MOST_RANKS; size += 2) {
+        plan many = {.device = gpu_name(), .has_norm = 1, .is_synchronised = 1, .has_uncounted = 1};
+        run_ranks(size, train, &many);
+        compare_losses(&one, &many);
+        for (int c = 0; c < N_CHANNELS; c++)
+            assert_float_equal(many.variance[c], one.variance[c], 1e-5f * one.variance[c]);
+        many = (plan){.device = gpu_name(), .has_norm = 1, .has_uncounted = 1, .grains = 4};
+        run_ranks(size, train, &many);
+        assert_string_equal(many.sha256[size - 1], grains.sha256[0]);
+    }
+}
+
 /* Sums go on beside the backward pass, of every strategy, and the step that is recorded has them in it. */
 static void buckets_change_no_bit(void **state) {
     (void)state;
@@ -205,6 +231,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_the_losses_of_one),
                                        cmocka_unit_test(uneven_steps_are_replayed_by_no_rank),
                                        cmocka_unit_test(synchronised_batch_norms_have_the_losses_of_one_rank),
+                                       cmocka_unit_test(ranks_without_a_label_have_their_part_in_the_statistics),
                                        cmocka_unit_test(buckets_change_no_bit),
                                        cmocka_unit_test(a_step_under_way_is_waited_for_at_the_end),
                                        cmocka_unit_test(grains_have_the_same_bits_on_every_number_of_ranks)};

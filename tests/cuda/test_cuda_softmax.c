@@ -45,8 +45,17 @@ static void values_that_would_overflow(void **state) {
     check(LKSI_OP_LOG_SOFTMAX, SHAPE(LKS_F32, 1, 4), 0, x);
 }
 
+/* The reference's result is exact there: test_operators_results. */
+static void values_with_a_large_offset(void **state) {
+    (void)state;
+    static const float x[] = {1 << 23, (1 << 23) + 1, (1 << 23) + 2, (1 << 23) + 1};
+    check(LKSI_OP_SOFTMAX, SHAPE(LKS_F32, 1, 4), 0, x);
+    check(LKSI_OP_LOG_SOFTMAX, SHAPE(LKS_F32, 1, 4), 0, x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_every_length), cmocka_unit_test(causal),
-                                       cmocka_unit_test(values_that_would_overflow)};
+                                       cmocka_unit_test(values_that_would_overflow),
+                                       cmocka_unit_test(values_with_a_large_offset)};
     return run_cuda_tests("cuda softmax", tests);
 }

@@ -122,6 +122,7 @@ static void figures_are_added_up_the_tree(void **state) {
                                              .loss = losses[rank],
                                              .n_correct = rank,
                                              .stop = rank == 1 ? 2 : 0,
+                                             .buffer_weight = 2 * (rank + 1),
                                              .n_expected = -1};
             n_samples += rank + 1;
         }
@@ -129,7 +130,7 @@ static void figures_are_added_up_the_tree(void **state) {
         assert_true(result.sums.loss == tree_sum(losses, (size_t)counts[i]));
         assert_true(result.sums.n_samples == n_samples && result.sums.n_correct == n_samples - counts[i]);
         assert_true(result.sums.stop == (counts[i] > 1 ? 2 : 0));
-        assert_true(result.mean_scale == 1 / n_samples && result.scale == 1 / n_samples);
+        assert_true(result.scale == 1 / n_samples && result.buffer_scale == 1 / (2 * n_samples));
         assert_true(result.grad_norm == 0 && result.is_refused == 0);
     }
 }
@@ -155,7 +156,7 @@ static void gradients_are_clipped_by_their_norm(void **state) {
                             .n_block = shapes[i].n_block};
             lksi_flat_result result = conclude(&c, gradients);
             double norm = sqrt(squares) * 0.1, factor = clip_norm / (norm + 1e-6);
-            assert_true(result.is_refused == 0 && result.mean_scale == 0.1 && result.grad_norm == norm);
+            assert_true(result.is_refused == 0 && result.grad_norm == norm);
             assert_true(result.scale == 0.1 * (factor < 1 ? factor : 1));
         }
         lksi_free(gradients);
@@ -230,7 +231,7 @@ static void updated_as_the_reference(const lksi_update *rule, size_t count, bool
     memset(moments, 0, sizeof moments);
     for (int i = 0; i < n_states; i++) states[i] = send(device, moments[0][i], count * sizeof(float));
     for (int64_t step = 1; step <= 3; step++) {
-        lksi_flat_result result = {.mean_scale = 0.25, .scale = 0.125, .is_refused = is_refused};
+        lksi_flat_result result = {.buffer_scale = 0.25, .scale = 0.125, .is_refused = is_refused};
         lksi_update update = *rule;
         update.step = step;
         update.correction1 = 1 - pow(rule->beta1, (double)step);
@@ -239,7 +240,7 @@ static void updated_as_the_reference(const lksi_update *rule, size_t count, bool
         lksi_update *update_there = send(device, &update, sizeof update);
         assert_ok(memory_of(device)->update(device, result_there, update_there, count, there, gradient,
                                             n_states > 0 ? states : NULL));
-        update.gradient_scale = rule->rule == LKSI_UPDATE_RUNNING ? result.mean_scale : result.scale;
+        update.gradient_scale = rule->rule == LKSI_UPDATE_RUNNING ? result.buffer_scale : result.scale;
         if (!is_refused) lksi_reference_update(reference, &update, count, &in_place);
         assert_ok(lksi_device_copy_out(device, parameters[0], there, count * sizeof(float)));
         lksi_device_free(device, result_there);

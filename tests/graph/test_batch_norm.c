@@ -86,6 +86,7 @@ static const double expected_variance[2][2] = {{0.9 + 1.8 / 7, 0.9 + 8.6 / 7}, {
 typedef struct training {
     const char *device;
     int is_synchronised;
+    int is_weighed;             /* losses are means over other numbers than the samples */
     float mean[2], variance[2]; /* rank 0's, at the end */
     char hex[4][65];
 } training;
@@ -98,7 +99,14 @@ static int read_running(const lks_store *store, training *t) {
     return 0;
 }
 
-static int step_once(lks_group *group, const model *m, lks_store *store) {
+/* Each rank's own number. */
+static lks_step_sums weigh(lks_program *program, const training *t, int rank, int count) {
+    if (!t->is_weighed) return (lks_step_sums){.n_samples = count};
+    lks_program_set_buffer_weight(program, count);
+    return (lks_step_sums){.n_samples = 1 + 4 * rank, .buffer_weight = count};
+}
+
+static int step_once(lks_group *group, const model *m, lks_store *store, const training *t) {
     int count = 4 / lks_group_size(group), begin = count * lks_group_rank(group);
     lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
     lks_distributed_optimizer *optimizer;
@@ -112,8 +120,10 @@ static int step_once(lks_group *group, const model *m, lks_store *store) {
     RANK_OK(lks_program_set_input(program, m->x, samples[begin]));
     RANK_OK(lks_program_set_input(program, m->label, labels + begin));
     RANK_OK(lks_program_forward(program));
-    RANK_OK(lks_program_backward(program, count));
-    RANK_OK(lks_distributed_optimizer_step(optimizer, &(lks_step_sums){.n_samples = count}, NULL));
+    lks_step_sums mine = weigh(program, t, lks_group_rank(group), count), all;
+    RANK_OK(lks_program_backward(program, mine.n_samples));
+    RANK_OK(lks_distributed_optimizer_step(optimizer, &mine, &all));
+    RANK_CHECK(all.buffer_weight == 4);
     lks_program_destroy(program);
     lks_distributed_optimizer_destroy(optimizer);
     lks_group_destroy(statistics);
@@ -129,7 +139,7 @@ static int train(void *argument) {
     RANK_OK(lks_device_create(&device, &(lks_device_options){.name = t->device}));
     model m = make_model(device, t->is_synchronised);
     RANK_OK(lks_distributed_store_create(&store, group, m.loss, &(lks_distributed_options){.seed = 3}));
-    RANK_CHECK(step_once(group, &m, store) == 0);
+    RANK_CHECK(step_once(group, &m, store, t) == 0);
     RANK_OK(lks_check_replicas(group, store));
     RANK_OK(lks_store_sha256(store, t->hex[lks_group_rank(group)]));
     if (lks_group_rank(group) == 0) RANK_CHECK(read_running(store, t) == 0);
@@ -144,8 +154,8 @@ static int train(void *argument) {
 static void running_statistics_are_those_of_torch_on_one_rank_and_on_two(void **state) {
     (void)state;
     for (int n_ranks = 1; n_ranks <= 2; n_ranks++)
-        for (int is_reference = 0; is_reference < 2; is_reference++) {
-            training t = {.device = is_reference ? "reference" : "cpu"};
+        for (int i = 0; i < 4; i++) {
+            training t = {.device = i % 2 == 0 ? "reference" : "cpu", .is_weighed = i / 2};
             run_ranks(n_ranks, train, &t);
             for (int c = 0; c < 2; c++) {
                 assert_float_equal(t.mean[c], expected_mean[c], 1e-6);

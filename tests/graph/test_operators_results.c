@@ -136,6 +136,57 @@ static void softmax_stands_the_largest_and_the_smallest_numbers(void **state) {
     }
 }
 
+/* An offset that all logits of a row share changes nothing, as long as it leaves them as they are. */
+static void log_softmax_is_as_exact_beside_a_large_offset(void **state) {
+    (void)state;
+    static const float x[2][3] = {{0, 1, 2}, {1 << 23, (1 << 23) + 1, (1 << 23) + 2}};
+    static const int32_t labels[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        begin(&f, devices[i]);
+        lks_node *y = lks_log_softmax(f.x);
+        compile(&f, 2, lks_sum(lks_mul(y, f.scaled), 0, NULL, 0), y, x[0], labels);
+        const float *rows = lks_program_output(f.program, y);
+        assert_memory_equal(rows, rows + 3, 3 * sizeof *rows);
+        assert_true(fabsf(rows[2] + 0.4076060f) < 1e-6f); /* of numbers around 1 */
+        end(&f);
+    }
+}
+
+static double smoothed_loss(const char *device, const float x[2][3]) {
+    static const int32_t labels[2] = {0, 2};
+    fixture f;
+    begin(&f, device);
+    lks_node *loss = lks_cross_entropy_with(f.scaled, f.labels, &(lks_cross_entropy_options){.label_smoothing = 0.1});
+    compile(&f, 2, loss, NULL, x[0], labels);
+    double result = lks_program_scalar(f.program, loss);
+    end(&f);
+    return result;
+}
+
+/* The mean of the logits is that of what they are less than the largest. */
+static void smoothed_cross_entropy_is_as_exact_beside_a_large_offset(void **state) {
+    (void)state;
+    static const float near[2][3] = {{0, 1, 2}, {2, 0, 0}};
+    static const float far[2][3] = {{1 << 23, (1 << 23) + 1, (1 << 23) + 2}, {(1 << 23) + 2, 1 << 23, 1 << 23}};
+    for (int i = 0; i < 2; i++) assert_true(smoothed_loss(devices[i], near) == smoothed_loss(devices[i], far));
+}
+
+/* Sure of the wrong class: a logit and its target. */
+static void a_logit_that_is_infinite_and_wrong_has_an_infinite_loss(void **state) {
+    (void)state;
+    static const float rows[2][3] = {{INFINITY, 0}, {-INFINITY, 1}};
+    static const int32_t label = 0;
+    for (int i = 0; i < 4; i++) {
+        fixture f;
+        begin(&f, devices[i % 2]);
+        lks_node *loss = lks_bce_with_logits(lks_slice(f.scaled, 1, 0, 1), lks_slice(f.x, 1, 1, 2));
+        compile(&f, 1, loss, NULL, rows[i / 2], &label);
+        assert_true(lks_program_scalar(f.program, loss) == (double)INFINITY);
+        end(&f);
+    }
+}
+
 static void what_a_causal_softmax_does_not_see_is_zero(void **state) {
     (void)state;
     static const int32_t labels[3] = {0};
@@ -215,6 +266,9 @@ int main(void) {
         cmocka_unit_test(batch_norm_of_one_value_per_channel_is_its_bias),
         cmocka_unit_test(nan_goes_through_everything),
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
+        cmocka_unit_test(log_softmax_is_as_exact_beside_a_large_offset),
+        cmocka_unit_test(smoothed_cross_entropy_is_as_exact_beside_a_large_offset),
+        cmocka_unit_test(a_logit_that_is_infinite_and_wrong_has_an_infinite_loss),
         cmocka_unit_test(what_a_causal_softmax_does_not_see_is_zero),
         cmocka_unit_test(the_gradient_of_a_split_is_one_pass),
     };

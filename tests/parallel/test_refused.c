@@ -47,17 +47,24 @@ static void a_step_without_a_norm_is_not_counted(void **state) {
 
 /* --- numbers of samples --- */
 
+typedef struct bad_number {
+    double value;
+    bool is_put_aside, is_weight; /* by accumulate; of the buffers, in place of the samples */
+} bad_number;
+
 static int bring_a_bad_number(void *argument) {
-    const double *n_samples = argument;
+    const bad_number *number = argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
     strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED};
     RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
     bool is_bad = lks_group_rank(s->group) == 1;
-    lks_step_sums mine = {.n_samples = is_bad ? n_samples[0] : 4};
-    lks_status status = is_bad && n_samples[1] != 0 ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
-                                                    : lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
+    lks_step_sums mine = {.n_samples = 4};
+    if (is_bad) *(number->is_weight ? &mine.buffer_weight : &mine.n_samples) = number->value;
+    lks_status status = is_bad && number->is_put_aside ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
+                                                       : lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
     RANK_CHECK(status == (is_bad ? LKS_ERR_ARGUMENT : LKS_ERR_PEER));
-    RANK_CHECK(strstr(lks_error_text(), "rank 1 brings gradients of ") != NULL);
+    RANK_CHECK(strstr(lks_error_text(), number->is_weight ? "rank 1 brings statistics of weight "
+                                                          : "rank 1 brings gradients of ") != NULL);
     RANK_CHECK(lks_barrier(s->group, NULL) != LKS_OK);
     strategy_destroy(s);
     return 0;
@@ -67,8 +74,8 @@ static void a_number_of_samples_that_is_none_is_refused(void **state) {
     (void)state;
     static const double numbers[] = {-5, (double)INFINITY, -(double)INFINITY, (double)NAN};
     for (int i = 0; i < 4; i++)
-        for (int is_put_aside = 0; is_put_aside < 2; is_put_aside++)
-            run_ranks(2, bring_a_bad_number, ((double[]){numbers[i], is_put_aside}));
+        for (int k = 0; k < 4; k++)
+            run_ranks(2, bring_a_bad_number, (&(bad_number){numbers[i], k % 2 != 0, k / 2 != 0}));
 }
 
 /* --- steps without a backward pass --- */
