@@ -4,6 +4,7 @@
 
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
+#include "comm/transport/segment/message.h"
 #include "comm/transport/tcp/tcp.h"
 #include "fate.h"
 #include "ranks.h"
@@ -671,6 +672,36 @@ static void a_stall_is_reported_only_where_nothing_moves(void **state) {
     run_threads(2, look_long_after_the_start, NULL);
 }
 
+/* A message that was asked for a minute ago: each test begins to wait anew. */
+static int test_long_after_the_start(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    lks_work *work;
+    int32_t x = 7;
+    int is_done = 0;
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 0) {
+        MUST_OK(lks_irecv(world, &x, 1, LKS_I32, 1, 0, NULL, &work));
+        lksi_transfer *transfer = world->messages->first;
+        transfer->started_ns -= INT64_C(60000000000);
+        MUST_OK(lks_work_test(work, &is_done));
+        MUST(transfer->is_stall_reported && world->user_progress.is_stall_reported);
+        MUST_OK(lks_work_test(work, &is_done));
+        MUST(world->user_progress.is_stall_reported); /* before this test, too: it is not told again */
+        MUST(!is_done);
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) MUST_OK(lks_send(world, &x, 1, LKS_I32, 0, 0));
+    if (rank == 0) MUST_OK(lks_work_wait(work));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_stall_is_reported_once_to_who_tests_again(void **state) {
+    (void)state;
+    run_threads(2, test_long_after_the_start, NULL);
+}
+
 /* A forked child keeps its parent's connections open. */
 static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
     (void)size;
@@ -1280,6 +1311,7 @@ int main(void) {
         cmocka_unit_test(who_has_left_is_not_blamed_for_a_wait_of_others),
         cmocka_unit_test(whoever_computes_is_not_said_to_be_elsewhere),
         cmocka_unit_test(a_stall_is_reported_only_where_nothing_moves),
+        cmocka_unit_test(a_stall_is_reported_once_to_who_tests_again),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),

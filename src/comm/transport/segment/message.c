@@ -195,7 +195,11 @@ static lks_status begin(lks_group *group, const lksi_transfer *transfer) {
                                            .sequence = transfer->sequence,
                                            .started_ns = transfer->started_ns,
                                            .has_tag = true,
-                                           .tag = transfer->tag};
+                                           .tag = transfer->tag,
+                                           .done_nbytes = transfer->n_done,
+                                           .seen_nbytes = transfer->seen_nbytes,
+                                           .moved_ns = transfer->moved_ns,
+                                           .is_stall_reported = transfer->is_stall_reported};
     return lksi_start(group, LKSI_CONTEXT_USER);
 }
 
@@ -231,6 +235,18 @@ static int awaited_rank(const lks_group *group, const lksi_transfer *transfer) {
         if (seat < 0 || atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT) return -1;
     }
     return group->size > 1 ? (group->rank + 1) % group->size : -1;
+}
+
+/* Whoever tests again and again begins each time, and a stall is told of once. */
+static lks_status look_once(lks_group *group, lksi_transfer *transfer) {
+    int awaited = awaited_rank(group, transfer);
+    int64_t left_ns;
+    lksi_progress *progress = &group->user_progress;
+    progress->done_nbytes = transfer->n_done;
+    lks_status status = lksi_look(group, LKSI_CONTEXT_USER, &awaited, awaited < 0 ? 0 : 1, &left_ns);
+    transfer->seen_nbytes = progress->seen_nbytes, transfer->moved_ns = progress->moved_ns;
+    transfer->is_stall_reported = progress->is_stall_reported;
+    return status;
 }
 
 static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, lksi_pauses *pauses) {
@@ -280,7 +296,6 @@ lks_status lksi_transfer_perform(lks_group *group, lksi_transfer *transfer, bool
 }
 
 void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {
-    int64_t left_ns;
     if (transfer->state == LKSI_TRANSFER_DONE) return;
     lks_status status = begin(group, transfer);
     if (status != LKS_OK) {
@@ -289,8 +304,7 @@ void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {
     }
     progress_while_moving(group, transfer);
     if (transfer->state == LKSI_TRANSFER_DONE) return;
-    int awaited = awaited_rank(group, transfer);
-    status = lksi_look(group, LKSI_CONTEXT_USER, &awaited, awaited < 0 ? 0 : 1, &left_ns);
+    status = look_once(group, transfer);
     if (status == LKS_OK)
         lksi_activity_await(group, LKSI_CONTEXT_USER, LKSI_AWAKE);
     else

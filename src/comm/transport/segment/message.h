@@ -79,6 +79,9 @@ struct lksi_transfer {
     unsigned char *data;
     size_t nbytes, n_done; /* a receive's room, until it is matched */
     uint64_t id;
+    size_t seen_nbytes; /* these three: of lksi_progress, from one look at it to the next */
+    int64_t moved_ns;
+    bool is_stall_reported;
     bool awaits_answer; /* its announcement (of a send) or permission (of a receive) has gone out */
     lks_received *received;
     lksi_outgoing out; /* its frame under way: of a receive, the answer */
