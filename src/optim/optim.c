@@ -56,6 +56,11 @@ static lks_status check_adam(const lks_optimizer *optimizer) {
     return LKS_OK;
 }
 
+lks_status lksi_learning_rate_check(double lr) {
+    if (lr >= 0 && !isinf(lr)) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number from 0 on", lr);
+}
+
 lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
     if (optimizer->kind < LKS_OPTIMIZER_SGD || optimizer->kind > LKS_OPTIMIZER_ADAMW)
         return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of optimizer", (int)optimizer->kind);

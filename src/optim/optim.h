@@ -14,6 +14,8 @@ double lksi_optimizer_lr(const lks_optimizer *optimizer, int64_t step);
 double lksi_optimizer_clip(const lks_optimizer *optimizer, double norm);
 /* LKS_ERR_ARGUMENT, naming the field, for what cannot be meant. */
 lks_status lksi_optimizer_check(const lks_optimizer *optimizer);
+/* The same of a rate that is set later, which may be 0: in an optimizer, 0 tells that nobody has made it. */
+lks_status lksi_learning_rate_check(double lr);
 lks_status lksi_schedule_check(const lks_schedule *schedule);
 
 #endif

@@ -166,11 +166,9 @@ void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer) {
 
 lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr) {
     LKS_TRY(lksi_check_given("distributed_optimizer_set_lr", "optimizer", optimizer));
-    lks_optimizer changed = optimizer->rule;
-    changed.lr = lr;
-    if (lr != 0) LKS_TRY(lksi_optimizer_check(&changed)); /* 0: the end of a schedule of one's own */
+    LKS_TRY(lksi_learning_rate_check(lr));
     LKS_TRY(lksi_step_finish(optimizer));
-    optimizer->rule = changed;
+    optimizer->rule.lr = lr;
     return LKS_OK;
 }
 

@@ -24,11 +24,9 @@ static lks_status check_rule(const lks_trainer *trainer, const char *path, const
         return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with the optimizer's %s %.17g, this run has %.17g", path,
                           lksi_rule_names[i], rule[i], mine[i]);
     }
-    lks_optimizer now = trainer->options.optimizer;
-    now.lr = rule[LKSI_RULE_FIELDS];
-    if (lksi_optimizer_check(&now) != LKS_OK)
-        return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is no learning rate", path, LKSI_RULE_NAME, now.lr);
-    return LKS_OK;
+    const double lr = rule[LKSI_RULE_FIELDS];
+    if (lksi_learning_rate_check(lr) == LKS_OK) return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s': %g is no learning rate", path, LKSI_RULE_NAME, lr);
 }
 
 static lks_status check_number(const char *path, const char *name, int64_t saved, int64_t mine) {

@@ -19,8 +19,8 @@ typedef void (*lksi_accepted)(void *argument, int connection, const void *hello)
 lks_status lksi_acceptor_create(lksi_acceptor **acceptor, int listener, const unsigned char key[LKSI_KEY_NBYTES],
                                 size_t hello_nbytes, lksi_accepted accepted, void *argument);
 /* Whether somebody has tried with another key for seconds on end, as a rank does whose LOCKSTEP_JOB_KEY is mistyped,
- * and has had the time to hear it; a stranger in passing has not. `peer` gets the address of who
- * has tried last, "" where nobody has. */
+ * and has had the time to hear it; a stranger in passing has not. `peer` gets the address of who has tried last, ""
+ * where nobody has. */
 bool lksi_acceptor_hears_other_key(const lksi_acceptor *acceptor, char peer[LKSI_ADDRESS_TEXT_NBYTES]);
 /* Readable when lksi_acceptor_step has something to do. */
 int lksi_acceptor_descriptor(const lksi_acceptor *acceptor);
