@@ -11,8 +11,9 @@
  * Lockstep initialises MPI, MPI_THREAD_SERIALIZED will do, but then no group has native algorithms.
  *
  * The end, where MPI is ours: at exit with status 0, and only where every world was destroyed without an error, all
- * ranks settle what is under way and finalise. Otherwise MPI_Finalize could wait for a rank that is lost: the process
- * ends as it is, which with Open MPI and MPICH alike keeps what was printed and the exit status.
+ * ranks settle what is under way and finalise, and who comes first waits for the others, however long they have work
+ * to do. Otherwise MPI_Finalize could wait for a rank that is lost: the process ends as it is, which with Open MPI and
+ * MPICH alike keeps what was printed and the exit status.
  */
 #ifndef LKSI_MPI_H
 #define LKSI_MPI_H

@@ -162,39 +162,38 @@ static void before_end(void) {
 
 /* --- the end --- */
 
-static bool settle(int64_t deadline_ns) {
-    while (lksi_now_ns() < deadline_ns) {
-        bool is_done = false;
-        if (lksi_mpi_enter() != NULL) {
-            int code = module->settle(&is_done);
-            lksi_mpi_leave();
-            if (code != 0) return false;
-        }
-        if (is_done) return true;
-        lksi_sleep_ns(PAUSE_NS);
-    }
-    return false;
-}
-
-static int64_t settle_deadline_ns(void) {
+static int64_t from_now_ns(void) {
     int64_t timeout_ms = LKSI_DEFAULT_TIMEOUT_MS;
     (void)lksi_environment_timeout(&timeout_ms);
     return lksi_now_ns() + timeout_ms * 1000000;
 }
 
-/* Other ranks may still be at work, and MPI takes a rank that is gone before for lost: so the wait is as long as others
- * are. */
+/* As long as others are at work, as in MPI_Finalize: were this rank gone before, mpirun would end them, MPICH's with
+ * status 0. Where one of them has died, mpirun ends this one. */
+static bool settle(void) {
+    bool is_done = false, is_said = false;
+    for (int64_t warn_ns = from_now_ns(); !is_done;) {
+        if (lksi_mpi_enter() != NULL) {
+            int code = module->settle(&is_done);
+            lksi_mpi_leave();
+            if (code != 0) return false;
+        }
+        if (!is_done && !is_said && lksi_now_ns() > warn_ns) {
+            lksi_log(LKS_LOG_WARNING, "rank %d has come to its end and waits for ranks that have not", facts.rank);
+            is_said = true;
+        }
+        if (!is_done) lksi_sleep_ns(PAUSE_NS);
+    }
+    return true;
+}
+
 static void end(int exit_status, void *unused) {
     (void)unused;
     if (getpid() != owner) return;
     lksi_mpi_progress_stop();
     bool is_clean = exit_status == 0 && n_held == 0 && !atomic_load(&is_given_up);
     if (!is_clean || !facts.is_ours || module->is_finalised()) return;
-    if (!settle(settle_deadline_ns())) {
-        lksi_log(LKS_LOG_WARNING, "rank %d: not all ranks came to the end in time; MPI is not finalised", facts.rank);
-        return;
-    }
-    (void)module->finish();
+    if (settle()) (void)module->finish();
 }
 
 /* --- the start --- */
@@ -239,7 +238,7 @@ static lks_status duplicate(void) {
     lksi_mpi_transfer *transfer = NULL;
     int code = module->duplicate(&transfer);
     if (code != 0) return lksi_mpi_error(code, "MPI_Comm_idup");
-    lks_status status = await(transfer, settle_deadline_ns(), "begin");
+    lks_status status = await(transfer, from_now_ns(), "begin");
     release(transfer);
     return status;
 }
