@@ -70,6 +70,9 @@ static void ranks_are_who_their_launcher_says(void **state) {
         {"PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=0 PMI_LOCAL_SIZE=1 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 0, 1, "10.0.0.1",
          1234},
         {"PMI_RANK=0 PMI_SIZE=1 ", LKSI_LAUNCHER_PMI, 0, 1, 0, 1, NULL, 0},
+        /* As Open MPI 4.1 sets them in MPI_Init of a program that no mpirun has started. */
+        {"OMPI_MCA_ess=singleton OMPI_MCA_orte_ess_num_procs=1 PMIX_NAMESPACE=828506113 PMIX_RANK=0",
+         LKSI_LAUNCHER_OPENMPI, 0, 1, 0, 1, NULL, 0},
         {SLURM_TASK, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 20000 + 12 * 101 + 3},
         {SLURM_TASK MASTER, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "10.0.0.1", 1234},
         {SLURM_TASK "MASTER_PORT=77", LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 77},

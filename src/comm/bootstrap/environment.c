@@ -23,6 +23,9 @@ static const source sources[] = {
     {.launcher = LKSI_LAUNCHER_SLURM},
     {LKSI_LAUNCHER_PMI, false, "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
     {.launcher = LKSI_LAUNCHER_PMI, .rank = "PMIX_RANK"}, /* the size is asked of a server, by MPI */
+    /* Of Open MPI's own MPI_Init, in a program that is started without mpirun. */
+    {LKSI_LAUNCHER_OPENMPI, false, "PMIX_RANK", "OMPI_MCA_orte_ess_num_procs", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
 };
 enum { N_SOURCES = sizeof sources / sizeof sources[0] };
 

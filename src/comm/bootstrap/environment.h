@@ -31,6 +31,7 @@ typedef struct lksi_environment {
  *     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS                               MPICH's mpirun, Intel MPI's
  *     SLURM_ PROCID STEP_NUM_TASKS LOCALID STEP_TASKS_PER_NODE, with SLURM_STEP_ID    srun
  *     PMI_RANK PMI_SIZE (PMI_LOCAL_RANK PMI_LOCAL_SIZE)                               other launchers of MPI programs
+ *     PMIX_RANK OMPI_MCA_orte_ess_num_procs                                           Open MPI's, without mpirun
  *
  * so that a launcher inside an allocation goes before the allocation, and srun --mpi=pmi2 or pmix counts as srun: its
  * own variables say more. A WORLD_SIZE of 1 where the size of another source is larger is warned of. A batch script, or
