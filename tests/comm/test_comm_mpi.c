@@ -200,6 +200,21 @@ static int own_mpi(int rank, int size, void *argument) {
     return 0;
 }
 
+/* MPI_Init, which has no deadline, is behind all ranks; rank 1 does not come to lks_init. */
+static int absent(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    int (*finalize)(void);
+    lks_group *world;
+    MUST(init_mpi(&finalize) == 0);
+    if (rank == 1) {
+        lksi_sleep_ns(INT64_C(3000) * 1000 * 1000);
+        return 0;
+    }
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 1000}) == LKS_ERR_TIMEOUT);
+    MUST_SAY("not all of the 3 ranks that MPI knows came to begin in time");
+    return survive(NULL, rank);
+}
+
 /* Before the group is destroyed, which is the wrong way round. */
 static int finalised_too_early(int rank, int size, void *argument) {
     (void)rank, (void)argument;
@@ -246,7 +261,8 @@ static const struct {
              {"loss", loss},
              {"own_mpi", own_mpi},
              {"finalised_too_early", finalised_too_early},
-             {"late", late}};
+             {"late", late},
+             {"absent", absent}};
 
 static int number(const char *first, const char *second) {
     const char *text = getenv(first) != NULL ? getenv(first) : getenv(second);
@@ -371,6 +387,15 @@ static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
     under_every_mpi("mpi", 3, "finalised_too_early");
 }
 
+/* Also while it still looks for the others. */
+static void lks_init_keeps_to_its_deadline(void **state) {
+    (void)state;
+    bool has_openmpi = has_mpi("openmpi"), has_mpich = has_mpi("mpich");
+    if (has_openmpi) survive_under("openmpi", "--enable-recovery", "absent", 2);
+    if (has_mpich) survive_under("mpich", "-disable-auto-cleanup", "absent", 2);
+    if (!has_openmpi && !has_mpich) skip();
+}
+
 /* Whoever went before would have mpirun end it. */
 static void a_rank_at_work_is_waited_for_at_the_end(void **state) {
     (void)state;
@@ -403,6 +428,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(subgroups_work_over_mpi),
         cmocka_unit_test(long_messages_and_unwanted_ones_go_over_mpi),
         cmocka_unit_test(mpi_of_the_program_is_used_and_left_to_it),
+        cmocka_unit_test(lks_init_keeps_to_its_deadline),
         cmocka_unit_test(a_rank_at_work_is_waited_for_at_the_end),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(mpi_s_own_collectives_agree),

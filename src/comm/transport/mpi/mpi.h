@@ -39,7 +39,7 @@ bool lksi_mpi_find(const char *family, char path[LKSI_MPI_PATH_NBYTES], char ver
 /* Loads and initialises MPI unless that is done. MPI_Init itself has no deadline; all else has. Collective over all
  * ranks of the launcher the first time. Errors: LKS_ERR_UNSUPPORTED (no module; no MPI launcher), LKS_ERR_STATE (the
  * program's own MPI cannot be used), LKS_ERR_MISMATCH (MPI knows other ranks than the environment), LKS_ERR_SYSTEM. */
-lks_status lksi_mpi_start(const lksi_environment *environment);
+lks_status lksi_mpi_start(const lksi_environment *environment, int64_t timeout_ms);
 bool lksi_mpi_is_started(void);
 const lksi_mpi_facts *lksi_mpi_facts_get(void);
 const lksi_mpi_module *lksi_mpi_module_get(void); /* for make_communicator alone, which needs no lock */
