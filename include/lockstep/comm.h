@@ -64,9 +64,9 @@ typedef struct lks_init_options {
  *              they share memory within a host and talk over MPI between hosts; transport "mpi" has them talk over
  *              MPI on one host, too. With MASTER_ADDR and MASTER_PORT set, MPI is left alone unless "mpi" is asked
  *              for. MPI_Init waits without a deadline, and mpirun itself ends the other ranks when one fails. At
- *              exit with status 0, all worlds destroyed without an error, MPI is finalised. A program that uses MPI
- *              itself calls MPI_Init_thread with MPI_THREAD_MULTIPLE before lks_init, and MPI_Finalize after the
- *              last lks_group_destroy.
+ *              exit with status 0, all worlds destroyed without an error, MPI is finalised, which waits for ranks that
+ *              are still at work. A program that uses MPI itself calls MPI_Init_thread with MPI_THREAD_MULTIPLE before
+ *              lks_init, and MPI_Finalize after the last lks_group_destroy.
  * Errors:      LKS_ERR_ARGUMENT (an environment variable or option is wrong, named); LKS_ERR_TIMEOUT (names the
  *              ranks that did not arrive, or the port that another program has); LKS_ERR_MISMATCH (another version
  *              of the library, transport, WORLD_SIZE, LOCKSTEP_HOST_ID or LOCKSTEP_JOB_KEY on a rank, named);

@@ -140,7 +140,7 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
     group->id = world_id(index);
     group->world->is_first = index == 0;
     bool is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;
-    if (wanted == MPI_TRANSPORT && group->size > 1) LKS_TRY(lksi_mpi_start(environment));
+    if (wanted == MPI_TRANSPORT && group->size > 1) LKS_TRY(lksi_mpi_start(environment, group->timeout_ms));
     if (group->size > 1 && lksi_mpi_is_started()) {
         LKS_TRY(lksi_mpi_hold());
         group->world->is_mpi = true;
@@ -160,7 +160,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
     if (threads != NULL)
         environment.size = threads->size;
     else
-        LKS_TRY(lksi_environment_read(&environment));
+        LKS_TRY(lksi_environment_read(timeout_ms, &environment));
     snprintf(environment.transport, sizeof environment.transport, "%s", transport_names[wanted]);
     LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, options->order));
     LKS_TRY(lksi_world_create(&(*group)->world, threads));

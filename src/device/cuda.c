@@ -67,7 +67,7 @@ static lks_status find_index(const lksi_cuda_module *module, const lks_device_op
     lksi_environment environment = {0};
     int n_gpus = 0;
     LKS_TRY(module->count(&n_gpus));
-    if (options->group == NULL) LKS_TRY(lksi_environment_read(&environment));
+    if (options->group == NULL) LKS_TRY(lksi_environment_read(0, &environment));
     int local_rank = options->group != NULL ? lks_group_local_rank(options->group) : environment.local_rank;
     if (local_rank >= n_gpus)
         return lksi_error(LKS_ERR_ARGUMENT,

@@ -70,6 +70,9 @@ static void ranks_are_who_their_launcher_says(void **state) {
         {"PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=0 PMI_LOCAL_SIZE=1 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 0, 1, "10.0.0.1",
          1234},
         {"PMI_RANK=0 PMI_SIZE=1 ", LKSI_LAUNCHER_PMI, 0, 1, 0, 1, NULL, 0},
+        /* As Open MPI 4.1 sets them in MPI_Init of a program that no mpirun has started. */
+        {"OMPI_MCA_ess=singleton OMPI_MCA_orte_ess_num_procs=1 PMIX_NAMESPACE=828506113 PMIX_RANK=0",
+         LKSI_LAUNCHER_OPENMPI, 0, 1, 0, 1, NULL, 0},
         {SLURM_TASK, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 20000 + 12 * 101 + 3},
         {SLURM_TASK MASTER, LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "10.0.0.1", 1234},
         {SLURM_TASK "MASTER_PORT=77", LKSI_LAUNCHER_SLURM, 5, 7, 2, 3, "n1", 77},
@@ -86,7 +89,7 @@ static void ranks_are_who_their_launcher_says(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lksi_environment found;
         set_only(cases[i].variables);
-        assert_ok(lksi_environment_read(&found));
+        assert_ok(lksi_environment_read(0, &found));
         assert_int_equal(found.launcher, cases[i].launcher);
         assert_int_equal(found.rank, cases[i].rank);
         assert_int_equal(found.size, cases[i].size);
@@ -116,7 +119,7 @@ static void the_first_whole_source_decides(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lksi_environment found;
         set_only(cases[i].variables);
-        assert_ok(lksi_environment_read(&found));
+        assert_ok(lksi_environment_read(0, &found));
         assert_int_equal(found.launcher, cases[i].launcher);
     }
     set_only("");
@@ -149,7 +152,7 @@ static void what_is_missing_or_wrong_is_named(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lksi_environment found;
         set_only(cases[i].variables);
-        assert_int_equal(lksi_environment_read(&found), LKS_ERR_ARGUMENT);
+        assert_int_equal(lksi_environment_read(0, &found), LKS_ERR_ARGUMENT);
         if (strstr(lks_error_text(), cases[i].says) == NULL)
             fail_msg("'%s' does not say '%s'", lks_error_text(), cases[i].says);
     }
@@ -164,7 +167,7 @@ static void read_with_log(const char *variables, char *log, size_t log_nbytes) {
     assert_non_null(file);
     set_only(variables);
     assert_int_equal(dup2(fileno(file), STDERR_FILENO), STDERR_FILENO);
-    lks_status status = lksi_environment_read(&found);
+    lks_status status = lksi_environment_read(0, &found);
     dup2(saved, STDERR_FILENO);
     close(saved);
     assert_ok(status);

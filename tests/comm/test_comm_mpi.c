@@ -200,6 +200,21 @@ static int own_mpi(int rank, int size, void *argument) {
     return 0;
 }
 
+/* MPI_Init, which has no deadline, is behind all ranks; rank 1 does not come to lks_init. */
+static int absent(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    int (*finalize)(void);
+    lks_group *world;
+    MUST(init_mpi(&finalize) == 0);
+    if (rank == 1) {
+        lksi_sleep_ns(INT64_C(3000) * 1000 * 1000);
+        return 0;
+    }
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 1000}) == LKS_ERR_TIMEOUT);
+    MUST_SAY("not all of the 3 ranks that MPI knows came to begin in time");
+    return survive(NULL, rank);
+}
+
 /* Before the group is destroyed, which is the wrong way round. */
 static int finalised_too_early(int rank, int size, void *argument) {
     (void)rank, (void)argument;
@@ -219,6 +234,20 @@ static int finalised_too_early(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Rank 0 has more to do after the last collective than any wait may take. */
+static int late(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    int one = 1, n = 0;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_all_reduce(world, &one, &n, 1, LKS_I32, LKS_SUM, NULL));
+    MUST(n == size);
+    lks_group_destroy(world);
+    if (rank == 0) lksi_sleep_ns(INT64_C(3000) * 1000 * 1000);
+    printf("rank %d is done\n", rank);
+    return 0;
+}
+
 static const struct {
     const char *name;
     rank_function function;
@@ -231,7 +260,9 @@ static const struct {
              {"mismatch", mismatch},
              {"loss", loss},
              {"own_mpi", own_mpi},
-             {"finalised_too_early", finalised_too_early}};
+             {"finalised_too_early", finalised_too_early},
+             {"late", late},
+             {"absent", absent}};
 
 static int number(const char *first, const char *second) {
     const char *text = getenv(first) != NULL ? getenv(first) : getenv(second);
@@ -356,6 +387,32 @@ static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
     under_every_mpi("mpi", 3, "finalised_too_early");
 }
 
+/* Also while it still looks for the others. */
+static void lks_init_keeps_to_its_deadline(void **state) {
+    (void)state;
+    bool has_openmpi = has_mpi("openmpi"), has_mpich = has_mpi("mpich");
+    if (has_openmpi) survive_under("openmpi", "--enable-recovery", "absent", 2);
+    if (has_mpich) survive_under("mpich", "-disable-auto-cleanup", "absent", 2);
+    if (!has_openmpi && !has_mpich) skip();
+}
+
+/* Whoever went before would have mpirun end it. */
+static void a_rank_at_work_is_waited_for_at_the_end(void **state) {
+    (void)state;
+    const char *family;
+    int n_found = 0;
+    setenv("LOCKSTEP_TIMEOUT_MS", "2000", 1);
+    for (int i = 0; (family = lksi_mpi_family(i)) != NULL; i++) {
+        char output[4096];
+        if (!has_mpi(family)) continue;
+        n_found++;
+        int status = start(family, "", 2, "late", output, sizeof output);
+        if (status != 0 || count(output, "rank 0 is done") != 1) fail_msg("%s: %d\n%s", family, status, output);
+    }
+    unsetenv("LOCKSTEP_TIMEOUT_MS");
+    if (n_found == 0) skip();
+}
+
 /* MPICH's launcher ends all ranks at once, or (4.0.2) fails an assertion of its own and takes them along. */
 static void a_killed_rank_is_named(void **state) {
     (void)state;
@@ -371,6 +428,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(subgroups_work_over_mpi),
         cmocka_unit_test(long_messages_and_unwanted_ones_go_over_mpi),
         cmocka_unit_test(mpi_of_the_program_is_used_and_left_to_it),
+        cmocka_unit_test(lks_init_keeps_to_its_deadline),
+        cmocka_unit_test(a_rank_at_work_is_waited_for_at_the_end),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(mpi_s_own_collectives_agree),
         cmocka_unit_test(operations_agree_over_mpi),

@@ -47,7 +47,7 @@ typedef struct visit {
 } visit;
 
 static lks_status visit_begin(visit *v, int64_t timeout_ms) {
-    LKS_TRY(lksi_environment_read(&v->environment));
+    LKS_TRY(lksi_environment_read(0, &v->environment));
     LKS_TRY(lksi_job_secret_read(&v->environment, &v->job));
     v->members = lksi_alloc_array((size_t)v->environment.size, sizeof *v->members);
     v->connections = lksi_alloc_array((size_t)v->environment.size, sizeof *v->connections);
@@ -251,7 +251,7 @@ static int runs_another_build(int rank, int size, void *argument) {
     lksi_address master;
     lksi_verdict verdict;
     int connection;
-    MUST_OK(lksi_environment_read(&environment));
+    MUST_OK(lksi_environment_read(0, &environment));
     MUST_OK(lksi_job_secret_read(&environment, &job));
     MUST_OK(lksi_address_resolve(environment.master_address, environment.master_port, &master));
     MUST_OK(lksi_dial(&master, job.key, &arrival, sizeof arrival, soon_ns(), true, NULL, NULL, &connection));
@@ -459,7 +459,7 @@ static int gather(int rank, int size, void *argument) {
     lksi_identity identities[MAX_TEST_RANKS] = {{0}};
     (void)size;
     for (int i = 0; i < MAX_TEST_RANKS; i++) connections[i] = -1;
-    MUST_OK(lksi_environment_read(&environment));
+    MUST_OK(lksi_environment_read(0, &environment));
     g.meeting.rank = rank;
     int64_t deadline_ns = lksi_now_ns() + g.timeout_ms * 1000000;
     lks_status status = rank == 0 ? lksi_leader_meet(&environment, &g.meeting, deadline_ns, connections, identities)

@@ -33,24 +33,24 @@ static void the_environment_is_read_as_torchrun_sets_it(void **state) {
     (void)state;
     lksi_environment environment;
     set_whole_environment();
-    assert_ok(lksi_environment_read(&environment));
+    assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.rank, 1);
     assert_int_equal(environment.size, 3);
     assert_int_equal(environment.local_rank, 1);
     assert_int_equal(environment.local_size, 3);
     assert_string_equal(environment.master_address, "127.0.0.1");
     clear_environment();
-    assert_ok(lksi_environment_read(&environment));
+    assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.size, 1);
     set_whole_environment(); /* without the local numbers all ranks are on one host */
     unsetenv("LOCAL_RANK");
     unsetenv("LOCAL_WORLD_SIZE");
-    assert_ok(lksi_environment_read(&environment));
+    assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.local_rank, 1);
     assert_int_equal(environment.local_size, 3);
     clear_environment();
     setenv("LOCAL_RANK", "5", 1); /* says nothing alone */
-    assert_ok(lksi_environment_read(&environment));
+    assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.size, 1);
 }
 
@@ -258,7 +258,7 @@ static int arrive(int rank, int size, const char *version, int *connection) {
     lksi_build_fill(&hello.build);
     if (version != NULL) snprintf(hello.build.version, sizeof hello.build.version, "%s", version);
     lksi_identity_fill(&hello.identity, rank);
-    MUST_OK(lksi_environment_read(&environment));
+    MUST_OK(lksi_environment_read(0, &environment));
     MUST_OK(lksi_socket_name(&environment, NULL, name));
     while ((*connection = lksi_local_connect(name)) < 0) lksi_sleep_ns(1000000);
     MUST_OK(lksi_hand_over(*connection, &hello, sizeof hello, -1));
@@ -334,7 +334,7 @@ static void strangers_do_not_disturb_the_start(void **state) {
     memset(garbage, 0x5a, sizeof garbage);
     set_master_environment();
     set_rank_environment(0, 3);
-    assert_ok(lksi_environment_read(&environment));
+    assert_ok(lksi_environment_read(0, &environment));
     assert_ok(lksi_socket_name(&environment, NULL, name));
     setenv("LOCKSTEP_LOG", "error", 1);
     pids[0] = start_process(0, 3, join_world, NULL);

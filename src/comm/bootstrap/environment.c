@@ -23,6 +23,9 @@ static const source sources[] = {
     {.launcher = LKSI_LAUNCHER_SLURM},
     {LKSI_LAUNCHER_PMI, false, "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
     {.launcher = LKSI_LAUNCHER_PMI, .rank = "PMIX_RANK"}, /* the size is asked of a server, by MPI */
+    /* Of Open MPI's own MPI_Init, in a program that is started without mpirun. */
+    {LKSI_LAUNCHER_OPENMPI, false, "PMIX_RANK", "OMPI_MCA_orte_ess_num_procs", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
 };
 enum { N_SOURCES = sizeof sources / sizeof sources[0] };
 
@@ -154,8 +157,11 @@ static lks_status read_port(lksi_environment *environment) {
 }
 
 /* An MPI launcher does not say where the ranks meet, but MPI can tell all ranks what rank 0 says. */
-static lks_status read_master(lksi_environment *environment) {
-    if (can_ask_mpi(environment)) return lksi_mpi_bootstrap(environment);
+static lks_status read_master(int64_t timeout_ms, lksi_environment *environment) {
+    if (can_ask_mpi(environment)) {
+        if (timeout_ms == 0) LKS_TRY(lksi_environment_timeout(&timeout_ms));
+        return lksi_mpi_bootstrap(timeout_ms, environment);
+    }
     LKS_TRY(read_address(environment));
     return read_port(environment);
 }
@@ -165,7 +171,7 @@ const char *lksi_environment_job_key(const lksi_environment *environment) {
     return key != NULL ? key : environment->job_key;
 }
 
-lks_status lksi_environment_read(lksi_environment *environment) {
+lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environment) {
     /* Each would be a world of one, and none would know of the others. */
     const char *threads = lksi_variable("LOCKSTEP_THREADS");
     if (threads != NULL)
@@ -177,7 +183,7 @@ lks_status lksi_environment_read(lksi_environment *environment) {
     const source *chosen;
     LKS_TRY(choose(&chosen));
     if (chosen != NULL) LKS_TRY(read_source(chosen, &found));
-    if (found.size > 1) LKS_TRY(read_master(&found));
+    if (found.size > 1) LKS_TRY(read_master(timeout_ms, &found));
     if (found.size == 1 && found.launcher == LKSI_LAUNCHER_TORCHRUN) warn_of_other_size();
     *environment = found;
     return LKS_OK;

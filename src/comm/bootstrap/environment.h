@@ -31,6 +31,7 @@ typedef struct lksi_environment {
  *     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS                               MPICH's mpirun, Intel MPI's
  *     SLURM_ PROCID STEP_NUM_TASKS LOCALID STEP_TASKS_PER_NODE, with SLURM_STEP_ID    srun
  *     PMI_RANK PMI_SIZE (PMI_LOCAL_RANK PMI_LOCAL_SIZE)                               other launchers of MPI programs
+ *     PMIX_RANK OMPI_MCA_orte_ess_num_procs                                           Open MPI's, without mpirun
  *
  * so that a launcher inside an allocation goes before the allocation, and srun --mpi=pmi2 or pmix counts as srun: its
  * own variables say more. A WORLD_SIZE of 1 where the size of another source is larger is warned of. A batch script, or
@@ -42,9 +43,11 @@ typedef struct lksi_environment {
  * meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 where it is the only one), at port 20000 + (101 SLURM_JOB_ID
  * + SLURM_STEP_ID) mod 10000.
  *
+ * `timeout_ms` is how long MPI is waited for where it is asked; 0: LOCKSTEP_TIMEOUT_MS.
+ *
  * Errors: LKS_ERR_ARGUMENT, naming the variable and its value; LKS_ERR_STATE where the launcher has asked for ranks
  * that are threads: this is not one. */
-lks_status lksi_environment_read(lksi_environment *environment);
+lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environment);
 /* A whole number from the environment, `missing` where the variable is not set or empty. */
 lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value);
 /* The most is 35 years: deadlines are nanoseconds in 64 bits. */

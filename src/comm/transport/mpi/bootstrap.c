@@ -120,12 +120,10 @@ static lks_status choose_port(lksi_environment *e, int64_t deadline_ns) {
     return LKS_OK;
 }
 
-static lks_status ask(lksi_environment *e) {
-    int64_t timeout_ms;
+static lks_status ask(lksi_environment *e, int64_t timeout_ms) {
     offer said = {.interfaces.n = 0};
     vicinity near;
-    LKS_TRY(lksi_environment_timeout(&timeout_ms));
-    LKS_TRY(lksi_mpi_start(e));
+    LKS_TRY(lksi_mpi_start(e, timeout_ms));
     int64_t deadline_ns = lksi_now_ns() + timeout_ms * 1000000;
     LKS_TRY(count_local_ranks(e, deadline_ns, &near));
     if (e->rank == 0) {
@@ -139,12 +137,12 @@ static lks_status ask(lksi_environment *e) {
     return choose_port(e, deadline_ns);
 }
 
-lks_status lksi_mpi_bootstrap(lksi_environment *environment) {
+lks_status lksi_mpi_bootstrap(int64_t timeout_ms, lksi_environment *environment) {
     pthread_mutex_lock(&mutex);
     lks_status status = LKS_OK;
     if (!is_answered) {
         answers = *environment;
-        status = ask(&answers);
+        status = ask(&answers, timeout_ms);
         is_answered = status == LKS_OK;
     }
     if (status == LKS_OK) *environment = answers;

@@ -9,6 +9,6 @@
  * hosts apart (lksi_host_id), which the launcher need not know. Collective over all ranks of the launcher, once: later
  * calls get the same answers.
  * Errors: those of lksi_mpi_start; LKS_ERR_TIMEOUT; LKS_ERR_ARGUMENT where rank 0 has no address that all can reach. */
-lks_status lksi_mpi_bootstrap(lksi_environment *environment);
+lks_status lksi_mpi_bootstrap(int64_t timeout_ms, lksi_environment *environment);
 
 #endif

@@ -11,8 +11,9 @@
  * Lockstep initialises MPI, MPI_THREAD_SERIALIZED will do, but then no group has native algorithms.
  *
  * The end, where MPI is ours: at exit with status 0, and only where every world was destroyed without an error, all
- * ranks settle what is under way and finalise. Otherwise MPI_Finalize could wait for a rank that is lost: the process
- * ends as it is, which with Open MPI and MPICH alike keeps what was printed and the exit status.
+ * ranks settle what is under way and finalise, and who comes first waits for the others, however long they have work
+ * to do. Otherwise MPI_Finalize could wait for a rank that is lost: the process ends as it is, which with Open MPI and
+ * MPICH alike keeps what was printed and the exit status.
  */
 #ifndef LKSI_MPI_H
 #define LKSI_MPI_H
@@ -38,7 +39,7 @@ bool lksi_mpi_find(const char *family, char path[LKSI_MPI_PATH_NBYTES], char ver
 /* Loads and initialises MPI unless that is done. MPI_Init itself has no deadline; all else has. Collective over all
  * ranks of the launcher the first time. Errors: LKS_ERR_UNSUPPORTED (no module; no MPI launcher), LKS_ERR_STATE (the
  * program's own MPI cannot be used), LKS_ERR_MISMATCH (MPI knows other ranks than the environment), LKS_ERR_SYSTEM. */
-lks_status lksi_mpi_start(const lksi_environment *environment);
+lks_status lksi_mpi_start(const lksi_environment *environment, int64_t timeout_ms);
 bool lksi_mpi_is_started(void);
 const lksi_mpi_facts *lksi_mpi_facts_get(void);
 const lksi_mpi_module *lksi_mpi_module_get(void); /* for make_communicator alone, which needs no lock */

@@ -162,39 +162,34 @@ static void before_end(void) {
 
 /* --- the end --- */
 
-static bool settle(int64_t deadline_ns) {
-    while (lksi_now_ns() < deadline_ns) {
-        bool is_done = false;
+/* As long as others are at work, as in MPI_Finalize: were this rank gone before, mpirun would end them, MPICH's with
+ * status 0. Where one of them has died, mpirun ends this one. */
+static bool settle(void) {
+    int64_t timeout_ms = LKSI_DEFAULT_TIMEOUT_MS, begin_ns = lksi_now_ns();
+    bool is_done = false, is_said = false;
+    (void)lksi_environment_timeout(&timeout_ms);
+    while (!is_done) {
         if (lksi_mpi_enter() != NULL) {
             int code = module->settle(&is_done);
             lksi_mpi_leave();
             if (code != 0) return false;
         }
-        if (is_done) return true;
-        lksi_sleep_ns(PAUSE_NS);
+        if (!is_done && !is_said && lksi_now_ns() - begin_ns > timeout_ms * 1000000) {
+            lksi_log(LKS_LOG_WARNING, "rank %d has come to its end and waits for ranks that have not", facts.rank);
+            is_said = true;
+        }
+        if (!is_done) lksi_sleep_ns(PAUSE_NS);
     }
-    return false;
+    return true;
 }
 
-static int64_t settle_deadline_ns(void) {
-    int64_t timeout_ms = LKSI_DEFAULT_TIMEOUT_MS;
-    (void)lksi_environment_timeout(&timeout_ms);
-    return lksi_now_ns() + timeout_ms * 1000000;
-}
-
-/* Other ranks may still be at work, and MPI takes a rank that is gone before for lost: so the wait is as long as others
- * are. */
 static void end(int exit_status, void *unused) {
     (void)unused;
     if (getpid() != owner) return;
     lksi_mpi_progress_stop();
     bool is_clean = exit_status == 0 && n_held == 0 && !atomic_load(&is_given_up);
     if (!is_clean || !facts.is_ours || module->is_finalised()) return;
-    if (!settle(settle_deadline_ns())) {
-        lksi_log(LKS_LOG_WARNING, "rank %d: not all ranks came to the end in time; MPI is not finalised", facts.rank);
-        return;
-    }
-    (void)module->finish();
+    if (settle()) (void)module->finish();
 }
 
 /* --- the start --- */
@@ -235,16 +230,16 @@ static lks_status check_facts(const lksi_environment *environment) {
                       facts.rank, facts.size, environment->rank, environment->size);
 }
 
-static lks_status duplicate(void) {
+static lks_status duplicate(int64_t timeout_ms) {
     lksi_mpi_transfer *transfer = NULL;
     int code = module->duplicate(&transfer);
     if (code != 0) return lksi_mpi_error(code, "MPI_Comm_idup");
-    lks_status status = await(transfer, settle_deadline_ns(), "begin");
+    lks_status status = await(transfer, lksi_now_ns() + timeout_ms * 1000000, "begin");
     release(transfer);
     return status;
 }
 
-static lks_status start(const lksi_environment *environment) {
+static lks_status start(const lksi_environment *environment, int64_t timeout_ms) {
     const char *family = family_of_program();
     if (family == NULL) family = family_of_launcher();
     if (family == NULL)
@@ -258,16 +253,16 @@ static lks_status start(const lksi_environment *environment) {
     int code = module->start(&facts, before_end);
     if (code != 0) return lksi_mpi_error(code, "MPI_Init_thread");
     LKS_TRY(check_facts(environment));
-    LKS_TRY(duplicate());
+    LKS_TRY(duplicate(timeout_ms));
     atomic_store(&is_started, true);
     return LKS_OK;
 }
 
-lks_status lksi_mpi_start(const lksi_environment *environment) {
+lks_status lksi_mpi_start(const lksi_environment *environment, int64_t timeout_ms) {
     pthread_mutex_lock(&start_mutex);
     lks_status status = LKS_OK;
     if (!lksi_mpi_is_started())
-        status = start(environment);
+        status = start(environment, timeout_ms);
     else if (module == &gone)
         status = lksi_error(LKS_ERR_STATE, "lks_init: the program has called MPI_Finalize before");
     if (status != LKS_OK) lksi_mpi_give_up();
