@@ -61,12 +61,22 @@ static int size_of_next(const lksi_head *head) {
     return lksi_plan_size(n_slots, head->n_wanted, n_min, head->run->job.grains);
 }
 
+/* Where rank 0 was last, if that host is still here: it has written the checkpoints, maybe where no other host sees
+ * them.
+ */
+static int host_to_begin_with(const lksi_head *head) {
+    for (int i = 0; i < head->n_nodes; i++)
+        if (is_here(&head->nodes[i]) && head->nodes[i].n_ranks > 0 && head->nodes[i].first_rank == 0) return i;
+    return 0;
+}
+
 /* Fills in the nodes' ranks; the one of rank 0. */
 static lksi_node *place_ranks(lksi_head *head, int size) {
     lksi_node *first = NULL;
+    const int begin = host_to_begin_with(head);
     head->world_size = size;
     for (int i = 0, rank = 0; i < head->n_nodes; i++) {
-        lksi_node *node = &head->nodes[i];
+        lksi_node *node = &head->nodes[(begin + i) % head->n_nodes];
         const int slots = is_here(node) ? node->n_slots : 0;
         lksi_plan_blocks(&slots, 1, size - rank, &node->n_ranks);
         node->first_rank = rank;

@@ -156,6 +156,25 @@ check "when it comes back all its ranks take part again" eventually generation_i
 end_nodes
 check "which is no restart" statuses_are 0/0
 
+# A host that is lost, and comes back when the others have begun without it.
+cat >"$work/late_ssh" <<END
+[ "\$1" != host-a ] || { [ ! -e "$work/was_called" ] || sleep 11; touch "$work/was_called"; }
+exec $hosts_ssh "\$@"
+END
+printf 'host-a slots=2\nhost-b slots=2\n' >"$work/hosts"
+where='trap "exit 143" TERM; echo "$LOCKSTEP_GENERATION $RANK $(hostname)"; [ $LOCKSTEP_GENERATION = 2 ] || while :; do sleep 0.1; done; : '"$marker"
+(host_run 2 "$lockstep" run --ssh "sh $work/late_ssh" --hosts "$work/hosts" "${elastic[@]}" --grace 1 bash -c "$where") >"$work/out" 2>"$work/err" </dev/null &
+job=$!
+all_have_begun() { [ "$(grep -c "^0 . host-" "$work/out")" = 4 ]; }
+eventually all_have_begun
+host_unplug 0
+eventually grep -q "host-a was lost" "$work/err"
+host_plug 0
+wait $job
+status=$?
+check "rank 0 moves with the loss of its host" eval 'status_is 0 && out_has "^0 0 host-a$" && out_has "^1 0 host-b$"'
+check "and does not go back to it, where older checkpoints are" eval 'out_has "^2 0 host-b$" && out_has "^2 2 host-a$"'
+
 # --- the end of everything ---
 node 0 bash -c "exec -a $marker sleep 60"
 node 1 bash -c "exec -a $marker sleep 60"
