@@ -253,7 +253,8 @@ LKS_API lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **d
 LKS_API void *lks_symmetric_peer(lks_group *group, const void *data, int rank);
 /* One buffer of `nbytes` that all ranks share (not a copy each). Otherwise as lks_symmetric_alloc. */
 LKS_API lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data);
-/* Frees a symmetric or shared buffer. Not collective: the memory goes when every rank has let go. Accepts NULL. */
+/* Frees a symmetric or shared buffer. Not collective: the memory goes when every rank has let go. Waits for nothing but
+ * asynchronous collectives under way, which end at their deadline at the latest. Accepts NULL. */
 LKS_API void lks_symmetric_free(lks_group *group, void *data);
 
 #ifdef __cplusplus
