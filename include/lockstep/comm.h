@@ -79,7 +79,8 @@ LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
  * when rank 0 of the group has left, too, hears only that it left or was lost. Waits for nothing but asynchronous
  * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
  * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
- * Their works must still be given to lks_work_wait. Accepts NULL. */
+ * Their works must still be given to lks_work_wait. A forked child has no part in its parent's groups: it makes no
+ * calls on them, and this one does nothing there. Accepts NULL. */
 LKS_API void lks_group_destroy(lks_group *group);
 
 /* These four: -1 where `group` is NULL. */
@@ -253,7 +254,8 @@ LKS_API lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **d
 LKS_API void *lks_symmetric_peer(lks_group *group, const void *data, int rank);
 /* One buffer of `nbytes` that all ranks share (not a copy each). Otherwise as lks_symmetric_alloc. */
 LKS_API lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data);
-/* Frees a symmetric or shared buffer. Not collective: the memory goes when every rank has let go. Accepts NULL. */
+/* Frees a symmetric or shared buffer. Not collective: the memory goes when every rank has let go. Waits for nothing but
+ * asynchronous collectives under way, which end at their deadline at the latest. Accepts NULL. */
 LKS_API void lks_symmetric_free(lks_group *group, void *data);
 
 #ifdef __cplusplus

@@ -216,8 +216,14 @@ static void unbind(lks_group *group) {
     *link = group->next_bound;
 }
 
+/* A forked child holds copies, but has no part in the group: what it said there would be said for its parent, and the
+ * threads that it would wait for are its parent's. A group of one rank is as good there as here. */
+static bool is_parents(const lks_group *group) {
+    return group->size > 1 && group->own_seat != NULL && lksi_identity_of(group, group->rank)->pid != (int32_t)getpid();
+}
+
 void lks_group_destroy(lks_group *group) {
-    if (group == NULL) return;
+    if (group == NULL || is_parents(group)) return;
     unbind(group);
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     lksi_error_keep(text);
@@ -233,6 +239,7 @@ void lks_group_destroy(lks_group *group) {
         lksi_steps_close(group);
         leave_reason(group);
         lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
+        lksi_may_be_reused();
     }
     if (group->world != NULL) lksi_world_leave(group->world, group);
     if (group->remote != NULL) group->remote->close(group);
@@ -311,8 +318,16 @@ static void spread(lksi_world *world, const lksi_reason *reason) {
     pthread_mutex_unlock(&world->mutex);
 }
 
+/* The group's other thread is giving up at this moment: whoever returns, and so its user, comes after the word of it.
+ */
+static lks_status await_word(const lks_group *group, lks_status status) {
+    while (!lksi_control_is_aborted(group->control)) lksi_sleep_ns(10000);
+    lksi_may_be_reused();
+    return status;
+}
+
 lks_status lksi_group_fail(lks_group *group, lks_status status) {
-    if (atomic_exchange(&group->is_failing, true)) return status;
+    if (atomic_exchange(&group->is_failing, true)) return await_word(group, status);
     lksi_mpi_give_up();
     snprintf(group->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
     group->status = status;
@@ -326,6 +341,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
     const lksi_reason *first = lksi_abort_read(&group->control->abort);
     if (first != NULL) spread(group->world, first);
     for (lks_group *each = group->bound; each != NULL; each = each->next_bound) (void)lksi_group_fail(each, status);
+    lksi_may_be_reused();
     return status;
 }
 

@@ -157,8 +157,10 @@ static void release(lks_group *group, size_t index) {
     *gone = group->allocations[--group->n_allocations];
 }
 
+/* A collective under way reads the table, and what its rank holds of buffers that others bring. */
 void lks_symmetric_free(lks_group *group, void *data) {
     if (group == NULL || data == NULL) return;
+    lksi_work_drain(group);
     for (size_t i = 0; i < group->n_allocations; i++) {
         if (group->allocations[i].mine != data) continue;
         release(group, i);

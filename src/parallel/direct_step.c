@@ -176,11 +176,13 @@ static void end_turn(lks_distributed_optimizer *optimizer) {
     optimizer->step_ended_ns = now_ns;
 }
 
-/* Odd while this rank updates what the others read. */
+/* Odd while this rank updates what the others read. What comes after is seen after it (the fence), and what came before
+ * it before: who reads parameters and then finds no rank in an update has read none of that update's. */
 static void count_update(const lks_distributed_optimizer *optimizer) {
     const lksi_replica *replica = lksi_store_replica(optimizer->store);
     if (replica == NULL) return;
     atomic_fetch_add_explicit(&replica->update_counts[lks_group_rank(optimizer->group)].count, 1, memory_order_acq_rel);
+    atomic_thread_fence(memory_order_release);
 }
 
 /* They are elsewhere in every other step where arrays take turns. */

@@ -89,6 +89,7 @@ static lks_status check_readable(void *context) {
     const lksi_replica *replica = context;
     if (replica->update_counts == NULL) return LKS_OK;
     if (lksi_group_status(replica->group) == LKS_OK) return LKS_OK; /* alive: no rank updates while this one reads */
+    atomic_thread_fence(memory_order_acquire); /* what was read was so before the counts are: count_update */
     int rank = find_unfinished(replica);
     return rank < 0 ? LKS_OK
                     : lksi_error(LKS_ERR_TORN,

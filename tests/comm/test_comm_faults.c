@@ -743,6 +743,35 @@ typedef struct containers {
     _Atomic pid_t pid_of_2;
 } containers;
 
+/* What it cleans up is its own. */
+static int one_has_a_child_that_cleans_up(int rank, int size, void *argument) {
+    lks_group *group, *part;
+    float sum = 1;
+    MUST_OK(lks_init(&group, &(lks_init_options){.transport = argument, .timeout_ms = 20000}));
+    MUST_OK(lks_group_split(group, 0, 0, &part));
+    pid_t child = rank == 1 ? fork() : -1;
+    if (child == 0) {
+        alarm(10);
+        lks_group_destroy(part);
+        lks_group_destroy(group);
+        _exit(0);
+    }
+    int state = 0;
+    if (child > 0) MUST(waitpid(child, &state, 0) == child && state == 0);
+    MUST_OK(lks_all_reduce(part, &sum, &sum, 1, LKS_F32, LKS_SUM, NULL));
+    MUST_OK(lks_all_reduce(group, &sum, &sum, 1, LKS_F32, LKS_SUM, NULL));
+    MUST(sum == (float)(size * size));
+    lks_group_destroy(part);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_forked_child_leaves_no_group_of_its_parent(void **state) {
+    (void)state;
+    run_processes(2, one_has_a_child_that_cleans_up, "shm");
+    run_processes(3, one_has_a_child_that_cleans_up, "tcp");
+}
+
 /* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
 static int join_in_a_container(int rank, int size, void *argument) {
     containers *c = argument;
@@ -1313,6 +1342,7 @@ int main(void) {
         cmocka_unit_test(a_stall_is_reported_only_where_nothing_moves),
         cmocka_unit_test(a_stall_is_reported_once_to_who_tests_again),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
+        cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),

@@ -59,10 +59,42 @@ static void collectives_work_after_millions_of_allocations(void **state) {
     run_ranks(2, call_after_many_allocations, NULL);
 }
 
+/* The worker looks for places among the buffers that there are; what is freed is another one. */
+static int free_beside_a_work(void *argument) {
+    (void)argument;
+    enum { N_ROUNDS = 200, N_OTHERS = 4 };
+    lks_group *group;
+    RANK_OK(lks_init(&group, NULL));
+    for (int round = 0; round < N_ROUNDS; round++) {
+        void *others[N_OTHERS], *symmetric;
+        lks_work *works[N_OTHERS];
+        for (int i = 0; i < N_OTHERS; i++) RANK_OK(lks_symmetric_alloc(group, 64, &others[i]));
+        RANK_OK(lks_symmetric_alloc(group, COUNT * sizeof(float), &symmetric));
+        float *data = symmetric;
+        for (int i = 0; i < COUNT; i++) data[i] = (float)(i % 7);
+        for (int i = 0; i < N_OTHERS; i++)
+            RANK_OK(lks_all_reduce(group, data, data, COUNT, LKS_F32, LKS_SUM,
+                                   &(lks_collective_options){.work = &works[i]}));
+        for (int i = 0; i < N_OTHERS; i++) lks_symmetric_free(group, others[i]);
+        for (int i = 0; i < N_OTHERS; i++) RANK_OK(lks_work_wait(works[i]));
+        for (int i = 0; i < COUNT; i++) RANK_CHECK(data[i] == (float)(i % 7 * 16));
+        RANK_OK(lks_barrier(group, NULL));
+        lks_symmetric_free(group, symmetric);
+    }
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_buffer_is_freed_while_another_is_in_a_work(void **state) {
+    (void)state;
+    run_ranks(2, free_beside_a_work, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_work_where_one_rank_let_go_of_its_part),
         cmocka_unit_test(collectives_work_after_millions_of_allocations),
+        cmocka_unit_test(a_buffer_is_freed_while_another_is_in_a_work),
     };
     return run_group(tests);
 }

@@ -149,6 +149,14 @@ void lksi_host_name(char name[LKSI_HOST_NBYTES]);
 static inline bool lksi_control_is_aborted(const lksi_control *control) {
     return atomic_load_explicit(&control->abort.state, memory_order_acquire) != LKSI_ABORT_NONE;
 }
+/* The same for a rank that has read another's buffer, before it believes what it read. An owner that gives up says so
+ * first, and may then write there (lksi_may_be_reused): who has read that, sees the word, too. */
+static inline bool lksi_control_is_aborted_after_reading(const lksi_control *control) {
+    atomic_thread_fence(memory_order_acquire);
+    return lksi_control_is_aborted(control);
+}
+/* An owner that has given up, or left, and said so: its buffers are its user's again. */
+static inline void lksi_may_be_reused(void) { atomic_thread_fence(memory_order_release); }
 /* Only the first reason is kept: false where there was one before. */
 bool lksi_abort_write(lksi_abort *record, const lksi_reason *reason);
 /* NULL: there is none, or whoever began to write it died. */

@@ -122,7 +122,7 @@ static bool copy_placed(const lks_group *group, lksi_transfer *transfer, uint64_
     for (size_t first = 0; first < transfer->nbytes; first += LKSI_DATA_NBYTES) {
         lksi_bring(transfer->data + first, from + first, least(LKSI_DATA_NBYTES, transfer->nbytes - first),
                    2 * transfer->nbytes);
-        if (lksi_control_is_aborted(group->control)) return false;
+        if (lksi_control_is_aborted_after_reading(group->control)) return false;
     }
     return true;
 }
@@ -139,6 +139,7 @@ static bool fetch(const lks_group *group, lksi_transfer *transfer, const lksi_fr
     if (seat < 0) return false;
     bool is_copied = announced->is_placed ? copy_placed(group, transfer, announced->address)
                                           : try_peek(group, transfer, announced->address);
+    atomic_thread_fence(memory_order_acquire); /* as for the abort word: it may have left instead */
     return is_copied && atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
 }
 

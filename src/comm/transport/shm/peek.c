@@ -38,7 +38,7 @@ bool lksi_try_peek(const lks_group *group, int rank, uint64_t address, void *to,
     for (size_t first = 0; first < nbytes; first += PIECE_NBYTES) {
         size_t piece_nbytes = nbytes - first < PIECE_NBYTES ? nbytes - first : PIECE_NBYTES;
         if (!read_some(pid, (char *)to + first, address + first, piece_nbytes)) return false;
-        if (lksi_control_is_aborted(group->control)) return false;
+        if (lksi_control_is_aborted_after_reading(group->control)) return false;
     }
     return true;
 }
