@@ -891,6 +891,7 @@ typedef struct giving_up {
     bool is_in_world; /* where rank 2 is known; else in a group of ranks 0 and 1 */
     bool is_reversed; /* rank 1 is the first of that */
     bool exits;       /* rank 1 leaves no group */
+    atomic_int n_out; /* ranks that are out of the last call which rank 2 takes part in */
 } giving_up;
 
 static void end_thread(int exit_code) {
@@ -900,7 +901,7 @@ static void end_thread(int exit_code) {
 
 static int wait_for_one_that_gives_up(int rank, int size, void *argument) {
     (void)size;
-    const giving_up *g = argument;
+    giving_up *g = argument;
     lks_group *world, *left = NULL, *right = NULL;
     int32_t x;
     lks_status status;
@@ -908,6 +909,8 @@ static int wait_for_one_that_gives_up(int rank, int size, void *argument) {
     MUST_OK(lks_group_split(world, rank < 2 ? 0 : -1, g->is_reversed ? -rank : rank, &left));
     MUST_OK(lks_group_split(world, rank > 0 ? 0 : -1, rank, &right));
     MUST_OK(lks_barrier(world, NULL));
+    atomic_fetch_add(&g->n_out, 1);
+    while (rank == 2 && atomic_load(&g->n_out) < 3) lksi_sleep_ns(1000000);
     bool is_thread = strcmp(g->transport, "thread") == 0;
     if (rank == 2 && !is_thread) raise(SIGKILL);
     if (rank == 2) end_thread(3);
@@ -931,13 +934,16 @@ static void a_rank_that_gives_up_after_a_loss_names_it(void **state) {
     (void)state;
     static const char *const transports[] = {"shm", "tcp"};
     for (int i = 0; i < 2; i++) run_threads(3, wait_for_one_that_gives_up, &(giving_up){"thread", .is_reversed = i});
+    giving_up *g = mmap(NULL, sizeof *g, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(g != MAP_FAILED);
     for (int i = 0; i < 68; i++) {
         pid_t pids[3];
-        giving_up g = {.transport = transports[i % 2], .is_in_world = i >= 8, .is_reversed = i < 4, .exits = i >= 38};
+        *g = (giving_up){.transport = transports[i % 2], .is_in_world = i >= 8, .is_reversed = i < 4, .exits = i >= 38};
         set_master_environment();
-        for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, wait_for_one_that_gives_up, &g);
+        for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, wait_for_one_that_gives_up, g);
         await_processes(pids, 3, 2);
     }
+    munmap(g, sizeof *g);
 }
 
 static int one_aborts(int rank, int size, void *argument) {
