@@ -249,9 +249,9 @@ static lks_status start(const lksi_environment *environment, int64_t timeout_ms)
     LKS_TRY(lksi_mpi_load(family, &module));
     owner = getpid();
     atomic_store(&is_given_up, false);
-    (void)on_exit(end, NULL);
     int code = module->start(&facts, before_end);
     if (code != 0) return lksi_mpi_error(code, "MPI_Init_thread");
+    (void)on_exit(end, NULL); /* after MPI's own, and so run before those (MPICH 4.2 takes leave of mpirun in one) */
     LKS_TRY(check_facts(environment));
     LKS_TRY(duplicate(timeout_ms));
     atomic_store(&is_started, true);
