@@ -437,6 +437,7 @@ int main(int argc, char **argv) {
     self = argv[0];
     setenv("LOCKSTEP_MPI_MODULE", LKSI_BUILD_DIR, 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); /* version 4; 5: */
+    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
     return run_group(tests);
 }

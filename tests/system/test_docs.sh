@@ -135,9 +135,7 @@ run_commands() { # FILE
   esac
 }
 
-# Open MPI counts 2 cores here as 2 slots, and refuses root.
 mkdir "$work/mpi"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 mpi_can() { command -v "mpirun.$1" >/dev/null || { echo "there is no mpirun.$1"; return 1; }; }
 
 no_hosts='' no_ssh='' no_slurm=''

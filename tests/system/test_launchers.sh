@@ -16,7 +16,6 @@ run_under() { # FAMILY ARGUMENT...
   done
 }
 unset LOCKSTEP_JOB_KEY
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((15000 + $$ % 5000))
 
 n_launchers=0
