@@ -19,15 +19,27 @@ enum { LINE = 64 / sizeof(float), BLOCK = 512 }; /* elements; a block of all arr
  * afterwards. */
 #if defined(__SSE2__)
 enum { SUBNORMALS_ARE_ZEROS = 0x8040 };
-static unsigned begin_update(void) {
-    unsigned mode = _mm_getcsr();
+typedef unsigned float_mode;
+static float_mode begin_update(void) {
+    float_mode mode = _mm_getcsr();
     _mm_setcsr(mode | SUBNORMALS_ARE_ZEROS);
     return mode;
 }
-static void end_update(unsigned mode) { _mm_setcsr(mode); }
+static void end_update(float_mode mode) { _mm_setcsr(mode); }
+#elif defined(__aarch64__)
+enum { SUBNORMALS_ARE_ZEROS = 1 << 24 };
+typedef uint64_t float_mode;
+static void end_update(float_mode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode) : "memory"); }
+static float_mode begin_update(void) {
+    float_mode mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    end_update(mode | SUBNORMALS_ARE_ZEROS);
+    return mode;
+}
 #else
-static unsigned begin_update(void) { return 0; }
-static void end_update(unsigned mode) { (void)mode; }
+typedef int float_mode;
+static float_mode begin_update(void) { return 0; }
+static void end_update(float_mode mode) { (void)mode; }
 #endif
 
 static lksi_update_kernel kernel_of(const lksi_update *update) {
@@ -45,7 +57,7 @@ static void update_block(lksi_update_kernel kernel, const lksi_update *update, s
         LKSI_ISA_PICK(lksi_update_kernels)->sum(count, a.g, a.h, a.out);
         a.g = a.out, a.h = NULL;
     }
-    unsigned mode = begin_update();
+    const float_mode mode = begin_update();
     kernel(update, count, &a);
     end_update(mode);
 }
