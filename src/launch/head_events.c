@@ -9,8 +9,9 @@
 
 #define NS_PER_MS 1000000
 enum {
-    SETTLE_MS = 300, /* a killed rank may be told of later than those that fail because of it */
-    END_MS = 12000,  /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
+    SETTLE_MS = 300,   /* a killed rank may be told of later than those that fail because of it */
+    END_MS = 12000,    /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
+    CUT_OFF_MS = 4000, /* a host that is cut off notices up to a heartbeat later; SIGTERM, SIGKILL */
 };
 
 static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * NS_PER_MS; }
@@ -118,12 +119,13 @@ static void give_up_gathering(lksi_head *head) {
     lksi_head_end(head, head->generation > 0 ? head->failed_status : 1, text);
 }
 
-/* The first generation needs every host; a later one waits for those that have just been started again, and no longer.
- */
+/* The first generation needs every host; a later one waits for those that have just been started again, and no longer,
+ * and for the end of ranks that nobody can see: they may hold what the next ones need, as rank 0 its checkpoints. */
 static bool may_begin(const lksi_head *head) {
     const int64_t now = lksi_now_ns();
     for (int i = 0; i < head->n_nodes; i++) {
         const lksi_node *node = &head->nodes[i];
+        if (now < node->ends_until_ns) return false;
         if (!is_here(node) && (head->generation == 0 || (node->child.pid != 0 && now < node->wait_until_ns)))
             return false;
     }
@@ -269,6 +271,7 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
     lksi_message lost = {.generation = head->generation, .number = 1, .is_killed = true};
     const bool is_prepared = head->phase == LKSI_PREPARING && node->n_ranks > 0;
     const bool had_ranks = node->is_running || is_prepared;
+    if (node->is_running && !node->link.has_hung_up) node->ends_until_ns = ns_from_now(CUT_OFF_MS);
     lksi_link_close(&node->link);
     if (node->is_started_here && head->phase != LKSI_OVER) lksi_child_end(&node->child);
     node->is_running = false;

@@ -74,7 +74,8 @@ static bool read_part(lksi_link *link) {
     }
     if (n_read < 0 && errno == EINTR) return true;
     if (n_read < 0 && errno == EAGAIN) return false;
-    lose(link, n_read == 0 || errno == ECONNRESET ? "ended the connection" : strerror(errno));
+    link->has_hung_up = link->loss[0] == '\0' && (n_read == 0 || errno == ECONNRESET);
+    lose(link, link->has_hung_up ? "ended the connection" : strerror(errno));
     return false;
 }
 

@@ -54,7 +54,8 @@ typedef struct lksi_link {
     size_t n_read;  /* bytes of the message that is coming */
     lksi_message coming;
     int64_t heard_ns, said_ns;
-    char loss[96]; /* why it was lost, as what follows "the other side": "has been silent for 10 s" */
+    bool has_hung_up; /* the other side; else it may know of the loss later than this one */
+    char loss[96];    /* why it was lost, as what follows "the other side": "has been silent for 10 s" */
 } lksi_link;
 
 /* `connection`, non-blocking, is the link's from now on. */

@@ -175,6 +175,23 @@ status=$?
 check "rank 0 moves with the loss of its host" eval 'status_is 0 && out_has "^0 0 host-a$" && out_has "^1 0 host-b$"'
 check "and does not go back to it, where older checkpoints are" eval 'out_has "^2 0 host-b$" && out_has "^2 2 host-a$"'
 
+# A host that has all ranks is cut off, and they take their time to end; nobody else has ranks to wait for.
+cat >"$work/failing_ssh" <<END
+[ "\$1" != host-a ] || { [ ! -e "$work/was_called_once" ] || exit 255; touch "$work/was_called_once"; }
+exec $hosts_ssh "\$@"
+END
+hold='trap "" TERM; exec 9>"'$work'/held"; [ $RANK = 1 ] || flock -n 9 || exit 1; echo "$LOCKSTEP_GENERATION $RANK $(hostname)"
+[ $LOCKSTEP_GENERATION = 1 ] || while :; do sleep 0.1; done; : '"$marker"
+(host_run 2 "$lockstep" run --ssh "sh $work/failing_ssh" --hosts "$work/hosts" -n 2 "${elastic[@]}" bash -c "$hold") >"$work/out" 2>"$work/err" </dev/null &
+job=$!
+both_have_begun() { [ "$(grep -c "^0 . host-a" "$work/out")" = 2 ]; }
+eventually both_have_begun
+host_unplug 0
+wait $job
+status=$?
+host_plug 0
+check "the next generation waits for the end of ranks that are cut off" eval 'status_is 0 && out_has "^1 0 host-b$" && out_has "^1 1 host-b$"'
+
 # --- the end of everything ---
 node 0 bash -c "exec -a $marker sleep 60"
 node 1 bash -c "exec -a $marker sleep 60"
