@@ -56,7 +56,7 @@ void trainer_report_epoch_line(trainer_progress *p);
 void trainer_report_end(trainer_progress *p, const char *params_sha256, double wall_s);
 /* The kernels of a training step, where the command line asks for them. */
 void trainer_report_program(trainer_progress *p);
-/* Where the run was resumed, or that it begins anew. */
+/* Where the run was resumed; or that it begins anew, --quiet or not. */
 void trainer_report_resumed(trainer_progress *p);
 /* The last line of a run that a signal ends; `checkpoint` may be NULL. */
 void trainer_report_stop(trainer_progress *p, const char *checkpoint);

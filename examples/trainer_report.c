@@ -129,11 +129,12 @@ void trainer_report_program(trainer_progress *p) {
 /* --- beginning and end --- */
 
 void trainer_report_resumed(trainer_progress *p) {
+    if (p->resumed_from[0] == '\0') {
+        if (p->is_speaker) fprintf(stderr, "%s: no checkpoint to resume from yet: the run begins anew\n", p->job->name);
+        return;
+    }
     if (is_silent(p)) return;
-    if (p->resumed_from[0] != '\0')
-        printf("%s: resumed from %s at step %lld\n", p->job->name, p->resumed_from, (long long)p->step);
-    else
-        printf("%s: no checkpoint to resume from yet: the run begins anew\n", p->job->name);
+    printf("%s: resumed from %s at step %lld\n", p->job->name, p->resumed_from, (long long)p->step);
     flush_lines(p);
 }
 

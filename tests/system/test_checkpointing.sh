@@ -154,7 +154,7 @@ check "to the same bits" same "$gone_on" "$whole"
 mkdir "$work/empty"
 gone_on=$(finished 2 "${text[@]}" --steps 50 --resume "$work/empty")
 check "an empty directory begins anew, and says so" \
-  eval 'same "$gone_on" "$whole" && grep -q "no checkpoint to resume from yet: the run begins anew" "$work/out"'
+  eval 'same "$gone_on" "$whole" && grep -q "no checkpoint to resume from yet: the run begins anew" "$work/err"'
 run "$lockstep" run -n 2 "${text[@]}" --seed 7 --steps 50 --resume "$dir/checkpoints"
 check "a directory of another run's checkpoints is refused by what differs" \
   eval '[ "$status" = 1 ] && err_has "step-000000000020.* seed 1, this run has 7"'
