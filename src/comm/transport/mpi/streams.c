@@ -360,13 +360,17 @@ static void release_transfers(const lks_group *group) {
     lksi_mpi_leave();
 }
 
+static void leave_known(const lks_group *group) {
+    pthread_mutex_lock(&known_mutex);
+    forget(--n_joined == 0 ? NULL : &group->id);
+    pthread_mutex_unlock(&known_mutex);
+}
+
 static void mpi_close(lks_group *group) {
     lksi_mpi_streams *streams = group->mpi_streams;
     if (group->status == LKS_OK) drain(group);
     release_transfers(group);
-    pthread_mutex_lock(&known_mutex);
-    forget(--n_joined == 0 ? NULL : &group->id);
-    pthread_mutex_unlock(&known_mutex);
+    leave_known(group);
     streams->beside->close(group);
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
         lksi_free(streams->out[context]);
@@ -386,16 +390,19 @@ static const lksi_remote mpi_remote = {.name = "mpi",
                                        .roll_call = lksi_tcp_roll_call,
                                        .close = mpi_close};
 
-/* Whoever comes before its group is made here is heard by any other group, and kept. */
+/* Whoever comes before its group is made here is heard by any other group, and kept: from now on, whichever other group
+ * is left meanwhile. */
 lks_status lksi_mpi_join(lks_group *group, int *connections) {
     size_t n = (size_t)group->size;
-    lks_status status = lksi_tcp_join(group, connections);
-    if (group->remote == NULL) return status;
-    struct lksi_mpi_streams *streams = lksi_alloc(sizeof *streams);
-    if (streams == NULL) return LKS_ERR_MEMORY;
     pthread_mutex_lock(&known_mutex);
     n_joined++;
     pthread_mutex_unlock(&known_mutex);
+    lks_status status = lksi_tcp_join(group, connections);
+    struct lksi_mpi_streams *streams = group->remote != NULL ? lksi_alloc(sizeof *streams) : NULL;
+    if (streams == NULL) {
+        leave_known(group);
+        return group->remote != NULL ? LKS_ERR_MEMORY : status;
+    }
     streams->beside = group->remote;
     group->mpi_streams = streams;
     group->remote = &mpi_remote;
