@@ -24,7 +24,7 @@ cat "$work/why"
 none_left() {
   local host
   for host in "${hosts[@]}"; do
-    ip netns pids "$host" | xargs -r ps -o comm= -p | grep -vqx sshd && return 1
+    ip netns pids "$host" | xargs -r ps -o comm= -p | grep -vq "^sshd" && return 1
   done
   ! pgrep -f "$marker" >/dev/null
 }
@@ -84,8 +84,9 @@ MY_OWN=mine from_c --hosts "$work/hosts" --prefix -x MY_OWN --log-dir "$work/log
 check "output of ranks elsewhere comes here, with the rank before it" \
   eval 'status_is 0 && out_has "^\[0\] 0/4 0/2 host-a 10.77.0.1 mine$" && out_has "^\[3\] 3/4 1/2 host-b 10.77.0.1 mine$" && err_has "^\[2\] to-stderr$"'
 check "and into a log per rank" grep -q "^3/4 " "$work/logs/rank-3.log"
-from_c --hosts "$work/hosts" -n 3 bash -c 'for i in $(seq 300); do printf "aaaa"; printf "bbbb\n"; done'
-check "lines stay whole" eval '[ "$(grep -cx aaaabbbb "$work/out")" = 900 ]'
+printf '10.77.0.1\n10.77.0.2\n' >"$work/one_each"
+from_c --hosts "$work/one_each" bash -c 'for i in $(seq 3000); do printf "aaaa"; printf "bbbb\n"; done'
+check "lines of several hosts stay whole" eval '[ "$(grep -cx aaaabbbb "$work/out")" = 6000 ]'
 # shellcheck disable=SC2016
 from_c --hosts "$work/hosts" bash -c '! tr "\0" "\n" </proc/$PPID/environ | grep -q ^LOCKSTEP_JOB_KEY= && ! ps -eo args | grep -q "[r]un.*$LOCKSTEP_JOB_KEY"'
 check "the key is in no command line, and not in the environment that an agent was started with" status_is 0
@@ -190,7 +191,7 @@ host_unplug 0
 wait $job
 status=$?
 host_plug 0
-check "the next generation waits for the end of ranks that are cut off" eval 'status_is 0 && out_has "^1 0 host-b$" && out_has "^1 1 host-b$"'
+check "the next generation waits for the end of ranks that are cut off" eval 'status_is 0 && out_has "^1 0 host-b$" && out_has "^1 1 host-b$" && eventually none_left'
 
 # --- the end of everything ---
 node 0 bash -c "exec -a $marker sleep 60"
