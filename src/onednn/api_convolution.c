@@ -114,23 +114,6 @@ static dnnl_status_t make_hint(dnnl_primitive_desc_t *hint, const lksi_dnnl_conv
     return status;
 }
 
-static dnnl_status_t make_desc(dnnl_primitive_desc_t *pd, const lksi_dnnl_convolution *c, conv_wish wish) {
-    conv_request request = {0};
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_primitive_desc_t hint = NULL;
-    dnnl_status_t status = lksi_dnnl_attr_create(&attr);
-    if (status == dnnl_success) status = fill_request(&request, c, c->op, wish);
-    if (status == dnnl_success && c->op != LKSI_OP_CONV2D) status = make_hint(&hint, c, wish, attr);
-    if (status == dnnl_success)
-        status = c->op == LKSI_OP_CONV2D              ? make_forward(pd, &request, attr)
-                 : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? make_grad_input(pd, &request, hint, attr)
-                                                      : make_grad_weight(pd, &request, hint, attr);
-    if (hint != NULL) dnnl_primitive_desc_destroy(hint);
-    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
-    free_request(&request);
-    return status;
-}
-
 /* The argument numbers of x, w, y and b. */
 static const int *arguments_of(lksi_op op) {
     static const int forward[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
@@ -167,6 +150,34 @@ static bool read_layouts(const_dnnl_primitive_desc_t pd, lksi_dnnl_convolution *
     return true;
 }
 
+/* oneDNN has several for most convolutions, the fastest first: the first one whose layouts have a name in our table. To
+ * go through them it still needs the hint. */
+static bool find_known_layouts(dnnl_primitive_desc_t pd, lksi_dnnl_convolution *c) {
+    bool is_known = read_layouts(pd, c);
+#if LKSI_DNNL_IS_V3
+    while (!is_known && dnnl_primitive_desc_next_impl(pd) == dnnl_success) is_known = read_layouts(pd, c);
+#endif
+    return is_known;
+}
+
+static dnnl_status_t make_desc(dnnl_primitive_desc_t *pd, lksi_dnnl_convolution *c, conv_wish wish, bool *is_known) {
+    conv_request request = {0};
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t hint = NULL;
+    dnnl_status_t status = lksi_dnnl_attr_create(&attr);
+    if (status == dnnl_success) status = fill_request(&request, c, c->op, wish);
+    if (status == dnnl_success && c->op != LKSI_OP_CONV2D) status = make_hint(&hint, c, wish, attr);
+    if (status == dnnl_success)
+        status = c->op == LKSI_OP_CONV2D              ? make_forward(pd, &request, attr)
+                 : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? make_grad_input(pd, &request, hint, attr)
+                                                      : make_grad_weight(pd, &request, hint, attr);
+    if (status == dnnl_success) *is_known = find_known_layouts(*pd, c);
+    if (hint != NULL) dnnl_primitive_desc_destroy(hint);
+    if (attr != NULL) dnnl_primitive_attr_destroy(attr);
+    free_request(&request);
+    return status;
+}
+
 static lks_status round_operands(lksi_dnnl_primitive *primitive, const_dnnl_primitive_desc_t pd,
                                  lksi_dnnl_convolution *c) {
     conv_tensor tensors[N_TENSORS];
@@ -189,11 +200,12 @@ static lks_status round_operands(lksi_dnnl_primitive *primitive, const_dnnl_prim
  * table. */
 static lks_status create(lksi_dnnl_primitive **primitive, lksi_dnnl_convolution *c, conv_wish wish, bool *is_made) {
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t made = make_desc(&pd, c, wish);
+    bool is_known = false;
+    dnnl_status_t made = make_desc(&pd, c, wish, &is_known);
     if (made == dnnl_unimplemented && wish.operands == dnnl_bf16) return LKS_OK;
     LKS_TRY(lksi_dnnl_check(made, lksi_op_name(c->op)));
     lks_status status = LKS_OK;
-    if (read_layouts(pd, c)) {
+    if (is_known) {
         lksi_dnnl_primitive *created = NULL;
         int n_arguments = c->has_bias ? 4 : 3;
         status = lksi_dnnl_primitive_create(&created, pd, arguments_of(c->op), n_arguments, lksi_op_name(c->op));

@@ -287,9 +287,9 @@ static void resnet9_in_f64_follows_torch_to_1e_6(void **state) {
             fail_msg("step %d: loss %.12g, PyTorch's is %.12g", i, losses[i], c.f64[i]);
 }
 
-/* Rounding decides in step 10 on which side of 0 an activation falls, and the two curves part, up to 0.19: PyTorch's in
- * f32 and ours with oneDNN 2.6 on x86 go one way, f64 and ours with oneDNN 3.7, or on arm64, the other. Who does not
- * keep to PyTorch's in f32 is to be as near to f64 as that has been. */
+/* Rounding decides in step 10 on which side of 0 an activation falls, and curves part, up to 0.19: PyTorch's in f32 and
+ * ours with the kernels of AVX-512 go one way, f64 and ours with others (oneDNN's own reference, arm64) the other. Who
+ * does not keep to PyTorch's in f32 is to be as near to f64 as that has been. */
 static void resnet9_in_f32_is_no_further_than_twice_torch_from_itself(void **state) {
     (void)state;
     curve c;
