@@ -188,6 +188,7 @@ struct lks_group {
     int rank, size;
     lksi_world *world;
     bool is_world; /* made by lks_init, of all ranks of the job */
+    pid_t owner;   /* the process that made it */
     uint64_t id;   /* the same on all ranks, no other group's of the job */
     uint64_t n_splits;
     lksi_member *members;     /* of all ranks: who they are */

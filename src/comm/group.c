@@ -218,9 +218,7 @@ static void unbind(lks_group *group) {
 
 /* A forked child holds copies, but has no part in the group: what it said there would be said for its parent, and the
  * threads that it would wait for are its parent's. A group of one rank is as good there as here. */
-static bool is_parents(const lks_group *group) {
-    return group->size > 1 && group->own_seat != NULL && lksi_identity_of(group, group->rank)->pid != (int32_t)getpid();
-}
+static bool is_parents(const lks_group *group) { return group->size > 1 && group->owner != getpid(); }
 
 void lks_group_destroy(lks_group *group) {
     if (group == NULL || is_parents(group)) return;
