@@ -25,16 +25,16 @@ static void note_loss(lksi_link *link, const char *why) {
     if (link->loss[0] == '\0') snprintf(link->loss, sizeof link->loss, "%s", why);
 }
 
+/* `error` of send or recv, 0 for the end. */
+static void note_end(lksi_link *link, int error) {
+    const bool has_hung_up = error == 0 || error == EPIPE || error == ECONNRESET;
+    if (link->loss[0] == '\0') link->has_hung_up = has_hung_up;
+    note_loss(link, has_hung_up ? "ended the connection" : strerror(error));
+}
+
 static void lose(lksi_link *link, const char *why) {
     note_loss(link, why);
     lksi_link_close(link);
-}
-
-/* In the middle of whatever had to be said: it is for lksi_link_receive to come to the end, after what was sent before,
- * so that a loss is met in one place. */
-static void lose_soon(lksi_link *link, const char *why) {
-    note_loss(link, why);
-    (void)shutdown(link->connection, SHUT_RDWR);
 }
 
 void lksi_link_send(lksi_link *link, const lksi_message *message) {
@@ -46,9 +46,12 @@ void lksi_link_send(lksi_link *link, const lksi_message *message) {
     if (n_sent == (ssize_t)sizeof *message) return;
     /* Some hundred messages fit into a socket's buffer: who has so many to read has stopped to. */
     if (n_sent >= 0 || errno == EAGAIN)
-        lose_soon(link, "does not read what it is told");
+        note_loss(link, "does not read what it is told");
     else
-        lose_soon(link, errno == EPIPE || errno == ECONNRESET ? "ended the connection" : strerror(errno));
+        note_end(link, errno);
+    /* In the middle of whatever had to be said: it is for lksi_link_receive to come to the end, after what was sent
+     * before, so that a loss is met in one place. */
+    (void)shutdown(link->connection, SHUT_RDWR);
 }
 
 static bool is_number(int32_t value, int32_t min, int32_t max) { return value >= min && value <= max; }
@@ -74,8 +77,8 @@ static bool read_part(lksi_link *link) {
     }
     if (n_read < 0 && errno == EINTR) return true;
     if (n_read < 0 && errno == EAGAIN) return false;
-    link->has_hung_up = link->loss[0] == '\0' && (n_read == 0 || errno == ECONNRESET);
-    lose(link, link->has_hung_up ? "ended the connection" : strerror(errno));
+    note_end(link, n_read == 0 ? 0 : errno);
+    lksi_link_close(link);
     return false;
 }
 

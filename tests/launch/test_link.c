@@ -33,6 +33,7 @@ static void what_was_said_before_a_failed_send_is_heard_before_the_loss(void **s
     lksi_link_close(&theirs);
     lksi_link_send(&ours, &last_words);
     assert_hears_then_loses(&ours, "ended the connection");
+    assert_true(ours.has_hung_up);
 }
 
 static void one_who_does_not_read_is_lost(void **state) {
@@ -42,6 +43,7 @@ static void one_who_does_not_read_is_lost(void **state) {
     lksi_link_send(&theirs, &last_words);
     for (int i = 0; i < 10000 && ours.loss[0] == '\0'; i++) lksi_link_send(&ours, &last_words);
     assert_hears_then_loses(&ours, "does not read what it is told");
+    assert_false(ours.has_hung_up);
     lksi_link_close(&theirs);
 }
 
