@@ -201,6 +201,24 @@ static void ranks_of_another_size_are_told(void **state) {
     close(claimed);
 }
 
+static int fails_as_expected_later(int rank, int size, void *argument) {
+    lksi_sleep_ns((int64_t)(rank - 4) * 500 * 1000 * 1000);
+    return fails_as_expected(rank, size, argument);
+}
+
+/* Rank 5 brings the verdict about, rank 6 comes when it has been given. */
+static void latecomers_for_whom_there_is_no_place_are_told(void **state) {
+    (void)state;
+    pid_t pids[7] = {0};
+    expectation all = {LKS_ERR_MISMATCH, 20000, {"rank 5 has WORLD_SIZE 8, rank 0 has 4"}};
+    int claimed = claim_master_port();
+    pids[0] = start_process(0, 4, fails_as_expected, &all);
+    pids[5] = start_process(5, 8, fails_as_expected_later, &all);
+    pids[6] = start_process(6, 8, fails_as_expected_later, &all);
+    await_processes(pids, 7, -1);
+    close(claimed);
+}
+
 static int has_another_key(int rank, int size, void *argument) {
     setenv("LOCKSTEP_JOB_KEY", "mistyped", 1);
     return fails_as_expected(rank, size, argument);
@@ -518,6 +536,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_waits_for_less_long_says_so),
         cmocka_unit_test(two_ranks_with_one_number_are_told),
         cmocka_unit_test(ranks_of_another_size_are_told),
+        cmocka_unit_test(latecomers_for_whom_there_is_no_place_are_told),
         cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),
         cmocka_unit_test(a_rank_with_another_key_is_told),
         cmocka_unit_test(at_a_short_deadline_another_key_is_still_told_of),

@@ -27,6 +27,7 @@ typedef struct store {
     int n_arrived; /* whose record is whole; rank 0 among them */
     int n_refused;
     int refused[N_REFUSED]; /* connections of ranks that cannot come in, until they have heard why */
+    size_t n_sent_refused[N_REFUSED];
     lks_status status;
     char text[LKSI_ABORT_TEXT_NBYTES];
     struct pollfd *polls;
@@ -198,9 +199,11 @@ static bool send_some(const store *s, int connection, size_t *n_sent) {
     return true;
 }
 
-/* How many ranks still wait for a part of the answer. One that is gone fails the rendezvous, or has lost interest. */
+/* How many ranks still wait for a part of the answer. One that is gone fails the rendezvous, or has lost interest. A
+ * verdict alone, for those that were refused, fits into a socket's buffer. */
 static int send_to_all(store *s) {
     int n_waiting = 0;
+    for (int i = 0; i < s->n_refused; i++) (void)send_some(s, s->refused[i], &s->n_sent_refused[i]);
     for (int rank = 1; rank < s->environment->size; rank++) {
         if (s->connections[rank] < 0 || s->n_sent[rank] == s->answer_nbytes) continue;
         if (!send_some(s, s->connections[rank], &s->n_sent[rank])) {
@@ -244,9 +247,7 @@ static void tell_latecomers(store *s) {
 /* Those that had all of a good answer when another was lost learn of it as of any loss later: their connection ends. */
 static void answer(store *s, int64_t deadline_ns) {
     bool was_good = s->status == LKS_OK;
-    size_t n_sent = 0;
     write_answer(s);
-    for (int i = 0; i < s->n_refused; i++, n_sent = 0) (void)send_some(s, s->refused[i], &n_sent);
     while (send_to_all(s) > 0 && was_good == (s->status == LKS_OK)) {
         if (lksi_now_ns() >= deadline_ns) {
             fail(s, lksi_error(LKS_ERR_TIMEOUT, "lks_init: a rank did not take the list of all ranks in time"));
