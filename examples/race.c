@@ -103,5 +103,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "race: unknown argument '%s'; it takes --count N\n", argv[1]);
         return 2;
     }
-    return run(count);
+    int exit_code = run(count);
+    if (fflush(stdout) != 0) return perror("race: standard output"), 1;
+    return exit_code;
 }

@@ -33,6 +33,16 @@ static void give_way(lks_group *group, int is_failed) {
     if (!is_failed) (void)lks_barrier(group, NULL);
 }
 
+int trainer_all_did(lks_group *group, int is_done) {
+    char who[32];
+    int lowest = lowest_failed(group, !is_done, who);
+    if (lowest == lks_group_size(group)) return 1;
+    if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0), 0;
+    tell_of(group, lowest);
+    give_way(group, !is_done);
+    return 0;
+}
+
 enum { TEXT_NBYTES = 1024 };
 
 /* Whether a rank below this one says the same, or this one only what it heard from that one. Collective, from rank
@@ -82,22 +92,34 @@ static int cannot(const char *path, const char *what, const char *why) {
 static int file_is_writable(const char *path, const char *what, char full_path[PATH_MAX]) {
     struct stat before;
     int existed = stat(path, &before) == 0;
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_NONBLOCK, 0666);
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
     if (descriptor < 0) return cannot(path, what, errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
+    if (existed && S_ISFIFO(before.st_mode)) return 1; /* it stays open: for its reader this would be the end */
     close(descriptor);
-    if (realpath(path, full_path) == NULL) snprintf(full_path, PATH_MAX, "%s", path); /* a pipe's, in /dev/fd */
+    if (realpath(path, full_path) == NULL) snprintf(full_path, PATH_MAX, "%s", path);
     if (!existed) remove(full_path);
     return 1;
 }
 
-/* It will be replaced, which only a file may be. */
+/* Written under another name beside it, which has to fit, too, then put in its place. */
+static int file_is_replaceable(const char *path, const char *what, char full_path[PATH_MAX]) {
+    char temporary[PATH_MAX + 4], full_temporary[PATH_MAX];
+    if (!file_is_writable(path, what, full_path)) return 0;
+    snprintf(temporary, sizeof temporary, "%s.tmp", full_path);
+    return file_is_writable(temporary, what, full_temporary);
+}
+
+/* Only a file may be replaced; a summary goes to what is none as it is. */
+static int summary_is_writable(const char *path, char full_path[PATH_MAX]) {
+    struct stat before;
+    int is_file = stat(path, &before) != 0 || S_ISREG(before.st_mode);
+    return is_file ? file_is_replaceable(path, "summary", full_path) : file_is_writable(path, "summary", full_path);
+}
+
 static int checkpoint_is_writable(const char *path, char full_path[PATH_MAX]) {
     struct stat before;
-    char temporary[PATH_MAX + 4], full_temporary[PATH_MAX]; /* under this name it is written, which has to fit, too */
     if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) return cannot(path, "checkpoint", "not a regular file");
-    if (!file_is_writable(path, "checkpoint", full_path)) return 0;
-    snprintf(temporary, sizeof temporary, "%s.tmp", full_path);
-    return file_is_writable(temporary, "checkpoint", full_temporary);
+    return file_is_replaceable(path, "checkpoint", full_path);
 }
 
 static int directory_is_there(const char *path) {
@@ -106,26 +128,39 @@ static int directory_is_there(const char *path) {
     return 0;
 }
 
-/* Both, so that a run may be told to resume from what is not there yet. */
-static int run_directories_are_there(const trainer_flags *flags) {
-    char checkpoints[4096];
+/* Both, so that a run may be told to resume from what is not there yet. The paths in them are longer. */
+static int run_directories_are_there(const trainer_flags *flags, char metrics[PATH_MAX]) {
+    char checkpoints[PATH_MAX], directory[PATH_MAX];
     if (flags->run == NULL) return 1;
+    if (strlen(flags->run) > PATH_MAX - 128) return cannot(flags->run, "run", strerror(ENAMETOOLONG));
     if (!directory_is_there(flags->run)) return 0;
+    if (realpath(flags->run, directory) != NULL)
+        snprintf(metrics, PATH_MAX, "%.*s/metrics.jsonl", PATH_MAX - 16, directory);
     trainer_checkpoint_directory(flags, checkpoints, sizeof checkpoints);
     return flags->checkpoint_every == 0 || directory_is_there(checkpoints);
 }
 
+/* What is written at the end must not take the place of what was written before, or read. */
+static int is_apart(const char *path, const char *full_path, const char *what, const char *other, const char *flag) {
+    char text[64], full_other[PATH_MAX];
+    if (path == NULL || other == NULL || full_path[0] == '\0') return 1;
+    if (realpath(other, full_other) == NULL) snprintf(full_other, sizeof full_other, "%s", other);
+    if (strcmp(full_path, full_other) != 0) return 1;
+    snprintf(text, sizeof text, "%s the same file", flag);
+    return cannot(path, what, text);
+}
+
 /* Found out before the training and not after it. */
 static int outputs_are_writable(const trainer_flags *flags) {
-    char summary[PATH_MAX] = "", save[PATH_MAX] = "", init[PATH_MAX];
-    if (flags->summary != NULL && !file_is_writable(flags->summary, "summary", summary)) return 0;
+    char summary[PATH_MAX] = "", save[PATH_MAX] = "", metrics[PATH_MAX] = "";
+    if (!run_directories_are_there(flags, metrics)) return 0;
+    if (flags->summary != NULL && !summary_is_writable(flags->summary, summary)) return 0;
     if (flags->save != NULL && !checkpoint_is_writable(flags->save, save)) return 0;
-    if (flags->summary != NULL && strcmp(summary, save) == 0)
-        return cannot(flags->summary, "summary", "--save names the same file");
-    if (flags->summary != NULL && flags->init != NULL && realpath(flags->init, init) != NULL &&
-        strcmp(summary, init) == 0)
-        return cannot(flags->summary, "summary", "--init names the same file");
-    return run_directories_are_there(flags);
+    return is_apart(flags->summary, summary, "summary", save, "--save names") &&
+           is_apart(flags->summary, summary, "summary", flags->init, "--init names") &&
+           is_apart(flags->summary, summary, "summary", flags->resume, "--resume names") &&
+           is_apart(flags->summary, summary, "summary", metrics, "the metrics of --run go to") &&
+           is_apart(flags->save, save, "checkpoint", metrics, "the metrics of --run go to");
 }
 
 /* What the command line asks for instead of training: an exit code, or -1 to go on. */
@@ -139,12 +174,7 @@ static int settle(const trainer_flags *flags, const trainer_flag *own, char **ar
     if (lowest < lks_group_size(group)) return give_way(group, is_failed), 2;
     if (!flags->wants_help) {
         if (flags_differ(flags, own, group)) return 2;
-        is_failed = rank == 0 && !outputs_are_writable(flags);
-        lowest = lowest_failed(group, is_failed, who);
-        if (lowest < 0) return lks_report(LKS_ERR_PEER, NULL, 0);
-        if (lowest == lks_group_size(group)) return -1;
-        tell_of(group, lowest);
-        return give_way(group, is_failed), 1;
+        return trainer_all_did(group, rank != 0 || outputs_are_writable(flags)) ? -1 : 1;
     }
     if (rank == 0) trainer_flags_help(argv[0], flags, own);
     return 0;

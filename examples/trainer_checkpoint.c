@@ -57,6 +57,10 @@ lks_status trainer_checkpoint_begin(trainer_progress *p) {
                                    &(lks_checkpointer_options){.every = flags->checkpoint_every, .keep = flags->keep});
 }
 
+/* Where the directory is another run's, the command line is wrong, and no launcher repeats it: the next world would go
+ * on with that run as if it were its own. */
+int trainer_checkpoint_exit_code(lks_status status) { return status == LKS_ERR_STATE && !is_restarted() ? 2 : 1; }
+
 /* --- on the way --- */
 
 lks_status trainer_checkpoint_step(trainer_progress *p) {

@@ -26,15 +26,17 @@ static int is_up_to(const char *line, ssize_t length, int64_t last_step) {
     return is_kept;
 }
 
-/* Where the lines up to `last_step` end. */
+/* Where the lines up to `last_step` end; -1 where that cannot be read. */
 static off_t find_end(FILE *file, int64_t last_step) {
     char *line = NULL;
     size_t capacity = 0;
     off_t end = 0;
     for (ssize_t length; (length = getline(&line, &capacity, file)) > 0; end += length)
         if (!is_up_to(line, length, last_step)) break;
+    int is_read = !ferror(file), why = errno;
     free(line);
-    return end;
+    errno = why;
+    return is_read ? end : -1;
 }
 
 static int cannot(const char *path, const char *why) {
@@ -64,7 +66,7 @@ int trainer_metrics_open(trainer_progress *p) {
         return cannot(path, strerror(errno));
     }
     off_t end = p->first_step > 0 ? find_end(p->metrics, p->first_step) : 0;
-    if (ftruncate(descriptor, end) == 0 && fseeko(p->metrics, end, SEEK_SET) == 0) return 1;
+    if (end >= 0 && ftruncate(descriptor, end) == 0 && fseeko(p->metrics, end, SEEK_SET) == 0) return 1;
     return cannot(path, strerror(errno));
 }
 
@@ -95,16 +97,17 @@ void trainer_metrics_report(trainer_progress *p, int has) {
     cJSON_AddNumberToObject(line, "samples_per_s", (double)p->n_samples / elapsed_s);
     char *text = cJSON_PrintUnformatted(line);
     cJSON_Delete(line);
-    if (text != NULL) fprintf(p->metrics, "%s\n", text);
-    fflush(p->metrics);
+    int is_written = text != NULL && fprintf(p->metrics, "%s\n", text) > 0 && fflush(p->metrics) == 0;
+    if (!is_written && p->metrics_errno == 0) p->metrics_errno = errno;
     cJSON_free(text);
 }
 
 int trainer_metrics_close(trainer_progress *p) {
     if (p->metrics == NULL) return 1;
-    int is_good = !ferror(p->metrics);
-    if (fclose(p->metrics) != 0) is_good = 0;
+    if (fclose(p->metrics) != 0 && p->metrics_errno == 0) p->metrics_errno = errno;
     p->metrics = NULL;
-    if (!is_good) fprintf(stderr, "lockstep: %s/metrics.jsonl: not all lines could be written\n", p->flags->run);
-    return is_good;
+    if (p->metrics_errno == 0) return 1;
+    fprintf(stderr, "lockstep: %s/metrics.jsonl: not all lines could be written: %s\n", p->flags->run,
+            strerror(p->metrics_errno));
+    return 0;
 }

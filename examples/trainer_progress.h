@@ -28,6 +28,7 @@ typedef struct trainer_progress {
     lks_metrics last;                    /* of the last step */
     lks_metrics train, validation, test; /* as last reported */
     FILE *metrics;                       /* metrics.jsonl, or NULL */
+    int metrics_errno;                   /* why it could not be written, or 0 */
     int output_errno;                    /* why standard output could not be written, or 0 */
 } trainer_progress;
 
@@ -77,6 +78,7 @@ int trainer_metrics_close(trainer_progress *p);
 
 /* Weights or a whole state to begin with, where the command line names any or the run was restarted. */
 lks_status trainer_checkpoint_begin(trainer_progress *p);
+int trainer_checkpoint_exit_code(lks_status status); /* of a run where that failed so */
 /* After a step, and what is reported of it: --checkpoint-every. */
 lks_status trainer_checkpoint_step(trainer_progress *p);
 /* --save, where the command line asks for it. */

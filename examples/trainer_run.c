@@ -171,12 +171,10 @@ static int run(trainer_progress *p) {
     if (!plan_steps(p)) return 1;
     lks_status status = compare_steps(p);
     if (status == LKS_OK) status = create_trainer(p);
-    if (status == LKS_OK) status = trainer_checkpoint_begin(p);
     if (!trainer_all_ok(p->job->group, status)) return 1;
-    if (!trainer_metrics_open(p)) {
-        lks_group_abort(p->job->group, "rank 0 cannot write its metrics");
-        return 1;
-    }
+    status = trainer_checkpoint_begin(p);
+    if (!trainer_all_ok(p->job->group, status)) return trainer_checkpoint_exit_code(status);
+    if (!trainer_all_did(p->job->group, trainer_metrics_open(p))) return 1;
     p->began_s = p->shown_s = trainer_now_s();
     trainer_signals_catch();
     status = train(p);

@@ -60,6 +60,8 @@ lks_status trainer_device_create(lks_device **device, const trainer_flags *flags
 /* Whether `status` is LKS_OK on all ranks. Where it is not, each rank that failed for a reason of its own prints it;
  * what several say, the lowest of them does. Collective. */
 int trainer_all_ok(lks_group *group, lks_status status);
+/* The same where the rank that failed has said why. */
+int trainer_all_did(lks_group *group, int is_done);
 
 /* Samples of a whole step over all ranks: --batch, or where every rank gets whole batches, as many of it as they can
  * share evenly. */

@@ -147,6 +147,8 @@ lks_status lksi_new_file_commit(lksi_new_file *file);
 void lksi_new_file_discard(lksi_new_file *file); /* accepts NULL */
 
 /* --- JSON (cJSON) --- */
+/* A file of at most `max_nbytes` that is one value and nothing more. NULL where it is no JSON; the caller's. */
+lks_status lksi_json_read(const char *path, size_t max_nbytes, struct cJSON **json);
 /* Prints `object` in one line with a newline and writes it atomically. */
 lks_status lksi_json_write(const struct cJSON *object, const char *path);
 

@@ -118,6 +118,25 @@ lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nby
     return status;
 }
 
+lks_status lksi_json_read(const char *path, size_t max_nbytes, cJSON **json) {
+    void *text;
+    size_t nbytes;
+    const char *end = NULL;
+    *json = NULL;
+    LKS_TRY(lksi_file_read(path, max_nbytes, &text, &nbytes));
+    cJSON *found = cJSON_ParseWithLengthOpts(text, nbytes, &end, 0);
+    const char *limit = (const char *)text + nbytes;
+    while (found != NULL && end < limit && memchr(" \t\r\n", *end, 4) != NULL) end++;
+    bool is_whole = found == NULL || end == limit;
+    lksi_free(text);
+    if (is_whole) {
+        *json = found;
+        return LKS_OK;
+    }
+    cJSON_Delete(found);
+    return lksi_error(LKS_ERR_FORMAT, "%s has something behind its end", path);
+}
+
 lks_status lksi_json_write(const cJSON *object, const char *path) {
     char *text = cJSON_PrintUnformatted(object);
     if (text == NULL) return lksi_error(LKS_ERR_MEMORY, "out of memory while writing %s", path);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <lockstep/launch.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char help_text[] =
     "usage: lockstep bench OPERATION [OPTIONS]\n"
@@ -47,6 +48,7 @@ typedef struct results {
     const lksi_bench_plan *plan;
     bool is_writer;
     FILE *json;
+    char tune_path[LKSI_BENCH_PATH_NBYTES];
     lksi_bench_row *rows; /* for plot and tuning */
     size_t n_rows, capacity;
     int64_t n_errors;
@@ -62,31 +64,56 @@ static lks_status keep(results *r, const lksi_bench_row *row) {
 }
 
 /* What is written at the end is found out about before the measurement. */
-static lks_status try_to_write(const char *path) {
-    if (path == NULL) return LKS_OK;
-    const bool was_there = lksi_file_exists(path);
+static lks_status try_to_write(const char *path, bool *made) {
     FILE *file;
+    *made = !lksi_file_exists(path);
     LKS_TRY(lksi_file_open_output(path, true, &file));
     fclose(file);
-    if (!was_there) (void)remove(path);
     return LKS_OK;
 }
 
+static bool is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+typedef struct output {
+    const char *flag, *path;
+    bool is_made; /* empty, by try_to_write */
+} output;
+
+/* Each may replace its file, so no two may have the same. */
+static lks_status try_outputs(output *outputs, int n) {
+    lks_status status = LKS_OK;
+    for (int i = 0; i < n && status == LKS_OK; i++) {
+        if (outputs[i].path == NULL) continue;
+        status = try_to_write(outputs[i].path, &outputs[i].is_made);
+        for (int j = 0; j < i && status == LKS_OK; j++)
+            if (outputs[j].path != NULL && is_same_file(outputs[i].path, outputs[j].path))
+                status = lksi_error(LKS_ERR_FILE, "%s: is given by %s and by %s", outputs[i].path, outputs[j].flag,
+                                    outputs[i].flag);
+    }
+    for (int i = 0; i < n; i++)
+        if (outputs[i].is_made) (void)remove(outputs[i].path);
+    return status;
+}
+
 static lks_status begin(results *r) {
-    const char *path = r->plan->json_path;
+    const lksi_bench_plan *plan = r->plan;
     if (!r->is_writer) return LKS_OK;
-    LKS_TRY(try_to_write(r->plan->plot_path));
-    LKS_TRY(try_to_write(r->plan->tune_path));
-    if (path != NULL && r->plan->plot_path != NULL && strcmp(path, r->plan->plot_path) == 0)
-        return lksi_error(LKS_ERR_FILE, "%s: is given by --json and by --plot", path);
-    if (path != NULL) LKS_TRY(lksi_file_open_output(path, false, &r->json));
+    if (plan->does_tune) LKS_TRY(lksi_bench_tune_begin(plan->tune_path, r->tune_path));
+    output outputs[] = {{.flag = "--json", .path = plan->json_path},
+                        {.flag = "--plot", .path = plan->plot_path},
+                        {.flag = "--tune", .path = plan->does_tune ? r->tune_path : NULL}};
+    LKS_TRY(try_outputs(outputs, 3));
+    if (plan->json_path != NULL) LKS_TRY(lksi_file_open_output(plan->json_path, false, &r->json));
     return lksi_bench_print_header();
 }
 
 static lks_status write_files(const results *r) {
     if (!r->is_writer) return LKS_OK;
     if (r->plan->plot_path != NULL) LKS_TRY(lksi_bench_plot(r->plan->plot_path, r->rows, r->n_rows));
-    return r->plan->does_tune ? lksi_bench_tune(r->plan->tune_path, r->rows, r->n_rows) : LKS_OK;
+    return r->plan->does_tune ? lksi_bench_tune(r->tune_path, r->rows, r->n_rows) : LKS_OK;
 }
 
 /* What fails on rank 0 alone would leave the others waiting for it. */

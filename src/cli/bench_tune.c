@@ -13,7 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static lks_status default_path(char *path, size_t path_nbytes) {
+static lks_status default_path(char path[LKSI_BENCH_PATH_NBYTES]) {
+    const size_t path_nbytes = LKSI_BENCH_PATH_NBYTES;
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length = cache != NULL && *cache != '\0'
                      ? snprintf(path, path_nbytes, "%s/lockstep/tuning.json", cache)
@@ -26,7 +27,7 @@ static lks_status default_path(char *path, size_t path_nbytes) {
 }
 
 static lks_status make_directories(const char *path) {
-    char directory[4096];
+    char directory[LKSI_BENCH_PATH_NBYTES];
     snprintf(directory, sizeof directory, "%s", path);
     for (char *slash = strchr(directory + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -36,27 +37,34 @@ static lks_status make_directories(const char *path) {
     return LKS_OK;
 }
 
-/* What the file says now; an empty object where there is none, or none that can be read. */
-static cJSON *read_object(const char *path) {
-    void *text;
-    size_t nbytes;
-    cJSON *object = NULL;
-    if (lksi_file_exists(path) && lksi_file_read(path, 1 << 20, &text, &nbytes) == LKS_OK) {
-        object = cJSON_ParseWithLength(text, nbytes);
-        lksi_free(text);
+/* What the file says now; an empty object where there is none. */
+static lks_status read_object(const char *path, cJSON **object) {
+    struct stat info;
+    *object = NULL;
+    bool is_new = stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0;
+    if (!is_new) LKS_TRY(lksi_json_read(path, 1 << 20, object));
+    if (is_new && (*object = cJSON_CreateObject()) == NULL) return lksi_error(LKS_ERR_MEMORY, "out of memory");
+    if (cJSON_IsObject(*object)) return LKS_OK;
+    cJSON_Delete(*object);
+    return lksi_error(LKS_ERR_FORMAT, "%s: not a tuning file, and --tune would replace it", path);
+}
+
+lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_BENCH_PATH_NBYTES]) {
+    cJSON *object;
+    if (asked != NULL && strlen(asked) >= LKSI_BENCH_PATH_NBYTES)
+        return lksi_error(LKS_ERR_FILE, "the path of the tuning file is longer than %d bytes", LKSI_BENCH_PATH_NBYTES);
+    if (asked != NULL) {
+        strcpy(path, asked);
+    } else {
+        LKS_TRY(default_path(path));
+        LKS_TRY(make_directories(path));
     }
-    if (cJSON_IsObject(object)) return object;
+    LKS_TRY(read_object(path, &object));
     cJSON_Delete(object);
-    return cJSON_CreateObject();
+    return LKS_OK;
 }
 
 lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t n_rows) {
-    char chosen[4096];
-    if (path == NULL) {
-        LKS_TRY(default_path(chosen, sizeof chosen));
-        LKS_TRY(make_directories(chosen));
-        path = chosen;
-    }
     const lksi_bench_row *small = &rows[0], *large = &rows[n_rows - 1];
     if (large->nbytes <= small->nbytes || large->time_us_least <= small->time_us_least)
         return lksi_error(LKS_ERR_ARGUMENT,
@@ -64,7 +72,9 @@ lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t 
                           "%zu bytes %.2f us",
                           small->nbytes, small->time_us_least, large->nbytes, large->time_us_least);
     double gbytes_per_s = (double)(large->nbytes - small->nbytes) / (large->time_us_least - small->time_us_least) / 1e3;
-    cJSON *object = read_object(path), *entry = cJSON_CreateObject();
+    cJSON *object, *entry;
+    LKS_TRY(read_object(path, &object));
+    entry = cJSON_CreateObject();
     cJSON_AddNumberToObject(entry, "latency_us", small->time_us_least);
     cJSON_AddNumberToObject(entry, "gbytes_per_s", gbytes_per_s);
     cJSON_DeleteItemFromObjectCaseSensitive(object, small->transport);

@@ -54,22 +54,15 @@ lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
     const char *path = getenv("LOCKSTEP_TUNING");
     *tuning = (lksi_tuning){.is_given = false};
     if (path == NULL || path[0] == '\0') return LKS_OK;
-    void *data;
-    size_t nbytes;
-    lks_status found = lksi_file_read(path, FILE_NBYTES, &data, &nbytes);
-    if (found != LKS_OK) {
+    cJSON *whole;
+    lks_status status = lksi_json_read(path, FILE_NBYTES, &whole);
+    if (status != LKS_OK) {
         char why[512];
         snprintf(why, sizeof why, "%s", lks_error_text());
-        return lksi_error(found, "LOCKSTEP_TUNING: %s", why);
+        return lksi_error(status, "LOCKSTEP_TUNING: %s", why);
     }
-    const char *end = NULL, *limit = (const char *)data + nbytes;
-    cJSON *whole = cJSON_ParseWithLengthOpts(data, nbytes, &end, 0);
-    while (whole != NULL && end < limit && memchr(" \t\r\n", *end, 4) != NULL) end++;
-    lks_status status = whole == NULL || end == limit
-                            ? parse(path, transport, whole, tuning)
-                            : lksi_error(LKS_ERR_FORMAT, "LOCKSTEP_TUNING: %s has something behind its end", path);
+    status = parse(path, transport, whole, tuning);
     cJSON_Delete(whole);
-    lksi_free(data);
     return status;
 }
 

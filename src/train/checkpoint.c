@@ -84,12 +84,12 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
     return false;
 }
 
-/* What rank `bad` says to its error, told to those that went well. Collective. */
-static lks_status follow(lks_group *group, const char *path, int bad, const char *text_of_mine) {
+/* What rank `bad` says to its error, told to those that went well, and its status. Collective. */
+static lks_status follow(lks_group *group, const char *path, lks_status status, int bad, const char *text_of_mine) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     memcpy(text, text_of_mine, sizeof text);
     LKS_TRY(lks_broadcast(group, text, sizeof text, LKS_U8, bad, NULL));
-    return lksi_error(LKS_ERR_FILE, "%s: rank %d cannot go on with it, so rank %d does not either: %s", path, bad,
+    return lksi_error(status, "%s: rank %d cannot go on with it, so rank %d does not either: %s", path, bad,
                       lks_group_rank(group), text);
 }
 
@@ -97,14 +97,14 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
                                  uint64_t hash) {
     lks_group *group = trainer->options.group;
     int size = lks_group_size(group), bad = 0;
-    const lksi_verdict own = {hash, mine == LKS_OK}, *all = trainer->verdicts;
+    const lksi_verdict own = {hash, mine}, *all = trainer->verdicts;
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of `mine` */
     lksi_error_keep(text);
     lks_status status = lksi_trainer_catch_up(trainer); /* a step that updates nothing is none */
     if (status == LKS_OK)
         status = lksi_exchange(group, what, (uint64_t)trainer->n_steps, &own, sizeof own, trainer->verdicts);
-    while (status == LKS_OK && bad < size && all[bad].is_good) bad++;
-    if (status == LKS_OK && bad < size) status = follow(group, path, bad, text);
+    while (status == LKS_OK && bad < size && all[bad].status == LKS_OK) bad++;
+    if (status == LKS_OK && bad < size) status = follow(group, path, (lks_status)all[bad].status, bad, text);
     if (mine != LKS_OK) lksi_error_restore(text);
     if (status != LKS_OK || mine != LKS_OK) return mine != LKS_OK ? mine : status;
     for (int i = 1; i < size; i++)

@@ -4,16 +4,18 @@
 
 #include <sys/stat.h>
 
-static bool is_directory(const char *path) {
+static bool is_of_kind(const char *path, mode_t kind) {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    return stat(path, &info) == 0 && (info.st_mode & S_IFMT) == kind;
 }
 
-/* Damage is passed over. A file of another run is an error: what is older will be that run's as well. */
+/* Damage is passed over. A file of another run is an error: what is older will be that run's as well; so is one that
+ * may be whole and cannot be read (permission, descriptors, the disk): it would be removed behind the next one. */
 static lks_status open_one(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
                            const lks_position *expected, lksi_safetensors **file, lksi_checkpoint_head *head) {
     lks_status status = lksi_checkpoint_open(trainer, c, path, expected, file, head);
-    if (status != LKS_ERR_FILE && status != LKS_ERR_FORMAT) return status;
+    bool is_unread = status == LKS_ERR_FILE && is_of_kind(path, S_IFREG);
+    if (is_unread || (status != LKS_ERR_FILE && status != LKS_ERR_FORMAT)) return status;
     lksi_log(LKS_LOG_WARNING, "%s; it is passed over", lks_error_text());
     return LKS_OK;
 }
@@ -23,7 +25,7 @@ static lks_status find_newest(const lks_trainer *trainer, const lksi_checkpoint 
                               const lks_position *expected, lksi_safetensors **file, lksi_checkpoint_head *head) {
     int64_t *steps;
     size_t count;
-    if (!is_directory(path)) return lksi_checkpoint_open(trainer, c, path, expected, file, head);
+    if (!is_of_kind(path, S_IFDIR)) return lksi_checkpoint_open(trainer, c, path, expected, file, head);
     LKS_TRY(lksi_checkpoint_list(path, &steps, &count));
     lks_status status = LKS_OK;
     for (size_t i = 0; i < count && status == LKS_OK && *file == NULL; i++) {

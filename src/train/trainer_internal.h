@@ -20,7 +20,7 @@ typedef struct lksi_compiled {
 /* What one rank makes of a file. */
 typedef struct lksi_verdict {
     uint64_t hash;
-    int64_t is_good;
+    int64_t status; /* an lks_status */
 } lksi_verdict;
 
 /* One tensor per state of the options, row-major, `n_rows` rows each, where the device computes. A program reads them

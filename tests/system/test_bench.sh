@@ -208,6 +208,15 @@ check "a plot that cannot be written is named, before anything is measured" \
   eval 'status_is 1 && err_has "/proc/nowhere/plot.svg" && [ ! -s "$work/out" ]'
 run bench --ranks 2 --tune /proc/nowhere/tuning.json
 check "so is a tuning file" eval 'status_is 1 && err_has "/proc/nowhere/tuning.json" && [ ! -s "$work/out" ]'
+run bench all_reduce --ranks 2 --sizes 4 --json "$work/one.svg" --plot "$work/../${work##*/}/one.svg"
+check "two outputs in one file are refused" eval 'status_is 1 && err_has "one.svg: is given by --json and by --plot" && [ ! -e "$work/one.svg" ]'
+printf '{"mpi":{"latency_us":1' >"$work/torn.json"
+run bench --ranks 2 --tune "$work/torn.json"
+check "a damaged tuning file is not replaced" \
+  eval 'status_is 1 && err_has "torn.json: not a tuning file" && [ ! -s "$work/out" ] && [ "$(wc -c <"$work/torn.json")" = 22 ]'
+XDG_CACHE_HOME=/proc/nowhere run bench --ranks 2 --tune
+check "where the default file cannot be made is told before the measurement" \
+  eval 'status_is 1 && err_has "^lockstep: /proc/nowhere" && [ ! -s "$work/out" ]'
 run bench all_reduce --ranks 2 --sizes 4,8 --json /dev/full
 check "a full disk is told by one rank, after the first row" \
   eval 'status_is 1 && [ "$(grep -c "^lockstep:" "$work/err")" = 1 ] && err_has "/dev/full: No space left on device" && rows 1'

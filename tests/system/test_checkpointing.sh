@@ -160,7 +160,19 @@ check "a directory of another run's checkpoints is refused by what differs" \
   eval '[ "$status" = 1 ] && err_has "step-000000000020.* seed 1, this run has 7"'
 run "$lockstep" run -n 2 "${text[@]}" --steps 50 --run "$dir" --checkpoint-every 10
 check "a run that begins anew does not write among another's checkpoints" \
-  refused 1 "$dir/checkpoints: it holds a run.s checkpoints up to step 40, and this one begins at step 0"
+  refused 2 "$dir/checkpoints: it holds a run.s checkpoints up to step 40, and this one begins at step 0"
+run "$lockstep" run -n 2 --max-restarts 2 "${text[@]}" --steps 50 --run "$dir" --checkpoint-every 10 --keep 1
+check "nor does a restart of it go on with them" \
+  eval '[ "$status" = 2 ] && ! err_has "generation 1" && [ "$(steps_in "$dir")" = "20 30 40" ]'
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+  chmod -R a+rX "$work"
+  chmod 000 "$dir/checkpoints/step-000000000030.safetensors"
+  run setpriv --reuid 65534 --clear-groups "$lockstep" run -n 2 "${text[@]}" --steps 50 --resume "$dir/checkpoints"
+  check "one that cannot be read, and may be whole, ends the run" \
+    eval '[ "$status" = 1 ] && err_has "^lockstep: .*step-000000000030.safetensors: Permission denied"'
+else
+  echo "skipped: a checkpoint that cannot be read ends the run (needs root, to be another user)"
+fi
 run "$lockstep" run -n 2 "${text[@]}" --steps 50 --checkpoint-every 10
 check "--checkpoint-every needs a directory" refused 2 '--checkpoint-every goes with --run DIR'
 run "$lockstep" run -n 2 "${text[@]}" --steps 50 --keep 2
@@ -186,7 +198,7 @@ start 2 "${text[@]}" --steps 100000 --run "$dir" --checkpoint-every 50
 until_step "$dir" 50
 mv "$work/err" "$work/err.first" # the first one's; it has the file open
 run "$lockstep" run -n 2 "${text[@]}" --steps 100 --run "$dir" --checkpoint-every 50
-check "a second run of the same directory is refused" refused 1 "checkpoints/lock: another run writes .*: pid [0-9]+ on "
+check "a second run of the same directory is refused" refused 2 "checkpoints/lock: another run writes .*: pid [0-9]+ on "
 run "$lockstep" run -n 2 "${text[@]}" --steps 100 --run "$dir"
 check "and so is one that would write its metrics alone" eval '[ "$status" = 1 ] && err_has "metrics.jsonl: .* another run"'
 kill -9 "$launcher"

@@ -35,6 +35,11 @@ lost_some() {
   return 1
 }
 if [ "$(nproc)" -gt 1 ]; then check "without care, updates are lost" lost_some; fi
+for example in race fake_world; do
+  "$examples/$example" >/dev/full 2>"$work/err"
+  status=$?
+  check "a full standard output is an error of $example" eval 'status_is 1 && err_has "$example: standard output: No space left"'
+done
 run "$examples/race" --count many
 check "race refuses a count that is no number" eval "status_is 2 && err_has \"--count 'many'\""
 run "$examples/race" --loud

@@ -147,6 +147,27 @@ check "a summary that cannot be written is named" refused 1 "$work/nowhere/s.jso
 mkfifo "$work/fifo"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/fifo"
 check "so is one that nobody would read" refused 1 "$work/fifo: .* a FIFO that nobody reads"
+(cat "$work/fifo" >"$work/read") &
+reader=$!
+run timeout 60 "$mnist" --data "$directory" --steps 1 --quiet --summary "$work/fifo"
+wait $reader
+check "one that is read gets the summary" eval '[ "$status" = 0 ] && grep -q "^{.*params_sha256" "$work/read"'
+run "$mnist" --data "$directory" --steps 1 --quiet --run "$work/run" --save "$work/begun" --summary "$work/run/summary"
+cp "$work/begun" "$work/begun.before"
+run "$mnist" --data "$directory" --steps 1 --quiet --resume "$work/begun" --summary "$work/../${work##*/}/begun"
+check "one that would replace the checkpoint to resume from" \
+  eval 'refused 1 "begun: .* --resume names the same file" && cmp -s "$work/begun" "$work/begun.before"'
+for flag in --summary --save; do
+  run "$mnist" --data "$directory" --steps 1 --quiet --run "$work/run" $flag "$work/run/metrics.jsonl"
+  check "$flag does not replace the metrics" refused 1 "metrics.jsonl: .* the metrics of --run go to the same file"
+done
+run bash -c "(ulimit -f 0; '$mnist' --data '$directory' --steps 1 --quiet --summary '$work/run/summary' 2>&1 >/dev/null) | cat >&2; exit \${PIPESTATUS[0]}"
+check "a summary that the disk does not take leaves the one before" \
+  eval 'refused 1 "run/summary: .* File too large" && grep -q params_sha256 "$work/run/summary" && [ ! -e "$work/run/summary.tmp" ]'
+"$mnist" --data "$directory" --steps 1 --quiet --summary /dev/stdout >>"$work/run/summary"
+check "standard output that is a file is gone on with" [ "$(grep -c params "$work/run/summary")" = 3 ]
+run "$mnist" --data "$directory" --steps 1 --run "$(printf 'd/%.0s' $(seq 2000))"
+check "a path to which none can be added is refused" refused 1 "d/: the run cannot be written: File name too long"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/both" --summary "$work/both"
 check "and one that would replace the checkpoint" refused 1 "$work/both: .* --save names the same file"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$work/both" --summary "$work/../${work##*/}/both"
