@@ -68,7 +68,7 @@ typedef struct lks_classification_options {
 LKS_API lks_status lks_dataset_classification(lks_dataset **dataset, const lks_classification_options *options);
 
 /* Samples [begin, end) of `dataset` as a data set of its own; shares memory with it, which lives until both are gone.
- */
+ * Errors: LKS_ERR_ARGUMENT where 0 <= begin <= end <= N is not so. */
 LKS_API lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end);
 
 /* A fingerprint of all samples and labels: ranks that read the same data have the same one. Computed once. */
@@ -203,7 +203,7 @@ typedef struct lks_batch {
                               * where the loss ignores a class, and in a batch of one's own, both are the caller's
                               * to set. A step is refused in which it is 0 on all ranks */
     int64_t global_n_labels; /* on all ranks */
-    int64_t global_offset;   /* position of this rank's first sample within the global batch */
+    int64_t global_offset;   /* position of this rank's first sample within the global batch: dropout draws by it */
     int64_t epoch, step;     /* step counts within the epoch */
     uint64_t source_hash;    /* of the data and the order of samples, the same on all ranks: a trainer compares it, and
                               * epoch and step; 0: not told, as by a loader of one rank, and none is compared */
@@ -213,13 +213,13 @@ typedef struct lks_batch {
 typedef struct lks_loader lks_loader;
 
 /* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short. Allocates
- * all that it will ever need. A loader may be used by one thread at a time.
- * With grains a step's B samples are cut into G shards, grain g getting samples gB/G to (g+1)B/G, rounded down, and
- * rank r the grains rG/n to (r+1)G/n, as one block: the cuts are the same for any n. Of a batch smaller than G some
+ * all that it will ever need. A set without samples has epochs of no steps. A loader may be used by one thread at a
+ * time. With grains a step's B samples are cut into G shards, grain g getting samples gB/G to (g+1)B/G, rounded down,
+ * and rank r the grains rG/n to (r+1)G/n, as one block: the cuts are the same for any n. Of a batch smaller than G some
  * grains, and then some ranks, have no sample. Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks
- * (without grains), grains that are no power of two or that n_ranks does not divide, rank outside the world, an index
- * outside the data set, augmentation of what is no image or by a padding of more than its size, bytes of a set of
- * floats, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ * (without grains), grains that are no power of two or that n_ranks does not divide, rank outside the
+ * world, an index outside the data set, augmentation of what is no image or by a padding of more than its size, bytes
+ * of a set of floats, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch; 0 with the error text set

@@ -149,13 +149,14 @@ LKS_API void lks_program_destroy(lks_program *program);
 
 /* Gives the input `node` its data for the next runs: row-major, as many samples as the program's batch has (a shorter
  * batch takes a program of its own; lks_program_set_batch looks at that); the program reads it in place until they are
- * over. */
+ * over. NULL takes it back: forward then says that it has none. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* What dropout's draws of the next runs depend on: the training's seed and step, and the index of this rank's first
- * sample within the global batch, so that they do not depend on how it is divided. */
+ * sample within the global batch (global_offset of lks_batch), so that they do not depend on how it is divided. Before
+ * each forward pass of training: without it all steps have one mask. lks_trainer does it by itself. */
 LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, int64_t first_sample);
-/* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named); LKS_ERR_ARGUMENT: a label outside C.
- */
+/* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named), a dropout in training that was never
+ * told what to draw by; LKS_ERR_ARGUMENT: a label outside C. */
 LKS_API lks_status lks_program_forward(lks_program *program);
 /* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still
  * be read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward

@@ -1,8 +1,9 @@
 /* Lockstep, room parallel/: data parallelism. The ranks of a group train one model, each on its part of every batch.
  *
  * The loop of one's own: lks_distributed_store_create, or as in examples/own_loop.c lks_store_create and
- * lks_broadcast_parameters; lks_program_create, lks_distributed_optimizer_create; then for every batch forward,
- * backward, lks_distributed_optimizer_step. lks_trainer (train.h) is these pieces put together.
+ * lks_broadcast_parameters; lks_program_create, lks_distributed_optimizer_create; then for every batch
+ * lks_program_set_batch, lks_program_set_random where there is dropout, forward, backward,
+ * lks_distributed_optimizer_step. lks_trainer (train.h) is these pieces put together.
  */
 #ifndef LOCKSTEP_PARALLEL_H
 #define LOCKSTEP_PARALLEL_H
@@ -69,12 +70,22 @@ typedef enum lks_compression_kind {
     LKS_COMPRESS_USER /* by `hook` */
 } lks_compression_kind;
 
-/* Makes `gradients` (`count` elements) the sum over all ranks, or what is to be taken for it: the same bits on every
- * rank (lks_check_replicas tells). Called for one bucket after the other, in the same order on all ranks; a parameter's
- * elements may be cut by a bucket's end and lie in the store's own order. May use `group`, as all ranks do, and nothing
- * else that waits for them. Called with one rank, too. Runs on a thread of the library's where the reduction overlaps
- * the backward pass. Another status than LKS_OK fails the group. */
-typedef lks_status (*lks_reduce_hook)(void *context, lks_group *group, void *gradients, size_t count, lks_type type);
+/* A part of all parameters' gradients, which lie one after the other in the store's own order, padding included. The
+ * same parts come in every step, so that `first` tells which it is: what a hook keeps from step to step it keeps by
+ * that. A parameter's elements may be cut by a part's end. */
+typedef struct lks_bucket {
+    void *gradients;     /* `count` elements */
+    size_t first, count; /* of `n_elements`, the first at 0 */
+    size_t n_elements;   /* in all parts together */
+    lks_type type;
+} lks_bucket;
+
+/* Makes the bucket's gradients the sum over all ranks, or what is to be taken for it: the same bits on every rank
+ * (lks_check_replicas tells). Called for one bucket after the other, in an order that is the same on all ranks, and may
+ * be another in the next step: what is needed most goes first. May use `group`, as all ranks do, and nothing else that
+ * waits for them. Called with one rank, too. Runs on a thread of the library's where the reduction overlaps the
+ * backward pass. Another status than LKS_OK fails the group. */
+typedef lks_status (*lks_reduce_hook)(void *context, lks_group *group, const lks_bucket *bucket);
 
 typedef struct lks_compression {
     lks_compression_kind kind;

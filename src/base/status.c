@@ -111,7 +111,7 @@ int lks_report(lks_status status, const char *file, int line) {
     const char *text = error_text[0] != '\0' ? error_text : lks_status_text(status);
     int first_line = (int)strcspn(text, "\n"); /* a table follows it */
     /* The place helps whoever wrote the program, not whoever mistyped a path. */
-    if (status == LKS_ERR_ARGUMENT || status == LKS_ERR_FILE || status == LKS_ERR_FORMAT || file == NULL)
+    if (status == LKS_ERR_FILE || status == LKS_ERR_FORMAT || file == NULL)
         fprintf(stderr, "lockstep: %s\n", text);
     else
         fprintf(stderr, "lockstep: %.*s [%s:%d]%s\n", first_line, text, file, line, text + first_line);

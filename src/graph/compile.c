@@ -318,6 +318,7 @@ static void bind_memory(compiler *c) {
             break;
         case LKSI_RANDOM:
             program->memory[v] = program->random;
+            program->draws = c->ir.is_training;
             break;
         case LKSI_TEMPORARY:
             program->memory[v] = program->arena + c->intervals[v].offset;

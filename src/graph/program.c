@@ -60,6 +60,7 @@ void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, i
     program->random[0] = (int64_t)seed;
     program->random[1] = step;
     program->random[2] = first_sample;
+    program->has_random = true;
 }
 
 void lks_program_set_buffer_weight(lks_program *program, double weight) {
@@ -176,6 +177,9 @@ static lks_status check_inputs(const lks_program *program) {
     if (program->has_host_steps && program->ranks.sum == NULL)
         return lksi_error(LKS_ERR_STATE, "the program has a synchronised batch norm, but was not given its ranks: "
                                          "lks_program_synchronise");
+    if (program->draws && !program->has_random)
+        return lksi_error(LKS_ERR_STATE, "the program has a dropout, but was not told what its draws go by: "
+                                         "lks_program_set_random, before each forward pass");
     for (int i = 0; i < program->n_inputs; i++)
         if (program->memory[program->inputs[i].value] == NULL)
             return lksi_error(LKS_ERR_STATE, "input '%s' has no data", program->inputs[i].node->name);

@@ -86,8 +86,12 @@ static lks_status reduce_plain(lksi_compressor *compressor, size_t begin, size_t
 static lks_status call_hook(lksi_compressor *compressor, size_t begin, size_t count) {
     const lks_compression *user = &compressor->compression;
     uint64_t n_errors = lksi_n_errors();
-    lks_status status = user->hook(user->context, compressor->group, gradients_at(compressor, begin), count,
-                                   lksi_store_device(compressor->store)->float_type);
+    const lks_bucket bucket = {.gradients = gradients_at(compressor, begin),
+                               .first = begin,
+                               .count = count,
+                               .n_elements = lksi_store_buffer_begin(compressor->store),
+                               .type = lksi_store_device(compressor->store)->float_type};
+    lks_status status = user->hook(user->context, compressor->group, &bucket);
     if (status == LKS_OK) return LKS_OK;
     status = lksi_error_of_user(status, n_errors, "the reduce hook on rank %d", lks_group_rank(compressor->group));
     return lksi_group_fail(compressor->group, status);

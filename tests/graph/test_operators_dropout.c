@@ -48,6 +48,8 @@ static void draw(const model *m, int n, uint64_t seed, int64_t step, int64_t fir
                                                         .outputs = (lks_node *[]){m->first, m->second},
                                                         .n_outputs = 2}));
     assert_ok(lks_program_set_input(program, m->x, ones));
+    assert_int_equal(lks_program_forward(program), is_training ? LKS_ERR_STATE : LKS_OK); /* one mask for ever */
+    if (is_training) assert_non_null(strstr(lks_error_text(), "lks_program_set_random"));
     lks_program_set_random(program, seed, step, first_sample);
     assert_ok(lks_program_forward(program));
     memcpy(first, lks_program_output(program, m->first), (size_t)n * N_EACH * sizeof(float));

@@ -165,34 +165,71 @@ static void at_most_half_of_the_bytes_go_over_tcp(void **state) {
 
 /* --- the user's own: as in docs/compression.md --- */
 
-static lks_status sum_signs(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
-    int8_t *signs = context; /* room for as many as there are gradients */
-    float *g = gradients;
+struct kept {
+    float *residual; /* what was left out so far, by element */
+    int8_t *signs;
+};
+
+static lks_status sum_signs(void *context, lks_group *group, const lks_bucket *bucket) {
+    struct kept *kept = context;
+    if (bucket->type != LKS_F32) return LKS_ERR_UNSUPPORTED;
+    if (kept->residual == NULL) {
+        kept->residual = calloc(bucket->n_elements, sizeof *kept->residual);
+        kept->signs = calloc(bucket->n_elements, 1);
+        if (kept->residual == NULL || kept->signs == NULL) return LKS_ERR_MEMORY;
+    }
+    float *g = bucket->gradients, *residual = kept->residual + bucket->first;
     double mean = 0;
-    if (type != LKS_F32) return LKS_ERR_UNSUPPORTED;
-    for (size_t i = 0; i < count; i++) {
-        mean += fabs((double)g[i]) / (double)count;
-        signs[i] = (int8_t)((g[i] > 0) - (g[i] < 0));
+    for (size_t i = 0; i < bucket->count; i++) {
+        residual[i] += g[i];
+        mean += fabs((double)residual[i]) / (double)bucket->count;
+        kept->signs[i] = (int8_t)((residual[i] > 0) - (residual[i] < 0));
     }
     lks_status status = lks_all_reduce(group, &mean, &mean, 1, LKS_F64, LKS_AVG, NULL);
-    if (status == LKS_OK) status = lks_all_reduce(group, signs, signs, count, LKS_I8, LKS_SUM, NULL);
-    for (size_t i = 0; i < count; i++) g[i] = (float)(mean * signs[i]);
+    for (size_t i = 0; i < bucket->count; i++) residual[i] -= (float)(mean * kept->signs[i]);
+    if (status == LKS_OK)
+        status = lks_all_reduce(group, kept->signs, kept->signs, bucket->count, LKS_I8, LKS_SUM, NULL);
+    for (size_t i = 0; i < bucket->count; i++) g[i] = (float)(mean * kept->signs[i]);
     return status;
 }
 
 static int hook_is_called(int rank, int size, void *argument) {
     (void)argument;
     compressed c = {0};
-    int8_t *signs = calloc(100000, 1);
-    MUST_OK(compressed_begin(&c, &(lks_compression){.kind = LKS_COMPRESS_USER, .hook = sum_signs, .context = signs}));
+    struct kept kept = {0};
+    MUST_OK(compressed_begin(&c, &(lks_compression){.kind = LKS_COMPRESS_USER, .hook = sum_signs, .context = &kept}));
     for (size_t i = 0; i < whole(&c); i++) flat(&c)[i] = i % 3 == 0 || rank > 0 ? 2 : -2;
     MUST_OK(lksi_compressor_reduce(c.compressor, 0, 100));
     MUST_OK(lksi_compressor_reduce(c.compressor, 100, whole(&c) - 100));
     MUST(bits_agree(&c));
     for (size_t i = 0; i < whole(&c); i++) MUST(fabsf(flat(&c)[i] - 2 * (float)(i % 3 == 0 ? size : size - 2)) < 1e-3f);
-    free(signs);
+    free(kept.residual);
+    free(kept.signs);
     compressed_end(&c);
     return 0;
+}
+
+static lks_status look_at(void *context, lks_group *group, const lks_bucket *bucket) {
+    (void)group;
+    *(lks_bucket *)context = *bucket;
+    return LKS_OK;
+}
+
+static int hook_sees_its_part(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    compressed c = {0};
+    lks_bucket seen = {0};
+    MUST_OK(compressed_begin(&c, &(lks_compression){.kind = LKS_COMPRESS_USER, .hook = look_at, .context = &seen}));
+    MUST_OK(lksi_compressor_reduce(c.compressor, 100, 50));
+    MUST(seen.gradients == flat(&c) + 100 && seen.type == LKS_F32);
+    MUST(seen.first == 100 && seen.count == 50 && seen.n_elements == parameters_end(&c));
+    compressed_end(&c);
+    return 0;
+}
+
+static void a_hook_knows_which_part_it_is_given(void **state) {
+    (void)state;
+    run_threads(1, hook_sees_its_part, NULL);
 }
 
 static void a_hook_of_the_users_makes_the_sums(void **state) {
@@ -200,10 +237,10 @@ static void a_hook_of_the_users_makes_the_sums(void **state) {
     for (int size = 1; size <= 4; size++) run_threads(size, hook_is_called, NULL);
 }
 
-static lks_status refuse_on_rank_1(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
+static lks_status refuse_on_rank_1(void *context, lks_group *group, const lks_bucket *bucket) {
     (void)context;
     if (lks_group_rank(group) == 1) return lksi_error(LKS_ERR_STATE, "the hook has had enough");
-    return lks_all_reduce(group, gradients, gradients, count, type, LKS_SUM, NULL);
+    return lks_all_reduce(group, bucket->gradients, bucket->gradients, bucket->count, bucket->type, LKS_SUM, NULL);
 }
 
 static int failed_hook_ends_all(int rank, int size, void *argument) {
@@ -223,9 +260,9 @@ static void a_hook_that_fails_on_one_rank_ends_all(void **state) {
 }
 
 /* As who does not call the library, which sets the texts; and who returns anything at all. */
-static lks_status refuse_without_a_word(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
+static lks_status refuse_without_a_word(void *context, lks_group *group, const lks_bucket *bucket) {
     if (lks_group_rank(group) == 1) return *(lks_status *)context;
-    return lks_all_reduce(group, gradients, gradients, count, type, LKS_SUM, NULL);
+    return lks_all_reduce(group, bucket->gradients, bucket->gradients, bucket->count, bucket->type, LKS_SUM, NULL);
 }
 
 static int silent_hook_is_named(int rank, int size, void *argument) {
@@ -343,6 +380,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_finite_is_seen_by_all_and_not_held_back),
         cmocka_unit_test(buffers_are_never_compressed),
         cmocka_unit_test(a_hook_of_the_users_makes_the_sums),
+        cmocka_unit_test(a_hook_knows_which_part_it_is_given),
         cmocka_unit_test(a_hook_that_fails_on_one_rank_ends_all),
         cmocka_unit_test(a_hook_that_fails_without_a_word_is_named),
         cmocka_unit_test(options_that_cannot_be_meant_are_refused),

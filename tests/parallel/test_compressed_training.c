@@ -7,9 +7,9 @@
 #include <lockstep/train.h>
 #include <math.h>
 
-static lks_status sum_exactly(void *context, lks_group *group, void *gradients, size_t count, lks_type type) {
+static lks_status sum_exactly(void *context, lks_group *group, const lks_bucket *bucket) {
     (void)context;
-    return lks_all_reduce(group, gradients, gradients, count, type, LKS_SUM, NULL);
+    return lks_all_reduce(group, bucket->gradients, bucket->gradients, bucket->count, bucket->type, LKS_SUM, NULL);
 }
 
 static const lks_compression kinds[] = {{.kind = LKS_COMPRESS_BF16},
