@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-struct lksi_arrival {
-    lksi_arrival *next;
+struct lksi_caller {
+    lksi_caller *next;
     lksi_door_hello hello;
     int descriptor;
 };
@@ -30,9 +30,9 @@ void lksi_world_release(lksi_world *world) {
     lksi_watch_destroy(world->watch);
     lksi_acceptor_destroy(world->acceptor);
     if (world->door >= 0) close(world->door);
-    while (world->arrivals != NULL) {
-        lksi_arrival *gone = world->arrivals;
-        world->arrivals = gone->next;
+    while (world->callers != NULL) {
+        lksi_caller *gone = world->callers;
+        world->callers = gone->next;
         close(gone->descriptor);
         lksi_free(gone);
     }
@@ -44,13 +44,13 @@ void lksi_world_release(lksi_world *world) {
 /* --- the door: what comes in goes to its group, or waits until that is made --- */
 
 static void keep(lksi_world *world, const lksi_door_hello *hello, int descriptor) {
-    lksi_arrival *kept = lksi_alloc(sizeof *kept);
+    lksi_caller *kept = lksi_alloc(sizeof *kept);
     if (kept == NULL) {
         close(descriptor); /* the other side sees it end, and says so */
         return;
     }
-    *kept = (lksi_arrival){world->arrivals, *hello, descriptor};
-    world->arrivals = kept;
+    *kept = (lksi_caller){world->callers, *hello, descriptor};
+    world->callers = kept;
 }
 
 static bool has_left(const lksi_world *world, uint64_t group_id) {
@@ -100,8 +100,8 @@ void lksi_world_enter(lksi_world *world, lks_group *group) {
         group->next_in_world = world->groups;
         world->groups = group;
     }
-    for (lksi_arrival **link = &world->arrivals; *link != NULL;) {
-        lksi_arrival *each = *link;
+    for (lksi_caller **link = &world->callers; *link != NULL;) {
+        lksi_caller *each = *link;
         if (each->hello.group_id != group->id) {
             link = &each->next;
             continue;
@@ -130,8 +130,8 @@ static void remember_left(lksi_world *world, uint64_t group_id) {
 
 /* What has come for it since it was left goes, too. */
 static void turn_away(lksi_world *world, uint64_t group_id) {
-    for (lksi_arrival **link = &world->arrivals; *link != NULL;) {
-        lksi_arrival *each = *link;
+    for (lksi_caller **link = &world->callers; *link != NULL;) {
+        lksi_caller *each = *link;
         if (each->hello.group_id != group_id) {
             link = &each->next;
             continue;

@@ -262,8 +262,8 @@ static void at_a_short_deadline_another_key_is_still_told_of(void **state) {
 /* A rank of another library, as far as it gets: it is heard, and told why it cannot come in. */
 static int runs_another_build(int rank, int size, void *argument) {
     const lksi_build *build = argument;
-    lksi_arrival arrival = {
-        .magic = LKSI_ARRIVAL_MAGIC, .build = *build, .rank = rank, .size = size, .host = "elsewhere"};
+    lksi_rendezvous_hello hello = {
+        .magic = LKSI_RENDEZVOUS_MAGIC, .build = *build, .rank = rank, .size = size, .host = "elsewhere"};
     lksi_environment environment;
     lksi_job_secret job;
     lksi_address master;
@@ -272,7 +272,7 @@ static int runs_another_build(int rank, int size, void *argument) {
     MUST_OK(lksi_environment_read(0, &environment));
     MUST_OK(lksi_job_secret_read(&environment, &job));
     MUST_OK(lksi_address_resolve(environment.master_address, environment.master_port, &master));
-    MUST_OK(lksi_dial(&master, job.key, &arrival, sizeof arrival, soon_ns(), true, NULL, NULL, &connection));
+    MUST_OK(lksi_dial(&master, job.key, &hello, sizeof hello, soon_ns(), true, NULL, NULL, &connection));
     MUST_OK(lksi_take_over(connection, &verdict, sizeof verdict, NULL, soon_ns()));
     close(connection);
     MUST(verdict.status == LKS_ERR_MISMATCH);

@@ -130,13 +130,14 @@ static bool is_given_up(void *crossing) { return lksi_notice_board_check() != LK
 
 static lks_status reach_store(const lksi_environment *environment, const lksi_job_secret *job,
                               const lksi_address *master, int64_t deadline_ns, int *connection) {
-    lksi_arrival arrival = {.magic = LKSI_ARRIVAL_MAGIC, .rank = environment->rank, .size = environment->size};
-    lksi_build_fill(&arrival.build);
-    lksi_host_name(arrival.host);
+    lksi_rendezvous_hello hello = {
+        .magic = LKSI_RENDEZVOUS_MAGIC, .rank = environment->rank, .size = environment->size};
+    lksi_build_fill(&hello.build);
+    lksi_host_name(hello.host);
     lksi_crossing crossing;
     LKS_TRY(lksi_crossing_init(&crossing, environment, true));
     lks_status status =
-        lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, is_given_up, &crossing, connection);
+        lksi_dial(master, job->key, &hello, sizeof hello, deadline_ns, true, is_given_up, &crossing, connection);
     if (crossing.status != LKS_OK) return lksi_error(crossing.status, "%s", crossing.text);
     if (status == LKS_OK) return LKS_OK;
     LKS_TRY(lksi_notice_board_check());
