@@ -1,5 +1,5 @@
-/* How the processes of one host find each other, before there is a segment: over a local socket. Steps, each its own
- * function, because other transports will share some and replace others: name, meet, hand over. */
+/* How the processes of one host find each other, before there is a segment, over a local socket: name, meet, hand over.
+ */
 #ifndef LKSI_HANDSHAKE_H
 #define LKSI_HANDSHAKE_H
 
