@@ -7,8 +7,7 @@
 
 lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting) {
     if (meeting != NULL) return *meeting;
-    return (lksi_meeting){
-        .purpose = "lks_init", .is_world = true, .rank = environment->rank, .size = environment->size};
+    return (lksi_meeting){.call = "lks_init", .is_world = true, .rank = environment->rank, .size = environment->size};
 }
 
 const char *lksi_meeting_hint(const lksi_meeting *meeting) {
@@ -24,14 +23,14 @@ bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told) {
     return *is_told = true;
 }
 
-static lks_status make_name(const lksi_environment *environment, const lksi_meeting *met, const char *key,
+static lks_status make_name(const lksi_environment *environment, uint64_t id, const char *purpose, const char *key,
                             const char *generation, char name[LKSI_SOCKET_NAME_NBYTES]) {
     lksi_sha256 *hash;
     char text[96], hex[65];
-    const char *secrets[] = {environment->master_address, key, generation, met->purpose};
+    const char *secrets[] = {environment->master_address, key, generation, purpose};
     LKS_TRY(lksi_sha256_create(&hash));
     snprintf(text, sizeof text, "lockstep %d %lu %llu", environment->master_port, (unsigned long)getuid(),
-             (unsigned long long)met->id);
+             (unsigned long long)id);
     lksi_sha256_update(hash, text, strlen(text) + 1);
     for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++) {
         const char *value = secrets[i] == NULL ? "" : secrets[i];
@@ -45,9 +44,10 @@ static lks_status make_name(const lksi_environment *environment, const lksi_meet
 lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
                             char name[LKSI_SOCKET_NAME_NBYTES]) {
     lksi_meeting met = lksi_meeting_or_world(environment, meeting);
-    return make_name(environment, &met, lksi_environment_job_key(environment), getenv("LOCKSTEP_GENERATION"), name);
+    return make_name(environment, met.id, met.is_world ? "lks_init" : "a part", lksi_environment_job_key(environment),
+                     getenv("LOCKSTEP_GENERATION"), name);
 }
 
 lks_status lksi_socket_name_without_key(const lksi_environment *environment, char name[LKSI_SOCKET_NAME_NBYTES]) {
-    return make_name(environment, &(lksi_meeting){.purpose = "lks_init with any key"}, "", "", name);
+    return make_name(environment, 0, "lks_init with any key", "", "", name);
 }
