@@ -328,8 +328,8 @@ typedef struct lksi_await {
 
 /* Spins, yields, sleeps; looks at the abort word and the deadline. */
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
-/* In the collective context, until one of the conditions holds. */
-lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
+/* In the collective context, for one rank's counter. */
+lks_status lksi_wait_one(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank);
 
 /* Looks that may be in vain before a wait is any other's: most waits are over within a microsecond. */
 enum { LKSI_MOST_LOOKS = 32 };
@@ -340,7 +340,7 @@ static inline lks_status lksi_wait_counting(lks_group *group, const _Atomic uint
     while (atomic_load_explicit(counter, memory_order_acquire) < target) {
         if (n++ == most) {
             *n_in_vain = LKSI_MOST_LOOKS;
-            return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+            return lksi_wait_one(group, counter, target, rank);
         }
         lksi_relax();
     }
