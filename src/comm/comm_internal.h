@@ -114,8 +114,8 @@ bool lksi_work_is_worker(void);
 bool lksi_work_is_patient(void); /* one that looks at the network for long before it sleeps */
 /* What a call is, for people: "all_reduce(count 5, f32, sum, algorithm direct)". */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
-/* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
-lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
+/* Refuses a dead group, and starts the clock of a collective call named `name`, with the group's timeout. */
+lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence);
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;

@@ -83,9 +83,9 @@ static lks_status refuse_lent(const lks_group *group, const char *name) {
     return !is_lent || lksi_work_is_worker() ? LKS_OK : lksi_group_refuse_lent(group, NULL, name);
 }
 
-lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {
+lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence) {
     LKS_TRY(refuse_lent(group, name));
-    group->progress = (lksi_progress){.name = name, .sequence = sequence, .timeout_ms = timeout_ms};
+    group->progress = (lksi_progress){.name = name, .sequence = sequence};
     return lksi_start(group, LKSI_CONTEXT_COLLECTIVE);
 }
 
