@@ -433,6 +433,8 @@ enum { LKSI_ROLL_CALL_MS = 400 };
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
 /* The call in which the rank is in another group that this rank knows of, as lksi_doing has it (report.c). */
 void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes);
+/* Whether a rank has left in peace: it owes nobody an answer. */
+bool lksi_has_left(const lks_group *group, int rank);
 /* Whether the ranks of other hosts can be asked what they are doing: the first rank passes questions on. */
 bool lksi_can_ask(const lks_group *group);
 /* The rank that a wait for `awaited` is to be charged to; `why` ("is stopped") may become empty. `asks`: ranks of other

@@ -299,10 +299,7 @@ static void declare_dead(lks_group *group, const lksi_reason *reason) {
 static bool is_missed(const lks_group *group, int lost) {
     int rank = 0;
     while (rank < group->size && lksi_world_rank(group, rank) + 1 != lost) rank++;
-    if (rank == group->size) return false;
-    int seat = group->seat_of[rank];
-    if (seat >= 0) return atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
-    return group->remote == NULL || group->remote->has_left == NULL || !group->remote->has_left(group, rank);
+    return rank < group->size && !lksi_has_left(group, rank);
 }
 
 /* Who is lost in one group is in all, and they have to hear it before this rank gives up: their own watch may see it
