@@ -10,8 +10,6 @@
 #include "comm/bootstrap/launcher.h"
 #include "comm/comm.h"
 
-#include <string.h>
-
 /* Steps that are no program's: a batch script, the shell of an interactive allocation, and what else Slurm numbers from
  * here on. What runs there without srun runs once, though the job may have many tasks. */
 #define FIRST_SPECIAL_STEP INT64_C(0xfffffff0)
