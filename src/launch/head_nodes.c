@@ -222,8 +222,7 @@ static lks_status write_orders(const lksi_head *head, const lksi_node *node, cha
     lksi_run orders = *head->run;
     const char **variables = list_variables(head->run);
     if (variables == NULL) return LKS_ERR_MEMORY;
-    lksi_address_text(&head->address, address);
-    *strrchr(address, ':') = '\0';
+    lksi_address_host_text(&head->address, address);
     orders.address = address;
     orders.port = lksi_address_port(&head->address);
     orders.node = (int)(node - head->nodes);

@@ -213,10 +213,18 @@ static void addresses_are_read_and_written(void **state) {
     assert_ok(lksi_address_parse("X", "127.0.0.2:80", &address));
     lksi_address_text(&address, text);
     assert_string_equal(text, "127.0.0.2:80");
+    lksi_address_host_text(&address, text);
+    assert_string_equal(text, "127.0.0.2");
     assert_true(lksi_address_is_loopback(&address) && lksi_address_is_valid(&address));
     assert_ok(lksi_address_parse("X", "[::1]:65535", &address));
     lksi_address_text(&address, text);
     assert_string_equal(text, "[::1]:65535");
+    lksi_address_host_text(&address, text);
+    assert_string_equal(text, "::1");
+    lksi_address same = address;
+    assert_true(lksi_address_is_same(&address, &same));
+    lksi_address_set_port(&same, 65534);
+    assert_false(lksi_address_is_same(&address, &same));
     assert_true(lksi_address_is_loopback(&address) && lksi_address_is_valid(&address));
     assert_ok(lksi_address_resolve("[fe80::1]", 1, &address));
     assert_false(lksi_address_is_loopback(&address));

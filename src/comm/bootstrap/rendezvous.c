@@ -65,13 +65,12 @@ static bool is_at(int listener, const lksi_address *master) {
     char wanted[LKSI_ADDRESS_TEXT_NBYTES], found[LKSI_ADDRESS_TEXT_NBYTES];
     lksi_address bound;
     if (listener < 0 || lksi_address_of_socket(listener, &bound) != LKS_OK) return false;
+    if (lksi_address_is_same(master, &bound)) return true;
     lksi_address_text(master, wanted);
     lksi_address_text(&bound, found);
-    bool is_same = strcmp(wanted, found) == 0;
-    if (!is_same)
-        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is bound to %s and not to MASTER_ADDR's %s; it is not used",
-                 found, wanted);
-    return is_same;
+    lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is bound to %s and not to MASTER_ADDR's %s; it is not used", found,
+             wanted);
+    return false;
 }
 
 /* The launcher's socket is shut between two rendezvous without being let go: nobody waits in a queue that nobody

@@ -137,8 +137,7 @@ static bool hears_other_key(const store *s, char text[OTHER_KEY_NBYTES]) {
     bool has_insisted = lksi_acceptor_hears_other_key(s->acceptor, peer);
     text[0] = '\0';
     if (peer[0] != '\0')
-        snprintf(text, OTHER_KEY_NBYTES, ", and somebody at %.*s tries with another LOCKSTEP_JOB_KEY",
-                 (int)(strrchr(peer, ':') - peer), peer);
+        snprintf(text, OTHER_KEY_NBYTES, ", and somebody at %s tries with another LOCKSTEP_JOB_KEY", peer);
     return has_insisted;
 }
 
