@@ -112,6 +112,8 @@ static inline void lksi_relax(void) {
 }
 
 /* --- processes --- */
+/* A variable of the environment; NULL where it is not set, or empty. */
+const char *lksi_variable(const char *name);
 typedef struct lksi_process_stat {
     int parent;      /* a pid */
     bool is_exiting; /* its descriptors may be closed already, its end not yet told; or it has ended */

@@ -1,5 +1,4 @@
 /* The group: how a world begins, what a group answers, how it dies. */
-#include "comm/bootstrap/launcher.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"

@@ -51,9 +51,9 @@ static lks_status parse(const char *path, const char *name, const cJSON *whole, 
 }
 
 lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
-    const char *path = getenv("LOCKSTEP_TUNING");
+    const char *path = lksi_variable("LOCKSTEP_TUNING");
     *tuning = (lksi_tuning){.is_given = false};
-    if (path == NULL || path[0] == '\0') return LKS_OK;
+    if (path == NULL) return LKS_OK;
     void *data;
     size_t nbytes;
     lks_status found = lksi_file_read(path, FILE_NBYTES, &data, &nbytes);
@@ -119,8 +119,8 @@ static lks_status measure(lks_group *group, const lksi_call *call, verdict *v) {
 /* --- agreeing --- */
 
 static void warn_of_none(const lks_group *group) {
-    const char *path = getenv("LOCKSTEP_TUNING");
-    if (group->is_world && path != NULL && path[0] != '\0')
+    const char *path = lksi_variable("LOCKSTEP_TUNING");
+    if (group->is_world && path != NULL)
         lksi_log(LKS_LOG_WARNING, "LOCKSTEP_TUNING: %s says nothing of %s, which is measured instead", path,
                  group->remote->name);
 }

@@ -107,8 +107,7 @@ static lks_status find_address(const lksi_head *head, lksi_address *own) {
 /* Without a key from outside: hosts that are started from here are told a new one. */
 static lks_status make_key(const lksi_head *head) {
     char key[LKSI_JOB_KEY_NBYTES];
-    const char *given = getenv("LOCKSTEP_JOB_KEY");
-    if (head->run->hosts_file == NULL || (given != NULL && given[0] != '\0')) return LKS_OK;
+    if (head->run->hosts_file == NULL || lksi_variable("LOCKSTEP_JOB_KEY") != NULL) return LKS_OK;
     LKS_TRY(lksi_job_key_draw(key));
     setenv("LOCKSTEP_JOB_KEY", key, 1);
     return LKS_OK;

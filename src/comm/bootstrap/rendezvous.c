@@ -27,9 +27,9 @@ void lksi_member_fill(lksi_member *member, const lksi_environment *environment) 
 }
 
 static lks_status check_variable(const char *name) {
-    const char *text = getenv(name);
+    const char *text = lksi_variable(name);
     lksi_address address;
-    return text != NULL && text[0] != '\0' ? lksi_address_parse(name, text, &address) : LKS_OK;
+    return text != NULL ? lksi_address_parse(name, text, &address) : LKS_OK;
 }
 
 lks_status lksi_rendezvous_check(void) {
@@ -41,13 +41,13 @@ lks_status lksi_rendezvous_check(void) {
  * LOCKSTEP_ADVERTISE says. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
                                      int *data_listener) {
-    const char *advertised = getenv("LOCKSTEP_ADVERTISE"), *wanted = getenv("LOCKSTEP_LISTEN");
+    const char *advertised = lksi_variable("LOCKSTEP_ADVERTISE"), *wanted = lksi_variable("LOCKSTEP_LISTEN");
     lksi_address_set_port(&local, 0);
-    if (wanted != NULL && wanted[0] != '\0') {
+    if (wanted != NULL) {
         LKS_TRY(lksi_address_parse("LOCKSTEP_LISTEN", wanted, &local));
         LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_LISTEN", &local));
     }
-    if (advertised != NULL && advertised[0] != '\0') {
+    if (advertised != NULL) {
         lksi_address elsewhere;
         LKS_TRY(lksi_address_parse("LOCKSTEP_ADVERTISE", advertised, &elsewhere));
         LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_ADVERTISE", &elsewhere));

@@ -10,7 +10,6 @@
 #include "data/download/download.h"
 #include "data/download/place.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,9 +68,9 @@ static lks_status check_replaceable(const errand *e, const inventory *found) {
 /* $LOCKSTEP_DATA_MIRROR/<name> alone, where that is set. */
 static lks_status find_mirrors(const lksi_set *set, char own[URL_NBYTES], const char *own_list[2],
                                const char *const **mirrors) {
-    const char *address = getenv("LOCKSTEP_DATA_MIRROR");
+    const char *address = lksi_variable("LOCKSTEP_DATA_MIRROR");
     *mirrors = set->mirrors;
-    if (address == NULL || address[0] == '\0') return LKS_OK;
+    if (address == NULL) return LKS_OK;
     size_t length = strlen(address);
     while (length > 0 && address[length - 1] == '/') length--;
     if (snprintf(own, URL_NBYTES, "%.*s/%s", (int)length, address, set->name) >= URL_NBYTES)
