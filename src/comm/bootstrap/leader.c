@@ -187,18 +187,18 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
 /* Those that start a little later than the leader would not know that it was there, and wait for it until their
  * deadline. */
 static void tell_latecomers(meeting *m, lks_status status) {
-    char text[LKSI_ABORT_TEXT_NBYTES];
+    char text[LKSI_ERROR_TEXT_NBYTES];
     int64_t limit_ns = m->began_ns + LATECOMERS_MS * INT64_C(1000000);
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    lksi_error_keep(text);
     m->is_over = status;
     while (m->n_arrived + m->n_refused + m->crossing.n_refused < m->met.size - 1 && lksi_now_ns() < limit_ns) {
         wait_for_news(m);
         if (check_arrived(m) != LKS_OK || accept_all(m) != LKS_OK) break;
-        (void)lksi_error(status, "%s", text);
+        lksi_error_restore(text);
         (void)listen_to_pending(m);
         (void)lksi_crossing_step(&m->crossing, status);
     }
-    (void)lksi_error(status, "%s", text);
+    lksi_error_restore(text);
 }
 
 /* The name may still be held by this job's last generation, or by another job that is about to have started. */
