@@ -115,17 +115,8 @@ void lksi_world_enter(lksi_world *world, lks_group *group) {
 
 /* Where there is no memory for it, who comes late is kept until the world ends. */
 static void remember_left(lksi_world *world, uint64_t group_id) {
-    enum { FIRST_CAPACITY = 64 };
-    if (world->n_left == world->left_capacity) {
-        size_t capacity = world->left_capacity > 0 ? 2 * world->left_capacity : FIRST_CAPACITY;
-        uint64_t *larger = lksi_alloc_array(capacity, sizeof *larger);
-        if (larger == NULL) return;
-        if (world->n_left > 0) memcpy(larger, world->left, world->n_left * sizeof *larger);
-        lksi_free(world->left);
-        world->left = larger;
-        world->left_capacity = capacity;
-    }
-    world->left[world->n_left++] = group_id;
+    if (lksi_grow((void **)&world->left, &world->left_capacity, world->n_left + 1, sizeof *world->left) == LKS_OK)
+        world->left[world->n_left++] = group_id;
 }
 
 /* What has come for it since it was left goes, too. */
