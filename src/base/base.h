@@ -184,6 +184,8 @@ uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint6
 /* --- text --- */
 /* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
 void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
+/* A list that grows: "7", "7, 9". Ends where the next number might not fit. */
+void lksi_append_number(char *text, size_t text_nbytes, int number);
 /* Whole-string parses with a range; false where the text is anything else. */
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value);
 bool lksi_parse_f64(const char *text, double min, double max, double *value);

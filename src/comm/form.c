@@ -76,12 +76,9 @@ static void write_affinity(lksi_seat *seat) {
 
 static lks_status name_missing(const lks_group *group) {
     char missing[256] = "";
-    size_t used = 0;
-    for (int seat = 0; seat < group->n_seats && used < sizeof missing - 16; seat++) {
-        if (atomic_load(&group->control->seats[seat].presence.value) != LKSI_ABSENT) continue;
-        used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
-                                 lksi_world_rank(group, group->rank_of[seat]));
-    }
+    for (int seat = 0; seat < group->n_seats; seat++)
+        if (atomic_load(&group->control->seats[seat].presence.value) == LKSI_ABSENT)
+            lksi_append_number(missing, sizeof missing, lksi_world_rank(group, group->rank_of[seat]));
     return lksi_error(LKS_ERR_TIMEOUT, "%s waited %lld ms; rank(s) %s of %d did not arrive", group->progress.name,
                       (long long)group->timeout_ms, missing, group->size);
 }

@@ -155,11 +155,8 @@ static void wait_for_news(meeting *m) {
 
 static lks_status name_missing(const meeting *m) {
     char missing[256] = "";
-    size_t used = 0;
-    for (int rank = 1; rank < m->met.size && used < sizeof missing - 16; rank++)
-        if (m->connections[rank] < 0)
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
-                                     lksi_meeting_name(&m->met, rank));
+    for (int rank = 1; rank < m->met.size; rank++)
+        if (m->connections[rank] < 0) lksi_append_number(missing, sizeof missing, lksi_meeting_name(&m->met, rank));
     return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive%s", m->met.call, missing, m->met.size,
                       lksi_meeting_hint(&m->met));
 }

@@ -124,10 +124,8 @@ static void wait_for_arrivals(store *s) {
 
 static lks_status name_missing(const store *s, lks_status status, const char *other) {
     char missing[256] = "";
-    size_t used = 0;
-    for (int rank = 1; rank < s->environment->size && used < sizeof missing - 16; rank++)
-        if (s->n_read[rank] < sizeof(lksi_member))
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", rank);
+    for (int rank = 1; rank < s->environment->size; rank++)
+        if (s->n_read[rank] < sizeof(lksi_member)) lksi_append_number(missing, sizeof missing, rank);
     return lksi_error(status, "lks_init: rank(s) %s of %d did not arrive%s", missing, s->environment->size, other);
 }
 
