@@ -68,6 +68,9 @@ static inline size_t lksi_type_nbytes(lks_type type) {
 #define lksi_type_nbytes(type) lks_type_nbytes(type)
 #endif
 
+/* --- sizes --- */
+static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
+
 /* --- log --- */
 bool lksi_log_is_on(lks_log_level level); /* whether a line of that level is written */
 void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);

@@ -299,6 +299,8 @@ const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
 static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }
 /* Who `rank` of `part` is in `group`, which has all its ranks. */
 int lksi_rank_in(const lks_group *group, const lks_group *part, int rank);
+/* The first rank of a host; the group's size where there is none. */
+int lksi_first_rank_of(const lks_group *group, int host);
 /* "rank 3 (host a, pid 7)" */
 typedef struct lksi_rank_text {
     char text[LKSI_HOST_NBYTES + 48];

@@ -267,6 +267,12 @@ int lksi_rank_in(const lks_group *group, const lks_group *part, int rank) {
     return part != group ? found : rank;
 }
 
+int lksi_first_rank_of(const lks_group *group, int host) {
+    int rank = 0;
+    while (rank < group->size && group->host_of[rank] != host) rank++;
+    return rank;
+}
+
 lksi_rank_text lksi_rank_describe(const lks_group *group, int rank) {
     const lksi_identity *identity = lksi_identity_of(group, rank);
     lksi_rank_text described;

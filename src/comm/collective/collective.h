@@ -109,7 +109,6 @@ size_t lksi_layout_longest(const lks_group *group, const lksi_layout *layout);
 static inline unsigned char *lksi_at(const void *base, size_t offset) {
     return base == NULL ? NULL : (unsigned char *)(uintptr_t)base + offset;
 }
-static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
 /* In how many pieces `nbytes` travel: at least one. */
 static inline size_t lksi_piece_count(size_t nbytes, size_t piece_nbytes) {
     return nbytes == 0 ? 1 : (nbytes - 1) / piece_nbytes + 1;
