@@ -44,8 +44,7 @@ static char *element(const lks_distributed_optimizer *optimizer, void *flat, siz
 }
 
 static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
-    size_t padded_count = lksi_store_padded_count(optimizer->store);
-    size_t end = bucket->end < padded_count ? bucket->end : padded_count; /* behind it there is nothing to add */
+    size_t end = lksi_real_end(optimizer, bucket->end);
     lks_type type = lksi_store_device(optimizer->store)->float_type;
     void *flat = lksi_store_gradients(optimizer->store), *gradients = element(optimizer, flat, bucket->begin);
     if (bucket->begin < end) LKS_TRY(lksi_pending_add(optimizer, bucket->begin, end - bucket->begin));
@@ -163,8 +162,7 @@ static lks_status conclude(lks_distributed_optimizer *optimizer, lks_step_sums *
 }
 
 static void update_part(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
-    size_t padded_count = lksi_store_padded_count(optimizer->store);
-    size_t end = bucket->mine_end < padded_count ? bucket->mine_end : padded_count;
+    size_t end = lksi_real_end(optimizer, bucket->mine_end);
     char *values = element(optimizer, lksi_store_values(optimizer->store), bucket->mine_begin);
     const char *gradient = element(optimizer, lksi_store_gradients(optimizer->store), bucket->mine_begin);
     if (bucket->mine_begin < end)
