@@ -159,7 +159,7 @@ static void print_nccl_module(void) {
 }
 
 static void print_downloads(void) {
-    bool has_curl = lksi_transfer_available() == LKS_OK, has_archive = lksi_unpack_available() == LKS_OK;
+    bool has_curl = lksi_download_transfer_available() == LKS_OK, has_archive = lksi_unpack_available() == LKS_OK;
     printf("downloads:       %s\n", !has_curl     ? "none: libcurl is missing"
                                     : has_archive ? "libcurl, libarchive"
                                                   : "libcurl; no archives: libarchive is missing");

@@ -142,7 +142,7 @@ typedef struct lksi_counters {
 } lksi_counters;
 
 typedef struct lksi_streams lksi_streams;
-typedef struct lksi_steps lksi_steps;
+typedef struct lksi_step_state lksi_step_state;
 typedef struct lksi_messages lksi_messages;
 typedef struct lksi_transfer lksi_transfer;
 typedef struct lksi_worker lksi_worker;
@@ -261,7 +261,7 @@ struct lks_group {
     uint64_t n_allocated;
 
     lksi_streams *streams[LKSI_N_CONTEXTS]; /* these four are made when first used */
-    lksi_steps *steps;
+    lksi_step_state *steps;
     lksi_messages *messages;
     lksi_worker *worker;
     const void **inputs; /* scratch of the algorithms: an entry per rank */

@@ -53,8 +53,8 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
     lksi_order_reset(optimizer);
     LKS_TRY(lks_group_split(optimizer->group, 0, lks_group_rank(optimizer->group), &optimizer->figures));
     lksi_group_bind(optimizer->group, optimizer->figures);
-    return lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer,
-                                lksi_group_worker_may_spin(optimizer->group));
+    return lksi_progress_row_create(&optimizer->progress, lksi_step_run_item, optimizer,
+                                    lksi_group_worker_may_spin(optimizer->group));
 }
 
 /* What attached programs left to the step must not be written over, nor taken for what it was. */

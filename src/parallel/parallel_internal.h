@@ -114,7 +114,7 @@ struct lks_distributed_optimizer {
     int64_t n_pending;   /* passes accumulated for the next step; its bits say which partials hold something */
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL where gradients are not compressed */
-    lksi_progress *progress;                  /* runs the collectives of a step of buckets; NULL for a shared replica */
+    lksi_progress_row *progress;              /* runs the collectives of a step of buckets; NULL for a shared replica */
     lksi_step_message own_message, *messages; /* room for every rank's */
     lks_group *figures;                       /* of a step of buckets: where the messages go, and nothing else */
     struct lksi_factored *factored;           /* of a shared replica with weights that are worth it, else NULL */

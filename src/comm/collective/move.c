@@ -18,7 +18,7 @@ typedef struct mover {
     const lksi_move *move;
     lks_group *group;
     const lksi_call *call;
-    lksi_layout layout;
+    lksi_block_layout layout;
     size_t slot_nbytes, longest;
 } mover;
 
@@ -268,8 +268,8 @@ static lks_status by_memory(const mover *m) {
 }
 
 lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move) {
-    mover m = {move, group, call, lksi_layout_of(group, call), 0, 0};
-    m.longest = lksi_layout_longest(group, &m.layout);
+    mover m = {move, group, call, lksi_block_layout_of(group, call), 0, 0};
+    m.longest = lksi_block_layout_longest(group, &m.layout);
     size_t most_nbytes = move->is_personal ? m.layout.total : m.longest;
     if (most_nbytes <= LKSI_ANNEX_NBYTES || group->size == 1) return by_lines(&m, most_nbytes);
     m.slot_nbytes = lksi_chunk_nbytes(group);

@@ -19,7 +19,7 @@ typedef struct errand {
     const lksi_set *set;
     const char *directory;
     const lksi_get_options *options;
-    lksi_progress *progress;
+    lksi_download_progress *progress;
     lksi_place *place;
 } errand;
 
@@ -29,7 +29,7 @@ typedef struct inventory {
     char different[512]; /* the first that differs, in words */
 } inventory;
 
-static void take_inventory(const lksi_set *set, const char *directory, bool verifies, lksi_progress *progress,
+static void take_inventory(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress,
                            inventory *found) {
     *found = (inventory){.n_present = 0};
     for (int i = 0; i < set->n_downloads; i++)
@@ -46,7 +46,7 @@ static void take_inventory(const lksi_set *set, const char *directory, bool veri
 
 static bool is_complete(const inventory *found) { return found->n_missing == 0 && found->n_different == 0; }
 
-lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_progress *progress) {
+lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_download_progress *progress) {
     for (int i = 0; i < set->n_downloads; i++)
         for (int j = 0; j < set->downloads[i].n_contents; j++) {
             lksi_presence presence = lksi_content_check(&set->downloads[i].contents[j], directory, true, progress);
@@ -172,7 +172,7 @@ static lks_status get_locked(const errand *e, bool *was_there) {
 }
 
 lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_options *options,
-                    lksi_progress *progress, bool *was_there) {
+                    lksi_download_progress *progress, bool *was_there) {
     enum { MINUTE_MS = 60000 };
     inventory found;
     take_inventory(set, directory, options->verifies, progress, &found);
@@ -182,7 +182,7 @@ lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_o
     lksi_lock *lock;
     errand e = {.set = set, .directory = directory, .options = options, .progress = progress, .place = &place};
     LKS_TRY(check_replaceable(&e, &found));
-    LKS_TRY(lksi_transfer_available());
+    LKS_TRY(lksi_download_transfer_available());
     LKS_TRY(lksi_place_find(&place, directory));
     lksi_lock_options lock_options = {.timeout_ms = options->lock_timeout_ms > 0 ? options->lock_timeout_ms : MINUTE_MS,
                                       .purpose = set->name};
