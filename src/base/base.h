@@ -68,6 +68,9 @@ static inline size_t lksi_type_nbytes(lks_type type) {
 #define lksi_type_nbytes(type) lks_type_nbytes(type)
 #endif
 
+/* --- sizes --- */
+static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
+
 /* --- log --- */
 bool lksi_log_is_on(lks_log_level level); /* whether a line of that level is written */
 void lksi_log(lks_log_level level, const char *format, ...) LKS_PRINTF(2, 3);
@@ -112,6 +115,8 @@ static inline void lksi_relax(void) {
 }
 
 /* --- processes --- */
+/* A variable of the environment; NULL where it is not set, or empty. */
+const char *lksi_variable(const char *name);
 typedef struct lksi_process_stat {
     int parent;      /* a pid */
     bool is_exiting; /* its descriptors may be closed already, its end not yet told; or it has ended */
@@ -184,6 +189,8 @@ uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint6
 /* --- text --- */
 /* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
 void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
+/* A list that grows: "7", "7, 9". Ends where the next number might not fit. */
+void lksi_append_number(char *text, size_t text_nbytes, int number);
 /* Whole-string parses with a range; false where the text is anything else. */
 bool lksi_parse_i64(const char *text, int64_t min, int64_t max, int64_t *value);
 bool lksi_parse_f64(const char *text, double min, double max, double *value);

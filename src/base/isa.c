@@ -3,7 +3,6 @@
 #include "base/base.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[] = {"base", "avx2", "avx512"};
@@ -20,8 +19,8 @@ static void detect(void) {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         detected_level = 2;
 #endif
-    const char *wanted = getenv("LOCKSTEP_ISA");
-    if (wanted == NULL || wanted[0] == '\0') return;
+    const char *wanted = lksi_variable("LOCKSTEP_ISA");
+    if (wanted == NULL) return;
     int most = 0;
     while (most < 2 && strcmp(wanted, names[most]) != 0) most++;
     if (strcmp(wanted, names[most]) != 0)

@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,8 +11,8 @@ static atomic_int current_level = LKS_LOG_WARNING;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
 static void read_environment(void) {
-    const char *wanted = getenv("LOCKSTEP_LOG");
-    if (wanted == NULL || wanted[0] == '\0') return;
+    const char *wanted = lksi_variable("LOCKSTEP_LOG");
+    if (wanted == NULL) return;
     for (int level = 0; level < 4; level++) {
         if (strcmp(wanted, level_names[level]) != 0) continue;
         atomic_store(&current_level, level);

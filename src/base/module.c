@@ -56,9 +56,9 @@ static bool find_own_directory(char *directory, size_t directory_nbytes) {
 
 bool lksi_module_find(lksi_module *module) {
     char own[LKSI_MODULE_PATH_NBYTES / 2];
-    const char *given = getenv(module->variable);
+    const char *given = lksi_variable(module->variable);
     module->tried[0] = '\0';
-    if (given != NULL && given[0] != '\0') return is_given(module, given);
+    if (given != NULL) return is_given(module, given);
     if (find_own_directory(own, sizeof own) && (is_there(module, own, "") || is_there(module, own, "/lockstep") ||
                                                 is_there(module, own, "/" LKSI_MODULE_FROM_PROGRAM)))
         return true;

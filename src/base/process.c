@@ -1,6 +1,7 @@
-/* What the kernel says of another process. */
+/* What the kernel says of another process, and the environment of this one. */
 #include "base/base.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { PF_EXITING = 4 }; /* include/linux/sched.h; in the ninth field of /proc/PID/stat */
@@ -24,4 +25,9 @@ bool lksi_process_read_stat(int pid, lksi_process_stat *stat) {
                                 .is_exiting = (flags & PF_EXITING) != 0 || state == 'Z' || state == 'X',
                                 .is_stopped = state == 'T' || state == 't'};
     return true;
+}
+
+const char *lksi_variable(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
 }

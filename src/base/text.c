@@ -13,6 +13,12 @@ void lksi_append(char *text, size_t text_nbytes, const char *format, ...) {
     va_end(arguments);
 }
 
+void lksi_append_number(char *text, size_t text_nbytes, int number) {
+    enum { MOST_NBYTES = 16 }; /* ", -2147483648" and a NUL */
+    if (strlen(text) + MOST_NBYTES < text_nbytes)
+        lksi_append(text, text_nbytes, "%s%d", text[0] != '\0' ? ", " : "", number);
+}
+
 /* strtoll and strtod also take blanks in front, strtod hexadecimals and names. */
 static bool is_of(const char *text, const char *characters) { return text[strspn(text, characters)] == '\0'; }
 

@@ -10,16 +10,20 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int64_t median(const int64_t *values) {
+int64_t lksi_median_ns(int64_t *took_ns, size_t n) {
+    qsort(took_ns, n, sizeof *took_ns, compare);
+    return took_ns[n / 2];
+}
+
+static int64_t median_of(const lksi_trial *trial, int way) {
     int64_t sorted[LKSI_TRIAL_TIMED];
-    memcpy(sorted, values, sizeof sorted);
-    qsort(sorted, LKSI_TRIAL_TIMED, sizeof sorted[0], compare);
-    return sorted[LKSI_TRIAL_TIMED / 2];
+    memcpy(sorted, trial->took_ns[way], sizeof sorted);
+    return lksi_median_ns(sorted, LKSI_TRIAL_TIMED);
 }
 
 void lksi_trial_begin(lksi_trial *trial, int period) {
     int at = trial->at = (int)(trial->turn++ % period);
-    if (at == 2 * EACH) trial->is_second_better = median(trial->took_ns[1]) < median(trial->took_ns[0]);
+    if (at == 2 * EACH) trial->is_second_better = median_of(trial, 1) < median_of(trial, 0);
     trial->is_tried = at < 2 * EACH;
     trial->is_second = trial->is_tried ? at >= EACH : trial->is_second_better;
     trial->is_timed = trial->is_tried && at % EACH > 0;

@@ -8,6 +8,7 @@
 #define LKSI_TRIAL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { LKSI_TRIAL_TIMED = 8 };
@@ -26,5 +27,8 @@ typedef struct lksi_trial {
 /* `period`: turns from one choice to the next, always the same for a trial. */
 void lksi_trial_begin(lksi_trial *trial, int period);
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others than timed ones are ignored */
+
+/* The median, of an even number the upper one; sorts them. */
+int64_t lksi_median_ns(int64_t *took_ns, size_t n);
 
 #endif

@@ -15,11 +15,11 @@
 
 static lks_status default_path(char path[LKSI_BENCH_PATH_NBYTES]) {
     const size_t path_nbytes = LKSI_BENCH_PATH_NBYTES;
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int length = cache != NULL && *cache != '\0'
+    const char *cache = lksi_variable("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = cache != NULL
                      ? snprintf(path, path_nbytes, "%s/lockstep/tuning.json", cache)
                      : snprintf(path, path_nbytes, "%s/.cache/lockstep/tuning.json", home != NULL ? home : "");
-    if ((cache == NULL || *cache == '\0') && home == NULL)
+    if (cache == NULL && home == NULL)
         return lksi_error(LKS_ERR_FILE, "neither XDG_CACHE_HOME nor HOME says where the tuning file goes: --tune FILE");
     if (length < 0 || (size_t)length >= path_nbytes)
         return lksi_error(LKS_ERR_FILE, "the path of the tuning file is longer than %zu bytes", path_nbytes);

@@ -72,20 +72,20 @@ static lks_status find_directory(const request *asked, const lksi_set *set, char
 typedef lks_status (*action)(const request *asked, const lksi_set *set, const char *directory);
 
 static lks_status get(const request *asked, const lksi_set *set, const char *directory) {
-    lksi_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
+    lksi_download_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
     lksi_get_options options = {.verifies = true, .replaces = asked->is_forced};
     bool was_there;
     lks_status status = lksi_get(set, directory, &options, &progress, &was_there);
-    lksi_progress_end(&progress);
+    lksi_download_progress_end(&progress);
     if (status != LKS_OK) return status;
     if (!asked->is_quiet) printf("%s: %s%s\n", set->name, directory, was_there ? " (was there already)" : "");
     return LKS_OK;
 }
 
 static lks_status verify(const request *asked, const lksi_set *set, const char *directory) {
-    lksi_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
+    lksi_download_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
     lks_status status = lksi_set_verify(set, directory, &progress);
-    lksi_progress_end(&progress);
+    lksi_download_progress_end(&progress);
     if (status != LKS_OK) return status;
     if (!asked->is_quiet) printf("%s: %s: all files are right\n", set->name, directory);
     return LKS_OK;

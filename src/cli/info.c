@@ -129,13 +129,13 @@ static lks_status print_tuning_of(const char *transport, bool *is_any) {
 
 /* A file may know one transport alone, or none of those between hosts. */
 static lks_status print_tuning(void) {
-    const char *path = getenv("LOCKSTEP_TUNING");
+    const char *path = lksi_variable("LOCKSTEP_TUNING");
     bool is_any = false;
     lks_status status = print_tuning_of("mpi", &is_any);
     if (status == LKS_OK) status = print_tuning_of("tcp", &is_any);
     if (status != LKS_OK)
         printf("tuning:          %s\n", lks_error_text());
-    else if (path == NULL || *path == '\0')
+    else if (path == NULL)
         printf("tuning:          measured when first needed\n");
     else if (!is_any)
         printf("tuning:          %s says nothing of tcp and mpi, which are measured when first needed\n", path);
@@ -159,7 +159,7 @@ static void print_nccl_module(void) {
 }
 
 static void print_downloads(void) {
-    bool has_curl = lksi_transfer_available() == LKS_OK, has_archive = lksi_unpack_available() == LKS_OK;
+    bool has_curl = lksi_download_transfer_available() == LKS_OK, has_archive = lksi_unpack_available() == LKS_OK;
     printf("downloads:       %s\n", !has_curl     ? "none: libcurl is missing"
                                     : has_archive ? "libcurl, libarchive"
                                                   : "libcurl; no archives: libarchive is missing");

@@ -66,21 +66,21 @@ static void find_out(lks_group *group, bool can_ask, lksi_doing *doing) {
     }
 }
 
-/* In peace: it owes nobody an answer. */
-static bool has_left(const lks_group *group, int rank) {
+bool lksi_has_left(const lks_group *group, int rank) {
     int seat = group->seat_of[rank];
     if (seat >= 0) return atomic_load(&group->control->seats[seat].presence.value) == LKSI_LEFT;
     return group->remote != NULL && group->remote->has_left != NULL && group->remote->has_left(group, rank);
 }
 
 bool lksi_can_ask(const lks_group *group) {
-    return group->remote != NULL && group->remote->roll_call != NULL && !has_left(group, 0);
+    return group->remote != NULL && group->remote->roll_call != NULL && !lksi_has_left(group, 0);
 }
 
 static int furthest_behind(const lks_group *group, const lksi_doing *doing, int awaited) {
     int last = awaited;
     for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank && !has_left(group, rank) && doing[rank].sequence < doing[last].sequence) last = rank;
+        if (rank != group->rank && !lksi_has_left(group, rank) && doing[rank].sequence < doing[last].sequence)
+            last = rank;
     return last;
 }
 
@@ -111,7 +111,7 @@ static void explain(const lksi_doing *doing, bool is_seen, char *why, size_t why
 static int follow(const lks_group *group, const lksi_doing *doing, bool asks, int awaited, char *why,
                   size_t why_nbytes) {
     for (int rank = 0; rank < group->size; rank++) {
-        if (doing[rank].is_known || rank == group->rank || has_left(group, rank)) continue;
+        if (doing[rank].is_known || rank == group->rank || lksi_has_left(group, rank)) continue;
         snprintf(why, why_nbytes, group->seat_of[rank] >= 0 ? "is stopped" : "does not answer");
         return rank; /* the first rank before all others: without it nobody's answer comes through */
     }
@@ -123,7 +123,7 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
         end = furthest_behind(group, doing, awaited);
         explain_circle(group, &doing[end], doing[end].sequence < doing[group->rank].sequence, why, why_nbytes);
     } else {
-        if (has_left(group, end))
+        if (lksi_has_left(group, end))
             snprintf(why, why_nbytes, "has left the group");
         else
             explain(&doing[end], asks || group->seat_of[end] >= 0, why, why_nbytes);

@@ -114,8 +114,8 @@ bool lksi_work_is_worker(void);
 bool lksi_work_is_patient(void); /* one that looks at the network for long before it sleeps */
 /* What a call is, for people: "all_reduce(count 5, f32, sum, algorithm direct)". */
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
-/* Refuses a dead group, and starts the clock of a collective call named `name`; timeout_ms 0: the group's. */
-lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms);
+/* Refuses a dead group, and starts the clock of a collective call named `name`, with the group's timeout. */
+lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence);
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -142,7 +142,7 @@ typedef struct lksi_counters {
 } lksi_counters;
 
 typedef struct lksi_streams lksi_streams;
-typedef struct lksi_steps lksi_steps;
+typedef struct lksi_step_state lksi_step_state;
 typedef struct lksi_messages lksi_messages;
 typedef struct lksi_transfer lksi_transfer;
 typedef struct lksi_worker lksi_worker;
@@ -261,7 +261,7 @@ struct lks_group {
     uint64_t n_allocated;
 
     lksi_streams *streams[LKSI_N_CONTEXTS]; /* these four are made when first used */
-    lksi_steps *steps;
+    lksi_step_state *steps;
     lksi_messages *messages;
     lksi_worker *worker;
     const void **inputs; /* scratch of the algorithms: an entry per rank */
@@ -299,6 +299,8 @@ const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
 static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }
 /* Who `rank` of `part` is in `group`, which has all its ranks. */
 int lksi_rank_in(const lks_group *group, const lks_group *part, int rank);
+/* The first rank of a host; the group's size where there is none. */
+int lksi_first_rank_of(const lks_group *group, int host);
 /* "rank 3 (host a, pid 7)" */
 typedef struct lksi_rank_text {
     char text[LKSI_HOST_NBYTES + 48];
@@ -328,8 +330,8 @@ typedef struct lksi_await {
 
 /* Spins, yields, sleeps; looks at the abort word and the deadline. */
 lks_status lksi_wait_for(lks_group *group, const lksi_await *await);
-/* In the collective context, until one of the conditions holds. */
-lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions);
+/* In the collective context, for one rank's counter. */
+lks_status lksi_wait_one(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank);
 
 /* Looks that may be in vain before a wait is any other's: most waits are over within a microsecond. */
 enum { LKSI_MOST_LOOKS = 32 };
@@ -340,7 +342,7 @@ static inline lks_status lksi_wait_counting(lks_group *group, const _Atomic uint
     while (atomic_load_explicit(counter, memory_order_acquire) < target) {
         if (n++ == most) {
             *n_in_vain = LKSI_MOST_LOOKS;
-            return lksi_wait_any(group, &(lksi_condition){counter, target, rank}, 1);
+            return lksi_wait_one(group, counter, target, rank);
         }
         lksi_relax();
     }
@@ -433,6 +435,8 @@ enum { LKSI_ROLL_CALL_MS = 400 };
 lksi_doing lksi_doing_of_seat(const lks_group *group, int seat);
 /* The call in which the rank is in another group that this rank knows of, as lksi_doing has it (report.c). */
 void lksi_elsewhere_describe(const lks_group *group, int rank, char *text, size_t text_nbytes);
+/* Whether a rank has left in peace: it owes nobody an answer. */
+bool lksi_has_left(const lks_group *group, int rank);
 /* Whether the ranks of other hosts can be asked what they are doing: the first rank passes questions on. */
 bool lksi_can_ask(const lks_group *group);
 /* The rank that a wait for `awaited` is to be charged to; `why` ("is stopped") may become empty. `asks`: ranks of other

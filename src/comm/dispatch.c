@@ -1,6 +1,7 @@
 /* The one way of every collective: refuse what is wrong before anything is sent, choose the algorithm, give the call
  * its sequence number, fingerprint and deadline, run it, and kill the group if that fails. */
 #include "comm/arithmetic/arithmetic.h"
+#include "comm/collective/collective.h"
 #include "comm/comm_internal.h"
 #include "comm/validate.h"
 
@@ -83,9 +84,9 @@ static lks_status refuse_lent(const lks_group *group, const char *name) {
     return !is_lent || lksi_work_is_worker() ? LKS_OK : lksi_group_refuse_lent(group, NULL, name);
 }
 
-lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence, int64_t timeout_ms) {
+lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence) {
     LKS_TRY(refuse_lent(group, name));
-    group->progress = (lksi_progress){.name = name, .sequence = sequence, .timeout_ms = timeout_ms};
+    group->progress = (lksi_progress){.name = name, .sequence = sequence};
     return lksi_start(group, LKSI_CONTEXT_COLLECTIVE);
 }
 
@@ -137,18 +138,6 @@ static lks_status exchange_lines(lks_group *group, const lksi_call *call) {
     return LKS_OK;
 }
 
-static lks_status exchange_messages(lks_group *group, const lksi_call *call) {
-    char *all = call->out;
-    size_t nbytes = call->nbytes, n = (size_t)group->size, me = (size_t)group->rank;
-    if (nbytes > 0) memcpy(all + me * nbytes, call->in, nbytes);
-    for (size_t distance = 1; distance < n; distance++) {
-        size_t to = (me + distance) % n, from = (me + n - distance) % n;
-        void *heard = nbytes > 0 ? all + from * nbytes : NULL;
-        LKS_TRY(lksi_step_exchange(group, call, (int)to, call->in, nbytes, (int)from, heard, nbytes));
-    }
-    return LKS_OK;
-}
-
 lks_status lksi_exchange(lks_group *group, const char *operation, uint64_t fingerprint_of_call, const void *mine,
                          size_t nbytes, void *all) {
     return lksi_exchange_meaning(group, operation, fingerprint_of_call, NULL, mine, nbytes, all);
@@ -160,7 +149,7 @@ static lks_status refuse_exchange(const lks_group *group, const char *operation)
 }
 
 static const lksi_operation exchange_of_lines = {
-    .algorithms = {{.run = exchange_lines, .is_segment = true, .run_remote = exchange_messages}}};
+    .algorithms = {{.run = exchange_lines, .is_segment = true, .run_remote = lksi_all_gather_direct_remote}}};
 
 lks_status lksi_await_all(lks_group *group, const char *operation) {
     LKS_TRY(refuse_exchange(group, operation));

@@ -76,12 +76,9 @@ static void write_affinity(lksi_seat *seat) {
 
 static lks_status name_missing(const lks_group *group) {
     char missing[256] = "";
-    size_t used = 0;
-    for (int seat = 0; seat < group->n_seats && used < sizeof missing - 16; seat++) {
-        if (atomic_load(&group->control->seats[seat].presence.value) != LKSI_ABSENT) continue;
-        used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
-                                 lksi_world_rank(group, group->rank_of[seat]));
-    }
+    for (int seat = 0; seat < group->n_seats; seat++)
+        if (atomic_load(&group->control->seats[seat].presence.value) == LKSI_ABSENT)
+            lksi_append_number(missing, sizeof missing, lksi_world_rank(group, group->rank_of[seat]));
     return lksi_error(LKS_ERR_TIMEOUT, "%s waited %lld ms; rank(s) %s of %d did not arrive", group->progress.name,
                       (long long)group->timeout_ms, missing, group->size);
 }
@@ -93,8 +90,7 @@ static lks_status sit_down(lks_group *group) {
     write_affinity(group->own_seat);
     if (are_processes) lksi_peek_show(group);
     lksi_publish(group->control, &group->own_seat->presence.value, LKSI_JOINED, group->seat);
-    const char *name = group->parent != NULL ? group->parent->progress.name : "lks_init";
-    group->progress = (lksi_progress){.name = name, .timeout_ms = group->timeout_ms};
+    group->progress = (lksi_progress){.name = group->progress.name, .timeout_ms = group->timeout_ms};
     for (int seat = 0; seat < group->n_seats; seat++) {
         lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, group->rank_of[seat]);
         if (status == LKS_ERR_TIMEOUT) return name_missing(group);
@@ -148,6 +144,7 @@ static void forget_messages(lks_group *group) {
 }
 
 lks_status lksi_group_form(lks_group *group, int *connections) {
+    group->progress.name = group->parent != NULL ? group->parent->progress.name : "lks_init";
     find_hosts(group);
     LKS_TRY(join_seats(group));
     group->own_seat = &group->control->seats[group->seat]; /* before anything can fail: who has a seat leaves it */

@@ -1,5 +1,4 @@
 /* The group: how a world begins, what a group answers, how it dies. */
-#include "comm/bootstrap/launcher.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
@@ -268,6 +267,12 @@ int lksi_rank_in(const lks_group *group, const lks_group *part, int rank) {
     return part != group ? found : rank;
 }
 
+int lksi_first_rank_of(const lks_group *group, int host) {
+    int rank = 0;
+    while (rank < group->size && group->host_of[rank] != host) rank++;
+    return rank;
+}
+
 lksi_rank_text lksi_rank_describe(const lks_group *group, int rank) {
     const lksi_identity *identity = lksi_identity_of(group, rank);
     lksi_rank_text described;
@@ -299,10 +304,7 @@ static void declare_dead(lks_group *group, const lksi_reason *reason) {
 static bool is_missed(const lks_group *group, int lost) {
     int rank = 0;
     while (rank < group->size && lksi_world_rank(group, rank) + 1 != lost) rank++;
-    if (rank == group->size) return false;
-    int seat = group->seat_of[rank];
-    if (seat >= 0) return atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
-    return group->remote == NULL || group->remote->has_left == NULL || !group->remote->has_left(group, rank);
+    return rank < group->size && !lksi_has_left(group, rank);
 }
 
 /* Who is lost in one group is in all, and they have to hear it before this rank gives up: their own watch may see it

@@ -94,7 +94,7 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
                           group->remote->name);
 
     lksi_work_drain(group);
-    LKS_TRY(lksi_begin(group, name, lksi_n_calls(group) + 1, 0));
+    LKS_TRY(lksi_begin(group, name, lksi_n_calls(group) + 1));
     lksi_operation operation = {.name = name, .has_count = true};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
     hash = lksi_mix(lksi_mix(hash, lksi_count_call(group)), nbytes);

@@ -12,10 +12,11 @@
  */
 #include "comm/tune.h"
 
+#include "base/trial.h"
+
 #include <cjson/cJSON.h>
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { N_SMALL = 21, N_LARGE = 9, N_WARM_UP = 2, SMALL_NBYTES = 8, LARGE_NBYTES = 256 * 1024, FILE_NBYTES = 1 << 20 };
@@ -51,9 +52,9 @@ static lks_status parse(const char *path, const char *name, const cJSON *whole, 
 }
 
 lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
-    const char *path = getenv("LOCKSTEP_TUNING");
+    const char *path = lksi_variable("LOCKSTEP_TUNING");
     *tuning = (lksi_tuning){.is_given = false};
-    if (path == NULL || path[0] == '\0') return LKS_OK;
+    if (path == NULL) return LKS_OK;
     cJSON *whole;
     lks_status status = lksi_json_read(path, FILE_NBYTES, &whole);
     if (status != LKS_OK) {
@@ -68,16 +69,10 @@ lks_status lksi_tuning_read(const char *transport, lksi_tuning *tuning) {
 
 /* --- the measurement --- */
 
-static int compare(const void *a, const void *b) {
-    int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
-    return (left > right) - (left < right);
-}
-
 /* n_rounds: odd, at most N_SMALL */
 static lks_status ping_pong(lks_group *group, const lksi_call *call, int peer, unsigned char *data, size_t nbytes,
                             int n_rounds, double *one_way_ns) {
     int64_t took_ns[N_SMALL] = {0};
-    const int middle = n_rounds / 2;
     for (int i = -N_WARM_UP; i < n_rounds; i++) {
         int64_t start_ns = lksi_now_ns();
         if (group->rank < peer) LKS_TRY(lksi_step_send(group, call, peer, data, nbytes));
@@ -85,20 +80,13 @@ static lks_status ping_pong(lks_group *group, const lksi_call *call, int peer, u
         if (group->rank > peer) LKS_TRY(lksi_step_send(group, call, peer, data, nbytes));
         if (i >= 0) took_ns[i] = lksi_now_ns() - start_ns;
     }
-    qsort(took_ns, (size_t)n_rounds, sizeof took_ns[0], compare);
-    *one_way_ns = (double)took_ns[middle] / 2;
+    *one_way_ns = (double)lksi_median_ns(took_ns, (size_t)n_rounds) / 2;
     return LKS_OK;
 }
 
-static int first_rank_of(const lks_group *group, int host) {
-    int rank = 0;
-    while (rank < group->size && group->host_of[rank] != host) rank++;
-    return rank;
-}
-
 static lks_status measure(lks_group *group, const lksi_call *call, verdict *v) {
-    int host = group->host_of[group->rank], peer = first_rank_of(group, host ^ 1);
-    if (first_rank_of(group, host) != group->rank || peer == group->size) return LKS_OK;
+    int host = group->host_of[group->rank], peer = lksi_first_rank_of(group, host ^ 1);
+    if (lksi_first_rank_of(group, host) != group->rank || peer == group->size) return LKS_OK;
     unsigned char *data;
     double small_ns, large_ns;
     LKS_TRY(lksi_group_scratch(group, LARGE_NBYTES, &data));
@@ -112,8 +100,8 @@ static lks_status measure(lks_group *group, const lksi_call *call, verdict *v) {
 /* --- agreeing --- */
 
 static void warn_of_none(const lks_group *group) {
-    const char *path = getenv("LOCKSTEP_TUNING");
-    if (group->is_world && path != NULL && path[0] != '\0')
+    const char *path = lksi_variable("LOCKSTEP_TUNING");
+    if (group->is_world && path != NULL)
         lksi_log(LKS_LOG_WARNING, "LOCKSTEP_TUNING: %s says nothing of %s, which is measured instead", path,
                  group->remote->name);
 }

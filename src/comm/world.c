@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-struct lksi_arrival {
-    lksi_arrival *next;
+struct lksi_caller {
+    lksi_caller *next;
     lksi_door_hello hello;
     int descriptor;
 };
@@ -30,9 +30,9 @@ void lksi_world_release(lksi_world *world) {
     lksi_watch_destroy(world->watch);
     lksi_acceptor_destroy(world->acceptor);
     if (world->door >= 0) close(world->door);
-    while (world->arrivals != NULL) {
-        lksi_arrival *gone = world->arrivals;
-        world->arrivals = gone->next;
+    while (world->callers != NULL) {
+        lksi_caller *gone = world->callers;
+        world->callers = gone->next;
         close(gone->descriptor);
         lksi_free(gone);
     }
@@ -44,13 +44,13 @@ void lksi_world_release(lksi_world *world) {
 /* --- the door: what comes in goes to its group, or waits until that is made --- */
 
 static void keep(lksi_world *world, const lksi_door_hello *hello, int descriptor) {
-    lksi_arrival *kept = lksi_alloc(sizeof *kept);
+    lksi_caller *kept = lksi_alloc(sizeof *kept);
     if (kept == NULL) {
         close(descriptor); /* the other side sees it end, and says so */
         return;
     }
-    *kept = (lksi_arrival){world->arrivals, *hello, descriptor};
-    world->arrivals = kept;
+    *kept = (lksi_caller){world->callers, *hello, descriptor};
+    world->callers = kept;
 }
 
 static bool has_left(const lksi_world *world, uint64_t group_id) {
@@ -100,8 +100,8 @@ void lksi_world_enter(lksi_world *world, lks_group *group) {
         group->next_in_world = world->groups;
         world->groups = group;
     }
-    for (lksi_arrival **link = &world->arrivals; *link != NULL;) {
-        lksi_arrival *each = *link;
+    for (lksi_caller **link = &world->callers; *link != NULL;) {
+        lksi_caller *each = *link;
         if (each->hello.group_id != group->id) {
             link = &each->next;
             continue;
@@ -115,23 +115,14 @@ void lksi_world_enter(lksi_world *world, lks_group *group) {
 
 /* Where there is no memory for it, who comes late is kept until the world ends. */
 static void remember_left(lksi_world *world, uint64_t group_id) {
-    enum { FIRST_CAPACITY = 64 };
-    if (world->n_left == world->left_capacity) {
-        size_t capacity = world->left_capacity > 0 ? 2 * world->left_capacity : FIRST_CAPACITY;
-        uint64_t *larger = lksi_alloc_array(capacity, sizeof *larger);
-        if (larger == NULL) return;
-        if (world->n_left > 0) memcpy(larger, world->left, world->n_left * sizeof *larger);
-        lksi_free(world->left);
-        world->left = larger;
-        world->left_capacity = capacity;
-    }
-    world->left[world->n_left++] = group_id;
+    if (lksi_grow((void **)&world->left, &world->left_capacity, world->n_left + 1, sizeof *world->left) == LKS_OK)
+        world->left[world->n_left++] = group_id;
 }
 
 /* What has come for it since it was left goes, too. */
 static void turn_away(lksi_world *world, uint64_t group_id) {
-    for (lksi_arrival **link = &world->arrivals; *link != NULL;) {
-        lksi_arrival *each = *link;
+    for (lksi_caller **link = &world->callers; *link != NULL;) {
+        lksi_caller *each = *link;
         if (each->hello.group_id != group_id) {
             link = &each->next;
             continue;

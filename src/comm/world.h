@@ -23,7 +23,7 @@ typedef struct lksi_door_hello {
     int32_t from;    /* rank in the group */
 } lksi_door_hello;
 
-typedef struct lksi_arrival lksi_arrival;
+typedef struct lksi_caller lksi_caller;
 
 typedef struct lksi_world {
     atomic_int n_holding;
@@ -37,11 +37,11 @@ typedef struct lksi_world {
     lksi_job_secret secret; /* of several hosts */
     int door;               /* the listening socket behind `acceptor`; -1: none */
     lksi_acceptor *acceptor;
-    lksi_abort failure;     /* of the first of its groups that failed here; with it, a rank leaves the others */
-    pthread_mutex_t mutex;  /* over what follows */
-    lks_group *groups;      /* of this process, linked by next_in_world */
-    lksi_arrival *arrivals; /* connections for groups that this process has yet to make */
-    uint64_t *left;         /* the ids of those that it has left, where there is a door; for them nobody comes in */
+    lksi_abort failure;    /* of the first of its groups that failed here; with it, a rank leaves the others */
+    pthread_mutex_t mutex; /* over what follows */
+    lks_group *groups;     /* of this process, linked by next_in_world */
+    lksi_caller *callers;  /* connections for groups that this process has yet to make */
+    uint64_t *left;        /* the ids of those that it has left, where there is a door; for them nobody comes in */
     size_t n_left, left_capacity;
 } lksi_world;
 

@@ -4,7 +4,7 @@
 bool lksi_augment_is_on(const lks_augment_options *options) { return options->crop_padding != 0 || options->flip != 0; }
 
 lks_status lksi_augment_check(const lks_augment_options *options, const lks_dataset *dataset) {
-    const lksi_image *image = &dataset->image;
+    const lksi_image_shape *image = &dataset->image;
     long long padding = (long long)options->crop_padding;
     if (!lksi_augment_is_on(options)) return LKS_OK;
     if (image->height == 1)

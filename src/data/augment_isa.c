@@ -29,7 +29,7 @@ static void mirror(void *out, const void *in, size_t nbytes_each, int64_t n_rows
 }
 
 /* out[y][x] = in[y + down][x + right] but for what is outside; `in` may be `out`. */
-static void move_plane(char *out, const char *in, size_t nbytes_each, const lksi_image *image, int64_t down,
+static void move_plane(char *out, const char *in, size_t nbytes_each, const lksi_image_shape *image, int64_t down,
                        int64_t right) {
     int64_t shift = down * image->width + right, count = image->height * image->width;
     int64_t n_moved = count - (shift < 0 ? -shift : shift);
@@ -41,7 +41,7 @@ static void move_plane(char *out, const char *in, size_t nbytes_each, const lksi
         memmove(out, in + (size_t)shift * nbytes_each, nbytes);
 }
 
-static void clear_outside(char *out, size_t nbytes_each, const lksi_image *image, int64_t down, int64_t right) {
+static void clear_outside(char *out, size_t nbytes_each, const lksi_image_shape *image, int64_t down, int64_t right) {
     size_t row_nbytes = (size_t)image->width * nbytes_each;
     int64_t n_rows = down < 0 ? -down : down, n_columns = right < 0 ? -right : right;
     memset(down < 0 ? out : out + (size_t)(image->height - n_rows) * row_nbytes, 0, (size_t)n_rows * row_nbytes);
@@ -51,7 +51,8 @@ static void clear_outside(char *out, size_t nbytes_each, const lksi_image *image
         for (size_t i = 0; i < nbytes; i++) out[i] = 0;
 }
 
-static void crop_image(void *out, const void *in, size_t nbytes_each, const lksi_image *image, const lksi_crop *crop) {
+static void crop_image(void *out, const void *in, size_t nbytes_each, const lksi_image_shape *image,
+                       const lksi_crop *crop) {
     size_t plane_nbytes = (size_t)(image->height * image->width) * nbytes_each;
     int64_t right = crop->is_flipped ? -crop->right : crop->right; /* the mirror image is moved the other way */
     for (int64_t c = 0; c < image->n_channels; c++) {

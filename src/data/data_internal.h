@@ -23,15 +23,15 @@ typedef struct lksi_samples {
 enum { LKSI_MAX_CHANNELS = 4 };
 
 /* How a sample's features lie: n_channels * height * width of them. What is no image has one channel and one row. */
-typedef struct lksi_image {
+typedef struct lksi_image_shape {
     int64_t n_channels, height, width;
-} lksi_image;
+} lksi_image_shape;
 
 struct lks_dataset {
     lksi_samples *samples;
     int64_t begin; /* first sample of this set within `samples` */
     int64_t count, n_features, n_classes;
-    lksi_image image;
+    lksi_image_shape image;
     float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS]; /* what is read of channel c: element * scale + shift */
     atomic_int n_loaders;                                     /* whose threads may be reading these */
     _Atomic uint64_t hash; /* of the samples, which do not change; 0: not known yet */
@@ -80,7 +80,7 @@ lksi_crop lksi_augment_draw(const lksi_augmentation *augmentation, int64_t index
 
 typedef struct lksi_augment_kernels {
     /* Elements of 1 or 4 bytes; `out` and `in` are whole images. */
-    void (*crop)(void *out, const void *in, size_t nbytes_each, const lksi_image *image, const lksi_crop *crop);
+    void (*crop)(void *out, const void *in, size_t nbytes_each, const lksi_image_shape *image, const lksi_crop *crop);
 } lksi_augment_kernels;
 LKSI_ISA_DECLARE(lksi_augment_kernels, lksi_augment);
 

@@ -47,7 +47,7 @@ lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t cou
 }
 
 void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width) {
-    dataset->image = (lksi_image){n_channels, height, width};
+    dataset->image = (lksi_image_shape){n_channels, height, width};
     for (int c = 0; c < LKSI_MAX_CHANNELS; c++) dataset->scale[c] = 1, dataset->shift[c] = 0;
 }
 

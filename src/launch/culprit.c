@@ -10,7 +10,6 @@
 #include "launch/launch_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 void lksi_announce(lksi_announcement announcement) {

@@ -4,9 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -41,23 +39,13 @@ static lks_status claim_port(lksi_rank_environment *environment, lksi_address at
     return LKS_OK;
 }
 
-/* "10.0.0.1" of "10.0.0.1:80", "::1" of "[::1]:80". */
-static void cut_port(char *text) {
-    *strrchr(text, ':') = '\0';
-    size_t length = strlen(text);
-    if (text[0] != '[') return;
-    memmove(text, text + 1, length);
-    text[length - 2] = '\0';
-}
-
 lks_status lksi_rank_environment_create(lksi_rank_environment *environment, const lksi_address *address) {
     lksi_address at;
     if (address != NULL)
         at = *address;
     else
         LKS_TRY(lksi_address_resolve("127.0.0.1", 0, &at));
-    lksi_address_text(&at, environment->master_address);
-    cut_port(environment->master_address);
+    lksi_address_host_text(&at, environment->master_address);
     LKS_TRY(claim_port(environment, at));
     return lksi_job_key_draw(environment->job_key);
 }

@@ -71,15 +71,16 @@ static int host_to_begin_with(const lksi_head *head) {
     return 0;
 }
 
-/* Fills in the nodes' ranks; the one of rank 0. */
+/* Fills in the nodes' ranks, so that each host's are neighbours and as few hosts as possible take part; the one of
+ * rank 0. */
 static lksi_node *place_ranks(lksi_head *head, int size) {
     lksi_node *first = NULL;
     const int begin = host_to_begin_with(head);
     head->world_size = size;
     for (int i = 0, rank = 0; i < head->n_nodes; i++) {
         lksi_node *node = &head->nodes[(begin + i) % head->n_nodes];
-        const int slots = is_here(node) ? node->n_slots : 0;
-        lksi_plan_blocks(&slots, 1, size - rank, &node->n_ranks);
+        const int n_slots = is_here(node) ? node->n_slots : 0;
+        node->n_ranks = n_slots < size - rank ? n_slots : size - rank;
         node->first_rank = rank;
         rank += node->n_ranks;
         if (first == NULL && node->n_ranks > 0) first = node;

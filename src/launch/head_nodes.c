@@ -8,7 +8,6 @@
 #include "comm/comm.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -108,8 +107,7 @@ static lks_status find_address(const lksi_head *head, lksi_address *own) {
 /* Without a key from outside: hosts that are started from here are told a new one. */
 static lks_status make_key(const lksi_head *head) {
     char key[LKSI_JOB_KEY_NBYTES];
-    const char *given = getenv("LOCKSTEP_JOB_KEY");
-    if (head->run->hosts_file == NULL || (given != NULL && given[0] != '\0')) return LKS_OK;
+    if (head->run->hosts_file == NULL || lksi_variable("LOCKSTEP_JOB_KEY") != NULL) return LKS_OK;
     LKS_TRY(lksi_job_key_draw(key));
     setenv("LOCKSTEP_JOB_KEY", key, 1);
     return LKS_OK;
@@ -223,8 +221,7 @@ static lks_status write_orders(const lksi_head *head, const lksi_node *node, cha
     lksi_run orders = *head->run;
     const char **variables = list_variables(head->run);
     if (variables == NULL) return LKS_ERR_MEMORY;
-    lksi_address_text(&head->address, address);
-    *strrchr(address, ':') = '\0';
+    lksi_address_host_text(&head->address, address);
     orders.address = address;
     orders.port = lksi_address_port(&head->address);
     orders.node = (int)(node - head->nodes);

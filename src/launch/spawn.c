@@ -3,7 +3,6 @@
 #include "launch/launch_internal.h"
 
 #include <dirent.h>
-#include <unistd.h>
 
 static lks_status count_threads(int *n_threads) {
     DIR *directory = opendir("/proc/self/task");

@@ -44,8 +44,7 @@ static char *element(const lks_distributed_optimizer *optimizer, void *flat, siz
 }
 
 static lks_status add_up(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
-    size_t padded_count = lksi_store_padded_count(optimizer->store);
-    size_t end = bucket->end < padded_count ? bucket->end : padded_count; /* behind it there is nothing to add */
+    size_t end = lksi_real_end(optimizer, bucket->end);
     lks_type type = lksi_store_device(optimizer->store)->float_type;
     void *flat = lksi_store_gradients(optimizer->store), *gradients = element(optimizer, flat, bucket->begin);
     if (bucket->begin < end) LKS_TRY(lksi_pending_add(optimizer, bucket->begin, end - bucket->begin));
@@ -112,14 +111,14 @@ static size_t most_begun(const lks_distributed_optimizer *optimizer) {
 static lks_status end_row(lks_distributed_optimizer *optimizer, size_t n, lks_status status) {
     char text[LKSI_ERROR_TEXT_NBYTES];
     lksi_error_keep(text);
-    (void)lksi_progress_wait(optimizer->progress, n);
+    (void)lksi_progress_row_wait(optimizer->progress, n);
     lksi_error_restore(text);
     return status;
 }
 
 /* The row is held meanwhile, so that no rank goes beyond what the others will hear. */
 static lks_status exchange_figures(lks_distributed_optimizer *optimizer) {
-    size_t n_begun = lksi_progress_hold(optimizer->progress);
+    size_t n_begun = lksi_progress_row_hold(optimizer->progress);
     optimizer->own_message.n_begun = n_begun;
     lks_status status = lksi_step_exchange_messages(optimizer, optimizer->figures, "bucket_step");
     if (status != LKS_OK) { /* the others may be waiting in the row */
@@ -127,21 +126,21 @@ static lks_status exchange_figures(lks_distributed_optimizer *optimizer) {
         return end_row(optimizer, n_begun, status);
     }
     set_order(optimizer, most_begun(optimizer));
-    lksi_progress_allow(optimizer->progress, optimizer->n_buckets);
+    lksi_progress_row_allow(optimizer->progress, optimizer->n_buckets);
     return LKS_OK;
 }
 
 /* --- the caller --- */
 
 static lks_status wait_for(lks_distributed_optimizer *optimizer, size_t item) {
-    lksi_progress_allow(optimizer->progress, item + 1);
-    return lksi_progress_wait(optimizer->progress, item + 1);
+    lksi_progress_row_allow(optimizer->progress, item + 1);
+    return lksi_progress_row_wait(optimizer->progress, item + 1);
 }
 
 static lks_status find_clip(lks_distributed_optimizer *optimizer, double *norm, double *clip) {
     *clip = 1;
     if (optimizer->squares == NULL) return LKS_OK;
-    LKS_TRY(lksi_progress_wait(optimizer->progress, optimizer->n_buckets));
+    LKS_TRY(lksi_progress_row_wait(optimizer->progress, optimizer->n_buckets));
     if (has_squares_item(optimizer)) lksi_clip_clear(optimizer);
     for (size_t i = 0; i < optimizer->n_buckets; i++)
         lksi_clip_measure(optimizer, optimizer->buckets[i].mine_begin, optimizer->buckets[i].mine_end,
@@ -163,8 +162,7 @@ static lks_status conclude(lks_distributed_optimizer *optimizer, lks_step_sums *
 }
 
 static void update_part(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
-    size_t padded_count = lksi_store_padded_count(optimizer->store);
-    size_t end = bucket->mine_end < padded_count ? bucket->mine_end : padded_count;
+    size_t end = lksi_real_end(optimizer, bucket->mine_end);
     char *values = element(optimizer, lksi_store_values(optimizer->store), bucket->mine_begin);
     const char *gradient = element(optimizer, lksi_store_gradients(optimizer->store), bucket->mine_begin);
     if (bucket->mine_begin < end)
@@ -175,7 +173,7 @@ static void update_part(lks_distributed_optimizer *optimizer, const lksi_bucket 
 static lks_status update_bucket(lks_distributed_optimizer *optimizer, size_t i) {
     lksi_bucket *bucket = &optimizer->buckets[i];
     if (bucket->is_updated) return LKS_OK;
-    LKS_TRY(lksi_progress_wait(optimizer->progress, bucket->item + 1));
+    LKS_TRY(lksi_progress_row_wait(optimizer->progress, bucket->item + 1));
     update_part(optimizer, bucket);
     bucket->is_updated = true;
     return LKS_OK;
@@ -185,7 +183,7 @@ static lks_status update_all(lks_distributed_optimizer *optimizer) {
     for (size_t item = 0; item < optimizer->n_buckets; item++) {
         LKS_TRY(update_bucket(optimizer, optimizer->order[item]));
         /* Gathers follow the last reduction, so that an earlier bucket's may be allowed with it alone. */
-        if (is_sharded(optimizer)) lksi_progress_allow(optimizer->progress, gather_item(optimizer, item) + 1);
+        if (is_sharded(optimizer)) lksi_progress_row_allow(optimizer->progress, gather_item(optimizer, item) + 1);
     }
     return is_sharded(optimizer) ? wait_for(optimizer, gather_item(optimizer, optimizer->n_buckets - 1)) : LKS_OK;
 }
@@ -214,7 +212,7 @@ static void clear(lks_distributed_optimizer *optimizer) {
     lksi_pending_clear(optimizer);
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].is_updated = false;
     lksi_order_reset(optimizer);
-    lksi_progress_reset(optimizer->progress);
+    lksi_progress_row_reset(optimizer->progress);
     lksi_overlap_reset(optimizer);
 }
 

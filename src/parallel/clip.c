@@ -9,13 +9,13 @@
 #include <math.h>
 #include <string.h>
 
-static size_t n_blocks_of(const lks_distributed_optimizer *optimizer) {
+size_t lksi_norm_block_count(const lks_distributed_optimizer *optimizer) {
     return (lksi_store_buffer_begin(optimizer->store) + LKSI_NORM_BLOCK - 1) / LKSI_NORM_BLOCK;
 }
 
 lks_status lksi_clip_prepare(lks_distributed_optimizer *optimizer) {
     if (!(optimizer->rule.clip_norm > 0) || lksi_store_is_flat(optimizer->store)) return LKS_OK;
-    size_t n_blocks = n_blocks_of(optimizer);
+    size_t n_blocks = lksi_norm_block_count(optimizer);
     if (lksi_store_is_direct(optimizer->store)) {
         void *shared;
         LKS_TRY(lks_shared_alloc(optimizer->group, n_blocks * sizeof *optimizer->squares, &shared));
@@ -45,13 +45,13 @@ void lksi_clip_measure(lks_distributed_optimizer *optimizer, size_t begin, size_
 }
 
 void lksi_clip_clear(lks_distributed_optimizer *optimizer) {
-    memset(optimizer->squares, 0, n_blocks_of(optimizer) * sizeof *optimizer->squares);
+    memset(optimizer->squares, 0, lksi_norm_block_count(optimizer) * sizeof *optimizer->squares);
 }
 
 /* A block is one rank's and 0 on all others, and a sum of squares is never -0: adding up is exact. */
 lks_status lksi_clip_share(lks_distributed_optimizer *optimizer) {
-    return lks_all_reduce(optimizer->group, optimizer->squares, optimizer->squares, n_blocks_of(optimizer), LKS_F64,
-                          LKS_SUM, NULL);
+    return lks_all_reduce(optimizer->group, optimizer->squares, optimizer->squares, lksi_norm_block_count(optimizer),
+                          LKS_F64, LKS_SUM, NULL);
 }
 
 static double tree_sum(const double *values, int count) {
@@ -60,10 +60,13 @@ static double tree_sum(const double *values, int count) {
     return tree_sum(values, half) + tree_sum(values + half, count - half);
 }
 
-lks_status lksi_clip_conclude(const lks_distributed_optimizer *optimizer, double *norm, double *factor) {
-    *norm = sqrt(tree_sum(optimizer->squares, (int)n_blocks_of(optimizer))) * optimizer->mean_scale;
-    *factor = lksi_optimizer_clip(&optimizer->rule, *norm);
-    if (isfinite(*norm)) return LKS_OK;
+lks_status lksi_refuse_norm(int64_t step, double norm) {
     return lksi_error(LKS_ERR_NUMERIC, "the norm of the gradient in step %lld is %g; nothing was updated",
-                      (long long)optimizer->step + 1, *norm);
+                      (long long)step, norm);
+}
+
+lks_status lksi_clip_conclude(const lks_distributed_optimizer *optimizer, double *norm, double *factor) {
+    *norm = sqrt(tree_sum(optimizer->squares, (int)lksi_norm_block_count(optimizer))) * optimizer->mean_scale;
+    *factor = lksi_optimizer_clip(&optimizer->rule, *norm);
+    return isfinite(*norm) ? LKS_OK : lksi_refuse_norm(optimizer->step + 1, *norm);
 }

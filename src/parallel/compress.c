@@ -1,8 +1,6 @@
 /* Gradient compression: options, and which kind does what. */
 #include "parallel/compress_internal.h"
 
-#include <string.h>
-
 static bool is_built_in(lks_compression_kind kind) { return kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER; }
 
 lks_status lksi_compression_check(const lks_compression *compression, lks_type type) {

@@ -146,8 +146,7 @@ static lks_status update_factored(lks_distributed_optimizer *optimizer, const lk
 
 static lks_status update_part(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
                               const lksi_update *update) {
-    size_t begin = bucket->mine_begin, padded_count = lksi_store_padded_count(optimizer->store);
-    size_t end = bucket->mine_end < padded_count ? bucket->mine_end : padded_count;
+    size_t begin = bucket->mine_begin, end = lksi_real_end(optimizer, bucket->mine_end);
     lksi_factored_range range;
     if (takes_turns(optimizer)) {
         renew(optimizer, bucket, update, begin, end);

@@ -83,7 +83,7 @@ static lks_status create_ranges(lks_distributed_optimizer *optimizer) {
 
 static lks_status create_memory(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
-    size_t n_blocks = (lksi_store_buffer_begin(optimizer->store) + LKSI_NORM_BLOCK - 1) / LKSI_NORM_BLOCK;
+    size_t n_blocks = lksi_norm_block_count(optimizer);
     void *result;
     LKS_TRY(lksi_device_alloc(flat->device, sizeof *flat->numbers, (void **)&flat->numbers));
     LKS_TRY(lksi_device_alloc(flat->device, result_nbytes(optimizer), &result));
@@ -163,8 +163,7 @@ static lks_status reduce_next(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
     if (flat->n_reduced == 0) flat->before = lks_gpu_fingerprint(flat->gpus);
     const lksi_bucket *bucket = &optimizer->buckets[flat->n_reduced++];
-    size_t padded_count = lksi_store_padded_count(optimizer->store);
-    size_t end = bucket->end < padded_count ? bucket->end : padded_count;
+    size_t end = lksi_real_end(optimizer, bucket->end);
     void *beside;
     if (bucket->begin < end) LKS_TRY(lksi_pending_add(optimizer, bucket->begin, end - bucket->begin));
     if (flat->gpus == NULL) return LKS_OK;
@@ -305,12 +304,8 @@ static lks_status refuse(const lks_distributed_optimizer *optimizer, const lksi_
                 "step %lld: the ranks brought %.15g labels together, rank %d expects %.15g: their loaders "
                 "differ; nothing was updated",
                 step, result->sums.n_samples, rank, figures[rank].n_expected);
-    if (!(result->sums.n_samples > 0))
-        return lksi_error(
-            LKS_ERR_ARGUMENT,
-            "no rank has a sample in this step: n_samples, in a trainer's batches n_labels, is 0 on every rank");
-    return lksi_error(LKS_ERR_NUMERIC, "the norm of the gradient in step %lld is %g; nothing was updated", step,
-                      result->grad_norm);
+    if (!(result->sums.n_samples > 0)) return lksi_refuse_no_samples();
+    return lksi_refuse_norm(step, result->grad_norm);
 }
 
 static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {

@@ -53,8 +53,8 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
     lksi_order_reset(optimizer);
     LKS_TRY(lks_group_split(optimizer->group, 0, lks_group_rank(optimizer->group), &optimizer->figures));
     lksi_group_bind(optimizer->group, optimizer->figures);
-    return lksi_progress_create(&optimizer->progress, lksi_step_run_item, optimizer,
-                                lksi_group_worker_may_spin(optimizer->group));
+    return lksi_progress_row_create(&optimizer->progress, lksi_step_run_item, optimizer,
+                                    lksi_group_worker_may_spin(optimizer->group));
 }
 
 /* What attached programs left to the step must not be written over, nor taken for what it was. */
@@ -229,13 +229,16 @@ static lks_step_sums add_up_tree(const lksi_step_message *messages, int count) {
     return lower;
 }
 
+lks_status lksi_refuse_no_samples(void) {
+    return lksi_error(
+        LKS_ERR_ARGUMENT,
+        "no rank has a sample in this step: n_samples, in a trainer's batches n_labels, is 0 on every rank");
+}
+
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     *all = add_up_tree(optimizer->messages, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* given by no rank */
-    if (!(all->n_samples > 0))
-        return lksi_error(
-            LKS_ERR_ARGUMENT,
-            "no rank has a sample in this step: n_samples, in a trainer's batches n_labels, is 0 on every rank");
+    if (!(all->n_samples > 0)) return lksi_refuse_no_samples();
     if (isinf(all->n_samples)) return lksi_error(LKS_ERR_ARGUMENT, "the ranks' numbers of samples overflow");
     for (int rank = 0; rank < lks_group_size(optimizer->group); rank++)
         if (optimizer->messages[rank].n_expected >= 0 && optimizer->messages[rank].n_expected != all->n_samples)

@@ -19,7 +19,7 @@ static bool is_final(const lks_distributed_optimizer *optimizer, size_t bucket) 
 static void allow_final(lks_distributed_optimizer *optimizer) {
     size_t n_final = 0;
     while (n_final < optimizer->n_buckets && is_final(optimizer, n_final)) n_final++;
-    lksi_progress_allow(optimizer->progress, n_final);
+    lksi_progress_row_allow(optimizer->progress, n_final);
 }
 
 lks_status lksi_overlap_begin_pass(lks_distributed_optimizer *optimizer) {
@@ -74,7 +74,7 @@ lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer
     lksi_factored_attach(optimizer, program);
     if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);
-    lks_status status = optimizer->flat == NULL ? lksi_progress_start(optimizer->progress) : LKS_OK;
+    lks_status status = optimizer->flat == NULL ? lksi_progress_row_start(optimizer->progress) : LKS_OK;
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     lks_on_gradient(program, on_gradient, optimizer);
     return LKS_OK;
@@ -99,5 +99,5 @@ void lksi_overlap_stop(lks_distributed_optimizer *optimizer) {
                               lksi_error(LKS_ERR_STATE, "rank %d destroyed its optimizer in the middle of a step",
                                          lks_group_rank(optimizer->group)));
     lksi_group_give_back(optimizer->group, optimizer);
-    lksi_progress_destroy(optimizer->progress);
+    lksi_progress_row_destroy(optimizer->progress);
 }

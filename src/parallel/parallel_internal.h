@@ -114,7 +114,7 @@ struct lks_distributed_optimizer {
     int64_t n_pending;   /* passes accumulated for the next step; its bits say which partials hold something */
     lksi_partial partials[LKSI_MAX_PARTIALS];
     lksi_compressor *compressor;              /* of buckets; NULL where gradients are not compressed */
-    lksi_progress *progress;                  /* runs the collectives of a step of buckets; NULL for a shared replica */
+    lksi_progress_row *progress;              /* runs the collectives of a step of buckets; NULL for a shared replica */
     lksi_step_message own_message, *messages; /* room for every rank's */
     lks_group *figures;                       /* of a step of buckets: where the messages go, and nothing else */
     struct lksi_factored *factored;           /* of a shared replica with weights that are worth it, else NULL */
@@ -132,6 +132,12 @@ struct lks_distributed_optimizer {
 };
 typedef struct lksi_flat lksi_flat;
 typedef struct lksi_factored lksi_factored;
+
+/* Where the values of a bucket end, or of a rank's part of it, that ends at `end`: behind those of the store there is
+ * nothing to add or to update. */
+static inline size_t lksi_real_end(const lks_distributed_optimizer *optimizer, size_t end) {
+    return lksi_least(end, lksi_store_padded_count(optimizer->store));
+}
 
 /* One step's strategies: sums over ranks of gradients, then the update of this rank's parts. */
 lks_status lksi_step_direct(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all);
@@ -161,6 +167,8 @@ lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks
 /* Adds the messages' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they
  * are not as many as expected. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
+/* LKS_ERR_ARGUMENT: no rank has a sample. */
+lks_status lksi_refuse_no_samples(void);
 /* LKS_ERR_STATE, with this rank's number, where the gradients are half of a pass that failed. */
 lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer);
 /* LKS_ERR_ARGUMENT, with this rank's number, where its number of samples is none. */
@@ -242,6 +250,9 @@ void lksi_overlap_stop(lks_distributed_optimizer *optimizer);
 /* --- clipping (clip.c): the norm is a sum over blocks of the flat gradient, whoever owns them --- */
 
 enum { LKSI_NORM_BLOCK = 4096 };
+size_t lksi_norm_block_count(const lks_distributed_optimizer *optimizer);
+/* LKS_ERR_NUMERIC for a norm that is not finite. */
+lks_status lksi_refuse_norm(int64_t step, double norm);
 
 /* Makes optimizer->squares, shared by the ranks of a shared replica, where the rule clips. Collective there. The others
  * keep their own and hear of each other's blocks where they have to. */

@@ -16,7 +16,7 @@
 
 enum { TEXT_NBYTES = 1024, SPIN_NS = 5 * 1000 * 1000, SPINS_PER_LOOK = 32 };
 
-struct lksi_progress {
+struct lksi_progress_row {
     lks_status (*run)(void *context, size_t item);
     void *context;
     lksi_thread *thread; /* NULL: the caller runs the items */
@@ -29,9 +29,9 @@ struct lksi_progress {
     char text[TEXT_NBYTES];
 };
 
-lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void *context, size_t item), void *context,
-                                bool may_spin) {
-    lksi_progress *created = lksi_alloc(sizeof *created);
+lks_status lksi_progress_row_create(lksi_progress_row **progress, lks_status (*run)(void *context, size_t item),
+                                    void *context, bool may_spin) {
+    lksi_progress_row *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->run = run;
     created->context = context;
@@ -43,7 +43,7 @@ lks_status lksi_progress_create(lksi_progress **progress, lks_status (*run)(void
     return LKS_OK;
 }
 
-void lksi_progress_destroy(lksi_progress *progress) {
+void lksi_progress_row_destroy(lksi_progress_row *progress) {
     if (progress == NULL) return;
     pthread_mutex_lock(&progress->mutex);
     progress->is_stopping = true;
@@ -57,7 +57,7 @@ void lksi_progress_destroy(lksi_progress *progress) {
 }
 
 /* With the mutex held, which it lets go of while the item runs. */
-static void run_next(lksi_progress *progress) {
+static void run_next(lksi_progress_row *progress) {
     size_t item = progress->n_finished;
     progress->is_running = true;
     pthread_mutex_unlock(&progress->mutex);
@@ -73,12 +73,12 @@ static void run_next(lksi_progress *progress) {
     pthread_cond_signal(&progress->finished);
 }
 
-static bool is_runnable(const lksi_progress *progress) {
+static bool is_runnable(const lksi_progress_row *progress) {
     return progress->status == LKS_OK && progress->n_finished < progress->n_allowed;
 }
 
 static void run_all(void *opaque) {
-    lksi_progress *progress = opaque;
+    lksi_progress_row *progress = opaque;
     lksi_work_become_worker(true);
     pthread_mutex_lock(&progress->mutex);
     while (!progress->is_stopping) {
@@ -90,14 +90,14 @@ static void run_all(void *opaque) {
     pthread_mutex_unlock(&progress->mutex);
 }
 
-lks_status lksi_progress_start(lksi_progress *progress) {
+lks_status lksi_progress_row_start(lksi_progress_row *progress) {
     if (progress->thread != NULL) return LKS_OK;
     return lksi_thread_create(&progress->thread, run_all, progress, "lockstep-sync");
 }
 
 /* The thread that shares the caller's CPU is let in: woken alone, it waited for the next tick of the clock, up to 5 ms,
  * in one step of eight (ResNet9, one CPU a host, Linux 6.18). */
-void lksi_progress_allow(lksi_progress *progress, size_t n) {
+void lksi_progress_row_allow(lksi_progress_row *progress, size_t n) {
     pthread_mutex_lock(&progress->mutex);
     if (n > progress->n_allowed) progress->n_allowed = n;
     bool is_asleep = progress->thread != NULL && !progress->is_running && is_runnable(progress);
@@ -107,7 +107,7 @@ void lksi_progress_allow(lksi_progress *progress, size_t n) {
 }
 
 /* With the mutex held, which it lets go of: until the thread has ended an item; false: that took too long. */
-static bool spin(lksi_progress *progress) {
+static bool spin(lksi_progress_row *progress) {
     size_t n_seen = atomic_load(&progress->n_ended);
     int64_t limit_ns = lksi_now_ns() + SPIN_NS;
     pthread_mutex_unlock(&progress->mutex);
@@ -120,11 +120,11 @@ static bool spin(lksi_progress *progress) {
 }
 
 /* With the mutex held: until the thread has ended an item. */
-static void wait_for_one(lksi_progress *progress) {
+static void wait_for_one(lksi_progress_row *progress) {
     if (!progress->may_spin || !spin(progress)) pthread_cond_wait(&progress->finished, &progress->mutex);
 }
 
-lks_status lksi_progress_wait(lksi_progress *progress, size_t n) {
+lks_status lksi_progress_row_wait(lksi_progress_row *progress, size_t n) {
     pthread_mutex_lock(&progress->mutex);
     while (progress->status == LKS_OK && progress->n_finished < n) {
         if (progress->thread == NULL)
@@ -137,7 +137,7 @@ lks_status lksi_progress_wait(lksi_progress *progress, size_t n) {
     return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", progress->text);
 }
 
-size_t lksi_progress_hold(lksi_progress *progress) {
+size_t lksi_progress_row_hold(lksi_progress_row *progress) {
     pthread_mutex_lock(&progress->mutex);
     size_t n_begun = progress->n_finished + progress->is_running;
     progress->n_allowed = n_begun;
@@ -145,7 +145,7 @@ size_t lksi_progress_hold(lksi_progress *progress) {
     return n_begun;
 }
 
-void lksi_progress_reset(lksi_progress *progress) {
+void lksi_progress_row_reset(lksi_progress_row *progress) {
     pthread_mutex_lock(&progress->mutex);
     if (progress->status == LKS_OK) progress->n_allowed = progress->n_finished = 0;
     pthread_mutex_unlock(&progress->mutex);

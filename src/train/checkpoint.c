@@ -97,7 +97,7 @@ lks_status lksi_checkpoint_agree(lks_trainer *trainer, const char *what, const c
                                  uint64_t hash) {
     lks_group *group = trainer->options.group;
     int size = lks_group_size(group), bad = 0;
-    const lksi_verdict own = {hash, mine}, *all = trainer->verdicts;
+    const lksi_checkpoint_verdict own = {hash, mine}, *all = trainer->verdicts;
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of `mine` */
     lksi_error_keep(text);
     lks_status status = lksi_trainer_catch_up(trainer); /* a step that updates nothing is none */

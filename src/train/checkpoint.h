@@ -57,16 +57,16 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
 /* "trainer.counters" (i64) and "trainer.rule" (f64: the fields of the rule that the trainer was made with, then the
  * learning rate that is set now). */
 enum { LKSI_CHECKPOINT_VERSION = 3 };
-typedef struct lksi_counters {
+typedef struct lksi_checkpoint_counters {
     int64_t version, step, epoch, epoch_step, steps_per_epoch, global_batch, seed, data_hash, grains;
-} lksi_counters;
+} lksi_checkpoint_counters;
 enum { LKSI_N_COUNTERS = 9, LKSI_N_RULE = LKSI_RULE_FIELDS + 1 };
 #define LKSI_COUNTERS_NAME LKSI_TRAINER_PREFIX "counters"
 #define LKSI_RULE_NAME LKSI_TRAINER_PREFIX "rule"
 
 /* What rank 0 knows of a file once it has checked it, and tells the others. */
 typedef struct lksi_checkpoint_head {
-    lksi_counters counters;
+    lksi_checkpoint_counters counters;
     double rule[LKSI_N_RULE];
     int64_t has_states;
     int64_t status;  /* an lks_status, with ... */

@@ -43,7 +43,7 @@ static lks_status check_data(const char *path, uint64_t saved, uint64_t mine) {
                       path, (unsigned long long)saved, (unsigned long long)mine);
 }
 
-static lks_status check_counters(const lks_trainer *trainer, const char *path, const lksi_counters *counters,
+static lks_status check_counters(const lks_trainer *trainer, const char *path, const lksi_checkpoint_counters *counters,
                                  const lks_position *expected) {
     if (counters->version != LKSI_CHECKPOINT_VERSION)
         return lksi_error(LKS_ERR_FORMAT, "%s: a checkpoint of version %lld, this library reads %d", path,
@@ -96,7 +96,8 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
                       file->path, file->n_entries - n_expected);
 }
 
-static lks_status read_trainer(const lksi_safetensors *file, lksi_counters *counters, double rule[LKSI_N_RULE]) {
+static lks_status read_trainer(const lksi_safetensors *file, lksi_checkpoint_counters *counters,
+                               double rule[LKSI_N_RULE]) {
     LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, LKSI_COUNTERS_NAME), counters));
     return lksi_safetensors_read(file, lksi_safetensors_find(file, LKSI_RULE_NAME), rule);
 }
@@ -190,7 +191,7 @@ static lks_status load(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensor
     if (lks_group_rank(trainer->options.group) == 0) status = find_file(trainer, c, path, expected, file, head);
     LKS_TRY(tell(trainer, status, head));
     if (head->path[0] == '\0') { /* there is none: from the beginning */
-        head->counters = (lksi_counters){0};
+        head->counters = (lksi_checkpoint_counters){0};
         return LKS_OK;
     }
     if (head->has_states) status = lksi_checkpoint_reserve_states(trainer, head->counters.global_batch);

@@ -3,16 +3,17 @@
 
 #include <string.h>
 
-static void fill_counters(const lks_trainer *trainer, const lks_position *position, lksi_counters *counters) {
-    *counters = (lksi_counters){.version = LKSI_CHECKPOINT_VERSION,
-                                .step = trainer->n_steps,
-                                .epoch = position->epoch,
-                                .epoch_step = position->step,
-                                .steps_per_epoch = position->steps_per_epoch,
-                                .global_batch = position->global_batch,
-                                .seed = (int64_t)trainer->options.seed,
-                                .data_hash = (int64_t)position->data_hash,
-                                .grains = trainer->options.grains};
+static void fill_counters(const lks_trainer *trainer, const lks_position *position,
+                          lksi_checkpoint_counters *counters) {
+    *counters = (lksi_checkpoint_counters){.version = LKSI_CHECKPOINT_VERSION,
+                                           .step = trainer->n_steps,
+                                           .epoch = position->epoch,
+                                           .epoch_step = position->step,
+                                           .steps_per_epoch = position->steps_per_epoch,
+                                           .global_batch = position->global_batch,
+                                           .seed = (int64_t)trainer->options.seed,
+                                           .data_hash = (int64_t)position->data_hash,
+                                           .grains = trainer->options.grains};
 }
 
 lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char *path, const lks_position *position) {
@@ -26,7 +27,7 @@ lks_status lksi_checkpoint_check_position(const lks_trainer *trainer, const char
 
 lks_status lksi_checkpoint_reserve(const lks_trainer *trainer, lksi_checkpoint *c) {
     if (lks_group_rank(trainer->options.group) != 0) return LKS_OK;
-    size_t nbytes = c->items_nbytes + lksi_checkpoint_states_nbytes(trainer, c) + sizeof(lksi_counters) +
+    size_t nbytes = c->items_nbytes + lksi_checkpoint_states_nbytes(trainer, c) + sizeof(lksi_checkpoint_counters) +
                     LKSI_N_RULE * sizeof(double);
     if (nbytes > c->image_capacity) {
         LKS_TRY(lksi_grow((void **)&c->image, &c->image_capacity, nbytes, 1));
@@ -52,7 +53,7 @@ static lks_status put_items(lks_trainer *trainer, lksi_checkpoint *c, bool is_fi
 }
 
 static void put_trainer(const lks_trainer *trainer, lksi_checkpoint *c, const lks_position *position) {
-    lksi_counters counters;
+    lksi_checkpoint_counters counters;
     double rule[LKSI_N_RULE];
     fill_counters(trainer, position, &counters);
     lksi_rule_fields(&trainer->options.optimizer, rule);

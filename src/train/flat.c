@@ -12,13 +12,12 @@
  * by trainer.c. */
 #include "train/trainer_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 lks_status lksi_flat_read_variable(bool *makes_recordings) {
-    const char *value = getenv("LOCKSTEP_GPU_GRAPHS");
+    const char *value = lksi_variable("LOCKSTEP_GPU_GRAPHS");
     *makes_recordings = value == NULL || strcmp(value, "0") != 0;
-    if (value == NULL || value[0] == '\0' || strcmp(value, "0") == 0 || strcmp(value, "1") == 0) return LKS_OK;
+    if (value == NULL || strcmp(value, "0") == 0 || strcmp(value, "1") == 0) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GPU_GRAPHS is '%s' (there are: 0, 1)", value);
 }
 

@@ -18,10 +18,10 @@ typedef struct lksi_compiled {
 } lksi_compiled;
 
 /* What one rank makes of a file. */
-typedef struct lksi_verdict {
+typedef struct lksi_checkpoint_verdict {
     uint64_t hash;
     int64_t status; /* an lks_status */
-} lksi_verdict;
+} lksi_checkpoint_verdict;
 
 /* One tensor per state of the options, row-major, `n_rows` rows each, where the device computes. A program reads them
  * in place. */
@@ -46,10 +46,10 @@ struct lks_trainer {
     lksi_compiled *compiled; /* programs by batch size, each made when first needed */
     size_t n_compiled, capacity;
     int64_t n_steps;
-    lksi_searched searched; /* rank 0's */
-    int stop;               /* what this rank asks for: lks_trainer_request_stop */
-    lksi_verdict *verdicts; /* room for every rank's */
-    lks_node **outputs;     /* what programs have to keep: the number of hits, where it is counted, and the states */
+    lksi_searched searched;            /* rank 0's */
+    int stop;                          /* what this rank asks for: lks_trainer_request_stop */
+    lksi_checkpoint_verdict *verdicts; /* room for every rank's */
+    lks_node **outputs; /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;
     lksi_states states;
     int64_t most_samples;           /* of a step with them on a GPU, of all ranks together */

@@ -213,6 +213,15 @@ static void numbers_are_parsed_whole_or_refused(void **state) {
     }
 }
 
+static void a_list_of_numbers_ends_whole(void **state) {
+    (void)state;
+    char text[24] = "";
+    lksi_append_number(text, sizeof text, 7);
+    assert_string_equal(text, "7");
+    for (int i = 0; i < 9; i++) lksi_append_number(text, sizeof text, -10);
+    assert_string_equal(text, "7, -10, -10");
+}
+
 static void characters_are_measured_within_their_text(void **state) {
     (void)state;
     static const char text[] = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"; /* of 1, 2, 3 and 4 bytes */
@@ -239,6 +248,7 @@ int main(void) {
         cmocka_unit_test(a_process_may_end_while_a_thread_hashes),
         cmocka_unit_test(an_output_that_would_block_is_refused),
         cmocka_unit_test(numbers_are_parsed_whole_or_refused),
+        cmocka_unit_test(a_list_of_numbers_ends_whole),
         cmocka_unit_test(characters_are_measured_within_their_text),
     };
     return run_group(tests);

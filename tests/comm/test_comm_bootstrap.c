@@ -142,7 +142,7 @@ static void a_reflected_handshake_is_refused(void **state) {
 static lksi_auth_failure failure_of(const void *bytes, size_t nbytes) {
     lksi_auth auth;
     size_t n_taken = 0, n;
-    assert_ok(lksi_auth_begin(&auth, -1, false, key, NULL, sizeof(lksi_arrival)));
+    assert_ok(lksi_auth_begin(&auth, -1, false, key, NULL, sizeof(lksi_rendezvous_hello)));
     while ((n = lksi_auth_take(&auth, (const char *)bytes + n_taken, nbytes - n_taken)) > 0) n_taken += n;
     assert_true(auth.stage == LKSI_AUTH_STAGE_FAILED || n_taken == nbytes);
     return auth.failure;
@@ -158,7 +158,7 @@ static void garbage_and_lengths_are_refused(void **state) {
     lksi_greeting greeting = {
         .magic = LKSI_AUTH_MAGIC, .version = LKSI_AUTH_VERSION, .hello_nbytes = 0xffffffffu /* 4 GiB */};
     assert_int_equal(failure_of(&greeting, sizeof greeting), LKSI_AUTH_OTHER_VERSION);
-    greeting.hello_nbytes = sizeof(lksi_arrival);
+    greeting.hello_nbytes = sizeof(lksi_rendezvous_hello);
     assert_int_equal(failure_of(&greeting, sizeof greeting), LKSI_AUTH_NO_FAILURE); /* waits for the proof */
     assert_int_equal(failure_of(noise, 20), LKSI_AUTH_NO_FAILURE);                  /* nothing is said yet */
 }
@@ -213,10 +213,18 @@ static void addresses_are_read_and_written(void **state) {
     assert_ok(lksi_address_parse("X", "127.0.0.2:80", &address));
     lksi_address_text(&address, text);
     assert_string_equal(text, "127.0.0.2:80");
+    lksi_address_host_text(&address, text);
+    assert_string_equal(text, "127.0.0.2");
     assert_true(lksi_address_is_loopback(&address) && lksi_address_is_valid(&address));
     assert_ok(lksi_address_parse("X", "[::1]:65535", &address));
     lksi_address_text(&address, text);
     assert_string_equal(text, "[::1]:65535");
+    lksi_address_host_text(&address, text);
+    assert_string_equal(text, "::1");
+    lksi_address same = address;
+    assert_true(lksi_address_is_same(&address, &same));
+    lksi_address_set_port(&same, 65534);
+    assert_false(lksi_address_is_same(&address, &same));
     assert_true(lksi_address_is_loopback(&address) && lksi_address_is_valid(&address));
     assert_ok(lksi_address_resolve("[fe80::1]", 1, &address));
     assert_false(lksi_address_is_loopback(&address));

@@ -205,66 +205,39 @@ static void the_first_host_of_a_list_is_found(void **state) {
     (void)state;
     static const struct {
         const char *list, *first;
-        int n_hosts;
     } cases[] = {
-        {"n1", "n1", 1},
-        {"n1,n2", "n1", 2},
-        {"n[1-3,7]", "n1", 4},
-        {"n[1-3,7],gpu[01-04]-x", "n1", 8},
-        {"gpu[01-04]-x,n7", "gpu01-x", 5},
-        {"rack[08-10]-node[2,4-5].example.org", "rack08-node2.example.org", 9},
-        {"n[007]", "n007", 1},
-        {"a-b_c.d", "a-b_c.d", 1},
-        {"[1-2]n", "1n", 2},
-        {"n[0-2147483646]", "n0", INT32_MAX},
+        {"n1", "n1"},
+        {"n1,n2", "n1"},
+        {"n[1-3,7]", "n1"},
+        {"n[1-3,7],gpu[01-04]-x", "n1"},
+        {"gpu[01-04]-x,n7", "gpu01-x"},
+        {"rack[08-10]-node[2,4-5].example.org", "rack08-node2.example.org"},
+        {"n[007]", "n007"},
+        {"a-b_c.d", "a-b_c.d"},
+        {"[1-2]n", "1n"},
+        {"n[0-9999999999]", "n0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char first[64];
-        int n_hosts;
-        assert_true(lksi_hostlist_read(cases[i].list, first, sizeof first, &n_hosts));
+        assert_true(lksi_hostlist_first(cases[i].list, first, sizeof first));
         assert_string_equal(first, cases[i].first);
-        assert_int_equal(n_hosts, cases[i].n_hosts);
     }
 }
 
 static void malformed_host_lists_are_refused(void **state) {
     (void)state;
     static const char *const wrong[] = {
-        "",
-        ",",
-        "n1,",
-        ",n1",
-        "n[",
-        "n]",
-        "n[]",
-        "n[1",
-        "n[1-",
-        "n[1-]",
-        "n[-1]",
-        "n[3-1]",
-        "n[1,]",
-        "n[1-2-3]",
-        "n[a]",
-        "n[1]]",
-        "n[[1]]",
-        "n1 n2",
-        "n/1",
-        "n[1x2]",
-        "n1,n[2-",
-        "n[1-2][",
-        "n[1- 2]",
-        "n[99999999999]",
-        "n[0-2147483647]",
-        "n[1-65536]m[1-65536]",
+        "",       ",",     "n1,",   ",n1",    "n[",      "n]",       "n[]",     "n[1",
+        "n[1-",   "n[1-]", "n[-1]", "n[3-1]", "n[1,]",   "n[1-2-3]", "n[a]",    "n[1]]",
+        "n[[1]]", "n1 n2", "n/1",   "n[1x2]", "n1,n[2-", "n[1-2][",  "n[1- 2]", "n[99999999999]",
     };
     char first[64];
-    int n_hosts;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        if (lksi_hostlist_read(wrong[i], first, sizeof first, &n_hosts)) fail_msg("'%s' was accepted", wrong[i]);
-    assert_true(lksi_hostlist_read("abcdefg", first, 8, &n_hosts)); /* fits with its NUL */
-    assert_false(lksi_hostlist_read("abcdefgh", first, 8, &n_hosts));
-    assert_false(lksi_hostlist_read("abcde[100]", first, 8, &n_hosts));
-    assert_true(lksi_hostlist_read("a,bcdefghijkl", first, 8, &n_hosts)); /* only the first is kept */
+        if (lksi_hostlist_first(wrong[i], first, sizeof first)) fail_msg("'%s' was accepted", wrong[i]);
+    assert_true(lksi_hostlist_first("abcdefg", first, 8)); /* fits with its NUL */
+    assert_false(lksi_hostlist_first("abcdefgh", first, 8));
+    assert_false(lksi_hostlist_first("abcde[100]", first, 8));
+    assert_true(lksi_hostlist_first("a,bcdefghijkl", first, 8)); /* only the first is kept */
 }
 
 static void counts_per_node_are_read(void **state) {

@@ -262,8 +262,8 @@ static void at_a_short_deadline_another_key_is_still_told_of(void **state) {
 /* A rank of another library, as far as it gets: it is heard, and told why it cannot come in. */
 static int runs_another_build(int rank, int size, void *argument) {
     const lksi_build *build = argument;
-    lksi_arrival arrival = {
-        .magic = LKSI_ARRIVAL_MAGIC, .build = *build, .rank = rank, .size = size, .host = "elsewhere"};
+    lksi_rendezvous_hello hello = {
+        .magic = LKSI_RENDEZVOUS_MAGIC, .build = *build, .rank = rank, .size = size, .host = "elsewhere"};
     lksi_environment environment;
     lksi_job_secret job;
     lksi_address master;
@@ -272,7 +272,7 @@ static int runs_another_build(int rank, int size, void *argument) {
     MUST_OK(lksi_environment_read(0, &environment));
     MUST_OK(lksi_job_secret_read(&environment, &job));
     MUST_OK(lksi_address_resolve(environment.master_address, environment.master_port, &master));
-    MUST_OK(lksi_dial(&master, job.key, &arrival, sizeof arrival, soon_ns(), true, NULL, NULL, &connection));
+    MUST_OK(lksi_dial(&master, job.key, &hello, sizeof hello, soon_ns(), true, NULL, NULL, &connection));
     MUST_OK(lksi_take_over(connection, &verdict, sizeof verdict, NULL, soon_ns()));
     close(connection);
     MUST(verdict.status == LKS_ERR_MISMATCH);
@@ -463,6 +463,29 @@ static void a_port_in_use_is_named(void **state) {
 
 /* --- meetings of some of the ranks of one host --- */
 
+/* Of three ranks on two hosts rank 1 comes to the rendezvous, but not to the meeting of its host. */
+static int misses_rank_1(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    if (rank == 1) {
+        visit v = {.data_listener = -1};
+        char end;
+        MUST_OK(visit_begin(&v, 20000));
+        MUST(lksi_take_over(v.connections[0], &end, 1, NULL, soon_ns()) == LKS_ERR_PEER);
+        visit_end(&v);
+        return 0;
+    }
+    lks_group *world;
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = 500}) != LKS_OK);
+    if (rank == 0) MUST_SAY("lks_init: rank(s) 1 of 2 did not arrive");
+    return 0;
+}
+
+static void a_rank_missing_on_one_of_several_hosts_is_named(void **state) {
+    (void)state;
+    run_processes(3, misses_rank_1, NULL);
+}
+
 typedef struct gathering {
     lksi_meeting meeting;
     int64_t timeout_ms;
@@ -499,9 +522,9 @@ static void any_ranks_of_a_host_can_meet(void **state) {
     (void)state;
     static const int names[] = {4, 7, 9}, other_names[] = {1, 2, 3};
     pid_t pids[6] = {0};
-    gathering one = {.meeting = {.purpose = "lks_group_split", .id = 1, .rank = 0, .size = 3, .names = names},
+    gathering one = {.meeting = {.call = "group_split", .id = 1, .rank = 0, .size = 3, .names = names},
                      .timeout_ms = 20000};
-    gathering other = {.meeting = {.purpose = "lks_group_split", .id = 2, .rank = 0, .size = 3, .names = other_names},
+    gathering other = {.meeting = {.call = "group_split", .id = 2, .rank = 0, .size = 3, .names = other_names},
                        .timeout_ms = 20000};
     set_master_environment();
     for (int i = 0; i < 3; i++) {
@@ -515,12 +538,12 @@ static void ranks_missing_at_a_meeting_are_named(void **state) {
     (void)state;
     static const int names[] = {4, 7, 9};
     pid_t pids[3] = {0};
-    gathering led = {.meeting = {.purpose = "lks_group_split", .id = 1, .rank = 0, .size = 3, .names = names},
+    gathering led = {.meeting = {.call = "group_split", .id = 1, .rank = 0, .size = 3, .names = names},
                      .timeout_ms = 300,
                      .status = LKS_ERR_TIMEOUT,
-                     .says = "lks_group_split: rank(s) 7, 9 of 3 did not arrive"};
+                     .says = "group_split: rank(s) 7, 9 of 3 did not arrive"};
     gathering followed = led;
-    followed.says = "lks_group_split: rank 4 did not arrive (rank 9 of 3, MASTER_ADDR 127.0.0.1";
+    followed.says = "group_split: rank 4 did not arrive (rank 9 of 3, MASTER_ADDR 127.0.0.1";
     set_master_environment();
     pids[0] = start_process(0, 10, gather, &led);
     await_processes(pids, 3, -1);
@@ -547,6 +570,7 @@ int main(void) {
         cmocka_unit_test(a_socket_at_another_address_is_not_used),
         cmocka_unit_test(a_port_in_use_is_named),
         cmocka_unit_test(an_advertised_address_is_what_others_see),
+        cmocka_unit_test(a_rank_missing_on_one_of_several_hosts_is_named),
         cmocka_unit_test(any_ranks_of_a_host_can_meet),
         cmocka_unit_test(ranks_missing_at_a_meeting_are_named),
     };

@@ -127,6 +127,31 @@ static void missing_ranks_are_named(void **state) {
     await_processes(pids, 4, -1);
 }
 
+static const int64_t PATIENCE_NS = INT64_C(20000000000);
+
+/* Hears rank 1, and then says nothing until that has given up. */
+static int keeps_rank_1_waiting(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lksi_environment environment;
+    lksi_identity identities[2];
+    int connections[2] = {-1, -1};
+    char end;
+    MUST_OK(lksi_environment_read(0, &environment));
+    MUST_OK(lksi_leader_meet(&environment, NULL, lksi_now_ns() + PATIENCE_NS, connections, identities));
+    MUST(lksi_take_over(connections[1], &end, 1, NULL, lksi_now_ns() + PATIENCE_NS) == LKS_ERR_PEER);
+    close(connections[1]);
+    return 0;
+}
+
+static void a_first_rank_that_stops_during_the_start_is_not_called_lost(void **state) {
+    (void)state;
+    pid_t pids[2];
+    set_master_environment();
+    pids[0] = start_process(0, 2, keeps_rank_1_waiting, NULL);
+    pids[1] = start_process(1, 2, waits_in_vain, "lks_init: rank 0 is there, but did not say in time");
+    await_processes(pids, 2, -1);
+}
+
 static void wait_alone(void *opaque) {
     int *result = opaque;
     lksi_thread_world *world;
@@ -247,8 +272,6 @@ static int finds_another_version(int rank, int size, void *argument) {
     MUST_SAY(" runs lockstep 99.1.2, rank 0 on host ");
     return 0;
 }
-
-static const int64_t PATIENCE_NS = INT64_C(20000000000);
 
 /* Says hello to rank 0 as lks_init does, as a rank of `version` (null: ours), and is heard. */
 static int arrive(int rank, int size, const char *version, int *connection) {
@@ -376,6 +399,7 @@ int main(void) {
         cmocka_unit_test(bad_variables_are_named_with_their_values),
         cmocka_unit_test(a_thread_that_is_no_rank_is_refused),
         cmocka_unit_test(missing_ranks_are_named),
+        cmocka_unit_test(a_first_rank_that_stops_during_the_start_is_not_called_lost),
         cmocka_unit_test(missing_threads_are_named),
         cmocka_unit_test(ranks_with_another_world_size_are_told),
         cmocka_unit_test(ranks_that_meet_in_two_places_are_told),

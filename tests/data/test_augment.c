@@ -58,7 +58,7 @@ static void crops_show_what_the_definition_says(void **state) {
 #else
     const lksi_augment_kernels *kernels[] = {&lksi_augment_base};
 #endif
-    const lksi_image image = {N_CHANNELS, HEIGHT, WIDTH};
+    const lksi_image_shape image = {N_CHANNELS, HEIGHT, WIDTH};
     lks_dataset *dataset = make_images(LKS_U8), *values = make_images(LKS_F32);
     uint8_t bytes[N_PIXELS];
     float features[N_PIXELS];

@@ -86,7 +86,7 @@ static lks_status get_with(const char *name, const char *modes[MAX_MIRRORS], con
     static char urls[MAX_MIRRORS][64];
     const char *mirrors[MAX_MIRRORS + 1] = {NULL};
     char path[PATH_NBYTES];
-    if (server.port == 0 || lksi_transfer_available() != LKS_OK) {
+    if (server.port == 0 || lksi_download_transfer_available() != LKS_OK) {
         print_message("skipped: %s\n", server.port == 0 ? "there is no python3" : lks_error_text());
         skip();
     }
@@ -95,7 +95,7 @@ static lks_status get_with(const char *name, const char *modes[MAX_MIRRORS], con
         mirrors[i] = urls[i];
     }
     lksi_set set = {.name = "test", .directory = "test", .mirrors = mirrors, .downloads = downloads, .n_downloads = 2};
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     path_of(path, name);
     return lksi_get(&set, path, options, &progress, was_there);
 }
@@ -187,7 +187,7 @@ static void a_server_that_is_not_there_is_named(void **state) {
     (void)state;
     const char *mirrors[] = {"http://127.0.0.1:1", NULL};
     lksi_set set = {.name = "test", .mirrors = mirrors, .downloads = downloads, .n_downloads = 2};
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     char path[PATH_NBYTES];
     bool was_there;
     path_of(path, "set");
@@ -207,7 +207,7 @@ static void a_mirrors_password_is_not_told(void **state) {
         "http:/127.0.0.1:1/data@home/numbers.bin: "};
     for (int i = 0; i < 3; i++) {
         lksi_set set = {.name = "test", .mirrors = mirrors[i], .downloads = downloads, .n_downloads = 2};
-        lksi_progress progress = {.lock = -1};
+        lksi_download_progress progress = {.lock = -1};
         char path[PATH_NBYTES];
         bool was_there;
         path_of(path, "set");
@@ -396,7 +396,7 @@ static lks_status get_archive(const lksi_download *archive, const char *mode) {
     char path[PATH_NBYTES], url[64];
     const char *mirrors[] = {url, NULL};
     lksi_set set = {.name = "test", .mirrors = mirrors, .downloads = archive, .n_downloads = 1};
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     bool was_there;
     snprintf(url, sizeof url, "http://127.0.0.1:%d/%s", server.port, mode);
     path_of(path, "archive");
@@ -405,7 +405,7 @@ static lks_status get_archive(const lksi_download *archive, const char *mode) {
 
 static void an_archive_is_unpacked_whole_or_not_at_all(void **state) {
     (void)state;
-    if (server.port == 0 || lksi_transfer_available() != LKS_OK || lksi_unpack_available() != LKS_OK) skip();
+    if (server.port == 0 || lksi_download_transfer_available() != LKS_OK || lksi_unpack_available() != LKS_OK) skip();
     char file_sha256[65], archive_sha256[65];
     lksi_content parts[] = {{"a", TAR_FILE_NBYTES, file_sha256}, {"b", TAR_FILE_NBYTES, file_sha256}};
     lksi_download archive = {.name = "set.tar.gz", .archive_root = "set", .contents = parts, .n_contents = 2};
@@ -444,7 +444,7 @@ int flock(int descriptor, int operation) {
 static void a_holder_without_a_sign_of_life_is_named(void **state) {
     (void)state;
     char path[PATH_NBYTES];
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     lksi_lock *held, *wanted;
     lksi_lock_options options = {.timeout_ms = 300, .purpose = "test"};
     path_of(path, "lock");
@@ -461,7 +461,7 @@ static void a_holder_without_a_sign_of_life_is_named(void **state) {
 
 static void assert_held(const char *path) {
     lksi_lock *wanted;
-    lksi_progress progress = {.lock = -1, .is_cancelled = 1};
+    lksi_download_progress progress = {.lock = -1, .is_cancelled = 1};
     lksi_lock_options options = {.timeout_ms = 60000, .purpose = "test"};
     assert_int_equal(lksi_lock_acquire(&wanted, path, &options, &progress), LKS_ERR_STATE);
 }
@@ -469,7 +469,7 @@ static void assert_held(const char *path) {
 static void without_flock_one_at_a_time_holds_it_too(void **state) {
     (void)state;
     char path[PATH_NBYTES];
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     lksi_lock *held;
     lksi_lock_options options = {.timeout_ms = 60000, .purpose = "test"};
     path_of(path, "lock");
@@ -487,7 +487,7 @@ static void without_flock_one_at_a_time_holds_it_too(void **state) {
 static void without_flock_the_lock_of_an_ended_process_is_taken(void **state) {
     (void)state;
     char path[PATH_NBYTES], host[128] = "", text[200];
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     lksi_lock *held;
     lksi_lock_options options = {.timeout_ms = 60000, .purpose = "test"};
     path_of(path, "lock");
@@ -543,7 +543,7 @@ static int fails_on_one(void *argument) {
 static void an_error_of_one_rank_is_that_of_all(void **state) {
     (void)state;
     char path[PATH_NBYTES];
-    if (lksi_transfer_available() != LKS_OK) skip();
+    if (lksi_download_transfer_available() != LKS_OK) skip();
     write_file("a-file", "x", 1);
     path_of(path, "a-file");
     for (int n_ranks = 1; n_ranks <= 5; n_ranks++) run_ranks(n_ranks, fails_on_one, path);

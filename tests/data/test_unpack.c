@@ -10,7 +10,7 @@ enum { PATH_NBYTES = 300, MAX_NBYTES = 2000 };
 /* Unpacks an archive of these members, into the directory "out". */
 static lks_status unpack(const tar_member *members, off_t nbytes_left) {
     char path[PATH_NBYTES], out[PATH_NBYTES], command[2 * PATH_NBYTES];
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     if (lksi_unpack_available() != LKS_OK) skip();
     snprintf(path, sizeof path, "%s/test.tar.gz", directory);
     snprintf(out, sizeof out, "%s/out", directory);
@@ -104,7 +104,7 @@ static void truncated_archives_are_refused(void **state) {
 static void what_is_no_archive_is_refused(void **state) {
     (void)state;
     char path[PATH_NBYTES];
-    lksi_progress progress = {.lock = -1};
+    lksi_download_progress progress = {.lock = -1};
     if (lksi_unpack_available() != LKS_OK) skip();
     write_bytes("page.html", "<html>Please log in</html>", 26);
     snprintf(path, sizeof path, "%s/page.html", directory);

@@ -1,4 +1,4 @@
-/* launch/: how many ranks a generation has, and where; hosts files; what an agent is told. */
+/* launch/: how many ranks a generation has; hosts files; what an agent is told. */
 #include "test.h"
 
 #include "launch/agent.h"
@@ -21,19 +21,6 @@ static void the_largest_size_that_fits_is_taken(void **state) {
     assert_int_equal(lksi_plan_size(12, 8, 1, 8), 8);
     assert_int_equal(lksi_plan_size(3, 3, 1, 4), 2);
     assert_int_equal(lksi_plan_size(0, 4, 1, 4), 0);
-}
-
-static void ranks_fill_the_hosts_in_order(void **state) {
-    (void)state;
-    const int slots[] = {2, 0, 4, 1};
-    int counts[4];
-    lksi_plan_blocks(slots, 4, 5, counts);
-    assert_int_equal(counts[0], 2);
-    assert_int_equal(counts[1], 0);
-    assert_int_equal(counts[2], 3);
-    assert_int_equal(counts[3], 0);
-    lksi_plan_blocks(slots, 4, 7, counts);
-    assert_int_equal(counts[3], 1);
 }
 
 /* --- hosts_file.c --- */
@@ -176,7 +163,6 @@ static void orders_that_are_cut_off_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_size_that_fits_is_taken),
-        cmocka_unit_test(ranks_fill_the_hosts_in_order),
         cmocka_unit_test(hosts_have_the_slots_that_their_lines_say),
         cmocka_unit_test(a_byte_order_mark_is_no_part_of_a_name),
         cmocka_unit_test(a_bad_line_is_named),

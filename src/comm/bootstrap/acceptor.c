@@ -76,12 +76,11 @@ static void begin_second(lksi_acceptor *acceptor) {
     acceptor->n_lines = acceptor->n_unsaid = 0;
 }
 
-static void say_dropped(lksi_acceptor *acceptor, lksi_address peer, const char *why) {
+static void say_dropped(lksi_acceptor *acceptor, const lksi_address *peer, const char *why) {
     char address[LKSI_ADDRESS_TEXT_NBYTES], host[LKSI_ADDRESS_TEXT_NBYTES], said[sizeof acceptor->last_said];
     begin_second(acceptor);
-    lksi_address_text(&peer, address);
-    lksi_address_set_port(&peer, 0);
-    lksi_address_text(&peer, host);
+    lksi_address_text(peer, address);
+    lksi_address_host_text(peer, host);
     snprintf(said, sizeof said, "%s %s", host, why);
     if (acceptor->n_lines == N_LINES_PER_SECOND || strcmp(said, acceptor->last_said) == 0) {
         acceptor->n_unsaid++;
@@ -93,11 +92,10 @@ static void say_dropped(lksi_acceptor *acceptor, lksi_address peer, const char *
 }
 
 /* One that has come back after a while begins anew, and so does another one. */
-static void note_other_key(lksi_acceptor *acceptor, lksi_address peer) {
+static void note_other_key(lksi_acceptor *acceptor, const lksi_address *peer) {
     char host[LKSI_ADDRESS_TEXT_NBYTES];
     int64_t now = lksi_now_ns();
-    lksi_address_set_port(&peer, 0);
-    lksi_address_text(&peer, host);
+    lksi_address_host_text(peer, host);
     bool is_known = strcmp(host, acceptor->other_key_peer) == 0;
     bool is_recent = now - acceptor->other_key_last_ns < SECOND_NS;
     if (!is_known && is_recent) return;
@@ -120,7 +118,7 @@ static void vacate(lksi_acceptor *acceptor, place *left) {
 }
 
 static void drop(lksi_acceptor *acceptor, place *dropped, const char *why) {
-    say_dropped(acceptor, dropped->peer, why);
+    say_dropped(acceptor, &dropped->peer, why);
     vacate(acceptor, dropped);
     close(dropped->auth.descriptor);
 }
@@ -133,7 +131,7 @@ static void serve(lksi_acceptor *acceptor, place *served) {
     int connection = served->auth.descriptor;
     if (result == LKSI_AUTH_FAILED) {
         lksi_auth_describe_failure(&served->auth, why, sizeof why);
-        if (served->auth.failure == LKSI_AUTH_OTHER_KEY) note_other_key(acceptor, served->peer);
+        if (served->auth.failure == LKSI_AUTH_OTHER_KEY) note_other_key(acceptor, &served->peer);
         drop(acceptor, served, why);
     } else if (result == LKSI_AUTH_DONE) {
         vacate(acceptor, served);

@@ -63,12 +63,27 @@ static struct sockaddr_in6 as_ipv6(const lksi_address *address) {
     return ipv6;
 }
 
+static void write_host(const lksi_address *address, char *text, socklen_t text_nbytes) {
+    const struct sockaddr *generic = (const struct sockaddr *)&address->storage;
+    if (getnameinfo(generic, address->nbytes, text, text_nbytes, NULL, 0, NI_NUMERICHOST) != 0) strcpy(text, "?");
+}
+
+void lksi_address_host_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_NBYTES]) {
+    write_host(address, text, LKSI_ADDRESS_TEXT_NBYTES);
+}
+
 void lksi_address_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_NBYTES]) {
     char host[LKSI_ADDRESS_TEXT_NBYTES - 10];
-    const struct sockaddr *generic = (const struct sockaddr *)&address->storage;
     bool is_ipv6 = address->storage.ss_family == AF_INET6;
-    if (getnameinfo(generic, address->nbytes, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0) strcpy(host, "?");
+    write_host(address, host, sizeof host);
     snprintf(text, LKSI_ADDRESS_TEXT_NBYTES, is_ipv6 ? "[%s]:%d" : "%s:%d", host, lksi_address_port(address));
+}
+
+bool lksi_address_is_same(const lksi_address *a, const lksi_address *b) {
+    char text_of_a[LKSI_ADDRESS_TEXT_NBYTES], text_of_b[LKSI_ADDRESS_TEXT_NBYTES];
+    lksi_address_text(a, text_of_a);
+    lksi_address_text(b, text_of_b);
+    return strcmp(text_of_a, text_of_b) == 0;
 }
 
 bool lksi_address_is_loopback(const lksi_address *address) {

@@ -23,6 +23,10 @@ lks_status lksi_address_resolve(const char *host, int port, lksi_address *addres
 lks_status lksi_address_parse(const char *name, const char *text, lksi_address *address);
 /* "127.0.0.1:80", "[::1]:80". */
 void lksi_address_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_NBYTES]);
+/* The host alone, without brackets: "127.0.0.1", "::1". */
+void lksi_address_host_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_NBYTES]);
+/* The same host and port. */
+bool lksi_address_is_same(const lksi_address *a, const lksi_address *b);
 bool lksi_address_is_loopback(const lksi_address *address);
 /* Whether a record that came over the network holds an address that can be dialled. */
 bool lksi_address_is_valid(const lksi_address *address);

@@ -90,12 +90,12 @@ static lks_status explain(const lksi_crossing *c, lksi_hello *hello) {
 /* Where both meet over TCP, the other one is left to find the store. */
 static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
     lksi_hello hello;
-    char text[LKSI_ABORT_TEXT_NBYTES];
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    char text[LKSI_ERROR_TEXT_NBYTES];
+    lksi_error_keep(text);
     bool is_hello = lksi_is_ours(connection) &&
                     lksi_take_over(connection, &hello, sizeof hello, NULL, lksi_now_ns() + HELLO_LIMIT_NS) == LKS_OK &&
                     lksi_hello_is_credible(&hello, c->environment->size) && !(c->is_over_tcp && hello.is_over_tcp);
-    if (status != LKS_OK) (void)lksi_error(status, "%s", text);
+    if (status != LKS_OK) lksi_error_restore(text);
     if (!is_hello) return LKS_OK;
     if (status == LKS_OK) status = explain(c, &hello);
     lksi_turn_away(connection, status);

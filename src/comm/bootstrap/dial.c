@@ -44,14 +44,10 @@ static outcome wait_ready(const dial *d, int connection, short events) {
 /* A port of this host that nobody listens on may be the one that the system gives to the caller: it then connects to
  * itself, and would keep the port from whom we wait for. */
 static bool is_own_reflection(int connection) {
-    char mine[LKSI_ADDRESS_TEXT_NBYTES], theirs[LKSI_ADDRESS_TEXT_NBYTES];
     lksi_address own, peer = {.nbytes = sizeof peer.storage};
-    if (lksi_address_of_socket(connection, &own) != LKS_OK ||
-        getpeername(connection, (struct sockaddr *)&peer.storage, &peer.nbytes) != 0)
-        return false;
-    lksi_address_text(&own, mine);
-    lksi_address_text(&peer, theirs);
-    return strcmp(mine, theirs) == 0;
+    return lksi_address_of_socket(connection, &own) == LKS_OK &&
+           getpeername(connection, (struct sockaddr *)&peer.storage, &peer.nbytes) == 0 &&
+           lksi_address_is_same(&own, &peer);
 }
 
 static outcome reach(const dial *d, int connection, char *what, size_t what_nbytes) {

@@ -4,7 +4,6 @@
 #include "comm/comm.h"
 #include "comm/transport/mpi/bootstrap.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* A launcher's names for the four numbers. `size` is NULL where no variable says it, all are for Slurm, which says
@@ -28,11 +27,6 @@ static const source sources[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
 };
 enum { N_SOURCES = sizeof sources / sizeof sources[0] };
-
-const char *lksi_variable(const char *name) {
-    const char *value = getenv(name);
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
 
 lks_status lksi_variable_number(const char *name, int64_t min, int64_t max, int64_t *value) {
     const char *text = lksi_variable(name);

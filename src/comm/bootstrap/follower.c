@@ -35,19 +35,19 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
             return LKS_OK;
         }
         if (attempt < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
-            return lksi_error_errno("%s: no socket for rank %d", met.purpose, lksi_meeting_name(&met, met.rank));
+            return lksi_error_errno("%s: no socket for rank %d", met.call, lksi_meeting_name(&met, met.rank));
         if (attempt >= 0) close(attempt);
         if (met.is_world) LKS_TRY(lksi_notice_board_check());
         if (met.is_world && attempt < 0 && lksi_crossing_knock(&crossing))
             return lksi_error(crossing.status, "%s", crossing.text);
-        if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.purpose);
+        if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.call);
         if (lksi_now_ns() + retry_ns >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT,
-                              "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s",
-                              met.purpose, lksi_meeting_name(&met, 0), lksi_meeting_name(&met, met.rank), met.size,
+                              "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
+                              lksi_meeting_name(&met, 0), lksi_meeting_name(&met, met.rank), met.size,
                               environment->master_address, environment->master_port, lksi_meeting_hint(&met));
         if (lksi_meeting_is_slow(began_ns, &is_told))
-            lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, MASTER_PORT %d)%s", met.purpose,
+            lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
                      lksi_meeting_name(&met, met.rank), lksi_meeting_name(&met, 0), environment->master_address,
                      environment->master_port, lksi_meeting_hint(&met));
         lksi_sleep_ns(retry_ns);

@@ -1,5 +1,5 @@
-/* How the processes of one host find each other, before there is a segment: over a local socket. Steps, each its own
- * function, because other transports will share some and replace others: name, meet, hand over. */
+/* How the processes of one host find each other, before there is a segment, over a local socket: name, meet, hand over.
+ */
 #ifndef LKSI_HANDSHAKE_H
 #define LKSI_HANDSHAKE_H
 
@@ -31,11 +31,11 @@ typedef struct lksi_welcome {
 /* Which ranks of this host meet, and what for. Where a pointer to one is NULL, all ranks of the world meet, for
  * lks_init. */
 typedef struct lksi_meeting {
-    const char *purpose; /* the call that it is for, as texts name it ("lks_group_split"); with `id` and the job's */
-    uint64_t id;         /* secrets it makes the socket's name, so that no two meetings of a job meet each other */
-    bool is_world;       /* it is that of all ranks of the world, for lks_init */
-    int rank, size;      /* of the meeting; rank 0 leads */
-    const int *names;    /* the ranks' numbers in the world, as texts name them; NULL: the same */
+    const char *call; /* that it is for, as texts name it: "lks_init", "group_split" */
+    bool is_world;    /* it is that of all ranks of the world, for lks_init */
+    uint64_t id;      /* with that and the job's secrets it makes the socket's name, so that no two of a job meet */
+    int rank, size;   /* of the meeting; rank 0 leads */
+    const int *names; /* the ranks' numbers in the world, as texts name them; NULL: the same */
     bool (*is_given_up)(void *argument); /* asked now and then; NULL: the deadline alone ends it */
     void *argument;
 } lksi_meeting;

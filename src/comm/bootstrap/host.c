@@ -5,7 +5,6 @@
 #include "comm/transport/segment/control.h"
 
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,8 +29,8 @@ uint64_t lksi_network_id(void) {
 }
 
 uint64_t lksi_host_id(const char *node) {
-    const char *given = getenv("LOCKSTEP_HOST_ID");
-    if (given != NULL && given[0] != '\0') return add_text(LKSI_HASH_START, given);
+    const char *given = lksi_variable("LOCKSTEP_HOST_ID");
+    if (given != NULL) return add_text(LKSI_HASH_START, given);
     uint64_t user = (uint64_t)getuid();
     return lksi_hash64(add_text(lksi_network_id(), node == NULL ? "" : node), &user, sizeof user);
 }

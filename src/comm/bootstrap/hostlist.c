@@ -33,22 +33,18 @@ static bool read_number(const char **at, int64_t *number) {
     return n_digits > 0 && !is_digit(**at);
 }
 
-/* "1-3,7]": how many numbers; the first one, with its zeros, goes to the name. */
-static bool read_bracket(const char **at, name *n, int64_t *n_numbers) {
-    *n_numbers = 0;
+/* "1-3,7]": the first number, with its zeros, goes to the name. */
+static bool read_bracket(const char **at, name *n) {
     for (bool is_first = true;; is_first = false) {
         const char *begin = *at;
         int64_t low, high;
         if (!read_number(at, &low)) return false;
         for (const char *digit = begin; is_first && digit < *at; digit++)
             if (!append(n, *digit)) return false;
-        high = low;
         if (**at == '-') {
             ++*at;
             if (!read_number(at, &high) || high < low) return false;
         }
-        *n_numbers += high - low + 1;
-        if (*n_numbers > INT32_MAX) return false;
         char after = *(*at)++;
         if (after == ']') return true;
         if (after != ',') return false;
@@ -56,31 +52,22 @@ static bool read_bracket(const char **at, name *n, int64_t *n_numbers) {
 }
 
 /* One name of the list, up to its comma or the end. */
-static bool read_name(const char **at, name *n, int64_t *n_hosts) {
+static bool read_name(const char **at, name *n) {
     const char *begin = *at;
-    *n_hosts = 1;
     while (**at != ',' && **at != '\0') {
-        int64_t n_numbers = 1;
         char c = *(*at)++;
-        if (c == '[' ? !read_bracket(at, n, &n_numbers) : !belongs_to_name(c) || !append(n, c)) return false;
-        *n_hosts *= n_numbers;
-        if (*n_hosts > INT32_MAX) return false;
+        if (c == '[' ? !read_bracket(at, n) : !belongs_to_name(c) || !append(n, c)) return false;
     }
     return *at > begin;
 }
 
-bool lksi_hostlist_read(const char *list, char *first, size_t first_nbytes, int *n_hosts) {
+bool lksi_hostlist_first(const char *list, char *first, size_t first_nbytes) {
     name n = {.text = first, .nbytes = first_nbytes, .is_kept = true};
-    int64_t total = 0, more;
     for (const char *at = list;; at++) {
-        if (!read_name(&at, &n, &more)) return false;
+        if (!read_name(&at, &n)) return false;
         n.is_kept = false;
-        total += more;
-        if (total > INT32_MAX) return false;
-        if (*at == '\0') break;
+        if (*at == '\0') return true;
     }
-    *n_hosts = (int)total;
-    return true;
 }
 
 /* --- counts --- */

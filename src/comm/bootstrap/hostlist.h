@@ -4,10 +4,9 @@
 
 #include "base/base.h"
 
-/* The first host of the list, and how many there are: a bracket stands for each number of its ranges, as wide as the
- * first is written, and a name with several brackets for all combinations. False where the list is malformed, a range
- * runs backwards, there are more than 2^31 - 1 hosts, or the name does not fit. */
-bool lksi_hostlist_read(const char *list, char *first, size_t first_nbytes, int *n_hosts);
+/* The first host of the list: a bracket stands for each number of its ranges, as wide as the first is written. False
+ * where the list is malformed, a range runs backwards, or the name does not fit. */
+bool lksi_hostlist_first(const char *list, char *first, size_t first_nbytes);
 
 /* Count number `index`, how many counts there are, and their sum. False where the list is malformed, a count is not
  * from 1 to LKSI_MAX_RANKS, the sum is more, or there is no count of that number. */

@@ -4,8 +4,6 @@
 
 #include "comm/bootstrap/environment.h"
 
-/* The value of a variable; NULL where it is not set or empty. */
-const char *lksi_variable(const char *name);
 /* A whole number that must be there. Errors: LKS_ERR_ARGUMENT naming the variable and its value. */
 lks_status lksi_variable_number(const char *name, int64_t min, int64_t max, int64_t *value);
 

@@ -60,7 +60,7 @@ static lks_status accept_all(meeting *m) {
         m->pending[m->n_pending++] = (pending){.connection = connection};
     }
     bool is_out = errno == EMFILE || errno == ENFILE; /* and would stay so: poll tells of the same connection again */
-    return is_out ? lksi_error_errno("%s: cannot take a connection", m->met.purpose) : LKS_OK;
+    return is_out ? lksi_error_errno("%s: cannot take a connection", m->met.call) : LKS_OK;
 }
 
 /* An arrived rank says nothing more before it is welcomed: anything readable is its end. */
@@ -71,7 +71,7 @@ static lks_status check_arrived(const meeting *m) {
         ssize_t n_read = recv(m->connections[rank], &byte, 1, MSG_PEEK);
         if (n_read < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         return lksi_error(LKS_ERR_PEER, "rank %d (host %s, pid %d) was lost; %s", lksi_meeting_name(&m->met, rank),
-                          m->identities[rank].host, (int)m->identities[rank].pid, m->met.purpose);
+                          m->identities[rank].host, (int)m->identities[rank].pid, m->met.call);
     }
     return LKS_OK;
 }
@@ -95,8 +95,8 @@ static lks_status check_hello(const meeting *m, lksi_hello *hello) {
     if (m->met.is_world)
         return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d and LOCAL_WORLD_SIZE %d, rank 0 has %d and %d",
                           rank, hello->size, hello->local_size, m->met.size, local_size);
-    return lksi_error(LKS_ERR_MISMATCH, "%s: the rank in place %d knows of %d ranks, rank %d of %d", m->met.purpose,
-                      rank, hello->size, lksi_meeting_name(&m->met, 0), m->met.size);
+    return lksi_error(LKS_ERR_MISMATCH, "%s: the rank in place %d knows of %d ranks, rank %d of %d", m->met.call, rank,
+                      hello->size, lksi_meeting_name(&m->met, 0), m->met.size);
 }
 
 static lks_status arrive(meeting *m, int index) {
@@ -155,12 +155,9 @@ static void wait_for_news(meeting *m) {
 
 static lks_status name_missing(const meeting *m) {
     char missing[256] = "";
-    size_t used = 0;
-    for (int rank = 1; rank < m->met.size && used < sizeof missing - 16; rank++)
-        if (m->connections[rank] < 0)
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "",
-                                     lksi_meeting_name(&m->met, rank));
-    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive%s", m->met.purpose, missing, m->met.size,
+    for (int rank = 1; rank < m->met.size; rank++)
+        if (m->connections[rank] < 0) lksi_append_number(missing, sizeof missing, lksi_meeting_name(&m->met, rank));
+    return lksi_error(LKS_ERR_TIMEOUT, "%s: rank(s) %s of %d did not arrive%s", m->met.call, missing, m->met.size,
                       lksi_meeting_hint(&m->met));
 }
 
@@ -172,7 +169,7 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
             (void)name_missing(m);
             lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
         }
-        if (lksi_meeting_is_given_up(&m->met)) return lksi_error(LKS_ERR_PEER, "%s: given up", m->met.purpose);
+        if (lksi_meeting_is_given_up(&m->met)) return lksi_error(LKS_ERR_PEER, "%s: given up", m->met.call);
         wait_for_news(m);
         LKS_TRY(accept_all(m));
         LKS_TRY(listen_to_pending(m));
@@ -187,18 +184,18 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
 /* Those that start a little later than the leader would not know that it was there, and wait for it until their
  * deadline. */
 static void tell_latecomers(meeting *m, lks_status status) {
-    char text[LKSI_ABORT_TEXT_NBYTES];
+    char text[LKSI_ERROR_TEXT_NBYTES];
     int64_t limit_ns = m->began_ns + LATECOMERS_MS * INT64_C(1000000);
-    snprintf(text, sizeof text, "%s", lks_error_text());
+    lksi_error_keep(text);
     m->is_over = status;
     while (m->n_arrived + m->n_refused + m->crossing.n_refused < m->met.size - 1 && lksi_now_ns() < limit_ns) {
         wait_for_news(m);
         if (check_arrived(m) != LKS_OK || accept_all(m) != LKS_OK) break;
-        (void)lksi_error(status, "%s", text);
+        lksi_error_restore(text);
         (void)listen_to_pending(m);
         (void)lksi_crossing_step(&m->crossing, status);
     }
-    (void)lksi_error(status, "%s", text);
+    lksi_error_restore(text);
 }
 
 /* The name may still be held by this job's last generation, or by another job that is about to have started. */
@@ -210,7 +207,7 @@ static lks_status open_listener(const lksi_environment *environment, const lksi_
         if (errno != EADDRINUSE) return lksi_error_errno("cannot listen for the other ranks");
         if (lksi_now_ns() >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT, "%s: MASTER_ADDR %s and MASTER_PORT %d are in use by another job",
-                              met->purpose, environment->master_address, environment->master_port);
+                              met->call, environment->master_address, environment->master_port);
         lksi_sleep_ns(2000000);
     }
     return LKS_OK;

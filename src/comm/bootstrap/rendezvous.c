@@ -27,9 +27,9 @@ void lksi_member_fill(lksi_member *member, const lksi_environment *environment) 
 }
 
 static lks_status check_variable(const char *name) {
-    const char *text = getenv(name);
+    const char *text = lksi_variable(name);
     lksi_address address;
-    return text != NULL && text[0] != '\0' ? lksi_address_parse(name, text, &address) : LKS_OK;
+    return text != NULL ? lksi_address_parse(name, text, &address) : LKS_OK;
 }
 
 lks_status lksi_rendezvous_check(void) {
@@ -41,13 +41,13 @@ lks_status lksi_rendezvous_check(void) {
  * LOCKSTEP_ADVERTISE says. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
                                      int *data_listener) {
-    const char *advertised = getenv("LOCKSTEP_ADVERTISE"), *wanted = getenv("LOCKSTEP_LISTEN");
+    const char *advertised = lksi_variable("LOCKSTEP_ADVERTISE"), *wanted = lksi_variable("LOCKSTEP_LISTEN");
     lksi_address_set_port(&local, 0);
-    if (wanted != NULL && wanted[0] != '\0') {
+    if (wanted != NULL) {
         LKS_TRY(lksi_address_parse("LOCKSTEP_LISTEN", wanted, &local));
         LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_LISTEN", &local));
     }
-    if (advertised != NULL && advertised[0] != '\0') {
+    if (advertised != NULL) {
         lksi_address elsewhere;
         LKS_TRY(lksi_address_parse("LOCKSTEP_ADVERTISE", advertised, &elsewhere));
         LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_ADVERTISE", &elsewhere));
@@ -65,13 +65,12 @@ static bool is_at(int listener, const lksi_address *master) {
     char wanted[LKSI_ADDRESS_TEXT_NBYTES], found[LKSI_ADDRESS_TEXT_NBYTES];
     lksi_address bound;
     if (listener < 0 || lksi_address_of_socket(listener, &bound) != LKS_OK) return false;
+    if (lksi_address_is_same(master, &bound)) return true;
     lksi_address_text(master, wanted);
     lksi_address_text(&bound, found);
-    bool is_same = strcmp(wanted, found) == 0;
-    if (!is_same)
-        lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is bound to %s and not to MASTER_ADDR's %s; it is not used",
-                 found, wanted);
-    return is_same;
+    lksi_log(LKS_LOG_WARNING, "LOCKSTEP_LISTENER_FD is bound to %s and not to MASTER_ADDR's %s; it is not used", found,
+             wanted);
+    return false;
 }
 
 /* The launcher's socket is shut between two rendezvous without being let go: nobody waits in a queue that nobody
@@ -130,13 +129,14 @@ static bool is_given_up(void *crossing) { return lksi_notice_board_check() != LK
 
 static lks_status reach_store(const lksi_environment *environment, const lksi_job_secret *job,
                               const lksi_address *master, int64_t deadline_ns, int *connection) {
-    lksi_arrival arrival = {.magic = LKSI_ARRIVAL_MAGIC, .rank = environment->rank, .size = environment->size};
-    lksi_build_fill(&arrival.build);
-    lksi_host_name(arrival.host);
+    lksi_rendezvous_hello hello = {
+        .magic = LKSI_RENDEZVOUS_MAGIC, .rank = environment->rank, .size = environment->size};
+    lksi_build_fill(&hello.build);
+    lksi_host_name(hello.host);
     lksi_crossing crossing;
     LKS_TRY(lksi_crossing_init(&crossing, environment, true));
     lks_status status =
-        lksi_dial(master, job->key, &arrival, sizeof arrival, deadline_ns, true, is_given_up, &crossing, connection);
+        lksi_dial(master, job->key, &hello, sizeof hello, deadline_ns, true, is_given_up, &crossing, connection);
     if (crossing.status != LKS_OK) return lksi_error(crossing.status, "%s", crossing.text);
     if (status == LKS_OK) return LKS_OK;
     LKS_TRY(lksi_notice_board_check());

@@ -10,8 +10,6 @@
 #include "comm/bootstrap/launcher.h"
 #include "comm/comm.h"
 
-#include <string.h>
-
 /* Steps that are no program's: a batch script, the shell of an interactive allocation, and what else Slurm numbers from
  * here on. What runs there without srun runs once, though the job may have many tasks. */
 #define FIRST_SPECIAL_STEP INT64_C(0xfffffff0)
@@ -67,14 +65,13 @@ lks_status lksi_slurm_read(lksi_environment *environment) {
 
 lks_status lksi_slurm_master_address(const lksi_environment *environment, char address[LKSI_MASTER_ADDRESS_NBYTES]) {
     const char *list = lksi_variable("SLURM_STEP_NODELIST");
-    int n_hosts;
     if (environment->local_size == environment->size) {
         snprintf(address, LKSI_MASTER_ADDRESS_NBYTES, "127.0.0.1");
         return LKS_OK;
     }
     if (list == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "SLURM_STEP_NODELIST is not set in the environment, nor is MASTER_ADDR");
-    if (lksi_hostlist_read(list, address, LKSI_MASTER_ADDRESS_NBYTES, &n_hosts)) return LKS_OK;
+    if (lksi_hostlist_first(list, address, LKSI_MASTER_ADDRESS_NBYTES)) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT,
                       "SLURM_STEP_NODELIST is '%s', which is no list of hosts; MASTER_ADDR may be set", list);
 }

@@ -45,31 +45,30 @@ static void fail(store *s, lks_status status) {
 
 /* --- arriving --- */
 
-static lks_status check_arrival(const store *s, const lksi_arrival *arrival) {
+static lks_status check_hello(const store *s, const lksi_rendezvous_hello *hello) {
     int size = s->environment->size;
-    if (arrival->magic != LKSI_ARRIVAL_MAGIC)
+    if (hello->magic != LKSI_RENDEZVOUS_MAGIC)
         return lksi_error(LKS_ERR_MISMATCH, "a rank came to the rendezvous with other words than rank 0 knows");
-    LKS_TRY(lksi_build_check(&arrival->build, arrival->rank, arrival->host, 0));
-    if (arrival->size != size)
-        return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d, rank 0 has %d", arrival->rank, arrival->size,
-                          size);
-    if (arrival->rank < 0 || arrival->rank >= size)
-        return lksi_error(LKS_ERR_MISMATCH, "there is no rank %d of %d", arrival->rank, size);
-    if (arrival->rank == 0 || s->connections[arrival->rank] >= 0)
-        return lksi_error(LKS_ERR_MISMATCH, "two processes say that they are rank %d of %d", arrival->rank, size);
+    LKS_TRY(lksi_build_check(&hello->build, hello->rank, hello->host, 0));
+    if (hello->size != size)
+        return lksi_error(LKS_ERR_MISMATCH, "rank %d has WORLD_SIZE %d, rank 0 has %d", hello->rank, hello->size, size);
+    if (hello->rank < 0 || hello->rank >= size)
+        return lksi_error(LKS_ERR_MISMATCH, "there is no rank %d of %d", hello->rank, size);
+    if (hello->rank == 0 || s->connections[hello->rank] >= 0)
+        return lksi_error(LKS_ERR_MISMATCH, "two processes say that they are rank %d of %d", hello->rank, size);
     return LKS_OK;
 }
 
-static void arrive(void *argument, int connection, const void *hello) {
+static void arrive(void *argument, int connection, const void *said) {
     store *s = argument;
-    lksi_arrival arrival;
-    memcpy(&arrival, hello, sizeof arrival);
-    arrival.host[sizeof arrival.host - 1] = '\0';
-    bool is_free = arrival.rank > 0 && arrival.rank < s->environment->size && s->connections[arrival.rank] < 0;
-    lks_status status = s->status == LKS_OK ? check_arrival(s, &arrival) : s->status;
+    lksi_rendezvous_hello hello;
+    memcpy(&hello, said, sizeof hello);
+    hello.host[sizeof hello.host - 1] = '\0';
+    bool is_free = hello.rank > 0 && hello.rank < s->environment->size && s->connections[hello.rank] < 0;
+    lks_status status = s->status == LKS_OK ? check_hello(s, &hello) : s->status;
     fail(s, status);
     if (is_free) { /* also where it cannot come in: it hears why, as all do */
-        s->connections[arrival.rank] = connection;
+        s->connections[hello.rank] = connection;
         return;
     }
     if (s->n_refused < N_REFUSED)
@@ -125,10 +124,8 @@ static void wait_for_arrivals(store *s) {
 
 static lks_status name_missing(const store *s, lks_status status, const char *other) {
     char missing[256] = "";
-    size_t used = 0;
-    for (int rank = 1; rank < s->environment->size && used < sizeof missing - 16; rank++)
-        if (s->n_read[rank] < sizeof(lksi_member))
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used > 0 ? ", " : "", rank);
+    for (int rank = 1; rank < s->environment->size; rank++)
+        if (s->n_read[rank] < sizeof(lksi_member)) lksi_append_number(missing, sizeof missing, rank);
     return lksi_error(status, "lks_init: rank(s) %s of %d did not arrive%s", missing, s->environment->size, other);
 }
 
@@ -138,8 +135,7 @@ static bool hears_other_key(const store *s, char text[OTHER_KEY_NBYTES]) {
     bool has_insisted = lksi_acceptor_hears_other_key(s->acceptor, peer);
     text[0] = '\0';
     if (peer[0] != '\0')
-        snprintf(text, OTHER_KEY_NBYTES, ", and somebody at %.*s tries with another LOCKSTEP_JOB_KEY",
-                 (int)(strrchr(peer, ':') - peer), peer);
+        snprintf(text, OTHER_KEY_NBYTES, ", and somebody at %s tries with another LOCKSTEP_JOB_KEY", peer);
     return has_insisted;
 }
 
@@ -308,7 +304,8 @@ lks_status lksi_store_serve(int listener, const lksi_environment *environment, c
                .n_arrived = 1};
     lks_status status = lksi_crossing_init(&s.crossing, environment, true);
     if (status == LKS_OK) status = allocate(&s);
-    if (status == LKS_OK) status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_arrival), arrive, &s);
+    if (status == LKS_OK)
+        status = lksi_acceptor_create(&s.acceptor, listener, key, sizeof(lksi_rendezvous_hello), arrive, &s);
     if (status == LKS_OK) {
         gather(&s, deadline_ns);
         answer(&s, deadline_ns + LKSI_VERDICT_GRACE_NS);

@@ -7,15 +7,15 @@
 
 /* Proven by the handshake: who comes. It and the verdict are the same in every version of the library, so that two
  * versions can say which they are. */
-typedef struct lksi_arrival {
+typedef struct lksi_rendezvous_hello {
     uint64_t magic;
     lksi_build build;
     int32_t rank, size;
     char host[LKSI_HOST_NBYTES];
     unsigned char unused[16];
-} lksi_arrival;
-_Static_assert(sizeof(lksi_arrival) == 128, "an arrival has this length in every version");
-#define LKSI_ARRIVAL_MAGIC UINT64_C(0x4c4f434b52454e44) /* "LOCKREND" */
+} lksi_rendezvous_hello;
+_Static_assert(sizeof(lksi_rendezvous_hello) == 128, "a hello has this length in every version");
+#define LKSI_RENDEZVOUS_MAGIC UINT64_C(0x4c4f434b52454e44) /* "LOCKREND" */
 
 /* How it ended; where it is LKS_OK, the members follow. */
 typedef struct lksi_verdict {

@@ -27,11 +27,11 @@ static lks_status block_create(lksi_thread_world *world, size_t nbytes, int n_ho
 
 static void block_destroy(lksi_thread_world *world, lksi_thread_block **link) {
     lksi_thread_block *block = *link;
-    for (lksi_generation **each = &world->generations; *each != NULL; each = &(*each)->next) {
+    for (lksi_thread_group **each = &world->groups; *each != NULL; each = &(*each)->next) {
         if ((void *)(*each)->control != block->base) continue;
-        lksi_generation *generation = *each;
-        *each = generation->next;
-        lksi_free(generation);
+        lksi_thread_group *group = *each;
+        *each = group->next;
+        lksi_free(group);
         break;
     }
     munmap(block->base, block->nbytes);
@@ -54,7 +54,7 @@ void lksi_thread_block_hold(lksi_thread_world *world, const void *base) {
 }
 
 static bool is_control(const lksi_thread_world *world, const void *base) {
-    const lksi_generation *each = world->generations;
+    const lksi_thread_group *each = world->groups;
     while (each != NULL && (const void *)each->control != base) each = each->next;
     return each != NULL;
 }
@@ -72,11 +72,11 @@ void lksi_thread_block_release(lksi_thread_world *world, const void *base) {
 
 /* --- joining and leaving --- */
 
-static void report_lost(const lksi_generation *generation, int rank, const lksi_thread_rank *state) {
-    lksi_control *control = generation->control;
+static void report_lost(const lksi_thread_group *group, int rank, const lksi_thread_rank *state) {
+    lksi_control *control = group->control;
     int seat = 0;
-    while (seat < generation->n_members && generation->members[seat] != rank) seat++;
-    if (seat == generation->n_members) return;
+    while (seat < group->n_members && group->members[seat] != rank) seat++;
+    if (seat == group->n_members) return;
     char how[64];
     snprintf(how, sizeof how, ": its thread returned %d%s", state->exit_code,
              state->exit_code == 0 ? " without leaving the group" : "");
@@ -91,25 +91,25 @@ static void report_lost(const lksi_generation *generation, int rank, const lksi_
 }
 
 /* With the mutex held. */
-static lks_status generation_create(lksi_thread_world *world, uint64_t id, const int *ranks, int n_ranks,
-                                    lksi_generation **created) {
-    lksi_generation *generation = lksi_alloc(sizeof *generation + (size_t)n_ranks * sizeof *ranks);
-    if (generation == NULL) return LKS_ERR_MEMORY;
+static lks_status group_create(lksi_thread_world *world, uint64_t id, const int *ranks, int n_ranks,
+                               lksi_thread_group **created) {
+    lksi_thread_group *group = lksi_alloc(sizeof *group + (size_t)n_ranks * sizeof *ranks);
+    if (group == NULL) return LKS_ERR_MEMORY;
     void *base = NULL;
     /* Held for every rank from the start: one that comes late finds what the others, who gave up, left there. */
     lks_status status = block_create(world, lksi_control_nbytes(n_ranks), n_ranks, &base);
     if (status != LKS_OK) {
-        lksi_free(generation);
+        lksi_free(group);
         return status;
     }
-    *generation = (lksi_generation){.next = world->generations, .id = id, .control = base, .n_members = n_ranks};
-    memcpy(generation->members, ranks, (size_t)n_ranks * sizeof *ranks);
-    world->generations = generation;
-    lksi_control_create(generation->control, n_ranks);
-    for (int i = 0; i < n_ranks; i++) generation->control->seats[i].identity.rank = ranks[i];
+    *group = (lksi_thread_group){.next = world->groups, .id = id, .control = base, .n_members = n_ranks};
+    memcpy(group->members, ranks, (size_t)n_ranks * sizeof *ranks);
+    world->groups = group;
+    lksi_control_create(group->control, n_ranks);
+    for (int i = 0; i < n_ranks; i++) group->control->seats[i].identity.rank = ranks[i];
     for (int i = 0; i < n_ranks; i++)
-        if (world->ranks[ranks[i]].has_left) report_lost(generation, ranks[i], &world->ranks[ranks[i]]);
-    *created = generation;
+        if (world->ranks[ranks[i]].has_left) report_lost(group, ranks[i], &world->ranks[ranks[i]]);
+    *created = group;
     return LKS_OK;
 }
 
@@ -124,11 +124,11 @@ lks_status lksi_thread_world_join(lksi_thread_world *world, uint64_t id, const i
                                   lksi_control **control) {
     lks_status status = LKS_OK;
     pthread_mutex_lock(&world->mutex);
-    lksi_generation *generation = world->generations;
-    while (generation != NULL && generation->id != id) generation = generation->next;
-    if (generation == NULL) status = generation_create(world, id, ranks, n_ranks, &generation);
+    lksi_thread_group *group = world->groups;
+    while (group != NULL && group->id != id) group = group->next;
+    if (group == NULL) status = group_create(world, id, ranks, n_ranks, &group);
     if (status == LKS_OK) {
-        *control = generation->control;
+        *control = group->control;
         world->n_joined++;
     }
     pthread_mutex_unlock(&world->mutex);
@@ -162,7 +162,7 @@ void lksi_thread_world_leave(lksi_thread_world *world, int exit_code) {
     pthread_mutex_lock(&world->mutex);
     world->ranks[rank].has_left = true;
     world->ranks[rank].exit_code = exit_code;
-    for (lksi_generation *each = world->generations; each != NULL; each = each->next)
+    for (lksi_thread_group *each = world->groups; each != NULL; each = each->next)
         report_lost(each, rank, &world->ranks[rank]);
     pthread_mutex_unlock(&world->mutex);
 }

@@ -16,13 +16,13 @@ typedef struct lksi_thread_block {
 } lksi_thread_block;
 
 /* A group of this world, and its control segment, which is a block. */
-typedef struct lksi_generation {
-    struct lksi_generation *next;
+typedef struct lksi_thread_group {
+    struct lksi_thread_group *next;
     uint64_t id;
     lksi_control *control;
     int n_members;
     int members[]; /* ranks in the world, by seat */
-} lksi_generation;
+} lksi_thread_group;
 
 typedef struct lksi_thread_rank {
     uint64_t n_worlds; /* how often this thread has called lks_init */
@@ -34,7 +34,7 @@ struct lksi_thread_world {
     lksi_thread_world *next; /* of those that are left for good */
     int size;
     pthread_mutex_t mutex; /* over what follows: taken to join, leave and allocate, never in a collective */
-    lksi_generation *generations;
+    lksi_thread_group *groups;
     lksi_thread_block *blocks;
     lksi_thread_rank *ranks;
     int n_joined; /* control segments that ranks have joined and not released, counted for each rank */

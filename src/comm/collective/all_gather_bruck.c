@@ -11,7 +11,8 @@
  */
 #include "comm/collective/collective.h"
 
-static lks_status exchange_round(lks_group *group, const lksi_call *call, const lksi_layout *layout, int distance) {
+static lks_status exchange_round(lks_group *group, const lksi_call *call, const lksi_block_layout *layout,
+                                 int distance) {
     int n = group->size, count = n - distance < distance ? n - distance : distance;
     int to = lksi_rotate(group, group->rank, -distance), from = lksi_rotate(group, group->rank, distance);
     int sent_head = n - group->rank < count ? n - group->rank : count,
@@ -22,7 +23,8 @@ static lks_status exchange_round(lks_group *group, const lksi_call *call, const 
     return lksi_exchange_blocks(group, call, call->out, layout, &tail);
 }
 
-static lks_status gather_blocks(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout) {
+static lks_status gather_blocks(lks_group *group, const lksi_call *call, void *buffer,
+                                const lksi_block_layout *layout) {
     (void)buffer; /* is call->out */
     for (int distance = 1; distance < group->size; distance *= 2)
         LKS_TRY(exchange_round(group, call, layout, distance));

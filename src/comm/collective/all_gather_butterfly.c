@@ -19,8 +19,8 @@ static int existing(const lks_group *group, int first, int n) {
     return left < 0 ? 0 : left < n ? left : n;
 }
 
-static lks_status exchange_halves(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout,
-                                  int prefix, int distance) {
+static lks_status exchange_halves(lks_group *group, const lksi_call *call, void *buffer,
+                                  const lksi_block_layout *layout, int prefix, int distance) {
     int peer = group->rank ^ distance, mine = group->rank / distance * distance, theirs = peer / distance * distance;
     lksi_block_exchange main = {peer, mine, distance, peer, theirs, distance};
     lksi_block_exchange carried = {.to = peer,
@@ -34,7 +34,7 @@ static lks_status exchange_halves(lks_group *group, const lksi_call *call, void 
 }
 
 lks_status lksi_gather_blocks_butterfly(lks_group *group, const lksi_call *call, void *buffer,
-                                        const lksi_layout *layout) {
+                                        const lksi_block_layout *layout) {
     int n = group->size, rank = group->rank, prefix = lksi_split(n + 1);
     if (rank >= prefix) {
         lksi_extent mine = lksi_blocks(layout, rank, 1);

@@ -22,7 +22,8 @@ lks_status lksi_all_gather_direct(lks_group *group, const lksi_call *call) {
     return lksi_move_blocks(group, call, &move);
 }
 
-lks_status lksi_gather_blocks_direct(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout) {
+lks_status lksi_gather_blocks_direct(lks_group *group, const lksi_call *call, void *buffer,
+                                     const lksi_block_layout *layout) {
     for (int distance = 1; distance < group->size; distance++) {
         int to = lksi_rotate(group, group->rank, distance), from = lksi_rotate(group, group->rank, -distance);
         lksi_block_exchange blocks = {to, group->rank, 1, from, from, 1};

@@ -7,7 +7,8 @@
  */
 #include "comm/collective/collective.h"
 
-lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout) {
+lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer,
+                                   const lksi_block_layout *layout) {
     int next = lksi_rotate(group, group->rank, 1), previous = lksi_rotate(group, group->rank, -1);
     for (int round = 0; round < group->size - 1; round++) {
         lksi_block_exchange blocks = {.to = next,
@@ -22,7 +23,7 @@ lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void
 }
 
 lks_status lksi_all_gather_by(lks_group *group, const lksi_call *call, lksi_gather_core core) {
-    lksi_layout layout = lksi_layout_of(group, call);
+    lksi_block_layout layout = lksi_block_layout_of(group, call);
     lksi_extent mine = lksi_blocks(&layout, group->rank, 1);
     lksi_copy_unless_same(lksi_at(call->out, mine.begin), call->in, mine.nbytes);
     return core(group, call, call->out, &layout);

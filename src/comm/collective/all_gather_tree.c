@@ -8,7 +8,7 @@
 
 lks_status lksi_all_gather_tree(lks_group *group, const lksi_call *call) {
     LKS_TRY(lksi_gather_up_tree(group, call, 0));
-    return lksi_send_down_tree(group, call, 0, call->out, lksi_layout_of(group, call).total);
+    return lksi_send_down_tree(group, call, 0, call->out, lksi_block_layout_of(group, call).total);
 }
 
 lksi_cost lksi_all_gather_tree_cost(int n_ranks, size_t nbytes) {

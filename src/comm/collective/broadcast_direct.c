@@ -38,7 +38,7 @@ lks_status lksi_broadcast_direct(lks_group *group, const lksi_call *call) {
 }
 
 lks_status lksi_broadcast_direct_remote(lks_group *group, const lksi_call *call) {
-    lksi_layout layout = lksi_layout_slices(call->nbytes, group->size);
+    lksi_block_layout layout = lksi_block_layout_slices(call->nbytes, group->size);
     for (int distance = 1; distance < group->size; distance++) {
         int to = lksi_rotate(group, call->root, distance);
         lksi_block_exchange slice = {.to = to,

@@ -14,7 +14,7 @@
 #include "comm/collective/collective.h"
 
 /* Slices v .. v + span - 1, counted from the root, come to rank v; it keeps its own and hands on the rest. */
-static lks_status scatter(lks_group *group, const lksi_call *call, const lksi_layout *layout, int v) {
+static lks_status scatter(lks_group *group, const lksi_call *call, const lksi_block_layout *layout, int v) {
     int span = v == 0 ? 1 << lksi_log2(group->size) : v & -v;
     lksi_extent all = lksi_blocks(layout, v, (int)lksi_least((size_t)span, (size_t)(group->size - v)));
     if (v != 0)
@@ -32,7 +32,7 @@ static lks_status scatter(lks_group *group, const lksi_call *call, const lksi_la
 
 lks_status lksi_broadcast_scatter_allgather(lks_group *group, const lksi_call *call) {
     int n = group->size, v = lksi_rotate(group, group->rank, -call->root);
-    lksi_layout layout = lksi_layout_slices(call->nbytes, n);
+    lksi_block_layout layout = lksi_block_layout_slices(call->nbytes, n);
     LKS_TRY(scatter(group, call, &layout, v));
     for (int round = 0; round < n - 1; round++) {
         lksi_block_exchange ring = {

@@ -88,28 +88,27 @@ static inline int lksi_rotate(const lks_group *group, int rank, int by) {
 
 /* --- blocks: a buffer cut into consecutive blocks, one per rank --- */
 
-typedef struct lksi_layout {
+typedef struct lksi_block_layout {
     const size_t *counts;      /* of the -v forms, in elements of `each` bytes; else NULL, and */
     size_t each, share, total; /* every block takes `share` bytes, and the last ones end at `total` */
-} lksi_layout;
+} lksi_block_layout;
 
 typedef struct lksi_extent {
     size_t begin, nbytes;
 } lksi_extent;
 
 /* The blocks of a call. */
-lksi_layout lksi_layout_of(const lks_group *group, const lksi_call *call);
+lksi_block_layout lksi_block_layout_of(const lks_group *group, const lksi_call *call);
 /* `nbytes` bytes cut into n slices. */
-lksi_layout lksi_layout_slices(size_t nbytes, int n);
+lksi_block_layout lksi_block_layout_slices(size_t nbytes, int n);
 /* Where blocks first .. first + n - 1 lie. */
-lksi_extent lksi_blocks(const lksi_layout *layout, int first, int n);
+lksi_extent lksi_blocks(const lksi_block_layout *layout, int first, int n);
 /* Bytes of the longest block. */
-size_t lksi_layout_longest(const lks_group *group, const lksi_layout *layout);
+size_t lksi_block_layout_longest(const lks_group *group, const lksi_block_layout *layout);
 
 static inline unsigned char *lksi_at(const void *base, size_t offset) {
     return base == NULL ? NULL : (unsigned char *)(uintptr_t)base + offset;
 }
-static inline size_t lksi_least(size_t a, size_t b) { return a < b ? a : b; }
 /* In how many pieces `nbytes` travel: at least one. */
 static inline size_t lksi_piece_count(size_t nbytes, size_t piece_nbytes) {
     return nbytes == 0 ? 1 : (nbytes - 1) / piece_nbytes + 1;
@@ -126,16 +125,18 @@ typedef struct lksi_block_exchange {
     int to, first_sent, n_sent;
     int from, first_received, n_received;
 } lksi_block_exchange;
-lks_status lksi_exchange_blocks(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout,
+lks_status lksi_exchange_blocks(lks_group *group, const lksi_call *call, void *buffer, const lksi_block_layout *layout,
                                 const lksi_block_exchange *exchange);
 
 /* Every rank has its block of `buffer`; afterwards all have all. In all_gather_<name>.c. */
 typedef lks_status (*lksi_gather_core)(lks_group *group, const lksi_call *call, void *buffer,
-                                       const lksi_layout *layout);
-lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout);
+                                       const lksi_block_layout *layout);
+lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer,
+                                   const lksi_block_layout *layout);
 lks_status lksi_gather_blocks_butterfly(lks_group *group, const lksi_call *call, void *buffer,
-                                        const lksi_layout *layout);
-lks_status lksi_gather_blocks_direct(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout);
+                                        const lksi_block_layout *layout);
+lks_status lksi_gather_blocks_direct(lks_group *group, const lksi_call *call, void *buffer,
+                                     const lksi_block_layout *layout);
 /* Copies this rank's `in` to its block of `out`, then the core. */
 lks_status lksi_all_gather_by(lks_group *group, const lksi_call *call, lksi_gather_core core);
 

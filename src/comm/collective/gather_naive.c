@@ -7,7 +7,7 @@
 #include "comm/collective/collective.h"
 
 lks_status lksi_gather_to(lks_group *group, const lksi_call *call, int root) {
-    lksi_layout layout = lksi_layout_of(group, call);
+    lksi_block_layout layout = lksi_block_layout_of(group, call);
     lksi_extent mine = lksi_blocks(&layout, group->rank, 1);
     if (group->rank != root) return lksi_step_send(group, call, root, call->in, mine.nbytes);
     for (int rank = 0; rank < group->size; rank++) {

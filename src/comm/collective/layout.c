@@ -1,19 +1,19 @@
 /* How buffers are cut into blocks, and blocks exchanged. */
 #include "comm/collective/collective.h"
 
-lksi_layout lksi_layout_of(const lks_group *group, const lksi_call *call) {
+lksi_block_layout lksi_block_layout_of(const lks_group *group, const lksi_call *call) {
     if (call->counts != NULL)
-        return (lksi_layout){.counts = call->counts, .each = lksi_type_nbytes(call->type), .total = call->nbytes};
-    return (lksi_layout){.share = call->nbytes, .total = call->nbytes * (size_t)group->size};
+        return (lksi_block_layout){.counts = call->counts, .each = lksi_type_nbytes(call->type), .total = call->nbytes};
+    return (lksi_block_layout){.share = call->nbytes, .total = call->nbytes * (size_t)group->size};
 }
 
-lksi_layout lksi_layout_slices(size_t nbytes, int n) {
+lksi_block_layout lksi_block_layout_slices(size_t nbytes, int n) {
     size_t share = (nbytes + (size_t)n - 1) / (size_t)n;
     share = (share + LKSI_LINE_NBYTES - 1) / LKSI_LINE_NBYTES * LKSI_LINE_NBYTES;
-    return (lksi_layout){.share = share, .total = nbytes};
+    return (lksi_block_layout){.share = share, .total = nbytes};
 }
 
-lksi_extent lksi_blocks(const lksi_layout *layout, int first, int n) {
+lksi_extent lksi_blocks(const lksi_block_layout *layout, int first, int n) {
     size_t begin = 0, end = 0;
     if (layout->counts == NULL) {
         begin = lksi_least((size_t)first * layout->share, layout->total);
@@ -25,7 +25,7 @@ lksi_extent lksi_blocks(const lksi_layout *layout, int first, int n) {
     return (lksi_extent){begin * layout->each, end * layout->each};
 }
 
-size_t lksi_layout_longest(const lks_group *group, const lksi_layout *layout) {
+size_t lksi_block_layout_longest(const lks_group *group, const lksi_block_layout *layout) {
     if (layout->counts == NULL) return lksi_least(layout->share, layout->total);
     size_t longest = 0;
     for (int rank = 0; rank < group->size; rank++)
@@ -33,7 +33,7 @@ size_t lksi_layout_longest(const lks_group *group, const lksi_layout *layout) {
     return longest * layout->each;
 }
 
-lks_status lksi_exchange_blocks(lks_group *group, const lksi_call *call, void *buffer, const lksi_layout *layout,
+lks_status lksi_exchange_blocks(lks_group *group, const lksi_call *call, void *buffer, const lksi_block_layout *layout,
                                 const lksi_block_exchange *exchange) {
     lksi_extent sent = lksi_blocks(layout, exchange->first_sent, exchange->n_sent);
     lksi_extent received = lksi_blocks(layout, exchange->first_received, exchange->n_received);

@@ -18,7 +18,7 @@ typedef struct mover {
     const lksi_move *move;
     lks_group *group;
     const lksi_call *call;
-    lksi_layout layout;
+    lksi_block_layout layout;
     size_t slot_nbytes, longest;
 } mover;
 
@@ -92,24 +92,24 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
 /* --- in place --- */
 
 /* What a rank's line carries besides the place. */
-typedef struct shown {
+typedef struct offer {
     uint64_t held;    /* lksi_held */
     uint64_t address; /* of `in` in the rank's own memory */
     bool may_peek;    /* it can read the others' memory */
     bool is_peekable; /* its `in` stays as it is meanwhile */
     bool is_staged;   /* its first chunk */
-} shown;
-_Static_assert(sizeof(shown) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
+} offer;
+_Static_assert(sizeof(offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
 
-static shown shown_by(const lks_group *group, int rank) {
-    shown heard;
+static offer offer_of(const lks_group *group, int rank) {
+    offer heard;
     memcpy(&heard, lksi_post_of(group, rank)->payload, sizeof heard);
     return heard;
 }
 
 static bool are_symmetric(const mover *m, uint64_t held) {
     for (int rank = 0; rank < m->group->size; rank++)
-        if (shown_by(m->group, rank).held != held || (is_read(m, rank) && lksi_post_of(m->group, rank)->place == 0))
+        if (offer_of(m->group, rank).held != held || (is_read(m, rank) && lksi_post_of(m->group, rank)->place == 0))
             return false;
     return true;
 }
@@ -143,7 +143,7 @@ static bool are_peekable(const mover *m) {
     bool are_all = true;
     if (!is_worth_peeking(m)) return false;
     for (int rank = 0; rank < m->group->size; rank++) {
-        shown theirs = shown_by(m->group, rank);
+        offer theirs = offer_of(m->group, rank);
         are_all &= theirs.may_peek && theirs.is_peekable;
         m->group->may_peek &= theirs.may_peek;
     }
@@ -157,7 +157,7 @@ static lks_status from_ordinary(const mover *m) {
         int source = lksi_rotate(group, rank, distance);
         if (!is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank);
-        uint64_t address = shown_by(group, source).address + block.begin;
+        uint64_t address = offer_of(group, source).address + block.begin;
         LKS_TRY(lksi_peek(group, source, address, target_of(m, source), block.nbytes));
     }
     keep_own(m);
@@ -240,7 +240,7 @@ static uint64_t place_of(const mover *m) {
 static lks_status by_memory(const mover *m) {
     lks_group *group = m->group;
     uint64_t place = place_of(m);
-    shown mine = {.held = lksi_held(group),
+    offer mine = {.held = lksi_held(group),
                   .address = (uintptr_t)m->move->in,
                   .may_peek = group->may_peek,
                   .is_peekable = !is_overwritten(m)};
@@ -256,7 +256,7 @@ static lks_status by_memory(const mover *m) {
     if (m->longest > LKSI_ANNEX_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
     if (are_peekable(m)) return from_ordinary(m);
     bool are_staged = true;
-    for (int rank = 0; rank < group->size; rank++) are_staged &= shown_by(group, rank).is_staged;
+    for (int rank = 0; rank < group->size; rank++) are_staged &= offer_of(group, rank).is_staged;
     if (!are_staged) {
         if (!mine.is_staged) {
             turn = begin_turn(m, 0);
@@ -268,8 +268,8 @@ static lks_status by_memory(const mover *m) {
 }
 
 lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move) {
-    mover m = {move, group, call, lksi_layout_of(group, call), 0, 0};
-    m.longest = lksi_layout_longest(group, &m.layout);
+    mover m = {move, group, call, lksi_block_layout_of(group, call), 0, 0};
+    m.longest = lksi_block_layout_longest(group, &m.layout);
     size_t most_nbytes = move->is_personal ? m.layout.total : m.longest;
     if (most_nbytes <= LKSI_ANNEX_NBYTES || group->size == 1) return by_lines(&m, most_nbytes);
     m.slot_nbytes = lksi_chunk_nbytes(group);

@@ -140,7 +140,7 @@ lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call) {
 /* Whether this rank's own block lies where it belongs. */
 static bool is_in_place(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
-    lksi_layout layout = lksi_layout_of(group, call);
+    lksi_block_layout layout = lksi_block_layout_of(group, call);
     size_t begin = lksi_blocks(&layout, group->rank, 1).begin;
     if (operation->is_rooted && group->rank != call->root) return false;
     if (operation->is_in_blocked && operation->is_out_blocked) return call->in == call->out;

@@ -24,7 +24,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
         group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank);
     if (out_place != 0) {
         size_t each = lksi_type_nbytes(call->type);
-        lksi_layout slices = lksi_layout_slices(call->nbytes, group->size);
+        lksi_block_layout slices = lksi_block_layout_slices(call->nbytes, group->size);
         lksi_extent mine = lksi_blocks(&slices, group->rank, 1);
         lksi_reduce_range(&sum, mine.begin / each, mine.nbytes / each);
     } else if (group->rank == call->root) {

@@ -4,12 +4,12 @@
 lks_status lksi_tree_blocks_start(lks_group *group, const lksi_call *call, int root, lksi_tree_blocks *tree) {
     int v = lksi_rotate(group, group->rank, -root);
     *tree = (lksi_tree_blocks){.group = group,
-                               .layout = lksi_layout_of(group, call),
+                               .layout = lksi_block_layout_of(group, call),
                                .root = root,
                                .v = v,
                                .span = v == 0 ? 1 << lksi_log2(group->size) : v & -v,
                                .piece_nbytes = LKSI_WINDOW_NBYTES / (size_t)group->size};
-    size_t longest = lksi_layout_longest(group, &tree->layout);
+    size_t longest = lksi_block_layout_longest(group, &tree->layout);
     tree->n_pieces = lksi_piece_count(longest, tree->piece_nbytes);
     size_t n_blocks = lksi_least((size_t)tree->span, (size_t)(group->size - v));
     return lksi_group_scratch(group, n_blocks * lksi_least(longest, tree->piece_nbytes), &tree->scratch);

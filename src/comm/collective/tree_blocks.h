@@ -7,7 +7,7 @@
 
 typedef struct lksi_tree_blocks {
     const lks_group *group;
-    lksi_layout layout;
+    lksi_block_layout layout;
     int root, v, span; /* span: of the tree below v, not cut off at n */
     size_t piece_nbytes, n_pieces;
     unsigned char *scratch; /* the pieces of this rank's tree, packed */

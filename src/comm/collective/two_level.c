@@ -60,12 +60,6 @@ static int inner_rank(const lks_group *group, int rank) {
     return n_before;
 }
 
-static int first_rank_of(const lks_group *group, int host) {
-    int rank = 0;
-    while (group->host_of[rank] != host) rank++;
-    return rank;
-}
-
 /* A failure inside one host or between hosts ends the other level too, so that nobody waits there. */
 static lks_status finish(lks_group *group, lks_status status) {
     group->divided = NULL;
@@ -106,7 +100,7 @@ lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call) {
 /* Hosts hold contiguous ranks: a host's blocks are one block of the outer group. */
 static lks_status gather_hosts(lks_group *group, const lksi_call *call, size_t *counts,
                                const lks_collective_options *options) {
-    int first = first_rank_of(group, group->host_of[group->rank]);
+    int first = lksi_first_rank_of(group, group->host_of[group->rank]);
     unsigned char *out = call->out, *blocks = lksi_at(out, (size_t)first * call->nbytes);
     for (int rank = 0; rank < group->size; rank++) counts[group->host_of[rank]] += call->count;
     LKS_TRY(lks_gather(group->inner, call->in, blocks, call->count, call->type, 0, options));
@@ -160,7 +154,7 @@ static lks_status deliver(const levels *l) {
         if (group->outer != NULL) conclude(l);
         return LKS_OK;
     }
-    int first = first_rank_of(group, group->host_of[root]);
+    int first = lksi_first_rank_of(group, group->host_of[root]);
     size_t nbytes = l->count * lksi_type_nbytes(l->wide);
     if (group->rank == first && root != first) return lksi_step_send(group, l->call, root, l->sum, nbytes);
     if (group->rank != root) return LKS_OK;

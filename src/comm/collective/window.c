@@ -42,9 +42,9 @@ lks_status lksi_reduce_scatter_by(lks_group *group, const lksi_call *call, lksi_
 }
 
 /* The window of `call` that begins at `first`, and its slices as bytes of the type. */
-static lksi_window slices_of(const lks_group *group, const lksi_call *call, size_t first, lksi_layout *layout) {
+static lksi_window slices_of(const lks_group *group, const lksi_call *call, size_t first, lksi_block_layout *layout) {
     size_t each = lksi_type_nbytes(call->type), count = lksi_least(call->count - first, capacity_of(call));
-    *layout = lksi_layout_slices(count * each, group->size);
+    *layout = lksi_block_layout_slices(count * each, group->size);
     size_t share = layout->share / each;
     return (lksi_window){first, share, share, first + count};
 }
@@ -53,7 +53,7 @@ lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_bloc
                               lksi_gather_core gather) {
     size_t each = lksi_type_nbytes(call->type), first = 0;
     do {
-        lksi_layout layout;
+        lksi_block_layout layout;
         lksi_window window = slices_of(group, call, first, &layout);
         size_t begin = lksi_window_begin(&window, group->rank), count = lksi_window_count(&window, group->rank);
         void *own;
@@ -65,8 +65,8 @@ lks_status lksi_all_reduce_by(lks_group *group, const lksi_call *call, lksi_bloc
     return LKS_OK;
 }
 
-static lks_status collect_slices(lks_group *group, const lksi_call *call, unsigned char *out, const lksi_layout *layout,
-                                 const void *own) {
+static lks_status collect_slices(lks_group *group, const lksi_call *call, unsigned char *out,
+                                 const lksi_block_layout *layout, const void *own) {
     lksi_extent mine = lksi_blocks(layout, group->rank, 1);
     if (group->rank != call->root) return lksi_step_send(group, call, call->root, own, mine.nbytes);
     lksi_copy(lksi_at(out, mine.begin), own, mine.nbytes);
@@ -80,7 +80,7 @@ static lks_status collect_slices(lks_group *group, const lksi_call *call, unsign
 lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_reducer reducer) {
     size_t each = lksi_type_nbytes(call->type), first = 0;
     do {
-        lksi_layout layout;
+        lksi_block_layout layout;
         lksi_window window = slices_of(group, call, first, &layout);
         void *own;
         LKS_TRY(reducer(group, call, &window, NULL, &own));

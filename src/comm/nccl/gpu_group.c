@@ -24,8 +24,8 @@ _Static_assert(sizeof(facts) <= LKSI_PAYLOAD_NBYTES, "facts fit into an exchange
 enum { SHARING_VERSION = 23000 };
 
 static uint64_t host_for_nccl(void) {
-    const char *given = getenv("NCCL_HOSTID");
-    return given != NULL && given[0] != '\0' ? lksi_hash64(LKSI_HASH_START, given, strlen(given)) : lksi_network_id();
+    const char *given = lksi_variable("NCCL_HOSTID");
+    return given != NULL ? lksi_hash64(LKSI_HASH_START, given, strlen(given)) : lksi_network_id();
 }
 
 static lks_status find_facts(lks_gpu_group *gpus, facts *mine) {

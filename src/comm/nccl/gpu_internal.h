@@ -80,8 +80,6 @@ lks_status lksi_gpu_settle(lks_gpu_group *gpus);
 
 lks_status lksi_gpu_run_nccl(lks_gpu_group *gpus, const lksi_gpu_call *call);
 lks_status lksi_gpu_run_host(lks_gpu_group *gpus, const lksi_gpu_call *call);
-/* Whether NCCL's own reduction will do: it knows the operator, and gives the bits that are asked for. */
-bool lksi_gpu_is_ready_made(const lksi_gpu_call *call);
 
 /* Scratch memory of the GPU, where there is less. Errors: LKS_ERR_MEMORY. */
 lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes);

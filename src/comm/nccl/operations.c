@@ -11,21 +11,6 @@ static lks_status check_group(const lks_gpu_group *gpus, const char *name, const
     return LKS_OK;
 }
 
-bool lksi_gpu_is_ready_made(const lksi_gpu_call *call) {
-    bool is_integer = call->call.type >= LKS_I8, is_order_free = call->order == LKS_ORDER_ANY || is_integer;
-    switch (call->call.op) {
-    case LKS_SUM:
-    case LKS_PRODUCT:
-    case LKS_AVG:
-        return is_order_free;
-    case LKS_MIN:
-    case LKS_MAX:
-        return is_integer; /* of floats NCCL does not say what becomes of a NaN */
-    default:
-        return false;
-    }
-}
-
 static uint64_t mix_call(uint64_t hash, const lksi_gpu_call *call) {
     hash = lksi_hash64(hash, call->name, strlen(call->name));
     hash = lksi_mix(lksi_mix(hash, call->call.count), (uint64_t)call->call.type << 32 | (uint64_t)call->call.op);

@@ -9,8 +9,6 @@
 #include "comm/collective/collective.h"
 #include "comm/nccl/gpu_internal.h"
 
-#include <string.h>
-
 enum { ROOM_NBYTES = 8 << 20 /* both rooms */, MESSAGE_TAG = 0 };
 
 /* --- room --- */
@@ -129,14 +127,8 @@ lks_status lksi_gpu_run_host(lks_gpu_group *gpus, const lksi_gpu_call *c) {
 /* --- messages: all that were put together, or one --- */
 
 lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *message) {
-    if (gpus->n_messages == gpus->messages_capacity) {
-        size_t capacity = gpus->messages_capacity == 0 ? 16 : 2 * gpus->messages_capacity;
-        lksi_gpu_message *larger = lksi_alloc_array(capacity, sizeof *larger);
-        if (larger == NULL) return LKS_ERR_MEMORY;
-        if (gpus->n_messages > 0) memcpy(larger, gpus->messages, gpus->n_messages * sizeof *larger);
-        lksi_free(gpus->messages);
-        gpus->messages = larger, gpus->messages_capacity = capacity;
-    }
+    LKS_TRY(
+        lksi_grow((void **)&gpus->messages, &gpus->messages_capacity, gpus->n_messages + 1, sizeof *gpus->messages));
     gpus->messages[gpus->n_messages++] = *message;
     return gpus->is_grouped ? LKS_OK : lksi_gpu_end_host(gpus);
 }

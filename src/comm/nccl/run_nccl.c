@@ -184,6 +184,22 @@ static lks_status move_blocks(lks_gpu_group *gpus, const lksi_gpu_call *c) {
 
 /* --- which of them --- */
 
+/* Whether NCCL's own reduction will do: it knows the operator, and gives the bits that are asked for. */
+static bool is_ready_made(const lksi_gpu_call *c) {
+    bool is_integer = c->call.type >= LKS_I8, is_order_free = c->order == LKS_ORDER_ANY || is_integer;
+    switch (c->call.op) {
+    case LKS_SUM:
+    case LKS_PRODUCT:
+    case LKS_AVG:
+        return is_order_free;
+    case LKS_MIN:
+    case LKS_MAX:
+        return is_integer; /* of floats NCCL does not say what becomes of a NaN */
+    default:
+        return false;
+    }
+}
+
 static lks_status run_ready_made(lks_gpu_group *gpus, const lksi_gpu_call *c, lksi_nccl_kind kind) {
     lksi_nccl_collective collective = {.kind = kind,
                                        .in = c->call.in,
@@ -199,7 +215,7 @@ static lks_status run_ready_made(lks_gpu_group *gpus, const lksi_gpu_call *c, lk
 lks_status lksi_gpu_run_nccl(lks_gpu_group *gpus, const lksi_gpu_call *c) {
     const lksi_operation *operation = c->call.operation;
     if (c->call.count == 0) return LKS_OK;
-    if (operation->is_reduction && !lksi_gpu_is_ready_made(c)) return reduce_in_order(gpus, c);
+    if (operation->is_reduction && !is_ready_made(c)) return reduce_in_order(gpus, c);
     if (operation->is_reduction)
         return run_ready_made(gpus, c,
                               operation->is_in_blocked ? LKSI_NCCL_REDUCE_SCATTER

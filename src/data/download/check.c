@@ -50,8 +50,8 @@ static lks_status check_end(const source *from) {
 }
 
 /* Reads on to one piece more than max_nbytes at most: what is longer is wrong anyway. */
-static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, lksi_progress *progress, char hex[65],
-                            int64_t *nbytes) {
+static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, lksi_download_progress *progress,
+                            char hex[65], int64_t *nbytes) {
     unsigned char piece[PIECE_NBYTES];
     source from;
     lksi_sha256 *hash;
@@ -60,11 +60,11 @@ static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, l
     if (status != LKS_OK) goto close_file;
     int n_read;
     *nbytes = 0;
-    if (progress != NULL) lksi_progress_begin(progress, "checking", 0, max_nbytes);
+    if (progress != NULL) lksi_download_progress_begin(progress, "checking", 0, max_nbytes);
     while (*nbytes <= max_nbytes && (n_read = read_piece(&from, piece)) > 0) {
         lksi_sha256_update(hash, piece, (size_t)n_read);
         *nbytes += n_read;
-        if (progress != NULL) (void)lksi_progress_tick(progress, *nbytes);
+        if (progress != NULL) (void)lksi_download_progress_tick(progress, *nbytes);
     }
     lksi_sha256_finish_hex(hash, hex);
     status = check_end(&from);
@@ -85,7 +85,7 @@ static bool find(const lksi_content *content, const char *directory, char *path,
 }
 
 lksi_presence lksi_content_check(const lksi_content *content, const char *directory, bool verifies,
-                                 lksi_progress *progress) {
+                                 lksi_download_progress *progress) {
     char path[PATH_NBYTES], hex[65];
     int64_t nbytes;
     if (!find(content, directory, path, sizeof path)) {
@@ -105,7 +105,7 @@ lksi_presence lksi_content_check(const lksi_content *content, const char *direct
 }
 
 /* Of an archive all bytes count; of a single file what is in it, however it was packed. */
-lks_status lksi_download_check(const lksi_download *download, const char *path, lksi_progress *progress,
+lks_status lksi_download_check(const lksi_download *download, const char *path, lksi_download_progress *progress,
                                bool *is_right) {
     bool is_archive = download->archive_root != NULL;
     int64_t wanted = is_archive ? download->nbytes : download->contents->nbytes, nbytes;

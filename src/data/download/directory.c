@@ -1,13 +1,6 @@
 /* Where data sets lie when nobody says where. */
 #include "data/download/download.h"
 
-#include <stdlib.h>
-
-static const char *variable(const char *name) {
-    const char *value = getenv(name);
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
-
 static const char *directory_name(const char *name) {
     const lksi_set *set = lksi_set_find(name);
     return set != NULL ? set->directory : name;
@@ -16,9 +9,9 @@ static const char *directory_name(const char *name) {
 lks_status lks_data_directory(const char *name, char *directory, size_t directory_nbytes) {
     LKS_TRY(lksi_check_given("data_directory", "name", name));
     LKS_TRY(lksi_check_given("data_directory", "directory", directory));
-    const char *const places[][2] = {{variable("LOCKSTEP_DATA"), ""},
-                                     {variable("XDG_CACHE_HOME"), "/lockstep/data"},
-                                     {variable("HOME"), "/.cache/lockstep/data"}};
+    const char *const places[][2] = {{lksi_variable("LOCKSTEP_DATA"), ""},
+                                     {lksi_variable("XDG_CACHE_HOME"), "/lockstep/data"},
+                                     {lksi_variable("HOME"), "/.cache/lockstep/data"}};
     enum { N_PLACES = sizeof places / sizeof *places };
     char path[4096], first[4096] = "";
     bool is_there = false;

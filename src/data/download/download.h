@@ -45,7 +45,7 @@ int64_t lksi_set_nbytes(const lksi_set *set);
 /* --- how far it is (progress.c) --- */
 
 /* Written by the thread that downloads, read by the one that waits for it. */
-typedef struct lksi_progress {
+typedef struct lksi_download_progress {
     atomic_llong nbytes;     /* that are here, of all files */
     atomic_int is_cancelled; /* set by the one that waits */
     bool is_shown;           /* on stderr */
@@ -54,15 +54,16 @@ typedef struct lksi_progress {
     int64_t total_nbytes;    /* of it */
     int64_t begun_ns, drawn_ns, touched_ns;
     int64_t begun_nbytes; /* of it, that were here before */
-} lksi_progress;
+} lksi_download_progress;
 
-void lksi_progress_begin(lksi_progress *progress, const char *what, int64_t nbytes_done, int64_t total_nbytes);
+void lksi_download_progress_begin(lksi_download_progress *progress, const char *what, int64_t nbytes_done,
+                                  int64_t total_nbytes);
 /* Called at least once a second. False where the work is to be given up. */
-bool lksi_progress_tick(lksi_progress *progress, int64_t nbytes_done);
+bool lksi_download_progress_tick(lksi_download_progress *progress, int64_t nbytes_done);
 /* Removes what was drawn. */
-void lksi_progress_end(lksi_progress *progress);
+void lksi_download_progress_end(lksi_download_progress *progress);
 /* A line on stderr, where that is wanted. */
-void lksi_progress_say(lksi_progress *progress, const char *format, ...) LKS_PRINTF(2, 3);
+void lksi_download_progress_say(lksi_download_progress *progress, const char *format, ...) LKS_PRINTF(2, 3);
 
 /* --- one answer of a server (transfer.c) --- */
 
@@ -81,27 +82,27 @@ typedef enum lksi_outcome {
     LKSI_GIVEN_UP /* for a reason of this side: no space, say, or cancelled */
 } lksi_outcome;
 
-typedef struct lksi_transfer {
+typedef struct lksi_download_transfer {
     const char *path;
     int descriptor;     /* of the file `path`, whose first `offset` bytes are here */
     int64_t offset;     /* in and out */
     int64_t max_nbytes; /* of the whole file */
     const lksi_fetch_limits *limits;
-    lksi_progress *progress;
+    lksi_download_progress *progress;
     int64_t begun_at; /* out: which of the bytes was the answer's first */
     char reason[320]; /* out: why it is not LKSI_GOT_ALL */
-} lksi_transfer;
+} lksi_download_transfer;
 
 /* LKS_ERR_UNSUPPORTED, saying what to install, where this machine or this build lacks libcurl. */
-lks_status lksi_transfer_available(void);
+lks_status lksi_download_transfer_available(void);
 /* Gets `url` from byte `offset` on. */
-lksi_outcome lksi_transfer_run(lksi_transfer *transfer, const char *url);
+lksi_outcome lksi_download_transfer_run(lksi_download_transfer *transfer, const char *url);
 
 /* --- one file from its mirrors (fetch.c) --- */
 
 /* Completes the file `path`, of which a part may be here, and checks it. `mirrors`: as in lksi_set. */
 lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors, const char *path,
-                      const lksi_fetch_limits *limits, lksi_progress *progress);
+                      const lksi_fetch_limits *limits, lksi_download_progress *progress);
 
 /* --- what lies in a directory (check.c) --- */
 
@@ -110,9 +111,9 @@ typedef enum lksi_presence { LKSI_MISSING, LKSI_PRESENT, LKSI_DIFFERENT } lksi_p
 /* `verifies`: by its SHA-256; otherwise whatever has the name is taken for it. What differs, or cannot be read, is
  * described in the error text. NULL for `progress`: none. */
 lksi_presence lksi_content_check(const lksi_content *content, const char *directory, bool verifies,
-                                 lksi_progress *progress);
+                                 lksi_download_progress *progress);
 /* Whether the file is what a mirror has, or the same content packed in another way. */
-lks_status lksi_download_check(const lksi_download *download, const char *path, lksi_progress *progress,
+lks_status lksi_download_check(const lksi_download *download, const char *path, lksi_download_progress *progress,
                                bool *is_right);
 
 /* --- archives (unpack.c) --- */
@@ -121,7 +122,8 @@ lks_status lksi_download_check(const lksi_download *download, const char *path, 
 lks_status lksi_unpack_available(void);
 /* Writes the files of the archive that lie directly in `root` into the directory `to`; refuses an archive that has
  * anything else in it but directories (links, devices, files elsewhere), or more than `max_nbytes`. */
-lks_status lksi_unpack(const char *path, const char *root, const char *to, int64_t max_nbytes, lksi_progress *progress);
+lks_status lksi_unpack(const char *path, const char *root, const char *to, int64_t max_nbytes,
+                       lksi_download_progress *progress);
 
 /* --- one at a time (lock.c) --- */
 
@@ -134,7 +136,7 @@ typedef struct lksi_lock_options {
 
 /* Waits until nobody else holds the lock `path`, a file that is made, and is removed in the end. */
 lks_status lksi_lock_acquire(lksi_lock **lock, const char *path, const lksi_lock_options *options,
-                             lksi_progress *progress);
+                             lksi_download_progress *progress);
 int lksi_lock_descriptor(const lksi_lock *lock);
 void lksi_lock_release(lksi_lock *lock); /* accepts NULL */
 
@@ -154,8 +156,8 @@ typedef struct lksi_get_options {
 
 /* Sees to it that `directory` holds the set. *was_there: it did already. */
 lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_options *options,
-                    lksi_progress *progress, bool *was_there);
+                    lksi_download_progress *progress, bool *was_there);
 /* Whether the set is there: LKS_OK; LKS_ERR_FILE or LKS_ERR_FORMAT, with the first file that is missing or differs. */
-lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_progress *progress);
+lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_download_progress *progress);
 
 #endif

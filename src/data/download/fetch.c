@@ -14,23 +14,23 @@ const lksi_fetch_limits lksi_default_limits = {.connect_ms = 15000, .stall_s = 3
 
 enum { URL_NBYTES = 2048 };
 
-static lks_status start_anew(lksi_transfer *transfer) {
+static lks_status start_anew(lksi_download_transfer *transfer) {
     transfer->offset = 0;
     return ftruncate(transfer->descriptor, 0) == 0 ? LKS_OK : lksi_error_file(transfer->path);
 }
 
 /* False where the work is to be given up. */
-static bool wait_before(lksi_transfer *transfer, int n_failed) {
+static bool wait_before(lksi_download_transfer *transfer, int n_failed) {
     int64_t until_ns = lksi_now_ns() + (transfer->limits->backoff_ms << (n_failed - 1)) * 1000000;
     while (lksi_now_ns() < until_ns) {
-        if (!lksi_progress_tick(transfer->progress, transfer->offset)) return false;
+        if (!lksi_download_progress_tick(transfer->progress, transfer->offset)) return false;
         lksi_sleep_ns(50 * 1000000);
     }
     return true;
 }
 
 /* What there is to say of a file that is none of ours. */
-static lks_status examine(const lksi_download *download, lksi_transfer *transfer, bool *is_right) {
+static lks_status examine(const lksi_download *download, lksi_download_transfer *transfer, bool *is_right) {
     LKS_TRY(lksi_download_check(download, transfer->path, transfer->progress, is_right));
     if (!*is_right)
         snprintf(transfer->reason, sizeof transfer->reason,
@@ -39,14 +39,14 @@ static lks_status examine(const lksi_download *download, lksi_transfer *transfer
 }
 
 /* Tries as long as bytes come. An error is one of this side; *outcome is LKSI_GOT_ALL or LKSI_REFUSED. */
-static lks_status try_mirror(const lksi_download *download, lksi_transfer *transfer, const char *url,
+static lks_status try_mirror(const lksi_download *download, lksi_download_transfer *transfer, const char *url,
                              lksi_outcome *outcome) {
     int n_failed = 0;
     int64_t most = transfer->offset;
     for (bool is_anew = false;;) {
         transfer->begun_at = 0;
-        lksi_progress_begin(transfer->progress, download->name, transfer->offset, download->nbytes);
-        *outcome = lksi_transfer_run(transfer, url);
+        lksi_download_progress_begin(transfer->progress, download->name, transfer->offset, download->nbytes);
+        *outcome = lksi_download_transfer_run(transfer, url);
         if (*outcome == LKSI_GIVEN_UP) return lksi_error(LKS_ERR_FILE, "%s: %s", download->name, transfer->reason);
         if (*outcome == LKSI_GOT_ALL || transfer->offset == transfer->max_nbytes) {
             bool is_right, was_whole = transfer->begun_at == 0;
@@ -78,7 +78,8 @@ static void show_url(char shown[URL_NBYTES], const char *url) {
     memmove(begin, host, strlen(host) + 1);
 }
 
-static lks_status try_mirrors(const lksi_download *download, const char *const *mirrors, lksi_transfer *transfer) {
+static lks_status try_mirrors(const lksi_download *download, const char *const *mirrors,
+                              lksi_download_transfer *transfer) {
     char url[URL_NBYTES], shown[URL_NBYTES], reasons[1024] = "";
     for (; *mirrors != NULL; mirrors++) {
         lksi_outcome outcome;
@@ -89,8 +90,8 @@ static lks_status try_mirrors(const lksi_download *download, const char *const *
                               shown);
         LKS_TRY(try_mirror(download, transfer, url, &outcome));
         if (outcome == LKSI_GOT_ALL) {
-            lksi_progress_say(transfer->progress, "%s: %lld bytes from %s", download->name, (long long)transfer->offset,
-                              shown);
+            lksi_download_progress_say(transfer->progress, "%s: %lld bytes from %s", download->name,
+                                       (long long)transfer->offset, shown);
             return LKS_OK;
         }
         size_t used = strlen(reasons);
@@ -100,7 +101,7 @@ static lks_status try_mirrors(const lksi_download *download, const char *const *
 }
 
 /* How much of the file is here already; what is longer than the whole is none of it. */
-static lks_status look_at(const lksi_download *download, lksi_transfer *transfer, bool *is_complete) {
+static lks_status look_at(const lksi_download *download, lksi_download_transfer *transfer, bool *is_complete) {
     struct stat info;
     *is_complete = false;
     if (fstat(transfer->descriptor, &info) != 0) return lksi_error_file(transfer->path);
@@ -112,9 +113,10 @@ static lks_status look_at(const lksi_download *download, lksi_transfer *transfer
 }
 
 lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors, const char *path,
-                      const lksi_fetch_limits *limits, lksi_progress *progress) {
-    LKS_TRY(lksi_transfer_available());
-    lksi_transfer transfer = {.path = path, .max_nbytes = download->nbytes, .limits = limits, .progress = progress};
+                      const lksi_fetch_limits *limits, lksi_download_progress *progress) {
+    LKS_TRY(lksi_download_transfer_available());
+    lksi_download_transfer transfer = {
+        .path = path, .max_nbytes = download->nbytes, .limits = limits, .progress = progress};
     transfer.descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (transfer.descriptor < 0) return lksi_error_file(path);
     bool is_complete;

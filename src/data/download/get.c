@@ -10,7 +10,6 @@
 #include "data/download/download.h"
 #include "data/download/place.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,7 +19,7 @@ typedef struct errand {
     const lksi_set *set;
     const char *directory;
     const lksi_get_options *options;
-    lksi_progress *progress;
+    lksi_download_progress *progress;
     lksi_place *place;
 } errand;
 
@@ -30,7 +29,7 @@ typedef struct inventory {
     char different[512]; /* the first that differs, in words */
 } inventory;
 
-static void take_inventory(const lksi_set *set, const char *directory, bool verifies, lksi_progress *progress,
+static void take_inventory(const lksi_set *set, const char *directory, bool verifies, lksi_download_progress *progress,
                            inventory *found) {
     *found = (inventory){.n_present = 0};
     for (int i = 0; i < set->n_downloads; i++)
@@ -47,7 +46,7 @@ static void take_inventory(const lksi_set *set, const char *directory, bool veri
 
 static bool is_complete(const inventory *found) { return found->n_missing == 0 && found->n_different == 0; }
 
-lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_progress *progress) {
+lks_status lksi_set_verify(const lksi_set *set, const char *directory, lksi_download_progress *progress) {
     for (int i = 0; i < set->n_downloads; i++)
         for (int j = 0; j < set->downloads[i].n_contents; j++) {
             lksi_presence presence = lksi_content_check(&set->downloads[i].contents[j], directory, true, progress);
@@ -69,9 +68,9 @@ static lks_status check_replaceable(const errand *e, const inventory *found) {
 /* $LOCKSTEP_DATA_MIRROR/<name> alone, where that is set. */
 static lks_status find_mirrors(const lksi_set *set, char own[URL_NBYTES], const char *own_list[2],
                                const char *const **mirrors) {
-    const char *address = getenv("LOCKSTEP_DATA_MIRROR");
+    const char *address = lksi_variable("LOCKSTEP_DATA_MIRROR");
     *mirrors = set->mirrors;
-    if (address == NULL || address[0] == '\0') return LKS_OK;
+    if (address == NULL) return LKS_OK;
     size_t length = strlen(address);
     while (length > 0 && address[length - 1] == '/') length--;
     if (snprintf(own, URL_NBYTES, "%.*s/%s", (int)length, address, set->name) >= URL_NBYTES)
@@ -173,7 +172,7 @@ static lks_status get_locked(const errand *e, bool *was_there) {
 }
 
 lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_options *options,
-                    lksi_progress *progress, bool *was_there) {
+                    lksi_download_progress *progress, bool *was_there) {
     enum { MINUTE_MS = 60000 };
     inventory found;
     take_inventory(set, directory, options->verifies, progress, &found);
@@ -183,7 +182,7 @@ lks_status lksi_get(const lksi_set *set, const char *directory, const lksi_get_o
     lksi_lock *lock;
     errand e = {.set = set, .directory = directory, .options = options, .progress = progress, .place = &place};
     LKS_TRY(check_replaceable(&e, &found));
-    LKS_TRY(lksi_transfer_available());
+    LKS_TRY(lksi_download_transfer_available());
     LKS_TRY(lksi_place_find(&place, directory));
     lksi_lock_options lock_options = {.timeout_ms = options->lock_timeout_ms > 0 ? options->lock_timeout_ms : MINUTE_MS,
                                       .purpose = set->name};

@@ -117,17 +117,18 @@ static lks_status overdue(const char *path, const lksi_lock_options *options) {
 }
 
 /* Once, as soon as the holder has said who it is. */
-static void tell(waiting *w, const char *path, const lksi_lock_options *options, lksi_progress *progress) {
+static void tell(waiting *w, const char *path, const lksi_lock_options *options, lksi_download_progress *progress) {
     owner who;
     if (w->is_told) return;
     read_owner(path, &who);
     if (who.pid == 0) return;
     w->is_told = true;
-    lksi_progress_say(progress, "%s: waiting for pid %ld on %s, which is at it", options->purpose, who.pid, who.host);
+    lksi_download_progress_say(progress, "%s: waiting for pid %ld on %s, which is at it", options->purpose, who.pid,
+                               who.host);
 }
 
 static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_options *options,
-                           lksi_progress *progress) {
+                           lksi_download_progress *progress) {
     waiting w = {.since_ns = 0};
     bool is_exclusive = false;
     for (;;) {
@@ -144,13 +145,14 @@ static lks_status wait_for(int *descriptor, const char *path, const lksi_lock_op
             w.since_ns = 0;
         }
         tell(&w, path, options, progress);
-        if (!lksi_progress_tick(progress, 0)) return lksi_error(LKS_ERR_STATE, "%s: given up", options->purpose);
+        if (!lksi_download_progress_tick(progress, 0))
+            return lksi_error(LKS_ERR_STATE, "%s: given up", options->purpose);
         lksi_sleep_ns(POLL_NS);
     }
 }
 
 lks_status lksi_lock_acquire(lksi_lock **lock, const char *path, const lksi_lock_options *options,
-                             lksi_progress *progress) {
+                             lksi_download_progress *progress) {
     lksi_lock *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->path = lksi_strdup(path);

@@ -6,7 +6,8 @@
 
 static const int64_t MEGABYTE = 1000000, SECOND_NS = 1000000000;
 
-void lksi_progress_begin(lksi_progress *progress, const char *what, int64_t nbytes_done, int64_t total_nbytes) {
+void lksi_download_progress_begin(lksi_download_progress *progress, const char *what, int64_t nbytes_done,
+                                  int64_t total_nbytes) {
     progress->what = what;
     progress->begun_nbytes = nbytes_done;
     progress->total_nbytes = total_nbytes;
@@ -14,7 +15,7 @@ void lksi_progress_begin(lksi_progress *progress, const char *what, int64_t nbyt
 }
 
 /* One line that is written over and over. */
-static void draw(lksi_progress *progress, int64_t nbytes_done, int64_t now_ns) {
+static void draw(lksi_download_progress *progress, int64_t nbytes_done, int64_t now_ns) {
     if (!progress->is_shown || progress->what == NULL || now_ns - progress->drawn_ns < SECOND_NS / 5) return;
     if (!isatty(STDERR_FILENO)) return;
     progress->drawn_ns = now_ns;
@@ -25,7 +26,7 @@ static void draw(lksi_progress *progress, int64_t nbytes_done, int64_t now_ns) {
     fflush(stderr);
 }
 
-bool lksi_progress_tick(lksi_progress *progress, int64_t nbytes_done) {
+bool lksi_download_progress_tick(lksi_download_progress *progress, int64_t nbytes_done) {
     int64_t now_ns = lksi_now_ns();
     if (progress->lock >= 0 && now_ns - progress->touched_ns >= SECOND_NS) {
         progress->touched_ns = now_ns;
@@ -35,14 +36,14 @@ bool lksi_progress_tick(lksi_progress *progress, int64_t nbytes_done) {
     return atomic_load(&progress->is_cancelled) == 0;
 }
 
-void lksi_progress_end(lksi_progress *progress) {
+void lksi_download_progress_end(lksi_download_progress *progress) {
     if (progress->drawn_ns != 0 && isatty(STDERR_FILENO)) fputs("\r\x1b[K", stderr);
     progress->drawn_ns = 0;
 }
 
-void lksi_progress_say(lksi_progress *progress, const char *format, ...) {
+void lksi_download_progress_say(lksi_download_progress *progress, const char *format, ...) {
     if (!progress->is_shown) return;
-    lksi_progress_end(progress);
+    lksi_download_progress_end(progress);
     va_list arguments;
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);

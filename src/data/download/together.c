@@ -18,7 +18,7 @@ typedef struct errand {
     const lksi_set *set;
     char directory[4096];
     lksi_get_options options;
-    lksi_progress progress;
+    lksi_download_progress progress;
     lks_status status;
     char text[TEXT_NBYTES]; /* of the error */
     atomic_int state;       /* 0 where there is nothing to tell */
@@ -28,7 +28,7 @@ static void do_errand(void *argument) {
     errand *e = argument;
     bool was_there;
     e->status = lksi_get(e->set, e->directory, &e->options, &e->progress, &was_there);
-    lksi_progress_end(&e->progress);
+    lksi_download_progress_end(&e->progress);
     if (e->status != LKS_OK) snprintf(e->text, sizeof e->text, "%s", lks_error_text());
     atomic_store(&e->state, e->status == LKS_OK ? 0 : FAILED);
 }
@@ -100,6 +100,6 @@ lks_status lks_data_get(lks_group *group, const char *name, const char *director
     bool was_there;
     LKS_TRY(begin(&e, directory, NULL));
     lks_status status = lksi_get(set, e.directory, &e.options, &e.progress, &was_there);
-    lksi_progress_end(&e.progress);
+    lksi_download_progress_end(&e.progress);
     return status;
 }

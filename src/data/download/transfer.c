@@ -43,14 +43,14 @@ static void load_curl(void) {
     if (curl.status != LKS_OK) snprintf(curl.error, sizeof curl.error, "%s", lks_error_text());
 }
 
-lks_status lksi_transfer_available(void) {
+lks_status lksi_download_transfer_available(void) {
     pthread_once(&curl_once, load_curl);
     return curl.status == LKS_OK ? LKS_OK : lksi_error(curl.status, "%s", curl.error);
 }
 
 /* What the callbacks see. */
 typedef struct answer {
-    lksi_transfer *transfer;
+    lksi_download_transfer *transfer;
     CURL *handle;
     int64_t range_begin; /* of a partial answer, by its header; else -1 */
     int64_t nbytes;      /* that it says it has; -1: it does not say */
@@ -76,7 +76,7 @@ static size_t take_header(char *line, size_t nbytes_each, size_t count, void *co
 
 /* At the first byte: a server that does not know of ranges sends the file from its beginning. */
 static bool begin_body(answer *a) {
-    lksi_transfer *transfer = a->transfer;
+    lksi_download_transfer *transfer = a->transfer;
     long code = 0;
     curl_off_t nbytes = -1;
     curl.getinfo(a->handle, CURLINFO_RESPONSE_CODE, &code);
@@ -97,7 +97,7 @@ static bool begin_body(answer *a) {
 
 static size_t take_body(char *data, size_t nbytes_each, size_t count, void *context) {
     answer *a = context;
-    lksi_transfer *transfer = a->transfer;
+    lksi_download_transfer *transfer = a->transfer;
     size_t nbytes = nbytes_each * count, n_done = 0;
     if (!a->has_begun && !begin_body(a)) return 0;
     a->is_too_long = (int64_t)nbytes > transfer->max_nbytes - transfer->offset;
@@ -118,7 +118,7 @@ static size_t take_body(char *data, size_t nbytes_each, size_t count, void *cont
 static int take_time(void *context, curl_off_t total, curl_off_t now, curl_off_t total_up, curl_off_t now_up) {
     (void)total, (void)now, (void)total_up, (void)now_up;
     const answer *a = context;
-    return lksi_progress_tick(a->transfer->progress, a->transfer->offset) ? 0 : 1;
+    return lksi_download_progress_tick(a->transfer->progress, a->transfer->offset) ? 0 : 1;
 }
 
 static void set_protocols(CURL *handle) {
@@ -160,14 +160,14 @@ static void set_options(CURL *handle, const char *url, answer *a, char *error, c
 }
 
 /* Which of the server's refusals may be over soon. What it says of a range is nothing about the whole file. */
-static lksi_outcome classify_status(lksi_transfer *transfer, long status) {
+static lksi_outcome classify_status(lksi_download_transfer *transfer, long status) {
     snprintf(transfer->reason, sizeof transfer->reason, "HTTP status %ld", status);
     if (status == 416) transfer->offset = 0;
     return status == 408 || status == 416 || status == 429 || status >= 500 ? LKSI_CUT_OFF : LKSI_REFUSED;
 }
 
 /* Why our own callbacks ended it. */
-static lksi_outcome classify_stop(lksi_transfer *transfer, const answer *a) {
+static lksi_outcome classify_stop(lksi_download_transfer *transfer, const answer *a) {
     char *reason = transfer->reason;
     if (a->is_out_of_place) {
         snprintf(reason, sizeof transfer->reason, "sends another range than the one that was asked for");
@@ -184,7 +184,7 @@ static lksi_outcome classify_stop(lksi_transfer *transfer, const answer *a) {
     return LKSI_GIVEN_UP;
 }
 
-static lksi_outcome classify(lksi_transfer *transfer, const answer *a, CURLcode code, const char *error) {
+static lksi_outcome classify(lksi_download_transfer *transfer, const answer *a, CURLcode code, const char *error) {
     long status = 0;
     curl.getinfo(a->handle, CURLINFO_RESPONSE_CODE, &status);
     if (a->is_out_of_place || a->is_too_long || a->error != 0) return classify_stop(transfer, a);
@@ -205,7 +205,7 @@ static lksi_outcome classify(lksi_transfer *transfer, const answer *a, CURLcode 
     return LKSI_CUT_OFF;
 }
 
-lksi_outcome lksi_transfer_run(lksi_transfer *transfer, const char *url) {
+lksi_outcome lksi_download_transfer_run(lksi_download_transfer *transfer, const char *url) {
     char error[CURL_ERROR_SIZE] = "", range[32];
     CURL *handle = curl.init();
     if (handle == NULL) {
@@ -222,12 +222,12 @@ lksi_outcome lksi_transfer_run(lksi_transfer *transfer, const char *url) {
 
 #else
 
-lks_status lksi_transfer_available(void) {
+lks_status lksi_download_transfer_available(void) {
     return lksi_error(LKS_ERR_UNSUPPORTED, "nothing can be downloaded: lockstep was built without libcurl (Debian: "
                                            "apt-get install libcurl4-openssl-dev, then build it again)");
 }
 
-lksi_outcome lksi_transfer_run(lksi_transfer *transfer, const char *url) {
+lksi_outcome lksi_download_transfer_run(lksi_download_transfer *transfer, const char *url) {
     snprintf(transfer->reason, sizeof transfer->reason, "%s: built without libcurl", url);
     return LKSI_GIVEN_UP;
 }

@@ -58,7 +58,7 @@ typedef struct unpacking {
     struct archive *archive;
     const char *path, *root, *to;
     int64_t nbytes, max_nbytes;
-    lksi_progress *progress;
+    lksi_download_progress *progress;
 } unpacking;
 
 static lks_status fail(const unpacking *u) {
@@ -99,7 +99,8 @@ static lks_status write_entry(unpacking *u, int file, const char *path) {
             return lksi_error(LKS_ERR_FORMAT, "%s: holds more than the %lld bytes expected", u->path,
                               (long long)u->max_nbytes);
         LKS_TRY(write_piece(file, path, piece, (size_t)n_read));
-        if (!lksi_progress_tick(u->progress, u->nbytes)) return lksi_error(LKS_ERR_STATE, "%s: given up", u->path);
+        if (!lksi_download_progress_tick(u->progress, u->nbytes))
+            return lksi_error(LKS_ERR_STATE, "%s: given up", u->path);
     }
     return n_read < 0 ? fail(u) : LKS_OK;
 }
@@ -140,7 +141,7 @@ static lks_status unpack_all(unpacking *u) {
 }
 
 lks_status lksi_unpack(const char *path, const char *root, const char *to, int64_t max_nbytes,
-                       lksi_progress *progress) {
+                       lksi_download_progress *progress) {
     LKS_TRY(lksi_unpack_available());
     unpacking u = {.archive = libarchive.create(),
                    .path = path,
@@ -149,7 +150,7 @@ lks_status lksi_unpack(const char *path, const char *root, const char *to, int64
                    .max_nbytes = max_nbytes,
                    .progress = progress};
     if (u.archive == NULL) return lksi_error(LKS_ERR_MEMORY, "%s: libarchive is out of memory", path);
-    lksi_progress_begin(progress, "unpacking", 0, max_nbytes);
+    lksi_download_progress_begin(progress, "unpacking", 0, max_nbytes);
     bool is_open = libarchive.support_tar(u.archive) == ARCHIVE_OK &&
                    libarchive.support_gzip(u.archive) == ARCHIVE_OK &&
                    libarchive.open(u.archive, path, PIECE_NBYTES) == ARCHIVE_OK;
@@ -167,7 +168,7 @@ lks_status lksi_unpack_available(void) {
 }
 
 lks_status lksi_unpack(const char *path, const char *root, const char *to, int64_t max_nbytes,
-                       lksi_progress *progress) {
+                       lksi_download_progress *progress) {
     (void)path, (void)root, (void)to, (void)max_nbytes, (void)progress;
     return lksi_unpack_available();
 }

@@ -106,7 +106,7 @@ static lks_status make_communicator(lks_group *group, const lksi_call *call, mak
     m->tag = (int)(group->id % (uint64_t)lksi_mpi_facts_get()->most_tag);
     for (int rank = 0; rank < group->size; rank++) m->ranks[rank] = lksi_world_rank(group, rank);
     LKS_TRY(pass_gates(group, call));
-    lks_status status = lksi_thread_create(&thread, make, m, "lockstep-mpi");
+    lks_status status = lksi_thread_create(&thread, make, m, "lockstep-mpinew");
     if (status == LKS_OK) status = await_maker(group, m, thread);
     if (thread == NULL || atomic_load(&m->is_done)) atomic_store(&is_gate_closed, false);
     return status;
@@ -119,7 +119,7 @@ lks_status lksi_mpi_communicator_of(lks_group *group, const lksi_call *call, lks
         if (m == NULL) return LKS_ERR_MEMORY;
         m->ranks = (int *)(void *)(m + 1);
         lks_status status = make_communicator(group, call, m);
-        group->mpi_communicator = m->made;
+        if (status == LKS_OK) group->mpi_communicator = m->made;
         if (status == LKS_OK || atomic_load(&m->is_done)) lksi_free(m); /* else it is the maker's */
         LKS_TRY(status);
     }

@@ -22,8 +22,6 @@
 #include "comm/transport/segment/stream.h"
 #include "comm/world.h"
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
 /* --- out --- */
 
 void lksi_frame_queue(lks_group *group, int to, lksi_outgoing *out) {
@@ -40,7 +38,7 @@ void lksi_frame_queue(lks_group *group, int to, lksi_outgoing *out) {
 static void queue_data(lks_group *group, lksi_transfer *transfer) {
     transfer->out.head = (lksi_frame){.kind = LKSI_FRAME_DATA,
                                       .id = transfer->id,
-                                      .nbytes = least(LKSI_DATA_NBYTES, transfer->nbytes - transfer->n_done)};
+                                      .nbytes = lksi_least(LKSI_DATA_NBYTES, transfer->nbytes - transfer->n_done)};
     transfer->out.data = transfer->data + transfer->n_done;
     lksi_frame_queue(group, transfer->peer, &transfer->out);
 }
@@ -120,7 +118,7 @@ static bool copy_placed(const lks_group *group, lksi_transfer *transfer, uint64_
     const unsigned char *from = lksi_place_address(group, place, transfer->peer);
     if (from == NULL) return false;
     for (size_t first = 0; first < transfer->nbytes; first += LKSI_DATA_NBYTES) {
-        lksi_bring(transfer->data + first, from + first, least(LKSI_DATA_NBYTES, transfer->nbytes - first),
+        lksi_bring(transfer->data + first, from + first, lksi_least(LKSI_DATA_NBYTES, transfer->nbytes - first),
                    2 * transfer->nbytes);
         if (lksi_control_is_aborted_after_reading(group->control)) return false;
     }

@@ -9,8 +9,6 @@
 #include "comm/transport/segment/message.h"
 #include "comm/transport/segment/stream.h"
 
-#include <string.h>
-
 /* --- the group's messages --- */
 
 static void destroy(lksi_messages *messages) {

@@ -211,7 +211,7 @@ static lks_status skip_message(lks_group *group, int from) {
     return LKS_OK;
 }
 
-static bool lacks_words(const lksi_steps *steps) {
+static bool lacks_words(const lksi_step_state *steps) {
     return (steps->theirs.flags & HAS_WORDS) != 0 && !has_heard_words(&steps->pairs[steps->other], &steps->theirs);
 }
 
@@ -247,7 +247,7 @@ static lks_status get_words(lks_group *group, const lksi_call *call, int busy) {
 }
 
 lks_status lksi_step_explain(lks_group *group, const lksi_call *call, int busy) {
-    lksi_steps *steps = group->steps;
+    lksi_step_state *steps = group->steps;
     char text[LKSI_ERROR_TEXT_NBYTES];
     if (!steps->is_other || (call->meaning == NULL && !lacks_words(steps))) return LKS_ERR_MISMATCH;
     lksi_error_keep(text);

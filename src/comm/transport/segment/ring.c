@@ -16,14 +16,12 @@ enum {
     LEAST_NBYTES = 2 * LKSI_CHUNK_ALIGNMENT, /* room for a chunk and the next one's length */
 };
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
 static uint64_t next_line(uint64_t at) {
     return (at + LKSI_CHUNK_ALIGNMENT - 1) & ~(uint64_t)(LKSI_CHUNK_ALIGNMENT - 1);
 }
 
 static void copy_out(const lksi_ring_end *end, void *data, size_t nbytes) {
-    size_t offset = (size_t)end->n_read & (end->capacity - 1), n_first = least(nbytes, end->capacity - offset);
+    size_t offset = (size_t)end->n_read & (end->capacity - 1), n_first = lksi_least(nbytes, end->capacity - offset);
     lksi_copy(data, end->in->data + offset, n_first);
     if (n_first < nbytes) lksi_copy((unsigned char *)data + n_first, end->in->data, nbytes - n_first);
 }
@@ -35,7 +33,7 @@ static size_t room(lksi_ring_end *end, size_t wanted) {
     if (n_free >= needed) return wanted;
     end->seen_consumed = atomic_load_explicit(&end->out->consumed.value, memory_order_acquire);
     n_free = end->capacity - (size_t)(end->n_written - end->seen_consumed);
-    return n_free < LEAST_NBYTES ? 0 : least(n_free - LKSI_CHUNK_ALIGNMENT - HEAD_NBYTES, wanted);
+    return n_free < LEAST_NBYTES ? 0 : lksi_least(n_free - LKSI_CHUNK_ALIGNMENT - HEAD_NBYTES, wanted);
 }
 
 /* `nbytes` of what `parts` are together, from their byte `begin` on. */
@@ -45,14 +43,14 @@ static void gather(unsigned char *to, const struct iovec *parts, size_t begin, s
             begin -= parts->iov_len;
             continue;
         }
-        size_t n = least(nbytes, parts->iov_len - begin);
+        size_t n = lksi_least(nbytes, parts->iov_len - begin);
         lksi_copy(to, (const unsigned char *)parts->iov_base + begin, n);
         to += n, nbytes -= n, begin = 0;
     }
 }
 
 static void copy_in(const lksi_ring_end *end, uint64_t at, const struct iovec *parts, size_t begin, size_t nbytes) {
-    size_t offset = (size_t)at & (end->capacity - 1), n_first = least(nbytes, end->capacity - offset);
+    size_t offset = (size_t)at & (end->capacity - 1), n_first = lksi_least(nbytes, end->capacity - offset);
     gather(end->out->data + offset, parts, begin, n_first);
     gather(end->out->data, parts, begin + n_first, nbytes - n_first);
 }
@@ -63,14 +61,14 @@ size_t lksi_ring_write_some(lks_group *group, lksi_context context, lksi_ring_en
     size_t n_wanted = 0, n_total = 0;
     for (int i = 0; i < n_parts; i++) n_wanted += parts[i].iov_len;
     for (size_t n; n_total < n_wanted; n_total += n) {
-        n = room(end, least(n_wanted - n_total, end->capacity / 4 - HEAD_NBYTES));
+        n = room(end, lksi_least(n_wanted - n_total, end->capacity / 4 - HEAD_NBYTES));
         if (n == 0) break;
         _Atomic uint64_t *length = lksi_ring_length(end, end->out, end->n_written);
         uint64_t second = end->n_written + LKSI_CHUNK_ALIGNMENT, after = next_line(end->n_written + HEAD_NBYTES + n);
         if (n > LKSI_RING_FIRST_NBYTES)
             copy_in(end, second, parts, n_total + LKSI_RING_FIRST_NBYTES, n - LKSI_RING_FIRST_NBYTES);
         atomic_store_explicit(lksi_ring_length(end, end->out, after), 0, memory_order_relaxed);
-        gather((unsigned char *)(length + 1), parts, n_total, least(n, LKSI_RING_FIRST_NBYTES));
+        gather((unsigned char *)(length + 1), parts, n_total, lksi_least(n, LKSI_RING_FIRST_NBYTES));
         lksi_publish_to(group->control, context, length, n, group->seat, end->seat);
         end->n_written = after;
     }
@@ -88,14 +86,14 @@ static void end_chunk(lks_group *group, lksi_context context, lksi_ring_end *end
 
 void lksi_ring_ask_ahead(const lksi_ring_end *end) {
     enum { MOST_NBYTES = 1024 };
-    for (size_t at = LKSI_RING_FIRST_NBYTES; at < least(end->n_left, MOST_NBYTES); at += LKSI_CHUNK_ALIGNMENT)
+    for (size_t at = LKSI_RING_FIRST_NBYTES; at < lksi_least(end->n_left, MOST_NBYTES); at += LKSI_CHUNK_ALIGNMENT)
         __builtin_prefetch(end->in->data + (((size_t)end->n_read + at) & (end->capacity - 1)));
 }
 
 size_t lksi_ring_read_there(lks_group *group, lksi_context context, lksi_ring_end *end, void *data, size_t nbytes) {
     size_t n_done = 0;
     while (n_done < nbytes && lksi_ring_has_chunk(end)) {
-        size_t n = least(nbytes - n_done, end->n_left);
+        size_t n = lksi_least(nbytes - n_done, end->n_left);
         copy_out(end, (unsigned char *)data + n_done, n);
         n_done += n, end->n_read += n, end->n_left -= n;
         if (end->n_left == 0) end_chunk(group, context, end);

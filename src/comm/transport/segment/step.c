@@ -21,7 +21,7 @@ void lksi_steps_close(lks_group *group) {
 lks_status lksi_steps_open(lks_group *group) {
     if (group->steps != NULL) return LKS_OK;
     LKS_TRY(lksi_streams_open(group, LKSI_CONTEXT_COLLECTIVE));
-    lksi_steps *opened = lksi_alloc(sizeof *opened);
+    lksi_step_state *opened = lksi_alloc(sizeof *opened);
     if (opened == NULL) return LKS_ERR_MEMORY;
     opened->pairs = lksi_alloc_array((size_t)group->size, sizeof *opened->pairs);
     if (opened->pairs == NULL) {

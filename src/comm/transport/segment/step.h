@@ -30,7 +30,7 @@ typedef struct lksi_step_pair {
     bool has_ended; /* its stream; of importance only to who waits for it */
 } lksi_step_pair;
 
-struct lksi_steps {
+struct lksi_step_state {
     lksi_step_header own;    /* of the present call */
     lksi_step_header before; /* of the one before */
     lksi_step_pair *pairs;   /* by rank */

@@ -268,15 +268,13 @@ lks_status lksi_wait_for(lks_group *group, const lksi_await *await) {
     return status;
 }
 
-lks_status lksi_wait_any(lks_group *group, const lksi_condition *conditions, int n_conditions) {
-    enum { MOST = 16 }; /* of the ranks, those that can be named */
-    int ranks[MOST], n_ranks = n_conditions < MOST ? n_conditions : MOST;
-    for (int i = 0; i < n_ranks; i++) ranks[i] = conditions[i].rank;
+lks_status lksi_wait_one(lks_group *group, const _Atomic uint64_t *counter, uint64_t target, int rank) {
+    const lksi_condition condition = {counter, target, rank};
     return lksi_wait_for(group, &(lksi_await){.context = LKSI_CONTEXT_COLLECTIVE,
-                                              .conditions = conditions,
-                                              .n_conditions = n_conditions,
-                                              .ranks = ranks,
-                                              .n_ranks = n_ranks});
+                                              .conditions = &condition,
+                                              .n_conditions = 1,
+                                              .ranks = &rank,
+                                              .n_ranks = 1});
 }
 
 /* On which CPU a rank waited last. */

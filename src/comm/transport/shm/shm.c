@@ -205,7 +205,7 @@ static lks_status welcome_all(const shm *s, const lks_group *group, lks_status o
         if (outcome == LKS_OK && status != LKS_OK) lksi_control_lost(control, seat, "");
     }
     if (outcome != LKS_OK) return lksi_error(outcome, "%s", welcome.text);
-    return lksi_control_is_aborted(control) ? lksi_control_abort_error(control, "lks_init") : LKS_OK;
+    return lksi_control_is_aborted(control) ? lksi_control_abort_error(control, group->progress.name) : LKS_OK;
 }
 
 static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeting, int64_t deadline_ns,
@@ -224,12 +224,24 @@ static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeti
 static lks_status enter(shm *s, lks_group *group, const lksi_welcome *welcome, int descriptor, lksi_control **control) {
     void *base = NULL;
     if (welcome->status != LKS_OK) return lksi_error((lks_status)welcome->status, "%s", welcome->text);
-    if (descriptor < 0) return lksi_error(LKS_ERR_FORMAT, "lks_init: the first rank handed no segment over");
+    if (descriptor < 0)
+        return lksi_error(LKS_ERR_FORMAT, "%s: the first rank handed no segment over", group->progress.name);
     s->control_nbytes = (size_t)welcome->control_nbytes;
     LKS_TRY(map(descriptor, s->control_nbytes, &base));
     *control = base;
     group->id = (*control)->group_id; /* a rank whose lks_init failed before has counted on alone */
     return LKS_OK;
+}
+
+static lks_status explain_silence(const lks_group *group, lks_status status) {
+    const char *call = group->progress.name;
+    int leader = lksi_world_rank(group, group->rank_of[0]);
+    if (status == LKS_ERR_TIMEOUT)
+        return lksi_error(status,
+                          "%s: rank %d is there, but did not say in time that all are: it still waits for others, or "
+                          "was stopped",
+                          call, leader);
+    return lksi_error(status, "rank %d was lost; %s: %s", leader, call, lks_error_text());
 }
 
 /* The leader's verdict comes at its deadline, which may be a little after ours. */
@@ -241,9 +253,7 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
     LKS_TRY(lksi_follower_meet(&group->world->environment, meeting, deadline_ns, &s->connections[0]));
     lks_status status =
         lksi_take_over(s->connections[0], &welcome, sizeof welcome, &descriptor, deadline_ns + grace_ns);
-    if (status != LKS_OK)
-        return lksi_error(status, "rank %d was lost; lks_init: %s", lksi_world_rank(group, group->rank_of[0]),
-                          lks_error_text());
+    if (status != LKS_OK) return explain_silence(group, status);
     welcome.text[sizeof welcome.text - 1] = '\0';
     status = enter(s, group, &welcome, descriptor, control);
     if (descriptor >= 0) close(descriptor);
@@ -254,7 +264,7 @@ static bool is_parent_aborted(void *parent) { return lksi_control_is_aborted(((c
 
 static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
     int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
-    lksi_meeting part = {.purpose = "lks_group_split",
+    lksi_meeting part = {.call = group->progress.name,
                          .id = lksi_mix(group->id, (uint64_t)group->rank_of[0]), /* several hosts may be one */
                          .rank = group->seat,
                          .size = group->n_seats,

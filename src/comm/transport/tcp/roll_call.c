@@ -7,8 +7,6 @@
  */
 #include "comm/transport/tcp/tcp.h"
 
-#include <string.h>
-
 /* An answer travels as text: "sequence awaited elsewhere". */
 static lksi_star_record answer_of(const lks_group *group, int asker) {
     lksi_doing mine = lksi_doing_of_seat(group, group->seat);

@@ -1,0 +1,53 @@
+/* What a meeting is, and the name of the socket at which its ranks find each other. */
+#include "comm/bootstrap/handshake.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lksi_meeting *meeting) {
+    if (meeting != NULL) return *meeting;
+    return (lksi_meeting){.call = "lks_init", .is_world = true, .rank = environment->rank, .size = environment->size};
+}
+
+const char *lksi_meeting_hint(const lksi_meeting *meeting) {
+    return meeting->is_world ? "; ranks of one host need the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT, "
+                               "LOCKSTEP_JOB_KEY and transport, those of several LOCAL_RANK and LOCAL_WORLD_SIZE, too; "
+                               "LOCKSTEP_HOST_ID is for all ranks or none"
+                             : "";
+}
+
+bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told) {
+    static const int64_t slow_ns = INT64_C(10) * 1000 * 1000 * 1000;
+    if (*is_told || lksi_now_ns() - began_ns < slow_ns) return false;
+    return *is_told = true;
+}
+
+static lks_status make_name(const lksi_environment *environment, uint64_t id, const char *purpose, const char *key,
+                            const char *generation, char name[LKSI_SOCKET_NAME_NBYTES]) {
+    lksi_sha256 *hash;
+    char text[96], hex[65];
+    const char *secrets[] = {environment->master_address, key, generation, purpose};
+    LKS_TRY(lksi_sha256_create(&hash));
+    snprintf(text, sizeof text, "lockstep %d %lu %llu", environment->master_port, (unsigned long)getuid(),
+             (unsigned long long)id);
+    lksi_sha256_update(hash, text, strlen(text) + 1);
+    for (size_t i = 0; i < sizeof secrets / sizeof secrets[0]; i++) {
+        const char *value = secrets[i] == NULL ? "" : secrets[i];
+        lksi_sha256_update(hash, value, strlen(value) + 1);
+    }
+    lksi_sha256_finish_hex(hash, hex);
+    snprintf(name, LKSI_SOCKET_NAME_NBYTES, "lockstep-%s", hex);
+    return LKS_OK;
+}
+
+lks_status lksi_socket_name(const lksi_environment *environment, const lksi_meeting *meeting,
+                            char name[LKSI_SOCKET_NAME_NBYTES]) {
+    lksi_meeting met = lksi_meeting_or_world(environment, meeting);
+    return make_name(environment, met.id, met.is_world ? "lks_init" : "a part", lksi_environment_job_key(environment),
+                     getenv("LOCKSTEP_GENERATION"), name);
+}
+
+lks_status lksi_socket_name_without_key(const lksi_environment *environment, char name[LKSI_SOCKET_NAME_NBYTES]) {
+    return make_name(environment, 0, "lks_init with any key", "", "", name);
+}
