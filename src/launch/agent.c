@@ -1,5 +1,6 @@
 #include "launch/agent.h"
 
+#include "comm/bootstrap/build.h"
 #include "comm/bootstrap/dial.h"
 #include "launch/launch_internal.h"
 #include "launch/link.h"
@@ -143,13 +144,15 @@ static lks_status join(agent *a) {
     lksi_job_secret secret;
     lksi_address head;
     int connection;
+    lksi_build build;
     lksi_agent_hello hello = {.magic = LKSI_AGENT_MAGIC,
-                              .protocol = LKSI_AGENT_PROTOCOL,
                               .node = run->node,
                               .n_nodes = run->n_nodes,
                               .n_slots = run->job.n_ranks,
                               .pid = (int32_t)getpid()};
-    snprintf(hello.version, sizeof hello.version, "%s", lks_version());
+    lksi_build_fill(&build);
+    snprintf(hello.version, sizeof hello.version, "%.15s", build.version);
+    hello.source = build.source;
     gethostname(hello.host, sizeof hello.host - 1);
     LKS_TRY(lksi_address_resolve(run->address, run->port, &head));
     LKS_TRY(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = run->port}, &secret));

@@ -4,6 +4,7 @@
 #include "launch/head_internal.h"
 #include "launch/hosts_file.h"
 
+#include "comm/bootstrap/build.h"
 #include "comm/bootstrap/job.h"
 #include "comm/comm.h"
 
@@ -126,13 +127,17 @@ static void refuse(int connection, int exit_status, const char *text) {
 
 /* Why it cannot come in, into `text`; "" if it can. */
 static void examine(const lksi_head *head, const lksi_agent_hello *hello, char text[512]) {
+    lksi_build mine;
+    lksi_build_fill(&mine);
     text[0] = '\0';
-    if (strcmp(hello->version, lks_version()) != 0)
+    if (strcmp(hello->version, mine.version) != 0)
         snprintf(text, 512, "host %s runs lockstep %s, the head of the run %s", hello->host, hello->version,
-                 lks_version());
-    else if (hello->magic != LKSI_AGENT_MAGIC || hello->protocol != LKSI_AGENT_PROTOCOL)
-        snprintf(text, 512, "host %s has another build of lockstep %s: it speaks protocol %u, the head of the run %d",
-                 hello->host, hello->version, (unsigned)hello->protocol, LKSI_AGENT_PROTOCOL);
+                 mine.version);
+    else if (hello->magic != LKSI_AGENT_MAGIC || hello->source != mine.source)
+        snprintf(text, 512,
+                 "host %s runs another build of lockstep %s than the head of the run: they are of different "
+                 "sources",
+                 hello->host, hello->version);
     else if (hello->n_nodes != 0 && hello->n_nodes != head->n_nodes)
         snprintf(text, 512, "node %d (host %s) has --nnodes %d, node 0 has %d", (int)hello->node, hello->host,
                  (int)hello->n_nodes, head->n_nodes);

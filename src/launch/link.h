@@ -19,13 +19,13 @@
 #include "base/base.h"
 
 #define LKSI_AGENT_MAGIC UINT64_C(0x4c4f434b4147454e) /* "LOCKAGEN" */
-enum { LKSI_AGENT_PROTOCOL = 1 };
 
+/* The same in every version, so that two can say which they are. */
 typedef struct lksi_agent_hello {
     uint64_t magic;
-    uint32_t protocol;
+    uint32_t source;                     /* that and the version: lksi_build */
     int32_t node, n_nodes, n_slots, pid; /* n_nodes 0: the head knows */
-    char version[16];                    /* of the library */
+    char version[16];
     char host[64];
 } lksi_agent_hello;
 

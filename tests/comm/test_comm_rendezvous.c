@@ -292,16 +292,16 @@ static void ranks_of_another_version_are_told(void **state) {
     lksi_build_fill(&newer);
     lksi_build_fill(&other);
     snprintf(newer.version, sizeof newer.version, "99.1.2");
-    other.layout++;
+    other.source++;
     snprintf(versions, sizeof versions, " %s", lks_version());
     expectation by_version = {
         LKS_ERR_MISMATCH, 60000, {"rank 1 on host elsewhere runs lockstep 99.1.2, rank 0 on host ", versions}};
-    expectation by_layout = {
+    expectation by_source = {
         LKS_ERR_MISMATCH, 60000, {"rank 1 on host elsewhere runs another build of lockstep ", "than rank 0 on host "}};
     struct {
         lksi_build *build;
         expectation *all;
-    } cases[] = {{&newer, &by_version}, {&other, &by_layout}};
+    } cases[] = {{&newer, &by_version}, {&other, &by_source}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         pid_t pids[4];
         int claimed = claim_master_port();

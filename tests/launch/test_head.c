@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* memfd_create, pipe2 */
 #include "test.h"
 
+#include "comm/bootstrap/build.h"
 #include "comm/bootstrap/dial.h"
 #include "launch/agent.h"
 #include "launch/link.h"
@@ -116,26 +117,24 @@ static void assert_told_to_end(int connection, const char *why) {
 }
 
 static lksi_agent_hello right_hello(void) {
-    lksi_agent_hello hello = {.magic = LKSI_AGENT_MAGIC,
-                              .protocol = LKSI_AGENT_PROTOCOL,
-                              .node = 1,
-                              .n_nodes = 2,
-                              .n_slots = 1,
-                              .host = "far"};
-    snprintf(hello.version, sizeof hello.version, "%s", lks_version());
+    lksi_agent_hello hello = {.magic = LKSI_AGENT_MAGIC, .node = 1, .n_nodes = 2, .n_slots = 1, .host = "far"};
+    lksi_build build;
+    lksi_build_fill(&build);
+    snprintf(hello.version, sizeof hello.version, "%.15s", build.version);
+    hello.source = build.source;
     return hello;
 }
 
 static void a_host_that_does_not_fit_ends_the_run(void **state) {
     (void)state;
     static const char *const whys[] = {
-        "host far runs lockstep 9.8.7, the head of the run ", "it speaks protocol 7, the head of the run ",
+        "host far runs lockstep 9.8.7, the head of the run ", "host far runs another build of lockstep ",
         "node 1 (host far) has --nnodes 3, node 0 has 2", "host far says that it is node 2 of 2 with 1 slots",
         "host far says that it is node 1 of 2 with 0 slots"};
     for (int i = 0; i < 5; i++) {
         lksi_agent_hello hello = right_hello();
         if (i == 0) snprintf(hello.version, sizeof hello.version, "9.8.7");
-        if (i == 1) hello.protocol = 7;
+        if (i == 1) hello.source++;
         if (i == 2) hello.n_nodes = 3;
         if (i == 3) hello.node = 2;
         if (i == 4) hello.n_slots = 0;

@@ -1,17 +1,14 @@
 #include "comm/bootstrap/build.h"
 
-#include "comm/bootstrap/handshake.h"
-#include "comm/bootstrap/rendezvous.h"
-#include "comm/bootstrap/star.h"
+#include "comm/transport/segment/control.h"
 
+#include <source_hash.h> /* made by cmake/source_hash.cmake */
 #include <string.h>
 
 void lksi_build_fill(lksi_build *build) {
-    const uint64_t layout[] = {LKSI_LAYOUT_VERSION, sizeof(lksi_hello),   sizeof(lksi_welcome),     sizeof(lksi_member),
-                               sizeof(lksi_seat),   sizeof(lksi_control), sizeof(lksi_star_record), LKSI_N_POSTS};
     memset(build, 0, sizeof *build);
     snprintf(build->version, sizeof build->version, "%s", lks_version());
-    build->layout = (uint32_t)lksi_hash64(LKSI_HASH_START, layout, sizeof layout);
+    build->source = LKSI_SOURCE_HASH;
 }
 
 lks_status lksi_build_check(const lksi_build *build, int rank, const char *host, int leader) {
@@ -24,11 +21,11 @@ lks_status lksi_build_check(const lksi_build *build, int rank, const char *host,
     if (strcmp(theirs, mine.version) != 0)
         return lksi_error(LKS_ERR_MISMATCH, "lks_init: rank %d on host %s runs lockstep %s, rank %d on host %s %s",
                           rank, host, theirs, leader, my_host, mine.version);
-    if (build->layout != mine.layout)
+    if (build->source != mine.source)
         return lksi_error(
             LKS_ERR_MISMATCH,
-            "lks_init: rank %d on host %s runs another build of lockstep %s than rank %d on host %s: they "
-            "would not understand each other",
+            "lks_init: rank %d on host %s runs another build of lockstep %s than rank %d on host %s: they are of "
+            "different sources",
             rank, host, theirs, leader, my_host);
     return LKS_OK;
 }

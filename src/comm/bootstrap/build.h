@@ -7,11 +7,8 @@
 /* Part of a rank's first words, where it stands in the same place in every version. */
 typedef struct lksi_build {
     char version[28]; /* lks_version */
-    uint32_t layout;  /* made of LKSI_LAYOUT_VERSION and the sizes of what ranks exchange */
+    uint32_t source;  /* a hash of what it was built of */
 } lksi_build;
-
-/* Raised where what ranks send each other, or share, changes its meaning but not its size. */
-enum { LKSI_LAYOUT_VERSION = 3 };
 
 void lksi_build_fill(lksi_build *build);
 /* LKS_ERR_MISMATCH where rank `rank` on `host` runs another library than rank `leader`, which is this one. */
