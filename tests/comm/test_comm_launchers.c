@@ -189,13 +189,16 @@ static void a_world_of_one_among_processes_of_mpi_is_warned_of(void **state) {
     assert_string_equal(log, "");
 }
 
-static void the_jobs_key_comes_from_its_variable_first(void **state) {
+/* Under mpirun a variable that was exported reaches the ranks of mpirun's host alone, what MPI says all. */
+static void the_jobs_key_comes_from_mpi_first(void **state) {
     (void)state;
-    lksi_environment environment = {.job_key = "from the launcher"};
+    lksi_environment asked = {.job_key = "from MPI"}, told = {.rank = 0};
     set_only("");
-    assert_string_equal(lksi_environment_job_key(&environment), "from the launcher");
+    assert_string_equal(lksi_environment_job_key(&asked), "from MPI");
+    assert_string_equal(lksi_environment_job_key(&told), "");
     set_only("LOCKSTEP_JOB_KEY=mine");
-    assert_string_equal(lksi_environment_job_key(&environment), "mine");
+    assert_string_equal(lksi_environment_job_key(&asked), "from MPI");
+    assert_string_equal(lksi_environment_job_key(&told), "mine");
     set_only("");
 }
 
@@ -269,7 +272,7 @@ int main(void) {
         cmocka_unit_test(the_first_whole_source_decides),
         cmocka_unit_test(what_is_missing_or_wrong_is_named),
         cmocka_unit_test(a_world_of_one_among_processes_of_mpi_is_warned_of),
-        cmocka_unit_test(the_jobs_key_comes_from_its_variable_first),
+        cmocka_unit_test(the_jobs_key_comes_from_mpi_first),
         cmocka_unit_test(the_first_host_of_a_list_is_found),
         cmocka_unit_test(malformed_host_lists_are_refused),
         cmocka_unit_test(counts_per_node_are_read),

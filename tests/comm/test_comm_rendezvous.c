@@ -48,6 +48,7 @@ typedef struct visit {
 
 static lks_status visit_begin(visit *v, int64_t timeout_ms) {
     LKS_TRY(lksi_environment_read(0, &v->environment));
+    snprintf(v->environment.transport, sizeof v->environment.transport, "auto");
     LKS_TRY(lksi_job_secret_read(&v->environment, &v->job));
     v->members = lksi_alloc_array((size_t)v->environment.size, sizeof *v->members);
     v->connections = lksi_alloc_array((size_t)v->environment.size, sizeof *v->connections);
@@ -198,6 +199,29 @@ static void ranks_of_another_size_are_told(void **state) {
     pids[0] = start_process(0, 2, fails_as_expected, &all);
     pids[1] = start_process(1, 3, fails_as_expected, &all);
     await_processes(pids, 2, -1);
+    close(claimed);
+}
+
+static int wants_another_transport(int rank, int size, void *argument) {
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
+    const expectation *expected = argument;
+    lks_group *world = NULL;
+    if (rank == 0) unsetenv("LOCKSTEP_TRANSPORT");
+    setenv("LOCKSTEP_HOST_ID", rank == 0 ? "a" : "b", 1);
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = expected->timeout_ms}) == expected->status);
+    MUST_SAY(expected->says[0]);
+    (void)size;
+    return 0;
+}
+
+/* Over several hosts a variable that was exported may reach some of them only. */
+static void ranks_of_another_transport_are_told(void **state) {
+    (void)state;
+    pid_t pids[3];
+    expectation all = {LKS_ERR_MISMATCH, 20000, {" has transport 'tcp', rank 0 'auto': LOCKSTEP_TRANSPORT, or "}};
+    int claimed = claim_master_port();
+    for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, wants_another_transport, &all);
+    await_processes(pids, 3, -1);
     close(claimed);
 }
 
@@ -559,6 +583,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_waits_for_less_long_says_so),
         cmocka_unit_test(two_ranks_with_one_number_are_told),
         cmocka_unit_test(ranks_of_another_size_are_told),
+        cmocka_unit_test(ranks_of_another_transport_are_told),
         cmocka_unit_test(latecomers_for_whom_there_is_no_place_are_told),
         cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),
         cmocka_unit_test(a_rank_with_another_key_is_told),

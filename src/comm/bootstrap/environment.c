@@ -162,7 +162,7 @@ static lks_status read_master(int64_t timeout_ms, lksi_environment *environment)
 
 const char *lksi_environment_job_key(const lksi_environment *environment) {
     const char *key = lksi_variable("LOCKSTEP_JOB_KEY");
-    return key != NULL ? key : environment->job_key;
+    return key != NULL && environment->job_key[0] == '\0' ? key : environment->job_key;
 }
 
 lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environment) {

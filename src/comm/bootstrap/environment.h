@@ -21,7 +21,7 @@ typedef struct lksi_environment {
     char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one */
     int master_port;
     char transport[7];                 /* the name of the one that lks_init was asked for; its own to fill in */
-    char job_key[LKSI_JOB_KEY_NBYTES]; /* the job's secret where LOCKSTEP_JOB_KEY is not set; "": none */
+    char job_key[LKSI_JOB_KEY_NBYTES]; /* the job's secret, from MPI: an exported variable may reach some hosts only */
 } lksi_environment;
 
 /* Rank and size come together from one source, the first that is whole of
@@ -56,7 +56,7 @@ enum { LKSI_DEFAULT_TIMEOUT_MS = 300000 };
 /* LOCKSTEP_TIMEOUT_MS. */
 lks_status lksi_environment_timeout(int64_t *timeout_ms);
 
-/* The job's secret: LOCKSTEP_JOB_KEY, else environment->job_key; "" where there is none. */
+/* The job's secret: environment->job_key, else LOCKSTEP_JOB_KEY; "" where there is none. */
 const char *lksi_environment_job_key(const lksi_environment *environment);
 
 #endif

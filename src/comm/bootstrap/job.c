@@ -27,7 +27,9 @@ static lks_status hash_texts(const char *const *texts, size_t n_texts, unsigned 
 }
 
 static lks_status make_key(const lksi_environment *environment, lksi_job_secret *job) {
-    const char *secret = lksi_environment_job_key(environment), *generation = value_of("LOCKSTEP_GENERATION");
+    const char *secret = lksi_environment_job_key(environment);
+    const char *generation =
+        environment->job_key[0] == '\0' ? value_of("LOCKSTEP_GENERATION") : ""; /* else it is fresh */
     char numbers[64];
     if (strlen(secret) > MAX_KEY_NBYTES)
         return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_JOB_KEY has %zu bytes; up to %d are possible", strlen(secret),

@@ -133,6 +133,7 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
         .magic = LKSI_RENDEZVOUS_MAGIC, .rank = environment->rank, .size = environment->size};
     lksi_build_fill(&hello.build);
     lksi_host_name(hello.host);
+    memcpy(hello.transport, environment->transport, sizeof hello.transport);
     lksi_crossing crossing;
     LKS_TRY(lksi_crossing_init(&crossing, environment, true));
     lks_status status =

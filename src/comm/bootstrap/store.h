@@ -12,7 +12,8 @@ typedef struct lksi_rendezvous_hello {
     lksi_build build;
     int32_t rank, size;
     char host[LKSI_HOST_NBYTES];
-    unsigned char unused[16];
+    char transport[7]; /* of lksi_environment */
+    unsigned char unused[9];
 } lksi_rendezvous_hello;
 _Static_assert(sizeof(lksi_rendezvous_hello) == 128, "a hello has this length in every version");
 #define LKSI_RENDEZVOUS_MAGIC UINT64_C(0x4c4f434b52454e44) /* "LOCKREND" */
