@@ -225,6 +225,28 @@ static void ranks_of_another_transport_are_told(void **state) {
     close(claimed);
 }
 
+static int cannot_be_reached(int rank, int size, void *argument) {
+    (void)size;
+    lks_group *world = NULL;
+    if (rank == 1) setenv("LOCKSTEP_ADVERTISE", "127.0.0.1:1", 1);
+    setenv("LOCKSTEP_HOST_ID", rank == 0 ? "a" : "b", 1);
+    const expectation *expected = argument;
+    MUST(lks_init(&world, &(lks_init_options){.timeout_ms = expected->timeout_ms}) == expected->status);
+    for (int i = 0; i < 2; i++) MUST_SAY(expected->says[i]);
+    return 0;
+}
+
+static void a_rank_that_is_there_and_cannot_be_reached_is_not_lost(void **state) {
+    (void)state;
+    pid_t pids[2];
+    expectation all = {
+        LKS_ERR_PEER, 20000, {"rank 1 (host ", "cannot be reached: no connection to 127.0.0.1:1: Connection refused"}};
+    int claimed = claim_master_port();
+    for (int rank = 0; rank < 2; rank++) pids[rank] = start_process(rank, 2, cannot_be_reached, &all);
+    await_processes(pids, 2, -1);
+    close(claimed);
+}
+
 static int fails_as_expected_later(int rank, int size, void *argument) {
     lksi_sleep_ns((int64_t)(rank - 4) * 500 * 1000 * 1000);
     return fails_as_expected(rank, size, argument);
@@ -584,6 +606,7 @@ int main(void) {
         cmocka_unit_test(two_ranks_with_one_number_are_told),
         cmocka_unit_test(ranks_of_another_size_are_told),
         cmocka_unit_test(ranks_of_another_transport_are_told),
+        cmocka_unit_test(a_rank_that_is_there_and_cannot_be_reached_is_not_lost),
         cmocka_unit_test(latecomers_for_whom_there_is_no_place_are_told),
         cmocka_unit_test(a_rank_lost_at_the_rendezvous_is_named),
         cmocka_unit_test(a_rank_with_another_key_is_told),

@@ -27,13 +27,18 @@ static lksi_tcp *tcp_of(const lks_group *group) { return group->remote_state; }
 
 /* The reason comes over the control connections, from whoever found it out; the end of a stream may be quicker. Once
  * rank 0 has left nobody passes reasons on, but it may have left one. */
-static lks_status ended(lks_group *group, lksi_context context, int rank) {
+static bool hears_of_end(lks_group *group, int rank) {
     enum { PATIENCE_MS = 500 };
     lksi_tcp_attend(group, rank); /* not to wait for what nobody would say */
     for (int i = 0; i < PATIENCE_MS; i++) {
-        if (lksi_control_is_aborted(group->control) || lksi_tcp_is_gone(group, rank)) break;
+        if (lksi_control_is_aborted(group->control) || lksi_tcp_is_gone(group, rank)) return true;
         lksi_sleep_ns(1000000);
     }
+    return false;
+}
+
+static lks_status ended(lks_group *group, lksi_context context, int rank) {
+    (void)hears_of_end(group, rank);
     return lksi_tcp_refuse_gone(group, context, rank);
 }
 
@@ -64,23 +69,28 @@ static int64_t deadline_of(lks_group *group, lksi_context context) {
     return (progress->started_ns > 0 ? progress->started_ns : lksi_now_ns()) + timeout_ms * 1000000;
 }
 
+/* Refused by one who is gone, or kept from one who is there: by a firewall, say, or for want of a route. */
+static lks_status unreachable(lks_group *group, lksi_context context, int to, lks_status status) {
+    char doing[160], why[256];
+    snprintf(why, sizeof why, "%s", lks_error_text());
+    bool is_over = status == LKS_ERR_PEER ? hears_of_end(group, to) : lksi_control_is_aborted(group->control);
+    if (is_over) return lksi_tcp_refuse_gone(group, context, to);
+    lksi_progress_describe(group, context, doing, sizeof doing);
+    return lksi_error(status, "%s cannot be reached: %s; %s", lksi_rank_describe(group, to).text, why, doing);
+}
+
 static lks_status connect_to(lks_group *group, lksi_context context, int to) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = (int32_t)context, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[to].address, group->world->secret.key, &hello, sizeof hello,
                                   deadline_of(group, context), false, is_aborted, group->control, &descriptor);
-    bool is_over = status == LKS_ERR_PEER || lksi_control_is_aborted(group->control);
-    if (status == LKS_OK && !is_over) status = watch_stream(group, context, descriptor, EPOLLOUT, to);
-    if (status == LKS_OK && !is_over) {
+    if (status == LKS_OK) status = watch_stream(group, context, descriptor, EPOLLOUT, to);
+    if (status == LKS_OK) {
         tcp_of(group)->out[context][to] = descriptor;
         return LKS_OK;
     }
     if (descriptor >= 0) close(descriptor);
-    if (is_over) return ended(group, context, to);
-    char doing[160], why[256];
-    snprintf(why, sizeof why, "%s", lks_error_text());
-    lksi_progress_describe(group, context, doing, sizeof doing);
-    return lksi_error(status, "%s cannot be reached: %s; %s", lksi_rank_describe(group, to).text, why, doing);
+    return unreachable(group, context, to, status);
 }
 
 static lks_status write_some(lks_group *group, lksi_context context, int to, const struct iovec *parts, int n_parts,
