@@ -37,6 +37,14 @@ lks_status lksi_rendezvous_check(void) {
     return check_variable("LOCKSTEP_ADVERTISE");
 }
 
+static lks_status listen_as_told(const char *wanted, const lksi_address *local, int *listener, lksi_address *bound) {
+    char why[LKSI_ERROR_TEXT_NBYTES];
+    lks_status status = lksi_listen(local, listener, bound);
+    if (status == LKS_OK || wanted == NULL) return status;
+    lksi_error_keep(why);
+    return lksi_error(status, "LOCKSTEP_LISTEN: %s", why);
+}
+
 /* Makes this rank's data listener at `local`, or where LOCKSTEP_LISTEN says, and says where it is; or where
  * LOCKSTEP_ADVERTISE says. */
 static lks_status open_data_listener(const lksi_job_secret *job, lksi_address local, lksi_address *published,
@@ -51,11 +59,11 @@ static lks_status open_data_listener(const lksi_job_secret *job, lksi_address lo
         lksi_address elsewhere;
         LKS_TRY(lksi_address_parse("LOCKSTEP_ADVERTISE", advertised, &elsewhere));
         LKS_TRY(lksi_job_secret_allows(job, "LOCKSTEP_ADVERTISE", &elsewhere));
-        LKS_TRY(lksi_listen(&local, data_listener, NULL));
+        LKS_TRY(listen_as_told(wanted, &local, data_listener, NULL));
         *published = elsewhere;
         return LKS_OK;
     }
-    return lksi_listen(&local, data_listener, published);
+    return listen_as_told(wanted, &local, data_listener, published);
 }
 
 /* --- rank 0 --- */

@@ -80,7 +80,7 @@ typedef struct making {
     lksi_mpi_communicator *made;
     lks_status status;
     char text[LKSI_ABORT_TEXT_NBYTES];
-    atomic_bool is_done;
+    atomic_bool is_done; /* no thread works on it, or none any more */
 } making;
 
 static void make(void *opaque) {
@@ -106,9 +106,13 @@ static lks_status make_communicator(lks_group *group, const lksi_call *call, mak
     m->tag = (int)(group->id % (uint64_t)lksi_mpi_facts_get()->most_tag);
     for (int rank = 0; rank < group->size; rank++) m->ranks[rank] = lksi_world_rank(group, rank);
     LKS_TRY(pass_gates(group, call));
+    atomic_store(&m->is_done, false);
     lks_status status = lksi_thread_create(&thread, make, m, "lockstep-mpinew");
-    if (status == LKS_OK) status = await_maker(group, m, thread);
-    if (thread == NULL || atomic_load(&m->is_done)) atomic_store(&is_gate_closed, false);
+    if (status != LKS_OK)
+        atomic_store(&m->is_done, true);
+    else
+        status = await_maker(group, m, thread);
+    if (atomic_load(&m->is_done)) atomic_store(&is_gate_closed, false);
     return status;
 }
 
@@ -118,9 +122,10 @@ lks_status lksi_mpi_communicator_of(lks_group *group, const lksi_call *call, lks
         making *m = lksi_alloc(sizeof *m + (size_t)group->size * sizeof(int));
         if (m == NULL) return LKS_ERR_MEMORY;
         m->ranks = (int *)(void *)(m + 1);
+        atomic_init(&m->is_done, true);
         lks_status status = make_communicator(group, call, m);
         if (status == LKS_OK) group->mpi_communicator = m->made;
-        if (status == LKS_OK || atomic_load(&m->is_done)) lksi_free(m); /* else it is the maker's */
+        if (atomic_load(&m->is_done)) lksi_free(m); /* else it is the maker's */
         LKS_TRY(status);
     }
     *communicator = group->mpi_communicator;
