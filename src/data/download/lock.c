@@ -72,6 +72,8 @@ static attempt try_flock(const char *path, int *descriptor) {
     if (!is_own) {
         if (errno != EEXIST) return FAILED;
         *descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (*descriptor < 0 && errno == EACCES) /* another user's, who may have left it behind */
+            *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
         if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED; /* released meanwhile */
     }
     bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;

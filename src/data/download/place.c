@@ -32,7 +32,7 @@ static lks_status make_parents(const char *path) {
         if (mkdir(parent, 0777) == 0) continue;
         int why = errno;
         if (stat(parent, &info) == 0 && S_ISDIR(info.st_mode)) continue;
-        errno = why;
+        errno = why == EEXIST ? ENOTDIR : why;
         return lksi_error_file(parent);
     }
     return LKS_OK;
