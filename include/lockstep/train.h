@@ -191,8 +191,8 @@ LKS_API lks_status lks_distributed_optimizer_load(lks_distributed_optimizer *opt
  * Those it passes over, and why, are warnings on stderr. `taken` (may be NULL) receives the file's path, and "" where
  * the directory has none: `position` is then the beginning, and nothing has changed. Collective.
  * Errors: those of lks_trainer_load; LKS_ERR_FILE where there is no such directory, which may be a misspelt one; a file
- * of another run (LKS_ERR_ARGUMENT), or one that cannot be read (LKS_ERR_FILE), is not passed over; LKS_ERR_FORMAT where
- * all that there are were passed over. */
+ * of another run (LKS_ERR_ARGUMENT), or one that cannot be read (LKS_ERR_FILE), is not passed over; LKS_ERR_FORMAT
+ * where all that there are were passed over. */
 LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
                                       size_t taken_nbytes);
 
