@@ -223,6 +223,7 @@ struct lks_group {
     int64_t timeout_ms;
     lks_order order;
     _Atomic(const void *) borrower;           /* whose threads it is lent to; NULL: nobody's */
+    atomic_bool is_at_work;                   /* a thread is in a collective; a second one is mostly found out by it */
     lks_group *bound, *next_bound, *bound_to; /* those that fail with this one, the first; and the other way round */
 
     /* The first error. Both threads of a group may find one: the first to set is_failing writes the text, then status.

@@ -90,7 +90,7 @@ lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence) {
     return lksi_start(group, LKSI_CONTEXT_COLLECTIVE);
 }
 
-lks_status lksi_execute(lks_group *group, const lksi_call *call) {
+static lks_status run_algorithm(lks_group *group, const lksi_call *call) {
     const lksi_algorithm *algorithm = call->algorithm;
     bool is_on_one_host = lksi_is_on_one_host(group), is_users = call->sequence < LKSI_SPLIT_CALL;
     group->progress = (lksi_progress){.name = call->operation->name,
@@ -108,6 +108,22 @@ lks_status lksi_execute(lks_group *group, const lksi_call *call) {
     if (status != LKS_OK) return lksi_group_fail(group, status);
     lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
     return LKS_OK;
+}
+
+static lks_status refuse_second_thread(lks_group *group, const lksi_call *call) {
+    return lksi_group_fail(group,
+                           lksi_error(LKS_ERR_STATE,
+                                      "%s: another thread of rank %d is in a collective of the same group, which "
+                                      "is for one thread at a time",
+                                      call->operation->name, lksi_world_rank(group, group->rank)));
+}
+
+lks_status lksi_execute(lks_group *group, const lksi_call *call) {
+    if (atomic_load_explicit(&group->is_at_work, memory_order_relaxed)) return refuse_second_thread(group, call);
+    atomic_store_explicit(&group->is_at_work, true, memory_order_relaxed);
+    lks_status status = run_algorithm(group, call);
+    atomic_store_explicit(&group->is_at_work, false, memory_order_relaxed);
+    return status;
 }
 
 lks_status lksi_run(lks_group *group, lksi_call *call, const lks_collective_options *options) {

@@ -5,6 +5,8 @@
 #include "ranks.h"
 #include "traffic.h"
 
+#include <pthread.h>
+
 enum { N_WORKS = 12, COUNT = 30000 };
 
 static void fill(int32_t *data, size_t count, int rank, int turn) {
@@ -372,6 +374,39 @@ static void a_group_that_is_destroyed_finishes_its_calls(void **state) {
     run_processes(4, destroy_with_a_call_under_way, "tcp");
 }
 
+static void *meet(void *group) { return (void *)(intptr_t)lks_barrier(group, NULL); }
+
+/* While one waits for rank 1, which comes later, another thread of rank 0 calls the same group. */
+static int second_thread(int rank, int size, void *transport) {
+    (void)size;
+    lks_group *world;
+    pthread_t first;
+    void *status;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = transport}));
+    if (rank == 0) {
+        MUST(pthread_create(&first, NULL, meet, world) == 0);
+        while (!atomic_load(&world->is_at_work)) lksi_sleep_ns(1000000);
+        MUST(lks_barrier(world, NULL) == LKS_ERR_STATE);
+        MUST_SAY("barrier: another thread of rank 0 is in a collective of the same group");
+        MUST(pthread_join(first, &status) == 0);
+        MUST((lks_status)(intptr_t)status != LKS_OK);
+    } else {
+        lksi_sleep_ns(300000000);
+        MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 0 gave up");
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_second_thread_in_a_group_is_refused(void **state) {
+    (void)state;
+    if (IS_ABOUT_THREADS) skip(); /* it is a race */
+    run_threads(2, second_thread, "thread");
+    run_processes(2, second_thread, "shm");
+    run_processes(2, second_thread, "tcp");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(works_are_done_in_the_order_of_their_calls),
@@ -382,6 +417,7 @@ int main(void) {
         cmocka_unit_test(a_work_ends_at_its_deadline),
         cmocka_unit_test(whoever_asks_all_the_time_gives_way),
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
+        cmocka_unit_test(a_second_thread_in_a_group_is_refused),
         cmocka_unit_test(a_work_without_memory_is_an_error_on_all),
         cmocka_unit_test(a_group_that_is_destroyed_finishes_its_calls),
     };
