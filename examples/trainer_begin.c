@@ -101,25 +101,14 @@ static int file_is_writable(const char *path, const char *what, char full_path[P
     return 1;
 }
 
-/* Written under another name beside it, which has to fit, too, then put in its place. */
-static int file_is_replaceable(const char *path, const char *what, char full_path[PATH_MAX]) {
-    char temporary[PATH_MAX + 4], full_temporary[PATH_MAX];
-    if (!file_is_writable(path, what, full_path)) return 0;
-    snprintf(temporary, sizeof temporary, "%s.tmp", full_path);
-    return file_is_writable(temporary, what, full_temporary);
-}
-
-/* Only a file may be replaced; a summary goes to what is none as it is. */
-static int summary_is_writable(const char *path, char full_path[PATH_MAX]) {
-    struct stat before;
-    int is_file = stat(path, &before) != 0 || S_ISREG(before.st_mode);
-    return is_file ? file_is_replaceable(path, "summary", full_path) : file_is_writable(path, "summary", full_path);
-}
-
+/* It will be replaced, which only a file may be. */
 static int checkpoint_is_writable(const char *path, char full_path[PATH_MAX]) {
     struct stat before;
+    char temporary[PATH_MAX + 4], full_temporary[PATH_MAX]; /* under this name it is written, which has to fit, too */
     if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) return cannot(path, "checkpoint", "not a regular file");
-    return file_is_replaceable(path, "checkpoint", full_path);
+    if (!file_is_writable(path, "checkpoint", full_path)) return 0;
+    snprintf(temporary, sizeof temporary, "%s.tmp", full_path);
+    return file_is_writable(temporary, "checkpoint", full_temporary);
 }
 
 static int directory_is_there(const char *path) {
@@ -143,10 +132,12 @@ static int run_directories_are_there(const trainer_flags *flags, char metrics[PA
 /* What is written at the end must not take the place of what was written before, or read. */
 static int is_apart(const char *path, const char *full_path, const char *what, const char *other, const char *flag) {
     char text[64], full_other[PATH_MAX];
-    if (path == NULL || other == NULL || full_path[0] == '\0') return 1;
+    if (path == NULL || other == NULL || other[0] == '\0' || full_path[0] == '\0') return 1;
     if (realpath(other, full_other) == NULL) snprintf(full_other, sizeof full_other, "%s", other);
-    if (strcmp(full_path, full_other) != 0) return 1;
-    snprintf(text, sizeof text, "%s the same file", flag);
+    size_t length = strlen(full_other); /* of a directory, what lies in it */
+    if (strncmp(full_path, full_other, length) != 0 || (full_path[length] != '\0' && full_path[length] != '/'))
+        return 1;
+    snprintf(text, sizeof text, "%s %s", flag, full_path[length] == '/' ? "its directory" : "the same file");
     return cannot(path, what, text);
 }
 
@@ -154,7 +145,7 @@ static int is_apart(const char *path, const char *full_path, const char *what, c
 static int outputs_are_writable(const trainer_flags *flags) {
     char summary[PATH_MAX] = "", save[PATH_MAX] = "", metrics[PATH_MAX] = "";
     if (!run_directories_are_there(flags, metrics)) return 0;
-    if (flags->summary != NULL && !summary_is_writable(flags->summary, summary)) return 0;
+    if (flags->summary != NULL && !file_is_writable(flags->summary, "summary", summary)) return 0;
     if (flags->save != NULL && !checkpoint_is_writable(flags->save, save)) return 0;
     return is_apart(flags->summary, summary, "summary", save, "--save names") &&
            is_apart(flags->summary, summary, "summary", flags->init, "--init names") &&

@@ -4,7 +4,6 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,37 +82,20 @@ static cJSON *make_summary(const trainer_progress *p, const char *params_sha256,
     return s;
 }
 
-static int put(int descriptor, const char *text) {
+/* What is printed so far stays where it is the same file. */
+static int is_standard_output(const char *path) {
+    struct stat info, output;
+    return stat(path, &info) == 0 && fstat(STDOUT_FILENO, &output) == 0 && output.st_dev == info.st_dev &&
+           output.st_ino == info.st_ino;
+}
+
+static int write_to(const char *path, const char *text) {
+    if (is_standard_output(path)) return printf("%s\n", text) > 0 && fflush(stdout) == 0;
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
     FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
     if (file == NULL) return 0;
     int is_written = fprintf(file, "%s\n", text) > 0;
     return fclose(file) == 0 && is_written;
-}
-
-/* Beside it, then in its place: a full disk leaves the one that was there. */
-static int replace(const char *path, const char *text) {
-    char full_path[PATH_MAX], temporary[PATH_MAX + 4];
-    if (realpath(path, full_path) == NULL) snprintf(full_path, sizeof full_path, "%s", path);
-    snprintf(temporary, sizeof temporary, "%s.tmp", full_path);
-    int is_written = put(open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), text);
-    if (is_written && rename(temporary, full_path) == 0) return 1;
-    int why = errno;
-    remove(temporary);
-    errno = why;
-    return 0;
-}
-
-static int is_standard_output(const struct stat *info) {
-    struct stat output;
-    return fstat(STDOUT_FILENO, &output) == 0 && output.st_dev == info->st_dev && output.st_ino == info->st_ino;
-}
-
-static int write_to(const char *path, const char *text) {
-    struct stat info;
-    if (stat(path, &info) != 0) return replace(path, text);
-    if (is_standard_output(&info)) return printf("%s\n", text) > 0 && fflush(stdout) == 0;
-    if (S_ISREG(info.st_mode)) return replace(path, text);
-    return put(open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC), text);
 }
 
 int trainer_summary_write(const trainer_progress *p, const char *params_sha256, double wall_s) {

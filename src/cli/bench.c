@@ -3,7 +3,9 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <lockstep/launch.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -64,12 +66,17 @@ static lks_status keep(results *r, const lksi_bench_row *row) {
 }
 
 /* What is written at the end is found out about before the measurement. */
-static lks_status try_to_write(const char *path, bool *made) {
+static lks_status try_to_write(const char *path, bool *is_made) {
     FILE *file;
-    *made = !lksi_file_exists(path);
+    *is_made = !lksi_file_exists(path);
     LKS_TRY(lksi_file_open_output(path, true, &file));
     fclose(file);
     return LKS_OK;
+}
+
+static void remove_made(const char *path) {
+    char full_path[PATH_MAX]; /* what a link leads to, and not the link */
+    if (realpath(path, full_path) != NULL) (void)remove(full_path);
 }
 
 static bool is_same_file(const char *a, const char *b) {
@@ -79,22 +86,26 @@ static bool is_same_file(const char *a, const char *b) {
 
 typedef struct output {
     const char *flag, *path;
-    bool is_made; /* empty, by try_to_write */
+    bool is_late, is_made;
 } output;
+
+static lks_status compare_outputs(const output *outputs, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (outputs[i].path != NULL && outputs[j].path != NULL && is_same_file(outputs[i].path, outputs[j].path))
+                return lksi_error(LKS_ERR_FILE, "%s: is given by %s and by %s", outputs[i].path, outputs[j].flag,
+                                  outputs[i].flag);
+    return LKS_OK;
+}
 
 /* Each may replace its file, so no two may have the same. */
 static lks_status try_outputs(output *outputs, int n) {
     lks_status status = LKS_OK;
-    for (int i = 0; i < n && status == LKS_OK; i++) {
-        if (outputs[i].path == NULL) continue;
-        status = try_to_write(outputs[i].path, &outputs[i].is_made);
-        for (int j = 0; j < i && status == LKS_OK; j++)
-            if (outputs[j].path != NULL && is_same_file(outputs[i].path, outputs[j].path))
-                status = lksi_error(LKS_ERR_FILE, "%s: is given by %s and by %s", outputs[i].path, outputs[j].flag,
-                                    outputs[i].flag);
-    }
+    for (int i = 0; i < n && status == LKS_OK; i++)
+        if (outputs[i].path != NULL && outputs[i].is_late) status = try_to_write(outputs[i].path, &outputs[i].is_made);
+    if (status == LKS_OK) status = compare_outputs(outputs, n);
     for (int i = 0; i < n; i++)
-        if (outputs[i].is_made) (void)remove(outputs[i].path);
+        if (outputs[i].is_made) remove_made(outputs[i].path);
     return status;
 }
 
@@ -103,8 +114,8 @@ static lks_status begin(results *r) {
     if (!r->is_writer) return LKS_OK;
     if (plan->does_tune) LKS_TRY(lksi_bench_tune_begin(plan->tune_path, r->tune_path));
     output outputs[] = {{.flag = "--json", .path = plan->json_path},
-                        {.flag = "--plot", .path = plan->plot_path},
-                        {.flag = "--tune", .path = plan->does_tune ? r->tune_path : NULL}};
+                        {.flag = "--plot", .path = plan->plot_path, .is_late = true},
+                        {.flag = "--tune", .path = plan->does_tune ? r->tune_path : NULL, .is_late = true}};
     LKS_TRY(try_outputs(outputs, 3));
     if (plan->json_path != NULL) LKS_TRY(lksi_file_open_output(plan->json_path, false, &r->json));
     return lksi_bench_print_header();
@@ -160,17 +171,19 @@ static int check_world(lks_group *world, const lksi_bench_plan *plan) {
 
 /* Errors that all ranks share are told by one of them; others name what a rank saw. */
 static int fail(lks_group *world, lks_status status) {
-    bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED || status == LKS_ERR_FILE;
+    bool is_common = status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED || status == LKS_ERR_FILE ||
+                     status == LKS_ERR_FORMAT;
     return is_common && lks_group_rank(world) != 0 ? 1 : lks_report(status, NULL, 0);
 }
 
 static int be_rank(void *argument) {
     const lksi_bench_plan *plan = argument;
     lks_group *world;
-    LKS_CHECK(lks_init(&world, &(lks_init_options){.transport = plan->transport}));
+    lks_status status = lks_init(&world, &(lks_init_options){.transport = plan->transport});
+    if (status != LKS_OK) return lks_report(status, NULL, 0);
     int exit_code = check_world(world, plan);
     int64_t n_errors = 0;
-    lks_status status = exit_code == 0 ? measure(world, plan, &n_errors) : LKS_OK;
+    status = exit_code == 0 ? measure(world, plan, &n_errors) : LKS_OK;
     if (status != LKS_OK) exit_code = fail(world, status);
     if (n_errors > 0 && lks_group_rank(world) == 0)
         exit_code = lksi_refuse("bench", "%lld wrong elements", (long long)n_errors) != 0;

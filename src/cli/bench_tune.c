@@ -41,7 +41,7 @@ static lks_status make_directories(const char *path) {
 static lks_status read_object(const char *path, cJSON **object) {
     struct stat info;
     *object = NULL;
-    bool is_new = stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0;
+    bool is_new = stat(path, &info) != 0 || (S_ISREG(info.st_mode) && info.st_size == 0);
     if (!is_new) LKS_TRY(lksi_json_read(path, 1 << 20, object));
     if (is_new && (*object = cJSON_CreateObject()) == NULL) return lksi_error(LKS_ERR_MEMORY, "out of memory");
     if (cJSON_IsObject(*object)) return LKS_OK;

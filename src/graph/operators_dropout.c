@@ -21,6 +21,7 @@ lks_node *lks_dropout(lks_node *x, double probability) {
             lksi_error(LKS_ERR_SHAPE,
                        "dropout takes a tensor (N,...), N the batch, not %s: what it draws goes by sample", shape));
     }
+    if (probability == 0) return x;
     lksi_attributes attributes = {.probability = probability, .stream = next_stream(graph)};
     return lksi_graph_operate(LKSI_OP_DROPOUT, &attributes, (lks_node *[]){x, lksi_graph_random(graph)}, 2, NULL);
 }

@@ -48,8 +48,6 @@ static void draw(const model *m, int n, uint64_t seed, int64_t step, int64_t fir
                                                         .outputs = (lks_node *[]){m->first, m->second},
                                                         .n_outputs = 2}));
     assert_ok(lks_program_set_input(program, m->x, ones));
-    assert_int_equal(lks_program_forward(program), is_training ? LKS_ERR_STATE : LKS_OK); /* one mask for ever */
-    if (is_training) assert_non_null(strstr(lks_error_text(), "lks_program_set_random"));
     lks_program_set_random(program, seed, step, first_sample);
     assert_ok(lks_program_forward(program));
     memcpy(first, lks_program_output(program, m->first), (size_t)n * N_EACH * sizeof(float));
@@ -131,6 +129,27 @@ static void the_share_that_is_kept_is_scaled_up(void **state) {
     }
 }
 
+/* It would be one mask for ever. */
+static void who_was_not_told_what_to_draw_by_is_refused(void **state) {
+    (void)state;
+    static const double probabilities[] = {0, 0.5};
+    static float ones[N_EACH];
+    for (int k = 0; k < 2; k++) {
+        model m;
+        lks_program *program;
+        make_model(&m, "cpu", probabilities[k]);
+        assert_ok(lks_program_create(&program, m.store,
+                                     &(lks_program_options){.batch = 1, .is_training = 1, .loss = m.loss}));
+        assert_ok(lks_program_set_input(program, m.x, ones));
+        assert_int_equal(lks_program_forward(program), k == 0 ? LKS_OK : LKS_ERR_STATE);
+        if (k == 1) assert_non_null(strstr(lks_error_text(), "lks_program_set_random"));
+        lks_program_set_random(program, 1, 2, 3);
+        assert_ok(lks_program_forward(program));
+        lks_program_destroy(program);
+        free_model(&m);
+    }
+}
+
 static void evaluation_passes_everything(void **state) {
     (void)state;
     model m;
@@ -146,6 +165,7 @@ int main(void) {
         cmocka_unit_test(draws_differ_by_seed_step_sample_and_place),
         cmocka_unit_test(the_share_that_is_kept_is_scaled_up),
         cmocka_unit_test(evaluation_passes_everything),
+        cmocka_unit_test(who_was_not_told_what_to_draw_by_is_refused),
     };
     return run_group(tests);
 }

@@ -213,7 +213,15 @@ check "two outputs in one file are refused" eval 'status_is 1 && err_has "one.sv
 printf '{"mpi":{"latency_us":1' >"$work/torn.json"
 run bench --ranks 2 --tune "$work/torn.json"
 check "a damaged tuning file is not replaced" \
-  eval 'status_is 1 && err_has "torn.json: not a tuning file" && [ ! -s "$work/out" ] && [ "$(wc -c <"$work/torn.json")" = 22 ]'
+  eval 'status_is 1 && [ "$(grep -c "^lockstep:" "$work/err")" = 1 ] && err_has "torn.json: not a tuning file" && [ ! -s "$work/out" ] && [ "$(wc -c <"$work/torn.json")" = 22 ]'
+mkfifo "$work/fifo"
+for _ in 1 2 3 4 5; do
+  cat "$work/fifo" >"$work/read" &
+  run bench all_reduce --ranks 2 --sizes 4 --json "$work/fifo"
+  wait $!
+  status_is 0 || break
+done
+check "the rows go to whoever reads a FIFO" eval 'status_is 0 && grep -q "^{\"op\"" "$work/read"'
 XDG_CACHE_HOME=/proc/nowhere run bench --ranks 2 --tune
 check "where the default file cannot be made is told before the measurement" \
   eval 'status_is 1 && err_has "^lockstep: /proc/nowhere" && [ ! -s "$work/out" ]'

@@ -66,14 +66,25 @@ static attempt make_file(const char *path, int *descriptor) {
     return *descriptor >= 0 ? TAKEN : FAILED;
 }
 
+/* One of another user's, which cannot be signed: gone where nobody holds it, so that the next try makes one. */
+static attempt take_away(const char *path) {
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), why;
+    if (descriptor < 0) return errno == ENOENT ? HELD : FAILED;
+    bool is_left = flock(descriptor, LOCK_EX | LOCK_NB) == 0, is_held = !is_left && errno == EWOULDBLOCK;
+    bool is_gone = is_left && (!is_still_named(descriptor, path) || unlink(path) == 0);
+    why = is_left ? errno : EACCES;
+    close(descriptor);
+    errno = why;
+    return is_gone || is_held ? HELD : FAILED;
+}
+
 /* Without flock the file is the lock of the one who made it: it is never another's to remove. */
 static attempt try_flock(const char *path, int *descriptor) {
     bool is_own = make_file(path, descriptor) == TAKEN;
     if (!is_own) {
         if (errno != EEXIST) return FAILED;
         *descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-        if (*descriptor < 0 && errno == EACCES) /* another user's, who may have left it behind */
-            *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (*descriptor < 0 && errno == EACCES) return take_away(path);
         if (*descriptor < 0) return errno == ENOENT ? HELD : FAILED; /* released meanwhile */
     }
     bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;
