@@ -33,13 +33,7 @@ lks_status lksi_cuda_count(int *n_gpus) {
     return refuse_driver(error);
 }
 
-lks_status lksi_cuda_check(cudaError_t error, const char *what) {
-    if (error == cudaSuccess) return LKS_OK;
-    (void)cudaGetLastError();
-    if (error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice) return refuse_driver(error);
-    if (error != cudaErrorMemoryAllocation)
-        return lksi_error(LKS_ERR_SYSTEM, "the GPU: %s: %s (%s)", what, cudaGetErrorString(error),
-                          cudaGetErrorName(error));
+static lks_status out_of_memory(const char *what) {
     size_t n_free = 0, n_total = 0;
     (void)cudaMemGetInfo(&n_free, &n_total);
     return lksi_error(LKS_ERR_MEMORY,
@@ -48,23 +42,31 @@ lks_status lksi_cuda_check(cudaError_t error, const char *what) {
                       what, (double)n_free / 0x1p30, (double)n_total / 0x1p30);
 }
 
+lks_status lksi_cuda_check(cudaError_t error, const char *what) {
+    if (error == cudaSuccess) return LKS_OK;
+    (void)cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice) return refuse_driver(error);
+    if (error == cudaErrorMemoryAllocation) return out_of_memory(what);
+    if (error == cudaErrorNoKernelImageForDevice)
+        return lksi_error(LKS_ERR_UNSUPPORTED,
+                          "the GPU is older than those that this was built for (LOCKSTEP_CUDA_ARCHITECTURES): %s",
+                          what);
+    return lksi_error(LKS_ERR_SYSTEM, "the GPU: %s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
 lks_status lksi_cuda_launched(const char *kernel) { return lksi_cuda_check(cudaGetLastError(), kernel); }
 
 lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS) return LKS_OK;
-    lks_status code = status == CUBLAS_STATUS_ALLOC_FAILED ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM;
-    return lksi_error(code, "cuBLAS: %s: %s", what, cublasLtGetStatusString(status));
-}
-
-/* Of the host or of the GPU: since cuDNN 9 two codes, and the old name means the host's. */
-static bool is_out_of_memory(cudnnStatus_t status) {
-    return status == CUDNN_STATUS_ALLOC_FAILED || status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) return out_of_memory(what);
+    return lksi_error(LKS_ERR_SYSTEM, "cuBLAS: %s: %s", what, cublasLtGetStatusString(status));
 }
 
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what) {
     if (status == CUDNN_STATUS_SUCCESS) return LKS_OK;
-    return lksi_error(is_out_of_memory(status) ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM, "cuDNN: %s: %s", what,
-                      cudnnGetErrorString(status));
+    if (status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) return out_of_memory(what);
+    bool is_of_host = status == CUDNN_STATUS_ALLOC_FAILED; /* the old name, since cuDNN 9 */
+    return lksi_error(is_of_host ? LKS_ERR_MEMORY : LKS_ERR_SYSTEM, "cuDNN: %s: %s", what, cudnnGetErrorString(status));
 }
 
 lks_status lksi_cuda_describe(int index, lksi_cuda_facts *facts) {
@@ -123,7 +125,7 @@ static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check_dnn(cudnnCreate(&cuda->dnn), "cudnnCreate"));
     LKS_TRY(lksi_cuda_check_dnn(cudnnSetStream(cuda->dnn, cuda->stream), "cudnnSetStream"));
     LKS_TRY(lksi_cuda_check(cudaMalloc(&cuda->workspace, LKSI_CUDA_WORKSPACE_NBYTES), "cuBLAS's workspace"));
-    LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&cuda->fault, sizeof *cuda->fault), "16 bytes"));
+    LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&cuda->fault, sizeof *cuda->fault), "a place for faults"));
     LKS_TRY(lksi_cuda_check(cudaMemsetAsync(cuda->fault, 0, sizeof *cuda->fault, cuda->stream), "cudaMemset"));
     for (int i = 0; i < LKSI_CUDA_STAGES; i++) LKS_TRY(make_stage(&cuda->stages[i]));
     LKS_TRY(lksi_cuda_check(

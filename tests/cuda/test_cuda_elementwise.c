@@ -75,16 +75,18 @@ static void memory_at_no_multiple_of_16_bytes(void **state) {
     lowering.inputs[0] = lowering.outputs[0] = SHAPE(LKS_F32, COUNT);
     lksi_kernel kernel;
     float x[COUNT + 1];
-    void *there;
+    void *there, *to;
     for (int i = 0; i <= COUNT; i++) x[i] = (float)(i - 30);
     assert_ok(device->ops->lower(device, &lowering, &kernel));
     assert_ok(lksi_device_alloc(device, sizeof x, &there));
+    assert_ok(lksi_device_alloc(device, sizeof x, &to));
     assert_ok(lksi_device_copy_in(device, there, x, sizeof x));
     void *from = (float *)there + 1;
-    assert_ok(kernel.run(&kernel, &from, &there, NULL)); /* the emulation goes from the first element to the last */
-    assert_ok(lksi_device_copy_out(device, x, there, sizeof x));
+    assert_ok(kernel.run(&kernel, &from, &to, NULL));
+    assert_ok(lksi_device_copy_out(device, x, to, COUNT * sizeof(float)));
     for (int i = 0; i < COUNT; i++) assert_true(x[i] == (i > 29 ? (float)(i - 29) : 0.0f));
     lksi_device_free(device, there);
+    lksi_device_free(device, to);
     lks_device_destroy(device);
 }
 
