@@ -216,7 +216,8 @@ check "a damaged tuning file is not replaced" \
   eval 'status_is 1 && [ "$(grep -c "^lockstep:" "$work/err")" = 1 ] && err_has "torn.json: not a tuning file" && [ ! -s "$work/out" ] && [ "$(wc -c <"$work/torn.json")" = 22 ]'
 mkfifo "$work/fifo"
 for _ in 1 2 3 4 5; do
-  cat "$work/fifo" >"$work/read" &
+  timeout 60 cat "$work/fifo" >"$work/read" &
+  sleep 0.5 # until it is there
   run bench all_reduce --ranks 2 --sizes 4 --json "$work/fifo"
   wait $!
   status_is 0 || break

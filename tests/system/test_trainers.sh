@@ -147,8 +147,9 @@ check "a summary that cannot be written is named" refused 1 "$work/nowhere/s.jso
 mkfifo "$work/fifo"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/fifo"
 check "so is one that nobody would read" refused 1 "$work/fifo: .* a FIFO that nobody reads"
-(cat "$work/fifo" >"$work/read") &
+timeout 60 cat "$work/fifo" >"$work/read" &
 reader=$!
+sleep 0.5 # until it is there
 run timeout 60 "$mnist" --data "$directory" --steps 1 --quiet --summary "$work/fifo"
 wait $reader
 check "one that is read gets the summary" eval '[ "$status" = 0 ] && grep -q "^{.*params_sha256" "$work/read"'
