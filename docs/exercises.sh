@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the exercises of docs/exercises.md and prints their tables, as they stand there. What an exercise needs and this
-# machine lacks (root for network namespaces, Slurm, a data set) is said in a line; the exercise is then skipped.
+# machine lacks (root for network namespaces, Slurm, a data set) is said in a line; the exercise is then skipped. A program
+# that fails, a table without a line, and parameters that should be equal and are not make the exercise fail.
 # Usage: docs/exercises.sh [--build DIR] [--quick] [--write] [EXERCISE...]
 #   --quick    one repetition, small sizes: shows that everything runs, not how fast
 #   --write    puts the tables into docs/exercises.md, between the marks <!-- MEASURED NAME --> and <!-- /MEASURED -->
@@ -17,7 +18,7 @@ while [ $# -gt 0 ]; do
     --build) build=${2:?--build needs a directory}; shift ;;
     --quick) is_quick=1 repetitions=1 ;;
     --write) is_written=1 ;;
-    -*) sed -n '2,6s/^# //p' "$0" >&2; exit 2 ;;
+    -*) sed -n '2,8s/^# //p' "$0" >&2; exit 2 ;;
     *) chosen+=("$1") ;;
   esac
   shift
@@ -25,6 +26,7 @@ done
 [ ${#chosen[@]} -gt 0 ] || read -ra chosen <<<"$all"
 lockstep=$build/lockstep
 examples=$build/examples
+[ -x "$lockstep" ] || { echo "docs/exercises.sh: there is no $lockstep: run make, or name a build by --build" >&2; exit 2; }
 work=$(mktemp -d)
 export LOCKSTEP_JOB_KEY=the-secret-of-the-exercises OMP_NUM_THREADS=1
 has_hosts=0 has_slurm=0
@@ -42,6 +44,9 @@ trap clean_up EXIT
 
 quick() { [ $is_quick = 1 ]; }
 skip() { echo "skipped: $*"; return 77; }
+fail() { echo "docs/exercises.sh: $*" >>"$work/failed"; return 1; }
+# COMMAND...: whose failure is the exercise's, wherever in a pipe or a loop it stands
+run() { "$@" || fail "status $?: $*"; }
 
 # Lines "KEY|figure|figure..." become one line per key, with the medians of its figures.
 medians() {
@@ -85,8 +90,7 @@ on_hosts() {
   done
   for index in "${!pids[@]}"; do wait "${pids[index]}" || status=1; done
   cp "$work/out.0" "$work/out"
-  [ $status = 0 ] || cat "$work"/err.* >&2
-  return $status
+  [ $status = 0 ] || { cat "$work"/err.* >&2; fail "on $n hosts: $*"; }
 }
 slurm_ready() { # N nodes
   [ $has_slurm = 0 ] || { slurm_stop; has_slurm=0; }
@@ -99,7 +103,7 @@ data_ready() { read -r _ data <<<"$(tools/find-data)" && [ -n "$data" ] || skip 
 
 # --- the exercises ---
 
-hello() { "$lockstep" run -n 4 "$examples/hello" | sed -E "s/ on [^ ]+, pid [0-9]+/ on $(hostname), pid .../" | sort | fenced; }
+hello() { run "$lockstep" run -n 4 "$examples/hello" | sed -E "s/ on [^ ]+, pid [0-9]+/ on $(hostname), pid .../" | sort | fenced; }
 
 # NAME: what ping_pong printed in $work/out, a line per size
 message_lines() { sed -nE "s/^ *([0-9]+) +([0-9.]+)$/$1 \1|\2/p" "$work/out"; }
@@ -107,9 +111,9 @@ message() {
   local repetition where has_two=0 sizes size
   hosts_ready 2 >"$work/note" && has_two=1
   for ((repetition = 0; repetition < repetitions; repetition++)); do
-    "$lockstep" run -n 2 --threads "$examples/ping_pong" >"$work/out" && message_lines threads
-    "$lockstep" run -n 2 "$examples/ping_pong" >"$work/out" && message_lines processes
-    LOCKSTEP_TRANSPORT=tcp "$lockstep" run -n 2 "$examples/ping_pong" >"$work/out" && message_lines loopback
+    run "$lockstep" run -n 2 --threads "$examples/ping_pong" >"$work/out" && message_lines threads
+    run "$lockstep" run -n 2 "$examples/ping_pong" >"$work/out" && message_lines processes
+    LOCKSTEP_TRANSPORT=tcp run "$lockstep" run -n 2 "$examples/ping_pong" >"$work/out" && message_lines loopback
     [ $has_two = 0 ] || { on_hosts 2 1 "$examples/ping_pong" && message_lines hosts; }
   done >"$work/message"
   medians <"$work/message" >"$work/medians"
@@ -131,14 +135,14 @@ rounded_or_none() { # KEY: of $work/medians
   if [ -n "$figure" ]; then rounded "$figure"; else echo "-"; fi
 }
 
-fake_world() { "$examples/fake_world" | fenced; }
-race() { "$examples/race" | fenced; }
+fake_world() { run "$examples/fake_world" | fenced; }
+race() { run "$examples/race" | fenced; }
 
 # OPERATION...: the lines of collectives_by_hand on 4 ranks, medians over the repetitions
 lessons() {
   local repetition key by_hand by_library operation algorithm nbytes wanted=" $* "
   for ((repetition = 0; repetition < repetitions; repetition++)); do
-    "$lockstep" run -n 4 "$examples/collectives_by_hand"
+    run "$lockstep" run -n 4 "$examples/collectives_by_hand"
   done | awk '$NF == "right" { print $1 " " $2 " " $3 "|" $4 "|" $5 }' | medians >"$work/medians"
   echo "| operation | algorithm | bytes | by hand, us | the library's, us |"
   echo "| --- | --- | --- | --- | --- |"
@@ -156,7 +160,7 @@ broadcast() {
   if quick; then sizes=1K numbers="2 4"; fi
   for transport in shm tcp; do
     for n in $numbers; do
-      "$lockstep" bench broadcast --ranks "$n" --transport $transport --algorithm all --sizes $sizes --json "$work/json" >/dev/null 2>&1
+      run "$lockstep" bench broadcast --ranks "$n" --transport $transport --algorithm all --sizes $sizes --json "$work/json" >/dev/null
       sed -nE "s/.*\"algorithm\":\"([a-z_]+)\".*\"bytes\":([0-9]+),\"time_us_median\":([0-9.e+]+).*/$transport $n \2 \1|\3/p" "$work/json"
     done
   done >"$work/medians"
@@ -171,7 +175,7 @@ broadcast() {
 
 # PROGRAM RANKS: its line "... | scatter A, broadcast B 0.9 ms | compute 1.5 ms | gather C 1.6 ms" as a key and three figures
 matmul_line() {
-  "$lockstep" run -n "$2" "$examples/$1" |
+  run "$lockstep" run -n "$2" "$examples/$1" |
     sed -nE "s/^at most [0-9]+ [a-z]+ each \| [^|]* ([0-9.]+) ms \| compute ([0-9.]+) ms \| [^|]* ([0-9.]+) ms$/$1 $2|\1|\2|\3/p"
 }
 matmul() {
@@ -188,15 +192,15 @@ matmul() {
   done <"$work/medians"
 }
 
-hooks() { "$lockstep" run -n 4 "$examples/own_data_parallel" | sort -u | fenced; }
-replicas() { "$lockstep" run -n 3 "$examples/replicas" | fenced; }
+hooks() { run "$lockstep" run -n 4 "$examples/own_data_parallel" | sort -u | fenced; }
+replicas() { run "$lockstep" run -n 3 "$examples/replicas" | fenced; }
 
 # NAME: the figures of the summary in $work/summary, for medians; and its parameters' hash, apart
 training_figures() {
   echo "$1|$(value "$work/summary" world_size)|$(value "$work/summary" step_us_median)|$(value "$work/summary" epoch_s)"
   echo "$1|$(value "$work/summary" transport)|$(value "$work/summary" params_sha256 | cut -c 1-16)" >>"$work/hashes"
 }
-training_table() { # HEADING: of the first column
+training_table() { # HEADING: of the first column; the last is one hash in all of them
   local key n step epoch transport params
   echo "| $1 | ranks | transport | step, us | epoch, s | params |"
   echo "| --- | --- | --- | --- | --- | --- |"
@@ -204,6 +208,7 @@ training_table() { # HEADING: of the first column
     IFS='|' read -r transport params <<<"$(grep -F "$key|" "$work/hashes" | cut -d '|' -f 2,3 | sort -u | head -n 1)"
     echo "| $key | $n | $transport | $(rounded "$step") | $(rounded "$epoch") | $params |"
   done <"$work/medians"
+  [ "$(cut -d '|' -f 3 "$work/hashes" | sort -u | wc -l)" = 1 ] || fail "the parameters differ: $(tr '\n' ' ' <"$work/hashes")"
 }
 
 combinations() {
@@ -214,9 +219,9 @@ combinations() {
   hosts_ready 4 || return
   rm -f "$work/hashes"
   for ((repetition = 0; repetition < repetitions; repetition++)); do
-    "$lockstep" run -n 1 "${arguments[@]}" >/dev/null && training_figures "1 host x 1"
-    "$lockstep" run -n 2 "${arguments[@]}" >/dev/null && training_figures "1 host x 2"
-    "$lockstep" run -n 4 "${arguments[@]}" >/dev/null && training_figures "1 host x 4"
+    run "$lockstep" run -n 1 "${arguments[@]}" >/dev/null && training_figures "1 host x 1"
+    run "$lockstep" run -n 2 "${arguments[@]}" >/dev/null && training_figures "1 host x 2"
+    run "$lockstep" run -n 4 "${arguments[@]}" >/dev/null && training_figures "1 host x 4"
     on_hosts 2 1 "${arguments[@]}" && training_figures "2 hosts x 1"
     on_hosts 2 2 "${arguments[@]}" && training_figures "2 hosts x 2"
     on_hosts 4 1 "${arguments[@]}" && training_figures "4 hosts x 1"
@@ -225,7 +230,7 @@ combinations() {
   training_table "hosts x workers"
 }
 
-show() { echo "\$ $1"; bash -c "$1"; }
+show() { echo "\$ $1"; run bash -o pipefail -c "$1"; }
 slurm_tasks() {
   slurm_ready 3 || return
   {
@@ -247,7 +252,7 @@ slurm_training() {
   for ((repetition = 0; repetition < repetitions; repetition++)); do
     for allocation in "-N 1 -n 1" "-N 1 -n 2" "-N 1 -n 4" "-N 2 -n 2" "-N 2 --ntasks-per-node 2" "-N 2 -n 4" "-N 3 -n 4"; do
       # shellcheck disable=SC2086
-      srun --kill-on-bad-exit=1 $allocation "${arguments[@]}" >/dev/null && training_figures "srun $allocation"
+      run srun --kill-on-bad-exit=1 $allocation "${arguments[@]}" >/dev/null && training_figures "srun $allocation"
     done
   done >"$work/figures"
   medians <"$work/figures" >"$work/medians"
@@ -268,11 +273,19 @@ n_failed=0
 for name in "${chosen[@]}"; do
   [[ " $all " == *" $name "* ]] || { echo "docs/exercises.sh: no exercise '$name'; there are: $all" >&2; exit 2; }
   echo "--- $name"
+  rm -f "$work/failed"
   "$name" >"$work/table"
   status=$?
   cat "$work/table"
   if [ $status = 77 ]; then continue; fi
-  if [ $status != 0 ]; then n_failed=$((n_failed + 1)); echo "FAIL $name"; continue; fi
+  # The first two lines are a table's head, or a fence.
+  [ "$(wc -l <"$work/table")" -gt 2 ] || fail "the table is empty"
+  if [ -s "$work/failed" ]; then
+    cat "$work/failed" >&2
+    n_failed=$((n_failed + 1))
+    echo "FAIL $name"
+    continue
+  fi
   [ $is_written = 0 ] || write_table "$name"
 done
 [ $n_failed = 0 ]

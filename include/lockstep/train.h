@@ -39,7 +39,9 @@ typedef struct lks_trainer_options {
     uint64_t data_hash;  /* of what else the ranks should have in common, test data for example; 0: of nothing */
     int check_gradients; /* 1: a gradient that is not finite is an error that names its rank and parameter, before it is
                             used, also where the loss is no number; no overlap then */
-    int64_t check_every; /* steps between two lks_check_replicas; 0: never */
+    int64_t check_every; /* steps between two lks_check_replicas, each of what the step behind it reads; 0: never. A
+                            sharded optimizer (the default on one host) writes all copies in each step: what went wrong
+                            between two checks is found by check_every 1 alone, or with the strategy bucketed */
     /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing changes for a shared
      * or sharded store of a CPU, where gradients are clipped or compressed, nor where the step reduces them itself
      * (lks_distributed_optimizer_attach). */
@@ -92,7 +94,7 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter; asked before
  * the loss is) or where the optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on,
  * but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
- * check_every the replicas differ, or, before anything is updated, where the ranks' n_labels are not global_n_labels
+ * check_every the replicas differ, before the step is taken, or, before anything is updated, where the ranks' n_labels are not global_n_labels
  * together (global_count is compared before the first step alone), where loaders are at different batches or rates
  * differ, or a batch is not cut in the trainer's grains;
  * LKS_ERR_ARGUMENT where one has a negative number of samples, or more labels than they have, or no batch (the group is

@@ -259,15 +259,6 @@ lks_status lksi_trainer_catch_up(lks_trainer *trainer) {
     return trainer->optimizer != NULL ? lksi_step_finish(trainer->optimizer) : LKS_OK;
 }
 
-static lks_status check_replicas(lks_trainer *trainer) {
-    int64_t every = trainer->options.check_every;
-    if (every == 0 || trainer->n_steps % every != 0) return LKS_OK;
-    LKS_TRY(lksi_trainer_catch_up(trainer));
-    lks_status status = lks_check_replicas(trainer->options.group, trainer->store);
-    return status == LKS_OK ? LKS_OK
-                            : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
-}
-
 /* The update of one that trails goes on while the next one computes. */
 static lks_status take_step(lks_trainer *trainer, const lks_step_sums *mine) {
     lks_step_sums all;
@@ -323,6 +314,16 @@ static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch
                       (long long)batch->count, (long long)batch->n_labels);
 }
 
+/* What the step is about to read: where the optimizer is sharded, its update writes all copies anew. */
+static lks_status check_replicas(lks_trainer *trainer) {
+    int64_t every = trainer->options.check_every;
+    if (every == 0 || trainer->n_steps % every != 0) return LKS_OK;
+    LKS_TRY(lksi_trainer_catch_up(trainer));
+    lks_status status = lks_check_replicas(trainer->options.group, trainer->store);
+    return status == LKS_OK ? LKS_OK
+                            : lksi_error(status, "after step %lld: %s", (long long)trainer->n_steps, lks_error_text());
+}
+
 lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics) {
     LKS_TRY(lksi_check_given("trainer_step", "trainer", trainer));
     LKS_TRY(lksi_step_refuse_lent(trainer->optimizer));
@@ -330,12 +331,12 @@ lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_me
     if (good != LKS_OK) return lksi_group_fail(trainer->options.group, good); /* the others do not wait */
     if (!trainer->has_compared_batches) LKS_TRY(lksi_trainer_compare_batches(trainer, batch));
     trainer->has_compared_batches = true;
+    LKS_TRY(check_replicas(trainer));
     if (!trainer->options.runs_ahead || !lksi_store_is_flat(trainer->store)) trainer->done = (lks_step_sums){0};
     lks_status status =
         lksi_flat_is_whole(trainer, batch) ? lksi_flat_trainer_step(trainer, batch) : step_in_parts(trainer, batch);
     if (status == LKS_ERR_MISMATCH) return lksi_group_fail(trainer->options.group, status); /* of one rank, perhaps */
     LKS_TRY(status);
-    LKS_TRY(check_replicas(trainer));
     if (metrics != NULL) take_metrics(trainer, metrics);
     return LKS_OK;
 }

@@ -343,10 +343,38 @@ static int corrupt_one_replica(void *argument) {
     RANK_OK(lks_store_read(store, index, values));
     if (lks_group_rank(s.group) == 2) values[5] = nextafterf(values[5], 1);
     RANK_OK(lks_store_write(store, index, values));
-    RANK_CHECK(lks_trainer_step(s.trainer, make_batch(&s, 3), NULL) == LKS_ERR_MISMATCH);
+    RANK_OK(lks_trainer_step(s.trainer, make_batch(&s, 3), NULL));
+    RANK_CHECK(lks_trainer_step(s.trainer, make_batch(&s, 4), NULL) == LKS_ERR_MISMATCH);
     RANK_CHECK(strstr(lks_error_text(), "after step 4: replicas differ: parameter 'fc2.weight' of rank 2 ") != NULL);
     destroy(&s);
     return 0;
+}
+
+/* On one host, where the next step's update would write the copy anew: it is found before, and by nothing later. */
+static int corrupt_one_copy(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    RANK_OK(lks_init(&s.group, NULL));
+    lks_trainer_options options = options_for(N_FAULTS);
+    options.check_every = 1;
+    options.strategy = LKS_STRATEGY_SHARDED;
+    RANK_OK(create(&s, N_FAULTS, options, 0));
+    for (int step = 0; step < 3; step++) RANK_OK(lks_trainer_step(s.trainer, make_batch(&s, step), NULL));
+    lks_store *store = lks_trainer_store(s.trainer);
+    int index = lks_store_find(store, "fc2.weight");
+    float values[8 * N_CLASSES];
+    RANK_OK(lks_store_read(store, index, values));
+    if (lks_group_rank(s.group) == 2) values[5] = nextafterf(values[5], 1);
+    RANK_OK(lks_store_write(store, index, values));
+    RANK_CHECK(lks_trainer_step(s.trainer, make_batch(&s, 3), NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "after step 3: replicas differ: parameter 'fc2.weight' of rank 2 ") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void a_copy_that_went_wrong_between_two_steps_is_noticed_before_the_second(void **state) {
+    (void)state;
+    assert_ok(lks_spawn(N_RANKS, LKS_PROCESSES, corrupt_one_copy, NULL));
 }
 
 static void a_replica_that_went_its_own_way_is_noticed_within_check_every(void **state) {
@@ -361,6 +389,7 @@ int main(void) {
         cmocka_unit_test(the_part_of_another_rank_is_refused),
         cmocka_unit_test(a_rank_lost_in_an_evaluation_is_named_before_its_end),
         cmocka_unit_test(a_replica_that_went_its_own_way_is_noticed_within_check_every),
+        cmocka_unit_test(a_copy_that_went_wrong_between_two_steps_is_noticed_before_the_second),
         cmocka_unit_test(a_gradient_that_is_no_number_is_named_and_not_used),
         cmocka_unit_test(own_loops_can_ask_about_their_gradients),
     };
