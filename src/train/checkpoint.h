@@ -30,7 +30,7 @@ typedef struct lksi_checkpoint {
 } lksi_checkpoint;
 
 /* What saving and loading must be given, by its names in train.h. */
-lks_status lksi_checkpoint_check_given(const char *call, const lks_trainer *trainer, const char *path,
+lks_status lksi_checkpoint_check_given(const char *call, const char *owner_name, const void *owner, const char *path,
                                        const lks_position *position);
 
 lks_status lksi_checkpoint_create(lksi_checkpoint *checkpoint, const lks_trainer *trainer);

@@ -55,7 +55,7 @@ bool lksi_checkpoint_was_searched(const lks_trainer *trainer, const char *direct
 
 lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
                               size_t taken_nbytes) {
-    LKS_TRY(lksi_checkpoint_check_given("trainer_resume", trainer, path, position));
+    LKS_TRY(lksi_checkpoint_check_given("trainer_resume", "trainer", trainer, path, position));
     LKS_TRY(lksi_checkpoint_load(trainer, path, position, find_newest, taken, taken_nbytes));
     trainer->searched = identity_of(path);
     return LKS_OK;
