@@ -9,6 +9,14 @@
 #include <unistd.h>
 #include <zlib.h>
 
+lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(path, LKSI_PATH_NBYTES, format, arguments);
+    va_end(arguments);
+    return length < LKSI_PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: path is too long", path);
+}
+
 bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file) {

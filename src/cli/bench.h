@@ -104,9 +104,8 @@ lks_status lksi_bench_print_header(void);
 lks_status lksi_bench_print_row(const lksi_bench_row *row);
 lks_status lksi_bench_write_json(FILE *file, const char *path, const lksi_bench_row *row);
 lks_status lksi_bench_plot(const char *path, const lksi_bench_row *rows, size_t n_rows);
-enum { LKSI_BENCH_PATH_NBYTES = 4096 };
 /* Where the tuning file will be, NULL asking for the default; that it is none, or one that can be read. */
-lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_BENCH_PATH_NBYTES]);
+lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_PATH_NBYTES]);
 /* Derives latency and bandwidth from send_recv's rows and writes the tuning file; prints what it wrote, and where. */
 lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t n_rows);
 

@@ -24,7 +24,7 @@ static const char help_text[] =
     "A download that was cut off, or killed, goes on where it stopped. Several at once into one directory do it once.\n"
     "Exit status: 0; 1 where a set could not be got, or is not right; 2 for a wrong option or name.\n";
 
-enum { MAX_NAMES = 16, PATH_NBYTES = 4096 };
+enum { MAX_NAMES = 16 };
 
 typedef struct request {
     const char *directory; /* --dir, or NULL */
@@ -63,10 +63,9 @@ static int parse(int argc, char **argv, request *asked) {
     return 0;
 }
 
-static lks_status find_directory(const request *asked, const lksi_set *set, char path[PATH_NBYTES]) {
-    if (asked->directory == NULL) return lks_data_directory(set->name, path, PATH_NBYTES);
-    int length = snprintf(path, PATH_NBYTES, "%s/%s", asked->directory, set->directory);
-    return length < PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "--dir: more than %d bytes", PATH_NBYTES);
+static lks_status find_directory(const request *asked, const lksi_set *set, char path[LKSI_PATH_NBYTES]) {
+    if (asked->directory == NULL) return lks_data_directory(set->name, path, LKSI_PATH_NBYTES);
+    return lksi_path(path, "%s/%s", asked->directory, set->directory);
 }
 
 typedef lks_status (*action)(const request *asked, const lksi_set *set, const char *directory);
@@ -100,7 +99,7 @@ static lks_status list(const request *asked, const lksi_set *set, const char *di
 
 /* Goes through all sets, so that one run tells of every one. */
 static int for_each(const request *asked, action act) {
-    char directory[PATH_NBYTES];
+    char directory[LKSI_PATH_NBYTES];
     int exit_status = 0;
     for (int i = 0; i < asked->n_sets; i++) {
         const bool has_place = find_directory(asked, asked->sets[i], directory) == LKS_OK;

@@ -29,7 +29,7 @@ static lks_status find_newest(const lks_trainer *trainer, const lksi_checkpoint 
     LKS_TRY(lksi_checkpoint_list(path, &steps, &count));
     lks_status status = LKS_OK;
     for (size_t i = 0; i < count && status == LKS_OK && *file == NULL; i++) {
-        char candidate[LKSI_CHECKPOINT_PATH_NBYTES];
+        char candidate[LKSI_PATH_NBYTES];
         lksi_checkpoint_path(candidate, path, steps[i]);
         status = open_one(trainer, c, candidate, expected, file, head);
     }

@@ -19,9 +19,9 @@ struct lks_checkpointer {
     int64_t every;
     char *directory;
     lksi_checkpoint checkpoint;
-    lksi_checkpoint_writer *writer;         /* rank 0 */
-    int lock;                               /* rank 0: a descriptor, or -1 */
-    char path[LKSI_CHECKPOINT_PATH_NBYTES]; /* of the last; empty before */
+    lksi_checkpoint_writer *writer; /* rank 0 */
+    int lock;                       /* rank 0: a descriptor, or -1 */
+    char path[LKSI_PATH_NBYTES];    /* of the last; empty before */
 };
 
 static bool is_first(const lks_checkpointer *c) { return lks_group_rank(c->trainer->options.group) == 0; }

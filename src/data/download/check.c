@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
-enum { PATH_NBYTES = 4096, PIECE_NBYTES = 1 << 17 };
+enum { PIECE_NBYTES = 1 << 17 };
 
 /* A file read as it is, or unpacked where it is packed. */
 typedef struct source {
@@ -86,7 +86,7 @@ static bool find(const lksi_content *content, const char *directory, char *path,
 
 lksi_presence lksi_content_check(const lksi_content *content, const char *directory, bool verifies,
                                  lksi_download_progress *progress) {
-    char path[PATH_NBYTES], hex[65];
+    char path[LKSI_PATH_NBYTES], hex[65];
     int64_t nbytes;
     if (!find(content, directory, path, sizeof path)) {
         (void)lksi_error(LKS_ERR_FILE, "%s: no such file", path);
