@@ -140,6 +140,8 @@ lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nby
 /* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
+/* Whether `path` is the name of the open file: between opening and locking, it may have gone to another. */
+bool lksi_file_is_still_named(int descriptor, const char *path);
 
 /* The same piece by piece. */
 typedef struct lksi_new_file lksi_new_file;
