@@ -170,10 +170,10 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
 }
 
 /* Where whoever started us had closed one, a pipe or a connection of ours would get its number, and with it what ranks
- * read and write. */
+ * read and write. What takes its place can be read to its end at once, or cannot be written: then output is lost. */
 static void fill_standard_descriptors(void) {
     int opened;
-    do opened = open("/dev/null", O_RDWR);
+    do opened = open(fcntl(STDIN_FILENO, F_GETFD) < 0 ? "/dev/null" : "/", O_RDONLY);
     while (opened >= 0 && opened <= STDERR_FILENO);
     if (opened >= 0) close(opened);
 }
