@@ -60,11 +60,11 @@ static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, l
     if (status != LKS_OK) goto close_file;
     int n_read;
     *nbytes = 0;
-    if (progress != NULL) lksi_download_progress_begin(progress, "checking", 0, max_nbytes);
+    lksi_download_progress_begin(progress, "checking", 0, max_nbytes);
     while (*nbytes <= max_nbytes && (n_read = read_piece(&from, piece)) > 0) {
         lksi_sha256_update(hash, piece, (size_t)n_read);
         *nbytes += n_read;
-        if (progress != NULL) (void)lksi_download_progress_tick(progress, *nbytes);
+        (void)lksi_download_progress_tick(progress, *nbytes);
     }
     lksi_sha256_finish_hex(hash, hex);
     status = check_end(&from);
