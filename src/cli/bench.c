@@ -2,7 +2,6 @@
 #include "cli/bench.h"
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <lockstep/launch.h>
 #include <stdlib.h>

@@ -70,8 +70,9 @@ typedef struct lksi_bench_plan {
     bool as_threads, as_processes, is_symmetric, is_cold;
     lks_type type;
     lks_operator op;
-    int root, n_blocks;
-    bool has_root, has_op;              /* by a flag */
+    int root; /* -1 where no option said */
+    int n_blocks;
+    bool has_op;                        /* by an option */
     size_t sizes[LKSI_BENCH_MAX_SIZES]; /* bytes of whole elements; a row's are rounded down to equal blocks */
     int n_sizes;
     const char *json_path, *plot_path;
