@@ -9,14 +9,12 @@ on the way: with the same number of grains all numbers of ranks must end with th
     python3 bench/grains.py --repetitions 5
 """
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
-from train import ROOT, a_cpu_each, find_cached, find_data, shorten_text
+from train import ROOT, find_cached, find_data, run_example, shorten_text
 
 
 def work_of(example, arguments):
@@ -30,17 +28,8 @@ def work_of(example, arguments):
 
 def run_once(case, arguments):
     example, ranks, grains = case
-    with tempfile.TemporaryDirectory() as folder:
-        summary = os.path.join(folder, "summary.json")
-        command = [os.path.join(arguments.build, "lockstep"), "run", "-n", str(ranks),
-                   os.path.join(arguments.build, "examples", example), *work_of(example, arguments),
-                   *(["--grains", str(grains)] if grains else []), "--quiet", "--summary", summary]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-                              preexec_fn=a_cpu_each(ranks))
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr}")
-        with open(summary, encoding="utf-8") as file:
-            return json.load(file)
+    return run_example(arguments.build, example, ranks,
+                       [*work_of(example, arguments), *(["--grains", str(grains)] if grains else [])])
 
 
 def check_bits(runs):

@@ -88,11 +88,11 @@ def work_of(example, arguments):
     }[example]
 
 
-def run_ours(example, ranks, arguments):
+def run_example(build, example, ranks, flags):
+    """Its summary."""
     with tempfile.TemporaryDirectory() as folder:
         summary = os.path.join(folder, "summary.json")
-        output_of([os.path.join(arguments.build, "lockstep"), "run", "-n", str(ranks),
-                   os.path.join(arguments.build, "examples", example), *work_of(example, arguments),
+        output_of([os.path.join(build, "lockstep"), "run", "-n", str(ranks), os.path.join(build, "examples", example), *flags,
                    "--quiet", "--summary", summary], ranks)
         with open(summary, encoding="utf-8") as file:
             return json.load(file)
@@ -114,7 +114,10 @@ def measure(cases, arguments):
     for repetition in range(arguments.repetitions):
         for example, ranks in cases:
             for who in (OURS, *PEERS):
-                result = run_ours(example, ranks, arguments) if who == OURS else run_peer(example, ranks, arguments, who)
+                if who == OURS:
+                    result = run_example(arguments.build, example, ranks, work_of(example, arguments))
+                else:
+                    result = run_peer(example, ranks, arguments, who)
                 runs.append({"who": who, "example": example, "ranks": ranks, "repetition": repetition, **result})
                 print(f"{repetition + 1}/{arguments.repetitions} {example} on {ranks}: {who} "
                       f"{result['step_us_median']:.1f} us", file=sys.stderr, flush=True)

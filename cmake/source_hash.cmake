@@ -1,12 +1,9 @@
 # Writes a header with a hash of the library's sources, where it has changed:
-# cmake -D SOURCE_DIR=DIR -D OUTPUT=FILE -P source_hash.cmake
+# cmake -D PROJECT_SOURCE_DIR=DIR -D OUTPUT=FILE -P source_hash.cmake
 cmake_minimum_required(VERSION 3.18)
-file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/src/*.[ch] ${SOURCE_DIR}/src/*.cu ${SOURCE_DIR}/src/*.cuh
-     ${SOURCE_DIR}/include/*.h)
-list(FILTER files EXCLUDE REGEX "^src/cli/") # the command's own
-list(SORT files)
-foreach(file IN LISTS files)
-  file(SHA256 ${SOURCE_DIR}/${file} hash)
+include(${CMAKE_CURRENT_LIST_DIR}/hashed_sources.cmake)
+foreach(file IN LISTS hashed_sources)
+  file(SHA256 ${PROJECT_SOURCE_DIR}/${file} hash)
   string(APPEND all "${file} ${hash}\n")
 endforeach()
 string(SHA256 hash "${all}")

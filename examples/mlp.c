@@ -55,7 +55,7 @@ static int train(const mlp_flags *flags, lks_group *group, lks_device *device, l
                        .labels = y,
                        .optimizer = lks_sgd(&(lks_sgd_options){.lr = flags->shared.lr,
                                                                .schedule = lks_schedule_linear(1.0, 0.3, n_steps)}),
-                       .shard = (lks_shard_mode)flags->shard,
+                       .loader = {.shard = (lks_shard_mode)flags->shard},
                        .report_every = 100};
     lks_status status = lks_dataset_slice(&job.train_set, all, 0, n_train);
     if (status == LKS_OK) status = lks_dataset_slice(&job.test_set, all, n_train, flags->n_samples);

@@ -3,12 +3,6 @@
 
 #include <stdlib.h>
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        lks_status try_status = (call);                                                                                \
-        if (try_status != LKS_OK) return try_status;                                                                   \
-    } while (0)
-
 void trainer_checkpoint_directory(const trainer_flags *flags, char *directory, size_t nbytes) {
     snprintf(directory, nbytes, "%s/checkpoints", flags->run);
 }

@@ -2,6 +2,7 @@
 #include "trainer_flags.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +35,13 @@ static int parse_choice(const char *text, const char *choices, int64_t *value) {
     return 0;
 }
 
-static void refuse(trainer_flags *flags, const char *format, const char *flag, const char *value) {
-    if (flags->error[0] == '\0') snprintf(flags->error, sizeof flags->error, format, flag, value);
+/* The first that is wrong counts. */
+static LKS_PRINTF(2, 3) void refuse(trainer_flags *flags, const char *format, ...) {
+    if (flags->error[0] != '\0') return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(flags->error, sizeof flags->error, format, arguments);
+    va_end(arguments);
 }
 
 /* "a|b" as "a, b". */
@@ -50,8 +56,7 @@ static void list_choices(const char *choices, char *text, size_t nbytes) {
 
 /* A value that the flag cannot have, and which ones it can. */
 static void refuse_value(trainer_flags *flags, const char *flag, const char *value, const char *possible) {
-    if (flags->error[0] == '\0')
-        snprintf(flags->error, sizeof flags->error, "%.64s cannot be '%.200s'; possible: %s", flag, value, possible);
+    refuse(flags, "%.64s cannot be '%.200s'; possible: %s", flag, value, possible);
 }
 
 static void refuse_entry(trainer_flags *flags, const trainer_flag *entry, const char *value) {
@@ -119,10 +124,10 @@ static void parse_one(trainer_flags *flags, const trainer_flag *shared, const tr
     trainer_flags before = *flags; /* an unknown flag's error comes before its value's */
     if (!store(flags, shared, flag, value) && !store_text(flags, flag, value) && !store(flags, own, flag, value)) {
         *flags = before;
-        refuse(flags, "unknown flag '%s'%s; --help lists them", flag, "");
+        refuse(flags, "unknown flag '%s'; --help lists them", flag);
     } else if (value[0] == '\0') {
         *flags = before;
-        refuse(flags, "%s needs a value%s", flag, "");
+        refuse(flags, "%s needs a value", flag);
     }
 }
 
@@ -140,7 +145,7 @@ static int store_switch(trainer_flags *flags, const char *flag) {
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         size_t length = strlen(switches[i].name);
         if (strncmp(flag, switches[i].name, length) != 0) continue;
-        if (flag[length] == '=') return refuse(flags, "%s takes no value%s", switches[i].name, ""), 1;
+        if (flag[length] == '=') return refuse(flags, "%s takes no value", switches[i].name), 1;
         if (flag[length] == '\0') return *switches[i].value = 1;
     }
     return 0;
@@ -187,24 +192,22 @@ static void take_grains(trainer_flags *flags) {
 
 static void refuse_combinations(trainer_flags *flags) {
     if (flags->checkpoint_every > 0 && flags->run == NULL)
-        refuse(flags, "%s goes with %s alone, where the checkpoints are written", "--checkpoint-every", "--run DIR");
-    if (flags->keep > 0 && flags->checkpoint_every == 0)
-        refuse(flags, "%s goes with %s alone", "--keep", "--checkpoint-every");
-    if (flags->init != NULL && flags->resume != NULL)
-        refuse(flags, "%s and %s exclude each other", "--init", "--resume");
+        refuse(flags, "--checkpoint-every goes with --run DIR alone, where the checkpoints are written");
+    if (flags->keep > 0 && flags->checkpoint_every == 0) refuse(flags, "--keep goes with --checkpoint-every alone");
+    if (flags->init != NULL && flags->resume != NULL) refuse(flags, "--init and --resume exclude each other");
     if (flags->makes_data && (flags->data != NULL || flags->downloads))
-        refuse(flags, "%s: samples are made from the seed, there is no data set%s",
-               flags->data != NULL ? "--data" : "--download", "");
+        refuse(flags, "%s: samples are made from the seed, there is no data set",
+               flags->data != NULL ? "--data" : "--download");
     if (flags->syncs_batch_norm && !flags->has_batch_norm)
-        refuse(flags, "%s: the model has no batch norm%s", "--sync-batch-norm", "");
+        refuse(flags, "--sync-batch-norm: the model has no batch norm");
     if (flags->compress_rank > 0 && flags->compress != LKS_COMPRESS_POWERSGD)
-        refuse(flags, "%s goes with %s alone", "--compress-rank", "--compress powersgd");
+        refuse(flags, "--compress-rank goes with --compress powersgd alone");
     if (flags->grains > 0 && flags->accumulate > 1) /* each grain is a piece of a step already */
-        refuse(flags, "%s and %s exclude each other", "--grains", "--accumulate");
+        refuse(flags, "--grains and --accumulate exclude each other");
     if (flags->grains > 0 && flags->syncs_batch_norm) /* a grain's statistics are its own */
-        refuse(flags, "%s and %s exclude each other", "--grains", "--sync-batch-norm");
+        refuse(flags, "--grains and --sync-batch-norm exclude each other");
     if (flags->grains > 0 && flags->compress != LKS_COMPRESS_NONE) /* what is left out depends on the ranks */
-        refuse(flags, "%s and %s exclude each other", "--grains", "--compress");
+        refuse(flags, "--grains and --compress exclude each other");
 }
 
 void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc, char **argv) {
@@ -215,7 +218,7 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
         if (store_switch(flags, argv[i])) continue;
         char *equals = strchr(argv[i], '='); /* --steps=5 is --steps 5 */
         if (strncmp(argv[i], "--", 2) != 0) {
-            refuse(flags, "unexpected argument '%s'%s", argv[i], "");
+            refuse(flags, "unexpected argument '%s'", argv[i]);
         } else if (equals != NULL) {
             *equals = '\0';
             parse_one(flags, shared, own, argv[i], equals + 1);

@@ -6,7 +6,7 @@
 
 typedef struct trainer_flags {
     const char *data;   /* the data set's own directory; NULL: looked for, see trainer_data */
-    const char *device; /* cpu, reference */
+    const char *device; /* cpu, cuda, cuda:N, reference */
     const char *transport;
     const char *summary;                             /* where to write the summary, or NULL */
     const char *save;                                /* where to write checkpoints, or NULL */

@@ -6,6 +6,12 @@
 
 #include <stdio.h>
 
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        lks_status try_status = (call);                                                                                \
+        if (try_status != LKS_OK) return try_status;                                                                   \
+    } while (0)
+
 enum { TRAINER_WARM_UP_STEPS = 20 }; /* not counted in the step time */
 
 typedef struct trainer_progress {

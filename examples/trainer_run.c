@@ -4,12 +4,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        lks_status try_status = (call);                                                                                \
-        if (try_status != LKS_OK) return try_status;                                                                   \
-    } while (0)
-
 static lks_status measure(trainer_progress *p, trainer_split split, lks_metrics *metrics) {
     return p->source->evaluate(p->source->context, p->trainer, split, metrics);
 }
@@ -68,7 +62,7 @@ static lks_status train_epoch(trainer_progress *p) {
     }
     TRY(catch_up(p));
     p->spent_s = trainer_now_s() - began_s - paused_s;
-    if (first == 0 && p->step % p->source->steps_per_epoch == 0) p->epoch_s = p->spent_s;
+    if (first == 0 && is_at_epoch_end(p)) p->epoch_s = p->spent_s;
     return LKS_OK;
 }
 
@@ -79,9 +73,6 @@ static lks_status end_epoch(trainer_progress *p) {
         trainer_report_epoch_line(p);
         trainer_metrics_report(p, TRAINER_HAS_TRAIN | (p->job->has_validation ? TRAINER_HAS_VALIDATION : 0));
     }
-    if (is_at_epoch_end(p) && p->source->end_epoch != NULL)
-        TRY(p->source->end_epoch(p->source->context, p->trainer, p->epoch,
-                                 p->job->has_validation ? &p->validation : NULL));
     TRY(trainer_checkpoint_save(p));
     /* Behind what is reported of the epoch: who resumes from it does not report that again. */
     return is_at_epoch_end(p) && p->stop == 0 ? trainer_checkpoint_step(p) : LKS_OK;

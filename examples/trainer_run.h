@@ -7,7 +7,7 @@
 /* Which part of the data to measure the model on. */
 typedef enum trainer_split { TRAINER_TRAIN, TRAINER_VALIDATION, TRAINER_TEST } trainer_split;
 
-/* Where batches come from and what the model is measured on. Data sets have one (trainer_source.h); who trains on
+/* Where batches come from and what the model is measured on. Data sets have one (trainer_source.c); who trains on
  * something else, a text say, fills one in. `context` is handed to each function; collective are those that take a
  * trainer, and they return the same on all ranks or make the group fail. */
 typedef struct trainer_source {
@@ -21,9 +21,6 @@ typedef struct trainer_source {
     /* This rank's part of the next global batch; 0 at the end of the epoch. */
     int (*next)(void *context, lks_batch *batch);
     lks_status (*evaluate)(void *context, lks_trainer *trainer, trainer_split split, lks_metrics *metrics);
-    /* After the last step of `epoch`, with what it measured on TRAINER_VALIDATION (NULL without has_validation). May be
-     * NULL. */
-    lks_status (*end_epoch)(void *context, lks_trainer *trainer, int64_t epoch, const lks_metrics *validation);
 } trainer_source;
 
 /* What an example hands over once its model and its data stand. */
@@ -38,7 +35,6 @@ typedef struct trainer_job {
     int64_t report_every; /* steps between lines with train and test loss; 0: a line per epoch */
     /* Either data sets, and how their batches are made (batch, seed and ranks are filled in) ... */
     lks_dataset *train_set, *test_set;
-    lks_shard_mode shard;
     lks_loader_options loader;
     /* ... or anything else; NULL: data sets. */
     const trainer_source *source;

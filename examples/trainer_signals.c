@@ -7,28 +7,23 @@
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 
 static const int caught[] = {SIGTERM, SIGINT};
 enum { N_CAUGHT = 2 };
 
-static const long long SAME_REQUEST_NS = 500000000;
+enum { SAME_REQUEST_MS = 500 };
 static atomic_int arrived;
-static atomic_llong arrived_ns;
+static atomic_llong arrived_ms;
 static atomic_flag is_installed = ATOMIC_FLAG_INIT; /* ranks may be threads of one process */
 
-static long long now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
-}
+static long long now_ms(void) { return (long long)(1e3 * trainer_now_s()); }
 
 /* Only what a handler may do. */
 static void note(int number) {
     if (atomic_load(&arrived) == 0) {
-        atomic_store(&arrived_ns, now_ns());
+        atomic_store(&arrived_ms, now_ms());
         atomic_store(&arrived, number);
-    } else if (now_ns() - atomic_load(&arrived_ns) > SAME_REQUEST_NS) {
+    } else if (now_ms() - atomic_load(&arrived_ms) > SAME_REQUEST_MS) {
         signal(number, SIG_DFL);
         raise(number); /* once this returns */
     }

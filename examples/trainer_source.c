@@ -32,7 +32,6 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
     lks_loader_options options = job->loader;
     options.batch = flags->batch;
     options.seed = (uint64_t)flags->seed;
-    options.shard = job->shard;
     options.grains = flags->grains;
     options.rank = lks_group_rank(job->group);
     options.n_ranks = lks_group_size(job->group);
@@ -47,7 +46,7 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
                     lks_dataset_hash(job->test_set); /* turned: equal sets must not cancel out */
     *source = (trainer_source){.context = sets,
                                .steps_per_epoch = lks_loader_steps(sets->loader),
-                               .global_batch = trainer_global_batch(flags, job->shard, job->group),
+                               .global_batch = trainer_global_batch(flags, options.shard, job->group),
                                .hash = hash,
                                .train_hash = train_hash,
                                .seek = seek,

@@ -17,7 +17,6 @@ static lks_status evaluate(void *context, lks_trainer *trainer, trainer_split sp
 
 lks_status trainer_text_create(trainer_text *text, const char *directory, lks_text_level level, int64_t n_steps,
                                const trainer_flags *flags, lks_group *group) {
-    *text = (trainer_text){0};
     lks_status status = lks_text_read(&text->text, directory, &(lks_text_options){.level = level, .least_tokens = 2});
     if (status != LKS_OK) return status;
     int64_t count;
@@ -28,16 +27,13 @@ lks_status trainer_text_create(trainer_text *text, const char *directory, lks_te
                                                        .grains = flags->grains,
                                                        .rank = lks_group_rank(group),
                                                        .n_ranks = lks_group_size(group)});
-    if (status != LKS_OK) {
-        lks_text_destroy(text->text);
-        text->text = NULL;
-        return status;
-    }
+    if (status != LKS_OK) return status;
+    uint64_t hash = lks_text_hash(text->text);
     text->source = (trainer_source){.context = text,
                                     .steps_per_epoch = lks_windows_steps(text->windows),
                                     .global_batch = flags->batch,
-                                    .hash = lks_text_hash(text->text),
-                                    .train_hash = lks_text_hash(text->text),
+                                    .hash = hash,
+                                    .train_hash = hash,
                                     .seek = seek,
                                     .next = next,
                                     .evaluate = evaluate};

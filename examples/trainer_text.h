@@ -11,7 +11,8 @@ typedef struct trainer_text {
 } trainer_text;
 
 /* Reads the text in `directory` and cuts its training split into the columns that `flags` ask for and windows of
- * `n_steps` tokens, of which this rank of `group` gets its part. After an error there is nothing to destroy. */
+ * `n_steps` tokens, of which this rank of `group` gets its part. `text` is all zeros; it is the caller's to destroy,
+ * also after an error. */
 lks_status trainer_text_create(trainer_text *text, const char *directory, lks_text_level level, int64_t n_steps,
                                const trainer_flags *flags, lks_group *group);
 void trainer_text_destroy(trainer_text *text);

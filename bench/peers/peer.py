@@ -143,29 +143,18 @@ def _train_tuned(model, optimizer, features, labels, batch, n_steps, rank, size,
     return times
 
 
-def report(example, model, test_features, test_labels, times, size, batch, style):
-    """Rank 0's last act: one JSON object in one line, its keys as in our own --summary."""
+def test(model, features, labels):
     with torch.no_grad():
-        logits = model(test_features)
+        logits = model(features)
+    return {"test_loss": torch.nn.functional.cross_entropy(logits, labels).item(),
+            "test_accuracy": (logits.argmax(1) == labels).double().mean().item()}
+
+
+def report(example, times, size, arguments, **results):
+    """Rank 0's last act: one JSON object in one line, its keys as in our own --summary."""
     steps = sorted(times[WARM_UP_STEPS:])
     library, is_reference = blas()
-    print(
-        json.dumps(
-            {
-                "peer": "pytorch",
-                "version": torch.__version__,
-                "style": style,
-                "example": example,
-                "world_size": size,
-                "steps": len(times),
-                "global_batch": batch,
-                "test_loss": torch.nn.functional.cross_entropy(logits, test_labels).item(),
-                "test_accuracy": (logits.argmax(1) == test_labels).double().mean().item(),
-                "step_us_median": statistics.median(steps) * 1e6,
-                "step_us_p99": steps[int(0.99 * len(steps))] * 1e6,
-                "blas": library,
-                "blas_is_reference": is_reference,
-            }
-        ),
-        flush=True,
-    )
+    print(json.dumps({"peer": "pytorch", "version": torch.__version__, "style": arguments.style, "example": example,
+                      "world_size": size, "steps": len(times), "global_batch": arguments.batch, **results,
+                      "step_us_median": statistics.median(steps) * 1e6, "step_us_p99": steps[int(0.99 * len(steps))] * 1e6,
+                      "blas": library, "blas_is_reference": is_reference}), flush=True)

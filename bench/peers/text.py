@@ -1,10 +1,7 @@
 """Texts for the PyTorch scripts here, as src/data/text.c and src/data/windows.c make them, and their timed loop."""
-import json
 import os
-import statistics
 import time
 
-import peer
 import torch
 
 
@@ -55,14 +52,3 @@ def train(model, optimizer, inputs, labels, *, arguments, n_steps, t, clip, rate
             loss.item()
         times.append(time.perf_counter() - start)
     return times
-
-
-def report(example, times, size, arguments):
-    """Rank 0's last act: one JSON object in one line, its keys as in our own --summary."""
-    steps = sorted(times[peer.WARM_UP_STEPS :])
-    library, is_reference = peer.blas()
-    print(json.dumps({"peer": "pytorch", "version": torch.__version__, "style": arguments.style, "example": example,
-                      "world_size": size, "steps": len(times), "global_batch": arguments.batch,
-                      "step_us_median": statistics.median(steps) * 1e6,
-                      "step_us_p99": steps[int(0.99 * len(steps))] * 1e6,
-                      "blas": library, "blas_is_reference": is_reference}), flush=True)

@@ -32,7 +32,7 @@ def work(arguments, rank, size):
                        *text.columns(tokens, arguments.batch, rank, size), arguments=arguments,
                        n_steps=arguments.steps, t=arguments.bptt, clip=0.25, rate=lambda step: 20, carries_state=True)
     if rank == 0:
-        text.report("language_model", times, size, arguments)
+        peer.report("language_model", times, size, arguments)
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def work(arguments, rank, size):
                        labels[:TRAIN_SAMPLES], arguments=arguments, n_steps=arguments.steps, rank=rank, size=size,
                        rate=rate)
     if rank == 0:
-        peer.report("mlp", model, features[TRAIN_SAMPLES:], labels[TRAIN_SAMPLES:], times, size, arguments.batch,
-                    arguments.style)
+        peer.report("mlp", times, size, arguments,
+                    **peer.test(model, features[TRAIN_SAMPLES:], labels[TRAIN_SAMPLES:]))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ def work(arguments, rank, size):
     times = peer.train(peer.distributed(model, size, arguments.style), optimizer, features, labels,
                        arguments=arguments, n_steps=n_steps, rank=rank, size=size)
     if rank == 0:
-        peer.report("mnist", model, *load(arguments.data, "t10k"), times, size, arguments.batch,
-                    arguments.style)
+        peer.report("mnist", times, size, arguments, **peer.test(model, *load(arguments.data, "t10k")))
 
 
 if __name__ == "__main__":

@@ -61,8 +61,7 @@ def work(arguments, rank, size):
                        arguments=arguments, n_steps=n_steps, rank=rank, size=size)
     if rank == 0:
         model.eval()
-        peer.report("resnet9", model, *load(arguments.data, ["test_batch.bin"]), times, size, arguments.batch,
-                    arguments.style)
+        peer.report("resnet9", times, size, arguments, **peer.test(model, *load(arguments.data, ["test_batch.bin"])))
 
 
 if __name__ == "__main__":

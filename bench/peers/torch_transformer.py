@@ -41,7 +41,7 @@ def work(arguments, rank, size):
                        n_steps=arguments.steps, t=arguments.context, clip=1, rate=lambda step: 1e-3,
                        carries_state=False)
     if rank == 0:
-        text.report("transformer", times, size, arguments)
+        peer.report("transformer", times, size, arguments)
 
 
 if __name__ == "__main__":

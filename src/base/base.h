@@ -126,6 +126,9 @@ typedef struct lksi_process_stat {
 bool lksi_process_read_stat(int pid, lksi_process_stat *stat);
 
 /* --- files --- */
+enum { LKSI_PATH_NBYTES = 4096 }; /* of a path, its NUL included */
+/* snprintf of one: LKS_ERR_FILE where it does not fit. */
+lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) LKS_PRINTF(2, 3);
 /* Texts hold no NUL; what does is another kind of file. Looks at what follows the first `n_seen` of the bytes. */
 lks_status lksi_check_text(const char *path, const char *text, size_t n_seen, size_t nbytes);
 /* Whole file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees *data. */
@@ -137,6 +140,8 @@ lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nby
 /* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
+/* Whether `path` is the name of the open file: between opening and locking, it may have gone to another. */
+bool lksi_file_is_still_named(int descriptor, const char *path);
 
 /* The same piece by piece. */
 typedef struct lksi_new_file lksi_new_file;

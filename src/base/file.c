@@ -9,7 +9,21 @@
 #include <unistd.h>
 #include <zlib.h>
 
+lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(path, LKSI_PATH_NBYTES, format, arguments);
+    va_end(arguments);
+    return length < LKSI_PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: path is too long", path);
+}
+
 bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
+
+bool lksi_file_is_still_named(int descriptor, const char *path) {
+    struct stat held, named;
+    return fstat(descriptor, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
 
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file) {
     int flags = O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC | (appends ? O_APPEND : O_TRUNC);

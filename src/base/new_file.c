@@ -92,13 +92,6 @@ static int open_temporary(const char *name) {
     return -1;
 }
 
-/* Between opening and locking, the one who held the lock may have renamed or removed the file. */
-static bool is_still_named(int descriptor, const char *name) {
-    struct stat held, named;
-    return fstat(descriptor, &held) == 0 && lstat(name, &named) == 0 && held.st_dev == named.st_dev &&
-           held.st_ino == named.st_ino;
-}
-
 /* -1 where the name is another writer's, or cannot be locked. */
 static int open_locked(const char *name) {
     enum { MAX_TRIES = 16 };
@@ -106,7 +99,7 @@ static int open_locked(const char *name) {
         int descriptor = open_temporary(name);
         if (descriptor < 0) return -1;
         bool is_locked = flock(descriptor, LOCK_EX | LOCK_NB) == 0;
-        if (is_locked && is_still_named(descriptor, name)) return descriptor;
+        if (is_locked && lksi_file_is_still_named(descriptor, name)) return descriptor;
         if (!is_locked && errno != EWOULDBLOCK) unlink(name); /* nobody can lock it, so nobody is writing it */
         close(descriptor);
         if (!is_locked) return -1;

@@ -2,7 +2,6 @@
 #include "cli/bench.h"
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <lockstep/launch.h>
 #include <stdlib.h>
@@ -50,7 +49,7 @@ typedef struct results {
     const lksi_bench_plan *plan;
     bool is_writer;
     FILE *json;
-    char tune_path[LKSI_BENCH_PATH_NBYTES];
+    char tune_path[LKSI_PATH_NBYTES];
     lksi_bench_row *rows; /* for plot and tuning */
     size_t n_rows, capacity;
     int64_t n_errors;

@@ -70,8 +70,9 @@ typedef struct lksi_bench_plan {
     bool as_threads, as_processes, is_symmetric, is_cold;
     lks_type type;
     lks_operator op;
-    int root, n_blocks;
-    bool has_root, has_op;              /* by a flag */
+    int root; /* -1 where no option said */
+    int n_blocks;
+    bool has_op;                        /* by an option */
     size_t sizes[LKSI_BENCH_MAX_SIZES]; /* bytes of whole elements; a row's are rounded down to equal blocks */
     int n_sizes;
     const char *json_path, *plot_path;
@@ -104,9 +105,8 @@ lks_status lksi_bench_print_header(void);
 lks_status lksi_bench_print_row(const lksi_bench_row *row);
 lks_status lksi_bench_write_json(FILE *file, const char *path, const lksi_bench_row *row);
 lks_status lksi_bench_plot(const char *path, const lksi_bench_row *rows, size_t n_rows);
-enum { LKSI_BENCH_PATH_NBYTES = 4096 };
 /* Where the tuning file will be, NULL asking for the default; that it is none, or one that can be read. */
-lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_BENCH_PATH_NBYTES]);
+lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_PATH_NBYTES]);
 /* Derives latency and bandwidth from send_recv's rows and writes the tuning file; prints what it wrote, and where. */
 lks_status lksi_bench_tune(const char *path, const lksi_bench_row *rows, size_t n_rows);
 

@@ -45,7 +45,7 @@ static bool parse_sizes(lksi_bench_plan *plan, const char *text) {
     }
 }
 
-static int set_sizes(lksi_bench_plan *plan, const char *value) {
+static int set_sizes(void *plan, const char *value) {
     if (parse_sizes(plan, value)) return 0;
     return lksi_refuse("bench", "--sizes '%s': bytes were expected, as in 4:64M, 4:64M:4 or 8,1K,3M (at most %d sizes)",
                        value, LKSI_BENCH_MAX_SIZES);
@@ -53,46 +53,27 @@ static int set_sizes(lksi_bench_plan *plan, const char *value) {
 
 /* --- the others --- */
 
-static int parse_number(const char *name, const char *value, int64_t min, int64_t max, int *number) {
-    int64_t parsed;
-    if (!lksi_parse_i64(value, min, max, &parsed))
-        return lksi_refuse("bench", "%s '%s': a number from %lld to %lld was expected", name, value, (long long)min,
-                           (long long)max);
-    *number = (int)parsed;
-    return 0;
-}
-
-static int set_ranks(lksi_bench_plan *plan, const char *value) {
-    return parse_number("--ranks", value, 1, LKSI_MAX_RANKS, &plan->n_ranks);
-}
-static int set_root(lksi_bench_plan *plan, const char *value) {
-    plan->has_root = true;
-    return parse_number("--root", value, 0, LKSI_MAX_RANKS - 1, &plan->root);
-}
-static int set_repetitions(lksi_bench_plan *plan, const char *value) {
-    return parse_number("--repetitions", value, LKSI_BENCH_MIN_BLOCKS, LKSI_BENCH_MAX_BLOCKS, &plan->n_blocks);
-}
-
-static int set_transport(lksi_bench_plan *plan, const char *value) {
+static int set_transport(void *plan, const char *value) {
     static const char *const known[] = {"auto", "thread", "shm", "tcp", "mpi"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(value, known[i]) == 0) {
-            plan->transport = known[i];
+            ((lksi_bench_plan *)plan)->transport = known[i];
             return 0;
         }
     return lksi_refuse("bench", "--transport '%s': one of auto, thread, shm, tcp, mpi was expected", value);
 }
 
-static int set_type(lksi_bench_plan *plan, const char *value) {
+static int set_type(void *plan, const char *value) {
     for (int type = 0; lks_type_nbytes((lks_type)type) > 0; type++)
         if (strcmp(value, lks_type_name((lks_type)type)) == 0) {
-            plan->type = (lks_type)type;
+            ((lksi_bench_plan *)plan)->type = (lks_type)type;
             return 0;
         }
     return lksi_refuse("bench", "--type '%s': one of f32, f64, f16, bf16, i8, u8, i32, i64 was expected", value);
 }
 
-static int set_operator(lksi_bench_plan *plan, const char *value) {
+static int set_operator(void *opaque, const char *value) {
+    lksi_bench_plan *plan = opaque;
     for (int op = LKS_SUM; op <= LKS_BXOR; op++)
         if (strcmp(value, lksi_operator_name((lks_operator)op)) == 0) {
             plan->op = (lks_operator)op;
@@ -103,26 +84,26 @@ static int set_operator(lksi_bench_plan *plan, const char *value) {
                        value);
 }
 
-static int set_algorithm(lksi_bench_plan *plan, const char *value) {
-    plan->algorithm = value;
-    return 0;
-}
-
-static int set_path(const char *name, const char *value, const char **path) {
+/* Of two files one would not be written. */
+static int set_output(const char *name, const char *value, const char **path) {
     if (*value == '\0') return lksi_refuse("bench", "%s '': a file was expected", name);
+    if (*path != NULL) return lksi_refuse("bench", "%s '%s': one file, and '%s' was named before", name, value, *path);
     *path = value;
     return 0;
 }
-static int set_json(lksi_bench_plan *plan, const char *value) { return set_path("--json", value, &plan->json_path); }
-static int set_plot(lksi_bench_plan *plan, const char *value) {
+static int set_json(void *plan, const char *value) {
+    return set_output("--json", value, &((lksi_bench_plan *)plan)->json_path);
+}
+static int set_plot(void *plan, const char *value) {
     const size_t length = strlen(value);
     if (length > 0 && (length < 5 || strcmp(value + length - 4, ".svg") != 0))
         return lksi_refuse("bench", "--plot '%s': a name that ends in .svg was expected", value);
-    return set_path("--plot", value, &plan->plot_path);
+    return set_output("--plot", value, &((lksi_bench_plan *)plan)->plot_path);
 }
-static int set_tune(lksi_bench_plan *plan, const char *value) {
+static int set_tune(void *opaque, const char *value) {
+    lksi_bench_plan *plan = opaque;
     plan->does_tune = true;
-    return value == NULL ? 0 : set_path("--tune", value, &plan->tune_path);
+    return set_output("--tune", value, &plan->tune_path);
 }
 
 static int set_operation(lksi_bench_plan *plan, const char *value) {
@@ -131,62 +112,34 @@ static int set_operation(lksi_bench_plan *plan, const char *value) {
     return lksi_refuse("bench", "unknown operation '%s'; see lockstep help bench", value);
 }
 
-typedef struct option {
-    const char *name;
-    int (*set)(lksi_bench_plan *plan, const char *value); /* NULL: a flag */
-    size_t flag;                                          /* its place in the plan */
-    bool may_lack_value;
-} option;
+#define AT(member) offsetof(lksi_bench_plan, member)
 
-static const option options[] = {
-    {.name = "--algorithm", .set = set_algorithm},
-    {.name = "--transport", .set = set_transport},
-    {.name = "--ranks", .set = set_ranks},
-    {.name = "--threads", .flag = offsetof(lksi_bench_plan, as_threads)},
-    {.name = "--processes", .flag = offsetof(lksi_bench_plan, as_processes)},
-    {.name = "--sizes", .set = set_sizes},
-    {.name = "--type", .set = set_type},
-    {.name = "--operator", .set = set_operator},
-    {.name = "--symmetric", .flag = offsetof(lksi_bench_plan, is_symmetric)},
-    {.name = "--cold", .flag = offsetof(lksi_bench_plan, is_cold)},
-    {.name = "--root", .set = set_root},
-    {.name = "--repetitions", .set = set_repetitions},
-    {.name = "--json", .set = set_json},
-    {.name = "--plot", .set = set_plot},
-    {.name = "--tune", .set = set_tune, .may_lack_value = true},
-};
+static const lksi_option options[] = {
+    {.name = "--algorithm", .kind = LKSI_OPTION_TEXT, .offset = AT(algorithm), .expected = "auto, a name, or all"},
+    {.name = "--transport", .kind = LKSI_OPTION_OTHER, .set = set_transport},
+    {.name = "--ranks", .kind = LKSI_OPTION_NUMBER, .offset = AT(n_ranks), .min = 1, .max = LKSI_MAX_RANKS},
+    {.name = "--threads", .kind = LKSI_OPTION_FLAG, .offset = AT(as_threads)},
+    {.name = "--processes", .kind = LKSI_OPTION_FLAG, .offset = AT(as_processes)},
+    {.name = "--sizes", .kind = LKSI_OPTION_OTHER, .set = set_sizes},
+    {.name = "--type", .kind = LKSI_OPTION_OTHER, .set = set_type},
+    {.name = "--operator", .kind = LKSI_OPTION_OTHER, .set = set_operator},
+    {.name = "--symmetric", .kind = LKSI_OPTION_FLAG, .offset = AT(is_symmetric)},
+    {.name = "--cold", .kind = LKSI_OPTION_FLAG, .offset = AT(is_cold)},
+    {.name = "--root", .kind = LKSI_OPTION_NUMBER, .offset = AT(root), .max = LKSI_MAX_RANKS - 1},
+    {.name = "--repetitions",
+     .kind = LKSI_OPTION_NUMBER,
+     .offset = AT(n_blocks),
+     .min = LKSI_BENCH_MIN_BLOCKS,
+     .max = LKSI_BENCH_MAX_BLOCKS},
+    {.name = "--json", .kind = LKSI_OPTION_OTHER, .set = set_json},
+    {.name = "--plot", .kind = LKSI_OPTION_OTHER, .set = set_plot},
+    {.name = "--tune", .kind = LKSI_OPTION_OTHER, .set = set_tune},
+    {.name = NULL}};
 
-/* The option that `argument` names; *value is what follows a '=' in it, else NULL. */
-static const option *find_option(const char *argument, const char **value) {
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        size_t length = strlen(options[i].name);
-        if (strncmp(argument, options[i].name, length) != 0) continue;
-        *value = argument[length] == '=' ? argument + length + 1 : NULL;
-        if (argument[length] == '\0' || *value != NULL) return &options[i];
-    }
-    return NULL;
-}
-
-/* A flag, or the name of an operation: nothing that a value could be meant by. */
-static bool is_no_value(const char *argument) {
-    return argument == NULL || argument[0] == '-' || lksi_bench_operation_find(argument) != NULL;
-}
-
-/* Takes argv[*i], and the value after it where there is one. */
-static int take_argument(char **argv, int *i, lksi_bench_plan *plan) {
-    const char *value;
-    const option *found = find_option(argv[*i], &value);
-    if (found == NULL) return lksi_refuse("bench", "unknown option '%s'; see lockstep help bench", argv[*i]);
-    if (found->set == NULL) {
-        if (value != NULL) return lksi_refuse("bench", "%s takes no value", found->name);
-        *(bool *)((char *)plan + found->flag) = true;
-        return 0;
-    }
-    if (value == NULL && !(found->may_lack_value && is_no_value(argv[*i + 1]))) {
-        if (argv[*i + 1] == NULL) return lksi_refuse("bench", "%s needs a value", found->name);
-        value = argv[++*i];
-    }
-    return found->set(plan, value);
+/* --tune need not have a value: what follows is another option, or the name of an operation. */
+static bool is_lone_tune(const char *argument, const char *next) {
+    return strcmp(argument, "--tune") == 0 &&
+           (next == NULL || next[0] == '-' || lksi_bench_operation_find(next) != NULL);
 }
 
 /* --- what fits together --- */
@@ -240,7 +193,7 @@ static int complete_mode(lksi_bench_plan *plan) {
 
 static int check_operation(const lksi_bench_plan *plan) {
     bool is_reduction = plan->operation == NULL || plan->operation->is_reduction;
-    if (plan->has_root && plan->operation != NULL && !plan->operation->is_rooted)
+    if (plan->root >= 0 && plan->operation != NULL && !plan->operation->is_rooted)
         return lksi_refuse("bench", "%s takes no --root", plan->operation->name);
     if (plan->has_op && !is_reduction) return lksi_refuse("bench", "%s takes no --operator", plan->operation->name);
     if (is_reduction && lksi_reduction_check("bench", plan->type, plan->op, 1) != LKS_OK)
@@ -283,12 +236,15 @@ static int complete_tuning(lksi_bench_plan *plan, bool has_operation) {
 int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan) {
     int refused = 0;
     bool has_operation = false;
-    *plan = (lksi_bench_plan){.algorithm = "auto", .n_blocks = LKSI_BENCH_MIN_BLOCKS};
+    *plan = (lksi_bench_plan){.algorithm = "auto", .root = -1, .n_blocks = LKSI_BENCH_MIN_BLOCKS};
     for (int i = 1; i < argc && refused == 0; i++) {
         bool is_operation = argv[i][0] != '-';
         if (is_operation && has_operation) return lksi_refuse("bench", "one operation, not also '%s'", argv[i]);
         has_operation |= is_operation;
-        refused = is_operation ? set_operation(plan, argv[i]) : take_argument(argv, &i, plan);
+        if (is_lone_tune(argv[i], argv[i + 1]))
+            plan->does_tune = true;
+        else
+            refused = is_operation ? set_operation(plan, argv[i]) : lksi_option_take("bench", options, argv, &i, plan);
     }
     if (refused == 0) refused = complete_tuning(plan, has_operation);
     if (refused == 0 && !has_operation && !plan->does_tune)
@@ -297,5 +253,7 @@ int lksi_bench_parse(int argc, char **argv, lksi_bench_plan *plan) {
     if (refused == 0) refused = check_algorithm(plan);
     if (refused == 0) refused = check_ranks(plan);
     if (refused == 0) refused = complete_mode(plan);
-    return refused == 0 ? check_operation(plan) : refused;
+    if (refused == 0) refused = check_operation(plan);
+    if (plan->root < 0) plan->root = 0;
+    return refused;
 }

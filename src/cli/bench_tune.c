@@ -9,25 +9,18 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static lks_status default_path(char path[LKSI_BENCH_PATH_NBYTES]) {
-    const size_t path_nbytes = LKSI_BENCH_PATH_NBYTES;
-    const char *cache = lksi_variable("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int length = cache != NULL
-                     ? snprintf(path, path_nbytes, "%s/lockstep/tuning.json", cache)
-                     : snprintf(path, path_nbytes, "%s/.cache/lockstep/tuning.json", home != NULL ? home : "");
-    if (cache == NULL && home == NULL)
-        return lksi_error(LKS_ERR_FILE, "neither XDG_CACHE_HOME nor HOME says where the tuning file goes: --tune FILE");
-    if (length < 0 || (size_t)length >= path_nbytes)
-        return lksi_error(LKS_ERR_FILE, "the path of the tuning file is longer than %zu bytes", path_nbytes);
-    return LKS_OK;
+static lks_status default_path(char path[LKSI_PATH_NBYTES]) {
+    const char *cache = lksi_variable("XDG_CACHE_HOME"), *home = lksi_variable("HOME");
+    if (cache != NULL) return lksi_path(path, "%s/lockstep/tuning.json", cache);
+    if (home != NULL) return lksi_path(path, "%s/.cache/lockstep/tuning.json", home);
+    return lksi_error(LKS_ERR_FILE, "neither XDG_CACHE_HOME nor HOME says where the tuning file goes: --tune FILE");
 }
 
 static lks_status make_directories(const char *path) {
-    char directory[LKSI_BENCH_PATH_NBYTES];
+    char directory[LKSI_PATH_NBYTES];
     snprintf(directory, sizeof directory, "%s", path);
     for (char *slash = strchr(directory + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
@@ -49,16 +42,10 @@ static lks_status read_object(const char *path, cJSON **object) {
     return lksi_error(LKS_ERR_FORMAT, "%s: not a tuning file, and --tune would replace it", path);
 }
 
-lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_BENCH_PATH_NBYTES]) {
+lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_PATH_NBYTES]) {
     cJSON *object;
-    if (asked != NULL && strlen(asked) >= LKSI_BENCH_PATH_NBYTES)
-        return lksi_error(LKS_ERR_FILE, "the path of the tuning file is longer than %d bytes", LKSI_BENCH_PATH_NBYTES);
-    if (asked != NULL) {
-        strcpy(path, asked);
-    } else {
-        LKS_TRY(default_path(path));
-        LKS_TRY(make_directories(path));
-    }
+    LKS_TRY(asked != NULL ? lksi_path(path, "%s", asked) : default_path(path));
+    if (asked == NULL) LKS_TRY(make_directories(path));
     LKS_TRY(read_object(path, &object));
     cJSON_Delete(object);
     return LKS_OK;

@@ -24,7 +24,7 @@ static const char help_text[] =
     "A download that was cut off, or killed, goes on where it stopped. Several at once into one directory do it once.\n"
     "Exit status: 0; 1 where a set could not be got, or is not right; 2 for a wrong option or name.\n";
 
-enum { MAX_NAMES = 16, PATH_NBYTES = 4096 };
+enum { MAX_NAMES = 16 };
 
 typedef struct request {
     const char *directory; /* --dir, or NULL */
@@ -41,41 +41,31 @@ static int add_set(request *asked, const char *name) {
     return 0;
 }
 
+static const lksi_option options[] = {
+    {.name = "--force", .kind = LKSI_OPTION_FLAG, .offset = offsetof(request, is_forced)},
+    {.name = "--quiet", .kind = LKSI_OPTION_FLAG, .offset = offsetof(request, is_quiet)},
+    {.name = "--dir", .kind = LKSI_OPTION_TEXT, .offset = offsetof(request, directory), .expected = "a directory"},
+    {.name = NULL}};
+
 static int parse(int argc, char **argv, request *asked) {
-    for (int i = 0; i < argc; i++) {
-        int refused = 0;
-        if (strcmp(argv[i], "--force") == 0)
-            asked->is_forced = true;
-        else if (strcmp(argv[i], "--quiet") == 0)
-            asked->is_quiet = true;
-        else if (strcmp(argv[i], "--dir") == 0 && (i + 1 == argc || argv[i + 1][0] == '\0'))
-            refused = lksi_refuse("data", "--dir needs a directory");
-        else if (strcmp(argv[i], "--dir") == 0)
-            asked->directory = argv[++i];
-        else if (strncmp(argv[i], "--dir=", 6) == 0 && argv[i][6] != '\0')
-            asked->directory = argv[i] + 6;
-        else if (argv[i][0] == '-')
-            refused = lksi_refuse("data", "unknown option '%s'; see lockstep help data", argv[i]);
-        else
-            refused = add_set(asked, argv[i]);
-        if (refused != 0) return refused;
-    }
-    return 0;
+    int refused = 0;
+    for (int i = 0; i < argc && refused == 0; i++)
+        refused = argv[i][0] == '-' ? lksi_option_take("data", options, argv, &i, asked) : add_set(asked, argv[i]);
+    return refused;
 }
 
-static lks_status find_directory(const request *asked, const lksi_set *set, char path[PATH_NBYTES]) {
-    if (asked->directory == NULL) return lks_data_directory(set->name, path, PATH_NBYTES);
-    int length = snprintf(path, PATH_NBYTES, "%s/%s", asked->directory, set->directory);
-    return length < PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "--dir: more than %d bytes", PATH_NBYTES);
+static lks_status find_directory(const request *asked, const lksi_set *set, char path[LKSI_PATH_NBYTES]) {
+    if (asked->directory == NULL) return lks_data_directory(set->name, path, LKSI_PATH_NBYTES);
+    return lksi_path(path, "%s/%s", asked->directory, set->directory);
 }
 
 typedef lks_status (*action)(const request *asked, const lksi_set *set, const char *directory);
 
 static lks_status get(const request *asked, const lksi_set *set, const char *directory) {
     lksi_download_progress progress = {.is_shown = !asked->is_quiet, .lock = -1};
-    lksi_get_options options = {.verifies = true, .replaces = asked->is_forced};
+    lksi_get_options how = {.verifies = true, .replaces = asked->is_forced};
     bool was_there;
-    lks_status status = lksi_get(set, directory, &options, &progress, &was_there);
+    lks_status status = lksi_get(set, directory, &how, &progress, &was_there);
     lksi_download_progress_end(&progress);
     if (status != LKS_OK) return status;
     if (!asked->is_quiet) printf("%s: %s%s\n", set->name, directory, was_there ? " (was there already)" : "");
@@ -100,12 +90,12 @@ static lks_status list(const request *asked, const lksi_set *set, const char *di
 
 /* Goes through all sets, so that one run tells of every one. */
 static int for_each(const request *asked, action act) {
-    char directory[PATH_NBYTES];
+    char directory[LKSI_PATH_NBYTES];
     int exit_status = 0;
     for (int i = 0; i < asked->n_sets; i++) {
         const bool has_place = find_directory(asked, asked->sets[i], directory) == LKS_OK;
         if (has_place && act(asked, asked->sets[i], directory) == LKS_OK) continue;
-        fprintf(stderr, "lockstep data: %s\n", lks_error_text());
+        (void)lksi_refuse("data", "%s", lks_error_text());
         exit_status = 1;
         if (!has_place) break; /* nor has any other */
     }

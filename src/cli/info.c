@@ -166,10 +166,7 @@ static void print_downloads(void) {
 }
 
 static int run(int argc, char **argv) {
-    if (argc > 1) {
-        fprintf(stderr, "lockstep info: unknown option '%s'; see lockstep help info\n", argv[1]);
-        return LKSI_EXIT_USAGE;
-    }
+    if (argc > 1) return lksi_refuse("info", "unknown option '%s'; see lockstep help info", argv[1]);
     (void)lksi_log_is_on(LKS_LOG_WARNING); /* a wrong LOCKSTEP_LOG is said */
     printf("lockstep:        %s\n", lks_version());
     print_devices();

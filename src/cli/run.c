@@ -86,10 +86,10 @@ static int check_hosts(lksi_run_request *request) {
     if (run->n_nodes > 0 && run->hosts_file != NULL)
         return lksi_refuse("run",
                            "--nnodes is for hosts that start by themselves, --hosts for those started from here");
-    if (run->hosts_file != NULL && request->has_node)
+    if (run->hosts_file != NULL && run->node >= 0)
         return lksi_refuse("run", "--node-rank is for --nnodes: with --hosts the lines of the file number the hosts");
     if (run->job.as_threads) return lksi_refuse("run", "--threads are for one host");
-    if (run->n_nodes > 0 && !request->has_node)
+    if (run->n_nodes > 0 && run->node < 0)
         return lksi_refuse("run", "which of the %d? --node-rank is missing", run->n_nodes);
     if (run->n_nodes > 0 && run->node >= run->n_nodes)
         return lksi_refuse("run", "--node-rank %d: --nnodes is %d", run->node, run->n_nodes);
@@ -106,8 +106,7 @@ static int check_request(lksi_run_request *request, const char *program) {
     if (run->n_nodes > 0 || run->hosts_file != NULL) {
         int refused = check_hosts(request);
         if (refused != 0) return refused;
-    } else if (request->has_node || run->address != NULL || run->port != 0 || run->ssh != NULL ||
-               run->n_forwarded > 0) {
+    } else if (run->node >= 0 || run->address != NULL || run->port != 0 || run->ssh != NULL || run->n_forwarded > 0) {
         return lksi_refuse("run", "which hosts? --nnodes N or --hosts FILE is missing");
     }
     if (job->n_ranks == 0 && run->hosts_file == NULL)
@@ -115,13 +114,11 @@ static int check_request(lksi_run_request *request, const char *program) {
     if (job->as_threads && (job->prefix || job->log_dir != NULL))
         return lksi_refuse("run", "%s needs ranks that are processes: threads share one output",
                            job->prefix ? "--prefix" : "--log-dir");
-    if (run->hosts_file != NULL && job->n_ranks > 0 && job->grains > 0 && job->grains % job->n_ranks != 0)
+    if (run->n_nodes > 0) return 0; /* how many ranks there are the head knows */
+    if (job->n_ranks > 0 && job->grains > 0 && job->grains % job->n_ranks != 0)
         return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
-    if (run->n_nodes > 0 || run->hosts_file != NULL) return 0; /* how many ranks there are the head knows */
-    if (run->min_ranks > job->n_ranks)
+    if (run->hosts_file == NULL && run->min_ranks > job->n_ranks)
         return lksi_refuse("run", "--min-ranks %d: -n %d is fewer", run->min_ranks, job->n_ranks);
-    if (job->grains > 0 && job->grains % job->n_ranks != 0)
-        return lksi_refuse("run", "--grains %d: -n %d does not divide it", job->grains, job->n_ranks);
     return 0;
 }
 
@@ -135,6 +132,7 @@ static int run_here(const lksi_run *run) {
 }
 
 static void set_defaults(lksi_run *run) {
+    if (run->node < 0) run->node = 0;
     if (run->join_timeout_ms == 0) run->join_timeout_ms = 300000;
     if (run->heartbeat_timeout_ms == 0) run->heartbeat_timeout_ms = 10000;
 }
@@ -170,16 +168,16 @@ static int run_request(int argc, char **argv, lksi_run_request *request) {
 }
 
 /* Where whoever started us had closed one, a pipe or a connection of ours would get its number, and with it what ranks
- * read and write. */
+ * read and write. What takes its place can be read to its end at once, or cannot be written: then output is lost. */
 static void fill_standard_descriptors(void) {
     int opened;
-    do opened = open("/dev/null", O_RDWR);
+    do opened = open(fcntl(STDIN_FILENO, F_GETFD) < 0 ? "/dev/null" : "/", O_RDONLY);
     while (opened >= 0 && opened <= STDERR_FILENO);
     if (opened >= 0) close(opened);
 }
 
 static int run(int argc, char **argv) {
-    lksi_run_request request = {.run.job.report = report};
+    lksi_run_request request = {.run = {.job.report = report, .node = -1}};
     fill_standard_descriptors();
     request.forwarded = lksi_alloc_array((size_t)argc, sizeof *request.forwarded);
     if (request.forwarded == NULL) return lksi_refuse("run", "%s", lks_error_text());

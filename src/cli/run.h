@@ -6,8 +6,7 @@
 
 /* What the command line asks for. */
 typedef struct lksi_run_request {
-    lksi_run run;
-    bool has_node; /* --node-rank was given: 0 is one */
+    lksi_run run;  /* its node is -1 where --node-rank was not given */
     bool is_agent; /* another `lockstep run` has started this one, and says on standard input what to do */
     const char **forwarded;
 } lksi_run_request;

@@ -15,20 +15,18 @@ static const version versions[] = {
     {"", (size_t)2 * N_RECORDS_PER_FILE *LKSI_CIFAR10_N_PIXELS, lksi_cifar10_parse_python},
 };
 
-static lks_status make_path(const char *directory, int is_train, int file, const version *v, char *path,
-                            size_t path_nbytes) {
-    int length = is_train ? snprintf(path, path_nbytes, "%s/data_batch_%d%s", directory, file + 1, v->suffix)
-                          : snprintf(path, path_nbytes, "%s/test_batch%s", directory, v->suffix);
-    if (length < 0 || (size_t)length >= path_nbytes) return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
-    return LKS_OK;
+static lks_status make_path(const char *directory, int is_train, int file, const version *v,
+                            char path[LKSI_PATH_NBYTES]) {
+    return is_train ? lksi_path(path, "%s/data_batch_%d%s", directory, file + 1, v->suffix)
+                    : lksi_path(path, "%s/test_batch%s", directory, v->suffix);
 }
 
 /* The version of which the directory has any of the wanted files. */
 static lks_status find_version(const char *directory, int is_train, int n_files, const version **found) {
-    char path[4096];
+    char path[LKSI_PATH_NBYTES];
     for (size_t v = 0; v < sizeof versions / sizeof versions[0]; v++)
         for (int file = 0; file < n_files; file++) {
-            LKS_TRY(make_path(directory, is_train, file, &versions[v], path, sizeof path));
+            LKS_TRY(make_path(directory, is_train, file, &versions[v], path));
             if (!lksi_file_exists(path)) continue;
             *found = &versions[v];
             return LKS_OK;
@@ -50,7 +48,7 @@ static lks_status read_batch(const version *v, const char *path, lksi_samples *s
 
 lks_status lks_dataset_cifar10(lks_dataset **dataset, const char *directory, int is_train) {
     LKS_TRY(lksi_check_given("dataset_cifar10", "dataset", dataset));
-    char path[4096];
+    char path[LKSI_PATH_NBYTES];
     int n_files = is_train ? N_TRAIN_FILES : 1;
     const version *v = NULL;
     LKS_TRY(lksi_check_directory(directory, "CIFAR-10"));
@@ -60,7 +58,7 @@ lks_status lks_dataset_cifar10(lks_dataset **dataset, const char *directory, int
                                 LKSI_CIFAR10_N_CLASSES));
     lksi_dataset_set_image(created, 3, 32, 32);
     for (int file = 0; file < n_files; file++) {
-        lks_status status = make_path(directory, is_train, file, v, path, sizeof path);
+        lks_status status = make_path(directory, is_train, file, v, path);
         if (status == LKS_OK) status = read_batch(v, path, created->samples, (int64_t)file * N_RECORDS_PER_FILE);
         if (status == LKS_OK) continue;
         lks_dataset_destroy(created);

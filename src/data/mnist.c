@@ -38,30 +38,30 @@ lks_status lksi_mnist_parse(lks_dataset **dataset, const lksi_file *images, cons
 }
 
 /* DIRECTORY/NAME, or where that does not exist DIRECTORY/NAME.gz. On success the caller frees *data. */
-static lks_status read_either(const char *directory, const char *name, char *path, size_t path_nbytes, void **data,
+static lks_status read_either(const char *directory, const char *name, char path[LKSI_PATH_NBYTES], void **data,
                               size_t *nbytes) {
-    int length = snprintf(path, path_nbytes, "%s/%s.gz", directory, name);
-    if (length < 0 || (size_t)length >= path_nbytes) return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
+    LKS_TRY(lksi_path(path, "%s/%s.gz", directory, name));
+    char *suffix = strrchr(path, '.');
     bool is_gz_there = lksi_file_exists(path);
-    path[length - 3] = '\0';
+    *suffix = '\0';
     if (!lksi_file_exists(path)) {
         if (!is_gz_there) return lksi_error(LKS_ERR_FILE, "%s: no such file, nor %s.gz", path, name);
-        path[length - 3] = '.';
+        *suffix = '.';
     }
     return lksi_file_read(path, MAX_FILE_NBYTES, data, nbytes);
 }
 
 lks_status lks_dataset_mnist(lks_dataset **dataset, const char *directory, int is_train) {
     LKS_TRY(lksi_check_given("dataset_mnist", "dataset", dataset));
-    char images_path[4096], labels_path[4096];
+    char images_path[LKSI_PATH_NBYTES], labels_path[LKSI_PATH_NBYTES];
     void *images_data, *labels_data;
     lksi_file images = {.path = images_path}, labels = {.path = labels_path};
     LKS_TRY(lksi_check_directory(directory, "MNIST"));
     LKS_TRY(read_either(directory, is_train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", labels_path,
-                        sizeof labels_path, &labels_data, &labels.nbytes));
+                        &labels_data, &labels.nbytes));
     lks_status status = LKS_OK;
     LKS_TRY_GOTO(read_either(directory, is_train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", images_path,
-                             sizeof images_path, &images_data, &images.nbytes),
+                             &images_data, &images.nbytes),
                  free_labels);
     images.data = images_data;
     labels.data = labels_data;

@@ -2,6 +2,7 @@
 #include "data/data_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct sums {
     double sum, squares;
@@ -59,46 +60,36 @@ lks_status lks_dataset_channel_moments(const lks_dataset *dataset, double *means
     return measure(dataset, dataset->image.n_channels, means, deviations);
 }
 
-/* Channel `channel` in these units: element * scale + shift. */
-typedef struct units {
-    float scale, shift;
-} units;
-
-static units units_of(const lks_dataset *dataset, int64_t channel, double mean, double deviation) {
-    return (units){.scale = (float)((double)dataset->scale[channel] / deviation),
-                   .shift = (float)(((double)dataset->shift[channel] - mean) / deviation)};
-}
-
-static lks_status check_units(const lks_dataset *dataset, int64_t channel, double mean, double deviation) {
-    units wanted = units_of(dataset, channel, mean, deviation);
-    if (deviation > 0 && !isinf(deviation) && isfinite(wanted.scale) && isfinite(wanted.shift)) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "features cannot be normalised by mean %g and deviation %g", mean, deviation);
-}
-
-static void normalize(lks_dataset *dataset, int64_t channel, double mean, double deviation) {
-    units wanted = units_of(dataset, channel, mean, deviation);
-    dataset->scale[channel] = wanted.scale;
-    dataset->shift[channel] = wanted.shift;
-}
-
 static lks_status refuse_loaders(const lks_dataset *dataset) {
     int n_loaders = atomic_load(&dataset->n_loaders);
     if (n_loaders == 0) return LKS_OK;
     return lksi_error(LKS_ERR_STATE, "a data set is normalised before its loaders are made: it has %d", n_loaders);
 }
 
+/* All channels or none. `step`: from one channel's mean to the next one's; 0: all have the same. */
+static lks_status normalize(lks_dataset *dataset, const double *means, const double *deviations, int64_t step) {
+    float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS];
+    const int64_t n_channels = dataset->image.n_channels;
+    LKS_TRY(refuse_loaders(dataset));
+    for (int64_t c = 0; c < n_channels; c++) {
+        double mean = means[c * step], deviation = deviations[c * step];
+        scale[c] = (float)((double)dataset->scale[c] / deviation);
+        shift[c] = (float)(((double)dataset->shift[c] - mean) / deviation);
+        if (!(deviation > 0) || isinf(deviation) || !isfinite(scale[c]) || !isfinite(shift[c]))
+            return lksi_error(LKS_ERR_ARGUMENT, "features cannot be normalised by mean %g and deviation %g", mean,
+                              deviation);
+    }
+    memcpy(dataset->scale, scale, (size_t)n_channels * sizeof *scale);
+    memcpy(dataset->shift, shift, (size_t)n_channels * sizeof *shift);
+    return LKS_OK;
+}
+
 lks_status lks_dataset_normalize(lks_dataset *dataset, double mean, double deviation) {
     LKS_TRY(lksi_check_given("dataset_normalize", "dataset", dataset));
-    LKS_TRY(refuse_loaders(dataset));
-    for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, mean, deviation));
-    for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, mean, deviation);
-    return LKS_OK;
+    return normalize(dataset, &mean, &deviation, 0);
 }
 
 lks_status lks_dataset_normalize_channels(lks_dataset *dataset, const double *means, const double *deviations) {
     LKS_TRY(check_given("dataset_normalize_channels", dataset, means, deviations));
-    LKS_TRY(refuse_loaders(dataset));
-    for (int64_t c = 0; c < dataset->image.n_channels; c++) LKS_TRY(check_units(dataset, c, means[c], deviations[c]));
-    for (int64_t c = 0; c < dataset->image.n_channels; c++) normalize(dataset, c, means[c], deviations[c]);
-    return LKS_OK;
+    return normalize(dataset, means, deviations, 1);
 }

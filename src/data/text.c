@@ -82,21 +82,20 @@ lks_status lksi_text_parse(lks_text *text, lks_text_split split, const lksi_file
 static bool is_there(const char *path) { return lksi_file_exists(path) || errno != ENOENT; }
 
 /* DIRECTORY/ptb.NAME.txt, or where that does not exist DIRECTORY/NAME.txt. */
-static lks_status find_file(const char *directory, const char *name, char *path, size_t path_nbytes) {
-    int length = snprintf(path, path_nbytes, "%s/ptb.%s.txt", directory, name);
-    if (length < 0 || (size_t)length >= path_nbytes) return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
+static lks_status find_file(const char *directory, const char *name, char path[LKSI_PATH_NBYTES]) {
+    LKS_TRY(lksi_path(path, "%s/ptb.%s.txt", directory, name));
     if (is_there(path)) return LKS_OK;
-    snprintf(path, path_nbytes, "%s/%s.txt", directory, name);
+    LKS_TRY(lksi_path(path, "%s/%s.txt", directory, name));
     if (is_there(path)) return LKS_OK;
     return lksi_error(LKS_ERR_FILE, "%s: no such file, nor ptb.%s.txt", path, name);
 }
 
 static lks_status read_split(lks_text *text, lks_text_split split, const char *directory, const char *name,
                              int64_t least_tokens) {
-    char path[4096];
+    char path[LKSI_PATH_NBYTES];
     void *data;
     lksi_file file = {.path = path};
-    LKS_TRY(find_file(directory, name, path, sizeof path));
+    LKS_TRY(find_file(directory, name, path));
     LKS_TRY(lksi_file_read_text(path, MAX_FILE_NBYTES, &data, &file.nbytes));
     file.data = data;
     lks_status status = lksi_text_parse(text, split, &file, INT32_MAX);

@@ -60,10 +60,8 @@ static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_ta
         if (job->prefix) opened->streams[i].terminal = i == 0 ? stdout : stderr;
     }
     if (job->log_dir == NULL) return LKS_OK;
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%s/rank-%d.log", job->log_dir, number);
-    if (length < 0 || (size_t)length >= sizeof path)
-        return lksi_error(LKS_ERR_FILE, "%s: path is too long", job->log_dir);
+    char path[LKSI_PATH_NBYTES];
+    LKS_TRY(lksi_path(path, "%s/rank-%d.log", job->log_dir, number));
     return lksi_file_open_output(path, job->generation > 0, &opened->log); /* what came before a restart stays */
 }
 

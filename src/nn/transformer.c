@@ -14,12 +14,13 @@ static lks_node *heads_of(lks_node *qkv, int which, int64_t t, int64_t h, int64_
     return lks_transpose(rows, (int[]){0, 2, 1, 3});
 }
 
+static lks_node *drop(lks_node *x, double dropout) { return dropout != 0 ? lks_dropout(x, dropout) : x; }
+
 /* q, k, v (N,H,T,D) -> softmax(q k^T / sqrt D) v, (N,H,T,D) */
 static lks_node *attend(lks_node *q, lks_node *k, lks_node *v, int64_t d, int is_causal, double dropout) {
     lks_node *scores = lks_matmul(lks_scale(q, 1.0 / sqrt((double)d)), k, 0, 1);
     lks_node *weights = is_causal ? lks_causal_softmax(scores) : lks_softmax(scores);
-    if (dropout != 0) weights = lks_dropout(weights, dropout);
-    return lks_matmul(weights, v, 0, 0);
+    return lks_matmul(drop(weights, dropout), v, 0, 0);
 }
 
 /* As lks_linear, but with torch.nn.MultiheadAttention's initial values: biases begin at 0. */
@@ -63,8 +64,6 @@ static const char *join(char *text, size_t nbytes, const char *name, const char 
     snprintf(text, nbytes, "%s.%s", name, part);
     return text;
 }
-
-static lks_node *drop(lks_node *x, double dropout) { return dropout != 0 ? lks_dropout(x, dropout) : x; }
 
 lks_node *lks_transformer_block(lks_node *x, const char *name, const lks_transformer_options *options) {
     static const lks_transformer_options none;

@@ -62,9 +62,9 @@ void lksi_checkpoint_destroy(lksi_checkpoint *c) {
     lksi_free(c->image);
 }
 
-lks_status lksi_checkpoint_check_given(const char *call, const lks_trainer *trainer, const char *path,
+lks_status lksi_checkpoint_check_given(const char *call, const char *owner_name, const void *owner, const char *path,
                                        const lks_position *position) {
-    LKS_TRY(lksi_check_given(call, "trainer", trainer));
+    LKS_TRY(lksi_check_given(call, owner_name, owner));
     LKS_TRY(lksi_check_given(call, "path", path));
     return lksi_check_given(call, "position", position);
 }

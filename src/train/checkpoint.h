@@ -30,7 +30,7 @@ typedef struct lksi_checkpoint {
 } lksi_checkpoint;
 
 /* What saving and loading must be given, by its names in train.h. */
-lks_status lksi_checkpoint_check_given(const char *call, const lks_trainer *trainer, const char *path,
+lks_status lksi_checkpoint_check_given(const char *call, const char *owner_name, const void *owner, const char *path,
                                        const lks_position *position);
 
 lks_status lksi_checkpoint_create(lksi_checkpoint *checkpoint, const lks_trainer *trainer);
@@ -69,9 +69,9 @@ typedef struct lksi_checkpoint_head {
     lksi_checkpoint_counters counters;
     double rule[LKSI_N_RULE];
     int64_t has_states;
-    int64_t status;  /* an lks_status, with ... */
-    char text[1024]; /* ... its text */
-    char path[4096]; /* of the file; empty where there is none to go on from */
+    int64_t status;              /* an lks_status, with ... */
+    char text[1024];             /* ... its text */
+    char path[LKSI_PATH_NBYTES]; /* of the file; empty where there is none to go on from */
 } lksi_checkpoint_head;
 
 /* Rank 0: opens the file to go on from, and finds it good; *file is NULL where there is none, and after an error. */

@@ -19,10 +19,10 @@ static void name_of(char name[NAME_NBYTES], int64_t step) {
     snprintf(name, NAME_NBYTES, PREFIX "%012lld" SUFFIX, (long long)step);
 }
 
-void lksi_checkpoint_path(char path[LKSI_CHECKPOINT_PATH_NBYTES], const char *directory, int64_t step) {
+void lksi_checkpoint_path(char path[LKSI_PATH_NBYTES], const char *directory, int64_t step) {
     char name[NAME_NBYTES];
     name_of(name, step);
-    snprintf(path, LKSI_CHECKPOINT_PATH_NBYTES, "%s/%s", directory, name);
+    snprintf(path, LKSI_PATH_NBYTES, "%s/%s", directory, name);
 }
 
 /* --- which there are --- */
@@ -76,7 +76,7 @@ lks_status lksi_checkpoint_prune(const char *directory, int64_t newest, int64_t 
     size_t count;
     LKS_TRY(lksi_checkpoint_list(directory, &steps, &count));
     for (size_t i = 0; i < count; i++) {
-        char path[LKSI_CHECKPOINT_PATH_NBYTES];
+        char path[LKSI_PATH_NBYTES];
         if (steps[i] <= newest && n_kept++ < keep) continue;
         lksi_checkpoint_path(path, directory, steps[i]);
         remove_file(path);
@@ -120,7 +120,7 @@ static void sign(int descriptor) {
 }
 
 static lks_status lock(const char *directory, int *descriptor) {
-    char path[LKSI_CHECKPOINT_PATH_NBYTES];
+    char path[LKSI_PATH_NBYTES];
     snprintf(path, sizeof path, "%s/lock", directory);
     int opened = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (opened < 0) return lksi_error_file(path);

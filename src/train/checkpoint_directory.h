@@ -8,9 +8,7 @@
 
 #include "base/base.h"
 
-enum { LKSI_CHECKPOINT_PATH_NBYTES = 4096 };
-
-void lksi_checkpoint_path(char path[LKSI_CHECKPOINT_PATH_NBYTES], const char *directory, int64_t step);
+void lksi_checkpoint_path(char path[LKSI_PATH_NBYTES], const char *directory, int64_t step);
 /* The steps that have a file, the newest first; the caller frees *steps. What has another name is passed over. */
 lks_status lksi_checkpoint_list(const char *directory, int64_t **steps, size_t *count);
 /* Once the file of step `newest` is durable: removes all but the `keep` newest up to it. Files of later steps go, too:

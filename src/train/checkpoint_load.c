@@ -81,10 +81,8 @@ static lks_status find(const lksi_safetensors *file, const char *name, lks_type 
 /* Every entry that there must be, and no other: all are found, so counting them is enough. */
 static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoint *c, const lksi_safetensors *file,
                                 lksi_checkpoint_head *head) {
-    size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states;
+    size_t n_expected = c->n_items + 2 + (size_t)trainer->options.n_states; /* and counters and rule */
     const lksi_safetensors_entry *entry;
-    LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &entry));
-    LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &entry));
     for (size_t i = 0; i < c->n_items; i++) {
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
         LKS_TRY(find(file, c->items[i].name, view.type, view.n_dims, view.dims, &entry));
@@ -96,26 +94,18 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
                       file->path, file->n_entries - n_expected);
 }
 
-static lks_status read_trainer(const lksi_safetensors *file, lksi_checkpoint_counters *counters,
-                               double rule[LKSI_N_RULE]) {
-    LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, LKSI_COUNTERS_NAME), counters));
-    return lksi_safetensors_read(file, lksi_safetensors_find(file, LKSI_RULE_NAME), rule);
-}
-
-/* Everything but the overwriting. */
+/* Everything but the overwriting. Counters and rule come first: another optimizer is better told by its name. */
 static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
                              const lksi_safetensors *file, lksi_checkpoint_head *head) {
-    const lksi_safetensors_entry *entry;
-    head->counters.global_batch = expected->global_batch;
-    if (lksi_safetensors_find(file, LKSI_RULE_NAME) != NULL) { /* another optimizer is better told by its name */
-        LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &entry));
-        LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &entry));
-        if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
-        LKS_TRY(lksi_safetensors_verify(file));
-        LKS_TRY(read_trainer(file, &head->counters, head->rule));
-        LKS_TRY(check_counters(trainer, file->path, &head->counters, expected));
-        LKS_TRY(check_rule(trainer, file->path, head->rule));
-    }
+    const lksi_safetensors_entry *counters, *rule;
+    LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &counters));
+    LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
+    if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
+    LKS_TRY(lksi_safetensors_verify(file));
+    LKS_TRY(lksi_safetensors_read(file, counters, &head->counters));
+    LKS_TRY(lksi_safetensors_read(file, rule, head->rule));
+    LKS_TRY(check_counters(trainer, file->path, &head->counters, expected));
+    LKS_TRY(check_rule(trainer, file->path, head->rule));
     return check_entries(trainer, c, file, head);
 }
 
@@ -142,6 +132,11 @@ static lks_status end_overwriting(lks_trainer *trainer, const char *what, const 
     return lksi_store_is_shared(trainer->store) ? LKS_OK : lks_check_replicas(trainer->options.group, trainer->store);
 }
 
+/* Of a shared replica one rank does. */
+static bool writes_parameters(const lks_trainer *trainer) {
+    return !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;
+}
+
 /* A tensor's values from rank 0 to all ranks. */
 static lks_status hand_out(lks_trainer *trainer, const lksi_checkpoint *c, const lksi_checkpoint_item *item,
                            const lksi_safetensors *file) {
@@ -156,13 +151,12 @@ static lks_status take_item(lks_trainer *trainer, const lksi_checkpoint *c, cons
                             const lksi_safetensors *file) {
     size_t offset, count;
     lksi_store_place(trainer->store, item->tensor, &offset, &count);
-    bool is_writer = !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;
     LKS_TRY(hand_out(trainer, c, item, file));
-    if (item->state < 0 ? !is_writer : !lksi_state_is_mine(trainer->optimizer, offset, count)) return LKS_OK;
-    if (item->state < 0) return lks_store_write(trainer->store, item->tensor, c->values);
+    if (item->state < 0)
+        return writes_parameters(trainer) ? lks_store_write(trainer->store, item->tensor, c->values) : LKS_OK;
+    if (!lksi_state_is_mine(trainer->optimizer, offset, count)) return LKS_OK;
     LKS_TRY(lksi_store_pack(trainer->store, item->tensor, c->values, c->stored));
-    LKS_TRY(lksi_state_put(trainer->optimizer, item->state, offset, count, c->stored));
-    return LKS_OK;
+    return lksi_state_put(trainer->optimizer, item->state, offset, count, c->stored);
 }
 
 static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safetensors *file,
@@ -215,7 +209,7 @@ lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_posi
 }
 
 lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position) {
-    LKS_TRY(lksi_checkpoint_check_given("trainer_load", trainer, path, position));
+    LKS_TRY(lksi_checkpoint_check_given("trainer_load", "trainer", trainer, path, position));
     return lksi_checkpoint_load(trainer, path, position, lksi_checkpoint_open, NULL, 0);
 }
 
@@ -225,26 +219,15 @@ static uint64_t hash_of(const lksi_safetensors *file) {
     return file != NULL ? lksi_hash64(LKSI_HASH_START, file->sha256, sizeof file->sha256) : 0;
 }
 
-static lks_status take_weights(lks_trainer *trainer, const lksi_safetensors *file, void *values) {
-    bool is_writer = !lksi_store_is_shared(trainer->store) || lks_group_rank(trainer->options.group) == 0;
-    for (int i = 0; is_writer && i < lks_store_n_tensors(trainer->store); i++) {
-        LKS_TRY(lksi_weights_read(trainer->store, i, file, values));
-        LKS_TRY(lks_store_write(trainer->store, i, values));
-    }
-    return LKS_OK;
-}
-
 lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *path) {
     lksi_safetensors *file = NULL;
     LKS_TRY(lksi_check_given("trainer_load_weights", "trainer", trainer));
     LKS_TRY(lksi_check_given("trainer_load_weights", "path", path));
-    void *values = lksi_alloc_array(lksi_weights_largest(trainer->store), sizeof(double));
-    lks_status status = values != NULL ? lksi_safetensors_open(&file, path) : LKS_ERR_MEMORY;
-    if (status == LKS_OK) status = lksi_weights_check(trainer->store, file);
-    if (status == LKS_OK && file->sha256[0] != '\0') status = lksi_safetensors_verify(file);
+    void *values = NULL;
+    lks_status status = lksi_weights_open(trainer->store, path, &file, &values);
     status = lksi_checkpoint_agree(trainer, "trainer_load_weights", path, status, hash_of(file));
     if (status == LKS_OK) {
-        status = take_weights(trainer, file, values);
+        if (writes_parameters(trainer)) status = lksi_weights_take(trainer->store, file, values);
         status = end_overwriting(trainer, "trainer_load_weights (end)", path, status);
     }
     lksi_safetensors_close(file);

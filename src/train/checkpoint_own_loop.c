@@ -2,17 +2,10 @@
  */
 #include "train/checkpoint.h"
 
-static lks_status check_arguments(const char *call, const lks_distributed_optimizer *optimizer, const char *path,
-                                  const lks_position *position) {
-    LKS_TRY(lksi_check_given(call, "optimizer", optimizer));
-    LKS_TRY(lksi_check_given(call, "path", path));
-    return lksi_check_given(call, "position", position);
-}
-
 /* Fails the group where this rank has no memory: the others must not wait for it. */
 static lks_status borrow(lks_trainer *trainer, const char *call, lks_distributed_optimizer *optimizer, const char *path,
                          const lks_position *position) {
-    LKS_TRY(check_arguments(call, optimizer, path, position));
+    LKS_TRY(lksi_checkpoint_check_given(call, "optimizer", optimizer, path, position));
     lks_group *group = lksi_state_group(optimizer);
     *trainer = (lks_trainer){.options = {.group = group, .optimizer = lksi_state_first_rule(optimizer)},
                              .store = lksi_state_store(optimizer),

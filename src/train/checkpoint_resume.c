@@ -29,7 +29,7 @@ static lks_status find_newest(const lks_trainer *trainer, const lksi_checkpoint 
     LKS_TRY(lksi_checkpoint_list(path, &steps, &count));
     lks_status status = LKS_OK;
     for (size_t i = 0; i < count && status == LKS_OK && *file == NULL; i++) {
-        char candidate[LKSI_CHECKPOINT_PATH_NBYTES];
+        char candidate[LKSI_PATH_NBYTES];
         lksi_checkpoint_path(candidate, path, steps[i]);
         status = open_one(trainer, c, candidate, expected, file, head);
     }
@@ -55,7 +55,7 @@ bool lksi_checkpoint_was_searched(const lks_trainer *trainer, const char *direct
 
 lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
                               size_t taken_nbytes) {
-    LKS_TRY(lksi_checkpoint_check_given("trainer_resume", trainer, path, position));
+    LKS_TRY(lksi_checkpoint_check_given("trainer_resume", "trainer", trainer, path, position));
     LKS_TRY(lksi_checkpoint_load(trainer, path, position, find_newest, taken, taken_nbytes));
     trainer->searched = identity_of(path);
     return LKS_OK;

@@ -44,7 +44,7 @@ static lks_status save(lks_trainer *trainer, lksi_checkpoint *c, const char *pat
 
 lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position) {
     lksi_checkpoint c;
-    LKS_TRY(lksi_checkpoint_check_given("trainer_save", trainer, path, position));
+    LKS_TRY(lksi_checkpoint_check_given("trainer_save", "trainer", trainer, path, position));
     lks_status status = save(trainer, &c, path, position);
     lksi_checkpoint_destroy(&c);
     return status;

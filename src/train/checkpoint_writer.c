@@ -28,7 +28,7 @@ struct lksi_checkpoint_writer {
 };
 
 static lks_status write_and_prune(const lksi_checkpoint_writer *writer) {
-    char path[LKSI_CHECKPOINT_PATH_NBYTES];
+    char path[LKSI_PATH_NBYTES];
     lksi_checkpoint_path(path, writer->directory, writer->step);
     int64_t began_ns = lksi_now_ns();
     LKS_TRY(lksi_checkpoint_write(writer->trainer, writer->checkpoint, path));

@@ -19,9 +19,9 @@ struct lks_checkpointer {
     int64_t every;
     char *directory;
     lksi_checkpoint checkpoint;
-    lksi_checkpoint_writer *writer;         /* rank 0 */
-    int lock;                               /* rank 0: a descriptor, or -1 */
-    char path[LKSI_CHECKPOINT_PATH_NBYTES]; /* of the last; empty before */
+    lksi_checkpoint_writer *writer; /* rank 0 */
+    int lock;                       /* rank 0: a descriptor, or -1 */
+    char path[LKSI_PATH_NBYTES];    /* of the last; empty before */
 };
 
 static bool is_first(const lks_checkpointer *c) { return lks_group_rank(c->trainer->options.group) == 0; }
@@ -97,6 +97,9 @@ void lks_checkpointer_destroy(lks_checkpointer *c) {
 
 /* --- in between --- */
 
+/* For the message: the last file, or before the first the directory. */
+static const char *name_of(const lks_checkpointer *c) { return c->path[0] != '\0' ? c->path : c->directory; }
+
 static lks_status wait_for_last(lks_checkpointer *c) {
     if (c->writer == NULL) return LKS_OK;
     return lksi_checkpoint_writer_wait(c->writer, lksi_group_timeout_ms(c->trainer->options.group));
@@ -113,7 +116,7 @@ static lks_status reserve_states(lks_checkpointer *c) {
 static lks_status begin(lks_checkpointer *c, const lks_position *position) {
     lks_status status = wait_for_last(c);
     if (status == LKS_OK) status = lksi_checkpoint_check_position(c->trainer, c->directory, position);
-    LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", c->path[0] != '\0' ? c->path : c->directory, status, 0));
+    LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", name_of(c), status, 0));
     lksi_checkpoint_path(c->path, c->directory, c->trainer->n_steps);
     LKS_TRY(reserve_states(c));
     int64_t began_ns = lksi_now_ns();
@@ -133,8 +136,7 @@ lks_status lks_checkpointer_step(lks_checkpointer *c, const lks_position *positi
 lks_status lks_checkpointer_finish(lks_checkpointer *c) {
     LKS_TRY(lksi_check_given("checkpointer_finish", "checkpointer", c));
     lks_status status = wait_for_last(c);
-    return lksi_checkpoint_agree(c->trainer, "checkpointer_finish", c->path[0] != '\0' ? c->path : c->directory, status,
-                                 0);
+    return lksi_checkpoint_agree(c->trainer, "checkpointer_finish", name_of(c), status, 0);
 }
 
 lks_status lks_checkpointer_save(lks_checkpointer *c, const lks_position *position) {

@@ -39,9 +39,8 @@ void lksi_flat_forget(lks_trainer *trainer) {
 
 /* Each rank for itself: it may have more samples than another. */
 static bool can_be_sent_ahead(const lks_trainer *trainer, const lks_batch *batch) {
-    const lks_node *features = trainer->options.features;
-    size_t each = (size_t)lksi_row_count(features) * lks_type_nbytes(lks_node_type(features));
-    return (size_t)batch->count <= device_of(trainer)->ops->memory->ahead_nbytes / each;
+    return (size_t)batch->count <=
+           device_of(trainer)->ops->memory->ahead_nbytes / lksi_row_nbytes(trainer->options.features);
 }
 
 /* Where it has states, they may have to move: of one rank, but all forget their recordings, for they make the next ones

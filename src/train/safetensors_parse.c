@@ -9,23 +9,19 @@
 static const uint64_t MAX_HEADER_NBYTES = 100u << 20; /* as the reference implementation has it */
 enum { MAX_NODES = 4000000, MAX_EXACT_BITS = 53 };    /* of JSON: cJSON takes about 64 bytes for each */
 
-/* X(dtype, bytes, type, whether the library has that type) */
-#define DTYPE_TABLE(X)                                                                                                 \
-    X("F64", 8, LKS_F64, true)                                                                                         \
-    X("F32", 4, LKS_F32, true)                                                                                         \
-    X("F16", 2, LKS_F16, true)                                                                                         \
-    X("BF16", 2, LKS_BF16, true)                                                                                       \
-    X("I64", 8, LKS_I64, true)                                                                                         \
-    X("I32", 4, LKS_I32, true)                                                                                         \
-    X("I8", 1, LKS_I8, true)                                                                                           \
-    X("U8", 1, LKS_U8, true)                                                                                           \
-    X("U64", 8, LKS_I64, false)                                                                                        \
-    X("U32", 4, LKS_I32, false)                                                                                        \
-    X("I16", 2, LKS_I32, false)                                                                                        \
-    X("U16", 2, LKS_I32, false)                                                                                        \
-    X("F8_E4M3", 1, LKS_F16, false)                                                                                    \
-    X("F8_E5M2", 1, LKS_F16, false)                                                                                    \
-    X("BOOL", 1, LKS_U8, false)
+typedef struct known_type {
+    const char *name;
+    size_t nbytes;
+    bool has_type; /* the library's */
+    lks_type type;
+} known_type;
+
+static const known_type known_types[] = {
+    {"F64", 8, true, LKS_F64},        {"F32", 4, true, LKS_F32},        {"F16", 2, true, LKS_F16},
+    {"I64", 8, true, LKS_I64},        {"BF16", 2, true, LKS_BF16},      {"I32", 4, true, LKS_I32},
+    {"I8", 1, true, LKS_I8},          {"U8", 1, true, LKS_U8},          {.name = "U64", .nbytes = 8},
+    {.name = "U32", .nbytes = 4},     {.name = "I16", .nbytes = 2},     {.name = "U16", .nbytes = 2},
+    {.name = "F8_E4M3", .nbytes = 1}, {.name = "F8_E5M2", .nbytes = 1}, {.name = "BOOL", .nbytes = 1}};
 
 lks_status lksi_safetensors_header_nbytes(const char *path, const void *first_bytes, uint64_t file_nbytes,
                                           uint64_t *header_nbytes) {
@@ -45,10 +41,10 @@ lks_status lksi_safetensors_header_nbytes(const char *path, const void *first_by
     return LKS_OK;
 }
 
-/* Before a parser allocates anything for it. */
 /* The names are C strings, which it would end early. */
 static bool is_escaped_nul(const char *at, size_t n_left) { return n_left >= 6 && memcmp(at, "\\u0000", 6) == 0; }
 
+/* Before a parser allocates anything for it. */
 static lks_status check_text(const char *path, const char *header, size_t nbytes) {
     size_t n_nodes = 0;
     for (size_t i = 0; i < nbytes; i++) {
@@ -86,16 +82,15 @@ static bool as_integer(const cJSON *item, uint64_t *value) {
 }
 
 static bool find_dtype(const char *text, lksi_safetensors_entry *entry) {
-#define TRY_DTYPE(name, nbytes, lks, is_known)                                                                         \
-    if (strcmp(text, name) == 0) {                                                                                     \
-        entry->dtype = name;                                                                                           \
-        entry->element_nbytes = nbytes;                                                                                \
-        entry->type = lks;                                                                                             \
-        entry->has_type = is_known;                                                                                    \
-        return true;                                                                                                   \
+    for (size_t i = 0; i < sizeof known_types / sizeof *known_types; i++) {
+        const known_type *known = &known_types[i];
+        if (strcmp(text, known->name) != 0) continue;
+        entry->dtype = known->name;
+        entry->element_nbytes = known->nbytes;
+        entry->has_type = known->has_type;
+        entry->type = known->type;
+        return true;
     }
-    DTYPE_TABLE(TRY_DTYPE)
-#undef TRY_DTYPE
     return false;
 }
 

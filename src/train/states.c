@@ -10,10 +10,7 @@ static const lks_device *device_of(const lks_trainer *trainer) {
 }
 
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i) {
-    const lks_node *input = trainer->options.states[i].input;
-    int64_t count = 1;
-    for (int d = 1; d < lks_node_n_dims(input); d++) count *= lks_node_dim(input, d);
-    return (size_t)count * lks_type_nbytes(device_of(trainer)->float_type);
+    return lksi_row_nbytes(trainer->options.states[i].input);
 }
 
 static lks_status check_state(const lks_state *state, int i) {

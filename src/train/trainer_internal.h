@@ -62,8 +62,6 @@ struct lks_trainer {
     void *stand_in;                 /* one sample of zeros, its labels behind its features: see synchronise.c */
 };
 
-/* The fields of an optimizer's rule, as lksi_rule_fields gives them. */
-
 /* Are all ranks about to train the same model in the same way? LKS_ERR_MISMATCH on all of them with a table where they
  * are not. Collective. */
 lks_status lksi_trainer_compare(const lks_trainer *trainer);

@@ -88,8 +88,9 @@ static void convert(void *values, int64_t count, lks_type from, lks_type to) {
         }
 }
 
-/* f16 and bf16 lie in the second half of the room while they become f32 in the first. */
-lks_status lksi_weights_read(const lks_store *store, int index, const lksi_safetensors *file, void *values) {
+/* Row-major, in the store's type. f16 and bf16 lie in the second half of the room while they become f32 in the first.
+ */
+static lks_status read_tensor(const lks_store *store, int index, const lksi_safetensors *file, void *values) {
     lks_parameter_view view = lks_store_parameter(store, index);
     const lksi_safetensors_entry *entry = lksi_safetensors_find(file, view.name);
     lks_type type = entry->type;
@@ -102,6 +103,22 @@ lks_status lksi_weights_read(const lks_store *store, int index, const lksi_safet
         LKS_TRY(lksi_safetensors_read(file, entry, values));
     }
     convert(values, view.count, type, view.type);
+    return LKS_OK;
+}
+
+lks_status lksi_weights_open(const lks_store *store, const char *path, lksi_safetensors **file, void **values) {
+    *values = lksi_alloc_array(lksi_weights_largest(store), sizeof(double));
+    if (*values == NULL) return LKS_ERR_MEMORY;
+    LKS_TRY(lksi_safetensors_open(file, path));
+    LKS_TRY(lksi_weights_check(store, *file));
+    return (*file)->sha256[0] != '\0' ? lksi_safetensors_verify(*file) : LKS_OK;
+}
+
+lks_status lksi_weights_take(lks_store *store, const lksi_safetensors *file, void *values) {
+    for (int i = 0; i < lks_store_n_tensors(store); i++) {
+        LKS_TRY(read_tensor(store, i, file, values));
+        LKS_TRY(lks_store_write(store, i, values));
+    }
     return LKS_OK;
 }
 
@@ -143,22 +160,13 @@ lks_status lks_store_save(const lks_store *store, const char *path) {
 }
 
 lks_status lks_store_load(lks_store *store, const char *path) {
-    lksi_safetensors *file;
+    lksi_safetensors *file = NULL;
+    void *values;
     LKS_TRY(lksi_check_given("store_load", "store", store));
     LKS_TRY(lksi_check_given("store_load", "path", path));
-    LKS_TRY(lksi_safetensors_open(&file, path));
-    lks_status status;
-    void *values = NULL;
-    LKS_TRY_GOTO(lksi_weights_check(store, file), close_file);
-    if (file->sha256[0] != '\0') LKS_TRY_GOTO(lksi_safetensors_verify(file), close_file);
-    values = lksi_alloc_array(lksi_weights_largest(store), sizeof(double));
-    status = values != NULL ? LKS_OK : LKS_ERR_MEMORY;
-    for (int i = 0; i < lks_store_n_tensors(store) && status == LKS_OK; i++) {
-        status = lksi_weights_read(store, i, file, values);
-        if (status == LKS_OK) status = lks_store_write(store, i, values);
-    }
-    lksi_free(values);
-close_file:
+    lks_status status = lksi_weights_open(store, path, &file, &values);
+    if (status == LKS_OK) status = lksi_weights_take(store, file, values);
     lksi_safetensors_close(file);
+    lksi_free(values);
     return status;
 }

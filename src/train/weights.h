@@ -22,7 +22,10 @@ size_t lksi_weights_largest(const lks_store *store);
 lks_status lksi_weights_check_names(const lks_store *store);
 /* Is every tensor of the store in the file, with its shape and floating numbers? Errors name the file and the entry. */
 lks_status lksi_weights_check(const lks_store *store, const lksi_safetensors *file);
-/* Reads tensor `index`, row-major, in the store's type. `values` has room for lksi_weights_largest doubles. */
-lks_status lksi_weights_read(const lks_store *store, int index, const lksi_safetensors *file, void *values);
+/* Opens a file of weights, finds that it is one of this store's and whole, and makes room for any tensor. Both are the
+ * caller's, also after an error. */
+lks_status lksi_weights_open(const lks_store *store, const char *path, lksi_safetensors **file, void **values);
+/* Writes all tensors of such a file into the store. */
+lks_status lksi_weights_take(lks_store *store, const lksi_safetensors *file, void *values);
 
 #endif

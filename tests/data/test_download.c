@@ -119,9 +119,10 @@ static int count_files(const char *name) {
 
 static void assert_complete(const char *name) {
     char path[PATH_NBYTES];
+    lksi_download_progress progress = {.lock = -1};
     path_of(path, name);
     for (int i = 0; i < 2; i++)
-        if (lksi_content_check(&contents[i], path, true, NULL) != LKSI_PRESENT) fail_msg("%s", lks_error_text());
+        if (lksi_content_check(&contents[i], path, true, &progress) != LKSI_PRESENT) fail_msg("%s", lks_error_text());
     assert_int_equal(count_files(name), 2); /* nothing besides */
 }
 

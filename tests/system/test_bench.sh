@@ -157,6 +157,8 @@ done <<'EOF2'
 EOF2
 run bench all_reduce --ranks 2 --json ''
 check "--json '' is refused" refused "--json ''"
+run bench all_reduce --ranks 2 --json "$work/a" --json "$work/b"
+check "of two files for the same no one is lost" refused "--json '$work/b': one file, and '$work/a' was named before"
 run bench all_reduce --ranks 2 --plot ''
 check "--plot '' is refused" refused "--plot ''"
 run bench all_reduce --sizes 8,3

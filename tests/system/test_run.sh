@@ -69,6 +69,13 @@ done
 "$lockstep" info >&- 2>"$work/err"
 status=$?
 check "so is one that is closed" eval 'status_is 1 && err_lines 1 && err_has "^lockstep: standard output: Bad file desc"'
+"$lockstep" run -n 1 echo >&- 2>"$work/err"
+status=$?
+check "a rank finds it closed, too" eval 'status_is 1 && err_has "write error: Bad file desc"'
+"$lockstep" run -n 2 --prefix echo >&- 2>"$work/err"
+status=$?
+check "where its lines go through the launcher it says so" \
+  eval 'status_is 1 && err_lines 1 && err_has "^lockstep run: standard output cannot be written: Bad file desc"'
 env -u HOME -u LOCKSTEP_DATA -u XDG_CACHE_HOME "$lockstep" data list >"$work/out" 2>"$work/err"
 status=$?
 check "where data sets have no place it is said once" eval 'status_is 1 && err_lines 1'

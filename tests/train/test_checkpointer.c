@@ -85,9 +85,7 @@ static const char *directory_of(const set_up *s) {
 
 /* --- files --- */
 
-static void path_of(char path[LKSI_CHECKPOINT_PATH_NBYTES], int64_t step) {
-    lksi_checkpoint_path(path, directory, step);
-}
+static void path_of(char path[LKSI_PATH_NBYTES], int64_t step) { lksi_checkpoint_path(path, directory, step); }
 
 static void write_bytes(const char *path, const void *bytes, size_t nbytes) {
     FILE *file = fopen(path, "wb");
@@ -188,7 +186,7 @@ static void any_number_of_ranks_goes_on_to_the_bits_of_an_undisturbed_run(void *
 
 static void the_newest_ones_are_kept_and_partial_ones_removed(void **state) {
     (void)state;
-    char path[LKSI_CHECKPOINT_PATH_NBYTES], partial[LKSI_CHECKPOINT_PATH_NBYTES + 8];
+    char path[LKSI_PATH_NBYTES], partial[LKSI_PATH_NBYTES + 8];
     run r = {.until = 12, .every = 2, .keep = 2};
     empty_directory();
     path_of(path, 6);
@@ -211,7 +209,7 @@ static void the_newest_ones_are_kept_and_partial_ones_removed(void **state) {
 /* --- what is no good is passed over --- */
 
 static void spoil(int64_t step, int how) {
-    char path[LKSI_CHECKPOINT_PATH_NBYTES];
+    char path[LKSI_PATH_NBYTES];
     void *bytes;
     size_t nbytes;
     path_of(path, step);
@@ -240,7 +238,7 @@ enum { N_WAYS = 5 };
 
 static void damaged_ones_are_passed_over_and_the_one_before_is_used(void **state) {
     (void)state;
-    char hex[65], expected[LKSI_CHECKPOINT_PATH_NBYTES];
+    char hex[65], expected[LKSI_PATH_NBYTES];
     undisturbed(hex);
     lks_log_set_level(LKS_LOG_ERROR); /* the warnings are tested where they are read: tests/system */
     for (int how = 0; how < N_WAYS; how++) {

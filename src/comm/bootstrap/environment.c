@@ -175,6 +175,8 @@ lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environme
                           threads);
     lksi_environment found = {.size = 1, .local_size = 1};
     const source *chosen;
+    int64_t generation; /* as a part of secrets any text would do, but programs go on from checkpoints by it */
+    LKS_TRY(lksi_environment_number("LOCKSTEP_GENERATION", 0, INT64_MAX, 0, &generation));
     LKS_TRY(choose(&chosen));
     if (chosen != NULL) LKS_TRY(read_source(chosen, &found));
     if (found.size > 1) LKS_TRY(read_master(timeout_ms, &found));

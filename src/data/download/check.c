@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
-enum { PATH_NBYTES = 4096, PIECE_NBYTES = 1 << 17 };
+enum { PIECE_NBYTES = 1 << 17 };
 
 /* A file read as it is, or unpacked where it is packed. */
 typedef struct source {
@@ -60,11 +60,11 @@ static lks_status hash_file(const char *path, bool is_raw, int64_t max_nbytes, l
     if (status != LKS_OK) goto close_file;
     int n_read;
     *nbytes = 0;
-    if (progress != NULL) lksi_download_progress_begin(progress, "checking", 0, max_nbytes);
+    lksi_download_progress_begin(progress, "checking", 0, max_nbytes);
     while (*nbytes <= max_nbytes && (n_read = read_piece(&from, piece)) > 0) {
         lksi_sha256_update(hash, piece, (size_t)n_read);
         *nbytes += n_read;
-        if (progress != NULL) (void)lksi_download_progress_tick(progress, *nbytes);
+        (void)lksi_download_progress_tick(progress, *nbytes);
     }
     lksi_sha256_finish_hex(hash, hex);
     status = check_end(&from);
@@ -86,7 +86,7 @@ static bool find(const lksi_content *content, const char *directory, char *path,
 
 lksi_presence lksi_content_check(const lksi_content *content, const char *directory, bool verifies,
                                  lksi_download_progress *progress) {
-    char path[PATH_NBYTES], hex[65];
+    char path[LKSI_PATH_NBYTES], hex[65];
     int64_t nbytes;
     if (!find(content, directory, path, sizeof path)) {
         (void)lksi_error(LKS_ERR_FILE, "%s: no such file", path);

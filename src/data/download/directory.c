@@ -13,7 +13,7 @@ lks_status lks_data_directory(const char *name, char *directory, size_t director
                                      {lksi_variable("XDG_CACHE_HOME"), "/lockstep/data"},
                                      {lksi_variable("HOME"), "/.cache/lockstep/data"}};
     enum { N_PLACES = sizeof places / sizeof *places };
-    char path[4096], first[4096] = "";
+    char path[LKSI_PATH_NBYTES], first[LKSI_PATH_NBYTES] = "";
     bool is_there = false;
     for (int i = 0; i < N_PLACES && !is_there; i++) {
         if (places[i][0] == NULL) continue;

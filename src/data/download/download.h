@@ -109,7 +109,7 @@ lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors,
 typedef enum lksi_presence { LKSI_MISSING, LKSI_PRESENT, LKSI_DIFFERENT } lksi_presence;
 
 /* `verifies`: by its SHA-256; otherwise whatever has the name is taken for it. What differs, or cannot be read, is
- * described in the error text. NULL for `progress`: none. */
+ * described in the error text. */
 lksi_presence lksi_content_check(const lksi_content *content, const char *directory, bool verifies,
                                  lksi_download_progress *progress);
 /* Whether the file is what a mirror has, or the same content packed in another way. */

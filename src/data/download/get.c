@@ -96,7 +96,7 @@ static lks_status fetch_all(const errand *e) {
     LKS_TRY(find_mirrors(e->set, own, own_list, &mirrors));
     for (int i = 0; i < e->set->n_downloads; i++) {
         const lksi_download *download = &e->set->downloads[i];
-        LKS_TRY(lksi_place_path(path, e->place->downloads, download->name));
+        LKS_TRY(lksi_path(path, "%s/%s", e->place->downloads, download->name));
         if (!is_needed(e, download)) {
             LKS_TRY(lksi_place_remove_file(path));
             continue;
@@ -118,10 +118,10 @@ static int64_t most_unpacked(const lksi_download *download) {
 static lks_status stage(const errand *e, const lksi_download *download) {
     char from[LKSI_PATH_NBYTES], to[LKSI_PATH_NBYTES];
     inventory found;
-    LKS_TRY(lksi_place_path(from, e->place->downloads, download->name));
+    LKS_TRY(lksi_path(from, "%s/%s", e->place->downloads, download->name));
     if (!lksi_file_exists(from)) return LKS_OK;
     if (download->archive_root == NULL) {
-        LKS_TRY(lksi_place_path(to, e->place->staged, download->name));
+        LKS_TRY(lksi_path(to, "%s/%s", e->place->staged, download->name));
         return lksi_place_move(from, to);
     }
     LKS_TRY(lksi_unpack(from, download->archive_root, e->place->staged, most_unpacked(download), e->progress));
@@ -146,8 +146,8 @@ static void unstage_all(const errand *e) {
     for (int i = 0; i < e->set->n_downloads; i++) {
         const lksi_download *download = &e->set->downloads[i];
         if (download->archive_root != NULL) continue;
-        if (lksi_place_path(from, e->place->staged, download->name) == LKS_OK &&
-            lksi_place_path(to, e->place->downloads, download->name) == LKS_OK)
+        if (lksi_path(from, "%s/%s", e->place->staged, download->name) == LKS_OK &&
+            lksi_path(to, "%s/%s", e->place->downloads, download->name) == LKS_OK)
             (void)rename(from, to); /* not all were staged */
     }
     (void)lksi_place_remove(e->place->staged);

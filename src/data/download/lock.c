@@ -23,13 +23,6 @@ struct lksi_lock {
 enum { HOST_NBYTES = 128 };
 static const int64_t POLL_NS = 100 * 1000000;
 
-/* The file's name may have gone to another file between opening and locking it. */
-static bool is_still_named(int descriptor, const char *path) {
-    struct stat held, named;
-    return fstat(descriptor, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
-           held.st_ino == named.st_ino;
-}
-
 static void write_owner(int descriptor) {
     char host[HOST_NBYTES] = "?", text[HOST_NBYTES + 32];
     (void)gethostname(host, sizeof host - 1);
@@ -71,7 +64,7 @@ static attempt take_away(const char *path) {
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), why;
     if (descriptor < 0) return errno == ENOENT ? HELD : FAILED;
     bool is_left = flock(descriptor, LOCK_EX | LOCK_NB) == 0, is_held = !is_left && errno == EWOULDBLOCK;
-    bool is_gone = is_left && (!is_still_named(descriptor, path) || unlink(path) == 0);
+    bool is_gone = is_left && (!lksi_file_is_still_named(descriptor, path) || unlink(path) == 0);
     why = is_left ? errno : EACCES;
     close(descriptor);
     errno = why;
@@ -89,7 +82,7 @@ static attempt try_flock(const char *path, int *descriptor) {
     }
     bool is_locked = flock(*descriptor, LOCK_EX | LOCK_NB) == 0;
     bool has_flock = is_locked || errno == EWOULDBLOCK || errno == EINTR;
-    if ((is_locked || (is_own && !has_flock)) && is_still_named(*descriptor, path)) return TAKEN;
+    if ((is_locked || (is_own && !has_flock)) && lksi_file_is_still_named(*descriptor, path)) return TAKEN;
     close(*descriptor);
     return has_flock ? HELD : WITHOUT_FLOCK;
 }
@@ -186,7 +179,7 @@ int lksi_lock_descriptor(const lksi_lock *lock) { return lock->descriptor; }
 /* Its name goes first: whoever waits on the nameless file sees that, and makes a new one. */
 void lksi_lock_release(lksi_lock *lock) {
     if (lock == NULL) return;
-    if (is_still_named(lock->descriptor, lock->path)) unlink(lock->path);
+    if (lksi_file_is_still_named(lock->descriptor, lock->path)) unlink(lock->path);
     close(lock->descriptor);
     lksi_free(lock->path);
     lksi_free(lock);

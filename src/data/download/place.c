@@ -9,11 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-lks_status lksi_place_path(char path[LKSI_PATH_NBYTES], const char *directory, const char *name) {
-    int length = snprintf(path, LKSI_PATH_NBYTES, "%s/%s", directory, name);
-    return length < LKSI_PATH_NBYTES ? LKS_OK : lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
-}
-
 lks_status lksi_place_make(const char *directory) {
     struct stat info;
     if (mkdir(directory, 0777) == 0) return LKS_OK;
@@ -40,12 +35,9 @@ static lks_status make_parents(const char *path) {
 
 /* PREFIXdownload, PREFIXnew, PREFIXlock. */
 static lks_status name_places(lksi_place *place, const char *prefix) {
-    const char *const names[] = {"download", "new", "lock"};
-    char *const paths[] = {place->downloads, place->staged, place->lock};
-    for (int i = 0; i < 3; i++)
-        if (snprintf(paths[i], LKSI_PATH_NBYTES, "%s%s", prefix, names[i]) >= LKSI_PATH_NBYTES)
-            return lksi_error(LKS_ERR_FILE, "%s: path is too long", place->directory);
-    return LKS_OK;
+    LKS_TRY(lksi_path(place->downloads, "%sdownload", prefix));
+    LKS_TRY(lksi_path(place->staged, "%snew", prefix));
+    return lksi_path(place->lock, "%slock", prefix);
 }
 
 static lks_status find_existing(lksi_place *place, const char *directory) {
@@ -55,7 +47,7 @@ static lks_status find_existing(lksi_place *place, const char *directory) {
     if (!S_ISDIR(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a directory", directory);
     place->is_there = true;
     if (realpath(directory, place->directory) == NULL) return lksi_error_file(directory);
-    LKS_TRY(lksi_place_path(prefix, place->directory, ".lockstep-"));
+    LKS_TRY(lksi_path(prefix, "%s/.lockstep-", place->directory));
     return name_places(place, prefix);
 }
 
@@ -71,9 +63,8 @@ static lks_status find_new(lksi_place *place, const char *directory) {
     else
         snprintf(parent, sizeof parent, "%.*s", slash == directory ? 1 : (int)(slash - directory), directory);
     if (realpath(parent, real) == NULL) return lksi_error_file(parent);
-    LKS_TRY(lksi_place_path(place->directory, real, name));
-    if (snprintf(prefix, sizeof prefix, "%s/.%s.lockstep-", real, name) >= (int)sizeof prefix)
-        return lksi_error(LKS_ERR_FILE, "%s: path is too long", directory);
+    LKS_TRY(lksi_path(place->directory, "%s/%s", real, name));
+    LKS_TRY(lksi_path(prefix, "%s/.%s.lockstep-", real, name));
     return name_places(place, prefix);
 }
 
@@ -111,7 +102,7 @@ static lks_status for_each_file(const char *directory, file_function function, c
     lks_status status = LKS_OK;
     for (struct dirent *entry; status == LKS_OK && (entry = readdir(stream)) != NULL;) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        status = lksi_place_path(path, directory, entry->d_name);
+        status = lksi_path(path, "%s/%s", directory, entry->d_name);
         if (status == LKS_OK) status = function(path, entry->d_name, place);
     }
     closedir(stream);
@@ -136,7 +127,7 @@ lks_status lksi_place_remove(const char *directory) {
 /* NAME.gz takes the place of NAME too, which would be read in its stead. */
 static lks_status install_file(const char *path, const char *name, const lksi_place *place) {
     char target[LKSI_PATH_NBYTES];
-    LKS_TRY(lksi_place_path(target, place->directory, name));
+    LKS_TRY(lksi_path(target, "%s/%s", place->directory, name));
     LKS_TRY(lksi_place_move(path, target));
     size_t length = strlen(target);
     if (length > 3 && strcmp(target + length - 3, ".gz") == 0) {

@@ -4,8 +4,6 @@
 
 #include "base/base.h"
 
-enum { LKSI_PATH_NBYTES = 4096 };
-
 typedef struct lksi_place {
     bool is_there;                    /* the directory was */
     char directory[LKSI_PATH_NBYTES]; /* without symbolic links */
@@ -17,7 +15,6 @@ lks_status lksi_place_find(lksi_place *place, const char *directory);
 /* Whether there are files in it, but for those whose names begin with a dot. */
 bool lksi_place_has_files(const char *directory);
 
-lks_status lksi_place_path(char path[LKSI_PATH_NBYTES], const char *directory, const char *name);
 lks_status lksi_place_make(const char *directory); /* may be there */
 lks_status lksi_place_move(const char *from, const char *to);
 lks_status lksi_place_remove_file(const char *path); /* need not be there */

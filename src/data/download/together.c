@@ -16,7 +16,7 @@ enum { AT_WORK = 1, FAILED = 2 };
 
 typedef struct errand {
     const lksi_set *set;
-    char directory[4096];
+    char directory[LKSI_PATH_NBYTES];
     lksi_get_options options;
     lksi_download_progress progress;
     lks_status status;

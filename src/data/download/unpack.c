@@ -52,7 +52,7 @@ lks_status lksi_unpack_available(void) {
     return libarchive.status == LKS_OK ? LKS_OK : lksi_error(libarchive.status, "%s", libarchive.error);
 }
 
-enum { PATH_NBYTES = 4096, PIECE_NBYTES = 1 << 17, MAX_ENTRIES = 10000 };
+enum { PIECE_NBYTES = 1 << 17, MAX_ENTRIES = 10000 };
 
 typedef struct unpacking {
     struct archive *archive;
@@ -106,9 +106,8 @@ static lks_status write_entry(unpacking *u, int file, const char *path) {
 }
 
 static lks_status unpack_file(unpacking *u, const char *name) {
-    char path[PATH_NBYTES];
-    if (snprintf(path, sizeof path, "%s/%s", u->to, name) >= (int)sizeof path)
-        return lksi_error(LKS_ERR_FILE, "%s: path is too long", u->to);
+    char path[LKSI_PATH_NBYTES];
+    LKS_TRY(lksi_path(path, "%s/%s", u->to, name));
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file < 0) return lksi_error_file(path);
     lks_status status = write_entry(u, file, path);
