@@ -18,9 +18,9 @@ lks_status lksi_infer_reduce(const lksi_inference *q) {
 lks_status lksi_differentiate_reduce(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     const lksi_tensor *x = &at->input_tensors[0];
     lksi_tensor kept = lksi_tensor_without(x, at->attributes->axes);
-    lksi_value dy = lksi_emit_as(builder, LKSI_OP_RESHAPE, at->output_gradients[0], &kept);
+    lksi_value dy = lksi_emit1_as(builder, LKSI_OP_RESHAPE, NULL, at->output_gradients[0], &kept);
     if (at->op == LKSI_OP_MEAN)
         dy = lksi_emit_scaled(builder, dy, (double)lksi_tensor_count(&kept, 0) / (double)lksi_tensor_count(x, 0));
-    gradients[0] = lksi_emit_as(builder, LKSI_OP_EXPAND, dy, x);
+    gradients[0] = lksi_emit1_as(builder, LKSI_OP_EXPAND, NULL, dy, x);
     return LKS_OK;
 }
