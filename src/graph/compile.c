@@ -21,14 +21,12 @@ typedef struct compiler {
     size_t n_copies, copy_capacity;
 } compiler;
 
-static lksi_value root_of(const lksi_ir *ir, lksi_value value) { return ir->values[value].root; }
-
 static void count_users(compiler *c) {
-    for (int i = 0; i < c->program->n_outputs; i++) c->n_users[root_of(&c->ir, c->program->outputs[i].value)]++;
+    for (int i = 0; i < c->program->n_outputs; i++) c->n_users[lksi_ir_root(&c->ir, c->program->outputs[i].value)]++;
     for (size_t i = 0; i < c->ir.n_nodes; i++) {
         const lksi_ir_node *node = &c->ir.nodes[i];
         if (node->op == LKSI_OP_RESHAPE) continue; /* an alias reads nothing */
-        for (int j = 0; j < node->n_inputs; j++) c->n_users[root_of(&c->ir, node->inputs[j])]++;
+        for (int j = 0; j < node->n_inputs; j++) c->n_users[lksi_ir_root(&c->ir, node->inputs[j])]++;
     }
 }
 
@@ -44,13 +42,13 @@ static void remove_unused(compiler *c) {
                 is_used = true;
         if (is_used) continue;
         node->is_removed = true;
-        for (int j = 0; j < node->n_inputs; j++) c->n_users[root_of(&c->ir, node->inputs[j])]--;
+        for (int j = 0; j < node->n_inputs; j++) c->n_users[lksi_ir_root(&c->ir, node->inputs[j])]--;
     }
 }
 
 /* An alias is seen as row-major: what it stands for is reordered into that if need be. */
 static lksi_layout layout_of(const compiler *c, lksi_value value) {
-    return root_of(&c->ir, value) == value ? c->ir.values[value].layout : (lksi_layout){0};
+    return lksi_ir_root(&c->ir, value) == value ? c->ir.values[value].layout : (lksi_layout){0};
 }
 
 static void lowering_of(const compiler *c, const lksi_ir_node *node, lksi_lowering *lowering) {
@@ -101,7 +99,7 @@ static lks_status add_placed_value(compiler *c, const lksi_tensor *tensor, lksi_
 
 /* A value that holds `value`'s elements in `layout`: itself, or a copy that is made once. */
 static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, lksi_value *result) {
-    if (layout_of(c, value).id == layout.id && root_of(&c->ir, value) == value) {
+    if (layout_of(c, value).id == layout.id && lksi_ir_root(&c->ir, value) == value) {
         *result = value;
         return LKS_OK;
     }
@@ -112,7 +110,8 @@ static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, l
         }
     lksi_tensor tensor = c->ir.values[value].tensor; /* a copy: the array may move */
     lksi_value from = value;
-    if (root_of(&c->ir, value) != value) LKS_TRY(in_layout(c, root_of(&c->ir, value), (lksi_layout){0}, &from));
+    if (lksi_ir_root(&c->ir, value) != value)
+        LKS_TRY(in_layout(c, lksi_ir_root(&c->ir, value), (lksi_layout){0}, &from));
     *result = from;
     if (layout_of(c, value).id != layout.id) {
         LKS_TRY(add_placed_value(c, &tensor, layout, result));
