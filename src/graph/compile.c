@@ -239,7 +239,10 @@ static lks_status place(compiler *c) {
         if (program->steps[s].kernel.scratch_nbytes > scratch_nbytes)
             scratch_nbytes = program->steps[s].kernel.scratch_nbytes;
     program->arena_nbytes = program->scratch_offset + scratch_nbytes;
-    return lksi_device_alloc(program->store->graph->device, program->arena_nbytes, (void **)&program->arena);
+    const lks_device *device = program->store->graph->device;
+    if (lksi_device_has_memory(device))
+        LKS_TRY(lksi_device_alloc(device, sizeof *program->scalars, (void **)&program->scalars));
+    return lksi_device_alloc(device, program->arena_nbytes, (void **)&program->arena);
 }
 
 /* The tensor that a parameter or its gradient is of; negative: none. */
@@ -282,18 +285,11 @@ static lks_status find_stored(compiler *c) {
     return LKS_OK;
 }
 
-/* Room for what the host gives, where kernels cannot read it there. */
-static lks_status place_given(compiler *c) {
+/* Room for inputs, where kernels cannot read what the host gives. */
+static lks_status place_inputs(compiler *c) {
     lks_program *program = c->program;
     const lks_device *device = program->store->graph->device;
     if (!lksi_device_has_memory(device)) return LKS_OK;
-    LKS_TRY(lksi_device_alloc(device, sizeof(lksi_scalars), &program->scalars));
-    for (size_t v = 0; v < c->ir.n_values; v++) {
-        const lksi_ir_value *value = &c->ir.values[v];
-        if (value->role == LKSI_SEED) program->memory[v] = &((lksi_scalars *)program->scalars)->seed;
-        if (value->role == LKSI_BUFFER_WEIGHT) program->memory[v] = &((lksi_scalars *)program->scalars)->buffer_weight;
-        if (value->role == LKSI_RANDOM) program->memory[v] = ((lksi_scalars *)program->scalars)->random;
-    }
     for (int i = 0; i < program->n_inputs; i++) {
         size_t nbytes = lksi_tensor_nbytes(&c->ir.values[program->inputs[i].value].tensor);
         LKS_TRY(lksi_device_alloc(device, nbytes, &program->inputs[i].room));
@@ -303,6 +299,7 @@ static lks_status place_given(compiler *c) {
 
 static void bind_memory(compiler *c) {
     lks_program *program = c->program;
+    lksi_scalars *there = program->scalars;
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
         switch (value->role) {
@@ -310,13 +307,13 @@ static void bind_memory(compiler *c) {
         case LKSI_GRADIENT: /* find_stored */
             break;
         case LKSI_SEED:
-            program->memory[v] = &program->seed;
+            program->memory[v] = there != NULL ? (void *)&there->seed : &program->seed;
             break;
         case LKSI_BUFFER_WEIGHT:
-            program->memory[v] = &program->buffer_weight;
+            program->memory[v] = there != NULL ? (void *)&there->buffer_weight : &program->buffer_weight;
             break;
         case LKSI_RANDOM:
-            program->memory[v] = program->random;
+            program->memory[v] = there != NULL ? there->random : program->random;
             program->draws = c->ir.is_training;
             break;
         case LKSI_TEMPORARY:
@@ -344,7 +341,7 @@ static lks_status find_firsts(compiler *c) {
     for (size_t i = 0; i < n_slots; i++) program->firsts[i] = (lksi_touch){program->n_forward, (int)i};
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
-        if ((value->role != LKSI_PARAMETER && value->role != LKSI_GRADIENT) || c->intervals[v].last < 0) continue;
+        if (!is_stored(value) || c->intervals[v].last < 0) continue;
         lksi_touch *first = &program->firsts[slot_of(c, value)];
         if ((size_t)c->intervals[v].first < first->step) first->step = (size_t)c->intervals[v].first;
     }
@@ -427,11 +424,17 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(place(c));
     bind_memory(c);
     LKS_TRY(find_stored(c));
-    LKS_TRY(place_given(c));
+    LKS_TRY(place_inputs(c));
     LKS_TRY(find_firsts(c));
     LKS_TRY(find_finals(c));
     find_products(c);
     return options->is_training ? find_untrained(c) : LKS_OK;
+}
+
+static lks_status check_output(const lks_store *store, const lks_node *node, const char *what) {
+    LKS_TRY(lksi_node_check(node, what));
+    if (node->graph == store->graph) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s is a node of another graph than the store's", what);
 }
 
 static lks_status check_options(const lks_store *store, const lks_program_options *options) {
@@ -449,12 +452,11 @@ static lks_status check_options(const lks_store *store, const lks_program_option
                           options->loss->outputs[0].n_dims);
     if (options->n_outputs > 0 && options->outputs == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs at NULL", options->n_outputs);
-    for (int i = -1; i < options->n_outputs; i++) {
-        const lks_node *node = i < 0 ? options->loss : options->outputs[i];
-        if (i < 0 && node == NULL) continue;
-        LKS_TRY(lksi_node_check(node, i < 0 ? "the loss" : "an output"));
-        if (node->graph != store->graph)
-            return lksi_error(LKS_ERR_ARGUMENT, "output %d is a node of another graph than the store's", i);
+    if (options->loss != NULL) LKS_TRY(check_output(store, options->loss, "the loss"));
+    for (int i = 0; i < options->n_outputs; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "output %d", i);
+        LKS_TRY(check_output(store, options->outputs[i], what));
     }
     return LKS_OK;
 }
