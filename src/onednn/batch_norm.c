@@ -1,6 +1,7 @@
 #include "onednn/batch_norm.h"
 
 #include "onednn/batch_norm_loops.h"
+#include "onednn/kernels.h"
 #include "onednn/layout.h"
 #include "op/batch_norm.h"
 
@@ -265,20 +266,15 @@ static norm_kernel kernel_of(lksi_op op) {
     }
 }
 
-static bool take(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel) {
-    if (kernel->n_epilogues >= offer->n_epilogues || offer->epilogues[kernel->n_epilogues] != op) return false;
-    kernel->epilogues[kernel->n_epilogues++] = op;
-    return true;
-}
-
 /* ReLU; the sum with an image that lies as this one does; ReLU. Each may be missing. */
 static void take_epilogues(const lksi_lowering *offer, lksi_layout layout, lksi_kernel *kernel) {
     lksi_lowering *l = &kernel->lowering;
-    take(offer, LKSI_OP_RELU, kernel);
-    if (offer->input_layouts[offer->n_inputs].id != layout.id || !take(offer, LKSI_OP_ADD, kernel)) return;
+    lksi_take_epilogue(offer, LKSI_OP_RELU, kernel);
+    if (offer->input_layouts[offer->n_inputs].id != layout.id || !lksi_take_epilogue(offer, LKSI_OP_ADD, kernel))
+        return;
     l->input_layouts[l->n_inputs++] = layout;
     if (l->is_term_read) l->output_layouts[l->n_outputs++] = layout;
-    take(offer, LKSI_OP_RELU, kernel);
+    lksi_take_epilogue(offer, LKSI_OP_RELU, kernel);
 }
 
 lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kernel *kernel) {

@@ -6,7 +6,6 @@
 #include "onednn/kernels.h"
 #include "onednn/layout.h"
 #include "onednn/loops.h"
-#include "onednn/relu.h"
 #include "onednn/whole_window.h"
 
 /* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
@@ -135,7 +134,7 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     for (int i = 0; i < 4; i++)
         data[i] = places[i] == NONE ? NULL : places[i] < FIRST_OUTPUT ? in[places[i]] : out[places[i] - FIRST_OUTPUT];
     LKS_TRY(lksi_dnnl_primitive_run(state->primitive, data, scratch));
-    if (kernel->n_epilogues > 0) lksi_relu_in_place(out[0], (int64_t)lksi_stored_count(kernel));
+    if (kernel->n_epilogues > 0) LKSI_ISA_PICK(lksi_row_loops)->relu_in_place(lksi_stored_count(kernel), out[0]);
     return LKS_OK;
 }
 
@@ -202,8 +201,7 @@ lks_status lksi_onednn_lower_convolution(const lks_device *device, const lksi_lo
     set_layout(&kernel->lowering, p.w, layouts.w);
     set_layout(&kernel->lowering, p.y, layouts.y);
     kernel->scratch_nbytes = scratch_nbytes(kernel);
-    if (lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
-        kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+    lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel);
     return LKS_OK;
 }
 

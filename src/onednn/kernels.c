@@ -53,6 +53,12 @@ bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel) 
     return true;
 }
 
+bool lksi_take_epilogue(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel) {
+    if (kernel->n_epilogues >= offer->n_epilogues || offer->epilogues[kernel->n_epilogues] != op) return false;
+    kernel->epilogues[kernel->n_epilogues++] = op;
+    return true;
+}
+
 size_t lksi_stored_count(const lksi_kernel *kernel) {
     return lksi_layout_nbytes(&kernel->lowering.output_layouts[0], &kernel->lowering.outputs[0]) / sizeof(float);
 }

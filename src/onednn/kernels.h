@@ -51,6 +51,9 @@ LKSI_LOOP_KERNELS(LKSI_LOOP_KERNEL_DECLARE)
 /* Whether there is one; *kernel is then filled. */
 bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel);
 
+/* Whether `op` is offered as the kernel's next epilogue; it is taken then. */
+bool lksi_take_epilogue(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel);
+
 /* Elements of the kernel's first result as they are stored, padding included. */
 size_t lksi_stored_count(const lksi_kernel *kernel);
 

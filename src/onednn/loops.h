@@ -40,6 +40,8 @@ typedef struct lksi_row_loops {
     void (*shift_and_scale)(size_t count, float shift, float factor, const float *x, float *y); /* (x - shift) factor */
     void (*shift_twice)(size_t count, float first, float second, const float *x, float *y); /* (x - first) - second */
     void (*scale_in_place)(size_t count, float factor, float *y);
+    /* max(y, 0). Not oneDNN's, which turns NaN into 0 and so hides a run that has gone wrong. */
+    void (*relu_in_place)(size_t count, float *y);
 } lksi_row_loops;
 LKSI_ISA_DECLARE(lksi_row_loops, lksi_row_loops);
 

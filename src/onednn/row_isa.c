@@ -96,6 +96,10 @@ static void scale_in_place(size_t count, float factor, float *y) {
     for (size_t i = 0; i < count; i++) y[i] *= factor;
 }
 
+static void relu_in_place(size_t count, float *y) {
+    for (size_t i = 0; i < count; i++) y[i] = y[i] < 0 ? 0 : y[i];
+}
+
 const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .sum = sum,
     .sum_shifted = sum_shifted,
@@ -108,4 +112,5 @@ const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .shift_and_scale = shift_and_scale,
     .shift_twice = shift_twice,
     .scale_in_place = scale_in_place,
+    .relu_in_place = relu_in_place,
 };

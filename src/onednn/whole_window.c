@@ -7,9 +7,9 @@
 #include "onednn/whole_window.h"
 
 #include "onednn/api.h"
+#include "onednn/kernels.h"
 #include "onednn/layout.h"
 #include "onednn/loops.h"
-#include "onednn/relu.h"
 
 #include <oneapi/dnnl/dnnl_types.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static lks_status forward(const lksi_kernel *kernel, void *const *in, void *cons
     for (int64_t i = 0; i < r.count; i++)
         LKS_TRY(lksi_dnnl_gemm('N', 'T', r.n, r.m, r.k, x + i * r.x_row, r.x_sample, w + i * r.w_row, r.w_each,
                                has_bias || i > 0 ? 1.0f : 0.0f, y, r.m));
-    if (kernel->n_epilogues > 0) lksi_relu_in_place(y, r.n * r.m);
+    if (kernel->n_epilogues > 0) LKSI_ISA_PICK(lksi_row_loops)->relu_in_place((size_t)(r.n * r.m), y);
     return LKS_OK;
 }
 
@@ -111,8 +111,7 @@ lks_status lksi_onednn_lower_whole_window(const lksi_lowering *lowering, lksi_ke
         kernel->run = forward;
         answer->input_layouts[0] = x;
         answer->input_layouts[1] = w;
-        if (lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
-            kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+        lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel);
         break;
     case LKSI_OP_CONV2D_GRAD_INPUT:
         kernel->name = "onednn:conv2d_grad_input (product)";
