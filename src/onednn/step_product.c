@@ -1,6 +1,6 @@
 #include "onednn/step_product.h"
 
-#include "onednn/cell.h"
+#include "onednn/loops.h"
 #include "onednn/skinny.h"
 
 #include <string.h>
@@ -46,7 +46,8 @@ static lks_status multiply_rounded(lksi_steps *steps, const float *a, int64_t ld
     for (int64_t i = 0; i < p->n; i++) memcpy(steps->rows + i * p->k, a + i * lda, (size_t)p->k * sizeof *a);
     LKS_TRY(lksi_dnnl_primitive_run(p->primitive, (void *[]){steps->rows, b, steps->sums}, steps->scratch));
     steps->b = NULL;
-    for (int64_t i = 0; i < p->n; i++) LKSI_ISA_PICK(lksi_cell_loops)->add(p->m, steps->sums + i * p->m, c + i * ldc);
+    for (int64_t i = 0; i < p->n; i++)
+        LKSI_ISA_PICK(lksi_row_loops)->accumulate((size_t)p->m, steps->sums + i * p->m, c + i * ldc);
     return LKS_OK;
 }
 
