@@ -51,20 +51,16 @@ static lksi_layout layout_of(const compiler *c, lksi_value value) {
     return lksi_ir_root(&c->ir, value) == value ? c->ir.values[value].layout : (lksi_layout){0};
 }
 
-static void lowering_of(const compiler *c, const lksi_ir_node *node, lksi_lowering *lowering) {
-    *lowering = (lksi_lowering){
-        .op = node->op, .attributes = node->attributes, .n_inputs = node->n_inputs, .n_outputs = node->n_outputs};
-    for (int i = 0; i < node->n_inputs; i++) {
-        lowering->inputs[i] = c->ir.values[node->inputs[i]].tensor;
-        lowering->input_layouts[i] = layout_of(c, node->inputs[i]);
-    }
+static lksi_lowering lowering_of(const compiler *c, const lksi_ir_node *node) {
+    lksi_lowering lowering = lksi_ir_lowering(&c->ir, node);
+    for (int i = 0; i < node->n_inputs; i++) lowering.input_layouts[i] = layout_of(c, node->inputs[i]);
     for (int i = 0; i < node->n_outputs; i++) {
         const lksi_ir_value *value = &c->ir.values[node->outputs[i]];
-        lowering->outputs[i] = value->tensor;
-        lowering->is_output_fixed[i] = value->role == LKSI_GRADIENT;
-        if (value->role == LKSI_GRADIENT) lowering->output_layouts[i] = value->layout;
-        lowering->is_output_unread[i] = value->role != LKSI_GRADIENT && c->n_users[node->outputs[i]] == 0;
+        lowering.is_output_fixed[i] = value->role == LKSI_GRADIENT;
+        if (value->role == LKSI_GRADIENT) lowering.output_layouts[i] = value->layout;
+        lowering.is_output_unread[i] = value->role != LKSI_GRADIENT && c->n_users[node->outputs[i]] == 0;
     }
+    return lowering;
 }
 
 static lks_status append_step(compiler *c, const lksi_step *step) {
@@ -79,10 +75,7 @@ static lks_status append_step(compiler *c, const lksi_step *step) {
 static lks_status append_reorder(compiler *c, const lksi_tensor *tensor, lksi_value from, lksi_layout from_layout,
                                  lksi_value to, lksi_layout to_layout) {
     const lks_device *device = c->ir.graph->device;
-    lksi_lowering lowering = {.op = LKSI_OP_REORDER, .n_inputs = 1, .n_outputs = 1, .is_output_fixed = {true}};
-    lowering.inputs[0] = lowering.outputs[0] = *tensor;
-    lowering.input_layouts[0] = from_layout;
-    lowering.output_layouts[0] = to_layout;
+    lksi_lowering lowering = lksi_reorder_lowering(tensor, from_layout, to_layout);
     lksi_step step = {.inputs = {from}, .outputs = {to}};
     LKS_TRY(device->ops->lower(device, &lowering, &step.kernel));
     lks_status status = append_step(c, &step);
@@ -170,9 +163,8 @@ static void offer(const compiler *c, const lksi_chain *chain, lksi_lowering *low
 static lks_status lower_node(compiler *c, size_t index) {
     lksi_ir_node *node = &c->ir.nodes[index];
     lksi_chain chain;
-    lksi_lowering lowering;
     lksi_find_epilogues(&c->ir, c->n_users, index, &chain);
-    lowering_of(c, node, &lowering);
+    lksi_lowering lowering = lowering_of(c, node);
     offer(c, &chain, &lowering);
     lksi_step step = {0};
     LKS_TRY(lower(c, &lowering, &step.kernel));

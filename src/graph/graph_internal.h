@@ -100,6 +100,10 @@ lksi_ir_node *lksi_ir_producer(const lksi_ir *ir, lksi_value value, size_t befor
 /* Appends; LKSI_NO_VALUE when memory is out. */
 lksi_value lksi_ir_add_value(lksi_ir *ir, lksi_tensor tensor, lksi_role role, int index);
 
+/* Questions to a device: the node as it is, without layouts; a tensor from one layout into another. */
+lksi_lowering lksi_ir_lowering(const lksi_ir *ir, const lksi_ir_node *node);
+lksi_lowering lksi_reorder_lowering(const lksi_tensor *tensor, lksi_layout from, lksi_layout to);
+
 /* --- memory plan --- */
 
 typedef struct lksi_interval {

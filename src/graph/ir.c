@@ -144,6 +144,25 @@ void lksi_ir_destroy(lksi_ir *ir) {
     *ir = (lksi_ir){0};
 }
 
+lksi_lowering lksi_ir_lowering(const lksi_ir *ir, const lksi_ir_node *node) {
+    lksi_lowering lowering = {
+        .op = node->op, .attributes = node->attributes, .n_inputs = node->n_inputs, .n_outputs = node->n_outputs};
+    for (int i = 0; i < node->n_inputs; i++) lowering.inputs[i] = ir->values[node->inputs[i]].tensor;
+    for (int i = 0; i < node->n_outputs; i++) lowering.outputs[i] = ir->values[node->outputs[i]].tensor;
+    return lowering;
+}
+
+lksi_lowering lksi_reorder_lowering(const lksi_tensor *tensor, lksi_layout from, lksi_layout to) {
+    return (lksi_lowering){.op = LKSI_OP_REORDER,
+                           .n_inputs = 1,
+                           .n_outputs = 1,
+                           .inputs = {*tensor},
+                           .outputs = {*tensor},
+                           .input_layouts = {from},
+                           .output_layouts = {to},
+                           .is_output_fixed = {true}};
+}
+
 /* --- reverse mode --- */
 
 typedef struct builder {

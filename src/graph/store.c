@@ -37,12 +37,7 @@ static lks_status choose_storage(const lksi_ir *ir, int node_id, lksi_layout *la
     for (size_t i = 0; i < ir->n_forward; i++)
         for (int k = 0; k < ir->nodes[i].n_inputs; k++) {
             if (ir->nodes[i].inputs[k] != ir->node_values[node_id]) continue;
-            lksi_lowering user = {.op = ir->nodes[i].op,
-                                  .attributes = ir->nodes[i].attributes,
-                                  .n_inputs = ir->nodes[i].n_inputs,
-                                  .n_outputs = ir->nodes[i].n_outputs};
-            for (int j = 0; j < user.n_inputs; j++) user.inputs[j] = ir->values[ir->nodes[i].inputs[j]].tensor;
-            for (int j = 0; j < user.n_outputs; j++) user.outputs[j] = ir->values[ir->nodes[i].outputs[j]].tensor;
+            lksi_lowering user = lksi_ir_lowering(ir, &ir->nodes[i]);
             return device->ops->choose_storage(device, &user, k, layout);
         }
     return LKS_OK;
@@ -205,10 +200,7 @@ static lks_status copy(const lks_device *device, const place *from, const place 
 
 /* Both where the device computes. */
 static lks_status reorder(const lks_device *device, const lksi_tensor *tensor, const place *from, const place *to) {
-    lksi_lowering lowering = {.op = LKSI_OP_REORDER, .n_inputs = 1, .n_outputs = 1, .is_output_fixed = {true}};
-    lowering.inputs[0] = lowering.outputs[0] = *tensor;
-    lowering.input_layouts[0] = from->layout;
-    lowering.output_layouts[0] = to->layout;
+    lksi_lowering lowering = lksi_reorder_lowering(tensor, from->layout, to->layout);
     lksi_kernel kernel;
     LKS_TRY(device->ops->lower(device, &lowering, &kernel));
     lksi_device_enter(device);
