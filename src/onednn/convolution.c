@@ -147,7 +147,7 @@ static float *sample_at(const lksi_lowering *l, void *const *in, int i, int64_t 
 static size_t part_nbytes(const lksi_kernel *kernel) {
     const conv_state *state = kernel->state;
     bool is_divided = state->n_part < kernel->lowering.inputs[0].dims[0];
-    return is_divided ? (lksi_stored_count(kernel) * sizeof(float) + 63) / 64 * 64 : 0;
+    return is_divided ? lksi_whole_lines(lksi_stored_count(kernel) * sizeof(float)) : 0;
 }
 
 /* The bias's by a loop of ours: oneDNN would add its terms one by one. */

@@ -93,12 +93,7 @@ static lks_status prepare(recurrent_state *state, const sizes *s, int first, int
     return LKS_OK;
 }
 
-/* In floats, so that what follows stays aligned. */
-enum { ALIGNED_FLOATS = 16 };
-static int64_t floats_of(size_t nbytes) {
-    size_t unit = ALIGNED_FLOATS * sizeof(float);
-    return (int64_t)((nbytes + unit - 1) / unit * ALIGNED_FLOATS);
-}
+static int64_t floats_of(size_t nbytes) { return (int64_t)(lksi_whole_lines(nbytes) / sizeof(float)); }
 
 static int64_t step_scratch(const recurrent_state *state) {
     return floats_of(lksi_step_product_scratch_nbytes(&state->step));

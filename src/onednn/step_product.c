@@ -5,9 +5,10 @@
 
 #include <string.h>
 
-enum { ALIGNED_FLOATS = 16 };
-
-static int64_t aligned(int64_t count) { return (count + ALIGNED_FLOATS - 1) / ALIGNED_FLOATS * ALIGNED_FLOATS; }
+/* Bytes of a matrix that something follows. */
+static size_t matrix_nbytes(int64_t rows, int64_t columns) {
+    return lksi_whole_lines((size_t)(rows * columns) * sizeof(float));
+}
 
 lks_status lksi_step_product_prepare(lksi_step_product *product) {
     if (!product->is_rounded) return LKS_OK;
@@ -23,16 +24,16 @@ void lksi_step_product_release(lksi_step_product *product) { lksi_dnnl_primitive
 
 size_t lksi_step_product_scratch_nbytes(const lksi_step_product *product) {
     if (!product->is_rounded) return (size_t)lksi_skinny_packed_count(product->k, product->m) * sizeof(float);
-    int64_t count = aligned(product->n * product->k) + aligned(product->n * product->m);
-    return (size_t)count * sizeof(float) + lksi_dnnl_primitive_scratch_nbytes(product->primitive);
+    return matrix_nbytes(product->n, product->k) + matrix_nbytes(product->n, product->m) +
+           lksi_dnnl_primitive_scratch_nbytes(product->primitive);
 }
 
 lksi_steps lksi_steps_begin(const lksi_step_product *product, const float *b, void *scratch) {
     lksi_steps steps = {.product = product, .b = b};
     if (product->is_rounded) {
         steps.rows = scratch;
-        steps.sums = steps.rows + aligned(product->n * product->k);
-        steps.scratch = steps.sums + aligned(product->n * product->m);
+        steps.sums = (void *)((char *)steps.rows + matrix_nbytes(product->n, product->k));
+        steps.scratch = (char *)steps.sums + matrix_nbytes(product->n, product->m);
         return steps;
     }
     steps.packed = scratch;
