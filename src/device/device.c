@@ -118,6 +118,12 @@ lks_status lksi_device_copy(const lks_device *device, void *to, const void *from
     return LKS_OK;
 }
 
+lks_status lksi_device_zero(const lks_device *device, void *memory, size_t nbytes) {
+    if (device->ops->memory != NULL) return device->ops->memory->zero(device, memory, nbytes);
+    memset(memory, 0, nbytes);
+    return LKS_OK;
+}
+
 lksi_update_memory lksi_update_memory_from(const lksi_update_memory *memory, size_t nbytes) {
     lksi_update_memory rest = {.values = (const char *)memory->values + nbytes};
     for (int i = 0; i < 2; i++) {
@@ -125,10 +131,4 @@ lksi_update_memory lksi_update_memory_from(const lksi_update_memory *memory, siz
         if (memory->outs[i] != NULL) rest.outs[i] = (char *)memory->outs[i] + nbytes;
     }
     return rest;
-}
-
-lks_status lksi_device_zero(const lks_device *device, void *memory, size_t nbytes) {
-    if (device->ops->memory != NULL) return device->ops->memory->zero(device, memory, nbytes);
-    memset(memory, 0, nbytes);
-    return LKS_OK;
 }

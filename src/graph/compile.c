@@ -21,14 +21,12 @@ typedef struct compiler {
     size_t n_copies, copy_capacity;
 } compiler;
 
-static lksi_value root_of(const lksi_ir *ir, lksi_value value) { return ir->values[value].root; }
-
 static void count_users(compiler *c) {
-    for (int i = 0; i < c->program->n_outputs; i++) c->n_users[root_of(&c->ir, c->program->outputs[i].value)]++;
+    for (int i = 0; i < c->program->n_outputs; i++) c->n_users[lksi_ir_root(&c->ir, c->program->outputs[i].value)]++;
     for (size_t i = 0; i < c->ir.n_nodes; i++) {
         const lksi_ir_node *node = &c->ir.nodes[i];
         if (node->op == LKSI_OP_RESHAPE) continue; /* an alias reads nothing */
-        for (int j = 0; j < node->n_inputs; j++) c->n_users[root_of(&c->ir, node->inputs[j])]++;
+        for (int j = 0; j < node->n_inputs; j++) c->n_users[lksi_ir_root(&c->ir, node->inputs[j])]++;
     }
 }
 
@@ -44,29 +42,25 @@ static void remove_unused(compiler *c) {
                 is_used = true;
         if (is_used) continue;
         node->is_removed = true;
-        for (int j = 0; j < node->n_inputs; j++) c->n_users[root_of(&c->ir, node->inputs[j])]--;
+        for (int j = 0; j < node->n_inputs; j++) c->n_users[lksi_ir_root(&c->ir, node->inputs[j])]--;
     }
 }
 
 /* An alias is seen as row-major: what it stands for is reordered into that if need be. */
 static lksi_layout layout_of(const compiler *c, lksi_value value) {
-    return root_of(&c->ir, value) == value ? c->ir.values[value].layout : (lksi_layout){0};
+    return lksi_ir_root(&c->ir, value) == value ? c->ir.values[value].layout : (lksi_layout){0};
 }
 
-static void lowering_of(const compiler *c, const lksi_ir_node *node, lksi_lowering *lowering) {
-    *lowering = (lksi_lowering){
-        .op = node->op, .attributes = node->attributes, .n_inputs = node->n_inputs, .n_outputs = node->n_outputs};
-    for (int i = 0; i < node->n_inputs; i++) {
-        lowering->inputs[i] = c->ir.values[node->inputs[i]].tensor;
-        lowering->input_layouts[i] = layout_of(c, node->inputs[i]);
-    }
+static lksi_lowering lowering_of(const compiler *c, const lksi_ir_node *node) {
+    lksi_lowering lowering = lksi_ir_lowering(&c->ir, node);
+    for (int i = 0; i < node->n_inputs; i++) lowering.input_layouts[i] = layout_of(c, node->inputs[i]);
     for (int i = 0; i < node->n_outputs; i++) {
         const lksi_ir_value *value = &c->ir.values[node->outputs[i]];
-        lowering->outputs[i] = value->tensor;
-        lowering->is_output_fixed[i] = value->role == LKSI_GRADIENT;
-        if (value->role == LKSI_GRADIENT) lowering->output_layouts[i] = value->layout;
-        lowering->is_output_unread[i] = value->role != LKSI_GRADIENT && c->n_users[node->outputs[i]] == 0;
+        lowering.is_output_fixed[i] = value->role == LKSI_GRADIENT;
+        if (value->role == LKSI_GRADIENT) lowering.output_layouts[i] = value->layout;
+        lowering.is_output_unread[i] = value->role != LKSI_GRADIENT && c->n_users[node->outputs[i]] == 0;
     }
+    return lowering;
 }
 
 static lks_status append_step(compiler *c, const lksi_step *step) {
@@ -81,10 +75,7 @@ static lks_status append_step(compiler *c, const lksi_step *step) {
 static lks_status append_reorder(compiler *c, const lksi_tensor *tensor, lksi_value from, lksi_layout from_layout,
                                  lksi_value to, lksi_layout to_layout) {
     const lks_device *device = c->ir.graph->device;
-    lksi_lowering lowering = {.op = LKSI_OP_REORDER, .n_inputs = 1, .n_outputs = 1, .is_output_fixed = {true}};
-    lowering.inputs[0] = lowering.outputs[0] = *tensor;
-    lowering.input_layouts[0] = from_layout;
-    lowering.output_layouts[0] = to_layout;
+    lksi_lowering lowering = lksi_reorder_lowering(tensor, from_layout, to_layout);
     lksi_step step = {.inputs = {from}, .outputs = {to}};
     LKS_TRY(device->ops->lower(device, &lowering, &step.kernel));
     lks_status status = append_step(c, &step);
@@ -101,7 +92,7 @@ static lks_status add_placed_value(compiler *c, const lksi_tensor *tensor, lksi_
 
 /* A value that holds `value`'s elements in `layout`: itself, or a copy that is made once. */
 static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, lksi_value *result) {
-    if (layout_of(c, value).id == layout.id && root_of(&c->ir, value) == value) {
+    if (layout_of(c, value).id == layout.id && lksi_ir_root(&c->ir, value) == value) {
         *result = value;
         return LKS_OK;
     }
@@ -112,7 +103,8 @@ static lks_status in_layout(compiler *c, lksi_value value, lksi_layout layout, l
         }
     lksi_tensor tensor = c->ir.values[value].tensor; /* a copy: the array may move */
     lksi_value from = value;
-    if (root_of(&c->ir, value) != value) LKS_TRY(in_layout(c, root_of(&c->ir, value), (lksi_layout){0}, &from));
+    if (lksi_ir_root(&c->ir, value) != value)
+        LKS_TRY(in_layout(c, lksi_ir_root(&c->ir, value), (lksi_layout){0}, &from));
     *result = from;
     if (layout_of(c, value).id != layout.id) {
         LKS_TRY(add_placed_value(c, &tensor, layout, result));
@@ -171,9 +163,8 @@ static void offer(const compiler *c, const lksi_chain *chain, lksi_lowering *low
 static lks_status lower_node(compiler *c, size_t index) {
     lksi_ir_node *node = &c->ir.nodes[index];
     lksi_chain chain;
-    lksi_lowering lowering;
     lksi_find_epilogues(&c->ir, c->n_users, index, &chain);
-    lowering_of(c, node, &lowering);
+    lksi_lowering lowering = lowering_of(c, node);
     offer(c, &chain, &lowering);
     lksi_step step = {0};
     LKS_TRY(lower(c, &lowering, &step.kernel));
@@ -240,7 +231,10 @@ static lks_status place(compiler *c) {
         if (program->steps[s].kernel.scratch_nbytes > scratch_nbytes)
             scratch_nbytes = program->steps[s].kernel.scratch_nbytes;
     program->arena_nbytes = program->scratch_offset + scratch_nbytes;
-    return lksi_device_alloc(program->store->graph->device, program->arena_nbytes, (void **)&program->arena);
+    const lks_device *device = program->store->graph->device;
+    if (lksi_device_has_memory(device))
+        LKS_TRY(lksi_device_alloc(device, sizeof *program->scalars, (void **)&program->scalars));
+    return lksi_device_alloc(device, program->arena_nbytes, (void **)&program->arena);
 }
 
 /* The tensor that a parameter or its gradient is of; negative: none. */
@@ -283,18 +277,11 @@ static lks_status find_stored(compiler *c) {
     return LKS_OK;
 }
 
-/* Room for what the host gives, where kernels cannot read it there. */
-static lks_status place_given(compiler *c) {
+/* Room for inputs, where kernels cannot read what the host gives. */
+static lks_status place_inputs(compiler *c) {
     lks_program *program = c->program;
     const lks_device *device = program->store->graph->device;
     if (!lksi_device_has_memory(device)) return LKS_OK;
-    LKS_TRY(lksi_device_alloc(device, sizeof(lksi_scalars), &program->scalars));
-    for (size_t v = 0; v < c->ir.n_values; v++) {
-        const lksi_ir_value *value = &c->ir.values[v];
-        if (value->role == LKSI_SEED) program->memory[v] = &((lksi_scalars *)program->scalars)->seed;
-        if (value->role == LKSI_BUFFER_WEIGHT) program->memory[v] = &((lksi_scalars *)program->scalars)->buffer_weight;
-        if (value->role == LKSI_RANDOM) program->memory[v] = ((lksi_scalars *)program->scalars)->random;
-    }
     for (int i = 0; i < program->n_inputs; i++) {
         size_t nbytes = lksi_tensor_nbytes(&c->ir.values[program->inputs[i].value].tensor);
         LKS_TRY(lksi_device_alloc(device, nbytes, &program->inputs[i].room));
@@ -304,6 +291,7 @@ static lks_status place_given(compiler *c) {
 
 static void bind_memory(compiler *c) {
     lks_program *program = c->program;
+    lksi_scalars *there = program->scalars;
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
         switch (value->role) {
@@ -311,13 +299,13 @@ static void bind_memory(compiler *c) {
         case LKSI_GRADIENT: /* find_stored */
             break;
         case LKSI_SEED:
-            program->memory[v] = &program->seed;
+            program->memory[v] = there != NULL ? (void *)&there->seed : &program->seed;
             break;
         case LKSI_BUFFER_WEIGHT:
-            program->memory[v] = &program->buffer_weight;
+            program->memory[v] = there != NULL ? (void *)&there->buffer_weight : &program->buffer_weight;
             break;
         case LKSI_RANDOM:
-            program->memory[v] = program->random;
+            program->memory[v] = there != NULL ? there->random : program->random;
             program->draws = c->ir.is_training;
             break;
         case LKSI_TEMPORARY:
@@ -345,7 +333,7 @@ static lks_status find_firsts(compiler *c) {
     for (size_t i = 0; i < n_slots; i++) program->firsts[i] = (lksi_touch){program->n_forward, (int)i};
     for (size_t v = 0; v < c->ir.n_values; v++) {
         const lksi_ir_value *value = &c->ir.values[v];
-        if ((value->role != LKSI_PARAMETER && value->role != LKSI_GRADIENT) || c->intervals[v].last < 0) continue;
+        if (!is_stored(value) || c->intervals[v].last < 0) continue;
         lksi_touch *first = &program->firsts[slot_of(c, value)];
         if ((size_t)c->intervals[v].first < first->step) first->step = (size_t)c->intervals[v].first;
     }
@@ -428,11 +416,17 @@ static lks_status compile(compiler *c, const lks_program_options *options, lks_n
     LKS_TRY(place(c));
     bind_memory(c);
     LKS_TRY(find_stored(c));
-    LKS_TRY(place_given(c));
+    LKS_TRY(place_inputs(c));
     LKS_TRY(find_firsts(c));
     LKS_TRY(find_finals(c));
     find_products(c);
     return options->is_training ? find_untrained(c) : LKS_OK;
+}
+
+static lks_status check_output(const lks_store *store, const lks_node *node, const char *what) {
+    LKS_TRY(lksi_node_check(node, what));
+    if (node->graph == store->graph) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s is a node of another graph than the store's", what);
 }
 
 static lks_status check_options(const lks_store *store, const lks_program_options *options) {
@@ -450,12 +444,11 @@ static lks_status check_options(const lks_store *store, const lks_program_option
                           options->loss->outputs[0].n_dims);
     if (options->n_outputs > 0 && options->outputs == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a program with %d outputs at NULL", options->n_outputs);
-    for (int i = -1; i < options->n_outputs; i++) {
-        const lks_node *node = i < 0 ? options->loss : options->outputs[i];
-        if (i < 0 && node == NULL) continue;
-        LKS_TRY(lksi_node_check(node, i < 0 ? "the loss" : "an output"));
-        if (node->graph != store->graph)
-            return lksi_error(LKS_ERR_ARGUMENT, "output %d is a node of another graph than the store's", i);
+    if (options->loss != NULL) LKS_TRY(check_output(store, options->loss, "the loss"));
+    for (int i = 0; i < options->n_outputs; i++) {
+        char what[32];
+        snprintf(what, sizeof what, "output %d", i);
+        LKS_TRY(check_output(store, options->outputs[i], what));
     }
     return LKS_OK;
 }

@@ -2,14 +2,6 @@
  * and a sum with another tensor. */
 #include "graph/program_internal.h"
 
-static lksi_value root_of(const lksi_ir *ir, lksi_value value) { return ir->values[value].root; }
-
-static bool makes(const lksi_ir_node *node, lksi_value value) {
-    for (int k = 0; k < node->n_outputs; k++)
-        if (node->outputs[k] == value) return true;
-    return false;
-}
-
 static bool is_in_chain(const lksi_chain *chain, size_t index) {
     for (int i = 0; i < chain->n; i++)
         if (chain->nodes[i] == index) return true;
@@ -22,7 +14,7 @@ static bool is_next(const lksi_ir *ir, const lksi_chain *chain, size_t sum, lksi
     for (size_t i = chain->begin; i < sum; i++) {
         const lksi_ir_node *node = &ir->nodes[i];
         if (node->is_removed) continue;
-        if (!is_in_chain(chain, i) || makes(node, root_of(ir, addend))) return false;
+        if (!is_in_chain(chain, i) || lksi_ir_makes(node, lksi_ir_root(ir, addend))) return false;
     }
     return true;
 }

@@ -1,18 +1,11 @@
 /* Fusions that the gradient rules cannot know of, for they see one operator at a time. */
 #include "graph/program_internal.h"
 
-static lksi_ir_node *producer_of(lksi_ir *ir, lksi_value value, size_t before) {
-    for (size_t i = before; i-- > 0;)
-        for (int k = 0; k < ir->nodes[i].n_outputs; k++)
-            if (ir->nodes[i].outputs[k] == value) return &ir->nodes[i];
-    return NULL;
-}
-
 /* batch_norm_grad of relu_grad: it masks its dy itself. */
 static void fuse_relu_gradient(lksi_ir *ir, int *n_users, size_t index) {
     lksi_ir_node *norm = &ir->nodes[index];
     if (norm->op != LKSI_OP_BATCH_NORM_GRAD || norm->n_inputs != 6 || n_users[norm->inputs[1]] != 1) return;
-    lksi_ir_node *relu = producer_of(ir, norm->inputs[1], index);
+    lksi_ir_node *relu = lksi_ir_producer(ir, norm->inputs[1], index);
     if (relu == NULL || relu->op != LKSI_OP_RELU_GRAD || ir->values[relu->outputs[0]].role != LKSI_TEMPORARY) return;
     relu->is_removed = true;
     norm->inputs[1] = relu->inputs[1];

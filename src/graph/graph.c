@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Stands in where not even the graph could be allocated. */
-static lks_node no_graph;
 /* Poison after an error that no graph can keep: its text is the thread's, as a model is built by one. */
 static lks_node no_node;
 static _Thread_local lks_status no_node_status;
@@ -44,7 +42,6 @@ lks_node *lksi_graph_poison(lks_graph *graph, lks_status status) {
 }
 
 lks_status lksi_graph_check(lks_graph *graph) {
-    if (graph == NULL) return lksi_error(LKS_ERR_MEMORY, "out of memory: the graph could not be made");
     if (graph->status == LKS_OK) return LKS_OK;
     return lksi_error(graph->status, "%s", graph->error != NULL ? graph->error : lks_status_text(graph->status));
 }
@@ -53,7 +50,8 @@ lks_status lksi_node_check(const lks_node *node, const char *what) {
     if (node == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s is NULL", what);
     if (node != &no_node) return lksi_graph_check(node->graph);
     if (no_node_status != LKS_OK) return lksi_error(no_node_status, "%s", no_node_error);
-    return lksi_error(LKS_ERR_ARGUMENT, "%s was made from a node that is NULL", what); /* by another thread */
+    /* By another thread, or of a graph that is NULL. */
+    return lksi_error(LKS_ERR_ARGUMENT, "%s was made from a node that is NULL", what);
 }
 
 lks_node *lksi_node_given(lks_node *node, const char *what) {
@@ -150,7 +148,8 @@ static lks_status check_momentum(const char *name, double momentum) {
 
 static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type type, int n_dims, const int64_t *dims,
                       lks_initializer initial, double momentum) {
-    if (graph == NULL) return &no_graph;
+    if (graph == NULL)
+        return lksi_graph_poison(NULL, lksi_error(LKS_ERR_MEMORY, "out of memory: the graph could not be made"));
     lks_status status = check_leaf(graph, name, type, n_dims, dims, op == LKSI_OP_INPUT);
     if (status == LKS_OK) status = check_initial(name, initial);
     if (status == LKS_OK) status = check_momentum(name, momentum);
@@ -184,7 +183,6 @@ lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64
 }
 
 lks_node *lksi_graph_random(lks_graph *graph) {
-    if (graph == NULL) return &no_graph;
     for (size_t i = 0; i < graph->n_nodes; i++)
         if (graph->nodes[i]->op == LKSI_OP_RANDOM) return graph->nodes[i];
     return append(graph, &(lks_node){.op = LKSI_OP_RANDOM, .n_outputs = 1, .outputs[0] = {LKS_I64, 1, {3}}});
@@ -228,35 +226,4 @@ lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_
     if (status == LKS_OK) status = lksi_op_infer(op, attributes, shapes, n_inputs, node.outputs);
     if (status == LKS_OK) status = lksi_tensor_check(&node.outputs[0], 1, lksi_op_name(op));
     return status == LKS_OK ? append(graph, &node) : lksi_graph_poison(graph, status);
-}
-
-lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias) {
-    return lksi_graph_operate(LKSI_OP_LINEAR, NULL, (lks_node *[]){x, weight, bias}, bias != NULL ? 3 : 2, NULL);
-}
-
-lks_node *lks_add(lks_node *a, lks_node *b) {
-    return lksi_graph_operate(LKSI_OP_ADD, NULL, (lks_node *[]){a, b}, 2, NULL);
-}
-lks_node *lks_relu(lks_node *x) { return lksi_graph_operate(LKSI_OP_RELU, NULL, &x, 1, NULL); }
-lks_node *lks_tanh(lks_node *x) { return lksi_graph_operate(LKSI_OP_TANH, NULL, &x, 1, NULL); }
-lks_node *lks_sigmoid(lks_node *x) { return lksi_graph_operate(LKSI_OP_SIGMOID, NULL, &x, 1, NULL); }
-
-lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
-    lksi_tensor result = {.type = lks_node_type(x), .n_dims = n_dims};
-    if (lksi_node_is_poison(x)) return lksi_node_given(x, "reshape");
-    if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
-        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible",
-                                                      n_dims, LKSI_MAX_DIMS));
-    if (n_dims > 0 && dims == NULL)
-        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_ARGUMENT, "reshape to %d dimensions at NULL", n_dims));
-    for (int i = 0; i < n_dims; i++) result.dims[i] = dims[i];
-    return lksi_graph_operate(LKSI_OP_RESHAPE, NULL, &x, 1, &result);
-}
-
-lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels) {
-    return lksi_graph_operate(LKSI_OP_CROSS_ENTROPY, NULL, (lks_node *[]){logits, labels}, 2, NULL);
-}
-
-lks_node *lks_count_correct(lks_node *logits, lks_node *labels) {
-    return lksi_graph_operate(LKSI_OP_COUNT_CORRECT, NULL, (lks_node *[]){logits, labels}, 2, NULL);
 }

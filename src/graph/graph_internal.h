@@ -92,8 +92,17 @@ void lksi_ir_destroy(lksi_ir *ir);
 /* Appends the backward pass of `loss`, and what keeps other buffers as they are. */
 lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss);
 
+static inline lksi_value lksi_ir_root(const lksi_ir *ir, lksi_value value) { return ir->values[value].root; }
+bool lksi_ir_makes(const lksi_ir_node *node, lksi_value value); /* whether it is one of the node's outputs */
+/* The node that makes the value, of the first `before`; NULL: none. */
+lksi_ir_node *lksi_ir_producer(const lksi_ir *ir, lksi_value value, size_t before);
+
 /* Appends; LKSI_NO_VALUE when memory is out. */
 lksi_value lksi_ir_add_value(lksi_ir *ir, lksi_tensor tensor, lksi_role role, int index);
+
+/* Questions to a device: the node as it is, without layouts; a tensor from one layout into another. */
+lksi_lowering lksi_ir_lowering(const lksi_ir *ir, const lksi_ir_node *node);
+lksi_lowering lksi_reorder_lowering(const lksi_tensor *tensor, lksi_layout from, lksi_layout to);
 
 /* --- memory plan --- */
 

@@ -11,6 +11,18 @@ lksi_value lksi_ir_add_value(lksi_ir *ir, lksi_tensor tensor, lksi_role role, in
     return value;
 }
 
+bool lksi_ir_makes(const lksi_ir_node *node, lksi_value value) {
+    for (int k = 0; k < node->n_outputs; k++)
+        if (node->outputs[k] == value) return true;
+    return false;
+}
+
+lksi_ir_node *lksi_ir_producer(const lksi_ir *ir, lksi_value value, size_t before) {
+    for (size_t i = before; i-- > 0;)
+        if (lksi_ir_makes(&ir->nodes[i], value)) return &ir->nodes[i];
+    return NULL;
+}
+
 static lksi_ir_node *add_node(lksi_ir *ir, lksi_op op, const lksi_value *inputs, int n_inputs) {
     if (lksi_grow((void **)&ir->nodes, &ir->node_capacity, ir->n_nodes + 1, sizeof *ir->nodes) != LKS_OK) return NULL;
     lksi_ir_node *node = &ir->nodes[ir->n_nodes++];
@@ -94,10 +106,12 @@ static lks_status add_graph_node(lksi_ir *ir, const lks_node *node) {
     return value != LKSI_NO_VALUE ? LKS_OK : LKS_ERR_MEMORY; /* shapes were checked when the node was made */
 }
 
-static void mark_needed(const lks_node *node, bool *is_needed) {
-    if (is_needed[node->id]) return;
-    is_needed[node->id] = true;
-    for (int i = 0; i < node->n_inputs; i++) mark_needed(node->inputs[i], is_needed);
+/* Inputs come before their users. */
+static void mark_needed(const lks_graph *graph, lks_node *const *outputs, int n_outputs, bool *is_needed) {
+    for (int i = 0; i < n_outputs; i++) is_needed[outputs[i]->id] = true;
+    for (size_t i = graph->n_nodes; i-- > 0;)
+        for (int k = 0; is_needed[i] && k < graph->nodes[i]->n_inputs; k++)
+            is_needed[graph->nodes[i]->inputs[k]->id] = true;
 }
 
 lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, bool is_training, lks_node *const *outputs,
@@ -108,7 +122,7 @@ lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, bool is_
     ir->node_values = lksi_alloc_array(graph->n_nodes, sizeof *ir->node_values);
     ir->final_order = lksi_alloc_array(graph->n_nodes, sizeof *ir->final_order);
     if (is_needed == NULL || ir->node_values == NULL || ir->final_order == NULL) goto destroy;
-    for (int i = 0; i < n_outputs; i++) mark_needed(outputs[i], is_needed);
+    mark_needed(graph, outputs, n_outputs, is_needed);
     for (size_t i = 0; i < graph->n_nodes; i++) {
         ir->node_values[i] = LKSI_NO_VALUE;
         if (is_needed[i]) LKS_TRY_GOTO(add_graph_node(ir, graph->nodes[i]), destroy);
@@ -128,6 +142,25 @@ void lksi_ir_destroy(lksi_ir *ir) {
     lksi_free(ir->node_values);
     lksi_free(ir->final_order);
     *ir = (lksi_ir){0};
+}
+
+lksi_lowering lksi_ir_lowering(const lksi_ir *ir, const lksi_ir_node *node) {
+    lksi_lowering lowering = {
+        .op = node->op, .attributes = node->attributes, .n_inputs = node->n_inputs, .n_outputs = node->n_outputs};
+    for (int i = 0; i < node->n_inputs; i++) lowering.inputs[i] = ir->values[node->inputs[i]].tensor;
+    for (int i = 0; i < node->n_outputs; i++) lowering.outputs[i] = ir->values[node->outputs[i]].tensor;
+    return lowering;
+}
+
+lksi_lowering lksi_reorder_lowering(const lksi_tensor *tensor, lksi_layout from, lksi_layout to) {
+    return (lksi_lowering){.op = LKSI_OP_REORDER,
+                           .n_inputs = 1,
+                           .n_outputs = 1,
+                           .inputs = {*tensor},
+                           .outputs = {*tensor},
+                           .input_layouts = {from},
+                           .output_layouts = {to},
+                           .is_output_fixed = {true}};
 }
 
 /* --- reverse mode --- */
@@ -150,9 +183,8 @@ static lksi_value emit_plain(builder *b, lksi_op op, const lksi_value *inputs, i
 }
 
 static const lksi_ir_node *find_slice_grad(const lksi_ir *ir, lksi_value value) {
-    for (size_t i = ir->n_nodes; i-- > ir->n_forward;)
-        if (ir->nodes[i].op == LKSI_OP_SLICE_GRAD && ir->nodes[i].outputs[0] == value) return &ir->nodes[i];
-    return NULL;
+    const lksi_ir_node *node = lksi_ir_producer(ir, value, ir->n_nodes);
+    return node != NULL && node->op == LKSI_OP_SLICE_GRAD ? node : NULL;
 }
 
 /* Two gradients that are 0 but for neighbouring slices, as one pass instead of two and a sum: what is split gets its
@@ -160,11 +192,7 @@ static const lksi_ir_node *find_slice_grad(const lksi_ir *ir, lksi_value value) 
 static lksi_value join_slices(builder *b, lksi_value some, lksi_value other) {
     const lksi_ir_node *first = find_slice_grad(b->ir, some), *second = find_slice_grad(b->ir, other);
     if (first == NULL || second == NULL || first->attributes.axis != second->attributes.axis) return LKSI_NO_VALUE;
-    if (first->attributes.begin > second->attributes.begin) {
-        const lksi_ir_node *later = first;
-        first = second;
-        second = later;
-    }
+    if (first->attributes.begin > second->attributes.begin) return join_slices(b, other, some);
     if (first->attributes.end != second->attributes.begin || first->n_inputs + second->n_inputs > 8)
         return LKSI_NO_VALUE;
     lksi_attributes attributes = first->attributes;
@@ -229,17 +257,11 @@ static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_
     return LKS_OK;
 }
 
-static bool makes(const lksi_ir_node *node, lksi_value value) {
-    for (int k = 0; k < node->n_outputs; k++)
-        if (node->outputs[k] == value) return true;
-    return false;
-}
-
 /* The last node runs right behind the one that makes what it reads; first of all where the forward pass made it. */
 static void move_behind_source(lksi_ir *ir) {
     size_t last = ir->n_nodes - 1, at = last;
     lksi_ir_node node = ir->nodes[last];
-    while (at > ir->n_forward && !makes(&ir->nodes[at - 1], node.inputs[0])) at--;
+    while (at > ir->n_forward && !lksi_ir_makes(&ir->nodes[at - 1], node.inputs[0])) at--;
     memmove(&ir->nodes[at + 1], &ir->nodes[at], (last - at) * sizeof node);
     ir->nodes[at] = node;
 }

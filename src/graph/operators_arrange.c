@@ -3,6 +3,18 @@
 
 #include <lockstep/operators.h>
 
+lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
+    lksi_tensor result = {.type = lks_node_type(x), .n_dims = n_dims};
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, "reshape");
+    if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
+        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible",
+                                                      n_dims, LKSI_MAX_DIMS));
+    if (n_dims > 0 && dims == NULL)
+        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_ARGUMENT, "reshape to %d dimensions at NULL", n_dims));
+    for (int i = 0; i < n_dims; i++) result.dims[i] = dims[i];
+    return lksi_graph_operate(LKSI_OP_RESHAPE, NULL, &x, 1, &result);
+}
+
 lks_node *lks_transpose(lks_node *x, const int *order) {
     lksi_attributes attributes = {0};
     if (lksi_node_is_poison(x)) return lksi_node_given(x, "transpose");

@@ -3,6 +3,9 @@
 
 #include <lockstep/operators.h>
 
+lks_node *lks_add(lks_node *a, lks_node *b) {
+    return lksi_graph_operate(LKSI_OP_ADD, NULL, (lks_node *[]){a, b}, 2, NULL);
+}
 lks_node *lks_sub(lks_node *a, lks_node *b) {
     return lksi_graph_operate(LKSI_OP_SUB, NULL, (lks_node *[]){a, b}, 2, NULL);
 }
@@ -16,6 +19,9 @@ lks_node *lks_div(lks_node *a, lks_node *b) {
 lks_node *lks_scale(lks_node *x, double factor) {
     return lksi_graph_operate(LKSI_OP_SCALE, &(lksi_attributes){.factor = factor}, &x, 1, NULL);
 }
+lks_node *lks_relu(lks_node *x) { return lksi_graph_operate(LKSI_OP_RELU, NULL, &x, 1, NULL); }
+lks_node *lks_tanh(lks_node *x) { return lksi_graph_operate(LKSI_OP_TANH, NULL, &x, 1, NULL); }
+lks_node *lks_sigmoid(lks_node *x) { return lksi_graph_operate(LKSI_OP_SIGMOID, NULL, &x, 1, NULL); }
 lks_node *lks_leaky_relu(lks_node *x, double slope) {
     return lksi_graph_operate(LKSI_OP_LEAKY_RELU, &(lksi_attributes){.slope = slope}, &x, 1, NULL);
 }

@@ -12,6 +12,8 @@ lks_node *lks_cross_entropy_with(lks_node *logits, lks_node *labels, const lks_c
     return lksi_graph_operate(LKSI_OP_CROSS_ENTROPY, &attributes, (lks_node *[]){logits, labels}, 2, NULL);
 }
 
+lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels) { return lks_cross_entropy_with(logits, labels, NULL); }
+
 static bool reads(const lks_node *node, int input, const lks_node *leaf) {
     const lks_node *from = node->inputs[input];
     while (from->op == LKSI_OP_RESHAPE) from = from->inputs[0];
@@ -27,6 +29,10 @@ bool lksi_node_ignored_label(const lks_node *labels, int32_t *ignored) {
         return node->attributes.has_ignored != 0;
     }
     return false;
+}
+
+lks_node *lks_count_correct(lks_node *logits, lks_node *labels) {
+    return lksi_graph_operate(LKSI_OP_COUNT_CORRECT, NULL, (lks_node *[]){logits, labels}, 2, NULL);
 }
 
 lks_node *lksi_count_correct_of_counted(lks_node *logits, lks_node *labels) {

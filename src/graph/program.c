@@ -40,8 +40,8 @@ lks_status lks_program_set_input(lks_program *program, lks_node *node, const voi
     LKS_TRY(lksi_check_given("program_set_input", "node", node));
     LKS_TRY(find_input(program, node, &input));
     if (input == NULL) return LKS_OK;
-    bool is_sent = input->room != NULL;
-    if (is_sent) input->given = data;
+    bool is_sent = input->room != NULL && data != NULL;
+    input->given = is_sent ? data : NULL;
     program->memory[input->value] = is_sent ? input->room : (void *)(uintptr_t)data; /* kernels only read inputs */
     return LKS_OK;
 }
@@ -188,14 +188,17 @@ static lks_status check_inputs(const lks_program *program) {
 
 /* --- what a device with memory of its own has to be sent --- */
 
+static size_t nbytes_of(const lks_program *program, const lksi_binding *binding) {
+    const lksi_tensor *tensor = &binding->node->outputs[0];
+    return (size_t)lksi_tensor_count(tensor, program->batch) * lks_type_nbytes(tensor->type);
+}
+
 static lks_status send_inputs(const lks_program *program) {
     const lks_device *device = program->store->graph->device;
     for (int i = 0; i < program->n_inputs; i++) {
         const lksi_binding *input = &program->inputs[i];
         if (input->given == NULL) continue;
-        lksi_tensor tensor = input->node->outputs[0];
-        size_t nbytes = (size_t)lksi_tensor_count(&tensor, program->batch) * lks_type_nbytes(tensor.type);
-        LKS_TRY(lksi_device_copy_in(device, input->room, input->given, nbytes));
+        LKS_TRY(lksi_device_copy_in(device, input->room, input->given, nbytes_of(program, input)));
     }
     return LKS_OK;
 }
@@ -287,8 +290,7 @@ const void *lksi_program_output_there(const lks_program *program, const lks_node
 /* What a device with memory of its own wrote, where the host can read it; NULL with the error's text set. */
 static const void *mirror(const lks_program *program, lksi_binding *output) {
     const lks_device *device = program->store->graph->device;
-    lksi_tensor tensor = output->node->outputs[0];
-    size_t nbytes = (size_t)lksi_tensor_count(&tensor, program->batch) * lks_type_nbytes(tensor.type);
+    size_t nbytes = nbytes_of(program, output);
     if (output->mirror == NULL) output->mirror = lksi_alloc(nbytes);
     if (output->mirror == NULL) return NULL;
     if (!output->is_mirrored)

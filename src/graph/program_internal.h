@@ -43,6 +43,11 @@ typedef union lksi_scalar {
     double f64;
 } lksi_scalar;
 
+typedef struct lksi_scalars {
+    int64_t random[3];
+    float seed, buffer_weight;
+} lksi_scalars;
+
 struct lks_program {
     lks_store *store;
     lksi_step *steps;
@@ -70,17 +75,12 @@ struct lks_program {
     lksi_scalar buffer_weight;  /* what statistics are multiplied by */
     double given_buffer_weight; /* negative: the factor of the backward pass */
     int64_t random[3];          /* training seed, step, index of the batch's first sample: what draws depend on */
-    void *scalars; /* all three, where kernels read them: lksi_scalars on a device with memory of its own, else NULL */
-    bool draws, has_random; /* dropout's masks; from lks_program_set_random */
+    lksi_scalars *scalars;      /* all three, where kernels read them: on a device with memory of its own, else NULL */
+    bool draws, has_random;     /* dropout's masks; from lks_program_set_random */
     bool has_run_forward, is_timed;
     lksi_program_ranks ranks; /* of the host steps; sum is NULL until they are known */
     bool has_host_steps, is_absent;
 };
-
-typedef struct lksi_scalars {
-    int64_t random[3];
-    float seed, buffer_weight;
-} lksi_scalars;
 
 /* The host step that stands for ALL_REDUCE. */
 void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);

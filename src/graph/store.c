@@ -37,12 +37,7 @@ static lks_status choose_storage(const lksi_ir *ir, int node_id, lksi_layout *la
     for (size_t i = 0; i < ir->n_forward; i++)
         for (int k = 0; k < ir->nodes[i].n_inputs; k++) {
             if (ir->nodes[i].inputs[k] != ir->node_values[node_id]) continue;
-            lksi_lowering user = {.op = ir->nodes[i].op,
-                                  .attributes = ir->nodes[i].attributes,
-                                  .n_inputs = ir->nodes[i].n_inputs,
-                                  .n_outputs = ir->nodes[i].n_outputs};
-            for (int j = 0; j < user.n_inputs; j++) user.inputs[j] = ir->values[ir->nodes[i].inputs[j]].tensor;
-            for (int j = 0; j < user.n_outputs; j++) user.outputs[j] = ir->values[ir->nodes[i].outputs[j]].tensor;
+            lksi_lowering user = lksi_ir_lowering(ir, &ir->nodes[i]);
             return device->ops->choose_storage(device, &user, k, layout);
         }
     return LKS_OK;
@@ -114,7 +109,7 @@ free_store:
 
 lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_options *options) {
     lks_store *created;
-    if (store == NULL) return lksi_error(LKS_ERR_ARGUMENT, "store_create: `store` is NULL");
+    LKS_TRY(lksi_check_given("store_create", "store", store));
     LKS_TRY(lksi_store_create_in(&created, loss, NULL));
     lks_status status = lksi_store_initialize(created, options != NULL ? options->seed : 0);
     if (status == LKS_OK)
@@ -160,11 +155,16 @@ static lks_status initialize(lks_store *store, int index, uint64_t seed, void *v
     return lks_store_write(store, index, values);
 }
 
-lks_status lksi_store_initialize(lks_store *store, uint64_t seed) {
+/* For any one tensor's elements. */
+static void *alloc_values(const lks_store *store) {
     int64_t largest = 0;
     for (int i = 0; i < store->n_slots; i++)
         if (store->slots[i].count > largest) largest = store->slots[i].count;
-    void *values = lksi_alloc_array((size_t)largest, sizeof(double));
+    return lksi_alloc_array((size_t)largest, lks_type_nbytes(store->graph->device->float_type));
+}
+
+lks_status lksi_store_initialize(lks_store *store, uint64_t seed) {
+    void *values = alloc_values(store);
     if (values == NULL) return LKS_ERR_MEMORY;
     lks_status status = LKS_OK;
     for (int i = 0; i < store->n_slots && status == LKS_OK; i++) status = initialize(store, i, seed, values);
@@ -192,18 +192,15 @@ static place host_place(const void *data, lksi_layout layout) {
 static place store_place(void *flat, const lksi_slot *slot) { return (place){stored(flat, slot), slot->layout, false}; }
 
 static lks_status copy(const lks_device *device, const place *from, const place *to, size_t nbytes) {
-    if (from->is_host && to->is_host) memcpy(to->data, from->data, nbytes);
-    if (from->is_host) return to->is_host ? LKS_OK : lksi_device_copy_in(device, to->data, from->data, nbytes);
-    return to->is_host ? lksi_device_copy_out(device, to->data, from->data, nbytes)
-                       : lksi_device_copy(device, to->data, from->data, nbytes);
+    if (from->is_host && to->is_host) return memcpy(to->data, from->data, nbytes), LKS_OK;
+    if (from->is_host) return lksi_device_copy_in(device, to->data, from->data, nbytes);
+    if (to->is_host) return lksi_device_copy_out(device, to->data, from->data, nbytes);
+    return lksi_device_copy(device, to->data, from->data, nbytes);
 }
 
 /* Both where the device computes. */
 static lks_status reorder(const lks_device *device, const lksi_tensor *tensor, const place *from, const place *to) {
-    lksi_lowering lowering = {.op = LKSI_OP_REORDER, .n_inputs = 1, .n_outputs = 1, .is_output_fixed = {true}};
-    lowering.inputs[0] = lowering.outputs[0] = *tensor;
-    lowering.input_layouts[0] = from->layout;
-    lowering.output_layouts[0] = to->layout;
+    lksi_lowering lowering = lksi_reorder_lowering(tensor, from->layout, to->layout);
     lksi_kernel kernel;
     LKS_TRY(device->ops->lower(device, &lowering, &kernel));
     lksi_device_enter(device);
@@ -369,18 +366,14 @@ static lks_status hash_all(const lks_store *store, const named_slot *order, void
 lks_status lks_store_sha256(const lks_store *store, char hex[65]) {
     LKS_TRY(lksi_check_given("store_sha256", "store", store));
     LKS_TRY(lksi_check_given("store_sha256", "hex", hex));
-    int64_t largest = 0;
     named_slot *order = lksi_alloc_array((size_t)store->n_slots, sizeof *order);
     if (order == NULL) return LKS_ERR_MEMORY;
-    for (int i = 0; i < store->n_slots; i++) {
-        order[i] = (named_slot){store->slots[i].node->name, i};
-        if (store->slots[i].count > largest) largest = store->slots[i].count;
-    }
+    for (int i = 0; i < store->n_slots; i++) order[i] = (named_slot){store->slots[i].node->name, i};
     qsort(order, (size_t)store->n_slots, sizeof *order, by_name);
     lksi_sha256 *hash = NULL;
     char digits[65];
     lks_status status = LKS_ERR_MEMORY;
-    void *values = lksi_alloc_array((size_t)largest, sizeof(double));
+    void *values = alloc_values(store);
     if (values == NULL) goto free_order;
     LKS_TRY_GOTO(lksi_sha256_create(&hash), free_values);
     status = hash_all(store, order, values, hash);

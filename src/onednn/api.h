@@ -8,6 +8,9 @@
 lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
+/* So that what follows in scratch is as aligned as that is. */
+static inline size_t lksi_whole_lines(size_t nbytes) { return (nbytes + 63) / 64 * 64; }
+
 /* --- primitives on tensors in layouts of their own --- */
 
 /* A primitive with its arguments' memory objects; they are pointed at the data of the moment. */

@@ -22,11 +22,13 @@ static void set_geometry(conv_request *r, const lksi_dnnl_convolution *c) {
     }
 }
 
+#define ANY_LAYOUT UINT64_MAX
+
 static dnnl_status_t describe(lksi_dnnl_desc *desc, dnnl_data_type_t type, const lksi_tensor *tensor, int64_t groups,
-                              bool is_any) {
+                              uint64_t layout_id) {
     lksi_axes axes = lksi_layout_axes(tensor, groups);
-    return lksi_dnnl_desc_create(desc, type, axes.n, axes.dims,
-                                 is_any ? dnnl_format_tag_any : (dnnl_format_tag_t)lksi_layout_tag(0, axes.n));
+    int tag = layout_id == ANY_LAYOUT ? (int)dnnl_format_tag_any : lksi_layout_tag(layout_id, axes.n);
+    return lksi_dnnl_desc_create(desc, type, axes.n, axes.dims, (dnnl_format_tag_t)tag);
 }
 
 static int64_t groups_of(const lksi_dnnl_convolution *c) {
@@ -46,10 +48,11 @@ static dnnl_status_t fill_request(conv_request *r, const lksi_dnnl_convolution *
     dnnl_data_type_t x = op == LKSI_OP_CONV2D_GRAD_INPUT ? dnnl_f32 : wish.operands;
     dnnl_data_type_t w = op == LKSI_OP_CONV2D_GRAD_WEIGHT ? dnnl_f32 : wish.operands;
     dnnl_data_type_t y = op == LKSI_OP_CONV2D ? dnnl_f32 : wish.operands;
-    dnnl_status_t status = describe(&r->x, x, c->x, 0, wish.is_any);
-    if (status == dnnl_success) status = describe(&r->w, w, c->w, groups_of(c), wish.is_any);
-    if (status == dnnl_success) status = describe(&r->y, y, c->y, 0, wish.is_any);
-    if (status == dnnl_success) status = describe(&r->bias, dnnl_f32, &bias, 0, false);
+    uint64_t layout = wish.is_any ? ANY_LAYOUT : 0;
+    dnnl_status_t status = describe(&r->x, x, c->x, 0, layout);
+    if (status == dnnl_success) status = describe(&r->w, w, c->w, groups_of(c), layout);
+    if (status == dnnl_success) status = describe(&r->y, y, c->y, 0, layout);
+    if (status == dnnl_success) status = describe(&r->bias, dnnl_f32, &bias, 0, 0);
     r->bias_or_none = c->has_bias ? lksi_dnnl_desc_get(&r->bias) : NULL;
     return status;
 }
@@ -185,10 +188,9 @@ static lks_status round_operands(lksi_dnnl_primitive *primitive, const_dnnl_prim
     for (int i = 0; i < N_TENSORS; i++) {
         if (!tensors[i].is_rounded) continue;
         lksi_dnnl_desc given = {0};
-        lksi_axes axes = lksi_layout_axes(tensors[i].tensor, tensors[i].groups);
-        int tag = lksi_layout_tag(tensors[i].layout->id, axes.n);
-        lks_status status = lksi_dnnl_check(
-            lksi_dnnl_desc_create(&given, dnnl_f32, axes.n, axes.dims, (dnnl_format_tag_t)tag), lksi_op_name(c->op));
+        lks_status status =
+            lksi_dnnl_check(describe(&given, dnnl_f32, tensors[i].tensor, tensors[i].groups, tensors[i].layout->id),
+                            lksi_op_name(c->op));
         if (status == LKS_OK) status = lksi_dnnl_primitive_round(primitive, i, lksi_dnnl_desc_get(&given), pd);
         lksi_dnnl_desc_destroy(&given);
         LKS_TRY(status);
@@ -251,13 +253,9 @@ lks_status lksi_dnnl_convolution_create(lksi_dnnl_primitive **primitive, lksi_dn
 lks_status lksi_dnnl_reorder_create(lksi_dnnl_primitive **primitive, const lksi_tensor *tensor, uint64_t from,
                                     uint64_t to) {
     int64_t groups = lksi_layout_groups(from) > 0 ? lksi_layout_groups(from) : lksi_layout_groups(to);
-    lksi_axes axes = lksi_layout_axes(tensor, groups);
     lksi_dnnl_desc from_desc = {0}, to_desc = {0};
-    dnnl_status_t status = lksi_dnnl_desc_create(&from_desc, dnnl_f32, axes.n, axes.dims,
-                                                 (dnnl_format_tag_t)lksi_layout_tag(from, axes.n));
-    if (status == dnnl_success)
-        status = lksi_dnnl_desc_create(&to_desc, dnnl_f32, axes.n, axes.dims,
-                                       (dnnl_format_tag_t)lksi_layout_tag(to, axes.n));
+    dnnl_status_t status = describe(&from_desc, dnnl_f32, tensor, groups, from);
+    if (status == dnnl_success) status = describe(&to_desc, dnnl_f32, tensor, groups, to);
     lks_status result = lksi_dnnl_check(status, "reorder");
     if (result == LKS_OK)
         result = lksi_dnnl_reorder_between(primitive, lksi_dnnl_desc_get(&from_desc), lksi_dnnl_desc_get(&to_desc));

@@ -48,7 +48,7 @@ bool lksi_dnnl_desc_layout(lksi_dnnl_desc_ref desc, const lksi_tensor *tensor, i
 
 /* --- primitives --- */
 
-enum { MAX_ARGUMENTS = 5, MAX_OPERANDS = 2, ALIGNMENT = 64 }; /* arguments: the scratchpad included */
+enum { MAX_ARGUMENTS = 5, MAX_OPERANDS = 2 }; /* arguments: the scratchpad included */
 
 /* An argument that is rounded to bf16 on its way: its copy lies in the scratch, before the primitive's own. */
 typedef struct operand {
@@ -153,8 +153,6 @@ static lks_status execute(lksi_dnnl_primitive *primitive, void *const *data, voi
 
 /* --- operands rounded to bf16 --- */
 
-static size_t aligned(size_t nbytes) { return (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
-
 lks_status lksi_dnnl_primitive_round(lksi_dnnl_primitive *primitive, int i, lksi_dnnl_desc_ref given,
                                      const_dnnl_primitive_desc_t desc) {
     lksi_dnnl_desc_ref wanted = dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, primitive->arguments[i].arg);
@@ -164,7 +162,7 @@ lks_status lksi_dnnl_primitive_round(lksi_dnnl_primitive *primitive, int i, lksi
     o->argument = i;
     o->copy_offset = primitive->copies_nbytes;
     o->n_floats = type_of(wanted) == dnnl_f32 ? nbytes / sizeof(float) : 0;
-    primitive->copies_nbytes += aligned(nbytes);
+    primitive->copies_nbytes += lksi_whole_lines(nbytes);
     primitive->n_operands++;
     return LKS_OK;
 }

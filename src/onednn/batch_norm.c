@@ -1,6 +1,7 @@
 #include "onednn/batch_norm.h"
 
 #include "onednn/batch_norm_loops.h"
+#include "onednn/kernels.h"
 #include "onednn/layout.h"
 #include "op/batch_norm.h"
 
@@ -48,40 +49,37 @@ static lksi_image image_of(const lksi_kernel *kernel) {
     return lksi_image_of(&kernel->lowering.inputs[0], &kernel->lowering.input_layouts[0]);
 }
 
-/* With an addend, the last input, the first output is the sum. */
 static bool has_addend(const lksi_kernel *kernel) {
     for (int i = 0; i < kernel->n_epilogues; i++)
         if (kernel->epilogues[i] == LKSI_OP_ADD) return true;
     return false;
 }
 
-static void write_sum(const lksi_kernel *kernel, const place *at, const lksi_norm_affine *affine, void *const *in,
-                      void *const *out) {
-    const lksi_lowering *l = &kernel->lowering;
-    const float *x = in[0], *addend = in[l->n_inputs - 1];
-    float *y = l->is_term_read ? (float *)out[l->n_outputs - 1] + at->offset : NULL;
-    LKSI_ISA_PICK(lksi_batch_norm_loops)
-        ->apply_sum(&at->group, affine, x + at->offset, addend + at->offset, y, (float *)out[0] + at->offset);
-}
-
-/* Scale and shift are 0 in the padding, so that it stays 0. */
+/* Scale and shift are 0 in the padding, so that it stays 0. With an addend, the last input, the first output is the
+ * sum, and the last one, where it is read, what is added to. */
 static void apply(const lksi_kernel *kernel, const place *at, void *const *in, const float *mean, const float *variance,
                   void *const *out) {
-    const float *x = in[0], *w = in[1], *b = in[2];
+    const lksi_lowering *l = &kernel->lowering;
+    const float *x = (const float *)in[0] + at->offset, *w = in[1], *b = in[2];
+    float *first = (float *)out[0] + at->offset;
     const lksi_op *epilogues = kernel->epilogues;
     int n = kernel->n_epilogues;
     lksi_norm_affine affine = {.is_relu = n > 0 && epilogues[0] == LKSI_OP_RELU,
                                .is_sum_relu = n > 0 && epilogues[n - 1] == LKSI_OP_RELU};
-    for (int l = 0; l < at->n_channels; l++) {
-        int64_t c = at->channel + l;
-        affine.mean[l] = mean[c];
-        affine.scale[l] = w[c] / sqrtf(variance[c] + (float)kernel->lowering.attributes.epsilon);
-        affine.shift[l] = b[c];
+    for (int i = 0; i < at->n_channels; i++) {
+        int64_t c = at->channel + i;
+        affine.mean[i] = mean[c];
+        affine.scale[i] = w[c] / sqrtf(variance[c] + (float)l->attributes.epsilon);
+        affine.shift[i] = b[c];
     }
-    if (has_addend(kernel))
-        write_sum(kernel, at, &affine, in, out);
-    else
-        LKSI_ISA_PICK(lksi_batch_norm_loops)->apply(&at->group, &affine, x + at->offset, (float *)out[0] + at->offset);
+    const lksi_batch_norm_loops *loops = LKSI_ISA_PICK(lksi_batch_norm_loops);
+    if (!has_addend(kernel)) {
+        loops->apply(&at->group, &affine, x, NULL, first, NULL);
+        return;
+    }
+    const float *addend = (const float *)in[l->n_inputs - 1] + at->offset;
+    float *term = l->is_term_read ? (float *)out[l->n_outputs - 1] + at->offset : NULL;
+    loops->apply(&at->group, &affine, x, addend, term, first);
 }
 
 static lks_status training(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -265,20 +263,15 @@ static norm_kernel kernel_of(lksi_op op) {
     }
 }
 
-static bool take(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel) {
-    if (kernel->n_epilogues >= offer->n_epilogues || offer->epilogues[kernel->n_epilogues] != op) return false;
-    kernel->epilogues[kernel->n_epilogues++] = op;
-    return true;
-}
-
 /* ReLU; the sum with an image that lies as this one does; ReLU. Each may be missing. */
 static void take_epilogues(const lksi_lowering *offer, lksi_layout layout, lksi_kernel *kernel) {
     lksi_lowering *l = &kernel->lowering;
-    take(offer, LKSI_OP_RELU, kernel);
-    if (offer->input_layouts[offer->n_inputs].id != layout.id || !take(offer, LKSI_OP_ADD, kernel)) return;
+    lksi_take_epilogue(offer, LKSI_OP_RELU, kernel);
+    if (offer->input_layouts[offer->n_inputs].id != layout.id || !lksi_take_epilogue(offer, LKSI_OP_ADD, kernel))
+        return;
     l->input_layouts[l->n_inputs++] = layout;
     if (l->is_term_read) l->output_layouts[l->n_outputs++] = layout;
-    take(offer, LKSI_OP_RELU, kernel);
+    lksi_take_epilogue(offer, LKSI_OP_RELU, kernel);
 }
 
 lks_status lksi_onednn_lower_batch_norm(const lksi_lowering *lowering, lksi_kernel *kernel) {

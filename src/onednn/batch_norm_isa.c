@@ -84,13 +84,9 @@ static void moments(const lksi_norm_group *g, const float *x, double *mean, doub
     BY_LANES(moments, x, mean, squares);
 }
 
-static void apply(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, float *y) {
-    BY_LANES(apply, affine, x, y);
-}
-
-static void apply_sum(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, const float *addend,
-                      float *y, float *sum) {
-    BY_LANES(apply_sum, affine, x, addend, y, sum);
+static void apply(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, const float *addend,
+                  float *y, float *sum) {
+    BY_LANES(apply, affine, x, addend, y, sum);
 }
 
 static void products(const lksi_norm_group *g, const float *mean, const float *x, const float *dy, const float *y,
@@ -103,6 +99,4 @@ static void gradient(const lksi_norm_group *g, const lksi_norm_gradient *of, con
     BY_LANES(gradient, of, x, dy, y, dx);
 }
 
-extern const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops);
-const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops) = {sums,      moments,  apply,
-                                                                    apply_sum, products, gradient};
+const lksi_batch_norm_loops LKSI_ISA_NAME(lksi_batch_norm_loops) = {sums, moments, apply, products, gradient};

@@ -108,7 +108,7 @@ static void NAME(products)(const lksi_norm_group *g, const float *mean, const fl
 
 /* --- element by element --- */
 
-/* Either of `y` and `sum` may be NULL. Inlined, so that what is NULL is known when it is compiled. */
+/* Inlined, so that what is NULL is known when it is compiled. */
 static inline void NAME(write)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x,
                                const float *addend, float *y, float *sum) {
     VECTOR value, other, mean, scale, shift;
@@ -131,13 +131,11 @@ static inline void NAME(write)(const lksi_norm_group *g, const lksi_norm_affine 
         }
 }
 
-static void NAME(apply)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, float *y) {
-    NAME(write)(g, affine, x, NULL, y, NULL);
-}
-
-static void NAME(apply_sum)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x,
-                            const float *addend, float *y, float *sum) {
-    if (y != NULL)
+static void NAME(apply)(const lksi_norm_group *g, const lksi_norm_affine *affine, const float *x, const float *addend,
+                        float *y, float *sum) {
+    if (sum == NULL)
+        NAME(write)(g, affine, x, NULL, y, NULL);
+    else if (y != NULL)
         NAME(write)(g, affine, x, addend, y, sum);
     else
         NAME(write)(g, affine, x, addend, NULL, sum);

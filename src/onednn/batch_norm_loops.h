@@ -32,10 +32,9 @@ typedef struct lksi_batch_norm_loops {
     void (*sums)(const lksi_norm_group *group, const float *x, double *sum);
     /* Sums of x and of the squares around the mean, per lane. */
     void (*moments)(const lksi_norm_group *group, const float *x, double *mean, double *squares);
-    void (*apply)(const lksi_norm_group *group, const lksi_norm_affine *affine, const float *x, float *y);
-    /* `y` may be NULL: it is then written nowhere. */
-    void (*apply_sum)(const lksi_norm_group *group, const lksi_norm_affine *affine, const float *x, const float *addend,
-                      float *y, float *sum);
+    /* Either of `y` and `sum` may be NULL: it is then written nowhere. */
+    void (*apply)(const lksi_norm_group *group, const lksi_norm_affine *affine, const float *x, const float *addend,
+                  float *y, float *sum);
     /* Sums of dy and of dy * (x - mean). Where `y` is given, dy counts only where y > 0, here and in `gradient`. */
     void (*products)(const lksi_norm_group *group, const float *mean, const float *x, const float *dy, const float *y,
                      double *dy_sum, double *product_sum);

@@ -5,24 +5,10 @@
 
 #include <string.h>
 
-static lksi_binary_loop *loop_of(lksi_op op) {
-    const lksi_binary_loops *loops = LKSI_ISA_PICK(lksi_binary_loops);
-    switch (op) {
-    case LKSI_OP_ADD:
-        return loops->add;
-    case LKSI_OP_SUB:
-        return loops->sub;
-    case LKSI_OP_MUL:
-        return loops->mul;
-    default:
-        return loops->div;
-    }
-}
-
 lks_status lksi_run_binary(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const lksi_lowering *l = &kernel->lowering;
-    lksi_binary_loop *loop = loop_of(l->op);
+    lksi_binary_loop *loop = LKSI_ISA_PICK(lksi_binary_loops)->of[l->op];
     if (lksi_tensor_equal(&l->inputs[0], &l->inputs[1])) { /* in any layout that they share */
         loop(lksi_stored_count(kernel), in[0], 1, in[1], 1, out[0]);
         return LKS_OK;

@@ -19,4 +19,5 @@ BINARY(mul, *)
 BINARY(divide, /)
 #undef BINARY
 
-const lksi_binary_loops LKSI_ISA_NAME(lksi_binary_loops) = {.add = add, .sub = sub, .mul = mul, .div = divide};
+const lksi_binary_loops LKSI_ISA_NAME(lksi_binary_loops) = {
+    .of = {[LKSI_OP_ADD] = add, [LKSI_OP_SUB] = sub, [LKSI_OP_MUL] = mul, [LKSI_OP_DIV] = divide}};

@@ -4,6 +4,7 @@
 
 #include "base/isa.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct lksi_cell_kernels {
@@ -14,9 +15,8 @@ typedef struct lksi_cell_kernels {
     void (*lstm_gradient)(int64_t m, const float *gates, const float *c_before, const float *c, const float *dh,
                           float *dc, float *tanh_c, float *dgates);
     /* h (M), the product, to tanh (or relu) of it with the bias. */
-    void (*rnn)(int64_t m, int is_relu, const float *bias, float *h);
-    void (*rnn_gradient)(int64_t m, int is_relu, const float *h, const float *dh, float *dgates);
-    void (*add)(int64_t m, const float *x, float *sum); /* sum += x */
+    void (*rnn)(int64_t m, bool is_relu, const float *bias, float *h);
+    void (*rnn_gradient)(int64_t m, bool is_relu, const float *h, const float *dh, float *dgates);
 } lksi_cell_kernels;
 
 LKSI_ISA_DECLARE(lksi_cell_kernels, lksi_cell_loops);

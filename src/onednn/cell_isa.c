@@ -4,7 +4,7 @@
 
 #include "onednn/tanh.h"
 
-#include <math.h>
+#include <string.h>
 
 static void tanh_all(float *y, int64_t count) { LKSI_ISA_PICK(lksi_tanh_loops)->run(y, (size_t)count); }
 
@@ -35,10 +35,6 @@ static void lstm(int64_t m, const float *bias, const float *c_before, float *gat
     multiply(m, gates + 3 * m, h);
 }
 
-static void copy(int64_t m, const float *restrict x, float *restrict y) {
-    for (int64_t j = 0; j < m; j++) y[j] = x[j];
-}
-
 static void lstm_gates_gradient(int64_t m, const float *restrict gates, const float *restrict c_before,
                                 const float *restrict tanh_c, const float *restrict dh, float *restrict dc,
                                 float *restrict dgates) {
@@ -57,12 +53,12 @@ static void lstm_gates_gradient(int64_t m, const float *restrict gates, const fl
 
 static void lstm_gradient(int64_t m, const float *gates, const float *c_before, const float *c, const float *dh,
                           float *dc, float *tanh_c, float *dgates) {
-    copy(m, c, tanh_c);
+    memcpy(tanh_c, c, (size_t)m * sizeof *c);
     tanh_all(tanh_c, m);
     lstm_gates_gradient(m, gates, c_before, tanh_c, dh, dc, dgates);
 }
 
-static void rnn(int64_t m, int is_relu, const float *bias, float *h) {
+static void rnn(int64_t m, bool is_relu, const float *bias, float *h) {
     add_and_scale(m, bias, 1.0f, h);
     if (!is_relu)
         tanh_all(h, m);
@@ -70,7 +66,7 @@ static void rnn(int64_t m, int is_relu, const float *bias, float *h) {
         for (int64_t j = 0; j < m; j++) h[j] = h[j] < 0 ? 0 : h[j];
 }
 
-static void rnn_gradient(int64_t m, int is_relu, const float *restrict h, const float *restrict dh,
+static void rnn_gradient(int64_t m, bool is_relu, const float *restrict h, const float *restrict dh,
                          float *restrict dgates) {
     if (is_relu)
         for (int64_t j = 0; j < m; j++) {
@@ -81,8 +77,4 @@ static void rnn_gradient(int64_t m, int is_relu, const float *restrict h, const 
         for (int64_t j = 0; j < m; j++) dgates[j] = dh[j] * (1 - h[j] * h[j]);
 }
 
-static void add(int64_t m, const float *restrict x, float *restrict sum) {
-    for (int64_t j = 0; j < m; j++) sum[j] += x[j];
-}
-
-const lksi_cell_kernels LKSI_ISA_NAME(lksi_cell_loops) = {lstm, lstm_gradient, rnn, rnn_gradient, add};
+const lksi_cell_kernels LKSI_ISA_NAME(lksi_cell_loops) = {lstm, lstm_gradient, rnn, rnn_gradient};

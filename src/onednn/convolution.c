@@ -6,32 +6,26 @@
 #include "onednn/kernels.h"
 #include "onednn/layout.h"
 #include "onednn/loops.h"
-#include "onednn/relu.h"
 #include "onednn/whole_window.h"
 
-/* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
-typedef struct conv_places {
-    int x, w, y, b; /* inputs from 0 on, outputs from FIRST_OUTPUT on; NONE */
-} conv_places;
-enum { FIRST_OUTPUT = 8, NONE = -1 };
-
-static conv_places places_of(const lksi_lowering *l) {
-    if (l->op == LKSI_OP_CONV2D) return (conv_places){0, 1, FIRST_OUTPUT, l->n_inputs == 3 ? 2 : NONE};
-    if (l->op == LKSI_OP_CONV2D_GRAD_INPUT) return (conv_places){FIRST_OUTPUT, 1, 0, NONE};
-    return (conv_places){1, FIRST_OUTPUT, 0, NONE};
+lksi_conv_places lksi_conv_places_of(const lksi_lowering *l) {
+    if (l->op == LKSI_OP_CONV2D)
+        return (lksi_conv_places){0, 1, LKSI_FIRST_OUTPUT, l->n_inputs == 3 ? 2 : LKSI_NOWHERE};
+    if (l->op == LKSI_OP_CONV2D_GRAD_INPUT) return (lksi_conv_places){LKSI_FIRST_OUTPUT, 1, 0, LKSI_NOWHERE};
+    return (lksi_conv_places){1, LKSI_FIRST_OUTPUT, 0, LKSI_NOWHERE};
 }
 
-static const lksi_tensor *tensor_at(const lksi_lowering *l, int place) {
-    return place < FIRST_OUTPUT ? &l->inputs[place] : &l->outputs[place - FIRST_OUTPUT];
+const lksi_tensor *lksi_conv_tensor(const lksi_lowering *l, int place) {
+    return place < LKSI_FIRST_OUTPUT ? &l->inputs[place] : &l->outputs[place - LKSI_FIRST_OUTPUT];
 }
 
-static void set_layout(lksi_lowering *l, int place, lksi_layout layout) {
-    *(place < FIRST_OUTPUT ? &l->input_layouts[place] : &l->output_layouts[place - FIRST_OUTPUT]) = layout;
+void lksi_conv_set_layout(lksi_lowering *l, int place, lksi_layout layout) {
+    *(place < LKSI_FIRST_OUTPUT ? &l->input_layouts[place] : &l->output_layouts[place - LKSI_FIRST_OUTPUT]) = layout;
 }
 
 /* How an image lies, where that is an input's own business: results lie as the primitive writes them. */
 static lksi_layout image_layout(const lksi_lowering *l, int place) {
-    return place < FIRST_OUTPUT ? l->input_layouts[place] : (lksi_layout){0};
+    return place < LKSI_FIRST_OUTPUT ? l->input_layouts[place] : (lksi_layout){0};
 }
 
 /* --- the primitives --- */
@@ -63,15 +57,15 @@ static void release(lksi_kernel *kernel) { free_state(kernel->state); }
 /* For n of the samples. */
 static lks_status create(const lks_device *device, const lksi_lowering *l, int64_t n, lksi_dnnl_primitive **primitive,
                          conv_layouts *layouts) {
-    conv_places p = places_of(l);
-    lksi_tensor x = *tensor_at(l, p.x), y = *tensor_at(l, p.y);
+    lksi_conv_places p = lksi_conv_places_of(l);
+    lksi_tensor x = *lksi_conv_tensor(l, p.x), y = *lksi_conv_tensor(l, p.y);
     x.dims[0] = y.dims[0] = n;
     lksi_dnnl_convolution c = {.op = l->op,
                                .attributes = &l->attributes,
                                .x = &x,
-                               .w = tensor_at(l, p.w),
+                               .w = lksi_conv_tensor(l, p.w),
                                .y = &y,
-                               .has_bias = p.b != NONE,
+                               .has_bias = p.b != LKSI_NOWHERE,
                                .product_type = device->product_type,
                                .x_layout = image_layout(l, p.x),
                                .y_layout = image_layout(l, p.y)};
@@ -129,13 +123,15 @@ static lks_status create_state(const lks_device *device, const lksi_lowering *l,
 
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const conv_state *state = kernel->state;
-    conv_places p = places_of(&kernel->lowering);
+    lksi_conv_places p = lksi_conv_places_of(&kernel->lowering);
     const int places[] = {p.x, p.w, p.y, p.b};
     void *data[4];
     for (int i = 0; i < 4; i++)
-        data[i] = places[i] == NONE ? NULL : places[i] < FIRST_OUTPUT ? in[places[i]] : out[places[i] - FIRST_OUTPUT];
+        data[i] = places[i] == LKSI_NOWHERE       ? NULL
+                  : places[i] < LKSI_FIRST_OUTPUT ? in[places[i]]
+                                                  : out[places[i] - LKSI_FIRST_OUTPUT];
     LKS_TRY(lksi_dnnl_primitive_run(state->primitive, data, scratch));
-    if (kernel->n_epilogues > 0) lksi_relu_in_place(out[0], (int64_t)lksi_stored_count(kernel));
+    if (kernel->n_epilogues > 0) LKSI_ISA_PICK(lksi_row_loops)->relu_in_place(lksi_stored_count(kernel), out[0]);
     return LKS_OK;
 }
 
@@ -151,7 +147,7 @@ static float *sample_at(const lksi_lowering *l, void *const *in, int i, int64_t 
 static size_t part_nbytes(const lksi_kernel *kernel) {
     const conv_state *state = kernel->state;
     bool is_divided = state->n_part < kernel->lowering.inputs[0].dims[0];
-    return is_divided ? (lksi_stored_count(kernel) * sizeof(float) + 63) / 64 * 64 : 0;
+    return is_divided ? lksi_whole_lines(lksi_stored_count(kernel) * sizeof(float)) : 0;
 }
 
 /* The bias's by a loop of ours: oneDNN would add its terms one by one. */
@@ -196,14 +192,13 @@ lks_status lksi_onednn_lower_convolution(const lks_device *device, const lksi_lo
                             .release = release,
                             .lowering = *lowering,
                             .state = state};
-    conv_places p = places_of(lowering);
+    lksi_conv_places p = lksi_conv_places_of(lowering);
     lksi_lowering_make_row_major(&kernel->lowering); /* the bias */
-    set_layout(&kernel->lowering, p.x, layouts.x);
-    set_layout(&kernel->lowering, p.w, layouts.w);
-    set_layout(&kernel->lowering, p.y, layouts.y);
+    lksi_conv_set_layout(&kernel->lowering, p.x, layouts.x);
+    lksi_conv_set_layout(&kernel->lowering, p.w, layouts.w);
+    lksi_conv_set_layout(&kernel->lowering, p.y, layouts.y);
     kernel->scratch_nbytes = scratch_nbytes(kernel);
-    if (lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
-        kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+    lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel);
     return LKS_OK;
 }
 

@@ -2,63 +2,52 @@
 #include "onednn/loops.h"
 #include "onednn/vector_math.h"
 
-static void relu(size_t count, const float *restrict x, float *restrict y) {
-    for (size_t i = 0; i < count; i++) y[i] = x[i] < 0 ? 0 : x[i];
-}
-
-static void relu_grad(size_t count, const float *restrict y, const float *restrict dy, float *restrict dx) {
-    for (size_t i = 0; i < count; i++) {
-        float gradient = dy[i]; /* read always: a conditional read would keep the compiler from using vectors */
-        dx[i] = y[i] > 0 ? gradient : 0;
+/* What a loop reads it reads always: a conditional read would keep the compiler from using vectors. */
+#define MAP(name, expression)                                                                                          \
+    static void name(size_t count, float p, const float *restrict from, const float *restrict unused,                  \
+                     float *restrict to) {                                                                             \
+        (void)p, (void)unused;                                                                                         \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            const float x = from[i];                                                                                   \
+            to[i] = expression;                                                                                        \
+        }                                                                                                              \
     }
-}
-
-static void leaky_relu(size_t count, float slope, const float *restrict x, float *restrict y) {
-    for (size_t i = 0; i < count; i++) y[i] = x[i] > 0 ? x[i] : slope * x[i];
-}
-
-static void leaky_relu_grad(size_t count, float slope, const float *restrict y, const float *restrict dy,
-                            float *restrict dx) {
-    for (size_t i = 0; i < count; i++) dx[i] = (y[i] > 0 ? 1 : slope) * dy[i];
-}
-
-static void gelu(size_t count, const float *restrict x, float *restrict y) {
-    for (size_t i = 0; i < count; i++) y[i] = x[i] * lksi_normal_below(x[i], lksi_exp(-0.5f * (x[i] * x[i])));
-}
-
-/* The derivative of x P(x) is P(x) + x p(x), p the density. */
-static void gelu_grad(size_t count, const float *restrict x, const float *restrict dy, float *restrict dx) {
-    for (size_t i = 0; i < count; i++) {
-        float decay = lksi_exp(-0.5f * (x[i] * x[i]));
-        dx[i] = dy[i] * (lksi_normal_below(x[i], decay) + x[i] * (0.398942280f * decay));
+#define GRADIENT(name, expression)                                                                                     \
+    static void name(size_t count, float p, const float *restrict kept, const float *restrict gradient,                \
+                     float *restrict to) {                                                                             \
+        (void)p;                                                                                                       \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            const float y = kept[i], dy = gradient[i];                                                                 \
+            to[i] = expression;                                                                                        \
+        }                                                                                                              \
     }
+
+/* The derivative of x P(x): P(x) + x p(x), p the density. */
+static inline float gelu_slope(float x) {
+    float decay = lksi_exp(-0.5f * (x * x));
+    return lksi_normal_below(x, decay) + x * (0.398942280f * decay);
 }
 
-static void tanh_grad(size_t count, const float *restrict y, const float *restrict dy, float *restrict dx) {
-    for (size_t i = 0; i < count; i++) dx[i] = dy[i] * (1 - y[i] * y[i]);
-}
-
-static void sigmoid(size_t count, const float *restrict x, float *restrict y) {
-    for (size_t i = 0; i < count; i++) y[i] = lksi_sigmoid(x[i]);
-}
-
-static void sigmoid_grad(size_t count, const float *restrict y, const float *restrict dy, float *restrict dx) {
-    for (size_t i = 0; i < count; i++) dx[i] = dy[i] * y[i] * (1 - y[i]);
-}
-
-static void scale(size_t count, float factor, const float *restrict x, float *restrict y) {
-    for (size_t i = 0; i < count; i++) y[i] = factor * x[i];
-}
+MAP(relu, x < 0 ? 0 : x)
+MAP(leaky_relu, x > 0 ? x : p * x)
+MAP(gelu, (x * lksi_normal_below(x, lksi_exp(-0.5f * (x * x)))))
+MAP(sigmoid, lksi_sigmoid(x))
+MAP(scale, (p * x))
+GRADIENT(relu_grad, y > 0 ? dy : 0)
+GRADIENT(leaky_relu_grad, (y > 0 ? 1 : p) * dy)
+GRADIENT(gelu_grad, (dy * gelu_slope(y))) /* its y is x */
+GRADIENT(tanh_grad, (dy * (1 - y * y)))
+GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
 
 const lksi_elementwise_loops LKSI_ISA_NAME(lksi_elementwise_loops) = {
-    .relu = relu,
-    .relu_grad = relu_grad,
-    .leaky_relu = leaky_relu,
-    .leaky_relu_grad = leaky_relu_grad,
-    .gelu = gelu,
-    .gelu_grad = gelu_grad,
-    .tanh_grad = tanh_grad,
-    .sigmoid = sigmoid,
-    .sigmoid_grad = sigmoid_grad,
-    .scale = scale,
+    .of = {[LKSI_OP_RELU] = relu,
+           [LKSI_OP_RELU_GRAD] = relu_grad,
+           [LKSI_OP_LEAKY_RELU] = leaky_relu,
+           [LKSI_OP_LEAKY_RELU_GRAD] = leaky_relu_grad,
+           [LKSI_OP_GELU] = gelu,
+           [LKSI_OP_GELU_GRAD] = gelu_grad,
+           [LKSI_OP_TANH_GRAD] = tanh_grad,
+           [LKSI_OP_SIGMOID] = sigmoid,
+           [LKSI_OP_SIGMOID_GRAD] = sigmoid_grad,
+           [LKSI_OP_SCALE] = scale},
 };

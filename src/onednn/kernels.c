@@ -38,9 +38,10 @@ static size_t scratch_nbytes(const lksi_lowering *l) {
     return l->op == LKSI_OP_LAYER_NORM_GRAD ? 2 * (size_t)lksi_tensor_columns(&l->inputs[0]) * sizeof(double) : 0;
 }
 
+/* Not what is moved in elements of another size: that is the reference device's. */
 bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel) {
     const loop_kernel *loop = &loop_kernels[question->op];
-    if (loop->run == NULL) return false;
+    if (loop->run == NULL || lks_type_nbytes(question->inputs[0].type) != sizeof(float)) return false;
     *kernel = (lksi_kernel){.name = kernel_names[question->op],
                             .run = loop->run,
                             .lowering = *question,
@@ -49,6 +50,12 @@ bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel) 
         share_layout(&kernel->lowering);
     else
         lksi_lowering_make_row_major(&kernel->lowering);
+    return true;
+}
+
+bool lksi_take_epilogue(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel) {
+    if (kernel->n_epilogues >= offer->n_epilogues || offer->epilogues[kernel->n_epilogues] != op) return false;
+    kernel->epilogues[kernel->n_epilogues++] = op;
     return true;
 }
 

@@ -8,17 +8,17 @@
  * included, are as good as rows) */
 #define LKSI_LOOP_KERNELS(X)                                                                                           \
     X(COPY, copy, true)                                                                                                \
-    X(RELU, relu, true)                                                                                                \
-    X(RELU_GRAD, relu_grad, true)                                                                                      \
-    X(LEAKY_RELU, leaky_relu, true)                                                                                    \
-    X(LEAKY_RELU_GRAD, leaky_relu_grad, true)                                                                          \
-    X(GELU, gelu, true)                                                                                                \
-    X(GELU_GRAD, gelu_grad, true)                                                                                      \
+    X(RELU, elementwise, true)                                                                                         \
+    X(RELU_GRAD, elementwise, true)                                                                                    \
+    X(LEAKY_RELU, elementwise, true)                                                                                   \
+    X(LEAKY_RELU_GRAD, elementwise, true)                                                                              \
+    X(GELU, elementwise, true)                                                                                         \
+    X(GELU_GRAD, elementwise, true)                                                                                    \
     X(TANH, tanh, true)                                                                                                \
-    X(TANH_GRAD, tanh_grad, true)                                                                                      \
-    X(SIGMOID, sigmoid, false)                                                                                         \
-    X(SIGMOID_GRAD, sigmoid_grad, true)                                                                                \
-    X(SCALE, scale, true)                                                                                              \
+    X(TANH_GRAD, elementwise, true)                                                                                    \
+    X(SIGMOID, elementwise, false)                                                                                     \
+    X(SIGMOID_GRAD, elementwise, true)                                                                                 \
+    X(SCALE, elementwise, true)                                                                                        \
     X(ADD, binary, true)                                                                                               \
     X(SUB, binary, true)                                                                                               \
     X(MUL, binary, true)                                                                                               \
@@ -50,6 +50,9 @@ LKSI_LOOP_KERNELS(LKSI_LOOP_KERNEL_DECLARE)
 
 /* Whether there is one; *kernel is then filled. */
 bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel);
+
+/* Whether `op` is offered as the kernel's next epilogue; it is taken then. */
+bool lksi_take_epilogue(const lksi_lowering *offer, lksi_op op, lksi_kernel *kernel);
 
 /* Elements of the kernel's first result as they are stored, padding included. */
 size_t lksi_stored_count(const lksi_kernel *kernel);

@@ -36,25 +36,18 @@ static inline float lksi_lanes_total(const lksi_vector sum[LKSI_VECTORS]) {
     return lanes[0];
 }
 
-static inline float lksi_row_sum(size_t count, const float *x) {
-    lksi_vector sum[LKSI_VECTORS] = {{0}};
-    size_t i = 0;
-    for (; i + LKSI_LANES <= count; i += LKSI_LANES)
-        for (int k = 0; k < LKSI_VECTORS; k++) sum[k] += *lksi_floats_at(x + i + k * LKSI_VECTOR);
-    float total = i > 0 ? lksi_lanes_total(sum) : 0;
-    for (; i < count; i++) total += x[i]; /* into lanes, it would take longer */
-    return total;
-}
-
+/* Of x - shift. */
 static inline float lksi_row_sum_shifted(size_t count, float shift, const float *x) {
     lksi_vector sum[LKSI_VECTORS] = {{0}};
     size_t i = 0;
     for (; i + LKSI_LANES <= count; i += LKSI_LANES)
         for (int k = 0; k < LKSI_VECTORS; k++) sum[k] += *lksi_floats_at(x + i + k * LKSI_VECTOR) - shift;
     float total = i > 0 ? lksi_lanes_total(sum) : 0;
-    for (; i < count; i++) total += x[i] - shift;
+    for (; i < count; i++) total += x[i] - shift; /* into lanes, it would take longer */
     return total;
 }
+
+static inline float lksi_row_sum(size_t count, const float *x) { return lksi_row_sum_shifted(count, 0, x); }
 
 static inline float lksi_row_dot(size_t count, const float *x, const float *y) {
     lksi_vector sum[LKSI_VECTORS] = {{0}};

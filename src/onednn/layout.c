@@ -141,43 +141,35 @@ lksi_layout lksi_layout_like(uint64_t id, const lksi_tensor *tensor) {
 
 /* --- images --- */
 
-lksi_image lksi_image_of(const lksi_tensor *x, const lksi_layout *layout) {
-    lksi_image image = {.n = x->dims[0], .channels = x->dims[1]};
-    image.positions = lksi_tensor_count(x, 0) / (image.n * image.channels);
+/* Channels side by side in it: 0: all that there are; -1: they lie apart, or it is unknown. */
+static int64_t block_of(const lksi_layout *layout) {
     switch (layout->id) {
-    case dnnl_aBcd8b:
-    case dnnl_aBc8b:
-        image.block = 8;
-        break;
-    case dnnl_aBcd16b:
-    case dnnl_aBc16b:
-        image.block = 16;
-        break;
     case dnnl_aBcd4b:
-        image.block = 4;
-        break;
+        return 4;
+    case dnnl_aBc8b:
+    case dnnl_aBcd8b:
+        return 8;
+    case dnnl_aBc16b:
+    case dnnl_aBcd16b:
+        return 16;
     case dnnl_acdb:
-        image.block = image.channels;
-        break;
+        return 0;
     default:
-        image.block = image.positions == 1 ? image.channels : 1;
+        return -1;
     }
+}
+
+lksi_image lksi_image_of(const lksi_tensor *x, const lksi_layout *layout) {
+    lksi_image image = {.n = x->dims[0], .channels = x->dims[1], .block = block_of(layout)};
+    image.positions = lksi_tensor_count(x, 0) / (image.n * image.channels);
+    if (image.block < 0) image.block = image.positions == 1 ? 0 : 1;
+    if (image.block == 0) image.block = image.channels;
     image.blocks = (image.channels + image.block - 1) / image.block;
     return image;
 }
 
 bool lksi_image_has_lanes(const lksi_tensor *x, const lksi_layout *layout) {
-    switch (layout->id) {
-    case dnnl_aBcd4b:
-    case dnnl_aBcd8b:
-    case dnnl_aBcd16b:
-    case dnnl_aBc8b:
-    case dnnl_aBc16b:
-    case dnnl_acdb:
-        return true;
-    default:
-        return layout->id == 0 && x->n_dims >= 2 && lksi_image_of(x, layout).positions == 1;
-    }
+    return block_of(layout) >= 0 || (layout->id == 0 && x->n_dims >= 2 && lksi_image_of(x, layout).positions == 1);
 }
 
 int64_t lksi_image_count(const lksi_image *image) { return image->n * image->blocks * image->positions * image->block; }

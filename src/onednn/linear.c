@@ -20,7 +20,8 @@
 #include "base/cache.h"
 #include "base/isa.h"
 #include "onednn/api.h"
-#include "onednn/relu.h"
+#include "onednn/kernels.h"
+#include "onednn/loops.h"
 #include "onednn/rows.h"
 #include "onednn/tanh.h"
 #include "onednn/transpose.h"
@@ -70,12 +71,12 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
     const linear_state *state = kernel->state;
     float *y = out[0];
     LKS_TRY(multiply(state, &kernel->lowering, in, y, scratch));
-    int64_t count = lksi_tensor_count(&kernel->lowering.outputs[0], 0);
-    for (int i = 0; i < kernel->n_epilogues; i++)
+    size_t count = lksi_stored_count(kernel);
+    for (int i = 0; i < kernel->n_epilogues; i++) /* while the result is still in the cache */
         if (kernel->epilogues[i] == LKSI_OP_RELU)
-            lksi_relu_in_place(y, count);
+            LKSI_ISA_PICK(lksi_row_loops)->relu_in_place(count, y);
         else
-            LKSI_ISA_PICK(lksi_tanh_loops)->run(y, (size_t)count);
+            LKSI_ISA_PICK(lksi_tanh_loops)->run(y, count);
     return LKS_OK;
 }
 
@@ -83,15 +84,6 @@ static void release_linear(lksi_kernel *kernel) {
     linear_state *state = kernel->state;
     lksi_dnnl_primitive_destroy(state->primitive);
     lksi_free(state);
-}
-
-/* What follows the product while the result is still in the cache. */
-static void take_epilogues(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    for (int i = 0; i < lowering->n_epilogues; i++) {
-        lksi_op op = lowering->epilogues[i];
-        if (op != LKSI_OP_RELU && op != LKSI_OP_TANH) return;
-        kernel->epilogues[kernel->n_epilogues++] = op;
-    }
 }
 
 /* 16 rows, W's rows 4 KiB long: y^T is quickest, but not as a primitive, which reads 14 rows of W at a time, all from
@@ -154,11 +146,10 @@ lks_status lksi_onednn_lower_linear(const lksi_lowering *lowering, lksi_kernel *
     linear_state *state = lksi_alloc(sizeof *state);
     if (state == NULL) return LKS_ERR_MEMORY;
     *kernel = (lksi_kernel){.run = linear, .release = release_linear, .lowering = *lowering, .state = state};
+    while (lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel) || lksi_take_epilogue(lowering, LKSI_OP_TANH, kernel))
+        continue;
     lks_status status = choose_product(lowering, state, kernel);
-    if (status == LKS_OK)
-        take_epilogues(lowering, kernel);
-    else
-        release_linear(kernel);
+    if (status != LKS_OK) release_linear(kernel);
     return status;
 }
 

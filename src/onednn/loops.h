@@ -4,29 +4,24 @@
 #define LKSI_LOOPS_H
 
 #include "base/isa.h"
+#include "op/op.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Element by element, over `count` elements. */
+/* Element by element, over `count` elements: y of x, or dx of dy and of what the catalogue names beside it, by
+ * operator. `parameter`: LEAKY_RELU's slope, SCALE's factor. */
+typedef void lksi_elementwise_loop(size_t count, float parameter, const float *x, const float *dy, float *y);
 typedef struct lksi_elementwise_loops {
-    void (*relu)(size_t count, const float *x, float *y);
-    void (*relu_grad)(size_t count, const float *y, const float *dy, float *dx);
-    void (*leaky_relu)(size_t count, float slope, const float *x, float *y);
-    void (*leaky_relu_grad)(size_t count, float slope, const float *y, const float *dy, float *dx);
-    void (*gelu)(size_t count, const float *x, float *y);
-    void (*gelu_grad)(size_t count, const float *x, const float *dy, float *dx);
-    void (*tanh_grad)(size_t count, const float *y, const float *dy, float *dx);
-    void (*sigmoid)(size_t count, const float *x, float *y);
-    void (*sigmoid_grad)(size_t count, const float *y, const float *dy, float *dx);
-    void (*scale)(size_t count, float factor, const float *x, float *y);
+    lksi_elementwise_loop *of[LKSI_OP_COUNT];
 } lksi_elementwise_loops;
 LKSI_ISA_DECLARE(lksi_elementwise_loops, lksi_elementwise_loops);
 
-/* Two operands; a step is 1, or 0 where the operand repeats its one element, which one of them does at most. */
+/* Two operands, by operator; a step is 1, or 0 where the operand repeats its one element, which one of them does at
+ * most, unless there is one element in all. */
 typedef void lksi_binary_loop(size_t count, const float *a, int step_a, const float *b, int step_b, float *y);
 typedef struct lksi_binary_loops {
-    lksi_binary_loop *add, *sub, *mul, *div;
+    lksi_binary_loop *of[LKSI_OP_COUNT];
 } lksi_binary_loops;
 LKSI_ISA_DECLARE(lksi_binary_loops, lksi_binary_loops);
 
@@ -45,6 +40,8 @@ typedef struct lksi_row_loops {
     void (*shift_and_scale)(size_t count, float shift, float factor, const float *x, float *y); /* (x - shift) factor */
     void (*shift_twice)(size_t count, float first, float second, const float *x, float *y); /* (x - first) - second */
     void (*scale_in_place)(size_t count, float factor, float *y);
+    /* max(y, 0). Not oneDNN's, which turns NaN into 0 and so hides a run that has gone wrong. */
+    void (*relu_in_place)(size_t count, float *y);
 } lksi_row_loops;
 LKSI_ISA_DECLARE(lksi_row_loops, lksi_row_loops);
 

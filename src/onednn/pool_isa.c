@@ -94,5 +94,4 @@ static void mean_gradient(const lksi_pool_shape *s, const float *dy, float *dx) 
         }
 }
 
-extern const lksi_pool_loops LKSI_ISA_NAME(lksi_pool_loops);
 const lksi_pool_loops LKSI_ISA_NAME(lksi_pool_loops) = {largest, largest_gradient, mean, mean_gradient};

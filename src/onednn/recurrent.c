@@ -43,7 +43,6 @@ enum { GATES, DX, DW_HH, DW_IH, N_WHOLE }; /* those over all steps */
 enum { FEW_ROWS = 16 };                    /* in which sgemm would give a row of the gates other bits (linear.c) */
 
 typedef struct recurrent_state {
-    bool is_rounded; /* operands, to bf16 */
     lksi_step_product step;
     lksi_dnnl_primitive *whole[N_WHOLE]; /* NULL: by sgemm, or not in this pass */
 } recurrent_state;
@@ -63,13 +62,13 @@ static lksi_dnnl_product whole_product(int which, const sizes *s, bool is_rounde
 
 /* The distance of rows that a product reads: as sgemm likes it, or without gaps where they are copied anyway. */
 static int64_t row_length(const recurrent_state *state, int64_t count) {
-    return state->is_rounded ? count : lksi_padded_row(count);
+    return state->step.is_rounded ? count : lksi_padded_row(count);
 }
 
 /* Rows of `a` and `b` are lda and ldb apart, those of `c` lie without gaps. */
 static lks_status multiply(const recurrent_state *state, int which, const sizes *s, const float *a, int64_t lda,
                            const float *b, int64_t ldb, float *c, void *scratch) {
-    lksi_dnnl_product p = whole_product(which, s, state->is_rounded);
+    lksi_dnnl_product p = whole_product(which, s, state->step.is_rounded);
     if (state->whole[which] == NULL)
         return lksi_dnnl_gemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, a, lda, b, ldb, 0.0f,
                               c, p.n);
@@ -87,19 +86,14 @@ static void release(lksi_kernel *kernel) {
 static lks_status prepare(recurrent_state *state, const sizes *s, int first, int last) {
     LKS_TRY(lksi_step_product_prepare(&state->step));
     for (int i = first; i <= last; i++) {
-        lksi_dnnl_product product = whole_product(i, s, state->is_rounded);
-        if (!state->is_rounded && !(i == GATES && lksi_isa_level() == 2 && s->n * s->t < FEW_ROWS)) continue;
+        lksi_dnnl_product product = whole_product(i, s, state->step.is_rounded);
+        if (!state->step.is_rounded && !(i == GATES && lksi_isa_level() == 2 && s->n * s->t < FEW_ROWS)) continue;
         LKS_TRY(lksi_dnnl_product_create(&state->whole[i], &product));
     }
     return LKS_OK;
 }
 
-/* In floats, so that what follows stays aligned. */
-enum { ALIGNED_FLOATS = 16 };
-static int64_t floats_of(size_t nbytes) {
-    size_t unit = ALIGNED_FLOATS * sizeof(float);
-    return (int64_t)((nbytes + unit - 1) / unit * ALIGNED_FLOATS);
-}
+static int64_t floats_of(size_t nbytes) { return (int64_t)(lksi_whole_lines(nbytes) / sizeof(float)); }
 
 static int64_t step_scratch(const recurrent_state *state) {
     return floats_of(lksi_step_product_scratch_nbytes(&state->step));
@@ -119,7 +113,6 @@ static lks_status make(const lksi_kernel *filled, const lksi_step_product *step,
                        lksi_kernel *kernel) {
     recurrent_state *state = lksi_alloc(sizeof *state);
     if (state == NULL) return LKS_ERR_MEMORY;
-    state->is_rounded = step->is_rounded;
     state->step = *step;
     *kernel = *filled;
     kernel->state = state;
@@ -135,7 +128,7 @@ typedef struct forward_state {
     const float *h0, *c0, *bias; /* bias: of both */
     float *y, *gates, *cells;    /* RNN: gates is y */
     lksi_steps steps;
-    int is_relu;
+    bool is_relu;
 } forward_state;
 
 static lks_status forward_step(forward_state *f, const sizes *s, int64_t t) {
@@ -171,7 +164,7 @@ static lks_status forward(const lksi_kernel *kernel, void *const *in, void *cons
                        .is_relu = l->attributes.is_relu != 0};
     LKS_TRY(multiply(state, GATES, &s, in[0], s.k, weights[0], s.k, f.gates, whole));
     memcpy(bias, weights[2], (size_t)s.gm * sizeof *bias);
-    LKSI_ISA_PICK(lksi_cell_loops)->add(s.gm, weights[3], bias);
+    LKSI_ISA_PICK(lksi_row_loops)->accumulate((size_t)s.gm, weights[3], bias);
     f.steps = lksi_steps_begin(&state->step, weights[1], scratch);
     for (int64_t t = 0; t < s.t; t++) LKS_TRY(forward_step(&f, &s, t));
     copy_last(f.y, &s, out[1]);
@@ -199,7 +192,7 @@ typedef struct backward_state {
     const float *dy, *h0, *c0, *y, *gates, *cells;
     float *dh, *dc, *dgates, *tanh_c; /* dc NULL: an RNN */
     int64_t dgates_row;
-    int is_relu;
+    bool is_relu;
     lksi_steps steps;
 } backward_state;
 
@@ -207,7 +200,7 @@ static void backward_cell(const backward_state *b, const sizes *s, int64_t i, in
     const lksi_cell_kernels *cell = LKSI_ISA_PICK(lksi_cell_loops);
     int64_t at = i * s->t + t, c_row;
     float *dh = b->dh + i * s->m, *dgates = b->dgates + at * b->dgates_row;
-    cell->add(s->m, b->dy + at * s->m, dh);
+    LKSI_ISA_PICK(lksi_row_loops)->accumulate((size_t)s->m, b->dy + at * s->m, dh);
     if (b->dc == NULL) {
         cell->rnn_gradient(s->m, b->is_relu, b->y + at * s->m, dh, dgates);
         return;
@@ -240,7 +233,7 @@ static lks_status weight_gradients(const backward_state *b, const sizes *s, cons
     int64_t rows = s->n * s->t, h_row = row_length(b->state, s->m);
     copy_before(b, s, scratch, h_row);
     LKS_TRY(multiply(b->state, DW_HH, s, b->dgates, b->dgates_row, scratch, h_row, dw[1], whole));
-    if (!b->state->is_rounded) x = lksi_pad_rows(x, rows, s->k, &scratch);
+    if (!b->state->step.is_rounded) x = lksi_pad_rows(x, rows, s->k, &scratch);
     LKS_TRY(multiply(b->state, DW_IH, s, b->dgates, b->dgates_row, x, row_length(b->state, s->k), dw[0], whole));
     LKSI_ISA_PICK(lksi_row_loops)->sum_rows((size_t)rows, (size_t)s->gm, (size_t)b->dgates_row, b->dgates, dw[2]);
     return LKS_OK;
@@ -286,7 +279,7 @@ lks_status lksi_onednn_lower_recurrent_grad(const lks_device *device, const lksi
     const recurrent_state *state = kernel->state;
     int64_t n_scratch = step_scratch(state) + whole_scratch(state) + s.m + rows * row_length(state, s.gm) +
                         rows * row_length(state, s.m);
-    if (!state->is_rounded) n_scratch += lksi_padding_count(rows, s.k);
+    if (!state->step.is_rounded) n_scratch += lksi_padding_count(rows, s.k);
     kernel->scratch_nbytes = (size_t)n_scratch * sizeof(float);
     return LKS_OK;
 }

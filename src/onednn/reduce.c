@@ -28,9 +28,7 @@ lks_status lksi_run_sum_to(const lksi_kernel *kernel, void *const *in, void *con
 
 lks_status lksi_run_sum(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    lksi_tensor kept = kernel->lowering.inputs[0];
-    for (int i = 0; i < kept.n_dims; i++)
-        if ((kernel->lowering.attributes.axes >> i & 1) != 0) kept.dims[i] = 1;
+    lksi_tensor kept = lksi_tensor_without(&kernel->lowering.inputs[0], kernel->lowering.attributes.axes);
     sum_over(&kernel->lowering.inputs[0], in[0], &kept, out[0]);
     return LKS_OK;
 }

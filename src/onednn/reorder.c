@@ -59,7 +59,7 @@ static lks_status create(const lksi_lowering *l, reorder_state *state, size_t *s
     } else {
         LKS_TRY(lksi_dnnl_reorder_create(&state->first, &l->inputs[0], from, 0));
         LKS_TRY(lksi_dnnl_reorder_create(&state->second, &l->inputs[0], 0, to));
-        state->between_nbytes = (lksi_tensor_nbytes(&l->inputs[0]) + 63) / 64 * 64;
+        state->between_nbytes = lksi_whole_lines(lksi_tensor_nbytes(&l->inputs[0]));
     }
     size_t nbytes = lksi_dnnl_primitive_scratch_nbytes(state->first);
     if (state->second != NULL && lksi_dnnl_primitive_scratch_nbytes(state->second) > nbytes)

@@ -2,7 +2,8 @@
 #include "onednn/rounded_product.h"
 
 #include "onednn/api.h"
-#include "onednn/relu.h"
+#include "onednn/kernels.h"
+#include "onednn/loops.h"
 
 static lksi_dnnl_product matmul_of(const lksi_lowering *l) {
     bool ta = l->attributes.transpose_a != 0, tb = l->attributes.transpose_b != 0;
@@ -32,7 +33,7 @@ static const char *name_of(lksi_op op) {
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     void *bias = kernel->lowering.n_inputs == 3 ? in[2] : NULL;
     LKS_TRY(lksi_dnnl_primitive_run(kernel->state, (void *[]){in[0], in[1], out[0], bias}, scratch));
-    if (kernel->n_epilogues > 0) lksi_relu_in_place(out[0], lksi_tensor_count(&kernel->lowering.outputs[0], 0));
+    if (kernel->n_epilogues > 0) LKSI_ISA_PICK(lksi_row_loops)->relu_in_place(lksi_stored_count(kernel), out[0]);
     return LKS_OK;
 }
 
@@ -48,7 +49,6 @@ lks_status lksi_onednn_lower_rounded_product(const lksi_lowering *lowering, lksi
                             .lowering = *lowering,
                             .scratch_nbytes = lksi_dnnl_primitive_scratch_nbytes(primitive),
                             .state = primitive};
-    if (lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
-        kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+    lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel);
     return LKS_OK;
 }

@@ -10,18 +10,14 @@ enum { BLOCK = 2048 };
 
 static size_t block_count(size_t count, size_t begin) { return count - begin < BLOCK ? count - begin : BLOCK; }
 
-static double sum(size_t count, const float *x) {
-    double total = 0;
-    for (size_t i = 0; i < count; i += BLOCK) total += (double)lksi_row_sum(block_count(count, i), x + i);
-    return total;
-}
-
 static double sum_shifted(size_t count, float shift, const float *x) {
     double total = 0;
     for (size_t i = 0; i < count; i += BLOCK)
         total += (double)lksi_row_sum_shifted(block_count(count, i), shift, x + i);
     return total;
 }
+
+static double sum(size_t count, const float *x) { return sum_shifted(count, 0, x); }
 
 static void accumulate(size_t count, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < count; i++) y[i] += x[i];
@@ -56,8 +52,6 @@ static void sum_rows(size_t n_rows, size_t n_columns, size_t row_length, const f
         for (size_t i = 0; i < count; i++) y[first + i] = (float)strip[i];
     }
 }
-
-static float max(size_t count, const float *x) { return lksi_row_max(count, x); }
 
 static void exp_block(size_t count, float shift, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < count; i++) y[i] = lksi_exp(x[i] - shift);
@@ -96,16 +90,21 @@ static void scale_in_place(size_t count, float factor, float *y) {
     for (size_t i = 0; i < count; i++) y[i] *= factor;
 }
 
+static void relu_in_place(size_t count, float *y) {
+    for (size_t i = 0; i < count; i++) y[i] = y[i] < 0 ? 0 : y[i];
+}
+
 const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .sum = sum,
     .sum_shifted = sum_shifted,
     .accumulate = accumulate,
     .sum_rows = sum_rows,
-    .max = max,
+    .max = lksi_row_max,
     .exp_shifted = exp_shifted,
     .softmax_grad = softmax_grad,
     .log_softmax_grad = log_softmax_grad,
     .shift_and_scale = shift_and_scale,
     .shift_twice = shift_twice,
     .scale_in_place = scale_in_place,
+    .relu_in_place = relu_in_place,
 };

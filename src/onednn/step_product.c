@@ -1,13 +1,14 @@
 #include "onednn/step_product.h"
 
-#include "onednn/cell.h"
+#include "onednn/loops.h"
 #include "onednn/skinny.h"
 
 #include <string.h>
 
-enum { ALIGNED_FLOATS = 16 };
-
-static int64_t aligned(int64_t count) { return (count + ALIGNED_FLOATS - 1) / ALIGNED_FLOATS * ALIGNED_FLOATS; }
+/* Bytes of a matrix that something follows. */
+static size_t matrix_nbytes(int64_t rows, int64_t columns) {
+    return lksi_whole_lines((size_t)(rows * columns) * sizeof(float));
+}
 
 lks_status lksi_step_product_prepare(lksi_step_product *product) {
     if (!product->is_rounded) return LKS_OK;
@@ -23,16 +24,16 @@ void lksi_step_product_release(lksi_step_product *product) { lksi_dnnl_primitive
 
 size_t lksi_step_product_scratch_nbytes(const lksi_step_product *product) {
     if (!product->is_rounded) return (size_t)lksi_skinny_packed_count(product->k, product->m) * sizeof(float);
-    int64_t count = aligned(product->n * product->k) + aligned(product->n * product->m);
-    return (size_t)count * sizeof(float) + lksi_dnnl_primitive_scratch_nbytes(product->primitive);
+    return matrix_nbytes(product->n, product->k) + matrix_nbytes(product->n, product->m) +
+           lksi_dnnl_primitive_scratch_nbytes(product->primitive);
 }
 
 lksi_steps lksi_steps_begin(const lksi_step_product *product, const float *b, void *scratch) {
     lksi_steps steps = {.product = product, .b = b};
     if (product->is_rounded) {
         steps.rows = scratch;
-        steps.sums = steps.rows + aligned(product->n * product->k);
-        steps.scratch = steps.sums + aligned(product->n * product->m);
+        steps.sums = (void *)((char *)steps.rows + matrix_nbytes(product->n, product->k));
+        steps.scratch = (char *)steps.sums + matrix_nbytes(product->n, product->m);
         return steps;
     }
     steps.packed = scratch;
@@ -46,7 +47,8 @@ static lks_status multiply_rounded(lksi_steps *steps, const float *a, int64_t ld
     for (int64_t i = 0; i < p->n; i++) memcpy(steps->rows + i * p->k, a + i * lda, (size_t)p->k * sizeof *a);
     LKS_TRY(lksi_dnnl_primitive_run(p->primitive, (void *[]){steps->rows, b, steps->sums}, steps->scratch));
     steps->b = NULL;
-    for (int64_t i = 0; i < p->n; i++) LKSI_ISA_PICK(lksi_cell_loops)->add(p->m, steps->sums + i * p->m, c + i * ldc);
+    for (int64_t i = 0; i < p->n; i++)
+        LKSI_ISA_PICK(lksi_row_loops)->accumulate((size_t)p->m, steps->sums + i * p->m, c + i * ldc);
     return LKS_OK;
 }
 

@@ -1,21 +1,5 @@
 #include "onednn/walk.h"
 
-void lksi_row_major_strides(const lksi_tensor *tensor, int64_t *strides) {
-    int64_t stride = 1;
-    for (int i = tensor->n_dims; i-- > 0;) {
-        strides[i] = stride;
-        stride *= tensor->dims[i];
-    }
-}
-
-static void broadcast_strides(const lksi_tensor *whole, const lksi_tensor *part, int64_t *strides) {
-    int64_t own[LKSI_MAX_DIMS];
-    int n_missing = whole->n_dims - part->n_dims;
-    lksi_row_major_strides(part, own);
-    for (int i = 0; i < whole->n_dims; i++)
-        strides[i] = i < n_missing || part->dims[i - n_missing] == 1 ? 0 : own[i - n_missing];
-}
-
 /* Leaves out axes of one element, and makes one of two that both tensors go through as one. */
 static void collapse(lksi_walk *w, const lksi_tensor *whole, const int64_t *a_strides, const int64_t *b_strides) {
     for (int i = 0; i < whole->n_dims; i++) {
@@ -37,8 +21,8 @@ static void collapse(lksi_walk *w, const lksi_tensor *whole, const int64_t *a_st
 lksi_walk lksi_walk_broadcast(const lksi_tensor *whole, const lksi_tensor *a, const lksi_tensor *b) {
     int64_t a_strides[LKSI_MAX_DIMS], b_strides[LKSI_MAX_DIMS];
     lksi_walk walk = {0};
-    broadcast_strides(whole, a, a_strides);
-    broadcast_strides(whole, b, b_strides);
+    lksi_broadcast_strides(a, whole, a_strides);
+    lksi_broadcast_strides(b, whole, b_strides);
     collapse(&walk, whole, a_strides, b_strides);
     return walk;
 }

@@ -18,6 +18,4 @@ lksi_walk lksi_walk_strided(const lksi_tensor *whole, const int64_t *a_strides);
 /* On to the next inner loop; false after the last. */
 bool lksi_walk_next(lksi_walk *walk);
 
-void lksi_row_major_strides(const lksi_tensor *tensor, int64_t *strides);
-
 #endif

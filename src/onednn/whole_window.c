@@ -7,9 +7,10 @@
 #include "onednn/whole_window.h"
 
 #include "onednn/api.h"
+#include "onednn/convolution.h"
+#include "onednn/kernels.h"
 #include "onednn/layout.h"
 #include "onednn/loops.h"
-#include "onednn/relu.h"
 
 #include <oneapi/dnnl/dnnl_types.h>
 #include <string.h>
@@ -22,19 +23,9 @@ typedef struct window_rows {
     int64_t w_begin, w_row, w_each; /* to the first element that is used, from row to row, from channel to channel */
 } window_rows;
 
-static const lksi_tensor *x_of(const lksi_lowering *l) {
-    return l->op == LKSI_OP_CONV2D              ? &l->inputs[0]
-           : l->op == LKSI_OP_CONV2D_GRAD_INPUT ? &l->outputs[0]
-                                                : &l->inputs[1];
-}
-
-static const lksi_tensor *w_of(const lksi_lowering *l) {
-    return l->op == LKSI_OP_CONV2D_GRAD_WEIGHT ? &l->outputs[0] : &l->inputs[1];
-}
-
-static const lksi_tensor *y_of(const lksi_lowering *l) {
-    return l->op == LKSI_OP_CONV2D ? &l->outputs[0] : &l->inputs[0];
-}
+static const lksi_tensor *x_of(const lksi_lowering *l) { return lksi_conv_tensor(l, lksi_conv_places_of(l).x); }
+static const lksi_tensor *w_of(const lksi_lowering *l) { return lksi_conv_tensor(l, lksi_conv_places_of(l).w); }
+static const lksi_tensor *y_of(const lksi_lowering *l) { return lksi_conv_tensor(l, lksi_conv_places_of(l).y); }
 
 bool lksi_onednn_is_whole_window(const lksi_lowering *l) {
     const lksi_tensor *x = x_of(l), *w = w_of(l), *y = y_of(l);
@@ -70,7 +61,7 @@ static lks_status forward(const lksi_kernel *kernel, void *const *in, void *cons
     for (int64_t i = 0; i < r.count; i++)
         LKS_TRY(lksi_dnnl_gemm('N', 'T', r.n, r.m, r.k, x + i * r.x_row, r.x_sample, w + i * r.w_row, r.w_each,
                                has_bias || i > 0 ? 1.0f : 0.0f, y, r.m));
-    if (kernel->n_epilogues > 0) lksi_relu_in_place(y, r.n * r.m);
+    if (kernel->n_epilogues > 0) LKSI_ISA_PICK(lksi_row_loops)->relu_in_place((size_t)(r.n * r.m), y);
     return LKS_OK;
 }
 
@@ -100,31 +91,21 @@ static lks_status grad_weight(const lksi_kernel *kernel, void *const *in, void *
 
 lksi_layout lksi_onednn_whole_window_storage(const lksi_tensor *w) { return lksi_layout_like(dnnl_acdb, w); }
 
+typedef struct product_kernel {
+    const char *name;
+    lks_status (*run)(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch);
+} product_kernel;
+
 lks_status lksi_onednn_lower_whole_window(const lksi_lowering *lowering, lksi_kernel *kernel) {
-    *kernel = (lksi_kernel){.lowering = *lowering};
-    lksi_lowering *answer = &kernel->lowering;
-    lksi_lowering_make_row_major(answer);
-    lksi_layout x = lksi_layout_like(dnnl_acdb, x_of(lowering)), w = lksi_onednn_whole_window_storage(w_of(lowering));
-    switch (lowering->op) {
-    case LKSI_OP_CONV2D:
-        kernel->name = "onednn:conv2d (product)";
-        kernel->run = forward;
-        answer->input_layouts[0] = x;
-        answer->input_layouts[1] = w;
-        if (lowering->n_epilogues > 0 && lowering->epilogues[0] == LKSI_OP_RELU)
-            kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
-        break;
-    case LKSI_OP_CONV2D_GRAD_INPUT:
-        kernel->name = "onednn:conv2d_grad_input (product)";
-        kernel->run = grad_input;
-        answer->input_layouts[1] = w;
-        answer->output_layouts[0] = x;
-        break;
-    default:
-        kernel->name = "onednn:conv2d_grad_weight (product)";
-        kernel->run = grad_weight;
-        answer->input_layouts[1] = x;
-        answer->output_layouts[0] = w;
-    }
+    static const product_kernel kernels[] = {{"onednn:conv2d (product)", forward},
+                                             {"onednn:conv2d_grad_input (product)", grad_input},
+                                             {"onednn:conv2d_grad_weight (product)", grad_weight}};
+    const product_kernel *chosen = &kernels[lowering->op - LKSI_OP_CONV2D];
+    lksi_conv_places p = lksi_conv_places_of(lowering);
+    *kernel = (lksi_kernel){.name = chosen->name, .run = chosen->run, .lowering = *lowering};
+    lksi_lowering_make_row_major(&kernel->lowering); /* y and the bias */
+    lksi_conv_set_layout(&kernel->lowering, p.x, lksi_layout_like(dnnl_acdb, x_of(lowering)));
+    lksi_conv_set_layout(&kernel->lowering, p.w, lksi_onednn_whole_window_storage(w_of(lowering)));
+    lksi_take_epilogue(lowering, LKSI_OP_RELU, kernel);
     return LKS_OK;
 }

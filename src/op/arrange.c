@@ -95,7 +95,7 @@ lks_status lksi_infer_arrange(const lksi_inference *q) {
 static lksi_value transpose_back(const lksi_op_instance *at, lksi_op_builder *builder) {
     lksi_attributes back = {0};
     for (int i = 0; i < at->input_tensors[0].n_dims; i++) back.order[at->attributes->order[i]] = i;
-    return lksi_emit_with(builder, LKSI_OP_TRANSPOSE, &back, at->output_gradients[0]);
+    return lksi_emit1(builder, LKSI_OP_TRANSPOSE, &back, at->output_gradients[0]);
 }
 
 static void slice_back(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
@@ -103,26 +103,18 @@ static void slice_back(const lksi_op_instance *at, lksi_op_builder *builder, lks
     for (int i = 0; i < at->n_inputs; i++) {
         part.begin = part.end;
         part.end += at->input_tensors[i].dims[part.axis];
-        if (at->needs_gradient[i])
-            gradients[i] = lksi_emit_with(builder, LKSI_OP_SLICE, &part, at->output_gradients[0]);
+        if (at->needs_gradient[i]) gradients[i] = lksi_emit1(builder, LKSI_OP_SLICE, &part, at->output_gradients[0]);
     }
 }
 
-static lksi_value fill_around(const lksi_op_instance *at, lksi_op_builder *builder) {
-    return builder->emit(builder, &(lksi_emission){.op = LKSI_OP_SLICE_GRAD,
-                                                   .attributes = at->attributes,
-                                                   .n_inputs = 1,
-                                                   .inputs = {at->output_gradients[0]},
-                                                   .result = &at->input_tensors[0]});
-}
-
 lks_status lksi_differentiate_arrange(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    lksi_value dy = at->output_gradients[0];
     switch (at->op) {
     case LKSI_OP_RESHAPE:
-        gradients[0] = lksi_emit_as(builder, LKSI_OP_RESHAPE, at->output_gradients[0], &at->input_tensors[0]);
+        gradients[0] = lksi_emit1_as(builder, LKSI_OP_RESHAPE, NULL, dy, &at->input_tensors[0]);
         return LKS_OK;
     case LKSI_OP_COPY:
-        gradients[0] = at->output_gradients[0];
+        gradients[0] = dy;
         return LKS_OK;
     case LKSI_OP_TRANSPOSE:
         gradients[0] = transpose_back(at, builder);
@@ -131,7 +123,7 @@ lks_status lksi_differentiate_arrange(const lksi_op_instance *at, lksi_op_builde
         slice_back(at, builder, gradients);
         return LKS_OK;
     case LKSI_OP_SLICE:
-        gradients[0] = fill_around(at, builder);
+        gradients[0] = lksi_emit1_as(builder, LKSI_OP_SLICE_GRAD, at->attributes, dy, &at->input_tensors[0]);
         return LKS_OK;
     default:
         return lksi_no_gradient(at);

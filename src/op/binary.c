@@ -44,23 +44,23 @@ lks_status lksi_infer_binary(const lksi_inference *q) {
 /* The gradient of an input that was repeated is the sum over its repetitions. */
 static lksi_value gather(const lksi_op_instance *at, lksi_op_builder *builder, int input, lksi_value gradient) {
     if (lksi_tensor_equal(&at->input_tensors[input], &at->output_tensors[0])) return gradient;
-    return lksi_emit_as(builder, LKSI_OP_SUM_TO, gradient, &at->input_tensors[input]);
+    return lksi_emit1_as(builder, LKSI_OP_SUM_TO, NULL, gradient, &at->input_tensors[input]);
 }
 
 /* y = a / b: da = dy / b, db = -dy y / b. */
 static void differentiate_division(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    lksi_value quotient = lksi_emit2(builder, LKSI_OP_DIV, at->output_gradients[0], at->inputs[1]);
+    lksi_value quotient = lksi_emit2(builder, LKSI_OP_DIV, NULL, at->output_gradients[0], at->inputs[1]);
     if (at->needs_gradient[0]) gradients[0] = gather(at, builder, 0, quotient);
     if (!at->needs_gradient[1]) return;
-    lksi_value product = lksi_emit2(builder, LKSI_OP_MUL, quotient, at->outputs[0]);
+    lksi_value product = lksi_emit2(builder, LKSI_OP_MUL, NULL, quotient, at->outputs[0]);
     gradients[1] = lksi_emit_scaled(builder, gather(at, builder, 1, product), -1);
 }
 
 static void differentiate_product(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     for (int i = 0; i < 2; i++)
         if (at->needs_gradient[i])
-            gradients[i] =
-                gather(at, builder, i, lksi_emit2(builder, LKSI_OP_MUL, at->output_gradients[0], at->inputs[1 - i]));
+            gradients[i] = gather(at, builder, i,
+                                  lksi_emit2(builder, LKSI_OP_MUL, NULL, at->output_gradients[0], at->inputs[1 - i]));
 }
 
 lks_status lksi_differentiate_binary(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
@@ -79,10 +79,10 @@ lks_status lksi_differentiate_binary(const lksi_op_instance *at, lksi_op_builder
         if (at->op == LKSI_OP_SUB && at->needs_gradient[1]) gradients[1] = lksi_emit_scaled(builder, gradients[1], -1);
         return LKS_OK;
     case LKSI_OP_EXPAND:
-        gradients[0] = lksi_emit_as(builder, LKSI_OP_SUM_TO, dy, &at->input_tensors[0]);
+        gradients[0] = lksi_emit1_as(builder, LKSI_OP_SUM_TO, NULL, dy, &at->input_tensors[0]);
         return LKS_OK;
     default: /* SUM_TO */
-        gradients[0] = lksi_emit_as(builder, LKSI_OP_EXPAND, dy, &at->input_tensors[0]);
+        gradients[0] = lksi_emit1_as(builder, LKSI_OP_EXPAND, NULL, dy, &at->input_tensors[0]);
         return LKS_OK;
     }
 }

@@ -41,19 +41,13 @@ lks_status lksi_differentiate_convolution(const lksi_op_instance *at, lksi_op_bu
     bool needs_bias = at->n_inputs == 3 && at->needs_gradient[2];
     /* The weight's gradient first: it is final then, and whoever communicates can start with it. */
     if (at->needs_gradient[1] || needs_bias) {
-        lksi_value dw = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_CONV2D_GRAD_WEIGHT,
-                                                                .attributes = at->attributes,
-                                                                .n_inputs = 2,
-                                                                .inputs = {dy, at->inputs[0]},
-                                                                .result = &at->input_tensors[1]});
+        lksi_value dw = lksi_emit2_as(builder, LKSI_OP_CONV2D_GRAD_WEIGHT, at->attributes, dy, at->inputs[0],
+                                      &at->input_tensors[1]);
         if (at->needs_gradient[1]) gradients[1] = dw;
         if (needs_bias && dw != LKSI_NO_VALUE) gradients[2] = dw + 1;
     }
     if (at->needs_gradient[0])
-        gradients[0] = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_CONV2D_GRAD_INPUT,
-                                                               .attributes = at->attributes,
-                                                               .n_inputs = 2,
-                                                               .inputs = {dy, at->inputs[1]},
-                                                               .result = &at->input_tensors[0]});
+        gradients[0] =
+            lksi_emit2_as(builder, LKSI_OP_CONV2D_GRAD_INPUT, at->attributes, dy, at->inputs[1], &at->input_tensors[0]);
     return LKS_OK;
 }

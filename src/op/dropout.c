@@ -30,9 +30,6 @@ lks_status lksi_infer_dropout(const lksi_inference *q) {
 
 lks_status lksi_differentiate_dropout(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     if (at->op != LKSI_OP_DROPOUT) return lksi_no_gradient(at);
-    gradients[0] = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_DROPOUT_GRAD,
-                                                           .attributes = at->attributes,
-                                                           .n_inputs = 2,
-                                                           .inputs = {at->output_gradients[0], at->outputs[1]}});
+    gradients[0] = lksi_emit2(builder, LKSI_OP_DROPOUT_GRAD, at->attributes, at->output_gradients[0], at->outputs[1]);
     return LKS_OK;
 }

@@ -18,11 +18,11 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     return LKS_OK;
 }
 
-static lksi_value leaky_relu_grad(const lksi_op_instance *at, lksi_op_builder *builder) {
-    return builder->emit(builder, &(lksi_emission){.op = LKSI_OP_LEAKY_RELU_GRAD,
-                                                   .attributes = at->attributes,
-                                                   .n_inputs = 2,
-                                                   .inputs = {at->outputs[0], at->output_gradients[0]}});
+/* dx by `op` of dy and of `kept`: y where that serves, else x. */
+static lks_status differentiate_by(lksi_op op, lksi_value kept, const lksi_op_instance *at, lksi_op_builder *builder,
+                                   lksi_value *gradients) {
+    gradients[0] = lksi_emit2(builder, op, at->attributes, kept, at->output_gradients[0]);
+    return LKS_OK;
 }
 
 /* With respect to x; the scalar second input comes from gradient rules alone, which are not differentiated. */
@@ -33,23 +33,18 @@ static lks_status differentiate_scale(const lksi_op_instance *at, lksi_op_builde
 }
 
 lks_status lksi_differentiate_elementwise(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    lksi_value y = at->outputs[0], dy = at->output_gradients[0];
+    lksi_value x = at->inputs[0], y = at->outputs[0];
     switch (at->op) {
     case LKSI_OP_RELU:
-        gradients[0] = lksi_emit2(builder, LKSI_OP_RELU_GRAD, y, dy);
-        return LKS_OK;
+        return differentiate_by(LKSI_OP_RELU_GRAD, y, at, builder, gradients);
     case LKSI_OP_LEAKY_RELU:
-        gradients[0] = leaky_relu_grad(at, builder);
-        return LKS_OK;
+        return differentiate_by(LKSI_OP_LEAKY_RELU_GRAD, y, at, builder, gradients);
     case LKSI_OP_GELU:
-        gradients[0] = lksi_emit2(builder, LKSI_OP_GELU_GRAD, at->inputs[0], dy);
-        return LKS_OK;
+        return differentiate_by(LKSI_OP_GELU_GRAD, x, at, builder, gradients);
     case LKSI_OP_TANH:
-        gradients[0] = lksi_emit2(builder, LKSI_OP_TANH_GRAD, y, dy);
-        return LKS_OK;
+        return differentiate_by(LKSI_OP_TANH_GRAD, y, at, builder, gradients);
     case LKSI_OP_SIGMOID:
-        gradients[0] = lksi_emit2(builder, LKSI_OP_SIGMOID_GRAD, y, dy);
-        return LKS_OK;
+        return differentiate_by(LKSI_OP_SIGMOID_GRAD, y, at, builder, gradients);
     case LKSI_OP_SCALE:
         return differentiate_scale(at, builder, gradients);
     default:

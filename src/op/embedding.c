@@ -16,9 +16,7 @@ lks_status lksi_infer_embedding(const lksi_inference *q) {
 lks_status lksi_differentiate_embedding(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     if (at->op != LKSI_OP_EMBEDDING) return lksi_no_gradient(at);
     if (at->needs_gradient[1])
-        gradients[1] = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_EMBEDDING_GRAD,
-                                                               .n_inputs = 2,
-                                                               .inputs = {at->output_gradients[0], at->inputs[0]},
-                                                               .result = &at->input_tensors[1]});
+        gradients[1] = lksi_emit2_as(builder, LKSI_OP_EMBEDDING_GRAD, NULL, at->output_gradients[0], at->inputs[0],
+                                     &at->input_tensors[1]);
     return LKS_OK;
 }

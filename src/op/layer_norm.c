@@ -35,7 +35,6 @@ lks_status lksi_differentiate_layer_norm(const lksi_op_instance *at, lksi_op_bui
                                                 .n_inputs = 5,
                                                 .inputs = {at->inputs[0], at->output_gradients[0], at->inputs[1],
                                                            at->outputs[1], at->outputs[2]}});
-    for (int i = 0; i < 3 && first != LKSI_NO_VALUE; i++)
-        if (at->needs_gradient[i]) gradients[i] = first + i;
+    lksi_take_gradients(at, first, 3, gradients);
     return LKS_OK;
 }

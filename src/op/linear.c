@@ -60,15 +60,14 @@ lks_status lksi_infer_linear(const lksi_inference *q) {
 static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     lksi_value dy = at->output_gradients[0];
     /* The weight's gradient first: it is final then, and whoever communicates can start with it. */
-    if (at->needs_gradient[1]) gradients[1] = lksi_emit2(builder, LKSI_OP_LINEAR_GRAD_WEIGHT, dy, at->inputs[0]);
-    if (at->n_inputs == 3 && at->needs_gradient[2]) gradients[2] = lksi_emit1(builder, LKSI_OP_SUM_ROWS, dy);
-    if (at->needs_gradient[0]) gradients[0] = lksi_emit2(builder, LKSI_OP_LINEAR_GRAD_INPUT, dy, at->inputs[1]);
+    if (at->needs_gradient[1]) gradients[1] = lksi_emit2(builder, LKSI_OP_LINEAR_GRAD_WEIGHT, NULL, dy, at->inputs[0]);
+    if (at->n_inputs == 3 && at->needs_gradient[2]) gradients[2] = lksi_emit1(builder, LKSI_OP_SUM_ROWS, NULL, dy);
+    if (at->needs_gradient[0]) gradients[0] = lksi_emit2(builder, LKSI_OP_LINEAR_GRAD_INPUT, NULL, dy, at->inputs[1]);
 }
 
 static lksi_value product(lksi_op_builder *builder, lksi_value a, bool transpose_a, lksi_value b, bool transpose_b) {
     lksi_attributes attributes = {.transpose_a = transpose_a, .transpose_b = transpose_b};
-    return builder->emit(
-        builder, &(lksi_emission){.op = LKSI_OP_MATMUL, .attributes = &attributes, .n_inputs = 2, .inputs = {a, b}});
+    return lksi_emit2(builder, LKSI_OP_MATMUL, &attributes, a, b);
 }
 
 /* With A = a or a^T and B = b or b^T: dA = dy B^T and dB = A^T dy; where an input lies the other way round, so does its

@@ -58,10 +58,7 @@ static void differentiate_bce(const lksi_op_instance *at, lksi_op_builder *build
     lksi_attributes minus_mean = {.factor = -1.0 / (double)lksi_tensor_count(&at->input_tensors[0], 0)};
     if (at->needs_gradient[0]) gradients[0] = gradient(at, builder, LKSI_OP_BCE_WITH_LOGITS_GRAD, at->inputs[0]);
     if (at->needs_gradient[1])
-        gradients[1] = builder->emit(builder, &(lksi_emission){.op = LKSI_OP_SCALE,
-                                                               .attributes = &minus_mean,
-                                                               .n_inputs = 2,
-                                                               .inputs = {at->inputs[0], at->output_gradients[0]}});
+        gradients[1] = lksi_emit2(builder, LKSI_OP_SCALE, &minus_mean, at->inputs[0], at->output_gradients[0]);
 }
 
 lks_status lksi_differentiate_loss(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {

@@ -50,13 +50,12 @@ static void differentiate_forward(const lksi_op_instance *at, lksi_op_builder *b
                                                             .n_inputs = 6,
                                                             .inputs = {in[0], at->output_gradients[0], in[1], out[1],
                                                                        out[2], builder->buffer_weight}});
-    for (int i = 0; i < 5; i++)
-        if (at->needs_gradient[i] && dx != LKSI_NO_VALUE) gradients[i] = dx + i;
+    lksi_take_gradients(at, dx, 5, gradients);
 }
 
 static lksi_value input_by_sums(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value grad_sums) {
     const lksi_value *in = at->inputs, *out = at->outputs;
-    lksi_value all = lksi_emit1(builder, LKSI_OP_ALL_REDUCE, grad_sums);
+    lksi_value all = lksi_emit1(builder, LKSI_OP_ALL_REDUCE, NULL, grad_sums);
     return builder->emit(
         builder, &(lksi_emission){.op = LKSI_OP_BATCH_NORM_GRAD_BY_SUMS,
                                   .attributes = at->attributes,
@@ -72,9 +71,8 @@ static void differentiate_by_sums(const lksi_op_instance *at, lksi_op_builder *b
                                                               .n_inputs = 6,
                                                               .inputs = {in[0], at->output_gradients[0], out[1], out[2],
                                                                          out[3], builder->buffer_weight}});
+    lksi_take_gradients(at, sums, 5, gradients);
     if (at->needs_gradient[0]) gradients[0] = input_by_sums(at, builder, sums);
-    for (int i = 1; i < 5; i++)
-        if (at->needs_gradient[i] && sums != LKSI_NO_VALUE) gradients[i] = sums + i;
 }
 
 lks_status lksi_differentiate_normalize(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {

@@ -61,22 +61,32 @@ lks_status lksi_no_gradient(const lksi_op_instance *at) {
     return lksi_error(LKS_ERR_UNSUPPORTED, "%s has no gradient", lksi_op_name(at->op));
 }
 
-lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, lksi_value a) {
-    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 1, .inputs = {a}});
+lksi_value lksi_emit1_as(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a,
+                         const lksi_tensor *result) {
+    lksi_emission e = {.op = op, .attributes = attributes, .n_inputs = 1, .inputs = {a}, .result = result};
+    return builder->emit(builder, &e);
 }
 
-lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b) {
-    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 2, .inputs = {a, b}});
+lksi_value lksi_emit2_as(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a,
+                         lksi_value b, const lksi_tensor *result) {
+    lksi_emission e = {.op = op, .attributes = attributes, .n_inputs = 2, .inputs = {a, b}, .result = result};
+    return builder->emit(builder, &e);
 }
 
-lksi_value lksi_emit_with(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a) {
-    return builder->emit(builder, &(lksi_emission){.op = op, .attributes = attributes, .n_inputs = 1, .inputs = {a}});
+lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a) {
+    return lksi_emit1_as(builder, op, attributes, a, NULL);
+}
+
+lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a,
+                      lksi_value b) {
+    return lksi_emit2_as(builder, op, attributes, a, b, NULL);
 }
 
 lksi_value lksi_emit_scaled(lksi_op_builder *builder, lksi_value a, double factor) {
-    return lksi_emit_with(builder, LKSI_OP_SCALE, &(lksi_attributes){.factor = factor}, a);
+    return lksi_emit1(builder, LKSI_OP_SCALE, &(lksi_attributes){.factor = factor}, a);
 }
 
-lksi_value lksi_emit_as(lksi_op_builder *builder, lksi_op op, lksi_value a, const lksi_tensor *result) {
-    return builder->emit(builder, &(lksi_emission){.op = op, .n_inputs = 1, .inputs = {a}, .result = result});
+void lksi_take_gradients(const lksi_op_instance *at, lksi_value first, int n, lksi_value *gradients) {
+    for (int i = 0; i < n; i++)
+        if (at->needs_gradient[i] && first != LKSI_NO_VALUE) gradients[i] = first + i;
 }

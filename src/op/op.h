@@ -26,6 +26,12 @@ size_t lksi_tensor_nbytes(const lksi_tensor *tensor); /* all dimensions known */
 /* Whether its bytes can be counted at all, with `batch` samples. LKS_ERR_SHAPE, naming `what`. */
 lks_status lksi_tensor_check(const lksi_tensor *tensor, int64_t batch, const char *what);
 bool lksi_tensor_equal(const lksi_tensor *a, const lksi_tensor *b);
+/* In elements, by axis. */
+void lksi_row_major_strides(const lksi_tensor *tensor, int64_t *strides);
+/* With which the axes of `wide` step through `narrow`, 0 where that is repeated (NumPy's broadcasting). */
+void lksi_broadcast_strides(const lksi_tensor *narrow, const lksi_tensor *wide, int64_t *strides);
+/* The same with 1 for each axis in the bit set `axes`. */
+lksi_tensor lksi_tensor_without(const lksi_tensor *tensor, int64_t axes);
 /* "f32 (64, 784)"; a symbolic batch prints as N. */
 void lksi_tensor_format(const lksi_tensor *tensor, char *text, size_t nbytes);
 

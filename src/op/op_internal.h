@@ -54,14 +54,17 @@ lks_status lksi_check_window_option(const lksi_inference *q, const char *name, i
  * where it does not fit. A dilation of 0 is 1. */
 lks_status lksi_infer_windows(const lksi_inference *q, const int64_t *window);
 
-/* Emissions without attributes. */
-lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, lksi_value a);
-lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, lksi_value a, lksi_value b);
-/* One input and attributes. */
-lksi_value lksi_emit_with(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a);
+/* Emissions of one and two inputs; `attributes` may be NULL. Those whose result the catalogue says is given: _as. */
+lksi_value lksi_emit1(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a);
+lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a,
+                      lksi_value b);
+lksi_value lksi_emit1_as(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a,
+                         const lksi_tensor *result);
+lksi_value lksi_emit2_as(lksi_op_builder *builder, lksi_op op, const lksi_attributes *attributes, lksi_value a,
+                         lksi_value b, const lksi_tensor *result);
 /* factor a */
 lksi_value lksi_emit_scaled(lksi_op_builder *builder, lksi_value a, double factor);
-/* One whose result is given. */
-lksi_value lksi_emit_as(lksi_op_builder *builder, lksi_op op, lksi_value a, const lksi_tensor *result);
+/* The gradients of the first `n` inputs are the outputs of one operator, of which `first` is the first. */
+void lksi_take_gradients(const lksi_op_instance *at, lksi_value first, int n, lksi_value *gradients);
 
 #endif

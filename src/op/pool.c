@@ -31,11 +31,9 @@ lks_status lksi_infer_pool(const lksi_inference *q) {
 lks_status lksi_differentiate_pool(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     bool is_max = at->op == LKSI_OP_MAX_POOL2D;
     if (!is_max && at->op != LKSI_OP_AVG_POOL2D) return lksi_no_gradient(at);
-    gradients[0] =
-        builder->emit(builder, &(lksi_emission){.op = is_max ? LKSI_OP_MAX_POOL2D_GRAD : LKSI_OP_AVG_POOL2D_GRAD,
-                                                .attributes = at->attributes,
-                                                .n_inputs = is_max ? 2 : 1,
-                                                .inputs = {at->output_gradients[0], at->outputs[is_max]},
-                                                .result = &at->input_tensors[0]});
+    lksi_value dy = at->output_gradients[0];
+    const lksi_tensor *x = &at->input_tensors[0];
+    gradients[0] = is_max ? lksi_emit2_as(builder, LKSI_OP_MAX_POOL2D_GRAD, at->attributes, dy, at->outputs[1], x)
+                          : lksi_emit1_as(builder, LKSI_OP_AVG_POOL2D_GRAD, at->attributes, dy, x);
     return LKS_OK;
 }

@@ -84,7 +84,7 @@ lks_status lksi_differentiate_recurrent(const lksi_op_instance *at, lksi_op_buil
     if (is_lstm) e.inputs[7] = at->outputs[3], e.inputs[8] = at->outputs[4];
     lksi_value first = builder->emit(builder, &e);
     if (first == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
-    for (int i = 0; i < n_inputs; i++) gradients[i] = first + i;
+    lksi_take_gradients(at, first, n_inputs, gradients);
     gradients[n_inputs] = gradients[n_inputs + 1] = first + n_inputs; /* both biases are added to the same sums */
     return LKS_OK;
 }

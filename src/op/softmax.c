@@ -14,9 +14,6 @@ lks_status lksi_infer_softmax(const lksi_inference *q) {
 lks_status lksi_differentiate_softmax(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     if (at->op != LKSI_OP_SOFTMAX && at->op != LKSI_OP_LOG_SOFTMAX) return lksi_no_gradient(at);
     lksi_op gradient_op = at->op == LKSI_OP_SOFTMAX ? LKSI_OP_SOFTMAX_GRAD : LKSI_OP_LOG_SOFTMAX_GRAD;
-    gradients[0] = builder->emit(builder, &(lksi_emission){.op = gradient_op,
-                                                           .attributes = at->attributes,
-                                                           .n_inputs = 2,
-                                                           .inputs = {at->outputs[0], at->output_gradients[0]}});
+    gradients[0] = lksi_emit2(builder, gradient_op, at->attributes, at->outputs[0], at->output_gradients[0]);
     return LKS_OK;
 }

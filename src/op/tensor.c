@@ -39,6 +39,31 @@ bool lksi_tensor_equal(const lksi_tensor *a, const lksi_tensor *b) {
     return true;
 }
 
+void lksi_row_major_strides(const lksi_tensor *tensor, int64_t *strides) {
+    int64_t stride = 1;
+    for (int i = tensor->n_dims; i-- > 0;) {
+        strides[i] = stride;
+        stride *= tensor->dims[i];
+    }
+}
+
+void lksi_broadcast_strides(const lksi_tensor *narrow, const lksi_tensor *wide, int64_t *strides) {
+    int64_t stride = 1;
+    int n_missing = wide->n_dims - narrow->n_dims;
+    for (int i = wide->n_dims; i-- > 0;) {
+        int64_t dim = i < n_missing ? 1 : narrow->dims[i - n_missing];
+        strides[i] = dim == 1 ? 0 : stride;
+        stride *= dim;
+    }
+}
+
+lksi_tensor lksi_tensor_without(const lksi_tensor *tensor, int64_t axes) {
+    lksi_tensor kept = *tensor;
+    for (int i = 0; i < kept.n_dims; i++)
+        if ((axes >> i & 1) != 0) kept.dims[i] = 1;
+    return kept;
+}
+
 void lksi_tensor_format(const lksi_tensor *tensor, char *text, size_t nbytes) {
     int used = snprintf(text, nbytes, "%s (", lks_type_name(tensor->type));
     for (int i = 0; i < tensor->n_dims && (size_t)used < nbytes; i++) {

@@ -2,5 +2,5 @@
 
 int lksi_update_state_count(const lksi_update *update) {
     if (update->rule == LKSI_UPDATE_ADAM || update->rule == LKSI_UPDATE_ADAMW) return 2;
-    return update->momentum != 0 ? 1 : 0;
+    return update->rule == LKSI_UPDATE_SGD && update->momentum != 0 ? 1 : 0;
 }

@@ -9,7 +9,7 @@ static lks_status transpose(const lksi_kernel *kernel, void *const *in, void *co
     (void)scratch;
     const lksi_tensor *x = &kernel->lowering.inputs[0], *y = &kernel->lowering.outputs[0];
     int64_t strides_of_x[LKSI_MAX_DIMS], strides[LKSI_MAX_DIMS] = {0};
-    row_major_strides(x, strides_of_x);
+    lksi_row_major_strides(x, strides_of_x);
     for (int i = 0; i < y->n_dims; i++) strides[i] = strides_of_x[kernel->lowering.attributes.order[i]];
     size_t nbytes = lks_type_nbytes(x->type);
     for (int64_t i = 0, n = count(y); i < n; i++)

@@ -8,7 +8,7 @@ typedef struct operand {
 
 static operand repeated(const lksi_tensor *x, const void *data, const lksi_tensor *y) {
     operand o = {.data = data};
-    broadcast_strides(x, y, o.strides);
+    lksi_broadcast_strides(x, y, o.strides);
     return o;
 }
 
@@ -47,7 +47,7 @@ static void sum_over(const lksi_tensor *x, const REAL *from, const lksi_tensor *
         bool is_summed = in_y < 0 || y->dims[in_y] == 1;
         *(is_summed ? &kept.dims[i] : &summed.dims[i]) = 1;
     }
-    row_major_strides(x, strides);
+    lksi_row_major_strides(x, strides);
     for (int64_t i = 0, n = count(&kept), n_each = count(&summed); i < n; i++) {
         const REAL *first = from + strided(&kept, strides, i);
         double sum = 0;

@@ -1,93 +1,43 @@
 /* Operators that map each element by itself. */
-static lks_status relu(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *x = in[0];
-    REAL *y = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) y[i] = x[i] < 0 ? 0 : x[i];
-    return LKS_OK;
-}
-
-static lks_status relu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *y = in[0], *dy = in[1];
-    REAL *restrict dx = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) {
-        REAL gradient = dy[i]; /* read always: a conditional read would keep the compiler from using vectors */
-        dx[i] = y[i] > 0 ? gradient : 0;
+#define MAP(name, expression)                                                                                          \
+    static lks_status name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {              \
+        (void)scratch;                                                                                                 \
+        for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) {                                     \
+            const REAL x = ((const REAL *)in[0])[i];                                                                   \
+            ((REAL *)out[0])[i] = expression;                                                                          \
+        }                                                                                                              \
+        return LKS_OK;                                                                                                 \
     }
-    return LKS_OK;
-}
+/* Of y, or for GELU of x, and of dy. */
+#define GRADIENT(name, expression)                                                                                     \
+    static lks_status name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {              \
+        (void)scratch;                                                                                                 \
+        for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) {                                     \
+            const REAL y = ((const REAL *)in[0])[i], dy = ((const REAL *)in[1])[i];                                    \
+            ((REAL *)out[0])[i] = expression;                                                                          \
+        }                                                                                                              \
+        return LKS_OK;                                                                                                 \
+    }
+#define SLOPE ((REAL)kernel->lowering.attributes.slope)
 
-static lks_status hyperbolic_tangent(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *x = in[0];
-    REAL *y = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) y[i] = TANH(x[i]);
-    return LKS_OK;
-}
-
-static lks_status tanh_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *y = in[0], *dy = in[1];
-    REAL *dx = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) dx[i] = dy[i] * (1 - y[i] * y[i]);
-    return LKS_OK;
-}
-
-static lks_status sigmoid(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *x = in[0];
-    REAL *y = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) y[i] = 1 / (1 + EXP(-x[i]));
-    return LKS_OK;
-}
-
-static lks_status sigmoid_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *y = in[0], *dy = in[1];
-    REAL *dx = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) dx[i] = dy[i] * y[i] * (1 - y[i]);
-    return LKS_OK;
-}
-
-static lks_status leaky_relu(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *x = in[0], slope = (REAL)kernel->lowering.attributes.slope;
-    REAL *y = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) y[i] = x[i] > 0 ? x[i] : slope * x[i];
-    return LKS_OK;
-}
-
-static lks_status leaky_relu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *y = in[0], *dy = in[1], slope = (REAL)kernel->lowering.attributes.slope;
-    REAL *dx = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) dx[i] = y[i] > 0 ? dy[i] : slope * dy[i];
-    return LKS_OK;
-}
-
+static REAL logistic(REAL x) { return 1 / (1 + EXP(-x)); }
 /* The normal distribution function; erfc keeps what 1 + erf would lose far below 0. */
 static REAL normal_below(REAL x) { return (REAL)0.5 * ERFC(-x * (REAL)0.70710678118654752); }
+static REAL normal_density(REAL x) { return (REAL)0.39894228040143268 * EXP(x * x * (REAL)-0.5); }
 
-static lks_status gelu(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *x = in[0];
-    REAL *y = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) y[i] = x[i] * normal_below(x[i]);
-    return LKS_OK;
-}
-
-/* dx = dy (P(x) + x p(x)), P the normal distribution function and p its density. */
-static lks_status gelu_grad(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
-    (void)scratch;
-    const REAL *x = in[0], *dy = in[1];
-    REAL *dx = out[0];
-    for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) {
-        REAL density = (REAL)0.39894228040143268 * EXP(x[i] * x[i] * (REAL)-0.5);
-        dx[i] = dy[i] * (normal_below(x[i]) + x[i] * density);
-    }
-    return LKS_OK;
-}
+MAP(relu, x < 0 ? 0 : x)
+MAP(leaky_relu, x > 0 ? x : SLOPE * x)
+MAP(gelu, (x * normal_below(x)))
+MAP(hyperbolic_tangent, TANH(x))
+MAP(sigmoid, logistic(x))
+GRADIENT(relu_grad, y > 0 ? dy : 0)
+GRADIENT(leaky_relu_grad, y > 0 ? dy : SLOPE * dy)
+GRADIENT(gelu_grad, (dy * (normal_below(y) + y * normal_density(y))))
+GRADIENT(tanh_grad, (dy * (1 - y * y)))
+GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
+#undef MAP
+#undef GRADIENT
+#undef SLOPE
 
 static lks_status scale(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;

@@ -12,23 +12,6 @@ static int64_t count(const lksi_tensor *t) { return lksi_tensor_count(t, 0); }
 static int64_t rows(const lksi_tensor *t) { return lksi_tensor_rows(t); }
 static int64_t columns(const lksi_tensor *t) { return lksi_tensor_columns(t); }
 
-static void row_major_strides(const lksi_tensor *t, int64_t *strides) {
-    int64_t stride = 1;
-    for (int i = t->n_dims; i-- > 0;) {
-        strides[i] = stride;
-        stride *= t->dims[i];
-    }
-}
-
-/* Strides with which the axes of y step through x, 0 where x is repeated. */
-static void broadcast_strides(const lksi_tensor *x, const lksi_tensor *y, int64_t *strides) {
-    int64_t strides_of_x[LKSI_MAX_DIMS];
-    int missing = y->n_dims - x->n_dims;
-    row_major_strides(x, strides_of_x);
-    for (int i = 0; i < y->n_dims; i++)
-        strides[i] = i < missing || x->dims[i - missing] == 1 ? 0 : strides_of_x[i - missing];
-}
-
 /* Where element i of the row-major tensor t lies, its axes having those strides. */
 static int64_t strided(const lksi_tensor *t, const int64_t *strides, int64_t i) {
     int64_t offset = 0;

@@ -112,6 +112,6 @@ static lks_status bce_with_logits_grad(const lksi_kernel *kernel, void *const *i
     const REAL *x = in[0], *t = in[1], *dloss = in[2];
     int64_t n = count(&kernel->lowering.outputs[0]);
     REAL *dx = out[0], factor = *dloss / (REAL)n;
-    for (int64_t i = 0; i < n; i++) dx[i] = (1 / (1 + EXP(-x[i])) - t[i]) * factor;
+    for (int64_t i = 0; i < n; i++) dx[i] = (logistic(x[i]) - t[i]) * factor;
     return LKS_OK;
 }

@@ -30,8 +30,6 @@ static void add_product_gradients(const REAL *w, const REAL *x, const REAL *dy, 
         }
 }
 
-static REAL logistic(REAL x) { return 1 / (1 + EXP(-x)); }
-
 /* gates (4M) from what the activations are of to the activations; c (M) and h (M) of this step. */
 static void lstm_cell(REAL *gates, const REAL *c_before, int64_t m, REAL *c, REAL *h) {
     for (int64_t j = 0; j < m; j++) {

@@ -1,15 +1,8 @@
 /* Sums and means over axes. */
 
-static lksi_tensor with_axes_kept(const lksi_lowering *l) {
-    lksi_tensor kept = l->inputs[0];
-    for (int i = 0; i < kept.n_dims; i++)
-        if ((l->attributes.axes >> i & 1) != 0) kept.dims[i] = 1;
-    return kept;
-}
-
 static lks_status sum(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
-    lksi_tensor kept = with_axes_kept(&kernel->lowering);
+    lksi_tensor kept = lksi_tensor_without(&kernel->lowering.inputs[0], kernel->lowering.attributes.axes);
     sum_over(&kernel->lowering.inputs[0], in[0], &kept, out[0]);
     return LKS_OK;
 }

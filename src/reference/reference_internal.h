@@ -2,6 +2,7 @@
 #ifndef LKSI_REFERENCE_INTERNAL_H
 #define LKSI_REFERENCE_INTERNAL_H
 
+#include "base/isa.h"
 #include "reference/reference.h"
 
 typedef lks_status (*lksi_reference_run)(const lksi_kernel *kernel, void *const *inputs, void *const *outputs,
@@ -27,5 +28,6 @@ typedef struct lksi_update_kernels {
     void (*sum)(size_t count, const float *g, const float *h, float *out); /* out = g + h; may be one of them */
     double (*squares)(size_t count, const float *g);                       /* the sum of g^2 */
 } lksi_update_kernels;
+LKSI_ISA_DECLARE(lksi_update_kernels, lksi_update_kernels);
 
 #endif

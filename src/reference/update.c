@@ -1,14 +1,11 @@
 /* The update rules: f32 on the widest instruction set, f64 in plain loops. */
 #include "base/cache.h"
-#include "base/isa.h"
 #include "reference/reference_internal.h"
 
 #include <math.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
-
-LKSI_ISA_DECLARE(lksi_update_kernels, lksi_update_kernels);
 
 enum { LINE = 64 / sizeof(float), BLOCK = 512 }; /* elements; a block of all arrays stays in L1 */
 

@@ -1,6 +1,5 @@
 /* The update rules as one pass over flat f32 memory; formulas at lksi_update in op/op.h. Host doubles become floats
  * before the loop, and every loop is element-wise, so each instruction set gives the same bits. */
-#include "base/isa.h"
 #include "reference/reference_internal.h"
 
 #include <float.h>
@@ -145,5 +144,4 @@ static double squares(size_t count, const float *g) {
     return sums[0];
 }
 
-extern const lksi_update_kernels LKSI_ISA_NAME(lksi_update_kernels);
 const lksi_update_kernels LKSI_ISA_NAME(lksi_update_kernels) = {sgd, momentum, nesterov, adam, sum, squares};

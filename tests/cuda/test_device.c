@@ -1,6 +1,7 @@
 /* The cuda device on the emulated GPU (tests/cuda/emulation): memory, copies, faults, what is wrong with a machine. */
 #include "cuda/cuda_test.h"
 
+#include <lockstep/operators.h>
 #include <string.h>
 
 static void bytes_go_there_and_back(void **state) {
@@ -43,6 +44,32 @@ static void relu_is_run_by_the_host(void **state) {
     assert_ok(lksi_device_copy_out(device, x, there, sizeof x));
     for (int i = 0; i < COUNT; i++) assert_true(x[i] == (i > 500 ? (float)(i - 500) : 0.0f));
     lksi_device_free(device, there);
+    lks_device_destroy(device);
+}
+
+static void an_input_that_is_taken_back_is_missed(void **state) {
+    (void)state;
+    static const float data[2][3] = {{1, 2, 3}, {4, 5, 6}};
+    lks_device *device = create_cuda();
+    lks_graph *graph = lks_graph_create(device);
+    lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 3});
+    lks_node *w = lks_parameter(graph, "w", 1, (int64_t[]){3}, (lks_initializer){LKS_INITIAL_CONSTANT, 1});
+    lks_node *loss = lks_mean(lks_mul(x, w), 0, NULL, 0);
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_store_create(&store, loss, NULL));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = loss}));
+    assert_ok(lks_program_set_input(program, x, data));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_set_input(program, x, NULL));
+    assert_int_equal(lks_program_forward(program), LKS_ERR_STATE);
+    assert_string_equal(lks_error_text(), "input 'x' has no data");
+    assert_ok(lks_program_set_input(program, x, data));
+    assert_ok(lks_program_forward(program));
+    assert_true(lks_program_scalar(program, loss) == 3.5);
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(graph);
     lks_device_destroy(device);
 }
 
@@ -95,6 +122,7 @@ static void what_a_machine_lacks_is_said(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_machine_lacks_is_said), cmocka_unit_test(bytes_go_there_and_back),
-        cmocka_unit_test(a_recording_can_be_given_up), cmocka_unit_test(relu_is_run_by_the_host)};
+        cmocka_unit_test(a_recording_can_be_given_up), cmocka_unit_test(relu_is_run_by_the_host),
+        cmocka_unit_test(an_input_that_is_taken_back_is_missed)};
     return run_cuda_tests("cuda", tests);
 }

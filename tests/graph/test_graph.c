@@ -241,9 +241,13 @@ static void what_is_not_given_is_named(void **state) {
     size_t count;
     lks_store *store;
     lks_program *program;
+    lks_node *none = NULL;
     assert_ok(lks_store_create(&store, f.loss, NULL));
     assert_null_is_named(lks_program_create(NULL, store, &options), "program_create: `program` is NULL");
     assert_null_is_named(lks_program_create(&program, NULL, &options), "program_create: `store` is NULL");
+    assert_null_is_named(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 2, .outputs = &none, .n_outputs = 1}),
+        "output 0 is NULL");
     assert_null_is_named(lks_device_create(NULL, NULL), "device_create: `device` is NULL");
     assert_null_is_named(lks_store_read(NULL, 0, values), "store_read: `store` is NULL");
     assert_null_is_named(lks_store_read(store, 0, NULL), "store_read: `values` is NULL");

@@ -258,8 +258,35 @@ static void batch_norm_of_one_value_per_channel_is_its_bias(void **state) {
     }
 }
 
+static void elements_of_any_type_are_transposed(void **state) {
+    (void)state;
+    enum { N = 2 * 2 * 3 };
+    static const int from[N] = {0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11};
+    uint8_t narrow[N];
+    int64_t wide[N];
+    for (int i = 0; i < N; i++) narrow[i] = (uint8_t)(i + 1), wide[i] = INT64_C(1) << (3 * i);
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        begin(&f, devices[i]);
+        lks_node *inputs[] = {lks_input(f.graph, "narrow", LKS_U8, 3, (int64_t[]){LKS_BATCH, 2, 3}),
+                              lks_input(f.graph, "wide", LKS_I64, 3, (int64_t[]){LKS_BATCH, 2, 3})};
+        lks_node *outputs[] = {lks_transpose(inputs[0], (int[]){0, 2, 1}), lks_transpose(inputs[1], (int[]){0, 2, 1})};
+        assert_ok(lks_store_create(&f.store, lks_mean(f.scaled, 0, NULL, 0), NULL));
+        assert_ok(lks_program_create(&f.program, f.store,
+                                     &(lks_program_options){.batch = 2, .outputs = outputs, .n_outputs = 2}));
+        assert_ok(lks_program_set_input(f.program, inputs[0], narrow));
+        assert_ok(lks_program_set_input(f.program, inputs[1], wide));
+        assert_ok(lks_program_forward(f.program));
+        const uint8_t *narrow_there = lks_program_output(f.program, outputs[0]);
+        const int64_t *wide_there = lks_program_output(f.program, outputs[1]);
+        for (int k = 0; k < N; k++) assert_true(narrow_there[k] == narrow[from[k]] && wide_there[k] == wide[from[k]]);
+        end(&f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(elements_of_any_type_are_transposed),
         cmocka_unit_test(a_batch_in_which_no_label_counts_has_no_loss),
         cmocka_unit_test(correct_rows_have_their_first_largest_element_at_the_label),
         cmocka_unit_test(rows_with_nan_are_counted_alike_on_all_devices),

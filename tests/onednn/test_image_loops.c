@@ -38,9 +38,9 @@ static void run_norm(const lksi_batch_norm_loops *loops, const lksi_norm_group *
     }
     loops->sums(g, x, r->doubles[4]);
     loops->moments(g, x, r->doubles[0], r->doubles[1]);
-    loops->apply(g, &affine, x, r->floats[0]);
-    loops->apply_sum(g, &affine, x, dy, r->floats[7], r->floats[8]);
-    loops->apply_sum(g, &relu_last, x, dy, NULL, r->floats[9]);
+    loops->apply(g, &affine, x, NULL, r->floats[0], NULL);
+    loops->apply(g, &affine, x, dy, r->floats[7], r->floats[8]);
+    loops->apply(g, &relu_last, x, dy, NULL, r->floats[9]);
     loops->products(g, of.mean, x, dy, r->floats[0], r->doubles[2], r->doubles[3]);
     loops->gradient(g, &of, x, dy, r->floats[0], r->floats[1]);
     loops->gradient(g, &of, x, dy, NULL, r->floats[2]);

@@ -49,7 +49,7 @@ static void the_normal_distribution_is_right_to_six_units_in_the_last_place(void
 
 /* --- instruction sets --- */
 
-enum { MAX_COUNT = 5000, N_RESULTS = 42 };
+enum { MAX_COUNT = 5000, N_RESULTS = 43 };
 static const size_t counts[] = {1, 2, 7, 15, 16, 17, 31, 64, 255, 257, 2047, 2048, 2049, MAX_COUNT};
 
 typedef struct loop_tables {
@@ -69,24 +69,15 @@ typedef struct loop_tables {
 static float a[MAX_COUNT], b[MAX_COUNT], w[MAX_COUNT], results[2][N_RESULTS][MAX_COUNT];
 
 static void run_elementwise(const lksi_elementwise_loops *f, size_t n, float (*y)[MAX_COUNT]) {
-    f->relu(n, a, y[0]);
-    f->relu_grad(n, a, b, y[1]);
-    f->leaky_relu(n, 0.1f, a, y[2]);
-    f->leaky_relu_grad(n, 0.1f, a, b, y[3]);
-    f->gelu(n, a, y[4]);
-    f->gelu_grad(n, a, b, y[5]);
-    f->tanh_grad(n, a, b, y[6]);
-    f->sigmoid(n, a, y[7]);
-    f->sigmoid_grad(n, a, b, y[8]);
-    f->scale(n, 0.3f, a, y[9]);
+    for (int op = 0, k = 0; op < LKSI_OP_COUNT; op++)
+        if (f->of[op] != NULL) f->of[op](n, 0.3f, a, b, y[k++]);
 }
 
 static void run_binary(const lksi_binary_loops *f, size_t n, float (*y)[MAX_COUNT]) {
-    lksi_binary_loop *const loops[] = {f->add, f->sub, f->mul, f->div};
-    for (int i = 0; i < 4; i++) {
-        loops[i](n, a, 1, b, 1, y[3 * i]);
-        loops[i](n, a, 0, b, 1, y[3 * i + 1]);
-        loops[i](n, a, 1, b, 0, y[3 * i + 2]);
+    for (int op = LKSI_OP_ADD; op <= LKSI_OP_DIV; op++, y += 3) {
+        f->of[op](n, a, 1, b, 1, y[0]);
+        f->of[op](n, a, 0, b, 1, y[1]);
+        f->of[op](n, a, 1, b, 0, y[2]);
     }
 }
 
@@ -101,6 +92,8 @@ static void run_rows(const lksi_row_loops *f, size_t n, float (*y)[MAX_COUNT]) {
     f->accumulate(n, a, y[5]);
     memcpy(y[6], b, n * sizeof *b);
     f->scale_in_place(n, 0.7f, y[6]);
+    memcpy(y[20], a, n * sizeof *a);
+    f->relu_in_place(n, y[20]);
     f->sum_rows(n / 7, 7, 7, a, y[15]);
     f->sum_rows(n / 300, 300, 300, a, y[16]);
     f->sum_rows(n, 1, 1, a, y[17]);
