@@ -12,7 +12,10 @@
         if (try_status != LKS_OK) return try_status;                                                                   \
     } while (0)
 
-enum { TRAINER_WARM_UP_STEPS = 20 }; /* not counted in the step time */
+enum {
+    TRAINER_WARM_UP_STEPS = 20,   /* not counted in the step time */
+    TRAINER_MOST_TIMES = 1 << 20, /* of the last steps; a run may go on for weeks */
+};
 
 typedef struct trainer_progress {
     const trainer_job *job;
@@ -25,7 +28,8 @@ typedef struct trainer_progress {
     int is_speaker, is_terminal;
     int64_t first_step, step, n_steps; /* of the whole training; a resumed run begins at first_step */
     int64_t epoch, n_epochs;
-    double *step_us; /* of the steps of this run */
+    double *step_us; /* of the last n_times steps of this run, its step i at i mod n_times */
+    int64_t n_times;
     double began_s, shown_s;
     double epoch_s;                /* of the last whole epoch */
     double spent_s;                /* in the last epoch by this run, which may have begun or ended within it */

@@ -35,7 +35,7 @@ static void clear_live(const trainer_progress *p) {
 /* --- counting --- */
 
 void trainer_report_step(trainer_progress *p, const lks_metrics *metrics, double elapsed_us) {
-    p->step_us[p->step - p->first_step] = elapsed_us;
+    p->step_us[(p->step - p->first_step) % p->n_times] = elapsed_us;
     p->step++;
     trainer_count_metrics(p, metrics);
     show_live(p);
@@ -60,8 +60,9 @@ lks_metrics trainer_take_train_metrics(trainer_progress *p) {
 
 static double mean_step_ms(const trainer_progress *p, int64_t n_last) {
     double sum = 0;
+    if (n_last > p->n_times) n_last = p->n_times;
     int64_t n_run = p->step - p->first_step, first = n_run > n_last ? n_run - n_last : 0;
-    for (int64_t i = first; i < n_run; i++) sum += p->step_us[i];
+    for (int64_t i = first; i < n_run; i++) sum += p->step_us[i % p->n_times];
     return n_run > first ? sum / (double)(n_run - first) / 1e3 : 0;
 }
 

@@ -120,9 +120,10 @@ static int plan_steps(trainer_progress *p) {
     int64_t per_epoch = p->source->steps_per_epoch;
     p->n_steps = trainer_n_steps(p->flags, per_epoch);
     p->n_epochs = (p->n_steps + per_epoch - 1) / per_epoch;
-    p->step_us = calloc((size_t)p->n_steps, sizeof *p->step_us); /* as many as a run can have */
+    p->n_times = p->n_steps < TRAINER_MOST_TIMES ? p->n_steps : TRAINER_MOST_TIMES;
+    p->step_us = calloc((size_t)p->n_times, sizeof *p->step_us);
     if (p->step_us != NULL) return 1;
-    fprintf(stderr, "lockstep: out of memory for the times of %lld steps\n", (long long)p->n_steps);
+    fprintf(stderr, "lockstep: out of memory for the times of %lld steps\n", (long long)p->n_times);
     return 0;
 }
 

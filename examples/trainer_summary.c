@@ -30,11 +30,13 @@ static void add_measurements(cJSON *s, const trainer_progress *p) {
     if (p->job->shows_perplexity) cJSON_AddNumberToObject(s, "perplexity", exp(p->test.loss));
 }
 
-/* Sorts the times of the steps that count, which nobody reads in their order any more. */
+/* Sorts the times of the steps that count, which nobody reads in their order any more. Where the first have been
+ * overwritten all that there are count. */
 static void add_times(cJSON *s, const trainer_progress *p, double wall_s) {
-    int64_t n_run = p->step - p->first_step;
-    int64_t n_counted = n_run > TRAINER_WARM_UP_STEPS ? n_run - TRAINER_WARM_UP_STEPS : 0;
-    double *sorted = p->step_us + (n_run - n_counted);
+    int64_t n_run = p->step - p->first_step, n_kept = n_run < p->n_times ? n_run : p->n_times;
+    int64_t n_first = n_run > n_kept ? 0 : n_run < TRAINER_WARM_UP_STEPS ? n_run : TRAINER_WARM_UP_STEPS;
+    int64_t n_counted = n_kept - n_first;
+    double *sorted = p->step_us + n_first;
     qsort(sorted, (size_t)n_counted, sizeof *sorted, by_value);
     if (n_counted > 0) {
         cJSON_AddNumberToObject(s, "step_us_median", percentile(sorted, n_counted, 0.5));

@@ -2,12 +2,13 @@
  *
  * A group is the ranks that take part; every operation is collective over its group unless it says otherwise: every
  * rank calls it, in the same order, with arguments that agree. Ranks that disagree all get LKS_ERR_MISMATCH with the
- * two calls side by side. Every wait ends: at the latest at the deadline (LKS_ERR_TIMEOUT), and soon after a rank
- * died (LKS_ERR_PEER, naming it by its number in the world, also in groups that count their ranks otherwise). After an
- * error a group is dead: every later call on it returns the first error; only LKS_ERR_ARGUMENT (nothing was sent) and
- * an allocation's LKS_ERR_MEMORY (all ranks know) leave it alive. A group may be used by one thread at a time;
- * different groups by different threads (a second one in a collective mostly gets LKS_ERR_STATE, and the group is
- * dead). Destroying it frees its symmetric and shared buffers.
+ * two calls side by side. Every wait ends: at the latest at the deadline (LKS_ERR_TIMEOUT), for which the time does not
+ * count in which the waiting process was stopped (a suspended job), and soon after a rank died (LKS_ERR_PEER, naming it
+ * by its number in the world, also in groups that count their ranks otherwise). After an error a group is dead: every
+ * later call on it returns the first error; only LKS_ERR_ARGUMENT (nothing was sent) and an allocation's LKS_ERR_MEMORY
+ * (all ranks know) leave it alive. A group may be used by one thread at a time; different groups by different threads
+ * (a second one in a collective mostly gets LKS_ERR_STATE, and the group is dead). Destroying it frees its symmetric
+ * and shared buffers.
  *
  * Asynchronous operations: where options.work is set, a collective returns at once and *work stands for it; its buffers
  * belong to the library until the work is done. Operations of one group are done in the order of the calls, those of

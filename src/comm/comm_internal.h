@@ -376,6 +376,9 @@ typedef struct lksi_pauses {
 bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses);
 /* It slept that long for what has come now: how long it spins the next time follows from that. */
 void lksi_was_woken(lks_group *group, lksi_context context, int64_t slept_ns);
+/* After each slice of a sleep, of which lksi_look has been asked before. One that took very long is one in which this
+ * process was stopped, as all of a suspended job are: it has not waited meanwhile. */
+void lksi_forgive_stop(lks_group *group, lksi_context context, int64_t slept_ns);
 /* Messages of users that are under way move only inside calls on the group; so whoever waits elsewhere moves them on,
  * and sleeps no longer than this meanwhile. */
 enum { LKSI_POKE_NS = 100 * 1000 };

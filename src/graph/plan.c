@@ -17,23 +17,26 @@ static bool live_together(const lksi_interval *a, const lksi_interval *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest offset at which `interval` overlaps none of the placed ones that live with it. */
+/* The lowest offset at which `interval` overlaps none of the placed ones that live with it; these are in the order of
+ * their offsets. */
 static size_t lowest_free(const lksi_interval *interval, lksi_interval *const *placed, size_t n_placed) {
     size_t offset = 0;
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (size_t i = 0; i < n_placed; i++) {
-            const lksi_interval *other = placed[i];
-            if (!live_together(interval, other) || offset >= other->offset + other->nbytes ||
-                other->offset >= offset + interval->nbytes)
-                continue;
-            offset = (other->offset + other->nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-            moved = true;
-        }
+    for (size_t i = 0; i < n_placed; i++) {
+        const lksi_interval *other = placed[i];
+        if (!live_together(interval, other) || offset >= other->offset + other->nbytes) continue;
+        if (other->offset >= offset + interval->nbytes) break;
+        offset = (other->offset + other->nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     }
     return offset;
 }
 
+static void insert(lksi_interval **placed, size_t n_placed, lksi_interval *interval) {
+    size_t i = n_placed;
+    for (; i > 0 && placed[i - 1]->offset > interval->offset; i--) placed[i] = placed[i - 1];
+    placed[i] = interval;
+}
+
+/* The first i of `order` become those that are placed. */
 lks_status lksi_plan_memory(lksi_interval *intervals, size_t n_intervals, size_t *nbytes) {
     lksi_interval **order = lksi_alloc_array(n_intervals, sizeof(lksi_interval *));
     if (order == NULL) return LKS_ERR_MEMORY;
@@ -41,8 +44,10 @@ lks_status lksi_plan_memory(lksi_interval *intervals, size_t n_intervals, size_t
     if (n_intervals > 0) qsort(order, n_intervals, sizeof(lksi_interval *), larger_first);
     *nbytes = 0;
     for (size_t i = 0; i < n_intervals; i++) {
-        order[i]->offset = lowest_free(order[i], order, i);
-        if (order[i]->offset + order[i]->nbytes > *nbytes) *nbytes = order[i]->offset + order[i]->nbytes;
+        lksi_interval *next = order[i];
+        next->offset = lowest_free(next, order, i);
+        if (next->offset + next->nbytes > *nbytes) *nbytes = next->offset + next->nbytes;
+        insert(order, i, next);
     }
     lksi_free(order);
     return LKS_OK;

@@ -12,7 +12,7 @@ enum { HEARTBEAT_MS = 1000, HEARTBEATS_PER_TIMEOUT = 4 };
 
 void lksi_link_open(lksi_link *link, int connection) {
     const int64_t now = lksi_now_ns();
-    *link = (lksi_link){.connection = connection, .heard_ns = now, .said_ns = now};
+    *link = (lksi_link){.connection = connection, .heard_ns = now, .said_ns = now, .ticked_ns = now};
 }
 
 void lksi_link_close(lksi_link *link) {
@@ -97,11 +97,19 @@ bool lksi_link_receive(lksi_link *link, lksi_message *message) {
     return false;
 }
 
+/* Who was stopped, as all processes of a suspended job are, has not listened meanwhile, and the other side, which was
+ * stopped with it perhaps, is given its time anew. Who ticks does so all the time. */
+static void forgive_own_stop(lksi_link *link, int64_t now, int64_t timeout_ms) {
+    if (now - link->ticked_ns > timeout_ms * NS_PER_MS / 2) link->heard_ns = now;
+    link->ticked_ns = now;
+}
+
 void lksi_link_tick(lksi_link *link, int64_t timeout_ms) {
     char why[64];
     const int64_t now = lksi_now_ns(), most_ms = timeout_ms / HEARTBEATS_PER_TIMEOUT;
     const int64_t interval_ms = most_ms < HEARTBEAT_MS ? most_ms : HEARTBEAT_MS;
     if (link->connection < 0) return;
+    forgive_own_stop(link, now, timeout_ms);
     if (now - link->heard_ns > timeout_ms * NS_PER_MS) {
         snprintf(why, sizeof why, "has been silent for %g s", (double)timeout_ms / 1000);
         lose(link, why);

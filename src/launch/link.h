@@ -53,7 +53,7 @@ typedef struct lksi_link {
     int connection; /* -1: lost, or none */
     size_t n_read;  /* bytes of the message that is coming */
     lksi_message coming;
-    int64_t heard_ns, said_ns;
+    int64_t heard_ns, said_ns, ticked_ns;
     bool has_hung_up; /* the other side; else it may know of the loss later than this one */
     char loss[96];    /* why it was lost, as what follows "the other side": "has been silent for 10 s" */
 } lksi_link;

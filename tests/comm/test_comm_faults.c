@@ -482,6 +482,73 @@ static void a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after
     munmap(s, sizeof *s);
 }
 
+/* --- a job that is suspended, for longer than anybody may wait --- */
+
+enum { SUSPENDED_TIMEOUT_MS = 3000 };
+
+/* Shared. The last rank computes, and the others wait for it. */
+typedef struct suspension {
+    _Atomic bool is_waiting, may_end;
+    int kind;
+} suspension;
+
+static lks_status wait_for_last(const suspension *s, lks_group *world) {
+    int32_t number = 1;
+    int rank = lks_group_rank(world), last = lks_group_size(world) - 1;
+    if (s->kind == 0) return lks_all_reduce(world, &number, &number, 1, LKS_I32, LKS_SUM, NULL);
+    if (s->kind == 1) return lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
+    if (rank == last)
+        for (int to = 0; to < last; to++) LKS_TRY(lks_send(world, &number, 1, LKS_I32, to, 1));
+    return rank < last ? lks_recv(world, &number, 1, LKS_I32, last, 1, NULL) : LKS_OK;
+}
+
+static int wait_while_suspended(int rank, int size, void *argument) {
+    suspension *s = argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, NULL));
+    world->timeout_ms = SUSPENDED_TIMEOUT_MS;
+    if (rank == 0) s->is_waiting = true;
+    while (rank == size - 1 && !s->may_end) lksi_sleep_ns(1000000);
+    MUST_OK(wait_for_last(s, world));
+    lks_group_destroy(world);
+    return 0;
+}
+
+enum { N_SUSPENDED_RANKS = 3 };
+
+static void start_suspended(const char *transport, int kind, suspension *s, pid_t *pids) {
+    s->kind = kind;
+    setenv("LOCKSTEP_TRANSPORT", transport, 1);
+    set_master_environment();
+    for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++)
+        pids[rank] = start_process(rank, N_SUSPENDED_RANKS, wait_while_suspended, s);
+    unsetenv("LOCKSTEP_TRANSPORT");
+}
+
+static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_number) {
+    for (int job = 0; job < n_jobs; job++)
+        for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++) kill(pids[job][rank], signal_number);
+}
+
+/* All jobs at once, not to wait for each. */
+static void a_suspended_job_goes_on_where_it_was(void **state) {
+    (void)state;
+    enum { N_JOBS = 6, MOMENT_NS = 300000000 };
+    suspension *s = mmap(NULL, N_JOBS * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pids[N_JOBS][N_SUSPENDED_RANKS];
+    for (int job = 0; job < N_JOBS; job++) start_suspended(job % 2 == 0 ? "shm" : "tcp", job / 2, &s[job], pids[job]);
+    for (int job = 0; job < N_JOBS; job++)
+        while (!s[job].is_waiting) lksi_sleep_ns(1000000);
+    lksi_sleep_ns(MOMENT_NS); /* they sleep by now */
+    signal_all(pids, N_JOBS, SIGSTOP);
+    lksi_sleep_ns((SUSPENDED_TIMEOUT_MS + 500) * INT64_C(1000000));
+    signal_all(pids, N_JOBS, SIGCONT);
+    lksi_sleep_ns(MOMENT_NS); /* and have looked at the clock */
+    for (int job = 0; job < N_JOBS; job++) s[job].may_end = true;
+    for (int job = 0; job < N_JOBS; job++) await_processes(pids[job], N_SUSPENDED_RANKS, -1);
+    munmap(s, N_JOBS * sizeof *s);
+}
+
 /* --- memory of others that cannot be read --- */
 
 static int read_at_last(int rank, int size, void *argument) {
@@ -1339,6 +1406,7 @@ int main(void) {
         cmocka_unit_test(a_kill_at_any_moment_is_survived),
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
+        cmocka_unit_test(a_suspended_job_goes_on_where_it_was),
         cmocka_unit_test(memory_that_cannot_be_read_any_more_is_an_error_on_all),
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),

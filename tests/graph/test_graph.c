@@ -7,6 +7,7 @@
 #include <lockstep/nn.h>
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct fixture {
     lks_graph *graph;
@@ -430,6 +431,24 @@ static void memory_is_shared_by_what_never_lives_together(void **state) {
         }
 }
 
+/* Of a deep model. By the time of the CPU, which others do not take: 0.7 s, where every value that is placed looked at
+ * all others again and again two minutes. */
+static void many_values_are_planned_soon(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    lksi_interval *intervals = lksi_alloc_array(N, sizeof *intervals);
+    size_t nbytes;
+    for (uint64_t i = 0; i < N; i++) {
+        intervals[i].first = (int)lksi_random_below(1, 1, i, N);
+        intervals[i].last = intervals[i].first + (int)lksi_random_below(1, 2, i, N / 3);
+        intervals[i].nbytes = lksi_random_below(1, 3, i, 5000);
+    }
+    clock_t began = clock();
+    assert_ok(lksi_plan_memory(intervals, N, &nbytes));
+    assert_true(clock() - began < 25 * CLOCKS_PER_SEC);
+    lksi_free(intervals);
+}
+
 static void every_allocation_may_fail(void **state) {
     (void)state;
     bool succeeded = false;
@@ -472,6 +491,7 @@ int main(void) {
         cmocka_unit_test(scalars_of_any_type_are_read_as_double),
         cmocka_unit_test(an_activation_runs_as_an_epilogue_of_the_product_before_it),
         cmocka_unit_test(memory_is_shared_by_what_never_lives_together),
+        cmocka_unit_test(many_values_are_planned_soon),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return run_group(tests);

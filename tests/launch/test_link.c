@@ -47,10 +47,52 @@ static void one_who_does_not_read_is_lost(void **state) {
     lksi_link_close(&theirs);
 }
 
+static const int64_t timeout_ms = 400;
+
+/* For so long, with a tick all the time. */
+static void listen_for(lksi_link *link, int64_t duration_ms) {
+    lksi_message message;
+    const int64_t until_ns = lksi_now_ns() + duration_ms * 1000000;
+    while (link->connection >= 0 && lksi_now_ns() < until_ns) {
+        assert_false(lksi_link_receive(link, &message));
+        lksi_link_tick(link, timeout_ms);
+        lksi_sleep_ns(5000000);
+    }
+}
+
+static void one_who_is_silent_is_lost(void **state) {
+    (void)state;
+    lksi_link ours, theirs;
+    open_pair(&ours, &theirs);
+    listen_for(&ours, 10 * timeout_ms);
+    assert_int_equal(ours.connection, -1);
+    assert_string_equal(ours.loss, "has been silent for 0.4 s");
+    lksi_link_close(&theirs);
+}
+
+/* As all processes of a job are that is suspended. */
+static void sides_that_were_stopped_together_do_not_lose_each_other(void **state) {
+    (void)state;
+    lksi_link ours, theirs;
+    open_pair(&ours, &theirs);
+    lksi_link_tick(&ours, timeout_ms);
+    lksi_link_tick(&theirs, timeout_ms);
+    lksi_sleep_ns(2 * timeout_ms * 1000000);
+    listen_for(&ours, 20); /* the other side comes a little later */
+    assert_true(ours.connection >= 0);
+    lksi_link_tick(&theirs, timeout_ms);
+    assert_true(theirs.connection >= 0);
+    listen_for(&ours, 10 * timeout_ms); /* and then not any more */
+    assert_string_equal(ours.loss, "has been silent for 0.4 s");
+    lksi_link_close(&theirs);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_said_before_a_failed_send_is_heard_before_the_loss),
         cmocka_unit_test(one_who_does_not_read_is_lost),
+        cmocka_unit_test(one_who_is_silent_is_lost),
+        cmocka_unit_test(sides_that_were_stopped_together_do_not_lose_each_other),
     };
     return run_group(tests);
 }

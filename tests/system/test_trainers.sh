@@ -184,6 +184,15 @@ run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --save "$long"
 check "a checkpoint's name that is too long is refused before training" refused 1 "xxx.tmp: .* File name too long"
 run bash -c "ulimit -f 100; '$mnist' --data '$directory' --steps 1 --save '$work/limited'"
 check "a checkpoint beyond the limit on files is an error, and leaves nothing" eval 'grep -q "limited: File too large" "$work/err" && [ "$status" = 1 ] && [ -z "$(ls "$work"/limited* 2>/dev/null)" ]'
+# Not where a program takes as much as that before it begins, as one with a sanitizer does.
+if (ulimit -v 4000000; "$mlp" --help >"$work/out" 2>&1); then
+  (ulimit -v 4000000; exec "$mlp" --steps 2147483647) >"$work/out" 2>"$work/err" &
+  eventually out_has '^step 0 '
+  kill -TERM $!
+  wait $!
+  status=$?
+  check "a run without an end takes no memory for all of its steps" eval 'status_is 143 && out_has "^mlp: stopped by SIGTERM at step"'
+fi
 run "$mnist" --help
 check "--help explains the flags" eval '[ "$status" = 0 ] && grep -q -- "--summary FILE" "$work/out"'
 

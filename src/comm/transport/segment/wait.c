@@ -31,6 +31,7 @@ enum {
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
 };
+static const int64_t stopped_ns = INT64_C(2) * 1000 * 1000 * 1000;
 static const int64_t stall_report_ns = INT64_C(10) * 1000 * 1000 * 1000;
 
 static inline bool holds(const lksi_await *await) {
@@ -238,13 +239,22 @@ lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, i
     return LKS_OK;
 }
 
+void lksi_forgive_stop(lks_group *group, lksi_context context, int64_t slept_ns) {
+    lksi_progress *progress = lksi_progress_in(group, context);
+    if (slept_ns < stopped_ns) return;
+    progress->started_ns += slept_ns;
+    if (progress->moved_ns != 0) progress->moved_ns += slept_ns;
+}
+
 static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
     do {
         int64_t left_ns = 0;
         lks_status status = lksi_look(group, await->context, await->ranks, await->n_ranks, &left_ns);
         if (status != LKS_OK) return holds(await) ? LKS_OK : status;
         bool is_poking = await->context == LKSI_CONTEXT_COLLECTIVE && lksi_poke(group);
+        int64_t since_ns = lksi_now_ns();
         sleep_until_rung(group, await, is_poking && left_ns > LKSI_POKE_NS ? LKSI_POKE_NS : left_ns);
+        lksi_forgive_stop(group, await->context, lksi_now_ns() - since_ns);
     } while (!holds(await) && !await->is_sliced);
     return LKS_OK;
 }
