@@ -69,13 +69,16 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, boo
             goto fail;
         }
         size_t room = capacity - filled < (1u << 30) ? capacity - filled : (1u << 30);
-        int n_read = gzread(file, (char *)buffer + filled, (unsigned)room);
+        int n_read = gzread(file, (char *)buffer + filled, (unsigned)room), code;
+        const char *reason = gzerror(file, &code);
         if (n_read < 0) {
-            int code;
-            const char *reason = gzerror(file, &code);
             if (strncmp(reason, path, strlen(path)) == 0) reason += strlen(path) + strspn(reason + strlen(path), ": ");
             status =
                 lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", path, code == Z_ERRNO ? strerror(errno) : reason);
+            goto fail;
+        }
+        if (code == Z_BUF_ERROR) { /* zlib 1.3.2 forgets it with the next call */
+            status = lksi_error(LKS_ERR_FORMAT, "%s: truncated gzip file", path);
             goto fail;
         }
         if (n_read == 0) break;
@@ -85,12 +88,6 @@ static lks_status read_all(gzFile file, const char *path, size_t max_nbytes, boo
             goto fail;
         }
         if (is_text) LKS_TRY_GOTO(lksi_check_text(path, buffer, filled - (size_t)n_read, filled), fail);
-    }
-    int code;
-    (void)gzerror(file, &code); /* a truncated stream reads to its end and leaves Z_BUF_ERROR behind */
-    if (code != Z_OK && code != Z_STREAM_END) {
-        status = lksi_error(LKS_ERR_FORMAT, "%s: truncated gzip file", path);
-        goto fail;
     }
     *data = buffer;
     *nbytes = filled;

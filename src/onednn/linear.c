@@ -14,7 +14,8 @@
  * A row of y and of dx is to have the same bits in a batch of any size, or else layers behind it that take small
  * differences tell batches apart. With AVX-512 sgemm and the primitive add term after term, sgemm up to 384 in one go.
  * Its products with a vector are made otherwise, and those with fewer than 16 rows of its second operand: of x, or for
- * y^T of W. The primitive or the other form takes their place (tests/onednn/test_rows_alike.c). */
+ * y^T of W. The primitive or the other form takes their place (tests/onednn/test_rows_alike.c). A single row
+ * oneDNN 3.12 multiplies by a kernel of its own, so the primitive is given it twice. */
 #include "onednn/linear.h"
 
 #include "base/cache.h"
@@ -36,6 +37,7 @@ enum { SMALL_CACHE_NBYTES = 32 << 10 };
 typedef struct linear_state {
     lksi_dnnl_primitive *primitive; /* NULL: sgemm */
     bool is_transposed;             /* it computes y^T */
+    bool is_doubled;                /* a primitive of two rows, which are both the one that there is */
 } linear_state;
 
 static lks_status product_transposed(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
@@ -59,10 +61,23 @@ static lks_status product_plain(const lksi_lowering *l, void *const *in, float *
     return lksi_dnnl_gemm('N', 'T', n, m, k, in[0], k, in[1], k, has_bias ? 1.0f : 0.0f, y, m);
 }
 
+static lks_status product_doubled(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
+                                  float *scratch) {
+    size_t m = (size_t)lksi_tensor_columns(&l->outputs[0]), k = (size_t)lksi_tensor_columns(&l->inputs[0]);
+    float *x = scratch, *both = x + 2 * k;
+    memcpy(x, in[0], k * sizeof *x);
+    memcpy(x + k, in[0], k * sizeof *x);
+    void *bias = l->n_inputs == 3 ? in[2] : NULL;
+    LKS_TRY(lksi_dnnl_primitive_run(state->primitive, (void *[]){x, in[1], both, bias}, both + 2 * m));
+    memcpy(y, both, m * sizeof *y);
+    return LKS_OK;
+}
+
 static lks_status multiply(const linear_state *state, const lksi_lowering *l, void *const *in, float *y,
                            void *scratch) {
     if (state->is_transposed) return product_transposed(state, l, in, y, scratch);
     if (state->primitive == NULL) return product_plain(l, in, y);
+    if (state->is_doubled) return product_doubled(state, l, in, y, scratch);
     void *bias = l->n_inputs == 3 ? in[2] : NULL;
     return lksi_dnnl_primitive_run(state->primitive, (void *[]){in[0], in[1], y, bias}, scratch);
 }
@@ -103,8 +118,11 @@ static bool is_better_transposed(int64_t n, int64_t m, int64_t k) {
 
 static lks_status create_primitive(const lksi_lowering *l, linear_state *state) {
     int64_t n = lksi_tensor_rows(&l->outputs[0]), m = lksi_tensor_columns(&l->outputs[0]);
+    state->is_doubled = n == 1 && m > 1;
     lksi_dnnl_product product = {.count = 1,
-                                 .m = state->is_transposed ? m : n,
+                                 .m = state->is_transposed ? m
+                                      : state->is_doubled  ? 2
+                                                           : n,
                                  .n = state->is_transposed ? n : m,
                                  .k = lksi_tensor_columns(&l->inputs[0]),
                                  .transpose_b = true,
@@ -117,6 +135,7 @@ static lks_status create_primitive(const lksi_lowering *l, linear_state *state) 
 static size_t scratch_nbytes(const lksi_lowering *l, const linear_state *state) {
     const lksi_tensor *x = &l->inputs[0], *y = &l->outputs[0];
     size_t nbytes = state->is_transposed ? (size_t)lksi_tensor_count(y, 0) * sizeof(float) : 0;
+    if (state->is_doubled) nbytes = 2 * (size_t)(lksi_tensor_columns(x) + lksi_tensor_columns(y)) * sizeof(float);
     if (state->primitive != NULL) return nbytes + lksi_dnnl_primitive_scratch_nbytes(state->primitive);
     int64_t n_padding = lksi_padding_count(lksi_tensor_rows(x), lksi_tensor_columns(x));
     return nbytes + (state->is_transposed ? (size_t)n_padding * sizeof(float) : 0);

@@ -84,6 +84,7 @@ static void ranks_are_who_their_launcher_says(void **state) {
         /* Without srun. */
         {SCRIPT, LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
         {SCRIPT "SLURM_STEP_ID=4294967291", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
+        {SCRIPT "SLURM_STEP_ID=-5", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0}, /* Slurm 26 */
         {SCRIPT "SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -4,6 +4,8 @@
 #include "data/data_internal.h"
 #include "files.h"
 
+#include <zlib.h>
+
 static void write_text(const char *name, const char *text) { write_bytes(name, text, strlen(text)); }
 
 static void write_three(const char *train, const char *valid, const char *test) {
@@ -168,6 +170,21 @@ static void a_nul_byte_is_refused_with_file_and_line(void **state) {
     assert_refused(LKS_ERR_FORMAT, LKS_TEXT_CHARACTERS, "ptb.test.txt", "line 3: a NUL byte");
 }
 
+static void a_truncated_gz_file_is_refused(void **state) {
+    (void)state;
+    enum { N_LINES = 100000 };
+    char path[256];
+    write_three("a\n", "b\n", "c\n");
+    snprintf(path, sizeof path, "%s/ptb.train.txt", directory);
+    gzFile stream = gzopen(path, "wb");
+    assert_non_null(stream);
+    for (int i = 0; i < N_LINES; i++) assert_true(gzprintf(stream, "%x\n", (unsigned)i * 2654435761U) > 0);
+    assert_int_equal(gzclose(stream), Z_OK);
+    lks_text_destroy(read_text(LKS_TEXT_CHARACTERS));
+    assert_int_equal(truncate(path, 200001), 0);
+    assert_refused(LKS_ERR_FORMAT, LKS_TEXT_CHARACTERS, "ptb.train.txt", "truncated gzip");
+}
+
 static void words_have_at_most_4096_bytes(void **state) {
     (void)state;
     char line[4200] = "a\nb ";
@@ -285,6 +302,7 @@ int main(void) {
         IN_DIRECTORY(what_is_no_split_has_no_tokens),
         IN_DIRECTORY(missing_and_empty_files_are_named),
         IN_DIRECTORY(a_nul_byte_is_refused_with_file_and_line),
+        IN_DIRECTORY(a_truncated_gz_file_is_refused),
         IN_DIRECTORY(words_have_at_most_4096_bytes),
         IN_DIRECTORY(a_large_vocabulary_keeps_its_numbers),
         IN_DIRECTORY(the_hash_tells_texts_apart),

@@ -11,7 +11,8 @@
 #include "comm/comm.h"
 
 /* Steps that are no program's: a batch script, the shell of an interactive allocation, and what else Slurm numbers from
- * here on. What runs there without srun runs once, though the job may have many tasks. */
+ * here on; Slurm 26 writes such a number with its sign, -5. What runs there without srun runs once, though the job may
+ * have many tasks. */
 #define FIRST_SPECIAL_STEP INT64_C(0xfffffff0)
 
 /* Below Linux's ephemeral ports (from 32768), so that no connection is in the way by chance. Steps of one job and jobs
@@ -21,7 +22,8 @@ enum { FIRST_PORT = 20000, N_PORTS = 10000, PORTS_PER_JOB = 101 };
 bool lksi_slurm_is_step(void) {
     const char *text = lksi_variable("SLURM_STEP_ID");
     int64_t step;
-    return text != NULL && !(lksi_parse_i64(text, 0, INT64_MAX, &step) && step >= FIRST_SPECIAL_STEP);
+    if (text == NULL) return false;
+    return !lksi_parse_i64(text, INT64_MIN, INT64_MAX, &step) || (step >= 0 && step < FIRST_SPECIAL_STEP);
 }
 
 static const char *size_name(void) {

@@ -12,6 +12,7 @@ typedef struct source {
     const char *path;
     FILE *raw;
     gzFile unpacked;
+    bool is_truncated;
 } source;
 
 static lks_status open_source(source *from, const char *path, bool is_raw) {
@@ -34,8 +35,11 @@ static void close_source(source *from) {
 }
 
 static int read_piece(source *from, void *piece) {
-    return from->raw != NULL ? (int)fread(piece, 1, PIECE_NBYTES, from->raw)
-                             : gzread(from->unpacked, piece, PIECE_NBYTES);
+    if (from->raw != NULL) return (int)fread(piece, 1, PIECE_NBYTES, from->raw);
+    int n_read = gzread(from->unpacked, piece, PIECE_NBYTES), code;
+    (void)gzerror(from->unpacked, &code);
+    from->is_truncated |= code == Z_BUF_ERROR; /* zlib 1.3.2 forgets it with the next call */
+    return n_read;
 }
 
 /* Reading that ended early looks like the end of the file until it is asked. */
@@ -43,10 +47,11 @@ static lks_status check_end(const source *from) {
     int code = Z_OK;
     if (from->raw != NULL)
         return ferror(from->raw) ? lksi_error(LKS_ERR_FILE, "%s: cannot be read to its end", from->path) : LKS_OK;
+    if (from->is_truncated) return lksi_error(LKS_ERR_FORMAT, "%s: damaged file: truncated", from->path);
     const char *reason = gzerror(from->unpacked, &code);
     if (code == Z_OK || code == Z_STREAM_END) return LKS_OK;
     if (code == Z_ERRNO) return lksi_error_file(from->path);
-    return lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", from->path, code == Z_BUF_ERROR ? "truncated" : reason);
+    return lksi_error(LKS_ERR_FORMAT, "%s: damaged file: %s", from->path, reason);
 }
 
 /* Reads on to one piece more than max_nbytes at most: what is longer is wrong anyway. */
