@@ -149,7 +149,8 @@ LKS_API void lks_program_destroy(lks_program *program);
 
 /* Gives the input `node` its data for the next runs: row-major, as many samples as the program's batch has (a shorter
  * batch takes a program of its own; lks_program_set_batch looks at that); the program reads it in place until they are
- * over. NULL takes it back: forward then says that it has none. */
+ * over (a GPU takes its copy in forward; where the data come or change between forward and backward, they are given
+ * again there, and backward takes those). NULL takes it back: forward and backward then say that there is none. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
 /* What dropout's draws of the next runs depend on: the training's seed and step, and the index of this rank's first
  * sample within the global batch (global_offset of lks_batch), so that they do not depend on how it is divided. Before

@@ -42,6 +42,7 @@ lks_status lks_program_set_input(lks_program *program, lks_node *node, const voi
     if (input == NULL) return LKS_OK;
     bool is_sent = input->room != NULL && data != NULL;
     input->given = is_sent ? data : NULL;
+    input->is_new = true;
     program->memory[input->value] = is_sent ? input->room : (void *)(uintptr_t)data; /* kernels only read inputs */
     return LKS_OK;
 }
@@ -193,11 +194,13 @@ static size_t nbytes_of(const lks_program *program, const lksi_binding *binding)
     return (size_t)lksi_tensor_count(tensor, program->batch) * lks_type_nbytes(tensor->type);
 }
 
-static lks_status send_inputs(const lks_program *program) {
+/* All of them, or those that were set since the last time. */
+static lks_status send_inputs(lks_program *program, bool are_all) {
     const lks_device *device = program->store->graph->device;
     for (int i = 0; i < program->n_inputs; i++) {
-        const lksi_binding *input = &program->inputs[i];
-        if (input->given == NULL) continue;
+        lksi_binding *input = &program->inputs[i];
+        if (input->given == NULL || !(are_all || input->is_new)) continue;
+        input->is_new = false;
         LKS_TRY(lksi_device_copy_in(device, input->room, input->given, nbytes_of(program, input)));
     }
     return LKS_OK;
@@ -217,7 +220,7 @@ static lks_status send_scalars(const lks_program *program, double factor) {
 
 lks_status lksi_program_send(lks_program *program, double factor) {
     LKS_TRY(check_inputs(program));
-    LKS_TRY(send_inputs(program));
+    LKS_TRY(send_inputs(program, true));
     return send_scalars(program, factor);
 }
 
@@ -253,10 +256,14 @@ static lks_status backward(lks_program *program, double factor) {
     if (program->n_swaps != program->store->n_swaps)
         return lksi_error(LKS_ERR_STATE,
                           "backward after a step that came behind its forward pass, of other parameters");
+    LKS_TRY(check_inputs(program));
     program->has_run_forward = false; /* the pass writes over what it reads of the forward pass */
     program->seed = scalar_of(program, factor);
     program->buffer_weight = scalar_of(program, buffer_weight(program, factor));
-    if (program->scalars != NULL) LKS_TRY(send_scalars(program, factor));
+    if (program->scalars != NULL) {
+        LKS_TRY(send_inputs(program, false));
+        LKS_TRY(send_scalars(program, factor));
+    }
     LKS_TRY(lksi_store_settle(program->store, -1));
     const lksi_stepper *stepper = &program->store->stepper;
     if (stepper->context != NULL) LKS_TRY(stepper->begin_pass(stepper->context));

@@ -20,6 +20,7 @@ typedef struct lksi_binding {
     /* on a device with memory of its own: */
     const void *given; /* an input's data, the host's; NULL: it is read where it is */
     void *room;        /* of an input, on the device */
+    bool is_new;       /* given since inputs were sent there */
     void *mirror;      /* of an output, the host's; NULL until asked for */
     bool is_mirrored;  /* since the last run */
 } lksi_binding;

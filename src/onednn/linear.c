@@ -118,7 +118,7 @@ static bool is_better_transposed(int64_t n, int64_t m, int64_t k) {
 
 static lks_status create_primitive(const lksi_lowering *l, linear_state *state) {
     int64_t n = lksi_tensor_rows(&l->outputs[0]), m = lksi_tensor_columns(&l->outputs[0]);
-    state->is_doubled = n == 1 && m > 1;
+    state->is_doubled = !state->is_transposed && n == 1 && m > 1;
     lksi_dnnl_product product = {.count = 1,
                                  .m = state->is_transposed ? m
                                       : state->is_doubled  ? 2

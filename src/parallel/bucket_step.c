@@ -195,10 +195,10 @@ static void log_timeline(lks_distributed_optimizer *optimizer) {
     if (zero_ns == 0 || !lksi_log_is_on(LKS_LOG_DEBUG)) return;
     for (size_t i = 0; i < optimizer->n_buckets; i++) {
         const lksi_bucket *bucket = &optimizer->buckets[i];
+        int64_t final_ns = bucket->final_ns > zero_ns ? bucket->final_ns : optimizer->backward_ended_ns; /* not early */
         lksi_log(LKS_LOG_DEBUG, "step %lld: bucket %zu of %zu elements: final %.2f, reduced %.2f to %.2f ms",
-                 (long long)optimizer->step, i, bucket->end - bucket->begin,
-                 (double)(bucket->final_ns - zero_ns) * 1e-6, (double)(bucket->began_ns - zero_ns) * 1e-6,
-                 (double)(bucket->ended_ns - zero_ns) * 1e-6);
+                 (long long)optimizer->step, i, bucket->end - bucket->begin, (double)(final_ns - zero_ns) * 1e-6,
+                 (double)(bucket->began_ns - zero_ns) * 1e-6, (double)(bucket->ended_ns - zero_ns) * 1e-6);
     }
     lksi_log(LKS_LOG_DEBUG, "step %lld: backward pass over %.2f, step over %.2f ms, %zu buckets early",
              (long long)optimizer->step, (double)(optimizer->backward_ended_ns - zero_ns) * 1e-6,

@@ -58,7 +58,7 @@ static void an_input_that_is_taken_back_is_missed(void **state) {
     lks_store *store;
     lks_program *program;
     assert_ok(lks_store_create(&store, loss, NULL));
-    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .loss = loss}));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = loss}));
     assert_ok(lks_program_set_input(program, x, data));
     assert_ok(lks_program_forward(program));
     assert_ok(lks_program_set_input(program, x, NULL));
@@ -67,6 +67,35 @@ static void an_input_that_is_taken_back_is_missed(void **state) {
     assert_ok(lks_program_set_input(program, x, data));
     assert_ok(lks_program_forward(program));
     assert_true(lks_program_scalar(program, loss) == 3.5);
+    assert_ok(lks_program_set_input(program, x, NULL));
+    assert_int_equal(lks_program_backward(program, 1), LKS_ERR_STATE);
+    assert_string_equal(lks_error_text(), "input 'x' has no data");
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(graph);
+    lks_device_destroy(device);
+}
+
+/* As the gradient that comes back to a stage of a pipeline. */
+static void an_input_may_come_between_forward_and_backward(void **state) {
+    (void)state;
+    static const float early[2][3] = {{0}}, late[2][3] = {{1, 2, 3}, {4, 5, 6}};
+    lks_device *device = create_cuda();
+    lks_graph *graph = lks_graph_create(device);
+    lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 3});
+    lks_node *w = lks_parameter(graph, "w", 1, (int64_t[]){3}, (lks_initializer){LKS_INITIAL_CONSTANT, 1});
+    lks_node *loss = lks_sum(lks_mul(x, w), 0, NULL, 0);
+    lks_store *store;
+    lks_program *program;
+    float gradient[3];
+    assert_ok(lks_store_create(&store, loss, NULL));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 2, .is_training = 1, .loss = loss}));
+    assert_ok(lks_program_set_input(program, x, early));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_set_input(program, x, late));
+    assert_ok(lks_program_backward(program, 1));
+    assert_ok(lks_store_read_gradient(store, 0, gradient));
+    assert_true(gradient[0] == 5 && gradient[1] == 7 && gradient[2] == 9);
     lks_program_destroy(program);
     lks_store_destroy(store);
     lks_graph_destroy(graph);
@@ -120,9 +149,11 @@ static void what_a_machine_lacks_is_said(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_machine_lacks_is_said), cmocka_unit_test(bytes_go_there_and_back),
-        cmocka_unit_test(a_recording_can_be_given_up), cmocka_unit_test(relu_is_run_by_the_host),
-        cmocka_unit_test(an_input_that_is_taken_back_is_missed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_a_machine_lacks_is_said),
+                                       cmocka_unit_test(bytes_go_there_and_back),
+                                       cmocka_unit_test(a_recording_can_be_given_up),
+                                       cmocka_unit_test(relu_is_run_by_the_host),
+                                       cmocka_unit_test(an_input_that_is_taken_back_is_missed),
+                                       cmocka_unit_test(an_input_may_come_between_forward_and_backward)};
     return run_cuda_tests("cuda", tests);
 }
