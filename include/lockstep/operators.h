@@ -1,5 +1,5 @@
 /* Lockstep, room graph/: the operators beyond those in graph.h. Every one is a node constructor: it gives a node, or
- * the graph's poison node after an error. What each computes to the formula: src/op/catalogue.h
+ * the graph's poison node after an error. What each computes to the formula: src/op/catalogue.h of the source tree
  * of the sources.
  *
  * Letters: N samples, C channels or classes, H x W height and width, T steps of a sequence, K and M features, V words;

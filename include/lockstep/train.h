@@ -74,16 +74,17 @@ typedef struct lks_metrics {
  * already: accumulate stays 0 or 1. Gradients are not compressed, but by a hook that keeps the order.
  * docs/determinism.md says more, and what it costs. */
 
-/* Makes the store (parameters, gradients) of `loss` and what updates it. The graph and the group must outlive it.
- * Collective: first of all the ranks compare model, options, device and instruction set, as lks_compare_options does,
- * and before the first step what they know of its batch. An option that cannot be meant (lr NaN, Nesterov's momentum
- * without momentum, a state that does not fit) fails the group, also where one rank alone was given it: the other ranks
- * get LKS_ERR_PEER and do not wait. Errors: those of lks_distributed_store_create and lks_distributed_optimizer_create;
- * LKS_ERR_UNSUPPORTED: a graph on a device that does not compute in f32, which batches are in; LKS_ERR_ARGUMENT: an
- * option, such as grains that the world size does not divide; LKS_ERR_MISMATCH: ranks differ, shown as a table.
- * A model with synchronised batch norms gets a group of its own for them. All ranks then make `accumulate` passes a
- * step, some perhaps without a sample, and each pass has statistics of its own. With grains such a model is refused:
- * their statistics are their own. */
+/* Makes the store (parameters, gradients) of `loss` and what updates it. `loss` is a mean over the labels that count:
+ * each rank's goes in by how many it has, and a sum would train otherwise at each world size. The graph and the group
+ * must outlive it. Collective: first of all the ranks compare model, options, device and instruction set, as
+ * lks_compare_options does, and before the first step what they know of its batch. An option that cannot be meant (lr
+ * NaN, Nesterov's momentum without momentum, a state that does not fit) fails the group, also where one rank alone was
+ * given it: the other ranks get LKS_ERR_PEER and do not wait. Errors: those of lks_distributed_store_create and
+ * lks_distributed_optimizer_create; LKS_ERR_UNSUPPORTED: a graph on a device that does not compute in f32, which
+ * batches are in; LKS_ERR_ARGUMENT: an option, such as grains that the world size does not divide; LKS_ERR_MISMATCH:
+ * ranks differ, shown as a table. A model with synchronised batch norms gets a group of its own for them. All ranks
+ * then make `accumulate` passes a step, some perhaps without a sample, and each pass has statistics of its own. With
+ * grains such a model is refused: their statistics are their own. */
 LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 
@@ -94,13 +95,13 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter; asked before
  * the loss is) or where the optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on,
  * but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
- * check_every the replicas differ, before the step is taken, or, before anything is updated, where the ranks' n_labels are not global_n_labels
- * together (global_count is compared before the first step alone), where loaders are at different batches or rates
- * differ, or a batch is not cut in the trainer's grains;
- * LKS_ERR_ARGUMENT where one has a negative number of samples, or more labels than they have, or no batch (the group is
- * dead); LKS_ERR_SHAPE where sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C;
- * LKS_ERR_ARGUMENT where n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch
- * did not set it: on all ranks, nothing was updated, and the group lives on, but states have moved on. */
+ * check_every the replicas differ, before the step is taken, or, before anything is updated, where the ranks' n_labels
+ * are not global_n_labels together (global_count is compared before the first step alone), where loaders are at
+ * different batches or rates differ, or a batch is not cut in the trainer's grains; LKS_ERR_ARGUMENT where one has a
+ * negative number of samples, or more labels than they have, or no batch (the group is dead); LKS_ERR_SHAPE where
+ * sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C; LKS_ERR_ARGUMENT where
+ * n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch did not set it: on all
+ * ranks, nothing was updated, and the group lives on, but states have moved on. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Where the trainer runs ahead: waits until the last step is done. `metrics` (may be NULL) as above. Before parameters
