@@ -154,7 +154,8 @@ LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lk
 
 /* Receives up to `count` elements from rank `from`, or from whoever sent one with this tag first (LKS_ANY_SOURCE).
  * `received` may be NULL.
- * Errors: as lks_send; LKS_ERR_MISMATCH also where the message is longer than `count`. */
+ * Errors: as lks_send; LKS_ERR_MISMATCH also where the message is longer than `count`; LKS_ERR_STATE: from this rank
+ * itself, which has not sent it, so that it would wait for ever. */
 LKS_API lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
                             lks_received *received);
 

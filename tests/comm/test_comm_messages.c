@@ -162,6 +162,30 @@ static void messages_never_received_are_given_back(void **state) {
     run_processes(2, unreceived, NULL);
 }
 
+/* By its number, or in a group of one from whoever sends: at once, and not at the deadline. */
+static int waits_for_itself(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world;
+    char heard[3], expected[128];
+    int64_t began_ns = lksi_now_ns();
+    MUST_OK(lks_init(&world, NULL));
+    lks_status status = lks_recv(world, heard, 3, LKS_U8, size == 1 ? LKS_ANY_SOURCE : rank, 7, NULL);
+    MUST(status == LKS_ERR_STATE || (size > 1 && status == LKS_ERR_PEER)); /* the other was first */
+    snprintf(expected, sizeof expected, "recv, tag 7: rank %d waits for itself", rank);
+    MUST(strstr(lks_error_text(), expected) != NULL || status == LKS_ERR_PEER);
+    MUST((strstr(lks_error_text(), "started by a launcher?") != NULL) == (size == 1));
+    MUST(lksi_now_ns() - began_ns < INT64_C(20) * 1000 * 1000 * 1000);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_waits_for_itself_is_told_at_once(void **state) {
+    (void)state;
+    run_processes(1, waits_for_itself, NULL);
+    run_threads(2, waits_for_itself, NULL);
+    run_processes(2, waits_for_itself, NULL);
+}
+
 static int receives_something_else(int rank, int size, void *argument) {
     (void)size;
     bool is_longer = *(bool *)argument;
@@ -708,6 +732,7 @@ int main(void) {
         cmocka_unit_test(tags_are_matched_out_of_order),
         cmocka_unit_test(messages_outlive_their_sender),
         cmocka_unit_test(messages_never_received_are_given_back),
+        cmocka_unit_test(who_waits_for_itself_is_told_at_once),
         cmocka_unit_test(a_receive_of_another_type_or_less_room_is_a_mismatch),
         cmocka_unit_test(a_message_that_is_never_sent_ends_at_the_deadline),
         cmocka_unit_test(every_length_around_the_eager_limit_arrives),

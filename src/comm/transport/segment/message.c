@@ -247,7 +247,16 @@ static lks_status look_once(lks_group *group, lksi_transfer *transfer) {
     return status;
 }
 
+/* What a rank sends itself has met its other half as soon as both have begun, and while it waits it begins nothing. */
+static lks_status refuse_self(const lks_group *group, const lksi_transfer *transfer) {
+    const char *hint = group->size == 1 ? " (the group has no other rank: was the program started by a launcher?)" : "";
+    if (transfer->peer != group->rank && group->size > 1) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "%s, tag %d: rank %d waits for itself: it has not begun the message's other end%s",
+                      transfer->name, transfer->tag, group->rank, hint);
+}
+
 static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, lksi_pauses *pauses) {
+    LKS_TRY(refuse_self(group, transfer));
     int awaited = awaited_rank(group, transfer);
     group->user_progress.done_nbytes = transfer->n_done;
     if (awaited >= 0 && group->messages->pairs[awaited].has_ended)
