@@ -328,7 +328,17 @@ static void own_loops_can_ask_about_their_gradients(void **state) {
     run_ranks(N_RANKS, check_own_gradients, NULL);
 }
 
-/* Replicas of their own, as over tcp: rank 2 changes one bit of one value behind the others' back. */
+/* Rank 2 changes one bit of one value behind the others' back. */
+static lks_status corrupt(set_up *s) {
+    lks_store *store = lks_trainer_store(s->trainer);
+    int index = lks_store_find(store, "fc2.weight");
+    float values[8 * N_CLASSES];
+    lks_status status = lks_store_read(store, index, values);
+    if (lks_group_rank(s->group) == 2) values[5] = nextafterf(values[5], 1);
+    return status == LKS_OK ? lks_store_write(store, index, values) : status;
+}
+
+/* Replicas of their own, as over tcp. */
 static int corrupt_one_replica(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -337,12 +347,7 @@ static int corrupt_one_replica(void *argument) {
     options.check_every = 2;
     RANK_OK(create(&s, N_FAULTS, options, 0));
     for (int step = 0; step < 3; step++) RANK_OK(lks_trainer_step(s.trainer, make_batch(&s, step), NULL));
-    lks_store *store = lks_trainer_store(s.trainer);
-    int index = lks_store_find(store, "fc2.weight");
-    float values[8 * N_CLASSES];
-    RANK_OK(lks_store_read(store, index, values));
-    if (lks_group_rank(s.group) == 2) values[5] = nextafterf(values[5], 1);
-    RANK_OK(lks_store_write(store, index, values));
+    RANK_OK(corrupt(&s));
     RANK_OK(lks_trainer_step(s.trainer, make_batch(&s, 3), NULL));
     RANK_CHECK(lks_trainer_step(s.trainer, make_batch(&s, 4), NULL) == LKS_ERR_MISMATCH);
     RANK_CHECK(strstr(lks_error_text(), "after step 4: replicas differ: parameter 'fc2.weight' of rank 2 ") != NULL);
@@ -360,12 +365,7 @@ static int corrupt_one_copy(void *argument) {
     options.strategy = LKS_STRATEGY_SHARDED;
     RANK_OK(create(&s, N_FAULTS, options, 0));
     for (int step = 0; step < 3; step++) RANK_OK(lks_trainer_step(s.trainer, make_batch(&s, step), NULL));
-    lks_store *store = lks_trainer_store(s.trainer);
-    int index = lks_store_find(store, "fc2.weight");
-    float values[8 * N_CLASSES];
-    RANK_OK(lks_store_read(store, index, values));
-    if (lks_group_rank(s.group) == 2) values[5] = nextafterf(values[5], 1);
-    RANK_OK(lks_store_write(store, index, values));
+    RANK_OK(corrupt(&s));
     RANK_CHECK(lks_trainer_step(s.trainer, make_batch(&s, 3), NULL) == LKS_ERR_MISMATCH);
     RANK_CHECK(strstr(lks_error_text(), "after step 3: replicas differ: parameter 'fc2.weight' of rank 2 ") != NULL);
     destroy(&s);
