@@ -2,13 +2,14 @@
  *
  *     up to 1 KiB of accumulators: the lines of the first exchange carry them             steps: 1
  *
- *     up to 8 KiB                                  staging areas        steps: 1
+ *     up to 4 KiB where ranks share CPUs           staging areas        steps: 1
  *       rank 0 ─ copy ─> [0] ─┬─ reduce all ─> rank 0                   bytes per rank: N written, n N read
  *       rank 1 ─ copy ─> [1] ─┴─ reduce all ─> rank 1
  *
  *     larger, ordinary buffers                                          steps: 2 per chunk of S or a wide one
- *       copy all but slice r ─> [r], reduce slice r of all              bytes per rank: N (1 + 1/n) written,
- *       into slice r of [r], copy slice j from [j], all j                               (2 - 1/n) N read
+ *       copy all but slice r ─> [r], reduce slice r of `in` and of      bytes of areas per rank:
+ *       every [j] into slice r of `out` and of every [j], copy the      2 N (1 - 1/n) written and read
+ *       others' slices from [r]
  *
  *     from 512 bytes on, symmetric buffers on all ranks: no staging     steps: 2
  *       slice r of every `in` ─ reduce on rank r ─> slice r of every `out`     bytes per rank: N read, N written
@@ -29,7 +30,10 @@ enum {
      * 1 KiB took 0.40 us beside it and 0.25 in place, 1.07 and 0.65 with the CPUs far from each other. Not where ranks
      * share a CPU, which they hand over in every meeting: four on two, 3.3 and 5.4. */
     IN_PLACE_NBYTES = 512,
-    REDUCE_ALL_NBYTES = 8 * 1024 /* up to here reducing all on every rank costs less than a second barrier */
+    /* Up to here, where ranks share a CPU, reducing all on every rank costs less than a second meeting; where they do
+     * not, slices cost less already (two ranks, 2 KiB: 1.13 us and 0.80). */
+    REDUCE_ALL_NBYTES = 4 * 1024,
+    SMALL_TURN_NBYTES = 8 * 1024
 };
 
 static lks_status alone(lks_group *group, const lksi_call *call) {
@@ -67,10 +71,12 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 /* --- staged --- */
 
 /* Whether every rank reduces everything, or its slice for all. */
-static bool is_sliced(const lksi_call *call) { return call->nbytes > REDUCE_ALL_NBYTES; }
+static bool is_sliced(const lks_group *group, const lksi_call *call) {
+    return group->may_spin || call->nbytes > REDUCE_ALL_NBYTES;
+}
 
 static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
-    int size = (nbytes > REDUCE_ALL_NBYTES) + (nbytes > LKSI_TURN_MIDDLE_NBYTES) + (nbytes > lksi_chunk_nbytes(group));
+    int size = (nbytes > SMALL_TURN_NBYTES) + (nbytes > LKSI_TURN_MIDDLE_NBYTES) + (nbytes > lksi_chunk_nbytes(group));
     return lksi_turn_begin(&group->turns[size], nbytes);
 }
 
@@ -79,56 +85,59 @@ static void stage(const lks_group *group, const lksi_call *call, size_t first, s
     size_t each = lksi_type_nbytes(call->type), begin = count, n = 0;
     const unsigned char *in = (const unsigned char *)call->in + first * each;
     unsigned char *area = lksi_area(group, group->rank);
-    if (is_sliced(call) && lksi_is_aligned(call->in, call->type)) slice(group, count, each, group->rank, &begin, &n);
+    if (is_sliced(group, call) && lksi_is_aligned(call->in, call->type))
+        slice(group, count, each, group->rank, &begin, &n);
     lksi_turn_put(t, area, in, begin * each);
     lksi_turn_put(t, area + (begin + n) * each, in + (begin + n) * each, (count - begin - n) * each);
     if (lksi_turn_is_past_caches(t)) lksi_written_past_caches();
 }
 
-/* The result for this rank and the others, who read it in the area: outputs[0], and in `out` where that can be. */
-static void reduce_for_all(const lksi_reduction *sum, size_t begin, size_t n, size_t each, const lksi_turn *t) {
-    if (!lksi_turn_is_past_caches(t) || sum->n_outputs == 1) {
+/* Slice r of the sum, into what it was read from: every other rank's area, and this rank's `out` where the loops can.
+ * So a line of an area comes here for reading and writing in one, and goes back when its owner reads it, who then has
+ * it to write the next time: a line that is written while another core still has it takes several times as long. */
+static void reduce_slice(const lks_group *group, const lksi_reduction *sum, size_t begin, size_t n, size_t each,
+                         const lksi_turn *t) {
+    if (!lksi_turn_is_past_caches(t)) {
         lksi_reduce_range(sum, begin, n);
         return;
     }
     lksi_reduction own = *sum;
-    own.outputs = sum->outputs + 1, own.n_outputs = 1;
+    own.outputs = &sum->outputs[group->rank], own.n_outputs = 1;
     lksi_reduce_range(&own, begin, n);
-    lksi_write_past_caches(lksi_at(sum->outputs[0], begin * each), lksi_at(sum->outputs[1], begin * each), n * each);
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank)
+            lksi_write_past_caches(lksi_at(sum->outputs[rank], begin * each), lksi_at(own.outputs[0], begin * each),
+                                   n * each);
     lksi_written_past_caches();
 }
 
-/* Others read only their own slices of an area, so that a result may stand in its owner's. */
-static lks_status reduce_slice(lks_group *group, const lksi_call *call, const lksi_reduction *sum, size_t count,
-                               unsigned char *out, const lksi_turn *t) {
+/* All areas hold their chunk; afterwards each holds the sum. */
+static lks_status reduce_in_slices(lks_group *group, const lksi_call *call, size_t first, size_t count,
+                                   const lksi_turn *t) {
     size_t each = lksi_type_nbytes(call->type), begin, n;
+    unsigned char *out = (unsigned char *)call->out + first * each, *area = lksi_area(group, group->rank);
+    for (int rank = 0; rank < group->size; rank++) group->outputs[rank] = group->inputs[rank];
+    if (lksi_is_aligned(call->in, call->type))
+        group->inputs[group->rank] = (const unsigned char *)call->in + first * each;
+    if (lksi_is_aligned(out, call->type)) group->outputs[group->rank] = out;
+    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, group->size);
     slice(group, count, each, group->rank, &begin, &n);
-    reduce_for_all(sum, begin, n, each, t);
+    reduce_slice(group, &sum, begin, n, each, t);
     LKS_TRY(lksi_meet(group));
-    for (int rank = 0; rank < group->size; rank++) {
-        if (rank == group->rank && sum->n_outputs > 1) continue;
-        slice(group, count, each, rank, &begin, &n);
-        lksi_copy(out + begin * each, lksi_area(group, rank) + begin * each, n * each);
-    }
+    if (group->outputs[group->rank] == area) begin = count, n = 0;
+    lksi_copy(out, area, begin * each);
+    lksi_copy(out + (begin + n) * each, area + (begin + n) * each, (count - begin - n) * each);
     return LKS_OK;
 }
 
-/* All areas hold their chunk. */
 static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t first, size_t count,
                                const lksi_turn *t) {
-    size_t each = lksi_type_nbytes(call->type);
-    unsigned char *out = (unsigned char *)call->out + first * each;
     for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
-    group->outputs[0] = is_sliced(call) ? lksi_area(group, group->rank) : out;
+    if (is_sliced(group, call)) return reduce_in_slices(group, call, first, count, t);
+    group->outputs[0] = (unsigned char *)call->out + first * lksi_type_nbytes(call->type);
     lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, 1);
-    if (!is_sliced(call)) {
-        lksi_reduce_range(&sum, 0, count);
-        return LKS_OK;
-    }
-    if (lksi_is_aligned(call->in, call->type))
-        group->inputs[group->rank] = (const unsigned char *)call->in + first * each;
-    if (lksi_is_aligned(out, call->type)) group->outputs[sum.n_outputs++] = out;
-    return reduce_slice(group, call, &sum, count, out, t);
+    lksi_reduce_range(&sum, 0, count);
+    return LKS_OK;
 }
 
 /* Elements [first, first + count) on their way through the staging areas. */

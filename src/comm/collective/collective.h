@@ -198,6 +198,10 @@ static inline size_t lksi_chunk_nbytes(const lks_group *group) { return group->c
 static inline unsigned char *lksi_area(const lks_group *group, int rank) {
     return lksi_control_staging(group->control, rank, (unsigned)(group->n_stagings + 1));
 }
+/* Where two ranks give each other something, whether it lies in the reader's area this time: every two chunks they
+ * exchange places, and write what they have read. A line that another core has read since takes several times as long
+ * to write (two ranks of Granite Rapids, 32 KiB each: 7.7 us, exchanged 3.4). */
+static inline bool lksi_is_exchanged(const lks_group *group) { return group->n_stagings / 2 % 2 == 1; }
 /* The symmetric allocations that this rank holds, as one number: where all ranks show the same, all can address what
  * any of them shows the place of. */
 uint64_t lksi_held(const lks_group *group);

@@ -167,8 +167,13 @@ static lks_status from_ordinary(const mover *m) {
 
 /* --- staged --- */
 
-static size_t slot_offset(const mover *m, int source, int reader) {
-    return m->move->is_personal ? (size_t)lksi_rotate(m->group, reader, -source - 1) * m->slot_nbytes : 0;
+/* Of a chunk from `source` to `reader`, or to all readers. */
+static unsigned char *slot_for(const mover *m, int source, int reader) {
+    bool are_pairs = m->move->sources == LKSI_EVERYONE && m->move->readers == LKSI_EVERYONE &&
+                     (m->move->is_personal || m->group->size == 2);
+    int owner = are_pairs && lksi_is_exchanged(m->group) ? reader : source, other = owner == source ? reader : source;
+    size_t slot = m->move->is_personal ? (size_t)lksi_rotate(m->group, other, -owner - 1) : 0;
+    return lksi_area(m->group, owner) + slot * m->slot_nbytes;
 }
 
 /* Whoever gives waits in every chunk for those who read the one before, and so sees what its way costs them. */
@@ -185,11 +190,10 @@ static lksi_turn begin_turn(const mover *m, size_t first) {
 static void stage(const mover *m, size_t first, const lksi_turn *turn) {
     int rank = m->group->rank;
     if (!is_read(m, rank)) return;
-    unsigned char *area = lksi_area(m->group, rank);
     for (int distance = 1; distance < m->group->size; distance++) {
         int reader = lksi_rotate(m->group, rank, distance);
         lksi_extent piece = piece_of(m, block_of(m, rank, reader), first);
-        lksi_turn_put(turn, area + slot_offset(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
+        lksi_turn_put(turn, slot_for(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
         if (!m->move->is_personal) break; /* one for all */
     }
     if (lksi_turn_is_past_caches(turn)) lksi_written_past_caches();
@@ -201,8 +205,7 @@ static void take(const mover *m, size_t first) {
         int source = lksi_rotate(m->group, rank, distance);
         if (!is_read(m, source)) continue;
         lksi_extent block = block_of(m, source, rank), piece = piece_of(m, block, first);
-        lksi_copy(lksi_at(target_of(m, source), piece.begin - block.begin),
-                  lksi_area(m->group, source) + slot_offset(m, source, rank), piece.nbytes);
+        lksi_copy(lksi_at(target_of(m, source), piece.begin - block.begin), slot_for(m, source, rank), piece.nbytes);
     }
 }
 

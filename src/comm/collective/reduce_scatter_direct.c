@@ -28,6 +28,11 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 
 static size_t slot_nbytes(const lks_group *group) { return lksi_chunk_nbytes(group) / (size_t)group->size / 64 * 64; }
 
+static unsigned char *slot_for(const lks_group *group, int source, int reader) {
+    int owner = lksi_is_exchanged(group) ? reader : source, other = owner == source ? reader : source;
+    return lksi_area(group, owner) + (size_t)lksi_rotate(group, other, -owner) * slot_nbytes(group);
+}
+
 static lksi_turn begin_turn(lks_group *group, const lksi_call *call, size_t begin) {
     size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)) * (size_t)group->size;
     return lksi_turn_begin(&group->scatter_turns[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
@@ -35,18 +40,17 @@ static lksi_turn begin_turn(lks_group *group, const lksi_call *call, size_t begi
 
 /* A rank reads its own block where it lies, if the loops can. */
 static void stage(const lks_group *group, const lksi_call *call, size_t begin, const lksi_turn *turn) {
-    size_t slot = slot_nbytes(group), nbytes = lksi_least(call->nbytes - begin, slot);
-    unsigned char *area = lksi_area(group, group->rank);
+    size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group));
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank || !lksi_is_aligned(call->in, call->type))
-            lksi_turn_put(turn, area + (size_t)rank * slot, lksi_at(call->in, (size_t)rank * call->nbytes + begin),
-                          nbytes);
+            lksi_turn_put(turn, slot_for(group, group->rank, rank),
+                          lksi_at(call->in, (size_t)rank * call->nbytes + begin), nbytes);
     if (lksi_turn_is_past_caches(turn)) lksi_written_past_caches();
 }
 
 /* The first piece is staged already, and `turn` its turn. */
 static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn turn) {
-    size_t each = lksi_type_nbytes(call->type), slot = slot_nbytes(group), me = (size_t)group->rank;
+    size_t each = lksi_type_nbytes(call->type), slot = slot_nbytes(group);
     void *out;
     lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
     for (size_t begin = 0; begin < call->nbytes; begin += slot) {
@@ -55,9 +59,9 @@ static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn turn
             stage(group, call, begin, &turn);
             LKS_TRY(lksi_meet(group));
         }
-        for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank) + me * slot;
+        for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = slot_for(group, rank, group->rank);
         if (lksi_is_aligned(call->in, call->type))
-            group->inputs[group->rank] = lksi_at(call->in, me * call->nbytes + begin);
+            group->inputs[group->rank] = lksi_at(call->in, (size_t)group->rank * call->nbytes + begin);
         out = lksi_at(call->out, begin);
         size_t nbytes = lksi_least(call->nbytes - begin, slot);
         lksi_reduce_range(&sum, 0, nbytes / each);
