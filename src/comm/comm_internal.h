@@ -170,18 +170,27 @@ typedef struct lksi_row {
 
 enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chunk */
 
-/* Of blocks: those that the root gives, that it takes, and that all give to all. */
-typedef struct lksi_move_turns {
-    lksi_trial of_root[2], to_root[2], of_all[2];
-} lksi_move_turns;
+/* A trial of ways that all ranks take alike: rank 0 finds out, and its word counts from the call after that in which
+ * all have heard it (direct.c). */
+typedef struct lksi_agreement {
+    lksi_trial trial;
+    bool is_second_known; /* rank 0's word */
+    bool is_second;       /* this time */
+    int64_t began_ns;     /* where it is timed */
+} lksi_agreement;
+
+enum { LKSI_PEEK_SIZES = 5 }; /* from 8 KiB on, in twos */
+/* Of blocks that go one way: whether staged chunks go past the caches, up to 32 KiB and above; and whether they are
+ * read by the kernel instead, by the size of a block. */
+typedef struct lksi_move_trials {
+    lksi_trial past_caches[2];
+    lksi_agreement peeks[LKSI_PEEK_SIZES];
+} lksi_move_trials;
 
 /* How wide the chunks of an operation's large reductions are (direct.c). */
 typedef struct lksi_rounds {
-    lksi_trial trial;   /* second: a wide chunk instead of several */
-    bool is_wide_known; /* rank 0 has found it better, and all have heard so */
-    bool is_wide;       /* this round */
-    size_t left;        /* of this round, bytes */
-    int64_t began_ns;   /* where it is timed */
+    lksi_agreement wide; /* a wide chunk instead of several */
+    size_t left;         /* of this round, bytes */
 } lksi_rounds;
 
 struct lks_group {
@@ -237,10 +246,10 @@ struct lks_group {
     uint32_t last_post;      /* the index of the last exchange's */
     uint32_t n_waited;       /* exchanges up to the last in a row in which all waited for all */
     int n_turns_before_look; /* in lksi_post_wait_and_collect */
-    /* Whether staged chunks go past the caches, by size: all_reduce's, reduce's, reduce_scatter's; and blocks for all,
-     * for each. */
+    /* Whether staged chunks go past the caches, by size: all_reduce's, reduce's, reduce_scatter's. */
     lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2];
-    lksi_move_turns move_turns[2];
+    /* Blocks for all, for each: those that the root gives, that it takes, and that all give to all. */
+    lksi_move_trials of_root[2], to_root[2], of_all[2];
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */

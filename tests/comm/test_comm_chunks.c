@@ -19,6 +19,10 @@ static bool is_sum(const float *sums, size_t count, int size, int call) {
     return true;
 }
 
+static void say(lks_group *group, bool is_wide) {
+    group->all_reduce_rounds.wide.trial.is_second_better = group->reduce_rounds.wide.trial.is_second_better = is_wide;
+}
+
 /* Two wide chunks and a rest. Rank 1 brings symmetric memory in every third call, and stages later than the others. */
 static int reduce_in_chunks_of_both_widths(void *argument) {
     (void)argument;
@@ -32,8 +36,7 @@ static int reduce_in_chunks_of_both_widths(void *argument) {
     RANK_OK(lks_symmetric_alloc(group, count * sizeof(float), &symmetric));
     for (int call = 0; call < N_CALLS; call++) {
         bool is_wide = call / N_BEFORE_CHANGE % 2 == 0;
-        if (rank == 0 && call >= N_TRIED)
-            group->all_reduce_rounds.trial.is_second_better = group->reduce_rounds.trial.is_second_better = is_wide;
+        if (rank == 0 && call >= N_TRIED) say(group, is_wide);
         float *data = rank == 1 && call % 3 == 0 ? symmetric : ordinary;
         for (size_t i = 0; i < count; i++) data[i] = value_at(i, rank, call);
         RANK_OK(lks_all_reduce(group, data, sums, count, LKS_F32, LKS_SUM, NULL));
@@ -41,7 +44,8 @@ static int reduce_in_chunks_of_both_widths(void *argument) {
         RANK_OK(lks_reduce(group, data, data, count, LKS_F32, LKS_SUM, call % size, NULL));
         RANK_CHECK(rank != call % size || is_sum(data, count, size, call));
         if (call < N_TRIED) continue;
-        RANK_CHECK(group->all_reduce_rounds.is_wide_known == is_wide && group->reduce_rounds.is_wide_known == is_wide);
+        RANK_CHECK(group->all_reduce_rounds.wide.is_second_known == is_wide);
+        RANK_CHECK(group->reduce_rounds.wide.is_second_known == is_wide);
         n_changes += call % N_BEFORE_CHANGE == 0;
     }
     RANK_CHECK(n_changes == (N_CALLS - N_TRIED) / N_BEFORE_CHANGE);
@@ -49,6 +53,55 @@ static int reduce_in_chunks_of_both_widths(void *argument) {
     lksi_free(ordinary), lksi_free(sums);
     lks_group_destroy(group);
     return 0;
+}
+
+/* Blocks that are staged or read by the kernel, of every size for which that is tried, and one less. Of three ranks
+ * those alone that go to one reader each. Rank 1 brings symmetric memory in every third call. */
+enum { LONGEST = 70000 };
+
+static bool is_block(const float *block, size_t count, int source, int reader, int call) {
+    for (size_t i = 0; i < count; i++)
+        if (block[i] != value_at(i, source * 10 + reader, call)) return false;
+    return true;
+}
+
+static int move_blocks_both_ways(void *argument) {
+    (void)argument;
+    static const size_t counts[] = {1000, 1024, 2047, 2048, 4099, 8192, 16383, LONGEST / sizeof(float)};
+    lks_group *group;
+    void *symmetric;
+    RANK_OK(lks_init(&group, NULL));
+    size_t rank = (size_t)lks_group_rank(group), size = (size_t)lks_group_size(group);
+    float *ordinary = lksi_alloc(size * LONGEST), *out = lksi_alloc(size * LONGEST);
+    RANK_CHECK(ordinary != NULL && out != NULL);
+    RANK_OK(lks_symmetric_alloc(group, size * LONGEST, &symmetric));
+    for (size_t n = 0; n < sizeof counts / sizeof *counts; n++) {
+        size_t count = counts[n];
+        for (int call = 0; call < N_CALLS; call++) {
+            bool is_read = call / N_BEFORE_CHANGE % 2 == 0;
+            for (int i = 0; i < LKSI_PEEK_SIZES && rank == 0 && call >= N_TRIED; i++)
+                group->of_all[0].peeks[i].trial.is_second_better = group->of_all[1].peeks[i].trial.is_second_better =
+                    group->of_root[0].peeks[i].trial.is_second_better = is_read;
+            float *data = rank == 1 && call % 3 == 0 ? symmetric : ordinary;
+            for (size_t i = 0; i < size * count; i++) data[i] = value_at(i % count, (int)(rank * 10 + i / count), call);
+            RANK_OK(lks_all_to_all(group, data, out, count, LKS_F32, NULL));
+            for (size_t i = 0; i < size; i++) RANK_CHECK(is_block(out + i * count, count, (int)i, (int)rank, call));
+            RANK_OK(lks_all_gather(group, data, out, count, LKS_F32, NULL));
+            for (size_t i = 0; i < size; i++) RANK_CHECK(is_block(out + i * count, count, (int)i, 0, call));
+            RANK_OK(lks_broadcast(group, data, count, LKS_F32, 1, NULL));
+            RANK_CHECK(is_block(data, count, 1, 0, call));
+        }
+    }
+    lks_symmetric_free(group, symmetric);
+    lksi_free(ordinary), lksi_free(out);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void all_ranks_read_or_stage_alike(void **state) {
+    (void)state;
+    run_ranks(3, move_blocks_both_ways, NULL); /* threads, which need no kernel for that */
+    for (int n = 2; n <= 3; n++) assert_int_equal(lks_spawn(n, LKS_PROCESSES, move_blocks_both_ways, NULL), LKS_OK);
 }
 
 static void all_ranks_take_the_same_chunks(void **state) {
@@ -60,6 +113,7 @@ static void all_ranks_take_the_same_chunks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_take_the_same_chunks),
+        cmocka_unit_test(all_ranks_read_or_stage_alike),
     };
     return run_group(tests);
 }

@@ -116,7 +116,7 @@ static lks_status reduce_in_slices(lks_group *group, const lksi_call *call, size
                                    const lksi_turn *t) {
     size_t each = lksi_type_nbytes(call->type), begin, n;
     unsigned char *out = (unsigned char *)call->out + first * each, *area = lksi_area(group, group->rank);
-    for (int rank = 0; rank < group->size; rank++) group->outputs[rank] = group->inputs[rank];
+    for (int rank = 0; rank < group->size; rank++) group->outputs[rank] = lksi_area(group, rank);
     if (lksi_is_aligned(call->in, call->type))
         group->inputs[group->rank] = (const unsigned char *)call->in + first * each;
     if (lksi_is_aligned(out, call->type)) group->outputs[group->rank] = out;
@@ -168,7 +168,7 @@ static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
         c = stage_chunk(group, call, done);
         LKS_TRY(lksi_meet(group));
     }
-    group->all_reduce_rounds.is_wide_known = is_wide_better;
+    group->all_reduce_rounds.wide.is_second_known = is_wide_better;
     return LKS_OK;
 }
 
@@ -186,7 +186,7 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
         return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->all_reduce_rounds.trial.is_second_better};
+                       .is_wide_better = group->all_reduce_rounds.wide.trial.is_second_better};
     uint64_t place = usable_place(group, call, call->in);
     mine.out_place = usable_place(group, call, call->out);
     if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;

@@ -186,10 +186,6 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
 
 /* --- through memory (direct.c, move.c) --- */
 
-/* From here on one copy by process_vm_readv, with a system call, page tables to walk and a closing barrier, costs less
- * than two through the staging areas; where one alone gives, from twice as much on, as its readers copy meanwhile. */
-enum { LKSI_PEEKED_NBYTES = 32 * 1024 };
-
 /* S, as the files of the algorithms call it: what goes through a staging area at once, 64 KiB, or 128 KiB where the
  * second cache has 2 MiB (control.c). */
 static inline size_t lksi_chunk_nbytes(const lks_group *group) { return group->control->chunk_nbytes; }
@@ -256,6 +252,10 @@ lksi_turn lksi_turn_begin(lksi_trial *trial, size_t nbytes); /* nbytes: of the c
 void lksi_turn_end(const lksi_turn *turn);
 bool lksi_turn_is_past_caches(const lksi_turn *turn);
 void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nbytes);
+
+/* Around a call, or a part of one, that goes one of two ways. */
+void lksi_agreement_begin(lksi_agreement *agreement);
+void lksi_agreement_end(lksi_agreement *agreement);
 
 /* The next chunk of a large reduction of which `left_nbytes` are left: several of S, or instead of these a wide one,
  * which leaves the second cache of whoever wrote it, so that others find it in the last one. Through the caches that is

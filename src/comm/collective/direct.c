@@ -96,22 +96,30 @@ void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nby
     (lksi_turn_is_past_caches(turn) ? lksi_write_past_caches : lksi_copy)(to, from, nbytes);
 }
 
+void lksi_agreement_begin(lksi_agreement *agreement) {
+    lksi_trial *trial = &agreement->trial;
+    lksi_trial_begin(trial, TRIAL_PERIOD);
+    agreement->is_second = trial->is_tried ? trial->is_second : agreement->is_second_known;
+    if (trial->is_timed) agreement->began_ns = lksi_now_ns();
+}
+
+void lksi_agreement_end(lksi_agreement *agreement) {
+    if (agreement->trial.is_timed) lksi_trial_end(&agreement->trial, lksi_now_ns() - agreement->began_ns);
+}
+
 /* A round is a wide chunk, or as many others as make one. */
 size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left_nbytes) {
     size_t chunk = lksi_chunk_nbytes(group), wide = group->control->wide_chunk_nbytes;
     if (rounds->left == 0 && wide > chunk && left_nbytes >= wide) {
-        lksi_trial *trial = &rounds->trial;
-        lksi_trial_begin(trial, TRIAL_PERIOD);
-        rounds->is_wide = trial->is_tried ? trial->is_second : rounds->is_wide_known;
+        lksi_agreement_begin(&rounds->wide);
         rounds->left = wide;
-        if (trial->is_timed) rounds->began_ns = lksi_now_ns();
     }
-    return lksi_least(left_nbytes, rounds->left > 0 && rounds->is_wide ? wide : chunk);
+    return lksi_least(left_nbytes, rounds->left > 0 && rounds->wide.is_second ? wide : chunk);
 }
 
 void lksi_chunk_end(lks_group *group, lksi_rounds *rounds, size_t nbytes) {
     group->n_stagings++;
     if (rounds->left == 0) return;
     rounds->left -= nbytes;
-    if (rounds->left == 0 && rounds->trial.is_timed) lksi_trial_end(&rounds->trial, lksi_now_ns() - rounds->began_ns);
+    if (rounds->left == 0) lksi_agreement_end(&rounds->wide);
 }

@@ -69,7 +69,7 @@ static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
         c = stage(group, call, c.begin + c.nbytes);
         LKS_TRY(lksi_meet(group));
     }
-    group->reduce_rounds.is_wide_known = is_wide_better;
+    group->reduce_rounds.wide.is_second_known = is_wide_better;
     return LKS_OK;
 }
 
@@ -77,8 +77,9 @@ lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
     bool is_root = group->rank == call->root;
     if (lksi_is_small(call->count, call->type))
         return lksi_reduce_small(group, call, call->count, 0, is_root ? call->count : 0, call->out);
-    lksi_offer mine = {
-        .scale = call->scale, .held = lksi_held(group), .is_wide_better = group->reduce_rounds.trial.is_second_better};
+    lksi_offer mine = {.scale = call->scale,
+                       .held = lksi_held(group),
+                       .is_wide_better = group->reduce_rounds.wide.trial.is_second_better};
     uint64_t place = 0;
     if (call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {
         place = lksi_place_of(group, call->in, call->nbytes);
