@@ -179,7 +179,7 @@ typedef struct lksi_agreement {
     int64_t began_ns;     /* where it is timed */
 } lksi_agreement;
 
-enum { LKSI_PEEK_SIZES = 5 }; /* from 8 KiB on, in twos */
+enum { LKSI_PEEK_SIZES = 11 }; /* from 8 KiB on, in twos */
 /* Of blocks that go one way: whether staged chunks go past the caches, up to 32 KiB and above; and whether they are
  * read by the kernel instead, by the size of a block. */
 typedef struct lksi_move_trials {

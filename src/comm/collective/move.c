@@ -3,7 +3,7 @@
  *     up to 1 KiB            source ─ copy ─> its line, or its annex ─ copy ─> readers       steps: 1
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
  *     one reader             source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
- *                            from 8 KiB on, where that is found quicker; from 256 KiB on always
+ *                            from 8 KiB on, where that is found quicker; from 16 MiB on always
  *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
  *
  * Whoever gives up to 1 KiB, or takes them from one rank, runs ahead of the others (exchange.c).
