@@ -22,7 +22,7 @@ static int64_t median_of(const lksi_trial *trial, int way) {
 }
 
 void lksi_trial_begin(lksi_trial *trial, int period) {
-    int at = trial->at = (int)(trial->turn++ % period);
+    int at = trial->at = (int)(trial->turn++ & (period - 1));
     if (at == 2 * EACH) trial->is_second_better = median_of(trial, 1) < median_of(trial, 0);
     trial->is_tried = at < 2 * EACH;
     trial->is_second = trial->is_tried ? at >= EACH : trial->is_second_better;

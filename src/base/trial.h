@@ -24,7 +24,7 @@ typedef struct lksi_trial {
     int64_t took_ns[2][LKSI_TRIAL_TIMED];
 } lksi_trial;
 
-/* `period`: turns from one choice to the next, always the same for a trial. */
+/* `period`: turns from one choice to the next, a power of two, always the same for a trial. */
 void lksi_trial_begin(lksi_trial *trial, int period);
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others than timed ones are ignored */
 

@@ -170,21 +170,26 @@ typedef struct lksi_row {
 
 enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chunk */
 
-/* A trial of ways that all ranks take alike: rank 0 finds out, and its word counts from the call after that in which
- * all have heard it (direct.c). */
+/* A trial of ways that all ranks take alike: rank 0 finds out, from the end of one call to the end of the next, so that
+ * what a way costs between the calls counts; its word counts from the call after that in which all have heard it
+ * (direct.c). */
 typedef struct lksi_agreement {
     lksi_trial trial;
     bool is_second_known; /* rank 0's word */
     bool is_second;       /* this time */
-    int64_t began_ns;     /* where it is timed */
+    int64_t ended_ns;     /* the last one that was tried */
 } lksi_agreement;
 
-enum { LKSI_PEEK_SIZES = 11 }; /* from 8 KiB on, in twos */
-/* Of blocks that go one way: whether staged chunks go past the caches, up to 32 KiB and above; and whether they are
- * read by the kernel instead, by the size of a block. */
+enum { LKSI_PLACE_SIZES = 15 };
+/* Whether an operation's data is read where it lies (second), or staged: by its size, in twos from 512 bytes on. */
+typedef struct lksi_places {
+    lksi_agreement by_size[LKSI_PLACE_SIZES];
+} lksi_places;
+
+/* Of blocks that go one way. */
 typedef struct lksi_move_trials {
-    lksi_trial past_caches[2];
-    lksi_agreement peeks[LKSI_PEEK_SIZES];
+    lksi_trial past_caches[2]; /* staged chunks, up to 32 KiB and above */
+    lksi_places places;
 } lksi_move_trials;
 
 /* How wide the chunks of an operation's large reductions are (direct.c). */
@@ -250,6 +255,7 @@ struct lks_group {
     lksi_trial turns[LKSI_TURN_SIZES], reduce_turns[2], scatter_turns[2];
     /* Blocks for all, for each: those that the root gives, that it takes, and that all give to all. */
     lksi_move_trials of_root[2], to_root[2], of_all[2];
+    lksi_places all_reduce_places, reduce_places, scatter_places;
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */

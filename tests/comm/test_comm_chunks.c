@@ -55,8 +55,8 @@ static int reduce_in_chunks_of_both_widths(void *argument) {
     return 0;
 }
 
-/* Blocks that are staged or read by the kernel, of every size for which that is tried, and one less. Of three ranks
- * those alone that go to one reader each. Rank 1 brings symmetric memory in every third call. */
+/* Data that is staged or read where it lies, by the kernel or out of symmetric memory, of sizes for which that is
+ * tried. In a third of the calls rank 1 alone brings symmetric memory, in another all do. */
 enum { LONGEST = 70000 };
 
 static bool is_block(const float *block, size_t count, int source, int reader, int call) {
@@ -65,7 +65,24 @@ static bool is_block(const float *block, size_t count, int source, int reader, i
     return true;
 }
 
-static int move_blocks_both_ways(void *argument) {
+static bool is_sum_of_blocks(const float *sums, size_t count, int size, int reader, int call) {
+    for (size_t i = 0; i < count; i++) {
+        float wanted = 0;
+        for (int rank = 0; rank < size; rank++) wanted += value_at(i, rank * 10 + reader, call);
+        if (sums[i] != wanted) return false;
+    }
+    return true;
+}
+
+static void say_of_places(lks_group *group, bool is_in_place) {
+    lksi_places *places[] = {&group->all_reduce_places, &group->reduce_places,    &group->scatter_places,
+                             &group->of_all[0].places,  &group->of_all[1].places, &group->of_root[0].places};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        for (int size = 0; size < LKSI_PLACE_SIZES; size++)
+            places[i]->by_size[size].trial.is_second_better = is_in_place;
+}
+
+static int go_either_way(void *argument) {
     (void)argument;
     static const size_t counts[] = {1000, 1024, 2047, 2048, 4099, 8192, 16383, LONGEST / sizeof(float)};
     lks_group *group;
@@ -78,16 +95,22 @@ static int move_blocks_both_ways(void *argument) {
     for (size_t n = 0; n < sizeof counts / sizeof *counts; n++) {
         size_t count = counts[n];
         for (int call = 0; call < N_CALLS; call++) {
-            bool is_read = call / N_BEFORE_CHANGE % 2 == 0;
-            for (int i = 0; i < LKSI_PEEK_SIZES && rank == 0 && call >= N_TRIED; i++)
-                group->of_all[0].peeks[i].trial.is_second_better = group->of_all[1].peeks[i].trial.is_second_better =
-                    group->of_root[0].peeks[i].trial.is_second_better = is_read;
-            float *data = rank == 1 && call % 3 == 0 ? symmetric : ordinary;
+            if (rank == 0 && call >= N_TRIED) say_of_places(group, call / N_BEFORE_CHANGE % 2 == 0);
+            float *data = (rank == 1 && call % 3 == 0) || call % 3 == 1 ? symmetric : ordinary;
             for (size_t i = 0; i < size * count; i++) data[i] = value_at(i % count, (int)(rank * 10 + i / count), call);
             RANK_OK(lks_all_to_all(group, data, out, count, LKS_F32, NULL));
             for (size_t i = 0; i < size; i++) RANK_CHECK(is_block(out + i * count, count, (int)i, (int)rank, call));
             RANK_OK(lks_all_gather(group, data, out, count, LKS_F32, NULL));
             for (size_t i = 0; i < size; i++) RANK_CHECK(is_block(out + i * count, count, (int)i, 0, call));
+            RANK_OK(lks_reduce_scatter(group, data, out, count, LKS_F32, LKS_SUM, NULL));
+            RANK_CHECK(is_sum_of_blocks(out, count, (int)size, (int)rank, call));
+            RANK_OK(lks_reduce(group, data, out, count, LKS_F32, LKS_SUM, 1, NULL));
+            RANK_CHECK(rank != 1 || is_sum_of_blocks(out, count, (int)size, 0, call));
+            float *block = data + rank * count; /* of all_reduce in place */
+            for (size_t i = 0; i < count; i++) block[i] = value_at(i, (int)(rank * 10), call);
+            RANK_OK(lks_all_reduce(group, block, block, count, LKS_F32, LKS_SUM, NULL));
+            RANK_CHECK(is_sum_of_blocks(block, count, (int)size, 0, call));
+            for (size_t i = 0; i < count; i++) data[i] = value_at(i, (int)(rank * 10), call);
             RANK_OK(lks_broadcast(group, data, count, LKS_F32, 1, NULL));
             RANK_CHECK(is_block(data, count, 1, 0, call));
         }
@@ -98,10 +121,10 @@ static int move_blocks_both_ways(void *argument) {
     return 0;
 }
 
-static void all_ranks_read_or_stage_alike(void **state) {
+static void all_ranks_read_in_place_or_stage_alike(void **state) {
     (void)state;
-    run_ranks(3, move_blocks_both_ways, NULL); /* threads, which need no kernel for that */
-    for (int n = 2; n <= 3; n++) assert_int_equal(lks_spawn(n, LKS_PROCESSES, move_blocks_both_ways, NULL), LKS_OK);
+    run_ranks(3, go_either_way, NULL); /* threads, which need no kernel for that */
+    for (int n = 2; n <= 3; n++) assert_int_equal(lks_spawn(n, LKS_PROCESSES, go_either_way, NULL), LKS_OK);
 }
 
 static void all_ranks_take_the_same_chunks(void **state) {
@@ -113,7 +136,7 @@ static void all_ranks_take_the_same_chunks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_take_the_same_chunks),
-        cmocka_unit_test(all_ranks_read_or_stage_alike),
+        cmocka_unit_test(all_ranks_read_in_place_or_stage_alike),
     };
     return run_group(tests);
 }

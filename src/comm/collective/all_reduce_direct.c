@@ -29,7 +29,7 @@ enum {
     /* From here on two meetings cost less than writing the input beside the line and fetching the others': on two ranks
      * 1 KiB took 0.40 us beside it and 0.25 in place, 1.07 and 0.65 with the CPUs far from each other. Not where ranks
      * share a CPU, which they hand over in every meeting: four on two, 3.3 and 5.4. */
-    IN_PLACE_NBYTES = 512,
+    IN_PLACE_NBYTES = LKSI_IN_PLACE_NBYTES,
     /* Up to here, where ranks share a CPU, reducing all on every rank costs less than a second meeting; where they do
      * not, slices cost less already (two ranks, 2 KiB: 1.13 us and 0.80). */
     REDUCE_ALL_NBYTES = 4 * 1024,
@@ -178,18 +178,18 @@ static uint64_t usable_place(const lks_group *group, const lksi_call *call, cons
     return lksi_place_of(group, data, call->nbytes);
 }
 
-lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
-    if (group->size == 1 && lksi_is_aligned(call->in, call->type) && lksi_is_aligned(call->out, call->type))
-        return alone(group, call);
+static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreement *place_of_call) {
     bool is_small = lksi_is_small(call->count, call->type);
-    if (is_small && (call->nbytes < IN_PLACE_NBYTES || !group->may_spin))
-        return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->all_reduce_rounds.wide.trial.is_second_better};
-    uint64_t place = usable_place(group, call, call->in);
-    mine.out_place = usable_place(group, call, call->out);
-    if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
+                       .is_wide_better = group->all_reduce_rounds.wide.trial.is_second_better,
+                       .is_in_place_better = lksi_place_word(place_of_call)};
+    uint64_t place = 0;
+    if (lksi_is_in_place(place_of_call)) {
+        place = usable_place(group, call, call->in);
+        mine.out_place = usable_place(group, call, call->out);
+        if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
+    }
     chunk c = {0};
     if (is_small) {
         lksi_shown_put(group, call, call->count);
@@ -198,6 +198,7 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
         c = stage_chunk(group, call, 0);
     }
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
+    lksi_place_hear(place_of_call, lksi_offer_of(group, 0).is_in_place_better);
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (is_small) {
         lksi_shown_reduce(group, call, call->count, 0, call->count, call->out);
@@ -208,6 +209,18 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
         LKS_TRY(lksi_meet(group));
     }
     return staged(group, call, c);
+}
+
+lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
+    if (group->size == 1 && lksi_is_aligned(call->in, call->type) && lksi_is_aligned(call->out, call->type))
+        return alone(group, call);
+    bool is_small = lksi_is_small(call->count, call->type);
+    if (is_small && (call->nbytes < IN_PLACE_NBYTES || !group->may_spin))
+        return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
+    lksi_agreement *place = lksi_place_begin(group, &group->all_reduce_places, call->nbytes);
+    LKS_TRY(by_memory(group, call, place));
+    lksi_place_end(place);
+    return LKS_OK;
 }
 
 lks_status lksi_all_reduce_direct_remote(lks_group *group, const lksi_call *call) {

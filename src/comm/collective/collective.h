@@ -202,12 +202,30 @@ static inline bool lksi_is_exchanged(const lks_group *group) { return group->n_s
  * any of them shows the place of. */
 uint64_t lksi_held(const lks_group *group);
 
+/* Whether the data of a call is read where it lies, or staged though it could be. A line that others have read is dear
+ * to write, for who calls, too: where callers write their input between the calls, and read what came, copies in
+ * staging areas cost less up to some size (two ranks of Granite Rapids, all_gather of 32 KiB each, symmetric: 10.3 us
+ * and 4.9), where nobody does, more. So it is tried. NULL where it is not: up to 512 bytes, from 16 MiB on, and where
+ * ranks share CPUs, since the time of a call is then that of whoever has the CPU. */
+enum { LKSI_IN_PLACE_NBYTES = 512 };
+lksi_agreement *lksi_place_begin(const lks_group *group, lksi_places *places, size_t nbytes);
+void lksi_place_end(lksi_agreement *place);
+static inline bool lksi_is_in_place(const lksi_agreement *place) { return place == NULL || place->is_second; }
+/* What this rank says of it. */
+static inline uint32_t lksi_place_word(const lksi_agreement *place) {
+    return place != NULL && place->trial.is_second_better;
+}
+/* Rank 0's word has come. */
+static inline void lksi_place_hear(lksi_agreement *place, uint32_t word) {
+    if (place != NULL) place->is_second_known = word != 0;
+}
+
 /* What a rank's line carries in a reduction, besides the place of `in`. */
 typedef struct lksi_offer {
     double scale;
-    uint64_t held;           /* lksi_held */
-    uint64_t out_place;      /* where others may write its result; 0: nowhere */
-    uint64_t is_wide_better; /* rank 0's word */
+    uint64_t held;                               /* lksi_held */
+    uint64_t out_place;                          /* where others may write its result; 0: nowhere */
+    uint32_t is_wide_better, is_in_place_better; /* rank 0's words */
 } lksi_offer;
 _Static_assert(sizeof(lksi_offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
 /* Shows `mine` and the place of `in`, waits for all. Field by field: a copy by vectors waits for the stores before. */
@@ -217,6 +235,8 @@ static inline lks_status lksi_offer_collect(lks_group *group, const lksi_call *c
     lksi_post_put(group, offsetof(lksi_offer, held), &mine->held, sizeof mine->held);
     lksi_post_put(group, offsetof(lksi_offer, out_place), &mine->out_place, sizeof mine->out_place);
     lksi_post_put(group, offsetof(lksi_offer, is_wide_better), &mine->is_wide_better, sizeof mine->is_wide_better);
+    lksi_post_put(group, offsetof(lksi_offer, is_in_place_better), &mine->is_in_place_better,
+                  sizeof mine->is_in_place_better);
     return lksi_post_and_collect(group, call, place);
 }
 /* What `rank` showed. */
@@ -252,10 +272,6 @@ lksi_turn lksi_turn_begin(lksi_trial *trial, size_t nbytes); /* nbytes: of the c
 void lksi_turn_end(const lksi_turn *turn);
 bool lksi_turn_is_past_caches(const lksi_turn *turn);
 void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nbytes);
-
-/* Around a call, or a part of one, that goes one of two ways. */
-void lksi_agreement_begin(lksi_agreement *agreement);
-void lksi_agreement_end(lksi_agreement *agreement);
 
 /* The next chunk of a large reduction of which `left_nbytes` are left: several of S, or instead of these a wide one,
  * which leaves the second cache of whoever wrote it, so that others find it in the last one. Through the caches that is

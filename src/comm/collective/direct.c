@@ -96,22 +96,36 @@ void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nby
     (lksi_turn_is_past_caches(turn) ? lksi_write_past_caches : lksi_copy)(to, from, nbytes);
 }
 
-void lksi_agreement_begin(lksi_agreement *agreement) {
+static void begin_agreement(lksi_agreement *agreement) {
     lksi_trial *trial = &agreement->trial;
     lksi_trial_begin(trial, TRIAL_PERIOD);
     agreement->is_second = trial->is_tried ? trial->is_second : agreement->is_second_known;
-    if (trial->is_timed) agreement->began_ns = lksi_now_ns();
 }
 
-void lksi_agreement_end(lksi_agreement *agreement) {
-    if (agreement->trial.is_timed) lksi_trial_end(&agreement->trial, lksi_now_ns() - agreement->began_ns);
+static void end_agreement(lksi_agreement *agreement) {
+    if (!agreement->trial.is_tried) return;
+    int64_t now_ns = lksi_now_ns();
+    lksi_trial_end(&agreement->trial, now_ns - agreement->ended_ns);
+    agreement->ended_ns = now_ns;
+}
+
+lksi_agreement *lksi_place_begin(const lks_group *group, lksi_places *places, size_t nbytes) {
+    size_t size = nbytes / LKSI_IN_PLACE_NBYTES;
+    if (!group->may_spin || group->size == 1 || size == 0 || size >= (size_t)1 << LKSI_PLACE_SIZES) return NULL;
+    lksi_agreement *place = &places->by_size[lksi_log2((int)size + 1) - 1];
+    begin_agreement(place);
+    return place;
+}
+
+void lksi_place_end(lksi_agreement *place) {
+    if (place != NULL) end_agreement(place);
 }
 
 /* A round is a wide chunk, or as many others as make one. */
 size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left_nbytes) {
     size_t chunk = lksi_chunk_nbytes(group), wide = group->control->wide_chunk_nbytes;
     if (rounds->left == 0 && wide > chunk && left_nbytes >= wide) {
-        lksi_agreement_begin(&rounds->wide);
+        begin_agreement(&rounds->wide);
         rounds->left = wide;
     }
     return lksi_least(left_nbytes, rounds->left > 0 && rounds->wide.is_second ? wide : chunk);
@@ -121,5 +135,5 @@ void lksi_chunk_end(lks_group *group, lksi_rounds *rounds, size_t nbytes) {
     group->n_stagings++;
     if (rounds->left == 0) return;
     rounds->left -= nbytes;
-    if (rounds->left == 0) lksi_agreement_end(&rounds->wide);
+    if (rounds->left == 0) end_agreement(&rounds->wide);
 }

@@ -2,9 +2,9 @@
  *
  *     up to 1 KiB            source ─ copy ─> its line, or its annex ─ copy ─> readers       steps: 1
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
- *     one reader             source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
- *                            from 8 KiB on, where that is found quicker; from 16 MiB on always
- *     otherwise              source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
+ *     one reader, 8 KiB      source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
+ *     otherwise, and where   source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
+ *     that is quicker
  *
  * Whoever gives up to 1 KiB, or takes them from one rank, runs ahead of the others (exchange.c).
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
@@ -23,7 +23,7 @@ typedef struct mover {
     size_t slot_nbytes, longest;
 } mover;
 
-enum { TRIES_PEEKS_NBYTES = 8 * 1024, PEEKS_UNTRIED_NBYTES = 32 * 1024 };
+enum { PEEKED_NBYTES = 8 * 1024, PEEKED_UNTRIED_NBYTES = 32 * 1024 };
 
 static bool is_among(lksi_holders holders, const lksi_call *call, int rank) {
     return holders == LKSI_EVERYONE || rank == call->root;
@@ -96,12 +96,12 @@ static lks_status by_lines(const mover *m, size_t most_nbytes) {
 
 /* What a rank's line carries besides the place. */
 typedef struct offer {
-    uint64_t held;       /* lksi_held */
-    uint64_t address;    /* of `in` in the rank's own memory */
-    bool may_peek;       /* it can read the others' memory */
-    bool is_peekable;    /* its `in` stays as it is meanwhile */
-    bool is_staged;      /* its first chunk */
-    bool is_peek_better; /* rank 0's word */
+    uint64_t held;           /* lksi_held */
+    uint64_t address;        /* of `in` in the rank's own memory */
+    bool may_peek;           /* it can read the others' memory */
+    bool is_peekable;        /* its `in` stays as it is meanwhile */
+    bool is_staged;          /* its first chunk */
+    bool is_in_place_better; /* rank 0's word */
 } offer;
 _Static_assert(sizeof(offer) <= LKSI_PAYLOAD_NBYTES, "the line carries it");
 
@@ -144,13 +144,9 @@ static lksi_move_trials *trials_of(const mover *m) {
 
 /* The kernel is called and has page tables to walk, and a barrier closes the call, so it must save one copy of two:
  * what several ranks read is staged once for all of them, and comes out of a cache. */
-static bool may_save_a_copy(const mover *m) { return m->move->is_personal || m->group->size == 2; }
-
-/* Of a size where it is tried what is quicker; else NULL. Ranks that share a CPU do not see what a call costs. */
-static lksi_agreement *peeks_of(const mover *m) {
-    size_t size = m->longest / TRIES_PEEKS_NBYTES;
-    bool is_tried = may_save_a_copy(m) && m->group->may_spin && size > 0 && size < 1 << LKSI_PEEK_SIZES;
-    return is_tried ? &trials_of(m)->peeks[lksi_log2((int)size + 1) - 1] : NULL;
+static bool may_save_a_copy(const mover *m) {
+    size_t least_nbytes = m->group->may_spin ? PEEKED_NBYTES : PEEKED_UNTRIED_NBYTES;
+    return m->longest >= least_nbytes && (m->move->is_personal || m->group->size == 2);
 }
 
 /* All ranks see the same lines. Where one cannot read the others, none tries again. */
@@ -250,16 +246,17 @@ static uint64_t place_of(const mover *m) {
 }
 
 /* The first chunk is staged before the lines are shown, unless it will probably be read in place. */
-static lks_status by_memory(const mover *m, lksi_agreement *peeks) {
+static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
     lks_group *group = m->group;
-    uint64_t place = place_of(m);
-    bool is_peek_wanted = peeks != NULL ? peeks->is_second : may_save_a_copy(m) && m->longest >= PEEKS_UNTRIED_NBYTES;
+    bool is_in_place = lksi_is_in_place(place_of_call);
+    uint64_t place = is_in_place ? place_of(m) : 0;
     offer mine = {.held = lksi_held(group),
                   .address = (uintptr_t)m->move->in,
                   .may_peek = group->may_peek,
                   .is_peekable = !is_overwritten(m),
-                  .is_peek_better = peeks != NULL && peeks->trial.is_second_better};
-    mine.is_staged = place == 0 && !(is_peek_wanted && mine.may_peek && mine.is_peekable);
+                  .is_in_place_better = lksi_place_word(place_of_call) != 0};
+    bool will_peek = is_in_place && may_save_a_copy(m) && mine.may_peek && mine.is_peekable;
+    mine.is_staged = place == 0 && !will_peek;
     lksi_turn turn = {0};
     if (mine.is_staged) {
         turn = begin_turn(m, 0);
@@ -267,9 +264,9 @@ static lks_status by_memory(const mover *m, lksi_agreement *peeks) {
     }
     lksi_post_put(group, 0, &mine, sizeof mine);
     LKS_TRY(lksi_post_and_collect(group, m->call, place));
-    if (peeks != NULL) peeks->is_second_known = offer_of(group, 0).is_peek_better;
-    if (m->longest > LKSI_ANNEX_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
-    if (is_peek_wanted && are_peekable(m)) return from_ordinary(m);
+    lksi_place_hear(place_of_call, offer_of(group, 0).is_in_place_better);
+    if (is_in_place && m->longest > LKSI_ANNEX_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
+    if (is_in_place && may_save_a_copy(m) && are_peekable(m)) return from_ordinary(m);
     bool are_staged = true;
     for (int rank = 0; rank < group->size; rank++) are_staged &= offer_of(group, rank).is_staged;
     if (!are_staged) {
@@ -289,9 +286,8 @@ lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_
     if (most_nbytes <= LKSI_ANNEX_NBYTES || group->size == 1) return by_lines(&m, most_nbytes);
     m.slot_nbytes = lksi_chunk_nbytes(group);
     if (move->is_personal && group->size > 2) m.slot_nbytes = m.slot_nbytes / (size_t)(group->size - 1) / 64 * 64;
-    lksi_agreement *peeks = peeks_of(&m);
-    if (peeks != NULL) lksi_agreement_begin(peeks);
-    LKS_TRY(by_memory(&m, peeks));
-    if (peeks != NULL) lksi_agreement_end(peeks);
+    lksi_agreement *place = lksi_place_begin(group, &trials_of(&m)->places, m.longest);
+    LKS_TRY(by_memory(&m, place));
+    lksi_place_end(place);
     return LKS_OK;
 }

@@ -73,27 +73,35 @@ static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
     return LKS_OK;
 }
 
-lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
-    bool is_root = group->rank == call->root;
-    if (lksi_is_small(call->count, call->type))
-        return lksi_reduce_small(group, call, call->count, 0, is_root ? call->count : 0, call->out);
+static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreement *place_of_call) {
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->reduce_rounds.wide.trial.is_second_better};
+                       .is_wide_better = group->reduce_rounds.wide.trial.is_second_better,
+                       .is_in_place_better = lksi_place_word(place_of_call)};
     uint64_t place = 0;
-    if (call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {
+    if (lksi_is_in_place(place_of_call) && call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {
         place = lksi_place_of(group, call->in, call->nbytes);
-        if (is_root) mine.out_place = lksi_place_of(group, call->out, call->nbytes);
+        if (group->rank == call->root) mine.out_place = lksi_place_of(group, call->out, call->nbytes);
     }
     chunk c = {0};
     if (place == 0) c = stage(group, call, 0);
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
+    lksi_place_hear(place_of_call, lksi_offer_of(group, 0).is_in_place_better);
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (lksi_is_some_symmetric(group)) {
         if (place != 0) c = stage(group, call, 0);
         LKS_TRY(lksi_meet(group));
     }
     return staged(group, call, c);
+}
+
+lks_status lksi_reduce_direct(lks_group *group, const lksi_call *call) {
+    if (lksi_is_small(call->count, call->type))
+        return lksi_reduce_small(group, call, call->count, 0, group->rank == call->root ? call->count : 0, call->out);
+    lksi_agreement *place = lksi_place_begin(group, &group->reduce_places, call->nbytes);
+    LKS_TRY(by_memory(group, call, place));
+    lksi_place_end(place);
+    return LKS_OK;
 }
 
 lks_status lksi_reduce_direct_remote(lks_group *group, const lksi_call *call) {

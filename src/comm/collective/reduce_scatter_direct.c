@@ -72,20 +72,21 @@ static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn turn
     return LKS_OK;
 }
 
-lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
+static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreement *place_of_call) {
     size_t n = (size_t)group->size;
-    if (lksi_is_small(n * call->count, call->type))
-        return lksi_reduce_small(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
-                                 call->out);
-    lksi_offer mine = {.scale = call->scale, .held = lksi_held(group)};
-    bool may_be_symmetric = call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type);
-    uint64_t place = may_be_symmetric ? lksi_place_of(group, call->in, n * call->nbytes) : 0;
+    lksi_offer mine = {
+        .scale = call->scale, .held = lksi_held(group), .is_in_place_better = lksi_place_word(place_of_call)};
+    bool may_be_symmetric = lksi_is_in_place(place_of_call) && call->nbytes > LKSI_ANNEX_NBYTES;
+    uint64_t place = 0;
+    if (may_be_symmetric && lksi_is_aligned(call->in, call->type))
+        place = lksi_place_of(group, call->in, n * call->nbytes);
     lksi_turn turn = {0};
     if (place == 0) {
         turn = begin_turn(group, call, 0);
         stage(group, call, 0, &turn);
     }
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
+    lksi_place_hear(place_of_call, lksi_offer_of(group, 0).is_in_place_better);
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (lksi_is_some_symmetric(group)) {
         if (place != 0) {
@@ -95,6 +96,17 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
         LKS_TRY(lksi_meet(group));
     }
     return staged(group, call, turn);
+}
+
+lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
+    size_t n = (size_t)group->size;
+    if (lksi_is_small(n * call->count, call->type))
+        return lksi_reduce_small(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
+                                 call->out);
+    lksi_agreement *place = lksi_place_begin(group, &group->scatter_places, call->nbytes);
+    LKS_TRY(by_memory(group, call, place));
+    lksi_place_end(place);
+    return LKS_OK;
 }
 
 /* --- over messages --- */
