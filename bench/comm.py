@@ -14,7 +14,8 @@ median of the blocks, results checked. Each repetition runs every contender once
 machine does falls on all; a figure is the median of the repetitions. A virtual machine may move its CPUs: half a round
 trip between two of them (lockstep bench send_recv, 4 bytes) is measured before and after each run, and runs within
 twice the least one seen are "near", the others "far". Tables and aims compare within one state; runs that saw both are
-left out. The MPI libraries run as they do by default (Open MPI binds two ranks to cores, MPICH and ours bind nothing);
+left out. With --used each call's input is written before it and its result read after it, in the time, as by a program
+that computes what it sends; the aims are for calls and nothing else. The MPI libraries run as they do by default (Open MPI binds two ranks to cores, MPICH and ours bind nothing);
 --oversubscribe is given to Open MPI only where there are more ranks than CPUs. A contender that is not there is named
 and left out.
 """
@@ -93,7 +94,7 @@ def ours(who, operation, ranks, sizes, arguments):
                  "tcp": ["--transport", "tcp"]}[who]
         lockstep = os.path.join(arguments.build, "lockstep")
         output_of([lockstep, "run", "-n", str(ranks), lockstep, "bench", operation, "--json", path,
-                   "--sizes", ",".join(map(str, sizes)), *flags])
+                   "--sizes", ",".join(map(str, sizes)), *flags, *(["--used"] if arguments.used else [])])
         with open(path, encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
@@ -115,7 +116,8 @@ def mpi(who, operation, ranks, sizes, arguments):
     if who == "openmpi":
         launcher += ["--allow-run-as-root"] if os.geteuid() == 0 else []
         launcher += ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
-    text = output_of([*launcher, "-n", str(ranks), mpi_program(who, arguments), who, operation, ",".join(map(str, sizes))])
+    text = output_of([*launcher, "-n", str(ranks), mpi_program(who, arguments), who, operation, ",".join(map(str, sizes)),
+                      *(["used"] if arguments.used else [])])
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
@@ -137,6 +139,8 @@ def gloo(operation, ranks, sizes, arguments):
 def prepare(who, arguments):
     if who in MPI:
         compile_mpi(who, arguments)
+    elif who == "gloo" and arguments.used:
+        raise Missing("not measured with --used")
     elif who == "gloo":
         find_torch(arguments)
     else:
@@ -276,6 +280,7 @@ def main():
     parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of ranks")
     parser.add_argument("--sizes", type=parse_sizes, default=parse_sizes("4:64M:4"), help="bytes, as lockstep bench takes them")
     parser.add_argument("--contenders", type=choices(CONTENDERS), default=list(CONTENDERS), help=f"of {', '.join(CONTENDERS)}")
+    parser.add_argument("--used", action="store_true", help="inputs are written, and results read, between the calls")
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write one line per measurement and one per aim")
     arguments = parser.parse_args()
@@ -293,11 +298,12 @@ def main():
     if not rows:
         return
     results = medians(rows)
-    aims = judge(results)
+    aims = [] if arguments.used else judge(results)
     print(f"{len(os.sched_getaffinity(0))} CPUs, median of {arguments.repetitions} alternating repetitions")
     print_states(rows)
     print_tables(results, present)
-    print_aims(aims)
+    if aims:
+        print_aims(aims)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             for entry in rows + aims:

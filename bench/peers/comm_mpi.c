@@ -3,7 +3,7 @@
  *
  *     mpicc.openmpi -O3 comm_mpi.c -o comm_openmpi && mpirun.openmpi -n 2 ./comm_openmpi openmpi all_reduce 4,65536
  *
- * Arguments: the peer's name for the JSON lines, the operation, sizes in bytes.
+ * Arguments: the peer's name for the JSON lines, the operation, sizes in bytes; "used": as lockstep bench --used.
  */
 #include <mpi.h>
 
@@ -11,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_BLOCKS = 9, MAX_SINGLES = 1000, MIN_SINGLES = 10, PERIOD = 61, TAG = 1 };
+enum { N_BLOCKS = 9, MAX_SINGLES = 1000, MIN_SINGLES = 10, PERIOD = 61, TAG = 1, LINE_NBYTES = 64 };
 static const double block_s = 2e-3, singles_s = 0.1;
 
 typedef struct task {
     int rank, size, count; /* elements of one block */
     float *in, *out;
+    float *given;                       /* what is written before each call; */
+    size_t given_nbytes, result_nbytes; /* and that many bytes of `out` read after it. Both 0 unless "used" */
     void (*run)(const struct task *t);
 } task;
 
@@ -93,7 +95,15 @@ static void time_blocks(const task *t, long n_calls, int n_blocks, double *call_
     for (int block = 0; block < n_blocks; block++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double started_s = MPI_Wtime();
-        for (long i = 0; i < n_calls; i++) t->run(t);
+        for (long i = 0; i < n_calls; i++) {
+            for (size_t at = 0; at < t->given_nbytes; at += LINE_NBYTES) {
+                volatile unsigned char *line = (unsigned char *)t->given + at;
+                *line = *line;
+            }
+            t->run(t);
+            for (size_t at = 0; at < t->result_nbytes; at += LINE_NBYTES)
+                (void)*((const volatile unsigned char *)t->out + at);
+        }
         call_s[block] = (MPI_Wtime() - started_s) / (double)n_calls;
     }
     MPI_Allreduce(MPI_IN_PLACE, call_s, n_blocks, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -139,7 +149,7 @@ static void print_row(const char *peer, const operation *op, const task *t, size
     fflush(stdout);
 }
 
-static long measure(const char *peer, const operation *op, task *t, size_t asked_nbytes) {
+static long measure(const char *peer, const operation *op, task *t, size_t asked_nbytes, int is_used) {
     size_t n_blocks = op->has_blocks ? (size_t)t->size : 1, count = asked_nbytes / sizeof(float) / n_blocks;
     t->count = count > 0 ? (int)count : 1;
     size_t n_total = (size_t)t->count * n_blocks, nbytes = n_total * sizeof(float);
@@ -147,6 +157,10 @@ static long measure(const char *peer, const operation *op, task *t, size_t asked
         fprintf(stderr, "comm_mpi: rank %d: no memory for twice %zu bytes\n", t->rank, nbytes);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
+    int gives = op->run != run_broadcast || t->rank == 0;
+    t->given = op->run == run_broadcast ? t->out : t->in;
+    t->given_nbytes = is_used && gives ? nbytes : 0;
+    t->result_nbytes = is_used ? (op->has_block_result ? n_total : (size_t)t->count) * sizeof(float) : 0;
     double median_s, p99_s;
     prepare(op, t, n_total);
     t->run(t);
@@ -165,10 +179,12 @@ int main(int argc, char **argv) {
     task t = {0};
     long n_errors = 0;
     const operation *op = NULL;
-    for (int i = 0; argc == 4 && i < N_OPERATIONS; i++)
+    int is_used = argc == 5 && strcmp(argv[4], "used") == 0;
+    for (int i = 0; (argc == 4 || is_used) && i < N_OPERATIONS; i++)
         if (strcmp(argv[2], operations[i].name) == 0) op = &operations[i];
     if (op == NULL) {
-        fprintf(stderr, "usage: comm_mpi PEER all_reduce|broadcast|all_gather|reduce_scatter|send_recv BYTES,...\n");
+        fprintf(stderr,
+                "usage: comm_mpi PEER all_reduce|broadcast|all_gather|reduce_scatter|send_recv BYTES,... [used]\n");
         return 2;
     }
     MPI_Init(&argc, &argv);
@@ -176,7 +192,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &t.size);
     t.run = op->run;
     for (char *size = strtok(argv[3], ","); size != NULL; size = strtok(NULL, ","))
-        n_errors += measure(argv[1], op, &t, strtoul(size, NULL, 10));
+        n_errors += measure(argv[1], op, &t, strtoul(size, NULL, 10), is_used);
     MPI_Finalize();
     return n_errors != 0;
 }

@@ -67,7 +67,7 @@ typedef struct lksi_bench_plan {
     const char *algorithm;                 /* "auto", a name, or "all" */
     const char *transport;                 /* NULL: as lks_init chooses */
     int n_ranks;                           /* 0: those of whichever launcher started us */
-    bool as_threads, as_processes, is_symmetric, is_cold;
+    bool as_threads, as_processes, is_symmetric, is_cold, is_used;
     lks_type type;
     lks_operator op;
     int root; /* -1 where no option said */

@@ -125,6 +125,7 @@ static const lksi_option options[] = {
     {.name = "--operator", .kind = LKSI_OPTION_OTHER, .set = set_operator},
     {.name = "--symmetric", .kind = LKSI_OPTION_FLAG, .offset = AT(is_symmetric)},
     {.name = "--cold", .kind = LKSI_OPTION_FLAG, .offset = AT(is_cold)},
+    {.name = "--used", .kind = LKSI_OPTION_FLAG, .offset = AT(is_used)},
     {.name = "--root", .kind = LKSI_OPTION_NUMBER, .offset = AT(root), .max = LKSI_MAX_RANKS - 1},
     {.name = "--repetitions",
      .kind = LKSI_OPTION_NUMBER,

@@ -7,7 +7,8 @@
  *     check    what the timed calls have left in outputs that were spoilt before
  *
  * Each time is the slowest rank's. Inputs and outputs are different buffers; with --cold a call takes the next pair of
- * a row that is longer than any cache, else always the same pair.
+ * a row that is longer than any cache, else always the same pair. With --used each line of an input is written before
+ * the call, and each of a result read after it.
  */
 #include "cli/bench.h"
 #include "comm/comm.h"
@@ -36,8 +37,9 @@ typedef struct bench {
     const lksi_bench_plan *plan;
     const lksi_bench_operation *operation;
     lksi_bench_call call;
-    size_t *counts; /* of the -v forms */
-    size_t n_total; /* elements of all blocks together */
+    size_t *counts;                     /* of the -v forms */
+    size_t n_total;                     /* elements of all blocks together */
+    size_t given_nbytes, result_nbytes; /* that a call reads, of which buffer ever, and that it makes on this rank */
     row_of_buffers in, out;
     size_t n_slots, next_slot, n_used_slots;
     double *samples;
@@ -71,6 +73,11 @@ static void set_size(bench *b, size_t asked_nbytes) {
     b->out.stride_nbytes = slot_nbytes;
     b->n_slots = b->plan->is_cold ? cold_nbytes / (b->in.stride_nbytes + slot_nbytes) + 2 : 1;
     b->next_slot = b->n_used_slots = 0;
+    bool gives = b->operation->has_in || b->call.rank == b->call.root;
+    b->given_nbytes = gives ? b->n_total * each : 0;
+    b->result_nbytes = 0;
+    for (int i = 0; b->operation->segment != NULL && i < b->operation->segment_count(&b->call); i++)
+        b->result_nbytes += b->operation->segment(&b->call, i).count * each;
 }
 
 static lks_status allocate_row(bench *b, row_of_buffers *row, size_t nbytes) {
@@ -111,11 +118,25 @@ static void use_slot(bench *b, size_t slot) {
     b->call.out = b->out.base + slot * b->out.stride_nbytes;
 }
 
+static void write_lines(volatile unsigned char *data, size_t nbytes) {
+    for (size_t i = 0; i < nbytes; i += LINE_NBYTES) data[i] = data[i];
+}
+
+static void read_lines(const volatile unsigned char *data, size_t nbytes) {
+    for (size_t i = 0; i < nbytes; i += LINE_NBYTES) (void)data[i];
+}
+
 static lks_status call_next(bench *b) {
     use_slot(b, b->next_slot);
     if (b->next_slot >= b->n_used_slots) b->n_used_slots = b->next_slot + 1;
     b->next_slot = b->next_slot + 1 < b->n_slots ? b->next_slot + 1 : 0;
-    return b->operation->run(&b->call);
+    if (b->plan->is_used) {
+        const void *given = b->operation->has_in ? b->call.in : b->call.out;
+        write_lines((void *)(uintptr_t)given, b->given_nbytes);
+    }
+    LKS_TRY(b->operation->run(&b->call));
+    if (b->plan->is_used) read_lines(b->call.out, b->result_nbytes);
+    return LKS_OK;
 }
 
 /* Outputs that no call has written must not look right. What is sent from the output (a root's broadcast) is filled. */

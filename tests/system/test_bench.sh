@@ -63,6 +63,10 @@ run bench all_reduce --ranks 2 --cold --sizes 4,1M
 check "--cold" succeeded 2
 run bench broadcast --ranks 2 --cold --symmetric --root 1 --sizes 4K
 check "--cold --symmetric" succeeded 1
+for operation in all_reduce broadcast reduce all_gather reduce_scatter gatherv send_recv; do
+  run bench $operation --ranks 2 --used --sizes 4,1K,100K
+  check "--used $operation" succeeded 3
+done
 run bench all_reduce --ranks 2 --repetitions 21 --sizes 4
 check "--repetitions" succeeded 1
 for type in f32 f64 f16 bf16 i8 u8 i32 i64; do
