@@ -198,6 +198,15 @@ static inline unsigned char *lksi_area(const lks_group *group, int rank) {
  * exchange places, and write what they have read. A line that another core has read since takes several times as long
  * to write (two ranks of Granite Rapids, 32 KiB each: 7.7 us, exchanged 3.4). */
 static inline bool lksi_is_exchanged(const lks_group *group) { return group->n_stagings / 2 % 2 == 1; }
+/* Where it cannot, as data goes one way: where in a slot of an area a chunk lies of which no more than `nbytes` are
+ * staged there. In another place each time, so that lines have left the first caches when they are written again, which
+ * costs less; if the second cache has room for that (two ranks of Granite Rapids, broadcast, callers who write and
+ * read: 4 KiB 0.79 to 0.65 us, 32 KiB 3.9 to 2.5). */
+static inline size_t lksi_place_in_slot(const lks_group *group, size_t slot_nbytes, size_t nbytes) {
+    size_t room = (nbytes / LKSI_LINE_NBYTES + 2) * LKSI_LINE_NBYTES, n_places = slot_nbytes / room;
+    if (n_places < 2 || lksi_chunk_nbytes(group) < LKSI_LARGE_CHUNK_NBYTES) return 0;
+    return group->n_stagings / 2 % n_places * room;
+}
 /* The symmetric allocations that this rank holds, as one number: where all ranks show the same, all can address what
  * any of them shows the place of. */
 uint64_t lksi_held(const lks_group *group);

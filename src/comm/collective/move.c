@@ -183,7 +183,8 @@ static unsigned char *slot_for(const mover *m, int source, int reader) {
                      (m->move->is_personal || m->group->size == 2);
     int owner = are_pairs && lksi_is_exchanged(m->group) ? reader : source, other = owner == source ? reader : source;
     size_t slot = m->move->is_personal ? (size_t)lksi_rotate(m->group, other, -owner - 1) : 0;
-    return lksi_area(m->group, owner) + slot * m->slot_nbytes;
+    size_t place = are_pairs ? 0 : lksi_place_in_slot(m->group, m->slot_nbytes, m->longest);
+    return lksi_area(m->group, owner) + slot * m->slot_nbytes + place;
 }
 
 /* Whoever gives waits in every chunk for those who read the one before, and so sees what its way costs them. */

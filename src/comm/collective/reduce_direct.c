@@ -39,13 +39,17 @@ typedef struct chunk {
     lksi_turn turn; /* whoever gives meets the root in each, so that it sees what its way costs the root */
 } chunk;
 
+static unsigned char *slot_of(const lks_group *group, const lksi_call *call, int rank) {
+    return lksi_area(group, rank) + lksi_place_in_slot(group, lksi_chunk_nbytes(group), call->nbytes);
+}
+
 /* The root reads its own input where it lies, if the loops can. */
 static chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
     size_t nbytes = lksi_chunk_begin(group, &group->reduce_rounds, call->nbytes - begin);
     bool is_wide = nbytes > lksi_chunk_nbytes(group);
     chunk staged = {begin, nbytes, lksi_turn_begin(&group->reduce_turns[is_wide], nbytes)};
     if (group->rank == call->root && lksi_is_aligned(call->in, call->type)) return staged;
-    lksi_turn_put(&staged.turn, lksi_area(group, group->rank), lksi_at(call->in, begin), nbytes);
+    lksi_turn_put(&staged.turn, slot_of(group, call, group->rank), lksi_at(call->in, begin), nbytes);
     if (lksi_turn_is_past_caches(&staged.turn)) lksi_written_past_caches();
     return staged;
 }
@@ -57,7 +61,7 @@ static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
     bool is_wide_better = lksi_offer_of(group, 0).is_wide_better != 0;
     for (;;) {
         if (group->rank == call->root) {
-            for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
+            for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = slot_of(group, call, rank);
             if (lksi_is_aligned(call->in, call->type)) group->inputs[group->rank] = lksi_at(call->in, c.begin);
             out = lksi_at(call->out, c.begin);
             lksi_reduce_range(&sum, 0, c.nbytes / lksi_type_nbytes(call->type));

@@ -12,7 +12,6 @@
 
 enum {
     LARGE_CACHE_NBYTES = 2 << 20,
-    LARGE_CHUNK_NBYTES = 128 << 10,
     CHUNK_NBYTES = 64 << 10,
     STAGING_NBYTES = 8 << 20 /* of all ranks' areas together, unless chunks alone take more */
 };
@@ -41,7 +40,7 @@ static size_t second_cache_nbytes(void) {
 /* A chunk is to stay in the second cache beside the buffers that it comes from and goes to. What whoever makes a
  * segment finds holds for all of its ranks. */
 static size_t chunk_nbytes(void) {
-    return second_cache_nbytes() >= LARGE_CACHE_NBYTES ? LARGE_CHUNK_NBYTES : CHUNK_NBYTES;
+    return second_cache_nbytes() >= LARGE_CACHE_NBYTES ? LKSI_LARGE_CHUNK_NBYTES : CHUNK_NBYTES;
 }
 
 /* A wide one is to leave it: both areas take all of it. Whole chunks. */

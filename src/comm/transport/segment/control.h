@@ -18,6 +18,7 @@ enum {
     LKSI_LINE_NBYTES = 128,
     LKSI_CHUNK_ALIGNMENT = 64, /* in a ring */
     LKSI_HOST_NBYTES = 64,
+    LKSI_LARGE_CHUNK_NBYTES = 128 << 10, /* of a staging area, where a core has a second cache of 2 MiB */
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
     LKSI_AFFINITY_WORDS = 16,
