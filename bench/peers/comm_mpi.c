@@ -159,7 +159,7 @@ static long measure(const char *peer, const operation *op, task *t, size_t asked
     }
     int gives = op->run != run_broadcast || t->rank == 0;
     t->given = op->run == run_broadcast ? t->out : t->in;
-    t->given_nbytes = is_used && gives ? nbytes : 0;
+    t->given_nbytes = is_used && gives ? (op->has_block_result ? (size_t)t->count * sizeof(float) : nbytes) : 0;
     t->result_nbytes = is_used ? (op->has_block_result ? n_total : (size_t)t->count) * sizeof(float) : 0;
     double median_s, p99_s;
     prepare(op, t, n_total);

@@ -250,7 +250,8 @@ LKS_API lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, 
 /* Whether the group can have any: all its ranks are on one host and were not told to use tcp. The same on all ranks. */
 LKS_API int lks_symmetric_supported(const lks_group *group);
 /* Symmetric memory: a buffer of `nbytes` on every rank, which the ranks of the same host can address; collectives on
- * it move nothing but the result. Collective, `nbytes` the same on all ranks. 64-byte aligned, zeroed, pre-faulted.
+ * it read and write it where it lies if that is quicker. Collective, `nbytes` the same on all ranks. 64-byte aligned,
+ * zeroed, pre-faulted.
  * Errors: LKS_ERR_UNSUPPORTED where the transport has none or the group spans hosts; LKS_ERR_MEMORY on all ranks. */
 LKS_API lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data);
 /* The address, in this process, of rank `rank`'s copy of the symmetric buffer `data`. NULL if `data` is not one. */

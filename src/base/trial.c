@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EACH = 1 + LKSI_TRIAL_TIMED /* the first of a way still meets lines that went the other one */ };
-
 static int compare(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
@@ -23,12 +21,15 @@ static int64_t median_of(const lksi_trial *trial, int way) {
 
 void lksi_trial_begin(lksi_trial *trial, int period) {
     int at = trial->at = (int)(trial->turn++ & (period - 1));
-    if (at == 2 * EACH) trial->is_second_better = median_of(trial, 1) < median_of(trial, 0);
-    trial->is_tried = at < 2 * EACH;
-    trial->is_second = trial->is_tried ? at >= EACH : trial->is_second_better;
-    trial->is_timed = trial->is_tried && at % EACH > 0;
+    if (at == 2 * LKSI_TRIAL_EACH) {
+        for (int way = 0; way < 2; way++) trial->median_ns[way] = median_of(trial, way);
+        trial->is_second_better = trial->median_ns[1] < trial->median_ns[0];
+    }
+    trial->is_tried = at < 2 * LKSI_TRIAL_EACH;
+    trial->is_second = trial->is_tried ? at >= LKSI_TRIAL_EACH : trial->is_second_better;
+    trial->is_timed = trial->is_tried && at % LKSI_TRIAL_EACH > 0;
 }
 
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns) {
-    if (trial->is_timed) trial->took_ns[trial->at / EACH][trial->at % EACH - 1] = took_ns;
+    if (trial->is_timed) trial->took_ns[trial->at / LKSI_TRIAL_EACH][trial->at % LKSI_TRIAL_EACH - 1] = took_ns;
 }

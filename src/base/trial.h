@@ -11,7 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LKSI_TRIAL_TIMED = 8 };
+enum {
+    LKSI_TRIAL_TIMED = 8,
+    LKSI_TRIAL_EACH = 1 + LKSI_TRIAL_TIMED /* the first still meets lines that went the other way */
+};
 
 /* Of turns that are alike. Starts as zeros. */
 typedef struct lksi_trial {
@@ -19,6 +22,7 @@ typedef struct lksi_trial {
     bool is_tried;         /* it is not the quicker way that is taken, but one that is to be known */
     bool is_timed;         /* only then is it worth looking at the clock */
     bool is_second_better; /* as tried last */
+    int64_t median_ns[2];  /* likewise */
     int64_t turn;          /* this one, from 1 */
     int at;                /* the turn's place in its period, from 0 */
     int64_t took_ns[2][LKSI_TRIAL_TIMED];

@@ -39,6 +39,7 @@ typedef struct lksi_bench_operation {
     int (*segment_count)(const lksi_bench_call *call);
     lksi_bench_segment (*segment)(const lksi_bench_call *call, int index);
     bool has_in, has_blocks; /* a block per rank: `bytes` counts all of them, as nccl-tests does */
+    bool gives_block;        /* each rank gives one of them */
     bool has_counts, is_reduction, is_rooted;
     bool is_pair;                /* between ranks 0 and 1 */
     double share_of_call;        /* what a time is of the time of a call; 0: all of it */

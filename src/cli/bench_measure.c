@@ -39,7 +39,7 @@ typedef struct bench {
     lksi_bench_call call;
     size_t *counts;                     /* of the -v forms */
     size_t n_total;                     /* elements of all blocks together */
-    size_t given_nbytes, result_nbytes; /* that a call reads, of which buffer ever, and that it makes on this rank */
+    size_t given_nbytes, result_nbytes; /* by this rank, and on it */
     row_of_buffers in, out;
     size_t n_slots, next_slot, n_used_slots;
     double *samples;
@@ -59,6 +59,13 @@ static void share_out(size_t n_elements, size_t *counts, int n_ranks) {
     counts[0] = left;
 }
 
+/* Elements that this rank gives. */
+static size_t given_count(const bench *b) {
+    if (b->operation->gives_block) return b->operation->has_counts ? b->counts[b->call.rank] : b->call.count;
+    bool is_of_root = b->operation->is_rooted && !b->operation->is_reduction;
+    return is_of_root && b->call.rank != b->call.root ? 0 : b->n_total;
+}
+
 static void set_size(bench *b, size_t asked_nbytes) {
     size_t each = lks_type_nbytes(b->plan->type), n = (size_t)b->call.size;
     size_t n_blocks = b->operation->has_blocks ? n : 1;
@@ -73,8 +80,7 @@ static void set_size(bench *b, size_t asked_nbytes) {
     b->out.stride_nbytes = slot_nbytes;
     b->n_slots = b->plan->is_cold ? cold_nbytes / (b->in.stride_nbytes + slot_nbytes) + 2 : 1;
     b->next_slot = b->n_used_slots = 0;
-    bool gives = b->operation->has_in || b->call.rank == b->call.root;
-    b->given_nbytes = gives ? b->n_total * each : 0;
+    b->given_nbytes = given_count(b) * each;
     b->result_nbytes = 0;
     for (int i = 0; b->operation->segment != NULL && i < b->operation->segment_count(&b->call); i++)
         b->result_nbytes += b->operation->segment(&b->call, i).count * each;

@@ -170,14 +170,15 @@ typedef struct lksi_row {
 
 enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chunk */
 
-/* A trial of ways that all ranks take alike: rank 0 finds out, from the end of one call to the end of the next, so that
- * what a way costs between the calls counts; its word counts from the call after that in which all have heard it
- * (direct.c). */
+/* A trial of ways that all ranks take alike. Rank 0 finds out, from the end of one call to the end of the next, so that
+ * what a way costs between the calls counts; where that is alike, by the calls alone. Its word counts from the call
+ * after that in which all have heard it (direct.c). */
 typedef struct lksi_agreement {
-    lksi_trial trial;
-    bool is_second_known; /* rank 0's word */
-    bool is_second;       /* this time */
-    int64_t ended_ns;     /* the last one that was tried */
+    lksi_trial between_ends, calls;
+    bool is_second_better;      /* this rank's word */
+    bool is_second_known;       /* rank 0's */
+    bool is_second;             /* this time */
+    int64_t began_ns, ended_ns; /* of what is tried: this one, the last one */
 } lksi_agreement;
 
 enum { LKSI_PLACE_SIZES = 15 };

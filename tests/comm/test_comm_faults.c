@@ -424,7 +424,7 @@ static void a_kill_at_any_moment_is_survived(void **state) {
 
 /* --- a reader that was stopped, and goes on when the owner has given up and uses its buffer again --- */
 
-enum { READ_COUNT = 1 << 20 };
+enum { READ_COUNT = 4 << 20 /* 16 MiB, which is always read in place; less is tried */ };
 
 /* Shared. */
 typedef struct sleeper {
@@ -551,17 +551,15 @@ static void a_suspended_job_goes_on_where_it_was(void **state) {
 
 /* --- memory of others that cannot be read --- */
 
-enum { UNTRIED_COUNT = 4 << 20 /* 16 MiB, which the kernel always reads; less is tried */ };
-
 static int read_at_last(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
-    int32_t *data = lksi_alloc(UNTRIED_COUNT * sizeof *data);
-    for (int i = 0; i < 2; i++) MUST_OK(lks_broadcast(world, data, UNTRIED_COUNT, LKS_I32, 0, NULL));
+    int32_t *data = lksi_alloc(READ_COUNT * sizeof *data);
+    for (int i = 0; i < 2; i++) MUST_OK(lks_broadcast(world, data, READ_COUNT, LKS_I32, 0, NULL));
     bool may_peek = world->may_peek;
     if (rank == 1) MUST(refuse_reading() == 0);
-    lks_status status = lks_broadcast(world, data, UNTRIED_COUNT, LKS_I32, 0, NULL);
+    lks_status status = lks_broadcast(world, data, READ_COUNT, LKS_I32, 0, NULL);
     if (rank == 1 && may_peek) {
         MUST(status == LKS_ERR_PEER);
         MUST_SAY("rank 0 (host ");
@@ -584,7 +582,7 @@ static void memory_that_cannot_be_read_any_more_is_an_error_on_all(void **state)
 static int read_never(int rank, int size, void *argument) {
     (void)argument;
     lks_group *world;
-    size_t count = UNTRIED_COUNT, n = count * (size_t)size;
+    size_t count = READ_COUNT, n = count * (size_t)size;
     if (rank == 1) MUST(refuse_reading() == 0);
     MUST_OK(lks_init(&world, NULL));
     MUST(rank != 1 || !world->may_peek);

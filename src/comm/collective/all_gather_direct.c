@@ -6,10 +6,12 @@
  *
  *     up to 1 KiB             the lines carry them             steps: 1
  *     symmetric everywhere    all read, then a barrier         steps: 2          bytes: N (n - 1) read per rank
- *     2 processes, 32 KiB on  each reads the other's buffer,   steps: 2          bytes: N read per rank
+ *     2 processes, 8 KiB on   each reads the other's buffer,   steps: 2          bytes: N read per rank
  *                             then a barrier
  *     otherwise               each stages a chunk and copies   steps: ceil(N/S)  bytes: N written, N (n - 1) read per
  *                             those of the others                                rank
+ *
+ * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
  *
  * Over messages: every rank sends its block to every other.          steps: n - 1
  *                                                                    messages: n - 1 per rank, of its block

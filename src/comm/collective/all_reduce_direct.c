@@ -14,7 +14,8 @@
  *     from 512 bytes on, symmetric buffers on all ranks: no staging     steps: 2
  *       slice r of every `in` ─ reduce on rank r ─> slice r of every `out`     bytes per rank: N read, N written
  *
- * Which way is taken is decided by what is the same on all ranks: the size, and the places in the exchanged lines.
+ * Which way is taken is decided by what is the same on all ranks: the size, the places in the exchanged lines, whether
+ * each has a CPU, and rank 0's word of what is quicker: symmetric buffers are staged, too, where that is.
  *
  * Over messages: slice j goes to rank j, which adds all inputs in canonical order and sends the result to the others.
  *
@@ -72,7 +73,7 @@ static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
 
 /* Whether every rank reduces everything, or its slice for all. */
 static bool is_sliced(const lks_group *group, const lksi_call *call) {
-    return group->may_spin || call->nbytes > REDUCE_ALL_NBYTES;
+    return lksi_has_each_a_cpu(group) || call->nbytes > REDUCE_ALL_NBYTES;
 }
 
 static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
@@ -154,7 +155,7 @@ static chunk stage_chunk(lks_group *group, const lksi_call *call, size_t first) 
     return staged;
 }
 
-/* The first chunk is staged already. An area is written again two chunks later; by then all have met since. */
+/* The first chunk is staged already. An area is staged in again two chunks later; by then all have met since. */
 static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
     size_t each = lksi_type_nbytes(call->type);
     bool is_wide_better = lksi_offer_of(group, 0).is_wide_better != 0;
@@ -182,7 +183,7 @@ static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreem
     bool is_small = lksi_is_small(call->count, call->type);
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->all_reduce_rounds.wide.trial.is_second_better,
+                       .is_wide_better = group->all_reduce_rounds.wide.is_second_better,
                        .is_in_place_better = lksi_place_word(place_of_call)};
     uint64_t place = 0;
     if (lksi_is_in_place(place_of_call)) {
@@ -215,7 +216,7 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     if (group->size == 1 && lksi_is_aligned(call->in, call->type) && lksi_is_aligned(call->out, call->type))
         return alone(group, call);
     bool is_small = lksi_is_small(call->count, call->type);
-    if (is_small && (call->nbytes < IN_PLACE_NBYTES || !group->may_spin))
+    if (is_small && (call->nbytes < IN_PLACE_NBYTES || !lksi_has_each_a_cpu(group)))
         return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
     lksi_agreement *place = lksi_place_begin(group, &group->all_reduce_places, call->nbytes);
     LKS_TRY(by_memory(group, call, place));

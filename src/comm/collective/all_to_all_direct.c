@@ -6,10 +6,12 @@
  *
  *     1 KiB in all              the lines carry them           steps: 1
  *     symmetric, out of place   all read, then a barrier       steps: 2      bytes: N (n - 1) read per rank
- *     processes, 32 KiB on,     all read the others' buffers,  steps: 2    bytes: N (n - 1) read per rank
+ *     processes, 8 KiB on,      all read the others' buffers,  steps: 2    bytes: N (n - 1) read per rank
  *     out of place              then a barrier
  *     otherwise                 each stages a piece of every   steps: ceil(N (n - 1) / S)
  *                               block, each copies its own     bytes: N (n - 1) written and read per rank
+ *
+ * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
  *
  * Over messages it is all_to_all pairwise.
  */

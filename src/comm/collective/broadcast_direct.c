@@ -6,10 +6,12 @@
  *
  *     up to 1 KiB             the root's line carries them           steps: 1
  *     symmetric at the root   all read the root's, then a barrier    steps: 2          bytes: N read per rank
- *     2 processes, 64 KiB on  the other reads the root's buffer,     steps: 2          bytes: N read
+ *     2 processes, 8 KiB on   the other reads the root's buffer,     steps: 2          bytes: N read
  *                             then a barrier
  *     otherwise               the root stages a chunk, all copy it   steps: ceil(N/S)  bytes: N written by the root,
  *                             while it stages the next                                 N read per rank
+ *
+ * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
  *
  * Over messages: slice j goes from the root to rank j, which sends it to all the others.
  *

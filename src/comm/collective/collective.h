@@ -186,10 +186,13 @@ lks_status lksi_reduce_by(lks_group *group, const lksi_call *call, lksi_block_re
 
 /* --- through memory (direct.c, move.c) --- */
 
+/* Whether each rank of the host has a CPU, on which all agree (control->n_posts), as they do not on may_spin: limits of
+ * CPUs may differ among them. */
+static inline bool lksi_has_each_a_cpu(const lks_group *group) { return group->n_posts != LKSI_N_POSTS; }
 /* S, as the files of the algorithms call it: what goes through a staging area at once, 64 KiB, or 128 KiB where the
  * second cache has 2 MiB (control.c). */
 static inline size_t lksi_chunk_nbytes(const lks_group *group) { return group->control->chunk_nbytes; }
-/* This chunk's staging area of `rank`. Areas are used in turn by two: one is written again two chunks later, and by
+/* This chunk's staging area of `rank`. Areas are used in turn by two: one is staged in again two chunks later, and by
  * then all have met since they read it. */
 static inline unsigned char *lksi_area(const lks_group *group, int rank) {
     return lksi_control_staging(group->control, rank, (unsigned)(group->n_stagings + 1));
@@ -214,16 +217,14 @@ uint64_t lksi_held(const lks_group *group);
 /* Whether the data of a call is read where it lies, or staged though it could be. A line that others have read is dear
  * to write, for who calls, too: where callers write their input between the calls, and read what came, copies in
  * staging areas cost less up to some size (two ranks of Granite Rapids, all_gather of 32 KiB each, symmetric: 10.3 us
- * and 4.9), where nobody does, more. So it is tried. NULL where it is not: up to 512 bytes, from 16 MiB on, and where
+ * and 4.9), where nobody does, more. So it is tried. NULL where it is not: below 512 bytes, from 16 MiB on, and where
  * ranks share CPUs, since the time of a call is then that of whoever has the CPU. */
 enum { LKSI_IN_PLACE_NBYTES = 512 };
 lksi_agreement *lksi_place_begin(const lks_group *group, lksi_places *places, size_t nbytes);
 void lksi_place_end(lksi_agreement *place);
 static inline bool lksi_is_in_place(const lksi_agreement *place) { return place == NULL || place->is_second; }
 /* What this rank says of it. */
-static inline uint32_t lksi_place_word(const lksi_agreement *place) {
-    return place != NULL && place->trial.is_second_better;
-}
+static inline uint32_t lksi_place_word(const lksi_agreement *place) { return place != NULL && place->is_second_better; }
 /* Rank 0's word has come. */
 static inline void lksi_place_hear(lksi_agreement *place, uint32_t word) {
     if (place != NULL) place->is_second_known = word != 0;

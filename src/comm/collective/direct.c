@@ -4,7 +4,10 @@
 
 #include <string.h>
 
-enum { TRIAL_PERIOD = 1024 /* chunks, or rounds of them, from one choice to the next */ };
+enum {
+    TRIAL_PERIOD = 1024, /* calls, chunks, or rounds of them, from one choice to the next */
+    ALIKE = 16           /* times that differ by less than such a part */
+};
 
 uint64_t lksi_held(const lks_group *group) {
     uint64_t held = 0;
@@ -96,22 +99,35 @@ void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nby
     (lksi_turn_is_past_caches(turn) ? lksi_write_past_caches : lksi_copy)(to, from, nbytes);
 }
 
+/* A caller who computes for long between the calls makes both ways alike, but for chance. */
+static bool is_second_better(const lksi_agreement *agreement) {
+    const int64_t *median_ns = agreement->between_ends.median_ns;
+    int64_t difference_ns = median_ns[1] - median_ns[0];
+    bool are_alike = difference_ns < median_ns[0] / ALIKE && -difference_ns < median_ns[0] / ALIKE;
+    return are_alike ? agreement->calls.is_second_better : difference_ns < 0;
+}
+
 static void begin_agreement(lksi_agreement *agreement) {
-    lksi_trial *trial = &agreement->trial;
+    lksi_trial *trial = &agreement->between_ends;
     lksi_trial_begin(trial, TRIAL_PERIOD);
+    lksi_trial_begin(&agreement->calls, TRIAL_PERIOD);
+    if (trial->at == 2 * LKSI_TRIAL_EACH) agreement->is_second_better = is_second_better(agreement);
     agreement->is_second = trial->is_tried ? trial->is_second : agreement->is_second_known;
+    if (trial->is_timed) agreement->began_ns = lksi_now_ns();
 }
 
 static void end_agreement(lksi_agreement *agreement) {
-    if (!agreement->trial.is_tried) return;
+    if (!agreement->between_ends.is_tried) return;
     int64_t now_ns = lksi_now_ns();
-    lksi_trial_end(&agreement->trial, now_ns - agreement->ended_ns);
+    lksi_trial_end(&agreement->calls, now_ns - agreement->began_ns);
+    lksi_trial_end(&agreement->between_ends, now_ns - agreement->ended_ns);
     agreement->ended_ns = now_ns;
 }
 
 lksi_agreement *lksi_place_begin(const lks_group *group, lksi_places *places, size_t nbytes) {
     size_t size = nbytes / LKSI_IN_PLACE_NBYTES;
-    if (!group->may_spin || group->size == 1 || size == 0 || size >= (size_t)1 << LKSI_PLACE_SIZES) return NULL;
+    if (!lksi_has_each_a_cpu(group) || group->size == 1 || size == 0 || size >= (size_t)1 << LKSI_PLACE_SIZES)
+        return NULL;
     lksi_agreement *place = &places->by_size[lksi_log2((int)size + 1) - 1];
     begin_agreement(place);
     return place;

@@ -5,10 +5,12 @@
  *
  *     up to 1 KiB             the lines carry them              steps: 1
  *     symmetric everywhere    the root reads, then a barrier    steps: 2          bytes: N (n - 1) read by the root
- *     2 processes, 32 KiB on  the root reads the other's        steps: 2          bytes: N read by the root
+ *     2 processes, 8 KiB on   the root reads the other's        steps: 2          bytes: N read by the root
  *                             buffer, then a barrier
  *     otherwise               each stages a chunk, the root     steps: ceil(N/S)  bytes: N written per rank, N (n - 1)
  *                             copies all while the next comes                     read by the root
+ *
+ * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
  *
  * Over messages it is gather naive.
  */

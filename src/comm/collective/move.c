@@ -7,8 +7,10 @@
  *     that is quicker
  *
  * Whoever gives up to 1 KiB, or takes them from one rank, runs ahead of the others (exchange.c).
- * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all.
- * Which way is taken is decided by what is the same on all ranks: the sizes, and the places in the exchanged lines.
+ * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all
+ * (every other time that of their reader, where all give and take: collective.h, lksi_is_exchanged).
+ * Which way is taken is decided by what is the same on all ranks: the sizes, the places in the exchanged lines, whether
+ * each has a CPU, and rank 0's word of what is quicker.
  */
 #include "base/cache.h"
 #include "comm/collective/collective.h"
@@ -145,7 +147,7 @@ static lksi_move_trials *trials_of(const mover *m) {
 /* The kernel is called and has page tables to walk, and a barrier closes the call, so it must save one copy of two:
  * what several ranks read is staged once for all of them, and comes out of a cache. */
 static bool may_save_a_copy(const mover *m) {
-    size_t least_nbytes = m->group->may_spin ? PEEKED_NBYTES : PEEKED_UNTRIED_NBYTES;
+    size_t least_nbytes = lksi_has_each_a_cpu(m->group) ? PEEKED_NBYTES : PEEKED_UNTRIED_NBYTES;
     return m->longest >= least_nbytes && (m->move->is_personal || m->group->size == 2);
 }
 

@@ -8,6 +8,8 @@
  *     symmetric result too  slice r of all inputs ─ reduce on rank r ─> slice r of the     steps: 2
  *                           root's result                            bytes per rank: N read, N / n written
  *
+ * Where that is quicker, symmetric data is staged, too (collective.h, lksi_place_begin).
+ *
  * Over messages: slice j goes to rank j, which adds all inputs and sends the result to the root.
  *
  *     slice j of every rank ──> rank j ──> root          steps: 2 (n - 1) per window of 1 MiB of accumulators
@@ -80,7 +82,7 @@ static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
 static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreement *place_of_call) {
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->reduce_rounds.wide.trial.is_second_better,
+                       .is_wide_better = group->reduce_rounds.wide.is_second_better,
                        .is_in_place_better = lksi_place_word(place_of_call)};
     uint64_t place = 0;
     if (lksi_is_in_place(place_of_call) && call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {

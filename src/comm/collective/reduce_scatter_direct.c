@@ -7,6 +7,9 @@
  *     ordinary buffers      each rank stages a piece of every block in a slot each, rank  steps: ceil(N n / S)
  *                           r reduces slot r of all     bytes per rank: N n written and read
  *
+ * Where that is quicker, symmetric inputs are staged, too. What two ranks stage for each other changes places
+ * (collective.h, lksi_place_begin, lksi_is_exchanged).
+ *
  * Over messages: block j goes to rank j, which adds all inputs.
  *
  *     block j of every rank ──> rank j          steps: n - 1 per piece of W = 1 MiB / n of accumulators of every block

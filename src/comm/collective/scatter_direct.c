@@ -5,11 +5,13 @@
  *
  *     1 KiB in all            the root's line carries them         steps: 1
  *     symmetric at the root   all read their own, then a barrier   steps: 2    bytes: N read per rank
- *     processes, 64 KiB on    all read their own of the root's     steps: 2    bytes: N read per rank
+ *     processes, 8 KiB on     all read their own of the root's     steps: 2    bytes: N read per rank
  *                             buffer, then a barrier
  *     otherwise               the root stages a piece of every     steps: ceil(N (n - 1) / S)
  *                             block, each rank copies its own      bytes: N (n - 1) written by the root,
  *                                                                         N read per rank
+ *
+ * Where that is quicker, all above 1 KiB is staged (collective.h, lksi_place_begin).
  *
  * Over messages it is scatter naive.
  */
