@@ -1,4 +1,5 @@
-/* Large reductions of ordinary memory, whose chunks all ranks must take alike. */
+/* Ways that ranks try, and must take alike: how wide the chunks of large reductions are, and whether data is read where
+ * it lies or staged. */
 #include "../ranks.h" /* not comm/ranks.h, which knows no launch/ */
 
 #include "comm/comm_internal.h"
