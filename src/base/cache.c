@@ -1,6 +1,8 @@
 #include "base/cache.h"
 
+#include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,11 +19,27 @@ size_t lksi_first_cache_nbytes(void) { return 0; }
 size_t lksi_second_cache_nbytes(void) { return 0; }
 #endif
 
+static size_t caches_nbytes = LKSI_LEAST_CACHES_NBYTES;
+
+/* sysconf adds up all last caches of a machine that has several (glibc 2.36, AMD). */
+static void look_at_last_cache(void) {
+    size_t kib;
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+    if (file == NULL) return;
+    if (fscanf(file, "%zuK", &kib) == 1 && kib / 4 * 1024 > caches_nbytes) caches_nbytes = kib / 4 * 1024;
+    fclose(file);
+}
+
+size_t lksi_caches_nbytes(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, look_at_last_cache);
+    return caches_nbytes;
+}
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <emmintrin.h>
 #include <immintrin.h>
-#include <pthread.h>
 
 static bool can_evict;
 static pthread_once_t detect_once = PTHREAD_ONCE_INIT;

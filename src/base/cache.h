@@ -17,8 +17,14 @@ enum { LKSI_CACHE_LINE_NBYTES = 64 };
 size_t lksi_first_cache_nbytes(void);
 size_t lksi_second_cache_nbytes(void);
 
-/* What ranks read and write together in one go and is larger than this finds nothing in the caches the next time. */
-enum { LKSI_CACHES_NBYTES = 32 << 20 };
+/* What ranks read and write together in one go and is no less than this finds nothing in the caches the next time: a
+ * quarter of the last cache, which others use, too (of other guests' one never knows), or 32 MiB. */
+enum { LKSI_LEAST_CACHES_NBYTES = 32 << 20 };
+size_t lksi_caches_nbytes(void);
+static inline bool lksi_exceeds_caches(size_t nbytes) {
+    return nbytes >= LKSI_LEAST_CACHES_NBYTES && nbytes >= lksi_caches_nbytes();
+}
+
 /* Whether this machine can do so; where not, the calls below are a copy and nothing. */
 bool lksi_can_pass_caches(void);
 /* A copy. Other cores see it in order with other writes after lksi_written_past_caches alone. */

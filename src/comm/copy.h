@@ -33,11 +33,11 @@ static inline void lksi_copy(void *to, const void *from, size_t nbytes) {
     if (nbytes > 0) memcpy(target, source, nbytes);
 }
 
-/* From where a user's buffer lies to where another does; `together_nbytes` are read by all ranks meanwhile, and as much
- * is written. Not through the caches where all of it does not fit: its lines are then not read before they are written.
+/* From where a user's buffer lies to where another does; `together_nbytes` are what all ranks read and write meanwhile.
+ * Not through the caches where all of it does not fit: its lines are then not read before they are written.
  */
 static inline void lksi_bring(void *to, const void *from, size_t nbytes, size_t together_nbytes) {
-    if (together_nbytes < LKSI_CACHES_NBYTES / 2 || nbytes <= LKSI_COPY_PIECE_NBYTES) {
+    if (nbytes <= LKSI_COPY_PIECE_NBYTES || !lksi_exceeds_caches(together_nbytes)) {
         lksi_copy(to, from, nbytes);
         return;
     }

@@ -124,20 +124,22 @@ static void two_inputs_become_two_outputs_in_place_or_not(void **state) {
  * in blocks. The bits are those of small pieces, and the elements around are left alone. */
 static void large_results_have_the_bits_of_small_ones(void **state) {
     (void)state;
-    enum { NBYTES = 5 << 20, FIRST = 5, PIECE = 1000, MOST = 4 };
+    enum { FIRST = 5, PIECE = 1000, MOST = 4 };
+    const size_t nbytes_of_two = lksi_caches_nbytes() / 8 + 4096, nbytes_of_four = lksi_caches_nbytes() / 32 + 4096;
     static const double scales[MOST] = {0.5, 3, 0.25, 1.5};
-    unsigned char *inputs[MOST], *results[MOST], *wanted = lksi_alloc(NBYTES);
-    for (int k = 0; k < MOST; k++) inputs[k] = lksi_alloc(NBYTES), results[k] = lksi_alloc(NBYTES);
+    unsigned char *inputs[MOST], *results[MOST], *wanted = lksi_alloc(nbytes_of_two);
+    for (int k = 0; k < MOST; k++) inputs[k] = lksi_alloc(nbytes_of_two), results[k] = lksi_alloc(nbytes_of_two);
     for (int type = LKS_F32; type <= LKS_I64; type++)
         for (int variant = 0; variant < 4; variant++) {
             int n = variant < 2 ? 2 : 4;
-            size_t each = lks_type_nbytes((lks_type)type), count = NBYTES / each - 1, end = count - 3;
+            size_t nbytes = n == 2 ? nbytes_of_two : nbytes_of_four;
+            size_t each = lks_type_nbytes((lks_type)type), count = nbytes / each - 1, end = count - 3;
             size_t shift = (size_t)variant % 2;
             for (int k = 0; k < n; k++) {
                 oracle_fill(inputs[k], count, (lks_type)type, k, 1, false);
-                memset(results[k], 7, NBYTES);
+                memset(results[k], 7, nbytes);
             }
-            memset(wanted, 7, NBYTES);
+            memset(wanted, 7, nbytes);
             lksi_reduction sum = {
                 (const void *const *)inputs, scales, n, (void *[]){wanted}, 1, (lks_type)type, LKS_SUM, 1};
             for (size_t first = FIRST; first < end; first += PIECE)

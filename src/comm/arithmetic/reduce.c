@@ -47,7 +47,7 @@ static void write_cached(void *to, const void *from, size_t nbytes) { memcpy(to,
 /* Reductions of buffers that were all there before do not read the lines that they write. An input is a rank's. */
 static bool is_past_caches(const lksi_reduction *reduction, size_t count) {
     size_t n_buffers = (size_t)reduction->n_inputs + (size_t)reduction->n_outputs;
-    if (count * lksi_type_nbytes(reduction->type) * n_buffers * (size_t)reduction->n_inputs < LKSI_CACHES_NBYTES)
+    if (!lksi_exceeds_caches(count * lksi_type_nbytes(reduction->type) * n_buffers * (size_t)reduction->n_inputs))
         return false;
     for (int i = 0; i < reduction->n_inputs; i++)
         for (int k = 0; k < reduction->n_outputs; k++)

@@ -53,8 +53,15 @@ static lksi_extent piece_of(const mover *m, lksi_extent block, size_t first) {
     return (lksi_extent){block.begin + begin, lksi_least(block.nbytes - begin, m->slot_nbytes)};
 }
 
+/* What all ranks read and write together. */
+static size_t together_nbytes(const mover *m) {
+    size_t n = (size_t)m->group->size, n_sources = m->move->sources == LKSI_ROOT ? 1 : n;
+    size_t n_readers = m->move->readers == LKSI_ROOT ? 1 : n;
+    return n_sources * ((m->move->is_personal ? n : 1) + n_readers) * m->longest;
+}
+
 static void bring(const mover *m, void *to, const void *from, size_t nbytes) {
-    if (to != from) lksi_bring(to, from, nbytes, (size_t)m->group->size * m->longest);
+    if (to != from) lksi_bring(to, from, nbytes, together_nbytes(m));
 }
 
 static void keep_own(const mover *m) {

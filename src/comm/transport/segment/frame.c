@@ -119,7 +119,7 @@ static bool copy_placed(const lks_group *group, lksi_transfer *transfer, uint64_
     if (from == NULL) return false;
     for (size_t first = 0; first < transfer->nbytes; first += LKSI_DATA_NBYTES) {
         lksi_bring(transfer->data + first, from + first, lksi_least(LKSI_DATA_NBYTES, transfer->nbytes - first),
-                   2 * transfer->nbytes);
+                   4 * transfer->nbytes); /* as if another went the other way */
         if (lksi_control_is_aborted_after_reading(group->control)) return false;
     }
     return true;
