@@ -20,16 +20,24 @@ static int64_t median_of(const lksi_trial *trial, int way) {
 }
 
 void lksi_trial_begin(lksi_trial *trial, int period) {
-    int at = trial->at = (int)(trial->turn++ & (period - 1));
-    if (at == 2 * LKSI_TRIAL_EACH) {
+    if (trial->turn == period / LKSI_TRIAL_SHORT) trial->turn = period;
+    int at = (int)(trial->turn++ & (period - 1));
+    trial->is_decided = at == 2 * LKSI_TRIAL_EACH;
+    if (trial->is_decided) {
         for (int way = 0; way < 2; way++) trial->median_ns[way] = median_of(trial, way);
         trial->is_second_better = trial->median_ns[1] < trial->median_ns[0];
     }
     trial->is_tried = at < 2 * LKSI_TRIAL_EACH;
     trial->is_second = trial->is_tried ? at >= LKSI_TRIAL_EACH : trial->is_second_better;
-    trial->is_timed = trial->is_tried && at % LKSI_TRIAL_EACH > 0;
+    trial->timed = at % LKSI_TRIAL_EACH - LKSI_TRIAL_UNTIMED;
+    trial->is_timed = trial->is_tried && trial->timed >= 0;
+}
+
+void lksi_trial_rest(lksi_trial *trial) {
+    trial->is_decided = trial->is_tried = trial->is_timed = false;
+    trial->is_second = trial->is_second_better;
 }
 
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns) {
-    if (trial->is_timed) trial->took_ns[trial->at / LKSI_TRIAL_EACH][trial->at % LKSI_TRIAL_EACH - 1] = took_ns;
+    if (trial->is_timed) trial->took_ns[trial->is_second][trial->timed] = took_ns;
 }

@@ -1,8 +1,8 @@
 /* Which of two ways is quicker, where nobody can say: it is tried.
  *
  * How quickly lines go from core to core depends on where the cores lie, which no rank can ask, and a virtual machine
- * moves them. So of every period of turns eight are timed either way, and the others go the quicker one. The bits are
- * the same.
+ * moves them. So of every period of turns eight are timed either way, after some that still meet lines that went the
+ * other way, and the others go the quicker one. The bits are the same.
  */
 #ifndef LKSI_TRIAL_H
 #define LKSI_TRIAL_H
@@ -13,7 +13,9 @@
 
 enum {
     LKSI_TRIAL_TIMED = 8,
-    LKSI_TRIAL_EACH = 1 + LKSI_TRIAL_TIMED /* the first still meets lines that went the other way */
+    LKSI_TRIAL_UNTIMED = 4, /* before them: they still meet lines that went the other way */
+    LKSI_TRIAL_EACH = LKSI_TRIAL_UNTIMED + LKSI_TRIAL_TIMED,
+    LKSI_TRIAL_SHORT = 8 /* such a part of a period is the first: what else goes on while a program starts deceives */
 };
 
 /* Of turns that are alike. Starts as zeros. */
@@ -21,15 +23,17 @@ typedef struct lksi_trial {
     bool is_second;        /* the way of this turn */
     bool is_tried;         /* it is not the quicker way that is taken, but one that is to be known */
     bool is_timed;         /* only then is it worth looking at the clock */
+    bool is_decided;       /* it is the first after those that were tried */
     bool is_second_better; /* as tried last */
     int64_t median_ns[2];  /* likewise */
-    int64_t turn;          /* this one, from 1 */
-    int at;                /* the turn's place in its period, from 0 */
+    int64_t turn;          /* the next one, from 0; may be made to start below, with turns that go the first way */
+    int timed;             /* how many of its way were timed before, if it is timed */
     int64_t took_ns[2][LKSI_TRIAL_TIMED];
 } lksi_trial;
 
 /* `period`: turns from one choice to the next, a power of two, always the same for a trial. */
 void lksi_trial_begin(lksi_trial *trial, int period);
+void lksi_trial_rest(lksi_trial *trial); /* instead: a turn that does not count goes the way that is taken for better */
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others than timed ones are ignored */
 
 /* The median, of an even number the upper one; sorts them. */

@@ -175,9 +175,10 @@ enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chu
  * after that in which all have heard it (direct.c). */
 typedef struct lksi_agreement {
     lksi_trial between_ends, calls;
-    bool is_second_better;      /* this rank's word */
-    bool is_second_known;       /* rank 0's */
-    bool is_second;             /* this time */
+    bool is_second_better; /* this rank's word */
+    bool is_second_known;  /* rank 0's */
+    bool is_second;        /* this time */
+    bool is_begun;
     int64_t began_ns, ended_ns; /* of what is tried: this one, the last one */
 } lksi_agreement;
 
@@ -257,6 +258,7 @@ struct lks_group {
     /* Blocks for all, for each: those that the root gives, that it takes, and that all give to all. */
     lksi_move_trials of_root[2], to_root[2], of_all[2];
     lksi_places all_reduce_places, reduce_places, scatter_places;
+    bool is_place_tried; /* in the present call */
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */

@@ -31,7 +31,7 @@
 
 enum {
     BLOCK_NBYTES = 4096, /* of the summed gradient; with parameters and state it stays in L1 */
-    TRIAL_PERIOD = 256,  /* steps from one choice between through and past the caches to the next */
+    TRIAL_PERIOD = 512,  /* steps from one choice between through and past the caches to the next */
 };
 
 static bool takes_turns(const lks_distributed_optimizer *optimizer) {

@@ -78,7 +78,7 @@ static bool is_sliced(const lks_group *group, const lksi_call *call) {
 
 static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
     int size = (nbytes > SMALL_TURN_NBYTES) + (nbytes > LKSI_TURN_MIDDLE_NBYTES) + (nbytes > lksi_chunk_nbytes(group));
-    return lksi_turn_begin(&group->turns[size], nbytes);
+    return lksi_turn_begin(group, &group->turns[size], nbytes);
 }
 
 /* What the others will read: a rank reads its own slice where it lies, if the loops can. */

@@ -220,7 +220,7 @@ uint64_t lksi_held(const lks_group *group);
  * and 4.9), where nobody does, more. So it is tried. NULL where it is not: below 512 bytes, from 16 MiB on, and where
  * ranks share CPUs, since the time of a call is then that of whoever has the CPU. */
 enum { LKSI_IN_PLACE_NBYTES = 512 };
-lksi_agreement *lksi_place_begin(const lks_group *group, lksi_places *places, size_t nbytes);
+lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t nbytes);
 void lksi_place_end(lksi_agreement *place);
 static inline bool lksi_is_in_place(const lksi_agreement *place) { return place == NULL || place->is_second; }
 /* What this rank says of it. */
@@ -278,7 +278,7 @@ typedef struct lksi_turn {
     int64_t began_ns;  /* where it is timed */
 } lksi_turn;
 enum { LKSI_TURN_MIDDLE_NBYTES = 32 * 1024 };
-lksi_turn lksi_turn_begin(lksi_trial *trial, size_t nbytes); /* nbytes: of the chunk */
+lksi_turn lksi_turn_begin(const lks_group *group, lksi_trial *trial, size_t nbytes); /* nbytes: of the chunk */
 void lksi_turn_end(const lksi_turn *turn);
 bool lksi_turn_is_past_caches(const lksi_turn *turn);
 void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nbytes);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 enum {
-    TRIAL_PERIOD = 1024, /* calls, chunks, or rounds of them, from one choice to the next */
+    TRIAL_PERIOD = 4096, /* calls, chunks, or rounds of them, from one choice to the next */
     ALIKE = 16           /* times that differ by less than such a part */
 };
 
@@ -80,10 +80,13 @@ lks_status lksi_reduce_small(lks_group *group, const lksi_call *call, size_t tot
     return LKS_OK;
 }
 
-lksi_turn lksi_turn_begin(lksi_trial *trial, size_t nbytes) {
+lksi_turn lksi_turn_begin(const lks_group *group, lksi_trial *trial, size_t nbytes) {
     if (nbytes <= LKSI_ANNEX_NBYTES || !lksi_can_pass_caches()) return (lksi_turn){0};
     lksi_turn turn = {.trial = trial};
-    lksi_trial_begin(trial, TRIAL_PERIOD);
+    if (group->is_place_tried)
+        lksi_trial_rest(trial);
+    else
+        lksi_trial_begin(trial, TRIAL_PERIOD);
     if (trial->is_timed) turn.began_ns = lksi_now_ns();
     return turn;
 }
@@ -111,7 +114,7 @@ static void begin_agreement(lksi_agreement *agreement) {
     lksi_trial *trial = &agreement->between_ends;
     lksi_trial_begin(trial, TRIAL_PERIOD);
     lksi_trial_begin(&agreement->calls, TRIAL_PERIOD);
-    if (trial->at == 2 * LKSI_TRIAL_EACH) agreement->is_second_better = is_second_better(agreement);
+    if (trial->is_decided) agreement->is_second_better = is_second_better(agreement);
     agreement->is_second = trial->is_tried ? trial->is_second : agreement->is_second_known;
     if (trial->is_timed) agreement->began_ns = lksi_now_ns();
 }
@@ -124,12 +127,21 @@ static void end_agreement(lksi_agreement *agreement) {
     agreement->ended_ns = now_ns;
 }
 
-lksi_agreement *lksi_place_begin(const lks_group *group, lksi_places *places, size_t nbytes) {
+/* The first calls find out whether chunks go through the caches or past them, which rests later while the place is
+ * tried: what is held against what lies in place is the better of both. */
+lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t nbytes) {
     size_t size = nbytes / LKSI_IN_PLACE_NBYTES;
+    group->is_place_tried = false;
     if (!lksi_has_each_a_cpu(group) || group->size == 1 || size == 0 || size >= (size_t)1 << LKSI_PLACE_SIZES)
         return NULL;
     lksi_agreement *place = &places->by_size[lksi_log2((int)size + 1) - 1];
+    if (!place->is_begun) {
+        int64_t n_before = 1 + 2 * LKSI_TRIAL_EACH / (int64_t)lksi_piece_count(nbytes, lksi_chunk_nbytes(group));
+        place->between_ends.turn = place->calls.turn = -n_before;
+        place->is_begun = true;
+    }
     begin_agreement(place);
+    group->is_place_tried = place->between_ends.is_tried;
     return place;
 }
 

@@ -200,7 +200,7 @@ static unsigned char *slot_for(const mover *m, int source, int reader) {
 static lksi_turn begin_turn(const mover *m, size_t first) {
     size_t nbytes = lksi_least(m->longest - first, m->slot_nbytes);
     if (!is_read(m, m->group->rank)) return (lksi_turn){0};
-    return lksi_turn_begin(&trials_of(m)->past_caches[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
+    return lksi_turn_begin(m->group, &trials_of(m)->past_caches[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
 }
 
 static void stage(const mover *m, size_t first, const lksi_turn *turn) {

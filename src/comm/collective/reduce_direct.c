@@ -49,7 +49,7 @@ static unsigned char *slot_of(const lks_group *group, const lksi_call *call, int
 static chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
     size_t nbytes = lksi_chunk_begin(group, &group->reduce_rounds, call->nbytes - begin);
     bool is_wide = nbytes > lksi_chunk_nbytes(group);
-    chunk staged = {begin, nbytes, lksi_turn_begin(&group->reduce_turns[is_wide], nbytes)};
+    chunk staged = {begin, nbytes, lksi_turn_begin(group, &group->reduce_turns[is_wide], nbytes)};
     if (group->rank == call->root && lksi_is_aligned(call->in, call->type)) return staged;
     lksi_turn_put(&staged.turn, slot_of(group, call, group->rank), lksi_at(call->in, begin), nbytes);
     if (lksi_turn_is_past_caches(&staged.turn)) lksi_written_past_caches();

@@ -38,7 +38,7 @@ static unsigned char *slot_for(const lks_group *group, int source, int reader) {
 
 static lksi_turn begin_turn(lks_group *group, const lksi_call *call, size_t begin) {
     size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)) * (size_t)group->size;
-    return lksi_turn_begin(&group->scatter_turns[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
+    return lksi_turn_begin(group, &group->scatter_turns[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
 }
 
 /* A rank reads its own block where it lies, if the loops can. */
