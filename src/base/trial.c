@@ -1,5 +1,7 @@
 #include "base/trial.h"
 
+#include "base/base.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,4 +42,34 @@ void lksi_trial_rest(lksi_trial *trial) {
 
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns) {
     if (trial->is_timed) trial->took_ns[trial->is_second][trial->timed] = took_ns;
+}
+
+enum { ALIKE = 16 }; /* times that differ by less than such a part */
+
+static bool is_second_better(const lksi_call_trial *trial) {
+    const int64_t *median_ns = trial->between_ends.median_ns;
+    int64_t difference_ns = median_ns[1] - median_ns[0];
+    bool are_alike = difference_ns < median_ns[0] / ALIKE && -difference_ns < median_ns[0] / ALIKE;
+    return are_alike ? trial->calls.is_second_better : difference_ns < 0;
+}
+
+void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls) {
+    trial->between_ends.turn = trial->calls.turn = -n_calls;
+}
+
+void lksi_call_trial_begin(lksi_call_trial *trial, int period) {
+    lksi_trial_begin(&trial->between_ends, period);
+    lksi_trial_begin(&trial->calls, period);
+    if (trial->between_ends.is_decided) trial->is_second_better = is_second_better(trial);
+    trial->is_tried = trial->between_ends.is_tried;
+    trial->is_second = trial->is_tried ? trial->between_ends.is_second : trial->is_second_better;
+    if (trial->is_tried) trial->began_ns = lksi_now_ns();
+}
+
+void lksi_call_trial_end(lksi_call_trial *trial) {
+    if (!trial->is_tried) return;
+    int64_t now_ns = lksi_now_ns();
+    lksi_trial_end(&trial->calls, now_ns - trial->began_ns);
+    lksi_trial_end(&trial->between_ends, now_ns - trial->ended_ns);
+    trial->ended_ns = now_ns;
 }

@@ -26,7 +26,7 @@ typedef struct lksi_trial {
     bool is_decided;       /* it is the first after those that were tried */
     bool is_second_better; /* as tried last */
     int64_t median_ns[2];  /* likewise */
-    int64_t turn;          /* the next one, from 0; may be made to start below, with turns that go the first way */
+    int64_t turn;          /* the next one, from 0; below, it goes the first way untried */
     int timed;             /* how many of its way were timed before, if it is timed */
     int64_t took_ns[2][LKSI_TRIAL_TIMED];
 } lksi_trial;
@@ -35,6 +35,20 @@ typedef struct lksi_trial {
 void lksi_trial_begin(lksi_trial *trial, int period);
 void lksi_trial_rest(lksi_trial *trial); /* instead: a turn that does not count goes the way that is taken for better */
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others than timed ones are ignored */
+
+/* The same for calls, from the end of one to the end of the next, so that what a way costs between the calls counts;
+ * where that is alike, by the calls alone: a caller who computes for long between them makes it so, but for chance.
+ * Starts as zeros. */
+typedef struct lksi_call_trial {
+    lksi_trial between_ends, calls;
+    bool is_second, is_tried, is_second_better; /* as in lksi_trial */
+    int64_t began_ns, ended_ns;                 /* of those that are tried: this one, the last one */
+} lksi_call_trial;
+
+/* Before the first call: as many go the first way untried. */
+void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls);
+void lksi_call_trial_begin(lksi_call_trial *trial, int period);
+void lksi_call_trial_end(lksi_call_trial *trial);
 
 /* The median, of an even number the upper one; sorts them. */
 int64_t lksi_median_ns(int64_t *took_ns, size_t n);

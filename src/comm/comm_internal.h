@@ -116,6 +116,12 @@ bool lksi_work_is_patient(void); /* one that looks at the network for long befor
 void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes);
 /* Refuses a dead group, and starts the clock of a collective call named `name`, with the group's timeout. */
 lks_status lksi_begin(lks_group *group, const char *name, uint64_t sequence);
+/* ceil(log2 n) */
+static inline int lksi_log2(int n) {
+    int rounds = 0;
+    while (1 << rounds < n) rounds++;
+    return rounds;
+}
 /* One step of a fingerprint: quick, well mixed, not secret. */
 static inline uint64_t lksi_mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -170,16 +176,13 @@ typedef struct lksi_row {
 
 enum { LKSI_TURN_SIZES = 4 }; /* up to 8 KiB, 32 KiB and a chunk, and a wide chunk */
 
-/* A trial of ways that all ranks take alike. Rank 0 finds out, from the end of one call to the end of the next, so that
- * what a way costs between the calls counts; where that is alike, by the calls alone. Its word counts from the call
- * after that in which all have heard it (direct.c). */
+/* A trial of ways that all ranks take alike. Rank 0 finds out, and its word counts from the call after that in which
+ * all have heard it (direct.c). */
 typedef struct lksi_agreement {
-    lksi_trial between_ends, calls;
-    bool is_second_better; /* this rank's word */
-    bool is_second_known;  /* rank 0's */
-    bool is_second;        /* this time */
+    lksi_call_trial trial;
+    bool is_second_known; /* rank 0's word */
+    bool is_second;       /* this time */
     bool is_begun;
-    int64_t began_ns, ended_ns; /* of what is tried: this one, the last one */
 } lksi_agreement;
 
 enum { LKSI_PLACE_SIZES = 15 };

@@ -183,7 +183,7 @@ static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreem
     bool is_small = lksi_is_small(call->count, call->type);
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->all_reduce_rounds.wide.is_second_better,
+                       .is_wide_better = group->all_reduce_rounds.wide.trial.is_second_better,
                        .is_in_place_better = lksi_place_word(place_of_call)};
     uint64_t place = 0;
     if (lksi_is_in_place(place_of_call)) {

@@ -75,12 +75,6 @@ lks_status lksi_all_gather_two_level(lks_group *group, const lksi_call *call);
 
 /* --- ranks --- */
 
-/* ceil(log2 n) */
-static inline int lksi_log2(int n) {
-    int rounds = 0;
-    while (1 << rounds < n) rounds++;
-    return rounds;
-}
 /* `rank` counted from `root`, and back: lksi_rotate(group, rank, -root), lksi_rotate(group, v, root). */
 static inline int lksi_rotate(const lks_group *group, int rank, int by) {
     return (rank + by + group->size) % group->size;
@@ -224,7 +218,9 @@ lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t n
 void lksi_place_end(lksi_agreement *place);
 static inline bool lksi_is_in_place(const lksi_agreement *place) { return place == NULL || place->is_second; }
 /* What this rank says of it. */
-static inline uint32_t lksi_place_word(const lksi_agreement *place) { return place != NULL && place->is_second_better; }
+static inline uint32_t lksi_place_word(const lksi_agreement *place) {
+    return place != NULL && place->trial.is_second_better;
+}
 /* Rank 0's word has come. */
 static inline void lksi_place_hear(lksi_agreement *place, uint32_t word) {
     if (place != NULL) place->is_second_known = word != 0;

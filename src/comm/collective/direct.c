@@ -4,10 +4,7 @@
 
 #include <string.h>
 
-enum {
-    TRIAL_PERIOD = 4096, /* calls, chunks, or rounds of them, from one choice to the next */
-    ALIKE = 16           /* times that differ by less than such a part */
-};
+enum { TRIAL_PERIOD = 4096 }; /* calls, chunks, or rounds of them, from one choice to the next */
 
 uint64_t lksi_held(const lks_group *group) {
     uint64_t held = 0;
@@ -102,29 +99,9 @@ void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nby
     (lksi_turn_is_past_caches(turn) ? lksi_write_past_caches : lksi_copy)(to, from, nbytes);
 }
 
-/* A caller who computes for long between the calls makes both ways alike, but for chance. */
-static bool is_second_better(const lksi_agreement *agreement) {
-    const int64_t *median_ns = agreement->between_ends.median_ns;
-    int64_t difference_ns = median_ns[1] - median_ns[0];
-    bool are_alike = difference_ns < median_ns[0] / ALIKE && -difference_ns < median_ns[0] / ALIKE;
-    return are_alike ? agreement->calls.is_second_better : difference_ns < 0;
-}
-
 static void begin_agreement(lksi_agreement *agreement) {
-    lksi_trial *trial = &agreement->between_ends;
-    lksi_trial_begin(trial, TRIAL_PERIOD);
-    lksi_trial_begin(&agreement->calls, TRIAL_PERIOD);
-    if (trial->is_decided) agreement->is_second_better = is_second_better(agreement);
-    agreement->is_second = trial->is_tried ? trial->is_second : agreement->is_second_known;
-    if (trial->is_timed) agreement->began_ns = lksi_now_ns();
-}
-
-static void end_agreement(lksi_agreement *agreement) {
-    if (!agreement->between_ends.is_tried) return;
-    int64_t now_ns = lksi_now_ns();
-    lksi_trial_end(&agreement->calls, now_ns - agreement->began_ns);
-    lksi_trial_end(&agreement->between_ends, now_ns - agreement->ended_ns);
-    agreement->ended_ns = now_ns;
+    lksi_call_trial_begin(&agreement->trial, TRIAL_PERIOD);
+    agreement->is_second = agreement->trial.is_tried ? agreement->trial.is_second : agreement->is_second_known;
 }
 
 /* The first calls find out whether chunks go through the caches or past them, which rests later while the place is
@@ -136,17 +113,17 @@ lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t n
         return NULL;
     lksi_agreement *place = &places->by_size[lksi_log2((int)size + 1) - 1];
     if (!place->is_begun) {
-        int64_t n_before = 1 + 2 * LKSI_TRIAL_EACH / (int64_t)lksi_piece_count(nbytes, lksi_chunk_nbytes(group));
-        place->between_ends.turn = place->calls.turn = -n_before;
+        int n_chunks = (int)lksi_piece_count(nbytes, lksi_chunk_nbytes(group));
+        lksi_call_trial_put_off(&place->trial, 1 + 2 * LKSI_TRIAL_EACH / n_chunks);
         place->is_begun = true;
     }
     begin_agreement(place);
-    group->is_place_tried = place->between_ends.is_tried;
+    group->is_place_tried = place->trial.is_tried;
     return place;
 }
 
 void lksi_place_end(lksi_agreement *place) {
-    if (place != NULL) end_agreement(place);
+    if (place != NULL) lksi_call_trial_end(&place->trial);
 }
 
 /* A round is a wide chunk, or as many others as make one. */
@@ -163,5 +140,5 @@ void lksi_chunk_end(lks_group *group, lksi_rounds *rounds, size_t nbytes) {
     group->n_stagings++;
     if (rounds->left == 0) return;
     rounds->left -= nbytes;
-    if (rounds->left == 0) end_agreement(&rounds->wide);
+    if (rounds->left == 0) lksi_call_trial_end(&rounds->wide.trial);
 }

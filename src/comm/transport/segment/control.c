@@ -18,14 +18,6 @@ enum {
 
 static size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/* Rings grow with the square of the number of ranks: 4 MiB together, but each holds at least a few small messages. */
-static size_t ring_capacity(int n_ranks) {
-    size_t budget = 4u << 20, capacity = 64 * 1024;
-    size_t n_rings = LKSI_N_CONTEXTS * (size_t)n_ranks * (size_t)n_ranks;
-    while (capacity > 1024 && capacity * n_rings > budget) capacity /= 2;
-    return capacity;
-}
-
 /* Of this core, asked for once: another core may have another. */
 static size_t second_cache_nbytes(void) {
     static _Atomic size_t found;
@@ -35,6 +27,16 @@ static size_t second_cache_nbytes(void) {
     if (nbytes == 0) nbytes = 1;
     atomic_store_explicit(&found, nbytes, memory_order_relaxed);
     return nbytes;
+}
+
+/* Rings grow with the square of the number of ranks: 4 MiB together, but each holds at least a few small messages. 256
+ * KiB each, so that a line has left the first caches by the time that it is written again, if the second has room for
+ * that: it then costs less (collective.h, lksi_place_in_slot). */
+static size_t ring_capacity(int n_ranks) {
+    size_t budget = 4u << 20, capacity = second_cache_nbytes() >= LARGE_CACHE_NBYTES ? 256 * 1024 : 64 * 1024;
+    size_t n_rings = LKSI_N_CONTEXTS * (size_t)n_ranks * (size_t)n_ranks;
+    while (capacity > 1024 && capacity * n_rings > budget) capacity /= 2;
+    return capacity;
 }
 
 /* A chunk is to stay in the second cache beside the buffers that it comes from and goes to. What whoever makes a

@@ -52,6 +52,10 @@ static void link_out(lksi_messages *messages, lksi_transfer *transfer) {
 void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer) {
     link_out(group->messages, transfer);
     transfer->state = LKSI_TRANSFER_DONE;
+    if (transfer->fetch != NULL) {
+        lksi_call_trial_end(transfer->fetch);
+        group->messages->is_fetch_tried = false;
+    }
     if (transfer->received == NULL) return;
     *transfer->received = (lks_received){
         .from = transfer->peer, .tag = transfer->tag, .count = transfer->nbytes / lksi_type_nbytes(transfer->type)};

@@ -19,6 +19,7 @@ enum {
     LKSI_CREDIT_NBYTES = 1 << 20,      /* of one sender's messages that nobody has received yet */
     LKSI_UNEXPECTED_NBYTES = 64 << 20, /* of all senders' together */
     LKSI_DATA_NBYTES = 1 << 20,        /* of a large message go in one frame; then others have their turn */
+    LKSI_FETCH_SIZES = 7,              /* from LKSI_EAGER_NBYTES on, in twos */
 };
 
 /* EAGER and ANNOUNCED are messages; FETCHED and PERMITTED answer an announcement, after the second DATA follows; CREDIT
@@ -84,7 +85,8 @@ struct lksi_transfer {
     bool is_stall_reported;
     bool awaits_answer; /* its announcement (of a send) or permission (of a receive) has gone out */
     lks_received *received;
-    lksi_outgoing out; /* its frame under way: of a receive, the answer */
+    lksi_call_trial *fetch; /* of a receive that is one of its turns */
+    lksi_outgoing out;      /* its frame under way: of a receive, the answer */
 };
 
 /* All but `out`, which is filled in when there is a frame: to clear that, too, would take as long as all else that a
@@ -126,7 +128,9 @@ struct lksi_messages {
     size_t n_own_kept_nbytes;
     size_t credit_nbytes;
     uint64_t n_ids, n_moves;
-    lksi_interest *interests; /* of the present wait */
+    lksi_interest *interests;                  /* of the present wait */
+    lksi_call_trial fetches[LKSI_FETCH_SIZES]; /* by size: whether to let the sender go ahead (second) is quicker */
+    bool is_fetch_tried;                       /* by a receive that is under way */
 };
 
 /* --- message.c --- */
