@@ -15,9 +15,9 @@ int64_t lksi_median_ns(int64_t *took_ns, size_t n) {
     return took_ns[n / 2];
 }
 
-static int64_t median_of(const lksi_trial *trial, int way) {
+static int64_t median_of(const int64_t took_ns[LKSI_TRIAL_TIMED]) {
     int64_t sorted[LKSI_TRIAL_TIMED];
-    memcpy(sorted, trial->took_ns[way], sizeof sorted);
+    memcpy(sorted, took_ns, sizeof sorted);
     return lksi_median_ns(sorted, LKSI_TRIAL_TIMED);
 }
 
@@ -26,7 +26,7 @@ void lksi_trial_begin(lksi_trial *trial, int period) {
     int at = (int)(trial->turn++ & (period - 1));
     trial->is_decided = at == 2 * LKSI_TRIAL_EACH;
     if (trial->is_decided) {
-        for (int way = 0; way < 2; way++) trial->median_ns[way] = median_of(trial, way);
+        for (int way = 0; way < 2; way++) trial->median_ns[way] = median_of(trial->took_ns[way]);
         trial->is_second_better = trial->median_ns[1] < trial->median_ns[0];
     }
     trial->is_tried = at < 2 * LKSI_TRIAL_EACH;
@@ -50,26 +50,33 @@ static bool is_second_better(const lksi_call_trial *trial) {
     const int64_t *median_ns = trial->between_ends.median_ns;
     int64_t difference_ns = median_ns[1] - median_ns[0];
     bool are_alike = difference_ns < median_ns[0] / ALIKE && -difference_ns < median_ns[0] / ALIKE;
-    return are_alike ? trial->calls.is_second_better : difference_ns < 0;
+    return are_alike ? median_of(trial->calls_ns[1]) < median_of(trial->calls_ns[0]) : difference_ns < 0;
 }
 
-void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls) {
-    trial->between_ends.turn = trial->calls.turn = -n_calls;
+static void take_way(lksi_call_trial *trial) {
+    trial->is_tried = trial->between_ends.is_tried;
+    trial->is_second = trial->is_tried ? trial->between_ends.is_second : trial->is_second_better;
 }
+
+void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls) { trial->between_ends.turn = -n_calls; }
 
 void lksi_call_trial_begin(lksi_call_trial *trial, int period) {
     lksi_trial_begin(&trial->between_ends, period);
-    lksi_trial_begin(&trial->calls, period);
     if (trial->between_ends.is_decided) trial->is_second_better = is_second_better(trial);
-    trial->is_tried = trial->between_ends.is_tried;
-    trial->is_second = trial->is_tried ? trial->between_ends.is_second : trial->is_second_better;
+    take_way(trial);
     if (trial->is_tried) trial->began_ns = lksi_now_ns();
 }
 
+void lksi_call_trial_rest(lksi_call_trial *trial) {
+    lksi_trial_rest(&trial->between_ends);
+    take_way(trial);
+}
+
 void lksi_call_trial_end(lksi_call_trial *trial) {
+    const lksi_trial *turn = &trial->between_ends;
     if (!trial->is_tried) return;
     int64_t now_ns = lksi_now_ns();
-    lksi_trial_end(&trial->calls, now_ns - trial->began_ns);
+    if (turn->is_timed) trial->calls_ns[turn->is_second][turn->timed] = now_ns - trial->began_ns;
     lksi_trial_end(&trial->between_ends, now_ns - trial->ended_ns);
     trial->ended_ns = now_ns;
 }

@@ -40,14 +40,16 @@ void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others 
  * where that is alike, by the calls alone: a caller who computes for long between them makes it so, but for chance.
  * Starts as zeros. */
 typedef struct lksi_call_trial {
-    lksi_trial between_ends, calls;
+    lksi_trial between_ends;
     bool is_second, is_tried, is_second_better; /* as in lksi_trial */
     int64_t began_ns, ended_ns;                 /* of those that are tried: this one, the last one */
+    int64_t calls_ns[2][LKSI_TRIAL_TIMED];
 } lksi_call_trial;
 
 /* Before the first call: as many go the first way untried. */
 void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls);
 void lksi_call_trial_begin(lksi_call_trial *trial, int period);
+void lksi_call_trial_rest(lksi_call_trial *trial); /* as lksi_trial_rest */
 void lksi_call_trial_end(lksi_call_trial *trial);
 
 /* The median, of an even number the upper one; sorts them. */

@@ -79,33 +79,45 @@ static void messages_of_any_length_arrive(void **state) {
     run_processes(4, messages_arrive_unread, NULL);
 }
 
-/* Three at a time, so often that both ways are tried; then each is said to be the better one. A buffer is written again
- * as soon as its send is done. */
+/* So often that both ways are tried; then each is said to be the better one. Two more messages are under way meanwhile,
+ * and a buffer is written again as soon as its send is done. */
 static int large_messages_go_either_way(int rank, int size, void *argument) {
     (void)argument;
-    enum { N_ROUNDS = 60, N_TRIED = 40, N_AT_ONCE = 3, MOST = 5001 };
-    static const size_t counts[N_AT_ONCE] = {4096, MOST, 4095}; /* the last is eager */
+    enum { N_ROUNDS = 60, N_TRIED = 40, N_AT_ONCE = 3, MOST = 90001 };
+    static const size_t counts[N_AT_ONCE] = {4097, MOST, 5001};
     static int32_t sent[2][N_AT_ONCE][MOST], received[2][N_AT_ONCE][MOST];
     lks_group *world;
     MUST_OK(lks_init(&world, NULL));
     int other = size - 1 - rank, n_streamed = 0;
     for (int round = 0; round < N_ROUNDS; round++) {
-        lks_work *sends[N_AT_ONCE], *receives[N_AT_ONCE];
-        for (int k = 0; k < N_AT_ONCE; k++) {
-            int32_t *data = sent[rank][k], *room = received[rank][k];
-            for (size_t i = 0; i < counts[k]; i++) data[i] = (rank * N_ROUNDS + round) * N_AT_ONCE + k + (int32_t)i;
-            MUST_OK(lks_irecv(world, room, counts[k], LKS_I32, other, k, NULL, &receives[k]));
-            MUST_OK(lks_isend(world, data, counts[k], LKS_I32, other, k, &sends[k]));
-        }
-        lksi_call_trial *trial = &world->messages->fetches[0];
-        if (round >= N_TRIED) trial->is_second_better = round % 4 < 2;
-        for (int k = 0; k < N_AT_ONCE; k++) {
-            MUST_OK(lks_work_wait(receives[k]));
-            MUST_OK(lks_work_wait(sends[k]));
+        lks_work *sends[2], *receives[2];
+        for (int k = 0; k < N_AT_ONCE; k++)
             for (size_t i = 0; i < counts[k]; i++)
-                MUST(received[rank][k][i] == (other * N_ROUNDS + round) * N_AT_ONCE + k + (int32_t)i);
+                sent[rank][k][i] = (rank * N_ROUNDS + round) * N_AT_ONCE + k + (int32_t)i;
+        for (int k = 0; k < 2; k++) {
+            MUST_OK(lks_irecv(world, received[rank][k], counts[k], LKS_I32, other, k, NULL, &receives[k]));
+            MUST_OK(lks_isend(world, sent[rank][k], counts[k], LKS_I32, other, k, &sends[k]));
+        }
+        lksi_call_trial *trial = &world->messages->fetches[0][0];
+        if (round >= N_TRIED) trial->is_second_better = round % 4 < 2;
+        int32_t *data = sent[rank][2], *room = received[rank][2];
+        if (round % 3 == 0) {
+            MUST_OK(lks_sendrecv(world, data, counts[2], other, 2, room, counts[2], other, 2, LKS_I32, NULL));
+        } else {
+            for (int turn = 0; turn < 2; turn++)
+                if (turn == rank)
+                    MUST_OK(lks_send(world, data, counts[2], LKS_I32, other, 2));
+                else
+                    MUST_OK(lks_recv(world, room, counts[2], LKS_I32, other, 2, NULL));
         }
         n_streamed += trial->is_second;
+        for (int k = 0; k < 2; k++) {
+            MUST_OK(lks_work_wait(receives[k]));
+            MUST_OK(lks_work_wait(sends[k]));
+        }
+        for (int k = 0; k < N_AT_ONCE; k++)
+            for (size_t i = 0; i < counts[k]; i++)
+                MUST(received[rank][k][i] == (other * N_ROUNDS + round) * N_AT_ONCE + k + (int32_t)i);
     }
     MUST(!world->may_spin || n_streamed >= 10);
     lks_group_destroy(world);
@@ -116,6 +128,38 @@ static void large_messages_are_read_or_streamed(void **state) {
     (void)state;
     run_threads(2, large_messages_go_either_way, NULL);
     run_processes(2, large_messages_go_either_way, NULL);
+}
+
+/* A message that its receiver has asked for needs no more calls of its sender, nor of the receiver on that group. */
+static int others_go_on_meanwhile(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { N_ROUNDS = 60, COUNT = 16384 };
+    static int32_t data[2][COUNT];
+    lks_group *world, *part;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 10000}));
+    MUST_OK(lks_group_split(world, 0, rank, &part));
+    for (int round = 0; round < N_ROUNDS; round++) {
+        lks_group *group = round % 2 == 0 ? world : part, *other = group == world ? part : world;
+        lks_work *work;
+        if (rank == 0) {
+            for (int i = 0; i < COUNT; i++) data[0][i] = round + i;
+            MUST_OK(lks_isend(group, data[0], COUNT, LKS_I32, 1, 0, &work));
+        } else {
+            MUST_OK(lks_recv(group, data[1], COUNT, LKS_I32, 0, 0, NULL));
+            for (int i = 0; i < COUNT; i++) MUST(data[1][i] == round + i);
+        }
+        MUST_OK(lks_barrier(other, NULL));
+        if (rank == 0) MUST_OK(lks_work_wait(work));
+    }
+    lks_group_destroy(part);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_message_does_not_wait_for_its_senders_next_call(void **state) {
+    (void)state;
+    run_threads(2, others_go_on_meanwhile, NULL);
+    run_processes(2, others_go_on_meanwhile, NULL);
 }
 
 static int tags_out_of_order(int rank, int size, void *argument) {
@@ -778,6 +822,7 @@ int main(void) {
         cmocka_unit_test(a_large_message_waits_at_its_sender),
         cmocka_unit_test(a_message_whose_sender_gave_up_is_not_received),
         cmocka_unit_test(large_messages_are_read_or_streamed),
+        cmocka_unit_test(a_message_does_not_wait_for_its_senders_next_call),
         cmocka_unit_test(any_source_takes_what_comes_first),
         cmocka_unit_test(many_messages_in_any_order_arrive),
         cmocka_unit_test(messages_to_oneself_arrive_and_are_bounded),

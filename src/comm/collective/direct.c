@@ -104,6 +104,11 @@ static void begin_agreement(lksi_agreement *agreement) {
     agreement->is_second = agreement->trial.is_tried ? agreement->trial.is_second : agreement->is_second_known;
 }
 
+static void rest_agreement(lksi_agreement *agreement) {
+    lksi_call_trial_rest(&agreement->trial);
+    agreement->is_second = agreement->is_second_known;
+}
+
 /* The first calls find out whether chunks go through the caches or past them, which rests later while the place is
  * tried: what is held against what lies in place is the better of both. */
 lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t nbytes) {
@@ -130,7 +135,10 @@ void lksi_place_end(lksi_agreement *place) {
 size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left_nbytes) {
     size_t chunk = lksi_chunk_nbytes(group), wide = group->control->wide_chunk_nbytes;
     if (rounds->left == 0 && wide > chunk && left_nbytes >= wide) {
-        begin_agreement(&rounds->wide);
+        if (group->is_place_tried)
+            rest_agreement(&rounds->wide);
+        else
+            begin_agreement(&rounds->wide);
         rounds->left = wide;
     }
     return lksi_least(left_nbytes, rounds->left > 0 && rounds->wide.is_second ? wide : chunk);

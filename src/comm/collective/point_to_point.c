@@ -65,6 +65,7 @@ lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, i
     receive.received = received;
     fill_in(group, &send, "sendrecv", sent, sent_count, type, to, sent_tag);
     send.sequence = receive.sequence;
+    send.is_blocking = receive.is_blocking = true;
     group->counters.n_point_to_point--; /* one call */
     LKS_TRY(lksi_transfer_start(group, &receive, false));
     LKS_TRY(lksi_transfer_start(group, &send, true));

@@ -29,9 +29,9 @@ static size_t second_cache_nbytes(void) {
     return nbytes;
 }
 
-/* Rings grow with the square of the number of ranks: 4 MiB together, but each holds at least a few small messages. 256
- * KiB each, so that a line has left the first caches by the time that it is written again, if the second has room for
- * that: it then costs less (collective.h, lksi_place_in_slot). */
+/* Rings grow with the square of the number of ranks: 4 MiB together, but each holds at least a few small messages. Of
+ * two ranks 256 KiB each, so that a line has left the first caches by the time that it is written again, if the second
+ * has room for that: it then costs less (collective.h, lksi_place_in_slot). */
 static size_t ring_capacity(int n_ranks) {
     size_t budget = 4u << 20, capacity = second_cache_nbytes() >= LARGE_CACHE_NBYTES ? 256 * 1024 : 64 * 1024;
     size_t n_rings = LKSI_N_CONTEXTS * (size_t)n_ranks * (size_t)n_ranks;

@@ -128,40 +128,41 @@ static bool copy_placed(const lks_group *group, lksi_transfer *transfer, uint64_
     return true;
 }
 
-static bool try_peek(const lks_group *group, lksi_transfer *transfer, uint64_t address) {
-    bool may_read = group->may_peek || group->world->threads != NULL;
-    return may_read && lksi_try_peek(group, transfer->peer, address, transfer->data, transfer->nbytes);
+/* Whether this rank can take the data itself. */
+static bool can_fetch(const lks_group *group, const lksi_transfer *transfer, const lksi_frame *announced) {
+    bool may_read = announced->is_placed || group->may_peek || group->world->threads != NULL;
+    return may_read && group->seat_of[transfer->peer] >= 0;
 }
 
 /* One copy, where two go through a stream. What the sender has there is the message unless it gave up; then it says so
  * before it does anything else with that memory. */
 static bool fetch(const lks_group *group, lksi_transfer *transfer, const lksi_frame *announced) {
-    int seat = group->seat_of[transfer->peer];
-    if (seat < 0) return false;
-    bool is_copied = announced->is_placed ? copy_placed(group, transfer, announced->address)
-                                          : try_peek(group, transfer, announced->address);
+    bool is_copied = announced->is_placed
+                         ? copy_placed(group, transfer, announced->address)
+                         : lksi_try_peek(group, transfer->peer, announced->address, transfer->data, transfer->nbytes);
     atomic_thread_fence(memory_order_acquire); /* as for the abort word: it may have left instead */
+    int seat = group->seat_of[transfer->peer];
     return is_copied && atomic_load(&group->control->seats[seat].presence.value) != LKSI_LEFT;
 }
 
 /* A buffer that the receiver has read is dear to write for the sender, outside of this call: where its user fills it
  * again for the next message, two copies through a stream take less time than one, and else more (two ranks of Granite
- * Rapids, 64 KiB: 9.3 and 14.5 us; untouched 9.0 and 3.0). So it is tried, by one message at a time. NULL: it is not.
- */
-static lksi_call_trial *begin_fetch(lks_group *group, const lksi_transfer *transfer) {
+ * Rapids, 64 KiB: 9.5 and 15.5 us; untouched 9.0 and 3.9). So it is tried, where both have nothing else to do until it
+ * is done: what streams waits for calls on the group. NULL: it is not. */
+static lksi_call_trial *begin_fetch(lks_group *group, const lksi_transfer *transfer, const lksi_frame *announced) {
     size_t size = transfer->nbytes / LKSI_EAGER_NBYTES;
-    bool may_be_tried = group->may_spin && size > 0 && size < (size_t)1 << LKSI_FETCH_SIZES;
-    if (!may_be_tried || group->messages->is_fetch_tried) return NULL;
-    lksi_call_trial *trial = &group->messages->fetches[lksi_log2((int)size + 1) - 1];
+    if (!group->may_spin || !transfer->is_blocking || !announced->is_blocking) return NULL;
+    if (size == 0 || size >= (size_t)1 << LKSI_FETCH_SIZES) return NULL;
+    lksi_call_trial *trial = &group->messages->fetches[announced->is_placed != 0][lksi_log2((int)size + 1) - 1];
     lksi_call_trial_begin(trial, FETCH_PERIOD);
-    group->messages->is_fetch_tried = true;
     return trial;
 }
 
 lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, const lksi_frame *announced) {
-    transfer->fetch = begin_fetch(group, transfer);
+    bool is_possible = can_fetch(group, transfer, announced);
+    if (is_possible) transfer->fetch = begin_fetch(group, transfer, announced);
     bool is_streamed = transfer->fetch != NULL && transfer->fetch->is_second;
-    bool is_fetched = !is_streamed && fetch(group, transfer, announced);
+    bool is_fetched = is_possible && !is_streamed && fetch(group, transfer, announced);
     transfer->out =
         (lksi_outgoing){.head = {.kind = is_fetched ? LKSI_FRAME_FETCHED : LKSI_FRAME_PERMITTED, .id = transfer->id},
                         .transfer = transfer};

@@ -52,10 +52,7 @@ static void link_out(lksi_messages *messages, lksi_transfer *transfer) {
 void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer) {
     link_out(group->messages, transfer);
     transfer->state = LKSI_TRANSFER_DONE;
-    if (transfer->fetch != NULL) {
-        lksi_call_trial_end(transfer->fetch);
-        group->messages->is_fetch_tried = false;
-    }
+    if (transfer->fetch != NULL) lksi_call_trial_end(transfer->fetch);
     if (transfer->received == NULL) return;
     *transfer->received = (lks_received){
         .from = transfer->peer, .tag = transfer->tag, .count = transfer->nbytes / lksi_type_nbytes(transfer->type)};
@@ -176,6 +173,7 @@ static lks_status start_send(lks_group *group, lksi_transfer *transfer) {
     } else {
         transfer->id = transfer->out.head.id = ++messages->n_ids;
         transfer->out.head.is_placed = place != 0;
+        transfer->out.head.is_blocking = transfer->is_blocking;
         transfer->out.head.address = place != 0 ? place : (uint64_t)(uintptr_t)transfer->data;
     }
     group->counters.n_user_messages++;
@@ -302,6 +300,7 @@ lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
 }
 
 lks_status lksi_transfer_perform(lks_group *group, lksi_transfer *transfer, bool is_send) {
+    transfer->is_blocking = true;
     LKS_TRY(lksi_transfer_start(group, transfer, is_send));
     return wait_until_done(group, transfer);
 }

@@ -38,7 +38,8 @@ typedef struct lksi_frame {
     int32_t tag;
     uint32_t acknowledged; /* of the eager messages that came the other way: bytes received since the last frame */
     uint8_t kind, type, is_placed;
-    uint8_t zeros[5];
+    uint8_t is_blocking; /* its sender is in the call until it is done */
+    uint8_t zeros[4];
     uint64_t id;      /* the sender's number of an announced message */
     uint64_t address; /* ANNOUNCED: where it lies in the sender's memory; is_placed: its place in symmetric memory */
 } lksi_frame;
@@ -83,6 +84,7 @@ struct lksi_transfer {
     size_t seen_nbytes; /* these three: of lksi_progress, from one look at it to the next */
     int64_t moved_ns;
     bool is_stall_reported;
+    bool is_blocking;   /* its caller is in the call until it is done */
     bool awaits_answer; /* its announcement (of a send) or permission (of a receive) has gone out */
     lks_received *received;
     lksi_call_trial *fetch; /* of a receive that is one of its turns */
@@ -128,9 +130,9 @@ struct lksi_messages {
     size_t n_own_kept_nbytes;
     size_t credit_nbytes;
     uint64_t n_ids, n_moves;
-    lksi_interest *interests;                  /* of the present wait */
-    lksi_call_trial fetches[LKSI_FETCH_SIZES]; /* by size: whether to let the sender go ahead (second) is quicker */
-    bool is_fetch_tried;                       /* by a receive that is under way */
+    lksi_interest *interests; /* of the present wait */
+    /* Whether to let the sender go ahead (second) is quicker; of ordinary and symmetric memory, by size. */
+    lksi_call_trial fetches[2][LKSI_FETCH_SIZES];
 };
 
 /* --- message.c --- */
