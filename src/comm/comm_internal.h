@@ -235,6 +235,7 @@ struct lks_group {
     int *host_of;             /* by rank: which host, counted by first rank */
     int n_hosts;
     bool may_spin, may_worker_spin;
+    bool is_place_tried;              /* in the present call (direct.c) */
     int64_t spin_ns[LKSI_N_CONTEXTS]; /* for how long (wait.c) */
     int home_cpu, n_crowded;          /* cpus.c */
     bool may_peek;                    /* this rank can read the ordinary memory of all others (shm/peek.c) */
@@ -261,7 +262,6 @@ struct lks_group {
     /* Blocks for all, for each: those that the root gives, that it takes, and that all give to all. */
     lksi_move_trials of_root[2], to_root[2], of_all[2];
     lksi_places all_reduce_places, reduce_places, scatter_places;
-    bool is_place_tried; /* in the present call */
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */

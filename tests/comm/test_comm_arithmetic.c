@@ -2,6 +2,7 @@
  */
 #include "test.h"
 
+#include "base/cache.h"
 #include "oracle.h"
 #include "ranks.h"
 
