@@ -204,6 +204,7 @@ typedef struct lksi_rounds {
 } lksi_rounds;
 
 struct lks_group {
+    unsigned char own_shown[LKSI_ANNEX_NBYTES]; /* as own_post; first, so that it begins with a line of the cache */
     int rank, size;
     lksi_world *world;
     bool is_world; /* made by lks_init, of all ranks of the job */
@@ -267,7 +268,6 @@ struct lks_group {
     /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */
     uint64_t own_fingerprints[LKSI_N_POSTS]; /* what its lines have shown, by exchange */
     lksi_post own_post;                      /* place and payload, of the last one */
-    unsigned char own_shown[LKSI_ANNEX_NBYTES];
     lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
