@@ -32,10 +32,25 @@ static void single_slow_turns_change_nothing(void **state) {
     assert_int_equal(take_turns(&trial, SHORT - TRIED, 100, 90), SHORT - TRIED);
 }
 
+static void a_trial_of_calls_can_be_put_off_and_rest(void **state) {
+    (void)state;
+    lksi_call_trial trial = {0};
+    lksi_call_trial_put_off(&trial, 3);
+    for (int i = 0; i < 3 + TRIED; i++) {
+        lksi_call_trial_begin(&trial, PERIOD);
+        assert_int_equal(trial.is_tried, i >= 3);
+        assert_int_equal(trial.is_second, i >= 3 + TRIED / 2);
+        lksi_call_trial_end(&trial);
+        lksi_call_trial_rest(&trial); /* counts as none */
+        assert_false(trial.is_tried || trial.is_second);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_ways_are_tried_and_the_quicker_one_stays),
         cmocka_unit_test(single_slow_turns_change_nothing),
+        cmocka_unit_test(a_trial_of_calls_can_be_put_off_and_rest),
     };
     return run_group(tests);
 }
