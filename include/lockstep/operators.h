@@ -21,7 +21,14 @@ extern "C" {
 LKS_API lks_node *lks_sub(lks_node *a, lks_node *b);
 LKS_API lks_node *lks_mul(lks_node *a, lks_node *b);
 LKS_API lks_node *lks_div(lks_node *a, lks_node *b);
-LKS_API lks_node *lks_scale(lks_node *x, double factor);     /* factor x */
+LKS_API lks_node *lks_add_scalar(lks_node *x, double number); /* x + number */
+LKS_API lks_node *lks_scale(lks_node *x, double factor);      /* factor x */
+LKS_API lks_node *lks_exp(lks_node *x);
+LKS_API lks_node *lks_log(lks_node *x);  /* natural; of 0 -infinity, below NaN */
+LKS_API lks_node *lks_sqrt(lks_node *x); /* below 0 NaN; its gradient at 0 is infinite */
+/* x^exponent, a number for all: C's pow, also of its gradient exponent x^(exponent - 1). */
+LKS_API lks_node *lks_pow(lks_node *x, double exponent);
+LKS_API lks_node *lks_abs(lks_node *x);                      /* its gradient at 0 is 0 */
 LKS_API lks_node *lks_leaky_relu(lks_node *x, double slope); /* x > 0 ? x : slope x; slope > 0 */
 LKS_API lks_node *lks_gelu(lks_node *x);                     /* x (1 + erf(x / sqrt 2)) / 2. Hendrycks, Gimpel, 2016 */
 

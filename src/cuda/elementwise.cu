@@ -7,17 +7,17 @@ namespace { // what follows is this file's
 __device__ float normal_below(float x) { return 0.5f * erfcf(x * -0.70710678f); }
 __device__ float normal_density(float x) { return 0.39894228f * expf(x * x * -0.5f); }
 
-/* y = f(a), an activation; dx = f(a, b): a is what the forward pass kept (y; of gelu, x), b is dy. */
-template <int op> __device__ float apply(float a, float b, float factor) {
+/* y = f(a), an activation; dx = f(a, b): a is what the forward pass kept (y; of gelu and abs, x), b is dy. */
+template <int op> __device__ float apply(float a, float b, float number) {
     switch (op) {
     case LKSI_OP_RELU:
         return a < 0 ? 0.0f : a;
     case LKSI_OP_RELU_GRAD:
         return a > 0 ? b : 0.0f;
     case LKSI_OP_LEAKY_RELU:
-        return a > 0 ? a : factor * a;
+        return a > 0 ? a : number * a;
     case LKSI_OP_LEAKY_RELU_GRAD:
-        return a > 0 ? b : factor * b;
+        return a > 0 ? b : number * b;
     case LKSI_OP_GELU:
         return a * normal_below(a);
     case LKSI_OP_GELU_GRAD:
@@ -30,26 +30,40 @@ template <int op> __device__ float apply(float a, float b, float factor) {
         return 1 / (1 + expf(-a));
     case LKSI_OP_SIGMOID_GRAD:
         return b * a * (1 - a);
+    case LKSI_OP_EXP:
+        return expf(a);
+    case LKSI_OP_LOG:
+        return logf(a);
+    case LKSI_OP_SQRT:
+        return sqrtf(a);
+    case LKSI_OP_POW:
+        return powf(a, number);
+    case LKSI_OP_ABS:
+        return fabsf(a);
+    case LKSI_OP_ABS_GRAD:
+        return a > 0 ? b : a < 0 ? -b : 0 * a;
+    case LKSI_OP_ADD_SCALAR:
+        return a + number;
     default: /* SCALE */
-        return factor * a;
+        return number * a;
     }
 }
 
 /* `b` has an element for each of a's, or one for all (SCALE), or is NULL. */
-template <int op> __global__ void one_by_one(const float *a, const float *b, float *y, float factor, size_t count) {
-    if (op == LKSI_OP_SCALE && b != NULL) factor *= *b;
+template <int op> __global__ void one_by_one(const float *a, const float *b, float *y, float number, size_t count) {
+    if (op == LKSI_OP_SCALE && b != NULL) number *= *b;
     bool has_each = op != LKSI_OP_SCALE && b != NULL;
-    LKSI_FOR_EACH(i, count) y[i] = apply<op>(a[i], has_each ? b[i] : 0.0f, factor);
+    LKSI_FOR_EACH(i, count) y[i] = apply<op>(a[i], has_each ? b[i] : 0.0f, number);
 }
 
 /* The same for pointers at multiples of 16 bytes, `count` of four elements each. */
-template <int op> __global__ void four_by_four(const float4 *a, const float *b, float4 *y, float factor, size_t count) {
-    if (op == LKSI_OP_SCALE && b != NULL) factor *= *b;
+template <int op> __global__ void four_by_four(const float4 *a, const float *b, float4 *y, float number, size_t count) {
+    if (op == LKSI_OP_SCALE && b != NULL) number *= *b;
     bool has_each = op != LKSI_OP_SCALE && b != NULL;
     LKSI_FOR_EACH(i, count) {
         float4 p = a[i], q = has_each ? ((const float4 *)b)[i] : float4{0, 0, 0, 0};
-        y[i] = float4{apply<op>(p.x, q.x, factor), apply<op>(p.y, q.y, factor), apply<op>(p.z, q.z, factor),
-                      apply<op>(p.w, q.w, factor)};
+        y[i] = float4{apply<op>(p.x, q.x, number), apply<op>(p.y, q.y, number), apply<op>(p.z, q.z, number),
+                      apply<op>(p.w, q.w, number)};
     }
 }
 
@@ -59,14 +73,14 @@ template <int op> lks_status run(const lksi_kernel *kernel, void *const *in, voi
     lksi_cuda *cuda = (lksi_cuda *)kernel->state;
     size_t count = (size_t)lksi_tensor_count(&l->outputs[0], 0);
     const float *b = l->n_inputs > 1 ? (const float *)in[1] : NULL;
-    float factor = (float)(op == LKSI_OP_SCALE ? l->attributes.factor : l->attributes.slope);
+    float number = (float)l->attributes.number;
     bool is_aligned = lksi_is_aligned(in[0]) && lksi_is_aligned(out[0]) && (op == LKSI_OP_SCALE || lksi_is_aligned(b));
     if (count % 4 == 0 && is_aligned)
         LKSI_LAUNCH((four_by_four<op>), lksi_grid(count / 4), LKSI_BLOCK, cuda->stream, (const float4 *)in[0], b,
-                    (float4 *)out[0], factor, count / 4);
+                    (float4 *)out[0], number, count / 4);
     else
         LKSI_LAUNCH((one_by_one<op>), lksi_grid(count), LKSI_BLOCK, cuda->stream, (const float *)in[0], b,
-                    (float *)out[0], factor, count);
+                    (float *)out[0], number, count);
     return lksi_cuda_launched(kernel->name);
 }
 

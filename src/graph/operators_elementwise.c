@@ -16,13 +16,23 @@ lks_node *lks_div(lks_node *a, lks_node *b) {
     return lksi_graph_operate(LKSI_OP_DIV, NULL, (lks_node *[]){a, b}, 2, NULL);
 }
 
-lks_node *lks_scale(lks_node *x, double factor) {
-    return lksi_graph_operate(LKSI_OP_SCALE, &(lksi_attributes){.factor = factor}, &x, 1, NULL);
+lks_node *lks_add_scalar(lks_node *x, double number) {
+    return lksi_graph_operate(LKSI_OP_ADD_SCALAR, &(lksi_attributes){.number = number}, &x, 1, NULL);
 }
+lks_node *lks_scale(lks_node *x, double factor) {
+    return lksi_graph_operate(LKSI_OP_SCALE, &(lksi_attributes){.number = factor}, &x, 1, NULL);
+}
+lks_node *lks_exp(lks_node *x) { return lksi_graph_operate(LKSI_OP_EXP, NULL, &x, 1, NULL); }
+lks_node *lks_log(lks_node *x) { return lksi_graph_operate(LKSI_OP_LOG, NULL, &x, 1, NULL); }
+lks_node *lks_sqrt(lks_node *x) { return lksi_graph_operate(LKSI_OP_SQRT, NULL, &x, 1, NULL); }
+lks_node *lks_pow(lks_node *x, double exponent) {
+    return lksi_graph_operate(LKSI_OP_POW, &(lksi_attributes){.number = exponent}, &x, 1, NULL);
+}
+lks_node *lks_abs(lks_node *x) { return lksi_graph_operate(LKSI_OP_ABS, NULL, &x, 1, NULL); }
 lks_node *lks_relu(lks_node *x) { return lksi_graph_operate(LKSI_OP_RELU, NULL, &x, 1, NULL); }
 lks_node *lks_tanh(lks_node *x) { return lksi_graph_operate(LKSI_OP_TANH, NULL, &x, 1, NULL); }
 lks_node *lks_sigmoid(lks_node *x) { return lksi_graph_operate(LKSI_OP_SIGMOID, NULL, &x, 1, NULL); }
 lks_node *lks_leaky_relu(lks_node *x, double slope) {
-    return lksi_graph_operate(LKSI_OP_LEAKY_RELU, &(lksi_attributes){.slope = slope}, &x, 1, NULL);
+    return lksi_graph_operate(LKSI_OP_LEAKY_RELU, &(lksi_attributes){.number = slope}, &x, 1, NULL);
 }
 lks_node *lks_gelu(lks_node *x) { return lksi_graph_operate(LKSI_OP_GELU, NULL, &x, 1, NULL); }

@@ -2,11 +2,11 @@
  * rounding of a number near 1, as the gates are used. */
 #include "onednn/cell.h"
 
-#include "onednn/tanh.h"
+#include "onednn/libm.h"
 
 #include <string.h>
 
-static void tanh_all(float *y, int64_t count) { LKSI_ISA_PICK(lksi_tanh_loops)->run(y, (size_t)count); }
+static void tanh_all(float *y, int64_t count) { LKSI_ISA_PICK(lksi_libm_loops)->of[LKSI_OP_TANH](y, (size_t)count); }
 
 static void add_and_scale(int64_t count, const float *restrict bias, float factor, float *restrict y) {
     for (int64_t i = 0; i < count; i++) y[i] = factor * (y[i] + bias[i]);

@@ -1,7 +1,7 @@
 /* Kernels of the operators that map each element by itself. */
 #include "onednn/kernels.h"
+#include "onednn/libm.h"
 #include "onednn/loops.h"
-#include "onednn/tanh.h"
 
 #include <string.h>
 
@@ -11,20 +11,20 @@ lks_status lksi_run_copy(const lksi_kernel *kernel, void *const *in, void *const
     return LKS_OK;
 }
 
-lks_status lksi_run_tanh(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
+lks_status lksi_run_libm(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     size_t count = lksi_stored_count(kernel);
     if (out[0] != in[0]) memcpy(out[0], in[0], count * sizeof(float));
-    LKSI_ISA_PICK(lksi_tanh_loops)->run(out[0], count);
+    LKSI_ISA_PICK(lksi_libm_loops)->of[kernel->lowering.op](out[0], count);
     return LKS_OK;
 }
 
 lks_status lksi_run_elementwise(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const lksi_lowering *l = &kernel->lowering;
-    float parameter = (float)(l->op == LKSI_OP_SCALE ? l->attributes.factor : l->attributes.slope);
+    float number = (float)l->attributes.number;
     const float *second = l->n_inputs == 2 ? in[1] : NULL;
-    if (l->op == LKSI_OP_SCALE && second != NULL) parameter *= *second;
-    LKSI_ISA_PICK(lksi_elementwise_loops)->of[l->op](lksi_stored_count(kernel), parameter, in[0], second, out[0]);
+    if (l->op == LKSI_OP_SCALE && second != NULL) number *= *second;
+    LKSI_ISA_PICK(lksi_elementwise_loops)->of[l->op](lksi_stored_count(kernel), number, in[0], second, out[0]);
     return LKS_OK;
 }

@@ -32,12 +32,16 @@ MAP(relu, x < 0 ? 0 : x)
 MAP(leaky_relu, x > 0 ? x : p * x)
 MAP(gelu, (x * lksi_normal_below(x, lksi_exp(-0.5f * (x * x)))))
 MAP(sigmoid, lksi_sigmoid(x))
+MAP(square_root, __builtin_sqrtf(x))
+MAP(absolute, (x < 0 ? -x : x))
+MAP(add_scalar, (x + p))
 MAP(scale, (p * x))
 GRADIENT(relu_grad, y > 0 ? dy : 0)
 GRADIENT(leaky_relu_grad, (y > 0 ? 1 : p) * dy)
 GRADIENT(gelu_grad, (dy * gelu_slope(y))) /* its y is x */
 GRADIENT(tanh_grad, (dy * (1 - y * y)))
 GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
+GRADIENT(abs_grad, y > 0 ? dy : y < 0 ? -dy : 0 * y) /* its y is x */
 
 const lksi_elementwise_loops LKSI_ISA_NAME(lksi_elementwise_loops) = {
     .of = {[LKSI_OP_RELU] = relu,
@@ -49,5 +53,9 @@ const lksi_elementwise_loops LKSI_ISA_NAME(lksi_elementwise_loops) = {
            [LKSI_OP_TANH_GRAD] = tanh_grad,
            [LKSI_OP_SIGMOID] = sigmoid,
            [LKSI_OP_SIGMOID_GRAD] = sigmoid_grad,
+           [LKSI_OP_SQRT] = square_root,
+           [LKSI_OP_ABS] = absolute,
+           [LKSI_OP_ABS_GRAD] = abs_grad,
+           [LKSI_OP_ADD_SCALAR] = add_scalar,
            [LKSI_OP_SCALE] = scale},
 };

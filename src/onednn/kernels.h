@@ -14,10 +14,16 @@
     X(LEAKY_RELU_GRAD, elementwise, true)                                                                              \
     X(GELU, elementwise, true)                                                                                         \
     X(GELU_GRAD, elementwise, true)                                                                                    \
-    X(TANH, tanh, true)                                                                                                \
+    X(TANH, libm, true)                                                                                                \
     X(TANH_GRAD, elementwise, true)                                                                                    \
     X(SIGMOID, elementwise, false)                                                                                     \
     X(SIGMOID_GRAD, elementwise, true)                                                                                 \
+    X(EXP, libm, false)                                                                                                \
+    X(LOG, libm, false)                                                                                                \
+    X(SQRT, elementwise, true)                                                                                         \
+    X(ABS, elementwise, true)                                                                                          \
+    X(ABS_GRAD, elementwise, true)                                                                                     \
+    X(ADD_SCALAR, elementwise, false)                                                                                  \
     X(SCALE, elementwise, true)                                                                                        \
     X(ADD, binary, true)                                                                                               \
     X(SUB, binary, true)                                                                                               \

@@ -22,9 +22,9 @@
 #include "base/isa.h"
 #include "onednn/api.h"
 #include "onednn/kernels.h"
+#include "onednn/libm.h"
 #include "onednn/loops.h"
 #include "onednn/rows.h"
-#include "onednn/tanh.h"
 #include "onednn/transpose.h"
 
 #include <string.h>
@@ -91,7 +91,7 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
         if (kernel->epilogues[i] == LKSI_OP_RELU)
             LKSI_ISA_PICK(lksi_row_loops)->relu_in_place(count, y);
         else
-            LKSI_ISA_PICK(lksi_tanh_loops)->run(y, count);
+            LKSI_ISA_PICK(lksi_libm_loops)->of[LKSI_OP_TANH](y, count);
     return LKS_OK;
 }
 

@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 /* Element by element, over `count` elements: y of x, or dx of dy and of what the catalogue names beside it, by
- * operator. `parameter`: LEAKY_RELU's slope, SCALE's factor. */
-typedef void lksi_elementwise_loop(size_t count, float parameter, const float *x, const float *dy, float *y);
+ * operator. `number`: the operator's. */
+typedef void lksi_elementwise_loop(size_t count, float number, const float *x, const float *dy, float *y);
 typedef struct lksi_elementwise_loops {
     lksi_elementwise_loop *of[LKSI_OP_COUNT];
 } lksi_elementwise_loops;

@@ -39,15 +39,22 @@
 #define LKSI_OP_ELEMENTWISES(X)                                                                                        \
     X(RELU, "relu", 1, 1, 1, elementwise)                       /* y = max(x, 0), NaN stays NaN */                     \
     X(RELU_GRAD, "relu_grad", 2, 2, 1, elementwise)             /* (y, dy): dx = y > 0 ? dy : 0 */                     \
-    X(LEAKY_RELU, "leaky_relu", 1, 1, 1, elementwise)           /* y = x > 0 ? x : [slope] x, slope > 0 */             \
-    X(LEAKY_RELU_GRAD, "leaky_relu_grad", 2, 2, 1, elementwise) /* (y, dy): dx = y > 0 ? dy : [slope] dy */            \
+    X(LEAKY_RELU, "leaky_relu", 1, 1, 1, elementwise)           /* y = x > 0 ? x : [number] x, number > 0 */           \
+    X(LEAKY_RELU_GRAD, "leaky_relu_grad", 2, 2, 1, elementwise) /* (y, dy): dx = y > 0 ? dy : [number] dy */           \
     X(GELU, "gelu", 1, 1, 1, elementwise)                       /* y = x (1 + erf(x / sqrt 2)) / 2 */                  \
     X(GELU_GRAD, "gelu_grad", 2, 2, 1, elementwise)             /* (x, dy) */                                          \
     X(TANH, "tanh", 1, 1, 1, elementwise)                       /* y = tanh x */                                       \
     X(TANH_GRAD, "tanh_grad", 2, 2, 1, elementwise)             /* (y, dy): dx = dy (1 - y^2) */                       \
     X(SIGMOID, "sigmoid", 1, 1, 1, elementwise)                 /* y = 1 / (1 + exp -x) */                             \
     X(SIGMOID_GRAD, "sigmoid_grad", 2, 2, 1, elementwise)       /* (y, dy): dx = dy y (1 - y) */                       \
-    X(SCALE, "scale", 1, 2, 1, elementwise)                     /* y = [factor] x [s], s a scalar tensor */
+    X(EXP, "exp", 1, 1, 1, elementwise)                         /* y = e^x */                                          \
+    X(LOG, "log", 1, 1, 1, elementwise)                         /* y = ln x */                                         \
+    X(SQRT, "sqrt", 1, 1, 1, elementwise)                       /* y = square root of x */                             \
+    X(POW, "pow", 1, 1, 1, elementwise)                         /* y = x^[number] */                                   \
+    X(ABS, "abs", 1, 1, 1, elementwise)                         /* y = |x| */                                          \
+    X(ABS_GRAD, "abs_grad", 2, 2, 1, elementwise)               /* (x, dy): dx = x > 0 ? dy : x < 0 ? -dy : 0 x */     \
+    X(ADD_SCALAR, "add_scalar", 1, 1, 1, elementwise)           /* y = x + [number] */                                 \
+    X(SCALE, "scale", 1, 2, 1, elementwise)                     /* y = [number] x [s], s a scalar tensor */
 
 /* a and b are broadcast to one shape as in NumPy: axes are matched from the last on, 1 or absent repeats. */
 #define LKSI_OP_BINARIES(X)                                                                                            \

@@ -8,10 +8,9 @@ bool lksi_op_is_epilogue(lksi_op op) { return op == LKSI_OP_RELU || op == LKSI_O
 lks_status lksi_infer_elementwise(const lksi_inference *q) {
     const lksi_attributes *a = q->attributes;
     if (!lksi_type_is_float(q->inputs[0].type)) return lksi_misfit(q, "a floating tensor");
-    if (q->op == LKSI_OP_LEAKY_RELU && !(a->slope > 0 && isfinite(a->slope)))
-        return lksi_error(LKS_ERR_ARGUMENT, "leaky_relu: its slope must be above 0, not %g", a->slope);
-    if (q->op == LKSI_OP_SCALE && !isfinite(a->factor))
-        return lksi_error(LKS_ERR_ARGUMENT, "scale: its factor is %g", a->factor);
+    if (q->op == LKSI_OP_LEAKY_RELU && !(a->number > 0 && isfinite(a->number)))
+        return lksi_error(LKS_ERR_ARGUMENT, "leaky_relu: its slope must be above 0, not %g", a->number);
+    if (!isfinite(a->number)) return lksi_error(LKS_ERR_ARGUMENT, "%s by %g", lksi_op_name(q->op), a->number);
     if (q->op == LKSI_OP_SCALE && q->n_inputs == 2 && q->inputs[1].n_dims != 0)
         return lksi_misfit(q, "a tensor and a scalar");
     q->outputs[0] = q->inputs[0];
@@ -28,12 +27,29 @@ static lks_status differentiate_by(lksi_op op, lksi_value kept, const lksi_op_in
 /* With respect to x; the scalar second input comes from gradient rules alone, which are not differentiated. */
 static lks_status differentiate_scale(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     if (at->n_inputs == 2) return lksi_no_gradient(at);
-    gradients[0] = lksi_emit_scaled(builder, at->output_gradients[0], at->attributes->factor);
+    gradients[0] = lksi_emit_scaled(builder, at->output_gradients[0], at->attributes->number);
+    return LKS_OK;
+}
+
+/* y = sqrt x: dx = dy / (2 y). */
+static lks_status differentiate_root(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    lksi_value half = lksi_emit_scaled(builder, at->output_gradients[0], 0.5);
+    gradients[0] = lksi_emit2(builder, LKSI_OP_DIV, NULL, half, at->outputs[0]);
+    return LKS_OK;
+}
+
+/* y = x^p: dx = p dy x^(p-1). Of a constant it is 0, also where x is. */
+static lks_status differentiate_power(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    double exponent = at->attributes->number;
+    lksi_value dy = lksi_emit_scaled(builder, at->output_gradients[0], exponent), power = LKSI_NO_VALUE;
+    if (exponent != 0)
+        power = lksi_emit1(builder, LKSI_OP_POW, &(lksi_attributes){.number = exponent - 1}, at->inputs[0]);
+    gradients[0] = exponent != 0 ? lksi_emit2(builder, LKSI_OP_MUL, NULL, dy, power) : dy;
     return LKS_OK;
 }
 
 lks_status lksi_differentiate_elementwise(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    lksi_value x = at->inputs[0], y = at->outputs[0];
+    lksi_value x = at->inputs[0], y = at->outputs[0], dy = at->output_gradients[0];
     switch (at->op) {
     case LKSI_OP_RELU:
         return differentiate_by(LKSI_OP_RELU_GRAD, y, at, builder, gradients);
@@ -45,6 +61,21 @@ lks_status lksi_differentiate_elementwise(const lksi_op_instance *at, lksi_op_bu
         return differentiate_by(LKSI_OP_TANH_GRAD, y, at, builder, gradients);
     case LKSI_OP_SIGMOID:
         return differentiate_by(LKSI_OP_SIGMOID_GRAD, y, at, builder, gradients);
+    case LKSI_OP_EXP:
+        gradients[0] = lksi_emit2(builder, LKSI_OP_MUL, NULL, dy, y);
+        return LKS_OK;
+    case LKSI_OP_LOG:
+        gradients[0] = lksi_emit2(builder, LKSI_OP_DIV, NULL, dy, x);
+        return LKS_OK;
+    case LKSI_OP_SQRT:
+        return differentiate_root(at, builder, gradients);
+    case LKSI_OP_POW:
+        return differentiate_power(at, builder, gradients);
+    case LKSI_OP_ABS:
+        return differentiate_by(LKSI_OP_ABS_GRAD, x, at, builder, gradients);
+    case LKSI_OP_ADD_SCALAR:
+        gradients[0] = dy;
+        return LKS_OK;
     case LKSI_OP_SCALE:
         return differentiate_scale(at, builder, gradients);
     default:

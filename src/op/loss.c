@@ -55,7 +55,7 @@ static void differentiate_mse(const lksi_op_instance *at, lksi_op_builder *build
 
 /* With respect to the targets: -x dloss / count. */
 static void differentiate_bce(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
-    lksi_attributes minus_mean = {.factor = -1.0 / (double)lksi_tensor_count(&at->input_tensors[0], 0)};
+    lksi_attributes minus_mean = {.number = -1.0 / (double)lksi_tensor_count(&at->input_tensors[0], 0)};
     if (at->needs_gradient[0]) gradients[0] = gradient(at, builder, LKSI_OP_BCE_WITH_LOGITS_GRAD, at->inputs[0]);
     if (at->needs_gradient[1])
         gradients[1] = lksi_emit2(builder, LKSI_OP_SCALE, &minus_mean, at->inputs[0], at->output_gradients[0]);

@@ -83,7 +83,7 @@ lksi_value lksi_emit2(lksi_op_builder *builder, lksi_op op, const lksi_attribute
 }
 
 lksi_value lksi_emit_scaled(lksi_op_builder *builder, lksi_value a, double factor) {
-    return lksi_emit1(builder, LKSI_OP_SCALE, &(lksi_attributes){.factor = factor}, a);
+    return lksi_emit1(builder, LKSI_OP_SCALE, &(lksi_attributes){.number = factor}, a);
 }
 
 void lksi_take_gradients(const lksi_op_instance *at, lksi_value first, int n, lksi_value *gradients) {

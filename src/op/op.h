@@ -54,7 +54,7 @@ typedef struct lksi_attributes {
     int64_t transpose_a, transpose_b, is_causal, is_relu, is_synchronised;
     int64_t has_ignored, ignored;
     uint64_t stream;
-    double slope, factor, epsilon, probability, smoothing;
+    double number, epsilon, probability, smoothing;
     double scale[4], shift[4]; /* channels */
 } lksi_attributes;
 

@@ -8,7 +8,7 @@
         }                                                                                                              \
         return LKS_OK;                                                                                                 \
     }
-/* Of y, or for GELU of x, and of dy. */
+/* Of y, or for GELU and ABS of x, and of dy. */
 #define GRADIENT(name, expression)                                                                                     \
     static lks_status name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {              \
         (void)scratch;                                                                                                 \
@@ -18,7 +18,7 @@
         }                                                                                                              \
         return LKS_OK;                                                                                                 \
     }
-#define SLOPE ((REAL)kernel->lowering.attributes.slope)
+#define NUMBER ((REAL)kernel->lowering.attributes.number)
 
 static REAL logistic(REAL x) { return 1 / (1 + EXP(-x)); }
 /* The normal distribution function; erfc keeps what 1 + erf would lose far below 0. */
@@ -26,23 +26,30 @@ static REAL normal_below(REAL x) { return (REAL)0.5 * ERFC(-x * (REAL)0.70710678
 static REAL normal_density(REAL x) { return (REAL)0.39894228040143268 * EXP(x * x * (REAL)-0.5); }
 
 MAP(relu, x < 0 ? 0 : x)
-MAP(leaky_relu, x > 0 ? x : SLOPE * x)
+MAP(leaky_relu, x > 0 ? x : NUMBER * x)
 MAP(gelu, (x * normal_below(x)))
 MAP(hyperbolic_tangent, TANH(x))
 MAP(sigmoid, logistic(x))
+MAP(exponential, EXP(x))
+MAP(logarithm, LOG(x))
+MAP(square_root, SQRT(x))
+MAP(power, POW(x, NUMBER))
+MAP(absolute, ABS(x))
+MAP(add_scalar, x + NUMBER)
 GRADIENT(relu_grad, y > 0 ? dy : 0)
-GRADIENT(leaky_relu_grad, y > 0 ? dy : SLOPE * dy)
+GRADIENT(leaky_relu_grad, y > 0 ? dy : NUMBER * dy)
 GRADIENT(gelu_grad, (dy * (normal_below(y) + y * normal_density(y))))
 GRADIENT(tanh_grad, (dy * (1 - y * y)))
 GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
+GRADIENT(abs_grad, y > 0 ? dy : y < 0 ? -dy : 0 * y)
 #undef MAP
 #undef GRADIENT
-#undef SLOPE
+#undef NUMBER
 
 static lks_status scale(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     (void)scratch;
     const REAL *x = in[0];
-    REAL factor = (REAL)kernel->lowering.attributes.factor, *y = out[0];
+    REAL factor = (REAL)kernel->lowering.attributes.number, *y = out[0];
     if (kernel->lowering.n_inputs == 2) factor *= *(const REAL *)in[1];
     for (int64_t i = 0, n = count(&kernel->lowering.outputs[0]); i < n; i++) y[i] = factor * x[i];
     return LKS_OK;

@@ -61,6 +61,13 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_TANH_GRAD] = tanh_grad,
     [LKSI_OP_SIGMOID] = sigmoid,
     [LKSI_OP_SIGMOID_GRAD] = sigmoid_grad,
+    [LKSI_OP_EXP] = exponential,
+    [LKSI_OP_LOG] = logarithm,
+    [LKSI_OP_SQRT] = square_root,
+    [LKSI_OP_POW] = power,
+    [LKSI_OP_ABS] = absolute,
+    [LKSI_OP_ABS_GRAD] = abs_grad,
+    [LKSI_OP_ADD_SCALAR] = add_scalar,
     [LKSI_OP_SCALE] = scale,
 
     [LKSI_OP_ADD] = add,

@@ -12,5 +12,7 @@
 #define TANH tanhf
 #define ERFC erfcf
 #define SQRT sqrtf
+#define POW powf
+#define ABS fabsf
 #define KERNELS lksi_reference_kernels_bf16
 #include "reference/kernels.inc.h"

@@ -9,5 +9,7 @@
 #define TANH tanhf
 #define ERFC erfcf
 #define SQRT sqrtf
+#define POW powf
+#define ABS fabsf
 #define KERNELS lksi_reference_kernels_f32
 #include "reference/kernels.inc.h"

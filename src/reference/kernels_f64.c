@@ -9,5 +9,7 @@
 #define TANH tanh
 #define ERFC erfc
 #define SQRT sqrt
+#define POW pow
+#define ABS fabs
 #define KERNELS lksi_reference_kernels_f64
 #include "reference/kernels.inc.h"

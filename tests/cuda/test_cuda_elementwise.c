@@ -2,11 +2,12 @@
 /* Element-wise operators of the cuda device, on the emulated GPU. */
 #include "cuda/operator_check.h"
 
-static const lksi_op one_operand[] = {LKSI_OP_RELU, LKSI_OP_LEAKY_RELU, LKSI_OP_GELU,
-                                      LKSI_OP_TANH, LKSI_OP_SIGMOID,    LKSI_OP_SCALE};
-static const lksi_op gradients[] = {LKSI_OP_RELU_GRAD, LKSI_OP_LEAKY_RELU_GRAD, LKSI_OP_GELU_GRAD, LKSI_OP_TANH_GRAD,
-                                    LKSI_OP_SIGMOID_GRAD};
-static const lksi_attributes attributes = {.slope = 0.2, .factor = -1.5};
+static const lksi_op one_operand[] = {LKSI_OP_RELU,    LKSI_OP_LEAKY_RELU, LKSI_OP_GELU, LKSI_OP_TANH,
+                                      LKSI_OP_SIGMOID, LKSI_OP_SCALE,      LKSI_OP_EXP,  LKSI_OP_LOG,
+                                      LKSI_OP_SQRT,    LKSI_OP_POW,        LKSI_OP_ABS,  LKSI_OP_ADD_SCALAR};
+static const lksi_op gradients[] = {LKSI_OP_RELU_GRAD, LKSI_OP_LEAKY_RELU_GRAD, LKSI_OP_GELU_GRAD,
+                                    LKSI_OP_TANH_GRAD, LKSI_OP_SIGMOID_GRAD,    LKSI_OP_ABS_GRAD};
+static const lksi_attributes attributes = {.number = 1.5};
 
 /* Of one element; odd ones; in fours; more than a block. */
 static void every_operator_at_every_size(void **state) {

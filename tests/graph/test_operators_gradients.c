@@ -17,6 +17,23 @@ static lks_node *tanh_(const operator_leaves *l) { return lks_tanh(normal_parame
 static lks_node *relu(const operator_leaves *l) { return lks_relu(normal_parameter(l, "a", DIMS(67))); }
 static lks_node *scale(const operator_leaves *l) { return lks_scale(batch_tensor(l, "a", DIMS(7)), -2.5); }
 
+static lks_node *exponential(const operator_leaves *l) { return lks_exp(batch_tensor(l, "a", DIMS(67))); }
+static lks_node *logarithm(const operator_leaves *l) {
+    return lks_log(lks_add_scalar(lks_abs(batch_tensor(l, "a", DIMS(67))), 0.5));
+}
+static lks_node *square_root(const operator_leaves *l) {
+    lks_node *a = batch_tensor(l, "a", DIMS(67));
+    return lks_sqrt(lks_add_scalar(lks_mul(a, a), 1));
+}
+static lks_node *power(const operator_leaves *l) {
+    return lks_pow(lks_add_scalar(lks_abs(batch_tensor(l, "a", DIMS(67))), 1), -1.7);
+}
+/* The mean of log(sum(exp(x))) - x: a cross entropy by hand. */
+static lks_node *log_of_summed_exponentials(const operator_leaves *l) {
+    lks_node *a = batch_tensor(l, "a", DIMS(5));
+    return lks_mean(lks_sub(lks_log(lks_sum(lks_exp(a), 1, (int[]){1}, 1)), a), 0, NULL, 0);
+}
+
 /* --- two tensors, broadcast --- */
 
 static lks_node *add_same(const operator_leaves *l) {
@@ -204,6 +221,11 @@ static const operator_case cases[] = {
     CASE(tanh_),
     CASE(relu),
     CASE(scale),
+    CASE(exponential),
+    CASE(logarithm),
+    CASE(square_root),
+    CASE(power),
+    CASE(log_of_summed_exponentials),
     CASE(add_same),
     CASE(add_row),
     CASE(add_column),

@@ -27,6 +27,8 @@ static lks_node *parameter(const leaves *l, const char *name, int n_dims, const 
 static lks_node *leaky_flat(const leaves *l) { return lks_leaky_relu(l->x, 0); }
 static lks_node *leaky_nan(const leaves *l) { return lks_leaky_relu(l->x, (double)NAN); }
 static lks_node *scale_infinite(const leaves *l) { return lks_scale(l->x, (double)INFINITY); }
+static lks_node *pow_infinite(const leaves *l) { return lks_pow(l->x, (double)-INFINITY); }
+static lks_node *add_infinite(const leaves *l) { return lks_add_scalar(l->x, (double)INFINITY); }
 static lks_node *gelu_of_integers(const leaves *l) { return lks_gelu(l->index); }
 static lks_node *add_misfit(const leaves *l) { return lks_add(l->x, parameter(l, "b", 1, (int64_t[]){3})); }
 static lks_node *add_number_to_batch(const leaves *l) { /* would fit at batch size 5 alone */
@@ -144,7 +146,9 @@ static lks_node *images_no_options(const leaves *l) { return lks_images(l->x, NU
 static const refusal refusals[] = {
     {leaky_flat, LKS_ERR_ARGUMENT, "slope must be above 0, not 0"},
     {leaky_nan, LKS_ERR_ARGUMENT, "slope must be above 0, not "},
-    {scale_infinite, LKS_ERR_ARGUMENT, "its factor is inf"},
+    {scale_infinite, LKS_ERR_ARGUMENT, "scale by inf"},
+    {pow_infinite, LKS_ERR_ARGUMENT, "pow by -inf"},
+    {add_infinite, LKS_ERR_ARGUMENT, "add_scalar by inf"},
     {gelu_of_integers, LKS_ERR_SHAPE, "gelu takes a floating tensor, not i32 (N)"},
     {add_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (3)"},
     {add_number_to_batch, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},

@@ -103,8 +103,8 @@ static void rows_with_nan_are_counted_alike_on_all_devices(void **state) {
 /* A run that has gone wrong must show it. */
 static void nan_goes_through_everything(void **state) {
     (void)state;
-    static lks_node *(*const operators[])(lks_node * x) = {lks_relu, lks_tanh,    lks_sigmoid,
-                                                           lks_gelu, lks_softmax, lks_log_softmax};
+    static lks_node *(*const operators[])(lks_node * x) = {
+        lks_relu, lks_tanh, lks_sigmoid, lks_gelu, lks_softmax, lks_log_softmax, lks_exp, lks_log, lks_sqrt, lks_abs};
     static const int32_t labels[4] = {0};
     float poisoned[4][3];
     memcpy(poisoned, features, sizeof poisoned);

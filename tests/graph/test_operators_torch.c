@@ -28,6 +28,14 @@ typedef struct torch_case {
 static lks_node *gelu(const leaves *l) { return lks_gelu(l->x); }
 static lks_node *leaky_relu(const leaves *l) { return lks_leaky_relu(l->x, 0.2); }
 static lks_node *sigmoid(const leaves *l) { return lks_sigmoid(l->x); }
+static lks_node *exponential(const leaves *l) { return lks_exp(l->x); }
+static lks_node *above_zero(const leaves *l) { return lks_add_scalar(lks_abs(l->x), 0.5); }
+static lks_node *logarithm(const leaves *l) { return lks_log(above_zero(l)); }
+static lks_node *square_root(const leaves *l) { return lks_sqrt(above_zero(l)); }
+static lks_node *power(const leaves *l) { return lks_pow(above_zero(l), -1.5); }
+static lks_node *cube(const leaves *l) { return lks_pow(l->x, 3); }
+static lks_node *power_of_zero(const leaves *l) { return lks_pow(l->x, 0); }
+static lks_node *absolute(const leaves *l) { return lks_abs(l->x); }
 static lks_node *softmax(const leaves *l) { return lks_softmax(l->x); }
 static lks_node *log_softmax(const leaves *l) { return lks_log_softmax(l->x); }
 static lks_node *layer_norm(const leaves *l) {
@@ -60,6 +68,25 @@ static const torch_case cases[] = {
      sigmoid,
      {0.0474258732, 0.268941421, 0.437823499, 0.5, 0.622459331, 0.731058579, 0.880797078, 0.99966465},
      {0.0451766597, -0.393223866, 0.738402248, 0.125, 0.235003712, -0.393223866, 0.314980756, 0.000167618835}},
+    {"exp",
+     exponential,
+     {0.0497870684, 0.367879441, 0.778800783, 1, 1.64872127, 2.71828183, 7.3890561, 2980.95799},
+     {0.0497870684, -0.735758882, 2.33640235, 0.5, 1.64872127, -5.43656366, 22.1671683, 1490.47899}},
+    {"log",
+     logarithm,
+     {1.25276297, 0.405465108, -0.287682072, -0.693147181, 0, 0.405465108, 0.916290732, 2.14006616},
+     {-0.285714286, 1.33333333, -4, 0, 1, -1.33333333, 1.2, 0.0588235294}},
+    {"sqrt",
+     square_root,
+     {1.87082869, 1.22474487, 0.866025404, 0.707106781, 1, 1.22474487, 1.58113883, 2.91547595},
+     {-0.267261242, 0.816496581, -1.73205081, 0, 0.5, -0.816496581, 0.948683298, 0.0857492926}},
+    {"pow",
+     power,
+     {0.15272071, 0.544331054, 1.53960072, 2.82842712, 1, 0.544331054, 0.252982213, 0.0403526083},
+     {0.0654517327, -1.08866211, 9.23760431, 0, -1.5, 1.08866211, -0.455367983, -0.00356052426}},
+    {"pow 3", cube, {-27, -1, -0.015625, 0, 0.125, 1, 8, 512}, {27, -6, 0.5625, 0, 0.75, -6, 36, 96}},
+    {"pow 0", power_of_zero, {1, 1, 1, 1, 1, 1, 1, 1}, {0}},
+    {"abs", absolute, {3, 1, 0.25, 0, 0.5, 1, 2, 8}, {-1, 2, -3, 0, 1, -2, 3, 0.5}},
     {"softmax",
      softmax,
      {0.0226668836, 0.167486874, 0.354569716, 0.455276527, 0.000550911729, 0.000908299886, 0.00246901508, 0.996071773},

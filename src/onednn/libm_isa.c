@@ -1,0 +1,47 @@
+/* glibc's libmvec computes 8 or 16 at once, tanh 2.7 times as fast as oneDNN 2.6 does. The declarations tell gcc that
+ * the vector forms exist (tanh: glibc >= 2.35 on x86-64); math.h says so under -ffast-math alone, which we do not want.
+ * Other compilers and C libraries compute one after the other. */
+#include "onednn/libm.h"
+
+#include <features.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#if __GLIBC_PREREQ(2, 35)
+#define HAS_VECTORS 1
+#endif
+#endif
+
+#ifdef HAS_VECTORS
+extern float tanhf(float x) __attribute__((simd("notinbranch"), const, nothrow));
+extern float expf(float x) __attribute__((simd("notinbranch"), const, nothrow));
+extern float logf(float x) __attribute__((simd("notinbranch"), const, nothrow));
+#else
+#include <math.h>
+#endif
+
+enum { LANES = 16 }; /* of the widest vector */
+
+/* Vectors are not inlined: whole ones and the rest, of which a scalar tail would have other bits, go through the same
+ * code. */
+#define LOOP(name, function)                                                                                           \
+    static __attribute__((noinline)) void name##_of_vectors(float *y, size_t n_vectors) {                              \
+        for (size_t i = 0; i < n_vectors * LANES; i++) y[i] = function(y[i]);                                          \
+    }                                                                                                                  \
+    static void name(float *y, size_t count) {                                                                         \
+        size_t n_vectors = count / LANES, n_rest = count % LANES;                                                      \
+        float rest[LANES] = {0};                                                                                       \
+        name##_of_vectors(y, n_vectors);                                                                               \
+        if (n_rest == 0) return;                                                                                       \
+        memcpy(rest, y + n_vectors * LANES, n_rest * sizeof *y);                                                       \
+        name##_of_vectors(rest, 1);                                                                                    \
+        memcpy(y + n_vectors * LANES, rest, n_rest * sizeof *y);                                                       \
+    }
+
+LOOP(hyperbolic_tangent, tanhf)
+LOOP(exponential, expf)
+LOOP(logarithm, logf)
+
+const lksi_libm_loops LKSI_ISA_NAME(lksi_libm_loops) = {
+    .of = {[LKSI_OP_TANH] = hyperbolic_tangent, [LKSI_OP_EXP] = exponential, [LKSI_OP_LOG] = logarithm},
+};
