@@ -1,6 +1,7 @@
 /* Lockstep, room data/: data sets, texts, who gets which sample, and batches.
  *
- * Letters: N samples, F features of a sample (its elements, row-major), T steps of a sequence, V words of a vocabulary.
+ * Letters: N samples, F features of a sample (its elements, row-major), M targets of a sample, T steps of a sequence, V
+ * words of a vocabulary.
  */
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
@@ -12,25 +13,27 @@
 extern "C" {
 #endif
 
-/* --- data sets: N samples with a label each, in memory --- */
+/* --- data sets: N samples with a label each, or with M targets, in memory --- */
 
 typedef struct lks_dataset lks_dataset;
 
 typedef struct lks_dataset_options {
     const void *features;              /* (N, F), row-major; required */
     lks_type type;                     /* of features: LKS_F32 (0), or LKS_U8, whose element reads as byte / 255 */
-    const int32_t *labels;             /* (N), each in 0..n_classes-1; required */
+    const int32_t *labels;             /* (N), each in 0..n_classes-1; these or targets are required */
     int64_t count;                     /* N; required */
     int64_t n_features;                /* F; required */
-    int64_t n_classes;                 /* required */
+    int64_t n_classes;                 /* required with labels */
     int64_t n_channels, height, width; /* of images, at most 4 channels; their product is F. All 0: no images */
+    const float *targets;              /* (N, M), of any value, in place of labels: regression */
+    int64_t n_targets;                 /* M; required with targets */
 } lks_dataset_options;
 
-/* Samples of one's own. Copies features and labels, which are the caller's again on return. What is said of images
- * (augmentation, n_channels values of moments) takes their shape; bytes stay bytes, so that a loader can give them.
- * Errors: LKS_ERR_ARGUMENT: what is required and missing, below 1 or larger than any memory, another type, more than 4
- * channels, an image that does not have F elements, a label outside 0..n_classes-1 with its index, each named;
- * LKS_ERR_MEMORY. */
+/* Samples of one's own. Copies features, labels and targets, which are the caller's again on return. What is said of
+ * images (augmentation, n_channels values of moments) takes their shape; bytes stay bytes, so that a loader can give
+ * them. Errors: LKS_ERR_ARGUMENT: what is required and missing, below 1 or larger than any memory, another type, more
+ * than 4 channels, an image that does not have F elements, a label outside 0..n_classes-1 with its index, labels and
+ * targets both, each named; LKS_ERR_MEMORY. */
 LKS_API lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *options);
 
 /* Reads MNIST-like IDX files from `directory`: {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz.
@@ -87,11 +90,13 @@ LKS_API void lks_dataset_destroy(lks_dataset *dataset);
 LKS_API int64_t lks_dataset_count(const lks_dataset *dataset);      /* N */
 LKS_API int64_t lks_dataset_n_features(const lks_dataset *dataset); /* F */
 LKS_API int64_t lks_dataset_n_channels(const lks_dataset *dataset); /* of images; 1 where samples are none */
-LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);
-/* Writes sample `index` (F floats) and its label. Errors: LKS_ERR_ARGUMENT for an index outside 0..N-1. */
-LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label);
+LKS_API int64_t lks_dataset_n_classes(const lks_dataset *dataset);  /* 0 where samples have targets */
+LKS_API int64_t lks_dataset_n_targets(const lks_dataset *dataset);  /* M; 0 where samples have labels */
+/* Writes sample `index` (F floats) and its label: an int32_t, or its M targets, floats. Errors: LKS_ERR_ARGUMENT for an
+ * index outside 0..N-1. */
+LKS_API lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, void *label);
 /* The same as a row of a loader that gives bytes. Errors: LKS_ERR_ARGUMENT, also for a set of floats. */
-LKS_API lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, int32_t *label);
+LKS_API lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, void *label);
 
 /* --- download: sets that are known by name --- */
 
@@ -195,11 +200,14 @@ typedef struct lks_batch {
     const void *features;    /* (count, F) f32; where gives_bytes: (count, F + LKS_DRAW_NBYTES) u8, the last of
                               * each an lks_draw (operators.h); of a text: (count, T) i32 */
     size_t sample_nbytes;    /* of features, each sample's; 0: not told */
-    const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none */
+    const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none; NULL where there are targets */
+    const float *targets;    /* (count, n_targets); NULL where there are labels */
+    int64_t n_targets;       /* of a sample; 0: it has labels */
     const int64_t *indices;  /* (count): which samples of the data set; NULL for a text */
     int64_t count;           /* samples on this rank; may be 0 in the last batch, with grains in any */
     int64_t global_count;    /* samples on all ranks in this step */
-    int64_t n_labels;        /* labels on this rank that count: what the mean loss is a mean over. A loader's are all:
+    int64_t n_labels;        /* labels on this rank that count, or samples with targets: what the mean loss is a mean
+                              * over. A loader's are all:
                               * where the loss ignores a class, and in a batch of one's own, both are the caller's
                               * to set. A step is refused in which it is 0 on all ranks */
     int64_t global_n_labels; /* on all ranks */
@@ -238,9 +246,9 @@ LKS_API void lks_loader_seek(lks_loader *loader, int64_t epoch, int64_t step);
 LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset, int64_t batch, uint64_t seed,
                                          lks_loader **loader, int64_t *local_batch);
 
-/* Gives the inputs `features` and `labels` of a program a batch, in a loop of one's own; what lks_program_set_input
- * says of the data holds. Errors: LKS_ERR_ARGUMENT: the batch has another number of samples than the program, as the
- * last one of an epoch may: that takes a program of its own (a trainer makes it by itself). */
+/* Gives the inputs `features` and `labels` (i32, or f32: targets) of a program a batch, in a loop of one's own; what
+ * lks_program_set_input says of the data holds. Errors: LKS_ERR_ARGUMENT: the batch has another number of samples than
+ * the program, as the last one of an epoch may: that takes a program of its own (a trainer makes it by itself). */
 LKS_API lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_node *labels,
                                          const lks_batch *batch);
 

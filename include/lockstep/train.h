@@ -24,8 +24,8 @@ typedef struct lks_trainer_options {
     lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
     lks_node *features;      /* input that takes a batch's features; required. Samples in bytes (gives_bytes of data.h)
                               * go to an input u8 (N, F + LKS_DRAW_NBYTES), which lks_images reads */
-    lks_node *labels;        /* input, of i32 (so classes and tokens), that takes a batch's labels; required. What has
-                              * other targets (lks_mse) takes a loop of one's own: examples/own_loop.c */
+    lks_node *labels;        /* input that takes a batch's labels, i32 (classes, tokens), or its targets, f32 (N, M) or
+                              * (N, ...) of M elements a sample, for lks_mse and its like; required */
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
     int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */

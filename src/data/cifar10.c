@@ -55,7 +55,7 @@ lks_status lks_dataset_cifar10(lks_dataset **dataset, const char *directory, int
     LKS_TRY(find_version(directory, is_train, n_files, &v));
     lks_dataset *created;
     LKS_TRY(lksi_dataset_create(&created, LKS_U8, (int64_t)n_files * N_RECORDS_PER_FILE, LKSI_CIFAR10_N_PIXELS,
-                                LKSI_CIFAR10_N_CLASSES));
+                                LKSI_CIFAR10_N_CLASSES, 0));
     lksi_dataset_set_image(created, 3, 32, 32);
     for (int file = 0; file < n_files; file++) {
         lks_status status = make_path(directory, is_train, file, v, path);

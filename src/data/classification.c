@@ -129,7 +129,7 @@ lks_status lks_dataset_classification(lks_dataset **dataset, const lks_classific
     LKS_TRY(resolve_options(&p.options));
     LKS_TRY(create_problem(&p));
     lks_dataset *created;
-    lks_status status = lksi_dataset_create(&created, LKS_F32, o->n_samples, o->n_features, o->n_classes);
+    lks_status status = lksi_dataset_create(&created, LKS_F32, o->n_samples, o->n_features, o->n_classes, 0);
     if (status == LKS_OK) {
         for (int64_t row = 0; row < o->n_samples; row++) {
             make_features(&p, row, created->samples->values + row * o->n_features);

@@ -17,7 +17,8 @@ typedef struct lksi_samples {
     atomic_int n_holders;
     uint8_t *bytes;  /* (N, F), a sample's element is byte / 255 */
     float *values;   /* (N, F) */
-    int32_t *labels; /* (N) */
+    int32_t *labels; /* (N); NULL where there are targets */
+    float *targets;  /* (N, M); NULL where there are labels */
 } lksi_samples;
 
 enum { LKSI_MAX_CHANNELS = 4 };
@@ -29,8 +30,8 @@ typedef struct lksi_image_shape {
 
 struct lks_dataset {
     lksi_samples *samples;
-    int64_t begin; /* first sample of this set within `samples` */
-    int64_t count, n_features, n_classes;
+    int64_t begin;                                   /* first sample of this set within `samples` */
+    int64_t count, n_features, n_classes, n_targets; /* n_targets M, or 0 */
     lksi_image_shape image;
     float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS]; /* what is read of channel c: element * scale + shift */
     atomic_int n_loaders;                                     /* whose threads may be reading these */
@@ -39,7 +40,8 @@ struct lks_dataset {
 
 /* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */
 lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
-                               int64_t n_classes);
+                               int64_t n_classes, int64_t n_targets);
+size_t lksi_dataset_label_nbytes(const lks_dataset *dataset); /* of a sample's label, or of its targets */
 /* Says that samples are images, which are not normalised yet. */
 void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width);
 /* As lksi_hash64, eight bytes at a time: for what is large. */
@@ -55,14 +57,14 @@ typedef struct lksi_augmentation {
     void *scratch; /* room for the elements of one sample; lksi_dataset_gather alone needs it */
 } lksi_augmentation;
 
-/* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count). `augmentation`: NULL for
- * the samples as they are. */
+/* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count), or targets
+ * (count, M). `augmentation`: NULL for the samples as they are. */
 void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
-                         int64_t count, float *features, int32_t *labels);
+                         int64_t count, float *features, void *labels);
 
 /* The samples as bytes, to rows (count, F + LKSI_DRAW_NBYTES): what IMAGES (op/image.h) makes the same of. */
 void lksi_dataset_gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation,
-                               const int64_t *indices, int64_t count, uint8_t *rows, int32_t *labels);
+                               const int64_t *indices, int64_t count, uint8_t *rows, void *labels);
 /* LKS_ERR_ARGUMENT where there are none. */
 lks_status lksi_dataset_check_bytes(const lks_dataset *dataset);
 

@@ -8,10 +8,12 @@ static void release_samples(lksi_samples *samples) {
     lksi_free(samples->bytes);
     lksi_free(samples->values);
     lksi_free(samples->labels);
+    lksi_free(samples->targets);
     lksi_free(samples);
 }
 
-static lks_status create_samples(lksi_samples **samples, lks_type type, int64_t count, int64_t n_features) {
+static lks_status create_samples(lksi_samples **samples, lks_type type, int64_t count, int64_t n_features,
+                                 int64_t n_targets) {
     lksi_samples *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     atomic_init(&created->n_holders, 1);
@@ -20,8 +22,11 @@ static lks_status create_samples(lksi_samples **samples, lks_type type, int64_t 
         created->bytes = elements;
     else
         created->values = elements;
-    created->labels = lksi_alloc_array((size_t)count, sizeof *created->labels);
-    if (elements == NULL || created->labels == NULL) {
+    if (n_targets > 0)
+        created->targets = lksi_alloc_array((size_t)count, (size_t)n_targets * sizeof *created->targets);
+    else
+        created->labels = lksi_alloc_array((size_t)count, sizeof *created->labels);
+    if (elements == NULL || (created->labels == NULL && created->targets == NULL)) {
         release_samples(created);
         return LKS_ERR_MEMORY;
     }
@@ -30,10 +35,10 @@ static lks_status create_samples(lksi_samples **samples, lks_type type, int64_t 
 }
 
 lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t count, int64_t n_features,
-                               int64_t n_classes) {
+                               int64_t n_classes, int64_t n_targets) {
     lks_dataset *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    lks_status status = create_samples(&created->samples, type, count, n_features);
+    lks_status status = create_samples(&created->samples, type, count, n_features, n_targets);
     if (status != LKS_OK) {
         lksi_free(created);
         return status;
@@ -41,6 +46,7 @@ lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t cou
     created->count = count;
     created->n_features = n_features;
     created->n_classes = n_classes;
+    created->n_targets = n_targets;
     lksi_dataset_set_image(created, 1, 1, n_features);
     *dataset = created;
     return LKS_OK;
@@ -64,6 +70,7 @@ lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t 
                              .count = end - begin,
                              .n_features = dataset->n_features,
                              .n_classes = dataset->n_classes,
+                             .n_targets = dataset->n_targets,
                              .image = dataset->image};
     memcpy(created->scale, dataset->scale, sizeof created->scale);
     memcpy(created->shift, dataset->shift, sizeof created->shift);
@@ -82,6 +89,11 @@ int64_t lks_dataset_count(const lks_dataset *dataset) { return dataset != NULL ?
 int64_t lks_dataset_n_features(const lks_dataset *dataset) { return dataset != NULL ? dataset->n_features : 0; }
 int64_t lks_dataset_n_channels(const lks_dataset *dataset) { return dataset != NULL ? dataset->image.n_channels : 0; }
 int64_t lks_dataset_n_classes(const lks_dataset *dataset) { return dataset != NULL ? dataset->n_classes : 0; }
+int64_t lks_dataset_n_targets(const lks_dataset *dataset) { return dataset != NULL ? dataset->n_targets : 0; }
+
+size_t lksi_dataset_label_nbytes(const lks_dataset *dataset) {
+    return dataset->n_targets > 0 ? (size_t)dataset->n_targets * sizeof(float) : sizeof(int32_t);
+}
 
 static uint64_t hash_word(uint64_t hash, uint64_t word) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
@@ -110,7 +122,9 @@ static uint64_t hash_of(const lks_dataset *dataset) {
     uint64_t hash = samples->bytes != NULL ? lksi_hash_words(LKSI_HASH_START, samples->bytes + first, n_elements)
                                            : lksi_hash_words(LKSI_HASH_START, samples->values + first,
                                                              n_elements * sizeof *samples->values);
-    hash = lksi_hash_words(hash, samples->labels + dataset->begin, (size_t)dataset->count * sizeof *samples->labels);
+    const void *labels = dataset->n_targets > 0 ? (void *)(samples->targets + dataset->begin * dataset->n_targets)
+                                                : samples->labels + dataset->begin;
+    hash = lksi_hash_words(hash, labels, (size_t)dataset->count * lksi_dataset_label_nbytes(dataset));
     return lksi_hash_words(hash, &dataset->n_features, sizeof dataset->n_features);
 }
 
@@ -123,7 +137,7 @@ uint64_t lks_dataset_hash(const lks_dataset *dataset) {
 }
 
 static lks_status check_given(const char *call, const lks_dataset *dataset, const char *name, const void *sample,
-                              const int32_t *label) {
+                              const void *label) {
     LKS_TRY(lksi_check_given(call, "dataset", dataset));
     LKS_TRY(lksi_check_given(call, name, sample));
     return lksi_check_given(call, "label", label);
@@ -135,14 +149,14 @@ static lks_status check_index(const lks_dataset *dataset, int64_t index) {
                       (long long)dataset->count);
 }
 
-lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, int32_t *label) {
+lks_status lks_dataset_get(const lks_dataset *dataset, int64_t index, float *features, void *label) {
     LKS_TRY(check_given("dataset_get", dataset, "features", features, label));
     LKS_TRY(check_index(dataset, index));
     lksi_dataset_gather(dataset, NULL, &index, 1, features, label);
     return LKS_OK;
 }
 
-lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, int32_t *label) {
+lks_status lks_dataset_get_bytes(const lks_dataset *dataset, int64_t index, uint8_t *row, void *label) {
     LKS_TRY(check_given("dataset_get_bytes", dataset, "row", row, label));
     LKS_TRY(check_index(dataset, index));
     LKS_TRY(lksi_dataset_check_bytes(dataset));

@@ -68,13 +68,24 @@ static void gather_values(const lks_dataset *dataset, const lksi_augmentation *a
     }
 }
 
-static void gather_labels(const lks_dataset *dataset, const int64_t *indices, int64_t count, int32_t *labels) {
+static void gather_targets(const lks_dataset *dataset, const int64_t *indices, int64_t count, float *targets) {
+    int64_t n = dataset->n_targets;
+    for (int64_t i = 0; i < count; i++)
+        memcpy(targets + i * n, dataset->samples->targets + (dataset->begin + indices[i]) * n,
+               (size_t)n * sizeof *targets);
+}
+
+static void gather_labels(const lks_dataset *dataset, const int64_t *indices, int64_t count, void *labels) {
+    if (dataset->n_targets > 0) {
+        gather_targets(dataset, indices, count, labels);
+        return;
+    }
     const int32_t *all_labels = dataset->samples->labels + dataset->begin;
-    for (int64_t i = 0; i < count; i++) labels[i] = all_labels[indices[i]];
+    for (int64_t i = 0; i < count; i++) ((int32_t *)labels)[i] = all_labels[indices[i]];
 }
 
 void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
-                         int64_t count, float *features, int32_t *labels) {
+                         int64_t count, float *features, void *labels) {
     if (dataset->samples->bytes != NULL)
         gather_bytes(dataset, augmentation, indices, count, features);
     else
@@ -88,7 +99,7 @@ lks_status lksi_dataset_check_bytes(const lks_dataset *dataset) {
 }
 
 void lksi_dataset_gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation,
-                               const int64_t *indices, int64_t count, uint8_t *rows, int32_t *labels) {
+                               const int64_t *indices, int64_t count, uint8_t *rows, void *labels) {
     size_t n_features = (size_t)dataset->n_features;
     const uint8_t *bytes = dataset->samples->bytes + (size_t)dataset->begin * n_features;
     for (int64_t i = 0; i < ROWS_AHEAD; i++) prefetch_row(bytes, n_features, indices, i, count);

@@ -5,15 +5,20 @@
 
 static lks_status check_pointers(const lks_dataset_options *o) {
     if (o->features == NULL) return lksi_error(LKS_ERR_ARGUMENT, "features are NULL: a data set is made of samples");
-    if (o->labels == NULL) return lksi_error(LKS_ERR_ARGUMENT, "labels are NULL: each sample needs one");
-    return LKS_OK;
+    if (o->labels == NULL && o->targets == NULL)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "labels are NULL, and targets, too: each sample needs the one or the other");
+    if (o->labels == NULL || o->targets == NULL) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "labels and targets: a data set has the ones or the others");
 }
 
 static lks_status check_sizes(const lks_dataset_options *o) {
     const struct {
         const char *name;
         int64_t value;
-    } sizes[] = {{"count", o->count}, {"n_features", o->n_features}, {"n_classes", o->n_classes}};
+    } sizes[] = {{"count", o->count},
+                 {"n_features", o->n_features},
+                 {o->targets != NULL ? "n_targets" : "n_classes", o->targets != NULL ? o->n_targets : o->n_classes}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].value < 1)
             return lksi_error(LKS_ERR_ARGUMENT, "%s of a data set is %lld, not 1 or more", sizes[i].name,
@@ -23,6 +28,9 @@ static lks_status check_sizes(const lks_dataset_options *o) {
     if (o->n_features > PTRDIFF_MAX / (int64_t)sizeof(float) / o->count)
         return lksi_error(LKS_ERR_ARGUMENT, "%lld samples of %lld features are larger than any memory",
                           (long long)o->count, (long long)o->n_features);
+    if (o->targets != NULL && o->n_targets > PTRDIFF_MAX / (int64_t)sizeof(float) / o->count)
+        return lksi_error(LKS_ERR_ARGUMENT, "%lld samples of %lld targets are larger than any memory",
+                          (long long)o->count, (long long)o->n_targets);
     return LKS_OK;
 }
 
@@ -42,7 +50,7 @@ static lks_status check_image(const lks_dataset_options *o) {
 }
 
 static lks_status check_labels(const lks_dataset_options *o) {
-    for (int64_t i = 0; i < o->count; i++)
+    for (int64_t i = 0; o->labels != NULL && i < o->count; i++)
         if (o->labels[i] < 0 || o->labels[i] >= o->n_classes)
             return lksi_error(LKS_ERR_ARGUMENT, "label %lld is %d, outside 0..%lld", (long long)i, o->labels[i],
                               (long long)o->n_classes - 1);
@@ -58,12 +66,15 @@ lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *
     LKS_TRY(check_image(o));
     LKS_TRY(check_labels(o));
     lks_dataset *created;
-    LKS_TRY(lksi_dataset_create(&created, o->type, o->count, o->n_features, o->n_classes));
+    bool has_targets = o->targets != NULL;
+    LKS_TRY(lksi_dataset_create(&created, o->type, o->count, o->n_features, has_targets ? 0 : o->n_classes,
+                                has_targets ? o->n_targets : 0));
     if (is_image(o)) lksi_dataset_set_image(created, o->n_channels, o->height, o->width);
     size_t n_elements = (size_t)o->count * (size_t)o->n_features;
     void *elements = o->type == LKS_U8 ? (void *)created->samples->bytes : created->samples->values;
     memcpy(elements, o->features, n_elements * lks_type_nbytes(o->type));
-    memcpy(created->samples->labels, o->labels, (size_t)o->count * sizeof *o->labels);
+    memcpy(has_targets ? (void *)created->samples->targets : created->samples->labels,
+           has_targets ? (const void *)o->targets : o->labels, (size_t)o->count * lksi_dataset_label_nbytes(created));
     *dataset = created;
     return LKS_OK;
 }

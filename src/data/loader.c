@@ -18,7 +18,7 @@ enum { MAX_WORKERS = 64, N_ORDERS = 2 };
 
 typedef struct slot {
     void *features;   /* (max share) samples */
-    int32_t *labels;  /* (max share) */
+    void *labels;     /* (max share), or targets (max share, M) */
     int64_t *indices; /* (max share) */
     void *scratch;    /* (F), where images are changed here, not on the device */
     lks_batch batch;
@@ -96,7 +96,9 @@ static void fill(lks_loader *loader, slot *s, place at) {
     s->batch = (lks_batch){
         .features = s->features,
         .sample_nbytes = loader->sample_nbytes,
-        .labels = s->labels,
+        .labels = loader->dataset->n_targets == 0 ? s->labels : NULL,
+        .targets = loader->dataset->n_targets > 0 ? s->labels : NULL,
+        .n_targets = loader->dataset->n_targets,
         .indices = s->indices,
         .count = share.count,
         .global_count = share.global_count,
@@ -279,7 +281,7 @@ static lks_status create_slot(const lks_loader *loader, slot *s, int64_t max_sha
         if (s->scratch == NULL) return LKS_ERR_MEMORY;
     }
     s->features = lksi_alloc_array((size_t)max_share, loader->sample_nbytes);
-    s->labels = lksi_alloc_array((size_t)max_share, sizeof *s->labels);
+    s->labels = lksi_alloc_array((size_t)max_share, lksi_dataset_label_nbytes(loader->dataset));
     s->indices = lksi_alloc_array((size_t)max_share, sizeof *s->indices);
     return s->features != NULL && s->labels != NULL && s->indices != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }

@@ -29,7 +29,7 @@ lks_status lksi_mnist_parse(lks_dataset **dataset, const lksi_file *images, cons
     LKS_TRY(lksi_idx_parse(labels->path, labels->data, labels->nbytes, 1, &classes));
     LKS_TRY(check_sizes(images, &pixels, labels, &classes));
     lks_dataset *created;
-    LKS_TRY(lksi_dataset_create(&created, LKS_U8, classes.count, pixels.sizes[1] * pixels.sizes[2], N_CLASSES));
+    LKS_TRY(lksi_dataset_create(&created, LKS_U8, classes.count, pixels.sizes[1] * pixels.sizes[2], N_CLASSES, 0));
     lksi_dataset_set_image(created, 1, pixels.sizes[1], pixels.sizes[2]);
     memcpy(created->samples->bytes, pixels.data, (size_t)pixels.count);
     for (int64_t i = 0; i < classes.count; i++) created->samples->labels[i] = classes.data[i];

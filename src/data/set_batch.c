@@ -1,14 +1,43 @@
 /* A batch's samples to a program that was made for as many. */
+#include "data/set_batch.h"
 #include "data/data_internal.h"
 #include "graph/graph.h"
 
+/* Batches that a user made may not tell. */
+static lks_status check_samples(const lks_node *features, const lks_batch *batch) {
+    size_t expected = lksi_row_nbytes(features);
+    if (batch->sample_nbytes == 0 || batch->sample_nbytes == expected) return LKS_OK;
+    return lksi_error(LKS_ERR_SHAPE, "samples of %zu bytes do not fit the model's input, of %zu: floats, or bytes?",
+                      batch->sample_nbytes, expected);
+}
+
+lks_status lksi_check_targets(const lks_node *labels, int64_t n_targets) {
+    lks_type type = lks_node_type(labels);
+    if (type == LKS_I32 && n_targets > 0)
+        return lksi_error(LKS_ERR_SHAPE, "the samples have %lld targets (f32), the model's input takes labels (i32)",
+                          (long long)n_targets);
+    if (type == LKS_I32 || (type == LKS_F32 && n_targets == lksi_row_count(labels))) return LKS_OK;
+    return lksi_error(LKS_ERR_SHAPE,
+                      "the samples have %lld targets (f32; 0: they have labels), the model's input "
+                      "takes %lld (%s)",
+                      (long long)n_targets, (long long)lksi_row_count(labels), lks_type_name(type));
+}
+
+lks_status lksi_program_give(lks_program *program, lks_node *features, lks_node *labels, const lks_batch *batch) {
+    LKS_TRY(check_samples(features, batch));
+    LKS_TRY(lksi_check_targets(labels, batch->n_targets));
+    LKS_TRY(lks_program_set_input(program, features, batch->features));
+    return lks_program_set_input(program, labels, batch->n_targets > 0 ? (const void *)batch->targets : batch->labels);
+}
+
 lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_node *labels, const lks_batch *batch) {
     LKS_TRY(lksi_check_given("program_set_batch", "program", program));
+    LKS_TRY(lksi_check_given("program_set_batch", "features", features));
+    LKS_TRY(lksi_check_given("program_set_batch", "labels", labels));
     LKS_TRY(lksi_check_given("program_set_batch", "batch", batch));
     if (batch->count != lksi_program_batch(program))
         return lksi_error(LKS_ERR_ARGUMENT,
                           "a batch of %lld samples for a program of %lld: make one of each size that comes",
                           (long long)batch->count, (long long)lksi_program_batch(program));
-    LKS_TRY(lks_program_set_input(program, features, batch->features));
-    return lks_program_set_input(program, labels, batch->labels);
+    return lksi_program_give(program, features, labels, batch);
 }

@@ -60,6 +60,16 @@ lks_node *lksi_node_given(lks_node *node, const char *what) {
 }
 
 bool lksi_node_is_poison(const lks_node *node) { return node == NULL || node->id < 0 || node->graph == NULL; }
+int64_t lksi_row_count(const lks_node *node) {
+    int64_t count = 1;
+    for (int i = 1; i < lks_node_n_dims(node); i++) count *= lks_node_dim(node, i);
+    return count;
+}
+
+size_t lksi_row_nbytes(const lks_node *node) {
+    return (size_t)lksi_row_count(node) * lks_type_nbytes(lks_node_type(node));
+}
+
 bool lksi_node_is_input(const lks_node *node) { return !lksi_node_is_poison(node) && node->op == LKSI_OP_INPUT; }
 lks_device *lksi_graph_device(const lks_graph *graph) { return graph->device; }
 lks_graph *lks_node_graph(lks_node *node) { return node != NULL ? node->graph : NULL; }

@@ -13,6 +13,9 @@ bool lksi_node_is_poison(const lks_node *node); /* so is NULL, but no constructo
 /* `node`; where it is NULL, poison with an error that says so of `what`. */
 lks_node *lksi_node_given(lks_node *node, const char *what);
 bool lksi_node_is_input(const lks_node *node); /* what lks_input made */
+/* Elements of one sample of `node`: all dimensions but the first. */
+int64_t lksi_row_count(const lks_node *node);
+size_t lksi_row_nbytes(const lks_node *node);
 lks_device *lksi_graph_device(const lks_graph *graph);
 /* The graph's first error again, if it had one; of a node that is NULL, that `what` is. */
 lks_status lksi_node_check(const lks_node *node, const char *what);

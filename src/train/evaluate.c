@@ -1,5 +1,6 @@
 /* Evaluation: the data set in chunks of fixed size, dealt to the ranks in turn. Every chunk's sums are made by one rank
  * and added in chunk order by all, so any number of ranks gets the same figures to the bit. */
+#include "data/set_batch.h"
 #include "train/trainer_internal.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@ enum { CHUNK = 500 };
 
 typedef struct scratch {
     char *features;
-    int32_t *labels;
+    void *labels; /* or targets */
     lksi_chunk_sums *sums;
 } scratch;
 
@@ -63,8 +64,7 @@ lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sum
 }
 
 /* As the model's input has it. */
-static lks_status get(const lks_trainer *trainer, const lks_dataset *dataset, int64_t index, void *row,
-                      int32_t *label) {
+static lks_status get(const lks_trainer *trainer, const lks_dataset *dataset, int64_t index, void *row, void *label) {
     return lksi_trainer_takes_bytes(trainer) ? lks_dataset_get_bytes(dataset, index, row, label)
                                              : lks_dataset_get(dataset, index, row, label);
 }
@@ -72,22 +72,24 @@ static lks_status get(const lks_trainer *trainer, const lks_dataset *dataset, in
 static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *dataset, int64_t chunk, scratch *s) {
     int64_t begin = chunk * CHUNK, count = lks_dataset_count(dataset);
     int64_t n = count - begin < CHUNK ? count - begin : CHUNK;
-    size_t row_nbytes = lksi_row_nbytes(trainer->options.features);
+    size_t row_nbytes = lksi_row_nbytes(trainer->options.features),
+           label_nbytes = lksi_row_nbytes(trainer->options.labels);
     LKS_TRY(lksi_group_look_around(trainer->options.group, "evaluation"));
     for (int64_t i = 0; i < n; i++)
-        LKS_TRY(get(trainer, dataset, begin + i, s->features + (size_t)i * row_nbytes, &s->labels[i]));
+        LKS_TRY(get(trainer, dataset, begin + i, s->features + (size_t)i * row_nbytes,
+                    (char *)s->labels + (size_t)i * label_nbytes));
     lks_program *program;
     LKS_TRY(lksi_trainer_program(trainer, n, false, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, s->labels));
     LKS_TRY(lks_program_forward(program));
-    lksi_chunk_add(trainer, program, s->labels, n, &s->sums[chunk]);
+    lksi_chunk_add(trainer, program, lks_dataset_n_targets(dataset) > 0 ? NULL : s->labels, n, &s->sums[chunk]);
     return LKS_OK;
 }
 
 static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset, int64_t n_chunks, scratch *s) {
     s->features = lksi_alloc_array(CHUNK, lksi_row_nbytes(trainer->options.features));
-    s->labels = lksi_alloc_array(CHUNK, sizeof *s->labels);
+    s->labels = lksi_alloc_array(CHUNK, lksi_row_nbytes(trainer->options.labels));
     s->sums = lksi_chunks_create(trainer, n_chunks);
     if (s->features == NULL || s->labels == NULL || s->sums == NULL) return LKS_ERR_MEMORY;
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
@@ -99,7 +101,8 @@ static lks_status check(const lks_trainer *trainer, const lks_dataset *dataset, 
     LKS_TRY(lksi_check_given("trainer_evaluate", "dataset", dataset));
     LKS_TRY(lksi_check_given("trainer_evaluate", "metrics", metrics));
     if (lks_dataset_count(dataset) == 0) return lksi_error(LKS_ERR_ARGUMENT, "the data set to evaluate is empty");
-    if (lksi_row_count(trainer->options.labels) != 1)
+    LKS_TRY(lksi_check_targets(trainer->options.labels, lks_dataset_n_targets(dataset)));
+    if (lksi_trainer_labels_of_sample(trainer) != 1)
         return lksi_error(LKS_ERR_SHAPE, "a data set has one label per sample, the model's input takes %lld",
                           (long long)lksi_row_count(trainer->options.labels));
     return lksi_trainer_check_features(trainer, lks_dataset_n_features(dataset));

@@ -2,6 +2,7 @@
  * chunks are the same for any number of ranks; every chunk's sums are made by one rank and added in chunk order by all,
  * so any number of ranks gets the same figures to the bit. A column's state begins at 0, which costs its first tokens
  * their context: columns are so long that it does not show. */
+#include "data/set_batch.h"
 #include "train/trainer_internal.h"
 
 enum { MOST_COLUMNS = 32, LEAST_COLUMN = 512, MOST_CHUNKS = 4 };
@@ -76,6 +77,7 @@ static lks_status check_text(const lks_trainer *trainer, const int32_t *tokens, 
         return lksi_error(LKS_ERR_SHAPE,
                           "a text is evaluated in i32 windows (N,T), the model's input is %s of %d dimensions",
                           lks_type_name(lks_node_type(x)), lks_node_n_dims(x));
+    LKS_TRY(lksi_check_targets(trainer->options.labels, 0));
     if (lksi_row_count(trainer->options.labels) != lks_node_dim(x, 1))
         return lksi_error(LKS_ERR_SHAPE, "a window of %lld tokens has as many labels, the model's input takes %lld",
                           (long long)lks_node_dim(x, 1), (long long)lksi_row_count(trainer->options.labels));

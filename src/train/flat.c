@@ -73,7 +73,7 @@ static lks_status put(lks_trainer *trainer, lks_program *program) {
  * ranks know: their parts are equal, and none lacks so many labels that it may have none, and makes the step in parts.
  */
 static bool is_alike(const lks_trainer *trainer, const lks_batch *batch) {
-    int64_t size = lks_group_size(trainer->options.group), row = lksi_row_count(trainer->options.labels);
+    int64_t size = lks_group_size(trainer->options.group), row = lksi_trainer_labels_of_sample(trainer);
     int64_t n_lacking = batch->global_count * row - batch->global_n_labels;
     return batch->count * size == batch->global_count && n_lacking < batch->count * row;
 }

@@ -54,17 +54,13 @@ static int64_t begin_of(const lks_trainer *trainer, const lks_batch *batch, int6
     return lksi_grain_begin(rank * n + index, trainer->options.grains, batch->global_count) - batch->global_offset;
 }
 
-int64_t lksi_row_count(const lks_node *node) {
-    int64_t count = 1;
-    for (int i = 1; i < lks_node_n_dims(node); i++) count *= lks_node_dim(node, i);
-    return count;
-}
-
-size_t lksi_row_nbytes(const lks_node *node) {
-    return (size_t)lksi_row_count(node) * lks_type_nbytes(lks_node_type(node));
+int64_t lksi_trainer_labels_of_sample(const lks_trainer *trainer) {
+    const lks_node *labels = trainer->options.labels;
+    return lks_node_type(labels) == LKS_I32 ? lksi_row_count(labels) : 1;
 }
 
 int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *labels, int64_t count) {
+    if (labels == NULL) return count;
     int64_t n = 0;
     for (int64_t i = 0; i < count; i++) n += trainer->has_ignored ? labels[i] != trainer->ignored : labels[i] >= 0;
     return n;
@@ -72,11 +68,14 @@ int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *lab
 
 lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, int64_t index) {
     int64_t begin = begin_of(trainer, batch, index), end = begin_of(trainer, batch, index + 1);
-    int64_t label_row = lksi_row_count(trainer->options.labels);
+    int64_t label_row = lksi_trainer_labels_of_sample(trainer);
     lks_batch piece = *batch;
     piece.count = end - begin;
     piece.features = (const char *)batch->features + (size_t)begin * lksi_row_nbytes(trainer->options.features);
-    piece.labels = batch->labels + begin * label_row;
+    if (batch->n_targets > 0)
+        piece.targets = batch->targets + begin * batch->n_targets;
+    else
+        piece.labels = batch->labels + begin * label_row;
     if (batch->indices != NULL) piece.indices = batch->indices + begin;
     piece.global_offset = batch->global_offset + begin;
     bool is_grain = trainer->options.grains > 0; /* counted here alone, so that no loader's count makes a difference */

@@ -26,5 +26,11 @@ void lksi_trainer_release_statistics(lks_trainer *trainer) {
 lks_batch lksi_stand_in(const lks_trainer *trainer) {
     const void *labels = trainer->stand_in;
     const char *features = (const char *)labels + lksi_row_nbytes(trainer->options.labels);
-    return (lks_batch){.features = features, .labels = labels, .count = 1};
+    const lks_node *node = trainer->options.labels;
+    bool has_targets = lks_node_type(node) != LKS_I32;
+    return (lks_batch){.features = features,
+                       .labels = has_targets ? NULL : labels,
+                       .targets = has_targets ? labels : NULL,
+                       .n_targets = has_targets ? lksi_row_count(node) : 0,
+                       .count = 1};
 }

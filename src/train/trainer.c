@@ -1,4 +1,5 @@
 /* The trainer: a store, an optimizer, and a program per batch size. */
+#include "data/set_batch.h"
 #include "train/trainer_internal.h"
 
 #include <lockstep/operators.h>
@@ -26,8 +27,9 @@ static lks_status check_node(lks_node *node, const lks_graph *graph, const char 
 static lks_status check_options(lks_node *loss, const lks_trainer_options *options) {
     if (options->features == NULL || options->labels == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "a trainer needs features and labels");
-    if (!lksi_node_is_poison(options->labels) && lks_node_type(options->labels) != LKS_I32)
-        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's labels are i32, the model's input takes %s",
+    lks_type label_type = lks_node_type(options->labels);
+    if (!lksi_node_is_poison(options->labels) && label_type != LKS_I32 && label_type != LKS_F32)
+        return lksi_error(LKS_ERR_ARGUMENT, "a trainer's labels are i32, or targets f32, the model's input takes %s",
                           lks_type_name(lks_node_type(options->labels)));
     LKS_TRY(lksi_node_check(loss, "the loss"));
     const lks_graph *graph = lks_node_graph(loss);
@@ -147,18 +149,8 @@ double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *pro
     return trainer->n_correct != NULL ? lks_program_scalar(program, trainer->n_correct) : 0;
 }
 
-/* Batches that a user made may not tell. */
-static lks_status check_samples(const lks_trainer *trainer, const lks_batch *batch) {
-    size_t expected = lksi_row_nbytes(trainer->options.features);
-    if (batch->sample_nbytes == 0 || batch->sample_nbytes == expected) return LKS_OK;
-    return lksi_error(LKS_ERR_SHAPE, "samples of %zu bytes do not fit the model's input, of %zu: floats, or bytes?",
-                      batch->sample_nbytes, expected);
-}
-
 lks_status lksi_trainer_bind(lks_trainer *trainer, const lks_batch *batch, int64_t first_row, lks_program *program) {
-    LKS_TRY(check_samples(trainer, batch));
-    LKS_TRY(lks_program_set_input(program, trainer->options.features, batch->features));
-    LKS_TRY(lks_program_set_input(program, trainer->options.labels, batch->labels));
+    LKS_TRY(lksi_program_give(program, trainer->options.features, trainer->options.labels, batch));
     lks_program_set_random(program, trainer->options.seed, trainer->n_steps, batch->global_offset);
     lks_program_set_buffer_weight(program, (double)batch->count);
     return lksi_states_bind(trainer, &trainer->states, first_row, program);
@@ -308,8 +300,7 @@ static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch
     if (batch->global_count < batch->count)
         return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples, and all ranks together %lld", rank,
                           (long long)batch->count, (long long)batch->global_count);
-    if (batch->n_labels >= 0 && batch->n_labels <= batch->count * lksi_row_count(trainer->options.labels))
-        return LKS_OK;
+    if (batch->n_labels >= 0 && batch->n_labels <= batch->count * lksi_trainer_labels_of_sample(trainer)) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples and %lld labels that count", rank,
                       (long long)batch->count, (long long)batch->n_labels);
 }

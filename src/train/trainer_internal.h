@@ -93,7 +93,7 @@ lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, 
 /* How many labels the model hit in the last run; 0 where it is not counted. */
 double lksi_trainer_n_correct(const lks_trainer *trainer, const lks_program *program);
 
-/* How many of `count` labels count. */
+/* How many of `count` labels count; `labels` NULL: of targets, all. */
 int64_t lksi_trainer_count_labels(const lks_trainer *trainer, const int32_t *labels, int64_t count);
 
 /* What one rank's chunk of what is evaluated comes to. */
@@ -102,7 +102,7 @@ typedef struct lksi_chunk_sums {
 } lksi_chunk_sums;
 /* Zeros, of `n_chunks` chunks and with room for what the ranks tell of their data; the caller frees them. */
 lksi_chunk_sums *lksi_chunks_create(const lks_trainer *trainer, int64_t n_chunks);
-/* Adds the last run of an evaluation, over `count` labels. */
+/* Adds the last run of an evaluation, over `count` labels, likewise. */
 void lksi_chunk_add(lks_trainer *trainer, const lks_program *program, const int32_t *labels, int64_t count,
                     lksi_chunk_sums *sums);
 /* The means over all chunks, each of which is 0 on all ranks but one: so their sum over the ranks is exact.
@@ -115,9 +115,8 @@ bool lksi_trainer_takes_bytes(const lks_trainer *trainer);
 /* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
 
-/* Elements of one sample of `node`: all dimensions but the first. */
-int64_t lksi_row_count(const lks_node *node);
-size_t lksi_row_nbytes(const lks_node *node);
+/* Labels of a sample: of targets, all of them are one. */
+int64_t lksi_trainer_labels_of_sample(const lks_trainer *trainer);
 
 /* --- pieces (pieces.c): a rank's part of a batch is computed in some, one after the other --- */
 

@@ -25,6 +25,13 @@ static model build_perceptron(lks_graph *graph) {
     return m;
 }
 
+static model build_regression(lks_graph *graph) {
+    model m = {.features = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 20}),
+               .labels = lks_input(graph, "y", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1})};
+    m.loss = lks_mse(lks_linear(lks_exp(lks_tanh(lks_linear(m.features, 33, "fc1"))), 1, "fc2"), m.labels);
+    return m;
+}
+
 typedef struct run_result {
     double losses[N_STEPS], norms[N_STEPS], n_correct[N_STEPS];
     char sha256[65];
@@ -53,6 +60,7 @@ static void train(const run_plan *plan, const char *device_name, run_result *res
     lks_trainer *trainer;
     float *features = lksi_alloc_array((size_t)(BATCH * plan->n_features), sizeof *features);
     int32_t labels[BATCH];
+    float targets[BATCH];
     assert_ok(lks_init(&world, NULL));
     assert_ok(lks_device_create(&device, &(lks_device_options){.name = device_name}));
     lks_graph *graph = lks_graph_create(device);
@@ -69,9 +77,13 @@ static void train(const run_plan *plan, const char *device_name, run_result *res
         int64_t count = step == plan->short_step ? BATCH / 2 : BATCH;
         lks_metrics metrics;
         fill_batch(plan, step, features, labels);
+        for (int i = 0; i < BATCH; i++) targets[i] = (float)labels[i] - 1.5f;
+        bool has_targets = lks_node_type(m.labels) == LKS_F32;
         assert_ok(lks_trainer_step(trainer,
                                    &(lks_batch){.features = features,
-                                                .labels = labels,
+                                                .labels = has_targets ? NULL : labels,
+                                                .targets = has_targets ? targets : NULL,
+                                                .n_targets = has_targets,
                                                 .count = count,
                                                 .n_labels = count,
                                                 .global_count = count,
@@ -126,8 +138,19 @@ static void pieces_of_a_step_are_added_up(void **state) {
                            .short_step = -1});
 }
 
+static void targets_are_followed_as_on_the_reference(void **state) {
+    (void)state;
+    for (int64_t accumulate = 1; accumulate <= 3; accumulate += 2)
+        check_plan(&(run_plan){.build = build_regression,
+                               .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.02}),
+                               .n_features = 20,
+                               .accumulate = accumulate,
+                               .short_step = 3});
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_perceptron_has_the_losses_of_the_reference),
-                                       cmocka_unit_test(pieces_of_a_step_are_added_up)};
+                                       cmocka_unit_test(pieces_of_a_step_are_added_up),
+                                       cmocka_unit_test(targets_are_followed_as_on_the_reference)};
     return run_cuda_tests("cuda trainer", tests);
 }

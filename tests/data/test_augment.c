@@ -15,7 +15,7 @@ static int value_of(int64_t sample, int pixel) { return 1 + (pixel + (int)sample
 
 static lks_dataset *make_images(lks_type type) {
     lks_dataset *dataset;
-    assert_ok(lksi_dataset_create(&dataset, type, COUNT, N_PIXELS, COUNT));
+    assert_ok(lksi_dataset_create(&dataset, type, COUNT, N_PIXELS, COUNT, 0));
     lksi_dataset_set_image(dataset, N_CHANNELS, HEIGHT, WIDTH);
     for (int64_t i = 0; i < COUNT; i++) {
         dataset->samples->labels[i] = (int32_t)i;

@@ -125,6 +125,51 @@ static void loaders_take_it(void **state) {
     lks_dataset_destroy(dataset);
 }
 
+/* Of floats, or of bytes; a slice, a loader and a single sample show the same. */
+static void samples_may_have_targets(void **state) {
+    (void)state;
+    static const float x[4] = {1, 2, 3, 4}, y[4][2] = {{0.5f, -1}, {NAN, 7}, {1e30f, 0}, {-3, 2}};
+    static const uint8_t bytes[4] = {1, 2, 3, 4};
+    uint64_t hashes[2];
+    for (int is_bytes = 0; is_bytes < 2; is_bytes++) {
+        lks_dataset *dataset, *slice;
+        lks_loader *loader;
+        lks_batch batch;
+        float features[1], targets[2];
+        assert_ok(lks_dataset_create(&dataset, &(lks_dataset_options){.features = is_bytes ? (void *)bytes : (void *)x,
+                                                                      .type = is_bytes ? LKS_U8 : LKS_F32,
+                                                                      .targets = y[0],
+                                                                      .count = 4,
+                                                                      .n_features = 1,
+                                                                      .n_targets = 2}));
+        assert_ok(lks_dataset_slice(&slice, dataset, 1, 4));
+        hashes[is_bytes] = lks_dataset_hash(dataset);
+        assert_true(lks_dataset_hash(slice) != hashes[is_bytes]);
+        lks_dataset_destroy(dataset);
+        assert_int_equal(lks_dataset_n_targets(slice), 2);
+        assert_int_equal(lks_dataset_n_classes(slice), 0);
+        assert_ok(lks_dataset_get(slice, 2, features, targets));
+        assert_memory_equal(targets, y[3], sizeof targets);
+        assert_ok(lks_loader_create(&loader, slice, &(lks_loader_options){.batch = 2, .gives_bytes = is_bytes}));
+        while (lks_loader_next(loader, &batch)) {
+            assert_true(batch.n_targets == 2 && batch.labels == NULL && batch.n_labels == batch.count);
+            for (int64_t i = 0; i < batch.count; i++)
+                assert_memory_equal(batch.targets + 2 * i, y[1 + batch.indices[i]], sizeof y[0]);
+        }
+        lks_loader_destroy(loader);
+        lks_dataset_destroy(slice);
+    }
+    lks_dataset *other;
+    float changed[4][2];
+    memcpy(changed, y, sizeof changed);
+    changed[3][1] = 3;
+    assert_ok(lks_dataset_create(
+        &other,
+        &(lks_dataset_options){.features = x, .targets = changed[0], .count = 4, .n_features = 1, .n_targets = 2}));
+    assert_true(lks_dataset_hash(other) != hashes[0]);
+    lks_dataset_destroy(other);
+}
+
 static void what_cannot_be_meant_is_refused_by_name(void **state) {
     (void)state;
     static const float x[6];
@@ -133,21 +178,24 @@ static void what_cannot_be_meant_is_refused_by_name(void **state) {
         lks_dataset_options options;
         const char *text;
     } cases[] = {
-        {{NULL, LKS_F32, y, 3, 2, 3, 0, 0, 0}, "features are NULL"},
-        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0}, "labels are NULL"},
-        {{x, LKS_F32, y, 0, 2, 3, 0, 0, 0}, "count of a data set is 0"},
-        {{x, LKS_F32, y, 3, -2, 3, 0, 0, 0}, "n_features of a data set is -2"},
-        {{x, LKS_F32, y, 3, 2, 0, 0, 0, 0}, "n_classes of a data set is 0"},
-        {{x, LKS_F64, y, 3, 2, 3, 0, 0, 0}, "f32 or u8, not f64"},
-        {{x, LKS_F32, high, 3, 2, 3, 0, 0, 0}, "label 2 is 3, outside 0..2"},
-        {{x, LKS_F32, low, 3, 2, 3, 0, 0, 0}, "label 1 is -1, outside 0..2"},
-        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 2}, "images of 1 channels, 2 x 2, do not have 2 features"},
-        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 0}, "images of 1 channels, 2 x 0, do not"},
-        {{x, LKS_F32, y, 3, 2, 3, 1, INT64_MAX, INT64_MAX}, "do not have 2 features"},
-        {{x, LKS_F32, y, 3, 2, 3, 0, 1, 2}, "images of 0 channels; 1 to 4"},
-        {{x, LKS_F32, y, 3, 5, 3, 5, 1, 1}, "images of 5 channels; 1 to 4"},
-        {{x, LKS_F32, y, INT64_MAX, 2, 3, 0, 0, 0}, "larger than any memory"},
-        {{x, LKS_U8, y, 3, INT64_MAX, 3, 0, 0, 0}, "larger than any memory"},
+        {{NULL, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 0}, "features are NULL"},
+        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, NULL, 0}, "labels are NULL, and targets, too"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, x, 2}, "labels and targets"},
+        {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, 0}, "n_targets of a data set is 0"},
+        {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, INT64_MAX}, "targets are larger than any memory"},
+        {{x, LKS_F32, y, 0, 2, 3, 0, 0, 0, NULL, 0}, "count of a data set is 0"},
+        {{x, LKS_F32, y, 3, -2, 3, 0, 0, 0, NULL, 0}, "n_features of a data set is -2"},
+        {{x, LKS_F32, y, 3, 2, 0, 0, 0, 0, NULL, 0}, "n_classes of a data set is 0"},
+        {{x, LKS_F64, y, 3, 2, 3, 0, 0, 0, NULL, 0}, "f32 or u8, not f64"},
+        {{x, LKS_F32, high, 3, 2, 3, 0, 0, 0, NULL, 0}, "label 2 is 3, outside 0..2"},
+        {{x, LKS_F32, low, 3, 2, 3, 0, 0, 0, NULL, 0}, "label 1 is -1, outside 0..2"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 2, NULL, 0}, "images of 1 channels, 2 x 2, do not have 2 features"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, 2, 0, NULL, 0}, "images of 1 channels, 2 x 0, do not"},
+        {{x, LKS_F32, y, 3, 2, 3, 1, INT64_MAX, INT64_MAX, NULL, 0}, "do not have 2 features"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 1, 2, NULL, 0}, "images of 0 channels; 1 to 4"},
+        {{x, LKS_F32, y, 3, 5, 3, 5, 1, 1, NULL, 0}, "images of 5 channels; 1 to 4"},
+        {{x, LKS_F32, y, INT64_MAX, 2, 3, 0, 0, 0, NULL, 0}, "larger than any memory"},
+        {{x, LKS_U8, y, 3, INT64_MAX, 3, 0, 0, 0, NULL, 0}, "larger than any memory"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_dataset *dataset = NULL;
@@ -194,6 +242,7 @@ int main(void) {
                                        cmocka_unit_test(moments_and_normalisation_go_by_the_shape_that_was_given),
                                        cmocka_unit_test(its_hash_tells_samples_and_labels_apart),
                                        cmocka_unit_test(loaders_take_it),
+                                       cmocka_unit_test(samples_may_have_targets),
                                        cmocka_unit_test(what_cannot_be_meant_is_refused_by_name),
                                        cmocka_unit_test(what_is_not_given_is_named)};
     return run_group(tests);

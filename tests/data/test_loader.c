@@ -11,7 +11,7 @@ enum { COUNT = 101, N_FEATURES = 3 };
 /* Sample i has features i, i + 0.25, i + 0.5 and label i. */
 static lks_dataset *make_dataset(int64_t count) {
     lks_dataset *dataset;
-    assert_ok(lksi_dataset_create(&dataset, LKS_F32, count, N_FEATURES, count > 0 ? count : 1));
+    assert_ok(lksi_dataset_create(&dataset, LKS_F32, count, N_FEATURES, count > 0 ? count : 1, 0));
     for (int64_t i = 0; i < count; i++) {
         for (int j = 0; j < N_FEATURES; j++) dataset->samples->values[i * N_FEATURES + j] = (float)i + 0.25f * (float)j;
         dataset->samples->labels[i] = (int32_t)i;

@@ -50,7 +50,7 @@ static void the_ranks_of_a_group_share_the_samples(void **state) {
     lksi_thread *threads[N_RANKS];
     lksi_thread_world *world;
     lks_dataset *dataset;
-    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1));
+    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1, 0));
     assert_ok(lksi_thread_world_create(&world, N_RANKS));
     for (int rank = 0; rank < N_RANKS; rank++) {
         jobs[rank] = (rank_job){.world = world, .dataset = dataset, .rank = rank};
@@ -75,7 +75,7 @@ static void a_data_set_smaller_than_the_batch_is_one_batch(void **state) {
     int64_t local_batch;
     lks_batch batch;
     assert_ok(lks_init(&world, NULL));
-    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1));
+    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1, 0));
     assert_ok(lks_partition_dataset(world, dataset, 10 * COUNT, 1, &loader, &local_batch));
     assert_int_equal(local_batch, COUNT);
     assert_int_equal(lks_loader_next(loader, &batch), 1);
@@ -97,7 +97,7 @@ static void a_program_takes_batches_of_its_size(void **state) {
     int64_t local_batch;
     lks_batch batch;
     assert_ok(lks_init(&world, NULL));
-    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1));
+    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1, 0));
     assert_ok(lks_partition_dataset(world, dataset, BATCH, 1, &loader, &local_batch));
     lks_graph *g = lks_graph_create(lks_device_default(world));
     lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1});
@@ -131,7 +131,7 @@ static void what_the_loader_refuses_is_refused(void **state) {
     lks_loader *loader;
     int64_t local_batch = -7;
     assert_ok(lks_init(&world, NULL));
-    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1));
+    assert_ok(lksi_dataset_create(&dataset, LKS_F32, COUNT, 1, 1, 0));
     assert_int_equal(lks_partition_dataset(world, dataset, 0, 1, &loader, &local_batch), LKS_ERR_ARGUMENT);
     assert_non_null(strstr(lks_error_text(), "global batch 0"));
     assert_int_equal(lks_partition_dataset(NULL, dataset, BATCH, 1, &loader, &local_batch), LKS_ERR_ARGUMENT);

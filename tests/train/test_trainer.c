@@ -463,7 +463,7 @@ typedef enum mistake {
     LR_NAN,
     NESTEROV_ALONE,
     NO_LABELS,
-    FLOAT_LABELS,
+    BYTE_LABELS,
     NEGATIVE_ACCUMULATE,
     F64_DEVICE,
     STATES_OF_NULL,
@@ -484,7 +484,7 @@ static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f6
     if (is_wrong && which == LR_NAN) options.optimizer.lr = (double)NAN;
     if (is_wrong && which == NESTEROV_ALONE) options.optimizer.is_nesterov = 1;
     if (is_wrong && which == NO_LABELS) options.labels = NULL;
-    if (is_wrong && which == FLOAT_LABELS) options.labels = x;
+    if (is_wrong && which == BYTE_LABELS) options.labels = lks_input(g, "b", LKS_U8, 2, (int64_t[]){LKS_BATCH, 9});
     if (is_wrong && which == NEGATIVE_ACCUMULATE) options.accumulate = -1;
     if (is_wrong && which == STATES_OF_NULL) options.n_states = 2;
     if (is_wrong && which == NEGATIVE_STATES) options.n_states = -1;
@@ -504,7 +504,7 @@ static int make_mistakes(void *argument) {
     static const char *const texts[] = {"nan",
                                         "momentum",
                                         "a trainer needs features and labels",
-                                        "a trainer's labels are i32, the model's input takes f32",
+                                        "a trainer's labels are i32, or targets f32, the model's input takes u8",
                                         "a step of -1 micro-batches",
                                         "a trainer's batches are f32",
                                         "a trainer was given 2 states, but no array of them",
