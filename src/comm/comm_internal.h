@@ -239,7 +239,7 @@ struct lks_group {
     bool is_place_tried;              /* in the present call (direct.c) */
     int64_t spin_ns[LKSI_N_CONTEXTS]; /* for how long (wait.c) */
     int home_cpu, n_crowded;          /* cpus.c */
-    bool may_peek;                    /* this rank can read the ordinary memory of all others (shm/peek.c) */
+    atomic_bool may_peek;             /* this rank can read the ordinary memory of all others (shm/peek.c) */
     uint64_t peek_word;               /* what they try it on */
     int64_t timeout_ms;
     lks_order order;
@@ -539,8 +539,10 @@ lks_status lksi_meet_having_read(lks_group *group);
 void lksi_peek_show(lks_group *group);
 void lksi_peek_probe(lks_group *group);
 /* Reads what `rank` has at `address` of its own memory and keeps there until it hears that it was read. In a collective
- * call. */
+ * call, of which lksi_have_peeked says, when all have met, whether everybody could read everything; if not, nobody
+ * peeks any more. */
 lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes);
+bool lksi_have_peeked(lks_group *group);
 /* The same in any call; false where it cannot be read, or the group came to its end meanwhile. */
 bool lksi_try_peek(const lks_group *group, int rank, uint64_t address, void *to, size_t nbytes);
 

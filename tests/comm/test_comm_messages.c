@@ -6,6 +6,8 @@
 #include "refuse.h"
 #include "traffic.h"
 
+#include <sys/mman.h>
+
 /* Longer than any ring, and than several: flows through in pieces. */
 enum { LONG_COUNT = 300007 };
 
@@ -322,6 +324,44 @@ static void a_message_that_is_never_sent_ends_at_the_deadline(void **state) {
     run_threads(2, never_sent, "thread");
     run_processes(2, never_sent, "shm");
     run_processes(2, never_sent, "tcp");
+}
+
+/* Rank 2 sends on until rank 0 has given up rank 1's message. What nobody receives is announced in the end, and such a
+ * send does not end: so none is waited for. */
+static int others_send_for_ever(int rank, int size, void *argument) {
+    (void)size;
+    enum { SAFETY_MS = 10000, PAUSE_NS = 50000, MOST_SENDS = SAFETY_MS * (1000000 / PAUSE_NS) };
+    atomic_bool *has_ended = argument;
+    lks_group *world;
+    int32_t x = 0;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = rank == 0 ? 300 : 2 * SAFETY_MS}));
+    if (rank == 0) {
+        MUST(lks_recv(world, &x, 1, LKS_I32, 1, 9, NULL) == LKS_ERR_TIMEOUT);
+        MUST_SAY("rank 0 waited 300 ms for rank 1");
+        MUST(!*has_ended); /* rank 2 did not end first */
+        *has_ended = true;
+    }
+    lks_work **works = lksi_alloc_array(MOST_SENDS, sizeof *works);
+    int n = 0;
+    for (int64_t next_ns = lksi_now_ns(); rank == 2 && n < MOST_SENDS && !*has_ended; next_ns += PAUSE_NS) {
+        if (lks_isend(world, &x, 1, LKS_I32, 0, 1, &works[n]) == LKS_OK) n++;
+        while (lksi_now_ns() < next_ns) continue;
+    }
+    if (rank == 2) *has_ended = true;
+    while (rank == 1 && !*has_ended) lksi_sleep_ns(1000000);
+    for (int i = 0; i < n; i++) (void)lks_work_wait(works[i]);
+    lksi_free(works);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_deadline_counts_beside_the_messages_of_others(void **state) {
+    (void)state;
+    atomic_bool *has_ended = mmap(NULL, sizeof *has_ended, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    run_threads(3, others_send_for_ever, has_ended);
+    *has_ended = false;
+    run_processes(3, others_send_for_ever, has_ended);
+    munmap(has_ended, sizeof *has_ended);
 }
 
 /* --- any length, any order --- */
@@ -818,6 +858,7 @@ int main(void) {
         cmocka_unit_test(who_waits_for_itself_is_told_at_once),
         cmocka_unit_test(a_receive_of_another_type_or_less_room_is_a_mismatch),
         cmocka_unit_test(a_message_that_is_never_sent_ends_at_the_deadline),
+        cmocka_unit_test(a_deadline_counts_beside_the_messages_of_others),
         cmocka_unit_test(every_length_around_the_eager_limit_arrives),
         cmocka_unit_test(a_large_message_waits_at_its_sender),
         cmocka_unit_test(a_message_whose_sender_gave_up_is_not_received),

@@ -160,16 +160,18 @@ static bool may_save_a_copy(const mover *m) {
 
 /* All ranks see the same lines. Where one cannot read the others, none tries again. */
 static bool are_peekable(const mover *m) {
-    bool are_all = true;
+    bool may_all = true, are_all = true;
     for (int rank = 0; rank < m->group->size; rank++) {
         offer theirs = offer_of(m->group, rank);
-        are_all &= theirs.may_peek && theirs.is_peekable;
-        m->group->may_peek &= theirs.may_peek;
+        may_all &= theirs.may_peek;
+        are_all &= theirs.is_peekable;
     }
-    return are_all;
+    if (!may_all) atomic_store_explicit(&m->group->may_peek, false, memory_order_relaxed);
+    return may_all && are_all;
 }
 
-static lks_status from_ordinary(const mover *m) {
+/* Tells whether everybody could read everything. */
+static lks_status from_ordinary(const mover *m, bool *is_done) {
     lks_group *group = m->group;
     int rank = group->rank;
     for (int distance = 1; distance < group->size && is_among(m->move->readers, m->call, rank); distance++) {
@@ -181,7 +183,9 @@ static lks_status from_ordinary(const mover *m) {
     }
     keep_own(m);
     group->progress.done_nbytes = m->longest;
-    return lksi_meet_having_read(group);
+    LKS_TRY(lksi_meet_having_read(group));
+    *is_done = lksi_have_peeked(group);
+    return LKS_OK;
 }
 
 /* --- staged --- */
@@ -276,7 +280,11 @@ static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
     LKS_TRY(lksi_post_and_collect(group, m->call, place));
     lksi_place_hear(place_of_call, offer_of(group, 0).is_in_place_better);
     if (is_in_place && m->longest > LKSI_ANNEX_NBYTES && are_symmetric(m, mine.held)) return from_symmetric(m);
-    if (is_in_place && may_save_a_copy(m) && are_peekable(m)) return from_ordinary(m);
+    if (is_in_place && may_save_a_copy(m) && are_peekable(m)) {
+        bool is_done;
+        LKS_TRY(from_ordinary(m, &is_done));
+        if (is_done) return LKS_OK;
+    }
     bool are_staged = true;
     for (int rank = 0; rank < group->size; rank++) are_staged &= offer_of(group, rank).is_staged;
     if (!are_staged) {

@@ -106,6 +106,7 @@ typedef struct lksi_seat {
     lksi_reason farewell; /* why the rank has left, for who waits for it; status LKS_OK: in peace */
     uint64_t affinity[LKSI_AFFINITY_WORDS];
     uint64_t peek_word, peek_address; /* a word of this rank's own memory, and where it lies there */
+    atomic_bool could_not_read;       /* another's buffer, in a call that meets after it (shm/peek.c) */
     lksi_identity identity;           /* these two are written by whoever made the segment */
     bool is_pid_common;               /* the identity's pid is the one by which the segment's maker, too, knows it */
 } lksi_seat;

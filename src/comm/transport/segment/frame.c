@@ -221,10 +221,9 @@ static lks_status begin_frame(lks_group *group, int from, lksi_pair *pair) {
     return lksi_frames_flush(group, from);
 }
 
-/* Whether a transfer is done with it. */
-static bool end_frame(lks_group *group, lksi_pair *pair) {
+/* Whether a transfer is done with it: fewer are pending than before. */
+static bool end_frame(lks_group *group, lksi_pair *pair, int n_pending) {
     lksi_transfer *transfer = pair->transfer;
-    int n_pending = group->messages->n_pending;
     if (pair->head.kind == LKSI_FRAME_EAGER)
         lksi_match_whole(group, pair);
     else if (transfer != NULL && transfer->n_done == transfer->nbytes)
@@ -253,10 +252,13 @@ static lks_status read_head(lks_group *group, int from, lksi_pair *pair) {
 }
 
 /* Whoever called mostly waits for just the transfer that was done: to look whether there is more after it would fetch
- * one more line from the other core, and would keep messages for which the next call has a place. */
+ * one more line from the other core, and would keep messages for which the next call has a place. A sender that never
+ * rests is left after a while, so that its reader looks at its deadline. */
 lks_status lksi_frames_take(lks_group *group, int from) {
+    enum { MOST_FRAMES = 64 };
     lksi_pair *pair = &group->messages->pairs[from];
-    for (;;) {
+    int n_pending = group->messages->n_pending;
+    for (int i = 0; i < MOST_FRAMES; i++) {
         if (n_head_left(pair) > 0) LKS_TRY(read_head(group, from, pair));
         if (n_head_left(pair) > 0) return LKS_OK;
         while (pair->n_left > 0) {
@@ -267,6 +269,7 @@ lks_status lksi_frames_take(lks_group *group, int from) {
             pair->target += n, pair->n_left -= n;
             if (pair->transfer != NULL) pair->transfer->n_done += n;
         }
-        if (end_frame(group, pair)) return LKS_OK;
+        if (end_frame(group, pair, n_pending)) return LKS_OK;
     }
+    return LKS_OK;
 }

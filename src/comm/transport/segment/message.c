@@ -9,6 +9,8 @@
 #include "comm/transport/segment/message.h"
 #include "comm/transport/segment/stream.h"
 
+enum { MOST_PASSES = 64 }; /* over all pairs, before somebody looks whether the wait should end */
+
 /* --- the group's messages --- */
 
 static void destroy(lksi_messages *messages) {
@@ -125,13 +127,13 @@ void lksi_messages_progress(lks_group *group) {
     if (status != LKS_OK) (void)fail(group, status);
 }
 
-/* Until nothing moves, or `awaited` (NULL: none) is done: one message is taken at a time. */
+/* Until nothing moves, or `awaited` (NULL: none) is done: one message is taken at a time. Others may send for ever. */
 static void progress_while_moving(lks_group *group, const lksi_transfer *awaited) {
-    uint64_t n_moves;
-    do {
-        n_moves = group->messages->n_moves;
+    for (int i = 0; i < MOST_PASSES; i++) {
+        uint64_t n_moves = group->messages->n_moves;
         lksi_messages_progress(group);
-    } while (group->messages->n_moves != n_moves && (awaited == NULL || awaited->state != LKSI_TRANSFER_DONE));
+        if (group->messages->n_moves == n_moves || (awaited != NULL && awaited->state == LKSI_TRANSFER_DONE)) return;
+    }
 }
 
 bool lksi_poke(lks_group *group) {
@@ -246,6 +248,7 @@ static lks_status look_once(lks_group *group, lksi_transfer *transfer) {
     lks_status status = lksi_look(group, LKSI_CONTEXT_USER, &awaited, awaited < 0 ? 0 : 1, &left_ns);
     transfer->seen_nbytes = progress->seen_nbytes, transfer->moved_ns = progress->moved_ns;
     transfer->is_stall_reported = progress->is_stall_reported;
+    if (status == LKS_OK) lksi_activity_await(group, LKSI_CONTEXT_USER, LKSI_AWAKE);
     return status;
 }
 
@@ -267,26 +270,31 @@ static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, lks
                              awaited < 0 ? 0 : 1, pauses);
 }
 
-/* Whatever ended the wait, what came before it counts. */
+/* Whatever ended the wait, what came before it counts; but for the deadline, since others may send for ever. */
 static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status status) {
     char reason[LKSI_ABORT_TEXT_NBYTES];
     uint64_t n_moves = group->messages->n_moves;
     snprintf(reason, sizeof reason, "%s", lks_error_text());
     if (group->status == LKS_OK) lksi_messages_progress(group);
-    if (transfer->state == LKSI_TRANSFER_DONE || group->messages->n_moves != n_moves) return;
+    if (transfer->state == LKSI_TRANSFER_DONE) return;
+    if (group->messages->n_moves != n_moves && status != LKS_ERR_TIMEOUT) return;
     (void)fail(group, lksi_error(status, "%s", reason));
 }
 
+/* While anything moves nobody waits, and looks now and then alone: it takes longer than a small message. */
 static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
-    for (lksi_pauses pauses = {0}; transfer->state != LKSI_TRANSFER_DONE;) {
+    lksi_pauses pauses = {0};
+    for (int n_passes = 1; transfer->state != LKSI_TRANSFER_DONE; n_passes++) {
         uint64_t n_moves = group->messages->n_moves;
+        lks_status status = LKS_OK;
         lksi_messages_progress(group);
         if (transfer->state == LKSI_TRANSFER_DONE) break;
-        if (group->messages->n_moves != n_moves) {
-            pauses = (lksi_pauses){0};
-            continue;
-        }
-        lks_status status = wait_once(group, transfer, &pauses);
+        bool has_moved = group->messages->n_moves != n_moves;
+        if (has_moved) pauses = (lksi_pauses){0};
+        if (!has_moved)
+            status = wait_once(group, transfer, &pauses);
+        else if (n_passes % MOST_PASSES == 0)
+            status = look_once(group, transfer);
         if (status != LKS_OK) end_wait(group, transfer, status);
     }
     return transfer->status;
@@ -315,10 +323,7 @@ void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {
     progress_while_moving(group, transfer);
     if (transfer->state == LKSI_TRANSFER_DONE) return;
     status = look_once(group, transfer);
-    if (status == LKS_OK)
-        lksi_activity_await(group, LKSI_CONTEXT_USER, LKSI_AWAKE);
-    else
-        end_wait(group, transfer, status);
+    if (status != LKS_OK) end_wait(group, transfer, status);
 }
 
 lks_status lksi_transfer_let_go(lks_group *group, lksi_transfer *transfer) {

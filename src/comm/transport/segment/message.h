@@ -17,7 +17,8 @@ enum {
     LKSI_EAGER_NBYTES = 16 * 1024,     /* up to here data follows its header at once, */
     LKSI_EAGER_PLACED_NBYTES = 2048,   /* or where the receiver can copy it out of symmetric memory */
     LKSI_CREDIT_NBYTES = 1 << 20,      /* of one sender's messages that nobody has received yet */
-    LKSI_UNEXPECTED_NBYTES = 64 << 20, /* of all senders' together */
+    LKSI_UNEXPECTED_NBYTES = 64 << 20, /* of all senders' together. Beyond, messages are announced, which takes as
+                                        * much as a small one; their senders keep a work of each */
     LKSI_DATA_NBYTES = 1 << 20,        /* of a large message go in one frame; then others have their turn */
     LKSI_FETCH_SIZES = 7,              /* from LKSI_EAGER_NBYTES on, in twos */
 };
@@ -170,7 +171,7 @@ void lksi_arrivals_free(lksi_messages *messages);
 /* --- frame.c --- */
 
 void lksi_frame_queue(lks_group *group, int to, lksi_outgoing *out);
-/* Writes and reads what goes without waiting; reads up to the first frame that ends a transfer. */
+/* Writes and reads what goes without waiting; reads up to the first frame that ends a transfer, or some. */
 lks_status lksi_frames_flush(lks_group *group, int to);
 lks_status lksi_frames_take(lks_group *group, int from);
 /* Eager bytes of `from` were received. */

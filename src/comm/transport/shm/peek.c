@@ -4,8 +4,9 @@
  *
  * The kernel may refuse (Yama, seccomp, containers, another user), so every rank tries it on all others when the group
  * is formed, and tells the outcome in the lines of the calls that could use it: one rank that cannot, and nobody does.
- * Of a message its receiver alone decides (segment/frame.c). Nothing is ever written this way, and nothing is asked
- * for: no right to trace, no child process.
+ * Some memory of a process can be read by no other (a device's, memfd_secret): who comes upon it says so where the call
+ * ends, all stage that call once more, and nobody tries again. Of a message its receiver alone decides
+ * (segment/frame.c). Nothing is ever written this way, and nothing is asked for: no right to trace, no child process.
  */
 #define _GNU_SOURCE /* process_vm_readv */
 #include "comm/comm_internal.h"
@@ -24,10 +25,9 @@ static bool read_some(int pid, void *to, uint64_t address, size_t nbytes) {
     return process_vm_readv(pid, &local, 1, &remote, 1, 0) == (ssize_t)nbytes;
 }
 
-/* Mostly the rank has died, and we see it before the watch does. */
-static lks_status cannot_read(const lks_group *group, int rank) {
-    char how[160];
-    snprintf(how, sizeof how, ": its memory cannot be read (%s)", errno == 0 ? "too short" : strerror(errno));
+/* We see it before the watch does. */
+static lks_status refuse_dead(const lks_group *group, int rank) {
+    static const char *const how = ": its process is gone";
     lksi_control_lost(group->control, group->seat_of[rank], how);
     LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
     return lksi_error(LKS_ERR_PEER, "rank %d has left%s", lksi_world_rank(group, rank), how);
@@ -45,8 +45,20 @@ bool lksi_try_peek(const lks_group *group, int rank, uint64_t address, void *to,
 
 lks_status lksi_peek(lks_group *group, int rank, uint64_t address, void *to, size_t nbytes) {
     if (lksi_try_peek(group, rank, address, to, nbytes)) return LKS_OK;
+    int why = errno;
     LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_COLLECTIVE));
-    return cannot_read(group, rank);
+    if (why == ESRCH) return refuse_dead(group, rank);
+    atomic_store_explicit(&group->own_seat->could_not_read, true, memory_order_relaxed);
+    return LKS_OK;
+}
+
+/* Nobody writes its word again before all have read it: a call begins with the lines of all. */
+bool lksi_have_peeked(lks_group *group) {
+    bool have_all = true;
+    for (int seat = 0; seat < group->n_seats; seat++)
+        have_all &= !atomic_load_explicit(&group->control->seats[seat].could_not_read, memory_order_relaxed);
+    if (!have_all) atomic_store_explicit(&group->may_peek, false, memory_order_relaxed);
+    return have_all;
 }
 
 void lksi_peek_show(lks_group *group) {
