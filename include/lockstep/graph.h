@@ -1,7 +1,7 @@
 /* Lockstep, room graph/: models as static graphs, their parameters, and the programs they compile to.
  *
  * A model is built once from nodes. A node constructor that fails returns the graph's poison node, never NULL, so that
- * a model reads as an expression; the first error, with the node's name, comes out of lks_store_create or
+ * a model reads as an expression; the first error comes out of lks_store_create or
  * lks_program_create. A node that is NULL where one is needed is such an error. A graph belongs to one rank and is used
  * by one thread at a time.
  *

@@ -1,6 +1,5 @@
 /* Lockstep, room graph/: the operators beyond those in graph.h. Every one is a node constructor: it gives a node, or
- * the graph's poison node after an error. What each computes to the formula: src/op/catalogue.h of the source tree
- * of the sources.
+ * the graph's poison node after an error. What each computes to the formula: src/op/catalogue.h of the sources.
  *
  * Letters: N samples, C channels or classes, H x W height and width, T steps of a sequence, K and M features, V words;
  * "..." any number of dimensions. The batch LKS_BATCH stays the first dimension of whatever depends on it.
@@ -21,21 +20,33 @@ extern "C" {
 LKS_API lks_node *lks_sub(lks_node *a, lks_node *b);
 LKS_API lks_node *lks_mul(lks_node *a, lks_node *b);
 LKS_API lks_node *lks_div(lks_node *a, lks_node *b);
+/* Where a and b are equal, either gets half of the gradient. NaN in either gives NaN. */
+LKS_API lks_node *lks_maximum(lks_node *a, lks_node *b);
+LKS_API lks_node *lks_minimum(lks_node *a, lks_node *b);
+/* A number goes for all elements; it has to be finite in the device's precision. */
 LKS_API lks_node *lks_add_scalar(lks_node *x, double number); /* x + number */
 LKS_API lks_node *lks_scale(lks_node *x, double factor);      /* factor x */
 LKS_API lks_node *lks_exp(lks_node *x);
-LKS_API lks_node *lks_log(lks_node *x);  /* natural; of 0 -infinity, below NaN */
-LKS_API lks_node *lks_sqrt(lks_node *x); /* below 0 NaN; its gradient at 0 is infinite */
+LKS_API lks_node *lks_log(lks_node *x);   /* natural; of 0 -infinity, below NaN */
+LKS_API lks_node *lks_log1p(lks_node *x); /* log(1 + x), exact for small x */
+LKS_API lks_node *lks_sin(lks_node *x);
+LKS_API lks_node *lks_cos(lks_node *x);
+/* Below 0 NaN. Its gradient at 0 is infinite: of a norm add a small number first (lks_add_scalar). */
+LKS_API lks_node *lks_sqrt(lks_node *x);
 /* x^exponent, a number for all: C's pow, also of its gradient exponent x^(exponent - 1). */
 LKS_API lks_node *lks_pow(lks_node *x, double exponent);
-LKS_API lks_node *lks_abs(lks_node *x);                      /* its gradient at 0 is 0 */
+LKS_API lks_node *lks_abs(lks_node *x); /* its gradient at 0 is 0 */
+/* least where x is below, most where it is above; infinite: no such bound. The gradient goes to what is within. NaN
+ * stays. LKS_ERR_ARGUMENT where least is above most. */
+LKS_API lks_node *lks_clamp(lks_node *x, double least, double most);
 LKS_API lks_node *lks_leaky_relu(lks_node *x, double slope); /* x > 0 ? x : slope x; slope > 0 */
 LKS_API lks_node *lks_gelu(lks_node *x);                     /* x (1 + erf(x / sqrt 2)) / 2. Hendrycks, Gimpel, 2016 */
 
 /* --- sums, means, softmax --- */
 
 /* Over the `n_axes` axes in `axes` (n_axes 0: all; below 0: refused); they vanish, or stay as 1 where keep_dims. The
- * batch axis may be among them. */
+ * batch axis may be among them: it is this rank's part of the batch (a grain, a micro-batch, a chunk of an evaluation),
+ * so that what is made of it depends on how the batch is divided; of a loss alone a trainer takes the mean over all. */
 LKS_API lks_node *lks_sum(lks_node *x, int n_axes, const int *axes, int keep_dims);
 LKS_API lks_node *lks_mean(lks_node *x, int n_axes, const int *axes, int keep_dims);
 LKS_API lks_node *lks_softmax(lks_node *x);     /* over the last axis */
@@ -44,6 +55,9 @@ LKS_API lks_node *lks_log_softmax(lks_node *x); /* over the last axis */
 LKS_API lks_node *lks_causal_softmax(lks_node *x);
 
 /* --- moving elements --- */
+
+/* x, to which no gradient flows back. The gradient of a parameter to which none does is 0. */
+LKS_API lks_node *lks_detach(lks_node *x);
 
 LKS_API lks_node *lks_transpose(lks_node *x, const int *order);    /* axis i of the result is axis order[i] of x */
 LKS_API lks_node *lks_concat(lks_node *const *x, int n, int axis); /* 1 to 8 tensors */

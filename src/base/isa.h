@@ -3,7 +3,7 @@
  * A file NAME_isa.c is compiled once per instruction set with LKSI_ISA set to base, avx2 or avx512; it names its one
  * exported table LKSI_ISA_NAME(lksi_x_kernels). Whoever uses it picks: LKSI_ISA_PICK(lksi_x_kernels).
  * Contraction of a*b+c is off, and loops are element-wise or add up in a fixed number of lanes, so all of them give the
- * same bits (but tanh, which is the C library's, and onednn/skinny_isa.c, which asks for fused multiply-adds).
+ * same bits (but onednn/libm_isa.c, the C library's, and onednn/skinny_isa.c, which asks for fused multiply-adds).
  */
 #ifndef LKSI_ISA_H
 #define LKSI_ISA_H

@@ -21,6 +21,10 @@ template <int op> __device__ float apply(float a, float b) {
         return a * b;
     case LKSI_OP_DIV:
         return a / b;
+    case LKSI_OP_MAXIMUM:
+        return a > b || a != a ? a : b;
+    case LKSI_OP_SHARE:
+        return a > b ? 1.0f : a == b ? 0.5f : 0.0f;
     default: /* EXPAND */
         return a;
     }
@@ -69,6 +73,10 @@ lksi_cuda_run *run_of(lksi_op op) {
         return run<LKSI_OP_ADD>;
     case LKSI_OP_SUB:
         return run<LKSI_OP_SUB>;
+    case LKSI_OP_MAXIMUM:
+        return run<LKSI_OP_MAXIMUM>;
+    case LKSI_OP_SHARE:
+        return run<LKSI_OP_SHARE>;
     case LKSI_OP_MUL:
         return run<LKSI_OP_MUL>;
     case LKSI_OP_DIV:

@@ -7,7 +7,7 @@ namespace { // what follows is this file's
 __device__ float normal_below(float x) { return 0.5f * erfcf(x * -0.70710678f); }
 __device__ float normal_density(float x) { return 0.39894228f * expf(x * x * -0.5f); }
 
-/* y = f(a), an activation; dx = f(a, b): a is what the forward pass kept (y; of gelu and abs, x), b is dy. */
+/* y = f(a), an activation; dx = f(a, b): a is what the forward pass kept (y, or as the catalogue says x), b is dy. */
 template <int op> __device__ float apply(float a, float b, float number) {
     switch (op) {
     case LKSI_OP_RELU:
@@ -34,6 +34,12 @@ template <int op> __device__ float apply(float a, float b, float number) {
         return expf(a);
     case LKSI_OP_LOG:
         return logf(a);
+    case LKSI_OP_LOG1P:
+        return log1pf(a);
+    case LKSI_OP_SIN:
+        return sinf(a);
+    case LKSI_OP_COS:
+        return cosf(a);
     case LKSI_OP_SQRT:
         return sqrtf(a);
     case LKSI_OP_POW:
@@ -42,6 +48,10 @@ template <int op> __device__ float apply(float a, float b, float number) {
         return fabsf(a);
     case LKSI_OP_ABS_GRAD:
         return a > 0 ? b : a < 0 ? -b : 0 * a;
+    case LKSI_OP_AT_LEAST:
+        return a < number ? number : a;
+    case LKSI_OP_AT_LEAST_GRAD:
+        return a < number ? 0 : b;
     case LKSI_OP_ADD_SCALAR:
         return a + number;
     default: /* SCALE */

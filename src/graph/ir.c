@@ -40,6 +40,7 @@ static lksi_value add_operator(lksi_ir *ir, const lksi_emission *e) {
         shapes[i] = ir->values[e->inputs[i]].tensor;
         if (ir->values[e->inputs[i]].needs_gradient) needs_gradient = true;
     }
+    if (e->attributes != NULL && e->attributes->is_detached != 0) needs_gradient = false;
     if (e->result != NULL) outputs[0] = *e->result;
     if (lksi_op_infer(e->op, e->attributes, shapes, e->n_inputs, outputs) != LKS_OK) return LKSI_NO_VALUE;
     lksi_ir_node *node = add_node(ir, e->op, e->inputs, e->n_inputs);
@@ -283,11 +284,14 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
     return LKS_OK;
 }
 
-/* A buffer of which nothing gave a statistic stays as it is: it averages itself. */
-static lks_status keep_buffers(builder *b, lksi_value *gradients, size_t n_values) {
+/* A buffer of which nothing gave a statistic stays as it is: it averages itself. A parameter that is only used detached
+ * has a gradient of 0: what stands in the store would be taken for one. */
+static lks_status complete(builder *b, lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++) {
-        if (!is_buffer(b->ir, (lksi_value)v) || gradients[v] != LKSI_NO_VALUE) continue;
-        gradients[v] = emit_plain(b, LKSI_OP_MUL, (lksi_value[]){(lksi_value)v, b->base.buffer_weight}, 2);
+        if (b->ir->values[v].role != LKSI_PARAMETER || gradients[v] != LKSI_NO_VALUE) continue;
+        gradients[v] = is_buffer(b->ir, (lksi_value)v)
+                           ? emit_plain(b, LKSI_OP_MUL, (lksi_value[]){(lksi_value)v, b->base.buffer_weight}, 2)
+                           : emit_plain(b, LKSI_OP_SCALE, (lksi_value[]){(lksi_value)v}, 1); /* by 0 */
         if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
     }
     return LKS_OK;
@@ -325,7 +329,7 @@ lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
         if (has_gradient(ir, &node, gradients)) status = differentiate_node(&b, &node, gradients);
     }
     if (status == LKS_OK) status = separate_parameters(&b, gradients, n_forward_values);
-    if (status == LKS_OK) status = keep_buffers(&b, gradients, n_forward_values);
+    if (status == LKS_OK) status = complete(&b, gradients, n_forward_values);
     if (status == LKS_OK) finish_parameters(ir, gradients, n_forward_values);
     lksi_free(gradients);
     return status;

@@ -15,6 +15,11 @@ lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
     return lksi_graph_operate(LKSI_OP_RESHAPE, NULL, &x, 1, &result);
 }
 
+lks_node *lks_detach(lks_node *x) {
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, "detach");
+    return lksi_graph_operate(LKSI_OP_RESHAPE, &(lksi_attributes){.is_detached = 1}, &x, 1, &x->outputs[0]);
+}
+
 lks_node *lks_transpose(lks_node *x, const int *order) {
     lksi_attributes attributes = {0};
     if (lksi_node_is_poison(x)) return lksi_node_given(x, "transpose");

@@ -3,6 +3,8 @@
 
 #include <lockstep/operators.h>
 
+#include <math.h>
+
 lks_node *lks_add(lks_node *a, lks_node *b) {
     return lksi_graph_operate(LKSI_OP_ADD, NULL, (lks_node *[]){a, b}, 2, NULL);
 }
@@ -16,6 +18,25 @@ lks_node *lks_div(lks_node *a, lks_node *b) {
     return lksi_graph_operate(LKSI_OP_DIV, NULL, (lks_node *[]){a, b}, 2, NULL);
 }
 
+lks_node *lks_maximum(lks_node *a, lks_node *b) {
+    return lksi_graph_operate(LKSI_OP_MAXIMUM, NULL, (lks_node *[]){a, b}, 2, NULL);
+}
+lks_node *lks_minimum(lks_node *a, lks_node *b) {
+    return lks_scale(lks_maximum(lks_scale(a, -1), lks_scale(b, -1)), -1);
+}
+
+static lks_node *at_least(lks_node *x, double number) {
+    return lksi_graph_operate(LKSI_OP_AT_LEAST, &(lksi_attributes){.number = number}, &x, 1, NULL);
+}
+lks_node *lks_clamp(lks_node *x, double least, double most) {
+    if (lksi_node_is_poison(x)) return lksi_node_given(x, "clamp");
+    if (!(least <= most))
+        return lksi_graph_poison(lks_node_graph(x),
+                                 lksi_error(LKS_ERR_ARGUMENT, "clamp: from %g to %g is no range", least, most));
+    if (least != -INFINITY) x = at_least(x, least);
+    return most != INFINITY ? lks_scale(at_least(lks_scale(x, -1), -most), -1) : x;
+}
+
 lks_node *lks_add_scalar(lks_node *x, double number) {
     return lksi_graph_operate(LKSI_OP_ADD_SCALAR, &(lksi_attributes){.number = number}, &x, 1, NULL);
 }
@@ -24,6 +45,9 @@ lks_node *lks_scale(lks_node *x, double factor) {
 }
 lks_node *lks_exp(lks_node *x) { return lksi_graph_operate(LKSI_OP_EXP, NULL, &x, 1, NULL); }
 lks_node *lks_log(lks_node *x) { return lksi_graph_operate(LKSI_OP_LOG, NULL, &x, 1, NULL); }
+lks_node *lks_log1p(lks_node *x) { return lksi_graph_operate(LKSI_OP_LOG1P, NULL, &x, 1, NULL); }
+lks_node *lks_sin(lks_node *x) { return lksi_graph_operate(LKSI_OP_SIN, NULL, &x, 1, NULL); }
+lks_node *lks_cos(lks_node *x) { return lksi_graph_operate(LKSI_OP_COS, NULL, &x, 1, NULL); }
 lks_node *lks_sqrt(lks_node *x) { return lksi_graph_operate(LKSI_OP_SQRT, NULL, &x, 1, NULL); }
 lks_node *lks_pow(lks_node *x, double exponent) {
     return lksi_graph_operate(LKSI_OP_POW, &(lksi_attributes){.number = exponent}, &x, 1, NULL);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static void tanh_all(float *y, int64_t count) { LKSI_ISA_PICK(lksi_libm_loops)->of[LKSI_OP_TANH](y, (size_t)count); }
+static void tanh_all(float *y, int64_t count) { LKSI_ISA_PICK(lksi_libm_loops)->of[LKSI_OP_TANH](0, y, (size_t)count); }
 
 static void add_and_scale(int64_t count, const float *restrict bias, float factor, float *restrict y) {
     for (int64_t i = 0; i < count; i++) y[i] = factor * (y[i] + bias[i]);

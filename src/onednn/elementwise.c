@@ -15,7 +15,7 @@ lks_status lksi_run_libm(const lksi_kernel *kernel, void *const *in, void *const
     (void)scratch;
     size_t count = lksi_stored_count(kernel);
     if (out[0] != in[0]) memcpy(out[0], in[0], count * sizeof(float));
-    LKSI_ISA_PICK(lksi_libm_loops)->of[kernel->lowering.op](out[0], count);
+    LKSI_ISA_PICK(lksi_libm_loops)->of[kernel->lowering.op]((float)kernel->lowering.attributes.number, out[0], count);
     return LKS_OK;
 }
 

@@ -33,7 +33,8 @@ MAP(leaky_relu, x > 0 ? x : p * x)
 MAP(gelu, (x * lksi_normal_below(x, lksi_exp(-0.5f * (x * x)))))
 MAP(sigmoid, lksi_sigmoid(x))
 MAP(square_root, __builtin_sqrtf(x))
-MAP(absolute, (x < 0 ? -x : x))
+MAP(absolute, __builtin_fabsf(x))
+MAP(at_least, x < p ? p : x)
 MAP(add_scalar, (x + p))
 MAP(scale, (p * x))
 GRADIENT(relu_grad, y > 0 ? dy : 0)
@@ -41,6 +42,7 @@ GRADIENT(leaky_relu_grad, (y > 0 ? 1 : p) * dy)
 GRADIENT(gelu_grad, (dy * gelu_slope(y))) /* its y is x */
 GRADIENT(tanh_grad, (dy * (1 - y * y)))
 GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
+GRADIENT(at_least_grad, y < p ? 0 : dy)
 GRADIENT(abs_grad, y > 0 ? dy : y < 0 ? -dy : 0 * y) /* its y is x */
 
 const lksi_elementwise_loops LKSI_ISA_NAME(lksi_elementwise_loops) = {
@@ -56,6 +58,8 @@ const lksi_elementwise_loops LKSI_ISA_NAME(lksi_elementwise_loops) = {
            [LKSI_OP_SQRT] = square_root,
            [LKSI_OP_ABS] = absolute,
            [LKSI_OP_ABS_GRAD] = abs_grad,
+           [LKSI_OP_AT_LEAST] = at_least,
+           [LKSI_OP_AT_LEAST_GRAD] = at_least_grad,
            [LKSI_OP_ADD_SCALAR] = add_scalar,
            [LKSI_OP_SCALE] = scale},
 };

@@ -35,7 +35,8 @@ static void share_layout(lksi_lowering *l) {
 }
 
 static size_t scratch_nbytes(const lksi_lowering *l) {
-    return l->op == LKSI_OP_LAYER_NORM_GRAD ? 2 * (size_t)lksi_tensor_columns(&l->inputs[0]) * sizeof(double) : 0;
+    if (l->op == LKSI_OP_LAYER_NORM_GRAD) return 2 * (size_t)lksi_tensor_columns(&l->inputs[0]) * sizeof(double);
+    return l->op == LKSI_OP_SUM || l->op == LKSI_OP_MEAN || l->op == LKSI_OP_SUM_TO ? lksi_sums_nbytes(l) : 0;
 }
 
 /* Not what is moved in elements of another size: that is the reference device's. */

@@ -20,14 +20,22 @@
     X(SIGMOID_GRAD, elementwise, true)                                                                                 \
     X(EXP, libm, false)                                                                                                \
     X(LOG, libm, false)                                                                                                \
+    X(LOG1P, libm, true)                                                                                               \
+    X(SIN, libm, true)                                                                                                 \
+    X(COS, libm, false)                                                                                                \
+    X(POW, libm, false)                                                                                                \
     X(SQRT, elementwise, true)                                                                                         \
     X(ABS, elementwise, true)                                                                                          \
     X(ABS_GRAD, elementwise, true)                                                                                     \
+    X(AT_LEAST, elementwise, false)                                                                                    \
+    X(AT_LEAST_GRAD, elementwise, true)                                                                                \
     X(ADD_SCALAR, elementwise, false)                                                                                  \
     X(SCALE, elementwise, true)                                                                                        \
     X(ADD, binary, true)                                                                                               \
     X(SUB, binary, true)                                                                                               \
     X(MUL, binary, true)                                                                                               \
+    X(MAXIMUM, binary, true)                                                                                           \
+    X(SHARE, binary, false)                                                                                            \
     X(DIV, binary, false)                                                                                              \
     X(EXPAND, expand, false)                                                                                           \
     X(SUM_TO, sum_to, false)                                                                                           \
@@ -53,6 +61,9 @@
     lks_status lksi_run_##name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch);
 LKSI_LOOP_KERNELS(LKSI_LOOP_KERNEL_DECLARE)
 #undef LKSI_LOOP_KERNEL_DECLARE
+
+/* Scratch of SUM, MEAN and SUM_TO. */
+size_t lksi_sums_nbytes(const lksi_lowering *lowering);
 
 /* Whether there is one; *kernel is then filled. */
 bool lksi_onednn_lower_loop(const lksi_lowering *question, lksi_kernel *kernel);

@@ -1,4 +1,4 @@
-/* tanh, exp and log by the C library, by its vector functions where it has them. */
+/* tanh, exp and others by the C library, by its vector functions where it has them. */
 #ifndef LKSI_LIBM_H
 #define LKSI_LIBM_H
 
@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 typedef struct lksi_libm_loops {
-    /* y = f(y), f of TANH, EXP or LOG, to 4 units in the last place, wherever an element stands */
-    void (*of[LKSI_OP_COUNT])(float *y, size_t count);
+    /* y = f(y), or of POW f(y, number), to 4 units in the last place, wherever an element stands */
+    void (*of[LKSI_OP_COUNT])(float number, float *y, size_t count);
 } lksi_libm_loops;
 
 LKSI_ISA_DECLARE(lksi_libm_loops, lksi_libm_loops);

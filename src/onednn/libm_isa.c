@@ -1,6 +1,6 @@
 /* glibc's libmvec computes 8 or 16 at once, tanh 2.7 times as fast as oneDNN 2.6 does. The declarations tell gcc that
- * the vector forms exist (tanh: glibc >= 2.35 on x86-64); math.h says so under -ffast-math alone, which we do not want.
- * Other compilers and C libraries compute one after the other. */
+ * the vector forms exist (tanh and log1p: glibc >= 2.35 on x86-64); math.h says so under -ffast-math alone, which we do
+ * not want. Other compilers and C libraries compute one after the other. */
 #include "onednn/libm.h"
 
 #include <features.h>
@@ -16,6 +16,10 @@
 extern float tanhf(float x) __attribute__((simd("notinbranch"), const, nothrow));
 extern float expf(float x) __attribute__((simd("notinbranch"), const, nothrow));
 extern float logf(float x) __attribute__((simd("notinbranch"), const, nothrow));
+extern float log1pf(float x) __attribute__((simd("notinbranch"), const, nothrow));
+extern float sinf(float x) __attribute__((simd("notinbranch"), const, nothrow));
+extern float cosf(float x) __attribute__((simd("notinbranch"), const, nothrow));
+extern float powf(float x, float exponent) __attribute__((simd("notinbranch"), const, nothrow));
 #else
 #include <math.h>
 #endif
@@ -24,24 +28,38 @@ enum { LANES = 16 }; /* of the widest vector */
 
 /* Vectors are not inlined: whole ones and the rest, of which a scalar tail would have other bits, go through the same
  * code. */
-#define LOOP(name, function)                                                                                           \
-    static __attribute__((noinline)) void name##_of_vectors(float *y, size_t n_vectors) {                              \
-        for (size_t i = 0; i < n_vectors * LANES; i++) y[i] = function(y[i]);                                          \
+#define LOOP(name, expression)                                                                                         \
+    static __attribute__((noinline)) void name##_of_vectors(float number, float *y, size_t n_vectors) {                \
+        (void)number;                                                                                                  \
+        for (size_t i = 0; i < n_vectors * LANES; i++) {                                                               \
+            const float x = y[i];                                                                                      \
+            y[i] = expression;                                                                                         \
+        }                                                                                                              \
     }                                                                                                                  \
-    static void name(float *y, size_t count) {                                                                         \
+    static void name(float number, float *y, size_t count) {                                                           \
         size_t n_vectors = count / LANES, n_rest = count % LANES;                                                      \
         float rest[LANES] = {0};                                                                                       \
-        name##_of_vectors(y, n_vectors);                                                                               \
+        name##_of_vectors(number, y, n_vectors);                                                                       \
         if (n_rest == 0) return;                                                                                       \
         memcpy(rest, y + n_vectors * LANES, n_rest * sizeof *y);                                                       \
-        name##_of_vectors(rest, 1);                                                                                    \
+        name##_of_vectors(number, rest, 1);                                                                            \
         memcpy(y + n_vectors * LANES, rest, n_rest * sizeof *y);                                                       \
     }
 
-LOOP(hyperbolic_tangent, tanhf)
-LOOP(exponential, expf)
-LOOP(logarithm, logf)
+LOOP(hyperbolic_tangent, tanhf(x))
+LOOP(exponential, expf(x))
+LOOP(logarithm, logf(x))
+LOOP(logarithm_of_more, log1pf(x))
+LOOP(sine, sinf(x))
+LOOP(cosine, cosf(x))
+LOOP(power, powf(x, number))
 
 const lksi_libm_loops LKSI_ISA_NAME(lksi_libm_loops) = {
-    .of = {[LKSI_OP_TANH] = hyperbolic_tangent, [LKSI_OP_EXP] = exponential, [LKSI_OP_LOG] = logarithm},
+    .of = {[LKSI_OP_TANH] = hyperbolic_tangent,
+           [LKSI_OP_EXP] = exponential,
+           [LKSI_OP_LOG] = logarithm,
+           [LKSI_OP_LOG1P] = logarithm_of_more,
+           [LKSI_OP_SIN] = sine,
+           [LKSI_OP_COS] = cosine,
+           [LKSI_OP_POW] = power},
 };

@@ -91,7 +91,7 @@ static lks_status linear(const lksi_kernel *kernel, void *const *in, void *const
         if (kernel->epilogues[i] == LKSI_OP_RELU)
             LKSI_ISA_PICK(lksi_row_loops)->relu_in_place(count, y);
         else
-            LKSI_ISA_PICK(lksi_libm_loops)->of[LKSI_OP_TANH](y, count);
+            LKSI_ISA_PICK(lksi_libm_loops)->of[LKSI_OP_TANH](0, y, count);
     return LKS_OK;
 }
 

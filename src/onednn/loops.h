@@ -30,6 +30,7 @@ typedef struct lksi_row_loops {
     double (*sum)(size_t count, const float *x);
     double (*sum_shifted)(size_t count, float shift, const float *x); /* of x - shift */
     void (*accumulate)(size_t count, const float *x, float *y);       /* y += x */
+    void (*add)(size_t count, const float *x, double *y);             /* the same in double */
     /* y (columns) = sums over the rows of x (rows, columns), which begin row_length apart */
     void (*sum_rows)(size_t n_rows, size_t n_columns, size_t row_length, const float *x, float *y);
     float (*max)(size_t count, const float *x);

@@ -23,6 +23,10 @@ static void accumulate(size_t count, const float *restrict x, float *restrict y)
     for (size_t i = 0; i < count; i++) y[i] += x[i];
 }
 
+static void add(size_t count, const float *restrict x, double *restrict y) {
+    for (size_t i = 0; i < count; i++) y[i] += (double)x[i];
+}
+
 /* y += the sum of up to four rows of x */
 static void add_rows(size_t n_rows, size_t count, size_t row_length, const float *restrict x, double *restrict y) {
     if (n_rows < 4) {
@@ -98,6 +102,7 @@ const lksi_row_loops LKSI_ISA_NAME(lksi_row_loops) = {
     .sum = sum,
     .sum_shifted = sum_shifted,
     .accumulate = accumulate,
+    .add = add,
     .sum_rows = sum_rows,
     .max = lksi_row_max,
     .exp_shifted = exp_shifted,

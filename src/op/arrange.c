@@ -8,7 +8,10 @@ static lks_status infer_reshape(const lksi_tensor *in, const lksi_tensor *out) {
         char from[128], to[128];
         lksi_tensor_format(in, from, sizeof from);
         lksi_tensor_format(out, to, sizeof to);
-        return lksi_error(LKS_ERR_SHAPE, "reshape from %s to %s changes the number of elements", from, to);
+        bool is_batch_new =
+            out->n_dims > 0 && out->dims[0] == LKSI_BATCH && (in->n_dims == 0 || in->dims[0] != LKSI_BATCH);
+        return lksi_error(LKS_ERR_SHAPE, "reshape from %s to %s changes the number of elements%s", from, to,
+                          is_batch_new ? " (-1 is the batch, N)" : "");
     }
     return LKS_OK;
 }

@@ -17,7 +17,8 @@
 
 /* Other views of the same elements, and moves of them. */
 #define LKSI_OP_ARRANGEMENTS(X)                                                                                        \
-    X(RESHAPE, "reshape", 1, 1, 1, arrange)       /* given; the same elements under other dimensions; moves nothing */ \
+    X(RESHAPE, "reshape", 1, 1, 1, arrange)       /* given; the same elements under other dimensions; moves nothing;   \
+                                                   * [is_detached]: no gradient goes back */                           \
     X(RESULT, "result", 1, 1, 1, arrange)         /* output [axis] of the input's operator, moves nothing */           \
     X(COPY, "copy", 1, 1, 1, arrange)             /* y = x, in memory of its own */                                    \
     X(REORDER, "reorder", 1, 1, 1, arrange)       /* y = x, in another layout; inserted by the compiler */             \
@@ -49,21 +50,28 @@
     X(SIGMOID_GRAD, "sigmoid_grad", 2, 2, 1, elementwise)       /* (y, dy): dx = dy y (1 - y) */                       \
     X(EXP, "exp", 1, 1, 1, elementwise)                         /* y = e^x */                                          \
     X(LOG, "log", 1, 1, 1, elementwise)                         /* y = ln x */                                         \
+    X(LOG1P, "log1p", 1, 1, 1, elementwise)                     /* y = ln (1 + x) */                                   \
+    X(SIN, "sin", 1, 1, 1, elementwise)                         /* y = sin x */                                        \
+    X(COS, "cos", 1, 1, 1, elementwise)                         /* y = cos x */                                        \
     X(SQRT, "sqrt", 1, 1, 1, elementwise)                       /* y = square root of x */                             \
     X(POW, "pow", 1, 1, 1, elementwise)                         /* y = x^[number] */                                   \
     X(ABS, "abs", 1, 1, 1, elementwise)                         /* y = |x| */                                          \
     X(ABS_GRAD, "abs_grad", 2, 2, 1, elementwise)               /* (x, dy): dx = x > 0 ? dy : x < 0 ? -dy : 0 x */     \
+    X(AT_LEAST, "at_least", 1, 1, 1, elementwise)               /* y = x < [number] ? number : x */                    \
+    X(AT_LEAST_GRAD, "at_least_grad", 2, 2, 1, elementwise)     /* (x, dy): dx = x < [number] ? 0 : dy */              \
     X(ADD_SCALAR, "add_scalar", 1, 1, 1, elementwise)           /* y = x + [number] */                                 \
     X(SCALE, "scale", 1, 2, 1, elementwise)                     /* y = [number] x [s], s a scalar tensor */
 
 /* a and b are broadcast to one shape as in NumPy: axes are matched from the last on, 1 or absent repeats. */
 #define LKSI_OP_BINARIES(X)                                                                                            \
-    X(ADD, "add", 2, 2, 1, binary)       /* y = a + b */                                                               \
-    X(SUB, "sub", 2, 2, 1, binary)       /* y = a - b */                                                               \
-    X(MUL, "mul", 2, 2, 1, binary)       /* y = a b */                                                                 \
-    X(DIV, "div", 2, 2, 1, binary)       /* y = a / b */                                                               \
-    X(EXPAND, "expand", 1, 1, 1, binary) /* given; x repeated to that shape */                                         \
-    X(SUM_TO, "sum_to", 1, 1, 1, binary) /* given; the gradient of EXPAND: sums over what was repeated */
+    X(ADD, "add", 2, 2, 1, binary)         /* y = a + b */                                                             \
+    X(SUB, "sub", 2, 2, 1, binary)         /* y = a - b */                                                             \
+    X(MUL, "mul", 2, 2, 1, binary)         /* y = a b */                                                               \
+    X(DIV, "div", 2, 2, 1, binary)         /* y = a / b */                                                             \
+    X(MAXIMUM, "maximum", 2, 2, 1, binary) /* y = a > b ? a : b; NaN where either is */                                \
+    X(SHARE, "share", 2, 2, 1, binary)     /* of a in the maximum: y = a > b ? 1 : a == b ? 1/2 : 0 */                 \
+    X(EXPAND, "expand", 1, 1, 1, binary)   /* given; x repeated to that shape */                                       \
+    X(SUM_TO, "sum_to", 1, 1, 1, binary)   /* given; the gradient of EXPAND: sums over what was repeated */
 
 #define LKSI_OP_REDUCTIONS(X)                                                                                          \
     X(SUM, "sum", 1, 1, 1, reduce)   /* over the axes in the bit set [axes]; [keep_dims]: they stay, as 1 */           \

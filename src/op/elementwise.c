@@ -10,7 +10,9 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     if (!lksi_type_is_float(q->inputs[0].type)) return lksi_misfit(q, "a floating tensor");
     if (q->op == LKSI_OP_LEAKY_RELU && !(a->number > 0 && isfinite(a->number)))
         return lksi_error(LKS_ERR_ARGUMENT, "leaky_relu: its slope must be above 0, not %g", a->number);
-    if (!isfinite(a->number)) return lksi_error(LKS_ERR_ARGUMENT, "%s by %g", lksi_op_name(q->op), a->number);
+    if (!isfinite(q->inputs[0].type == LKS_F64 ? a->number : (double)(float)a->number))
+        return lksi_error(LKS_ERR_ARGUMENT, "%s by %g, which is no finite number in %s", lksi_op_name(q->op), a->number,
+                          lks_type_name(q->inputs[0].type));
     if (q->op == LKSI_OP_SCALE && q->n_inputs == 2 && q->inputs[1].n_dims != 0)
         return lksi_misfit(q, "a tensor and a scalar");
     q->outputs[0] = q->inputs[0];
@@ -35,6 +37,22 @@ static lks_status differentiate_scale(const lksi_op_instance *at, lksi_op_builde
 static lks_status differentiate_root(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     lksi_value half = lksi_emit_scaled(builder, at->output_gradients[0], 0.5);
     gradients[0] = lksi_emit2(builder, LKSI_OP_DIV, NULL, half, at->outputs[0]);
+    return LKS_OK;
+}
+
+/* y = log(1 + x): dx = dy / (1 + x). */
+static lks_status differentiate_log1p(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    lksi_value shifted = lksi_emit1(builder, LKSI_OP_ADD_SCALAR, &(lksi_attributes){.number = 1}, at->inputs[0]);
+    gradients[0] = lksi_emit2(builder, LKSI_OP_DIV, NULL, at->output_gradients[0], shifted);
+    return LKS_OK;
+}
+
+/* dx = dy cos x, or -dy sin x. */
+static lks_status differentiate_wave(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    bool is_sine = at->op == LKSI_OP_SIN;
+    lksi_value slope = lksi_emit1(builder, is_sine ? LKSI_OP_COS : LKSI_OP_SIN, NULL, at->inputs[0]);
+    lksi_value product = lksi_emit2(builder, LKSI_OP_MUL, NULL, at->output_gradients[0], slope);
+    gradients[0] = is_sine ? product : lksi_emit_scaled(builder, product, -1);
     return LKS_OK;
 }
 
@@ -67,12 +85,19 @@ lks_status lksi_differentiate_elementwise(const lksi_op_instance *at, lksi_op_bu
     case LKSI_OP_LOG:
         gradients[0] = lksi_emit2(builder, LKSI_OP_DIV, NULL, dy, x);
         return LKS_OK;
+    case LKSI_OP_LOG1P:
+        return differentiate_log1p(at, builder, gradients);
+    case LKSI_OP_SIN:
+    case LKSI_OP_COS:
+        return differentiate_wave(at, builder, gradients);
     case LKSI_OP_SQRT:
         return differentiate_root(at, builder, gradients);
     case LKSI_OP_POW:
         return differentiate_power(at, builder, gradients);
     case LKSI_OP_ABS:
         return differentiate_by(LKSI_OP_ABS_GRAD, x, at, builder, gradients);
+    case LKSI_OP_AT_LEAST:
+        return differentiate_by(LKSI_OP_AT_LEAST_GRAD, x, at, builder, gradients);
     case LKSI_OP_ADD_SCALAR:
         gradients[0] = dy;
         return LKS_OK;

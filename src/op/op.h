@@ -51,7 +51,7 @@ typedef struct lksi_attributes {
     int64_t axis, begin, end;
     int64_t order[LKSI_MAX_DIMS];
     int64_t axes, keep_dims; /* bit i of `axes` is axis i */
-    int64_t transpose_a, transpose_b, is_causal, is_relu, is_synchronised;
+    int64_t transpose_a, transpose_b, is_causal, is_relu, is_synchronised, is_detached;
     int64_t has_ignored, ignored;
     uint64_t stream;
     double number, epsilon, probability, smoothing;

@@ -28,6 +28,8 @@ BINARY(add, a + b)
 BINARY(sub, a - b)
 BINARY(mul, a *b)
 BINARY(divide, a / b)
+BINARY(maximum, a > b || a != a ? a : b)
+BINARY(share, a > b ? 1 : a == b ? (REAL)0.5 : 0)
 #undef BINARY
 
 static lks_status expand(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {

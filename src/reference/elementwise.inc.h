@@ -8,7 +8,7 @@
         }                                                                                                              \
         return LKS_OK;                                                                                                 \
     }
-/* Of y, or for GELU and ABS of x, and of dy. */
+/* Of y, or as the catalogue says of x, and of dy. */
 #define GRADIENT(name, expression)                                                                                     \
     static lks_status name(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {              \
         (void)scratch;                                                                                                 \
@@ -32,15 +32,20 @@ MAP(hyperbolic_tangent, TANH(x))
 MAP(sigmoid, logistic(x))
 MAP(exponential, EXP(x))
 MAP(logarithm, LOG(x))
+MAP(logarithm_of_more, LOG1P(x))
+MAP(sine, SIN(x))
+MAP(cosine, COS(x))
 MAP(square_root, SQRT(x))
 MAP(power, POW(x, NUMBER))
 MAP(absolute, ABS(x))
+MAP(at_least, x < NUMBER ? NUMBER : x)
 MAP(add_scalar, x + NUMBER)
 GRADIENT(relu_grad, y > 0 ? dy : 0)
 GRADIENT(leaky_relu_grad, y > 0 ? dy : NUMBER * dy)
 GRADIENT(gelu_grad, (dy * (normal_below(y) + y * normal_density(y))))
 GRADIENT(tanh_grad, (dy * (1 - y * y)))
 GRADIENT(sigmoid_grad, (dy * y * (1 - y)))
+GRADIENT(at_least_grad, y < NUMBER ? 0 : dy)
 GRADIENT(abs_grad, y > 0 ? dy : y < 0 ? -dy : 0 * y)
 #undef MAP
 #undef GRADIENT

@@ -9,6 +9,8 @@
 #define EXP expf
 #define LOG logf
 #define LOG1P log1pf
+#define SIN sinf
+#define COS cosf
 #define TANH tanhf
 #define ERFC erfcf
 #define SQRT sqrtf

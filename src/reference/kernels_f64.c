@@ -6,6 +6,8 @@
 #define EXP exp
 #define LOG log
 #define LOG1P log1p
+#define SIN sin
+#define COS cos
 #define TANH tanh
 #define ERFC erfc
 #define SQRT sqrt

@@ -4,9 +4,11 @@
 
 static const lksi_op one_operand[] = {LKSI_OP_RELU,    LKSI_OP_LEAKY_RELU, LKSI_OP_GELU, LKSI_OP_TANH,
                                       LKSI_OP_SIGMOID, LKSI_OP_SCALE,      LKSI_OP_EXP,  LKSI_OP_LOG,
-                                      LKSI_OP_SQRT,    LKSI_OP_POW,        LKSI_OP_ABS,  LKSI_OP_ADD_SCALAR};
-static const lksi_op gradients[] = {LKSI_OP_RELU_GRAD, LKSI_OP_LEAKY_RELU_GRAD, LKSI_OP_GELU_GRAD,
-                                    LKSI_OP_TANH_GRAD, LKSI_OP_SIGMOID_GRAD,    LKSI_OP_ABS_GRAD};
+                                      LKSI_OP_SQRT,    LKSI_OP_POW,        LKSI_OP_ABS,  LKSI_OP_ADD_SCALAR,
+                                      LKSI_OP_LOG1P,   LKSI_OP_SIN,        LKSI_OP_COS,  LKSI_OP_AT_LEAST};
+static const lksi_op gradients[] = {LKSI_OP_RELU_GRAD,    LKSI_OP_LEAKY_RELU_GRAD, LKSI_OP_GELU_GRAD,
+                                    LKSI_OP_TANH_GRAD,    LKSI_OP_SIGMOID_GRAD,    LKSI_OP_ABS_GRAD,
+                                    LKSI_OP_AT_LEAST_GRAD};
 static const lksi_attributes attributes = {.number = 1.5};
 
 /* Of one element; odd ones; in fours; more than a block. */

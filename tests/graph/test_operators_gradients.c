@@ -28,6 +28,25 @@ static lks_node *square_root(const operator_leaves *l) {
 static lks_node *power(const operator_leaves *l) {
     return lks_pow(lks_add_scalar(lks_abs(batch_tensor(l, "a", DIMS(67))), 1), -1.7);
 }
+static lks_node *softplus(const operator_leaves *l) {
+    lks_node *a = batch_tensor(l, "a", DIMS(67));
+    return lks_add(lks_relu(a), lks_log1p(lks_exp(lks_scale(lks_abs(a), -1))));
+}
+static lks_node *waves(const operator_leaves *l) {
+    lks_node *a = batch_tensor(l, "a", DIMS(67));
+    return lks_mul(lks_sin(a), lks_cos(lks_scale(a, 0.5)));
+}
+static lks_node *clamp(const operator_leaves *l) { return lks_clamp(batch_tensor(l, "a", DIMS(67)), -0.3, 0.7); }
+static lks_node *maximum_row(const operator_leaves *l) {
+    return lks_maximum(batch_tensor(l, "a", DIMS(3, 5)), normal_parameter(l, "b", DIMS(5)));
+}
+static lks_node *minimum_column(const operator_leaves *l) {
+    return lks_minimum(normal_parameter(l, "b", DIMS(3, 1)), batch_tensor(l, "a", DIMS(3, 5)));
+}
+static lks_node *times_itself_detached(const operator_leaves *l) {
+    lks_node *a = batch_tensor(l, "a", DIMS(7));
+    return lks_add(a, lks_detach(lks_scale(normal_parameter(l, "b", DIMS(7)), 0)));
+}
 /* The mean of log(sum(exp(x))) - x: a cross entropy by hand. */
 static lks_node *log_of_summed_exponentials(const operator_leaves *l) {
     lks_node *a = batch_tensor(l, "a", DIMS(5));
@@ -226,6 +245,12 @@ static const operator_case cases[] = {
     CASE(square_root),
     CASE(power),
     CASE(log_of_summed_exponentials),
+    CASE(softplus),
+    CASE(waves),
+    CASE(clamp),
+    CASE(maximum_row),
+    CASE(minimum_column),
+    CASE(times_itself_detached),
     CASE(add_same),
     CASE(add_row),
     CASE(add_column),

@@ -29,6 +29,9 @@ static lks_node *leaky_nan(const leaves *l) { return lks_leaky_relu(l->x, (doubl
 static lks_node *scale_infinite(const leaves *l) { return lks_scale(l->x, (double)INFINITY); }
 static lks_node *pow_infinite(const leaves *l) { return lks_pow(l->x, (double)-INFINITY); }
 static lks_node *add_infinite(const leaves *l) { return lks_add_scalar(l->x, (double)INFINITY); }
+static lks_node *scale_beyond_f32(const leaves *l) { return lks_scale(l->x, 1e39); }
+static lks_node *clamp_to_nothing(const leaves *l) { return lks_clamp(l->x, 2, 1); }
+static lks_node *clamp_to_nan(const leaves *l) { return lks_clamp(l->x, 0, (double)NAN); }
 static lks_node *gelu_of_integers(const leaves *l) { return lks_gelu(l->index); }
 static lks_node *add_misfit(const leaves *l) { return lks_add(l->x, parameter(l, "b", 1, (int64_t[]){3})); }
 static lks_node *add_number_to_batch(const leaves *l) { /* would fit at batch size 5 alone */
@@ -39,6 +42,7 @@ static lks_node *add_batch_elsewhere(const leaves *l) {
 }
 static lks_node *mul_integers(const leaves *l) { return lks_mul(l->index, l->index); }
 static lks_node *sum_axis(const leaves *l) { return lks_sum(l->x, 1, (int[]){2}, 0); }
+static lks_node *sum_last_axis(const leaves *l) { return lks_sum(l->x, 1, (int[]){-1}, 0); }
 static lks_node *mean_axis_twice(const leaves *l) { return lks_mean(l->x, 2, (int[]){1, 1}, 0); }
 static lks_node *softmax_over_batch(const leaves *l) { return lks_softmax(l->numbers); }
 static lks_node *causal_over_batch(const leaves *l) { return lks_causal_softmax(l->x); }
@@ -146,14 +150,18 @@ static lks_node *images_no_options(const leaves *l) { return lks_images(l->x, NU
 static const refusal refusals[] = {
     {leaky_flat, LKS_ERR_ARGUMENT, "slope must be above 0, not 0"},
     {leaky_nan, LKS_ERR_ARGUMENT, "slope must be above 0, not "},
-    {scale_infinite, LKS_ERR_ARGUMENT, "scale by inf"},
+    {scale_infinite, LKS_ERR_ARGUMENT, "scale by inf, which is no finite number in f32"},
     {pow_infinite, LKS_ERR_ARGUMENT, "pow by -inf"},
+    {scale_beyond_f32, LKS_ERR_ARGUMENT, "scale by 1e+39, which is no finite number in f32"},
+    {clamp_to_nothing, LKS_ERR_ARGUMENT, "clamp: from 2 to 1 is no range"},
+    {clamp_to_nan, LKS_ERR_ARGUMENT, "clamp: from 0 to nan is no range"},
     {add_infinite, LKS_ERR_ARGUMENT, "add_scalar by inf"},
     {gelu_of_integers, LKS_ERR_SHAPE, "gelu takes a floating tensor, not i32 (N)"},
     {add_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (3)"},
     {add_number_to_batch, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
     {add_batch_elsewhere, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (2, 1, 4)"},
     {mul_integers, LKS_ERR_SHAPE, "mul takes two floating tensors"},
+    {sum_last_axis, LKS_ERR_ARGUMENT, "axis -1 is not one of the tensor's 2"},
     {sum_axis, LKS_ERR_ARGUMENT, "sum: axis 2"},
     {mean_axis_twice, LKS_ERR_ARGUMENT, "mean: axis 1"},
     {softmax_over_batch, LKS_ERR_SHAPE, "K not the batch, not f32 (N)"},

@@ -100,11 +100,16 @@ static void rows_with_nan_are_counted_alike_on_all_devices(void **state) {
     }
 }
 
+static lks_node *at_most_one(lks_node *x) { return lks_clamp(x, -INFINITY, 1); }
+static lks_node *within_a_half(lks_node *x) { return lks_clamp(x, -0.5, 0.5); }
+static lks_node *at_least_its_hundredth(lks_node *x) { return lks_maximum(x, lks_scale(x, 0.01)); }
+
 /* A run that has gone wrong must show it. */
 static void nan_goes_through_everything(void **state) {
     (void)state;
     static lks_node *(*const operators[])(lks_node * x) = {
-        lks_relu, lks_tanh, lks_sigmoid, lks_gelu, lks_softmax, lks_log_softmax, lks_exp, lks_log, lks_sqrt, lks_abs};
+        lks_relu, lks_tanh,  lks_sigmoid, lks_gelu, lks_softmax,   lks_log_softmax,       lks_exp, lks_log, lks_sqrt,
+        lks_abs,  lks_log1p, lks_sin,     lks_cos,  within_a_half, at_least_its_hundredth};
     static const int32_t labels[4] = {0};
     float poisoned[4][3];
     memcpy(poisoned, features, sizeof poisoned);
@@ -118,6 +123,58 @@ static void nan_goes_through_everything(void **state) {
         assert_true(isnan(lks_program_scalar(f.program, loss)));
         end(&f);
     }
+}
+
+/* Not as a sum of differences would have it. */
+static void bounds_are_exact_however_far_away(void **state) {
+    (void)state;
+    static const struct {
+        lks_node *(*operate)(lks_node *x);
+        float expected[6];
+    } cases[] = {{at_most_one, {-1e8f, 1, -INFINITY, 1, 1e-9f, -0.0f}},
+                 {within_a_half, {-0.5f, 0.5f, -0.5f, 0.5f, 1e-9f, -0.0f}},
+                 {at_least_its_hundredth, {-1e6f, 1e8f, -INFINITY, INFINITY, 1e-9f, -0.0f}},
+                 {lks_abs, {1e8f, 1e8f, INFINITY, INFINITY, 1e-9f, 0.0f}}};
+    static const float x[2][3] = {{-1e8f, 1e8f, -INFINITY}, {INFINITY, 1e-9f, -0.0f}};
+    static const int32_t labels[2] = {0};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
+        fixture f;
+        begin(&f, devices[i % 2]);
+        lks_node *y = cases[i / 2].operate(f.x);
+        compile(&f, 2, lks_sum(lks_mul(y, f.scaled), 0, NULL, 0), y, x[0], labels);
+        const float *values = lks_program_output(f.program, y);
+        for (int k = 0; k < 6; k++)
+            if (!(values[k] == cases[i / 2].expected[k]))
+                fail_msg("case %zu, %d: %g, not %g", i, k, (double)values[k], (double)cases[i / 2].expected[k]);
+        if (cases[i / 2].operate == lks_abs) assert_false(signbit(values[5]));
+        end(&f);
+    }
+}
+
+/* Over a batch, over what repeats, over both ends: in f32 they would be off by up to 5e-6. */
+static void sums_over_many_rows_keep_their_digits(void **state) {
+    (void)state;
+    enum { ROWS = 65536 };
+    float *x = lksi_alloc_array(ROWS, 3 * sizeof *x);
+    int32_t *labels = lksi_alloc_array(ROWS, sizeof *labels);
+    double expected[3] = {0};
+    for (size_t i = 0; i < 3 * ROWS; i++) expected[i % 3] += (double)(x[i] = lksi_random_uniform(1, 2, i));
+    for (int i = 0; i < 2; i++) {
+        fixture f;
+        float gradient[3];
+        begin(&f, devices[i]);
+        lks_node *mean = lks_mean(f.x, 1, (int[]){0}, 0);
+        compile(&f, ROWS, lks_sum(f.scaled, 0, NULL, 0), mean, x, labels);
+        assert_ok(lks_store_read_gradient(f.store, 0, gradient)); /* of what goes to every row */
+        const float *means = lks_program_output(f.program, mean);
+        for (int k = 0; k < 3; k++) {
+            assert_true(fabs((double)means[k] * ROWS / expected[k] - 1) < 1e-7);
+            assert_true(fabs((double)gradient[k] / expected[k] - 1) < 1e-7);
+        }
+        end(&f);
+    }
+    lksi_free(x);
+    lksi_free(labels);
 }
 
 /* Masked scores are often the lowest number there is. */
@@ -291,6 +348,8 @@ int main(void) {
         cmocka_unit_test(correct_rows_have_their_first_largest_element_at_the_label),
         cmocka_unit_test(rows_with_nan_are_counted_alike_on_all_devices),
         cmocka_unit_test(batch_norm_of_one_value_per_channel_is_its_bias),
+        cmocka_unit_test(bounds_are_exact_however_far_away),
+        cmocka_unit_test(sums_over_many_rows_keep_their_digits),
         cmocka_unit_test(nan_goes_through_everything),
         cmocka_unit_test(softmax_stands_the_largest_and_the_smallest_numbers),
         cmocka_unit_test(log_softmax_is_as_exact_beside_a_large_offset),

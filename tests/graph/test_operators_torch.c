@@ -36,6 +36,16 @@ static lks_node *power(const leaves *l) { return lks_pow(above_zero(l), -1.5); }
 static lks_node *cube(const leaves *l) { return lks_pow(l->x, 3); }
 static lks_node *power_of_zero(const leaves *l) { return lks_pow(l->x, 0); }
 static lks_node *absolute(const leaves *l) { return lks_abs(l->x); }
+static lks_node *log1p_(const leaves *l) { return lks_log1p(lks_abs(l->x)); }
+static lks_node *sine(const leaves *l) { return lks_sin(l->x); }
+static lks_node *cosine(const leaves *l) { return lks_cos(l->x); }
+static lks_node *larger(const leaves *l) { return lks_maximum(l->x, l->b); }
+static lks_node *smaller(const leaves *l) { return lks_minimum(l->x, l->b); }
+static lks_node *larger_or_equal(const leaves *l) { return lks_maximum(l->x, lks_abs(l->x)); }
+static lks_node *clamp(const leaves *l) { return lks_clamp(l->x, -1, 2); }
+static lks_node *straight_through(const leaves *l) {
+    return lks_add(l->x, lks_detach(lks_sub(lks_clamp(l->x, -1, 1), l->x)));
+}
 static lks_node *softmax(const leaves *l) { return lks_softmax(l->x); }
 static lks_node *log_softmax(const leaves *l) { return lks_log_softmax(l->x); }
 static lks_node *layer_norm(const leaves *l) {
@@ -87,6 +97,23 @@ static const torch_case cases[] = {
     {"pow 3", cube, {-27, -1, -0.015625, 0, 0.125, 1, 8, 512}, {27, -6, 0.5625, 0, 0.75, -6, 36, 96}},
     {"pow 0", power_of_zero, {1, 1, 1, 1, 1, 1, 1, 1}, {0}},
     {"abs", absolute, {3, 1, 0.25, 0, 0.5, 1, 2, 8}, {-1, 2, -3, 0, 1, -2, 3, 0.5}},
+    {"log1p",
+     log1p_,
+     {1.38629436, 0.693147181, 0.223143551, 0, 0.405465108, 0.693147181, 1.09861229, 2.19722458},
+     {-0.25, 1, -2.4, 0, 0.666666667, -1, 1, 0.0555555556}},
+    {"sin",
+     sine,
+     {-0.141120008, -0.841470985, -0.247403959, 0, 0.479425539, 0.841470985, 0.909297427, 0.989358247},
+     {-0.989992497, -1.08060461, 2.90673727, 0.5, 0.877582562, -1.08060461, -1.24844051, -0.0727500169}},
+    {"cos",
+     cosine,
+     {-0.989992497, 0.540302306, 0.968912422, 1, 0.877582562, 0.540302306, -0.416146837, -0.145500034},
+     {0.141120008, -1.68294197, 0.742211878, 0, -0.479425539, 1.68294197, -2.72789228, -0.494679123}},
+    {"maximum", larger, {0, 1, 0.5, 0.25, 1, 1, 2, 8}, {0, 0, 0, 0, 0, -2, 3, 0.5}},
+    {"minimum", smaller, {-3, -1, -0.25, 0, 0.5, 0, 0.75, 1}, {1, -2, 3, 0.5, 1, 0, 0, 0}},
+    {"maximum of equals", larger_or_equal, {3, 1, 0.25, 0, 0.5, 1, 2, 8}, {-1, 2, -3, 0.25, 1, -2, 3, 0.5}},
+    {"clamp", clamp, {-1, -1, -0.25, 0, 0.5, 1, 2, 2}, {0, -2, 3, 0.5, 1, -2, 3, 0}},
+    {"detach", straight_through, {-1, -1, -0.25, 0, 0.5, 1, 1, 1}, {1, -2, 3, 0.5, 1, -2, 3, 0.5}},
     {"softmax",
      softmax,
      {0.0226668836, 0.167486874, 0.354569716, 0.455276527, 0.000550911729, 0.000908299886, 0.00246901508, 0.996071773},

@@ -86,7 +86,8 @@ static void rows_have_the_bits_that_they_have_in_any_batch(void **state) {
 /* Where an element stands among how many: in a whole vector or behind the last. */
 static void an_element_has_the_bits_of_any_other_place(void **state) {
     (void)state;
-    static const lksi_op ops[] = {LKSI_OP_TANH, LKSI_OP_SIGMOID, LKSI_OP_GELU, LKSI_OP_EXP, LKSI_OP_LOG, LKSI_OP_SQRT};
+    static const lksi_op ops[] = {LKSI_OP_TANH, LKSI_OP_SIGMOID, LKSI_OP_GELU, LKSI_OP_EXP, LKSI_OP_LOG,
+                                  LKSI_OP_SQRT, LKSI_OP_LOG1P,   LKSI_OP_SIN,  LKSI_OP_COS};
     enum { COUNT = 83 };
     const lks_device *device = lks_device_default(NULL);
     float x[COUNT], whole[COUNT], part[COUNT];

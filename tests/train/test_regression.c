@@ -13,7 +13,8 @@ enum { COUNT = 50, K = 5, M = 3, BATCH = 8, N_EPOCHS = 3, MAX_RANKS = 4 };
 
 typedef struct job {
     int64_t grains, accumulate;
-    int is_synchronised, has_own_loop;
+    int is_synchronised, has_own_loop, has_detached;
+    lks_strategy strategy;
     double loss;           /* of the last step */
     lks_metrics evaluated; /* rank 0's, as the loss before */
     float weight[M * K];
@@ -24,11 +25,12 @@ typedef struct model {
     lks_node *x, *y, *loss;
 } model;
 
-static model build(lks_graph *graph, int is_synchronised) {
+static model build(lks_graph *graph, const job *j) {
     model m = {.x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, K}),
                .y = lks_input(graph, "y", LKS_F32, 2, (int64_t[]){LKS_BATCH, M})};
     lks_node *h = lks_linear(m.x, M, "fc");
-    if (is_synchronised) h = lks_batch_norm_with(h, "norm", &(lks_batch_norm_options){.is_synchronised = 1});
+    if (j->is_synchronised) h = lks_batch_norm_with(h, "norm", &(lks_batch_norm_options){.is_synchronised = 1});
+    if (j->has_detached) h = lks_add(h, lks_detach(lks_linear(m.x, M, "still")));
     m.loss = lks_mse(h, m.y);
     return m;
 }
@@ -54,6 +56,11 @@ static lks_dataset *make_data(int64_t n_targets) {
 
 static const lks_sgd_options sgd = {.lr = 0.25};
 
+static int read_still(const lks_store *store, float *values) {
+    RANK_OK(lks_store_read(store, lks_store_find(store, "still.weight"), values));
+    return 0;
+}
+
 static int train_by_trainer(lks_group *group, const model *m, const lks_dataset *data, lks_loader *loader, job *j) {
     lks_trainer *trainer;
     lks_batch batch;
@@ -65,7 +72,10 @@ static int train_by_trainer(lks_group *group, const model *m, const lks_dataset 
                                                       .labels = m->y,
                                                       .optimizer = lks_sgd(&sgd),
                                                       .grains = j->grains,
+                                                      .strategy = j->strategy,
                                                       .accumulate = j->accumulate}));
+    float before[M * K], after[M * K];
+    if (j->has_detached) RANK_CHECK(read_still(lks_trainer_store(trainer), before) == 0);
     for (int epoch = 0; epoch < N_EPOCHS; epoch++)
         while (lks_loader_next(loader, &batch)) {
             RANK_OK(lks_trainer_step(trainer, &batch, &metrics));
@@ -75,6 +85,7 @@ static int train_by_trainer(lks_group *group, const model *m, const lks_dataset 
     RANK_OK(lks_trainer_evaluate(trainer, data, &evaluated));
     RANK_CHECK(evaluated.n_samples == COUNT);
     lks_store *store = lks_trainer_store(trainer);
+    if (j->has_detached) RANK_CHECK(read_still(store, after) == 0 && memcmp(after, before, sizeof after) == 0);
     RANK_OK(lks_check_replicas(group, store));
     RANK_OK(lks_store_sha256(store, j->hex[rank]));
     if (rank == 0) {
@@ -122,7 +133,7 @@ static int train(void *argument) {
     lks_loader *loader;
     RANK_OK(lks_init(&group, NULL));
     lks_graph *graph = lks_graph_create(lks_device_default(group));
-    model m = build(graph, j->is_synchronised);
+    model m = build(graph, j);
     lks_dataset *data = make_data(M);
     RANK_OK(lks_loader_create(&loader, data,
                               &(lks_loader_options){.batch = BATCH,
@@ -183,6 +194,17 @@ static void a_loop_of_ones_own_trains_what_a_trainer_does(void **state) {
     assert_string_equal(by_hand.hex[0], by_trainer.hex[0]);
 }
 
+/* However the ranks share the work, and where parameters and gradients change places. */
+static void what_is_only_used_detached_stays_as_it_is(void **state) {
+    (void)state;
+    for (int size = 1; size <= MAX_RANKS; size++)
+        for (lks_strategy strategy = LKS_STRATEGY_AUTO; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+            for (int64_t accumulate = 1; accumulate <= 2; accumulate++) {
+                job j = {.has_detached = 1, .strategy = strategy, .accumulate = accumulate};
+                run_ranks(size, train, &j);
+            }
+}
+
 /* --- what does not fit --- */
 
 static void check_refused(lks_status status, const char *text) {
@@ -201,7 +223,7 @@ static void refuse(lks_dataset *data, bool has_labels, const char *text) {
     for (int is_evaluation = 0; is_evaluation < 2; is_evaluation++) {
         assert_ok(lks_init(&group, NULL));
         lks_graph *graph = lks_graph_create(lks_device_default(group));
-        model m = build(graph, 0);
+        model m = build(graph, &(job){0});
         if (has_labels) {
             m.y = lks_input(graph, "labels", LKS_I32, 1, (int64_t[]){LKS_BATCH});
             m.loss = lks_cross_entropy(lks_linear(m.x, M, "classes"), m.y);
@@ -242,6 +264,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_of_ranks_and_pieces_trains_the_same_model),
                                        cmocka_unit_test(with_grains_to_the_bit),
                                        cmocka_unit_test(a_loop_of_ones_own_trains_what_a_trainer_does),
+                                       cmocka_unit_test(what_is_only_used_detached_stays_as_it_is),
                                        cmocka_unit_test(labels_and_targets_are_not_taken_for_each_other)};
     return run_group(tests);
 }
