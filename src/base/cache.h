@@ -25,7 +25,7 @@ static inline bool lksi_exceeds_caches(size_t nbytes) {
     return nbytes >= LKSI_LEAST_CACHES_NBYTES && nbytes >= lksi_caches_nbytes();
 }
 
-/* Whether this machine can do so; where not, the calls below are a copy and nothing. */
+/* Whether this machine can do so well; where not, callers copy. */
 bool lksi_can_pass_caches(void);
 /* A copy. Other cores see it in order with other writes after lksi_written_past_caches alone. */
 void lksi_write_past_caches(void *to, const void *from, size_t nbytes);

@@ -47,36 +47,26 @@ void lksi_trial_end(lksi_trial *trial, int64_t took_ns) {
 enum { ALIKE = 16 }; /* times that differ by less than such a part */
 
 static bool is_second_better(const lksi_call_trial *trial) {
-    const int64_t *median_ns = trial->between_ends.median_ns;
+    const int64_t *median_ns = trial->turn.median_ns;
     int64_t difference_ns = median_ns[1] - median_ns[0];
     bool are_alike = difference_ns < median_ns[0] / ALIKE && -difference_ns < median_ns[0] / ALIKE;
     return are_alike ? median_of(trial->calls_ns[1]) < median_of(trial->calls_ns[0]) : difference_ns < 0;
 }
 
-static void take_way(lksi_call_trial *trial) {
-    trial->is_tried = trial->between_ends.is_tried;
-    trial->is_second = trial->is_tried ? trial->between_ends.is_second : trial->is_second_better;
-}
-
-void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls) { trial->between_ends.turn = -n_calls; }
+void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls) { trial->turn.turn = -n_calls; }
 
 void lksi_call_trial_begin(lksi_call_trial *trial, int period) {
-    lksi_trial_begin(&trial->between_ends, period);
-    if (trial->between_ends.is_decided) trial->is_second_better = is_second_better(trial);
-    take_way(trial);
-    if (trial->is_tried) trial->began_ns = lksi_now_ns();
-}
-
-void lksi_call_trial_rest(lksi_call_trial *trial) {
-    lksi_trial_rest(&trial->between_ends);
-    take_way(trial);
+    lksi_trial *turn = &trial->turn;
+    lksi_trial_begin(turn, period);
+    if (turn->is_decided) turn->is_second = turn->is_second_better = is_second_better(trial);
+    if (turn->is_tried) trial->began_ns = lksi_now_ns();
 }
 
 void lksi_call_trial_end(lksi_call_trial *trial) {
-    const lksi_trial *turn = &trial->between_ends;
-    if (!trial->is_tried) return;
+    lksi_trial *turn = &trial->turn;
+    if (!turn->is_tried) return;
     int64_t now_ns = lksi_now_ns();
     if (turn->is_timed) trial->calls_ns[turn->is_second][turn->timed] = now_ns - trial->began_ns;
-    lksi_trial_end(&trial->between_ends, now_ns - trial->ended_ns);
+    lksi_trial_end(turn, now_ns - trial->ended_ns);
     trial->ended_ns = now_ns;
 }

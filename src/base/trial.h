@@ -31,7 +31,8 @@ typedef struct lksi_trial {
     int64_t took_ns[2][LKSI_TRIAL_TIMED];
 } lksi_trial;
 
-/* `period`: turns from one choice to the next, a power of two, always the same for a trial. */
+/* `period`: turns from one choice to the next, a power of two from 256 on (an eighth of it has to be more than those
+ * that are tried), always the same for a trial. */
 void lksi_trial_begin(lksi_trial *trial, int period);
 void lksi_trial_rest(lksi_trial *trial); /* instead: a turn that does not count goes the way that is taken for better */
 void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others than timed ones are ignored */
@@ -40,16 +41,14 @@ void lksi_trial_end(lksi_trial *trial, int64_t took_ns); /* of any turn; others 
  * where that is alike, by the calls alone: a caller who computes for long between them makes it so, but for chance.
  * Starts as zeros. */
 typedef struct lksi_call_trial {
-    lksi_trial between_ends;
-    bool is_second, is_tried, is_second_better; /* as in lksi_trial */
-    int64_t began_ns, ended_ns;                 /* of those that are tried: this one, the last one */
+    lksi_trial turn;            /* what is to be known of this one, and the times between ends */
+    int64_t began_ns, ended_ns; /* of those that are tried: this one, the last one */
     int64_t calls_ns[2][LKSI_TRIAL_TIMED];
 } lksi_call_trial;
 
-/* Before the first call: as many go the first way untried. */
+/* Before the first call: as many go the first way untried, fewer than a period. Instead of a turn: lksi_trial_rest. */
 void lksi_call_trial_put_off(lksi_call_trial *trial, int n_calls);
 void lksi_call_trial_begin(lksi_call_trial *trial, int period);
-void lksi_call_trial_rest(lksi_call_trial *trial); /* as lksi_trial_rest */
 void lksi_call_trial_end(lksi_call_trial *trial);
 
 /* The median, of an even number the upper one; sorts them. */

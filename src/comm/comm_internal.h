@@ -167,7 +167,7 @@ typedef struct lksi_selection {
     const char *last;                                  /* algorithm of the last call */
 } lksi_selection;
 
-/* The last call in which this rank needed nothing of the others (exchange.c). */
+/* The last call in which this rank did not have to wait for all others (exchange.c). */
 typedef struct lksi_row {
     const lksi_operation *operation;
     int root;
@@ -297,7 +297,12 @@ struct lks_group {
 static inline uint64_t lksi_n_calls(const lks_group *group) {
     return atomic_load_explicit(&group->counters.n_calls, memory_order_relaxed);
 }
-/* Counts one more, whose sequence number that is. One thread at a time does. */
+/* One of the group's counters, which one thread at a time writes, and others may read meanwhile. */
+static inline void lksi_counter_add(_Atomic uint64_t *counter, uint64_t n) {
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+/* Counts one more, whose sequence number that is. */
 static inline uint64_t lksi_count_call(lks_group *group) {
     uint64_t sequence = lksi_n_calls(group) + 1;
     atomic_store_explicit(&group->counters.n_calls, sequence, memory_order_relaxed);

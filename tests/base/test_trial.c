@@ -38,11 +38,11 @@ static void a_trial_of_calls_can_be_put_off_and_rest(void **state) {
     lksi_call_trial_put_off(&trial, 3);
     for (int i = 0; i < 3 + TRIED; i++) {
         lksi_call_trial_begin(&trial, PERIOD);
-        assert_int_equal(trial.is_tried, i >= 3);
-        assert_int_equal(trial.is_second, i >= 3 + TRIED / 2);
+        assert_int_equal(trial.turn.is_tried, i >= 3);
+        assert_int_equal(trial.turn.is_second, i >= 3 + TRIED / 2);
         lksi_call_trial_end(&trial);
-        lksi_call_trial_rest(&trial); /* counts as none */
-        assert_false(trial.is_tried || trial.is_second);
+        lksi_trial_rest(&trial.turn); /* counts as none */
+        assert_false(trial.turn.is_tried || trial.turn.is_second);
     }
 }
 

@@ -21,8 +21,8 @@ static bool is_sum(const float *sums, size_t count, int size, int call) {
 }
 
 static void say(lks_group *group, bool is_wide) {
-    group->all_reduce_rounds.wide.trial.is_second_better = is_wide;
-    group->reduce_rounds.wide.trial.is_second_better = is_wide;
+    group->all_reduce_rounds.wide.trial.turn.is_second_better = is_wide;
+    group->reduce_rounds.wide.trial.turn.is_second_better = is_wide;
 }
 
 /* Two wide chunks and a rest. Rank 1 brings symmetric memory in every third call, and stages later than the others. */
@@ -82,7 +82,7 @@ static void say_of_places(lks_group *group, bool is_in_place) {
                              &group->of_root[1].places, &group->to_root[0].places};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         for (int size = 0; size < LKSI_PLACE_SIZES; size++)
-            places[i]->by_size[size].trial.is_second_better = is_in_place;
+            places[i]->by_size[size].trial.turn.is_second_better = is_in_place;
 }
 
 static int go_either_way(void *argument) {

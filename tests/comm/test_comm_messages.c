@@ -101,7 +101,7 @@ static int large_messages_go_either_way(int rank, int size, void *argument) {
             MUST_OK(lks_isend(world, sent[rank][k], counts[k], LKS_I32, other, k, &sends[k]));
         }
         lksi_call_trial *trial = &world->messages->fetches[0][0];
-        if (round >= N_TRIED) trial->is_second_better = round % 4 < 2;
+        if (round >= N_TRIED) trial->turn.is_second_better = round % 4 < 2;
         int32_t *data = sent[rank][2], *room = received[rank][2];
         if (round % 3 == 0) {
             MUST_OK(lks_sendrecv(world, data, counts[2], other, 2, room, counts[2], other, 2, LKS_I32, NULL));
@@ -112,7 +112,7 @@ static int large_messages_go_either_way(int rank, int size, void *argument) {
                 else
                     MUST_OK(lks_recv(world, room, counts[2], LKS_I32, other, 2, NULL));
         }
-        n_streamed += trial->is_second;
+        n_streamed += trial->turn.is_second;
         for (int k = 0; k < 2; k++) {
             MUST_OK(lks_work_wait(receives[k]));
             MUST_OK(lks_work_wait(sends[k]));

@@ -11,8 +11,9 @@
  *       every [j] into slice r of `out` and of every [j], copy the      2 N (1 - 1/n) written and read
  *       others' slices from [r]
  *
- *     from 512 bytes on, symmetric buffers on all ranks: no staging     steps: 2
- *       slice r of every `in` ─ reduce on rank r ─> slice r of every `out`     bytes per rank: N read, N written
+ *     from 512 bytes on (1 KiB where ranks share CPUs), symmetric       steps: 2
+ *       buffers on all ranks: no staging                                  bytes per rank: N read,
+ *       slice r of every `in` ─ reduce on rank r ─> slice r of every `out`     N written
  *
  * Which way is taken is decided by what is the same on all ranks: the size, the places in the exchanged lines, whether
  * each has a CPU, and rank 0's word of what is quicker: symmetric buffers are staged, too, where that is.
@@ -183,7 +184,7 @@ static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreem
     bool is_small = lksi_is_small(call->count, call->type);
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->all_reduce_rounds.wide.trial.is_second_better,
+                       .is_wide_better = group->all_reduce_rounds.wide.trial.turn.is_second_better,
                        .is_in_place_better = lksi_place_word(place_of_call)};
     uint64_t place = 0;
     if (lksi_is_in_place(place_of_call)) {

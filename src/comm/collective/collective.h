@@ -219,7 +219,7 @@ void lksi_place_end(lksi_agreement *place);
 static inline bool lksi_is_in_place(const lksi_agreement *place) { return place == NULL || place->is_second; }
 /* What this rank says of it. */
 static inline uint32_t lksi_place_word(const lksi_agreement *place) {
-    return place != NULL && place->trial.is_second_better;
+    return place != NULL && place->trial.turn.is_second_better;
 }
 /* Rank 0's word has come. */
 static inline void lksi_place_hear(lksi_agreement *place, uint32_t word) {

@@ -101,11 +101,12 @@ void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nby
 
 static void begin_agreement(lksi_agreement *agreement) {
     lksi_call_trial_begin(&agreement->trial, TRIAL_PERIOD);
-    agreement->is_second = agreement->trial.is_tried ? agreement->trial.is_second : agreement->is_second_known;
+    agreement->is_second =
+        agreement->trial.turn.is_tried ? agreement->trial.turn.is_second : agreement->is_second_known;
 }
 
 static void rest_agreement(lksi_agreement *agreement) {
-    lksi_call_trial_rest(&agreement->trial);
+    lksi_trial_rest(&agreement->trial.turn);
     agreement->is_second = agreement->is_second_known;
 }
 
@@ -123,7 +124,7 @@ lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t n
         place->is_begun = true;
     }
     begin_agreement(place);
-    group->is_place_tried = place->trial.is_tried;
+    group->is_place_tried = place->trial.turn.is_tried;
     return place;
 }
 

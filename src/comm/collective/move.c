@@ -2,9 +2,9 @@
  *
  *     up to 1 KiB            source ─ copy ─> its line, or its annex ─ copy ─> readers       steps: 1
  *     symmetric sources      source's buffer ─ copy ─> readers, then a barrier               steps: 2
- *     one reader, 8 KiB      source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
+ *     one reader, 8 KiB *    source's buffer ─ process_vm_readv ─> reader, then a barrier    steps: 2
  *     otherwise, and where   source ─ copy ─> its staging area ─ copy ─> readers             steps: 1 per chunk
- *     that is quicker
+ *     that is quicker      (* 32 KiB where ranks share CPUs)
  *
  * Whoever gives up to 1 KiB, or takes them from one rank, runs ahead of the others (exchange.c).
  * Personal blocks share the staging area of their source, a slot for each reader, so that every chunk has work for all
@@ -207,16 +207,18 @@ static lksi_turn begin_turn(const mover *m, size_t first) {
     return lksi_turn_begin(m->group, &trials_of(m)->past_caches[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
 }
 
-static void stage(const mover *m, size_t first, const lksi_turn *turn) {
+static lksi_turn stage(const mover *m, size_t first) {
     int rank = m->group->rank;
-    if (!is_read(m, rank)) return;
+    lksi_turn turn = begin_turn(m, first);
+    if (!is_read(m, rank)) return turn;
     for (int distance = 1; distance < m->group->size; distance++) {
         int reader = lksi_rotate(m->group, rank, distance);
         lksi_extent piece = piece_of(m, block_of(m, rank, reader), first);
-        lksi_turn_put(turn, slot_for(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
+        lksi_turn_put(&turn, slot_for(m, rank, reader), lksi_at(m->move->in, piece.begin), piece.nbytes);
         if (!m->move->is_personal) break; /* one for all */
     }
-    if (lksi_turn_is_past_caches(turn)) lksi_written_past_caches();
+    if (lksi_turn_is_past_caches(&turn)) lksi_written_past_caches();
+    return turn;
 }
 
 static void take(const mover *m, size_t first) {
@@ -233,8 +235,7 @@ static void take(const mover *m, size_t first) {
 static lks_status staged(const mover *m, lksi_turn turn) {
     for (size_t first = 0; first < m->longest; first += m->slot_nbytes) {
         if (first > 0) {
-            turn = begin_turn(m, first);
-            stage(m, first, &turn);
+            turn = stage(m, first);
             LKS_TRY(lksi_meet(m->group));
         }
         take(m, first);
@@ -272,10 +273,7 @@ static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
     bool will_peek = is_in_place && may_save_a_copy(m) && mine.may_peek && mine.is_peekable;
     mine.is_staged = place == 0 && !will_peek;
     lksi_turn turn = {0};
-    if (mine.is_staged) {
-        turn = begin_turn(m, 0);
-        stage(m, 0, &turn);
-    }
+    if (mine.is_staged) turn = stage(m, 0);
     lksi_post_put(group, 0, &mine, sizeof mine);
     LKS_TRY(lksi_post_and_collect(group, m->call, place));
     lksi_place_hear(place_of_call, offer_of(group, 0).is_in_place_better);
@@ -288,10 +286,7 @@ static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
     bool are_staged = true;
     for (int rank = 0; rank < group->size; rank++) are_staged &= offer_of(group, rank).is_staged;
     if (!are_staged) {
-        if (!mine.is_staged) {
-            turn = begin_turn(m, 0);
-            stage(m, 0, &turn);
-        }
+        if (!mine.is_staged) turn = stage(m, 0);
         LKS_TRY(lksi_meet(group));
     }
     return staged(m, turn);

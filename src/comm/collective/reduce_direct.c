@@ -82,7 +82,7 @@ static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
 static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreement *place_of_call) {
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->reduce_rounds.wide.trial.is_second_better,
+                       .is_wide_better = group->reduce_rounds.wide.trial.turn.is_second_better,
                        .is_in_place_better = lksi_place_word(place_of_call)};
     uint64_t place = 0;
     if (lksi_is_in_place(place_of_call) && call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type)) {

@@ -42,13 +42,15 @@ static lksi_turn begin_turn(lks_group *group, const lksi_call *call, size_t begi
 }
 
 /* A rank reads its own block where it lies, if the loops can. */
-static void stage(const lks_group *group, const lksi_call *call, size_t begin, const lksi_turn *turn) {
+static lksi_turn stage(lks_group *group, const lksi_call *call, size_t begin) {
+    lksi_turn turn = begin_turn(group, call, begin);
     size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group));
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank || !lksi_is_aligned(call->in, call->type))
-            lksi_turn_put(turn, slot_for(group, group->rank, rank),
+            lksi_turn_put(&turn, slot_for(group, group->rank, rank),
                           lksi_at(call->in, (size_t)rank * call->nbytes + begin), nbytes);
-    if (lksi_turn_is_past_caches(turn)) lksi_written_past_caches();
+    if (lksi_turn_is_past_caches(&turn)) lksi_written_past_caches();
+    return turn;
 }
 
 /* The first piece is staged already, and `turn` its turn. */
@@ -58,8 +60,7 @@ static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn turn
     lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
     for (size_t begin = 0; begin < call->nbytes; begin += slot) {
         if (begin > 0) {
-            turn = begin_turn(group, call, begin);
-            stage(group, call, begin, &turn);
+            turn = stage(group, call, begin);
             LKS_TRY(lksi_meet(group));
         }
         for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = slot_for(group, rank, group->rank);
@@ -84,18 +85,12 @@ static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreem
     if (may_be_symmetric && lksi_is_aligned(call->in, call->type))
         place = lksi_place_of(group, call->in, n * call->nbytes);
     lksi_turn turn = {0};
-    if (place == 0) {
-        turn = begin_turn(group, call, 0);
-        stage(group, call, 0, &turn);
-    }
+    if (place == 0) turn = stage(group, call, 0);
     LKS_TRY(lksi_offer_collect(group, call, &mine, place));
     lksi_place_hear(place_of_call, lksi_offer_of(group, 0).is_in_place_better);
     if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
     if (lksi_is_some_symmetric(group)) {
-        if (place != 0) {
-            turn = begin_turn(group, call, 0);
-            stage(group, call, 0, &turn);
-        }
+        if (place != 0) turn = stage(group, call, 0);
         LKS_TRY(lksi_meet(group));
     }
     return staged(group, call, turn);

@@ -2,10 +2,10 @@
  *
  *     lksi_control | seat of rank 0, 1, ... | staging of rank 0, 1, ... | ring of every context and pair
  *
- * No lock is held across ranks. Every counter is monotonic and has one writer, which has the 128-byte line to itself
- * (two lines, because the adjacent one is fetched with it); what the counter guards is written before it (release)
- * and read after it (acquire). A killed rank leaves only counters that stand still.
- * The segment holds no pointers: every process maps it where it likes.
+ * No lock is held across ranks. Every counter of a seat is monotonic and has one writer, which has the 128-byte line to
+ * itself, but for what it guards (two lines, because the adjacent one is fetched with it; rings: ring.h); what the
+ * counter guards is written before it (release) and read after it (acquire). A killed rank leaves only counters that
+ * stand still. The segment holds no pointers: every process maps it where it likes.
  */
 #ifndef LKSI_CONTROL_H
 #define LKSI_CONTROL_H

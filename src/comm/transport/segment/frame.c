@@ -49,28 +49,33 @@ static void queue_data(lks_group *group, lksi_transfer *transfer) {
 /* The frame has gone out whole. */
 static void conclude(lks_group *group, lksi_pair *pair, const lksi_outgoing *out) {
     lksi_transfer *transfer = out->transfer;
-    if (out == &pair->credit) pair->is_credit_queued = false;
-    if (out->head.kind == LKSI_FRAME_ANNOUNCED || out->head.kind == LKSI_FRAME_PERMITTED)
+    switch ((lksi_frame_kind)out->head.kind) {
+    case LKSI_FRAME_CREDIT:
+        pair->is_credit_queued = false;
+        return;
+    case LKSI_FRAME_ANNOUNCED:
+    case LKSI_FRAME_PERMITTED:
         transfer->awaits_answer = true;
-    if (out->head.kind == LKSI_FRAME_EAGER) transfer->n_done = transfer->nbytes;
-    if (out->head.kind == LKSI_FRAME_DATA) {
+        return;
+    case LKSI_FRAME_EAGER:
+        transfer->n_done = transfer->nbytes;
+        break;
+    case LKSI_FRAME_DATA:
         transfer->n_done += (size_t)out->head.nbytes;
-        if (transfer->n_done < transfer->nbytes) queue_data(group, transfer);
+        break;
+    case LKSI_FRAME_FETCHED: /* its data was there before */
+        break;
     }
-    bool may_be_last =
-        out->head.kind == LKSI_FRAME_EAGER || out->head.kind == LKSI_FRAME_DATA || out->head.kind == LKSI_FRAME_FETCHED;
-    if (may_be_last && transfer->n_done == transfer->nbytes) lksi_transfer_finish(group, transfer);
+    if (transfer->n_done == transfer->nbytes)
+        lksi_transfer_finish(group, transfer);
+    else
+        queue_data(group, transfer);
 }
 
 static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
     size_t n_head = lksi_frame_head_nbytes(out->head.kind), n;
-    struct iovec parts[2];
-    int n_parts = 0;
-    if (out->n_done < n_head) parts[n_parts++] = (struct iovec){(char *)&out->head + out->n_done, n_head - out->n_done};
-    size_t n_data_done = out->n_done > n_head ? out->n_done - n_head : 0;
-    if (out->nbytes > n_head)
-        parts[n_parts++] =
-            (struct iovec){(void *)(uintptr_t)(out->data + n_data_done), out->nbytes - n_head - n_data_done};
+    struct iovec parts[2] = {{&out->head, n_head}, {(void *)(uintptr_t)out->data, out->nbytes - n_head}};
+    int n_parts = lksi_parts_left(parts, out->n_done);
     LKS_TRY(lksi_stream_write(group, LKSI_CONTEXT_USER, to, parts, n_parts, &n));
     out->n_done += n;
     if (n > 0) group->messages->n_moves++;
@@ -161,7 +166,7 @@ static lksi_call_trial *begin_fetch(lks_group *group, const lksi_transfer *trans
 lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, const lksi_frame *announced) {
     bool is_possible = can_fetch(group, transfer, announced);
     if (is_possible) transfer->fetch = begin_fetch(group, transfer, announced);
-    bool is_streamed = transfer->fetch != NULL && transfer->fetch->is_second;
+    bool is_streamed = transfer->fetch != NULL && transfer->fetch->turn.is_second;
     bool is_fetched = is_possible && !is_streamed && fetch(group, transfer, announced);
     transfer->out =
         (lksi_outgoing){.head = {.kind = is_fetched ? LKSI_FRAME_FETCHED : LKSI_FRAME_PERMITTED, .id = transfer->id},

@@ -88,9 +88,10 @@ static lks_status fail(lks_group *group, lks_status status) {
 
 void lksi_messages_close(lks_group *group) {
     if (group->messages != NULL) {
+        lks_status status = LKS_OK; /* nobody is there to be told */
         if (group->messages->first != NULL)
-            end_all(group, lksi_error(LKS_ERR_STATE, "the group was destroyed before the message had gone through"));
-        end_all(group, LKS_OK);
+            status = lksi_error(LKS_ERR_STATE, "the group was destroyed before the message had gone through");
+        end_all(group, status);
         destroy(group->messages);
         group->messages = NULL;
     }
@@ -272,13 +273,14 @@ static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, lks
 
 /* Whatever ended the wait, what came before it counts; but for the deadline, since others may send for ever. */
 static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status status) {
-    char reason[LKSI_ABORT_TEXT_NBYTES];
+    char reason[LKSI_ERROR_TEXT_NBYTES];
     uint64_t n_moves = group->messages->n_moves;
-    snprintf(reason, sizeof reason, "%s", lks_error_text());
+    lksi_error_keep(reason);
     if (group->status == LKS_OK) lksi_messages_progress(group);
     if (transfer->state == LKSI_TRANSFER_DONE) return;
     if (group->messages->n_moves != n_moves && status != LKS_ERR_TIMEOUT) return;
-    (void)fail(group, lksi_error(status, "%s", reason));
+    lksi_error_restore(reason);
+    (void)fail(group, status);
 }
 
 /* While anything moves nobody waits, and looks now and then alone: it takes longer than a small message. */

@@ -4,7 +4,8 @@
  *     match.c    which receive takes which message
  *     frame.c    what goes over the streams
  *
- * All of it belongs to the thread that calls the group; nothing here waits but lksi_transfer_wait.
+ * All of it belongs to the thread that calls the group; nothing here waits but lksi_transfer_wait and
+ * lksi_transfer_perform.
  */
 #ifndef LKSI_MESSAGE_H
 #define LKSI_MESSAGE_H

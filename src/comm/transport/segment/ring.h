@@ -34,7 +34,7 @@ static inline bool lksi_ring_has_chunk(lksi_ring_end *end) {
 }
 
 /* As many bytes of `parts` as there is room for; seen by the receiver all at once, unless they are more than a quarter
- * of the ring: those flow in pieces. */
+ * of the ring, or than one chunk: those flow in pieces. */
 size_t lksi_ring_write_some(lks_group *group, lksi_context context, lksi_ring_end *end, const struct iovec *parts,
                             int n_parts);
 /* As many bytes as are there. Their room is given back by the quarter ring. */

@@ -52,14 +52,8 @@ static lks_status push(lks_group *group, step *s) {
     LKS_TRY(lksi_step_finish_notice(group, s->to, &is_through));
     if (!is_through) return LKS_OK;
     struct iovec parts[2] = {{&s->head, n_head}, {(void *)(uintptr_t)s->sent, s->n_out - n_head}};
-    if (s->n_out_done < n_head) {
-        parts[0] = (struct iovec){(char *)&s->head + s->n_out_done, n_head - s->n_out_done};
-        LKS_TRY(lksi_stream_write(group, LKSI_CONTEXT_COLLECTIVE, s->to, parts, s->n_out > n_head ? 2 : 1, &n));
-    } else {
-        size_t n_payload = s->n_out_done - n_head;
-        parts[1] = (struct iovec){(char *)parts[1].iov_base + n_payload, s->n_out - s->n_out_done};
-        LKS_TRY(lksi_stream_write(group, LKSI_CONTEXT_COLLECTIVE, s->to, &parts[1], 1, &n));
-    }
+    int n_parts = lksi_parts_left(parts, s->n_out_done);
+    LKS_TRY(lksi_stream_write(group, LKSI_CONTEXT_COLLECTIVE, s->to, parts, n_parts, &n));
     size_t n_payload_before = s->n_out_done > n_head ? s->n_out_done - n_head : 0;
     s->n_out_done += n;
     s->has_moved |= n > 0;
@@ -127,20 +121,24 @@ static lks_status move_through(lks_group *group, step *s) {
         lks_status status = wait_for_either(group, s);
         if (status == LKS_OK) continue;
         /* Whatever ended the wait, what came before it counts. */
-        char reason[LKSI_ABORT_TEXT_NBYTES];
-        snprintf(reason, sizeof reason, "%s", lks_error_text());
+        char reason[LKSI_ERROR_TEXT_NBYTES];
+        lksi_error_keep(reason);
         if (status != LKS_ERR_MISMATCH && move(group, s) == LKS_OK && s->has_moved) continue;
-        return lksi_error(status, "%s", reason);
+        lksi_error_restore(reason);
+        return status;
     }
 }
 
 static lks_status run(lks_group *group, step *s) {
     lks_status status = move_through(group, s);
     if (status == LKS_ERR_PEER && !s->is_received) {
-        char reason[LKSI_ABORT_TEXT_NBYTES];
-        snprintf(reason, sizeof reason, "%s", lks_error_text());
+        char reason[LKSI_ERROR_TEXT_NBYTES];
+        lksi_error_keep(reason);
         status = lksi_step_look_aside(group, s->call, s->from);
-        if (status == LKS_OK) status = lksi_error(LKS_ERR_PEER, "%s", reason);
+        if (status == LKS_OK) {
+            lksi_error_restore(reason);
+            status = LKS_ERR_PEER;
+        }
     }
     if (status != LKS_ERR_MISMATCH) return status;
     bool is_half_sent = !s->is_sent && s->n_out_done > 0;
@@ -152,12 +150,8 @@ static void prepare_send(lks_group *group, step *s, int to, const void *data, si
     s->head.nbytes = nbytes;
     s->to = to, s->sent = data, s->n_out = sizeof s->head + nbytes;
     s->is_sent = false;
-    lksi_counters *counters = &group->counters;
-    atomic_store_explicit(&counters->n_messages, atomic_load_explicit(&counters->n_messages, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
-    atomic_store_explicit(&counters->n_message_nbytes,
-                          atomic_load_explicit(&counters->n_message_nbytes, memory_order_relaxed) + nbytes,
-                          memory_order_relaxed);
+    lksi_counter_add(&group->counters.n_messages, 1);
+    lksi_counter_add(&group->counters.n_message_nbytes, nbytes);
 }
 
 static void prepare_receive(step *s, int from, void *data, size_t nbytes) {

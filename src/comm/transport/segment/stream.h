@@ -31,8 +31,20 @@ static inline lks_status lksi_stream_read(lks_group *group, lksi_context context
     return LKS_OK;
 }
 
+/* What is left of two parts after `n_done` bytes, from parts[0] on; gives how many parts that is. */
+static inline int lksi_parts_left(struct iovec parts[2], size_t n_done) {
+    if (n_done >= parts[0].iov_len) {
+        n_done -= parts[0].iov_len;
+        parts[0] = parts[1];
+        parts[1].iov_len = 0;
+    }
+    if (n_done > 0) parts[0] = (struct iovec){(char *)parts[0].iov_base + n_done, parts[0].iov_len - n_done};
+    return parts[1].iov_len > 0 ? 2 : 1;
+}
+
 /* Waits until one of the streams may go on, or a moment has passed: whoever calls tries again. `ranks` as in
- * lksi_await; *pauses is zeroed where something has moved. After an error, one more try may still find something. */
+ * lksi_await; who finds that something has moved zeroes *pauses. After an error, one more try may still find something.
+ */
 lks_status lksi_streams_wait(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
                              const int *ranks, int n_ranks, lksi_pauses *pauses);
 
