@@ -81,6 +81,10 @@ check "mlp says what its steps take where batches are shared unevenly" \
 run "$lockstep" run -n 4 "$build/examples/own_loop"
 check "own_loop ends with equal replicas" grep -q '^all 4 replicas are equal$' "$work/out"
 
+run "$lockstep" run -n 2 "$build/examples/regression"
+check "regression learns a function of real numbers" \
+  below "$(sed -n 's/^epoch 10: off by \([0-9.]*\) (rms)$/\1/p' "$work/out")" 0.05
+
 # --- mistakes ---
 run "$lockstep" run -n 2 "$mnist" --data "$work/nowhere"
 check "a missing directory is named" refused 1 "$work/nowhere"
