@@ -32,14 +32,14 @@ static int regression(int argc, char **argv) {
     lks_trainer *trainer;
     int64_t local_batch;
     LKS_CHECK(lks_init(&world, NULL));
-    float *inputs = malloc(3 * COUNT * sizeof *inputs), *results = malloc(COUNT * sizeof *results);
-    if (inputs == NULL || results == NULL) return fprintf(stderr, "regression: out of memory\n"), 1;
+    float *inputs = malloc((3 + 1) * COUNT * sizeof *inputs);
+    if (inputs == NULL) return fprintf(stderr, "regression: out of memory\n"), 1;
+    float *results = inputs + 3 * COUNT;
     simulate(inputs, results);
     LKS_CHECK(lks_dataset_create(
         &data, &(lks_dataset_options){
                    .features = inputs, .targets = results, .count = COUNT, .n_features = 3, .n_targets = 1}));
     free(inputs);
-    free(results);
     LKS_CHECK(lks_dataset_slice(&train, data, 0, COUNT - N_TEST));
     LKS_CHECK(lks_dataset_slice(&test, data, COUNT - N_TEST, COUNT));
     LKS_CHECK(lks_partition_dataset(world, train, BATCH, 1, &loader, &local_batch));
