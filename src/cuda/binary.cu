@@ -21,6 +21,8 @@ template <int op> __device__ float apply(float a, float b) {
         return a * b;
     case LKSI_OP_DIV:
         return a / b;
+    case LKSI_OP_MINIMUM:
+        return a < b || a != a ? a : b;
     case LKSI_OP_MAXIMUM:
         return a > b || a != a ? a : b;
     case LKSI_OP_SHARE:
@@ -73,6 +75,8 @@ lksi_cuda_run *run_of(lksi_op op) {
         return run<LKSI_OP_ADD>;
     case LKSI_OP_SUB:
         return run<LKSI_OP_SUB>;
+    case LKSI_OP_MINIMUM:
+        return run<LKSI_OP_MINIMUM>;
     case LKSI_OP_MAXIMUM:
         return run<LKSI_OP_MAXIMUM>;
     case LKSI_OP_SHARE:

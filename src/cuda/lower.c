@@ -30,6 +30,7 @@ static lksi_cuda_lower *const lower_by_op[LKSI_OP_COUNT] = {
     [LKSI_OP_SUB] = lksi_cuda_lower_binary,
     [LKSI_OP_MUL] = lksi_cuda_lower_binary,
     [LKSI_OP_DIV] = lksi_cuda_lower_binary,
+    [LKSI_OP_MINIMUM] = lksi_cuda_lower_binary,
     [LKSI_OP_MAXIMUM] = lksi_cuda_lower_binary,
     [LKSI_OP_SHARE] = lksi_cuda_lower_binary,
     [LKSI_OP_EXPAND] = lksi_cuda_lower_binary,

@@ -8,8 +8,13 @@ static lks_status check_pointers(const lks_dataset_options *o) {
     if (o->labels == NULL && o->targets == NULL)
         return lksi_error(LKS_ERR_ARGUMENT,
                           "labels are NULL, and targets, too: each sample needs the one or the other");
-    if (o->labels == NULL || o->targets == NULL) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "labels and targets: a data set has the ones or the others");
+    if (o->labels != NULL && o->targets != NULL)
+        return lksi_error(LKS_ERR_ARGUMENT, "labels and targets: a data set has the ones or the others");
+    if (o->labels != NULL && o->n_targets != 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "n_targets is %lld, beside labels", (long long)o->n_targets);
+    if (o->targets != NULL && o->n_classes != 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "n_classes is %lld, beside targets", (long long)o->n_classes);
+    return LKS_OK;
 }
 
 static lks_status check_sizes(const lks_dataset_options *o) {

@@ -13,6 +13,10 @@ static lks_status check_samples(const lks_node *features, const lks_batch *batch
 
 lks_status lksi_check_targets(const lks_node *labels, int64_t n_targets) {
     lks_type type = lks_node_type(labels);
+    bool is_of_batch = lks_node_n_dims(labels) > 0 && lks_node_dim(labels, 0) == LKS_BATCH;
+    if (n_targets < 0) return lksi_error(LKS_ERR_ARGUMENT, "a batch's n_targets is %lld", (long long)n_targets);
+    if (type != LKS_I32 && !is_of_batch)
+        return lksi_error(LKS_ERR_SHAPE, "the model's input of targets does not begin with the batch, LKS_BATCH");
     if (type == LKS_I32 && n_targets > 0)
         return lksi_error(LKS_ERR_SHAPE, "the samples have %lld targets (f32), the model's input takes labels (i32)",
                           (long long)n_targets);

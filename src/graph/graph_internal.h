@@ -80,8 +80,9 @@ typedef struct lksi_ir {
     size_t n_nodes, node_capacity;
     size_t n_forward;        /* nodes of the forward pass; backward follows */
     lksi_value *node_values; /* per graph node: its first output here, or LKSI_NO_VALUE */
-    int *final_order;        /* graph nodes of the parameters, in the order their gradients become final */
+    int *final_order;        /* graph nodes of the parameters, in the order their gradients become final, */
     int n_final;
+    int n_still; /* and behind them those that have none: what they do is detached */
 } lksi_ir;
 
 /* Forward: `outputs` and what they depend on, at `batch` samples, as it is in training or in evaluation (where dropout

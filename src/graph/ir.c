@@ -284,14 +284,11 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
     return LKS_OK;
 }
 
-/* A buffer of which nothing gave a statistic stays as it is: it averages itself. A parameter that is only used detached
- * has a gradient of 0: what stands in the store would be taken for one. */
-static lks_status complete(builder *b, lksi_value *gradients, size_t n_values) {
+/* A buffer of which nothing gave a statistic stays as it is: it averages itself. */
+static lks_status keep_buffers(builder *b, lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++) {
-        if (b->ir->values[v].role != LKSI_PARAMETER || gradients[v] != LKSI_NO_VALUE) continue;
-        gradients[v] = is_buffer(b->ir, (lksi_value)v)
-                           ? emit_plain(b, LKSI_OP_MUL, (lksi_value[]){(lksi_value)v, b->base.buffer_weight}, 2)
-                           : emit_plain(b, LKSI_OP_SCALE, (lksi_value[]){(lksi_value)v}, 1); /* by 0 */
+        if (!is_buffer(b->ir, (lksi_value)v) || gradients[v] != LKSI_NO_VALUE) continue;
+        gradients[v] = emit_plain(b, LKSI_OP_MUL, (lksi_value[]){(lksi_value)v, b->base.buffer_weight}, 2);
         if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
     }
     return LKS_OK;
@@ -312,6 +309,13 @@ static void finish_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n
                     finish_parameter(ir, (lksi_value)v, gradients[v]);
 }
 
+/* The parameters that no gradient reaches. */
+static void list_still_parameters(lksi_ir *ir, const lksi_value *gradients, size_t n_values) {
+    for (size_t v = 0; v < n_values; v++)
+        if (ir->values[v].role == LKSI_PARAMETER && gradients[v] == LKSI_NO_VALUE)
+            ir->final_order[ir->n_final + ir->n_still++] = ir->values[v].index;
+}
+
 lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
     lksi_value loss_value = ir->node_values[loss->id];
     lksi_value seed = lksi_ir_add_value(ir, ir->values[loss_value].tensor, LKSI_SEED, 0);
@@ -329,8 +333,9 @@ lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
         if (has_gradient(ir, &node, gradients)) status = differentiate_node(&b, &node, gradients);
     }
     if (status == LKS_OK) status = separate_parameters(&b, gradients, n_forward_values);
-    if (status == LKS_OK) status = complete(&b, gradients, n_forward_values);
+    if (status == LKS_OK) status = keep_buffers(&b, gradients, n_forward_values);
     if (status == LKS_OK) finish_parameters(ir, gradients, n_forward_values);
+    if (status == LKS_OK) list_still_parameters(ir, gradients, n_forward_values);
     lksi_free(gradients);
     return status;
 }

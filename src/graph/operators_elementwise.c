@@ -22,7 +22,7 @@ lks_node *lks_maximum(lks_node *a, lks_node *b) {
     return lksi_graph_operate(LKSI_OP_MAXIMUM, NULL, (lks_node *[]){a, b}, 2, NULL);
 }
 lks_node *lks_minimum(lks_node *a, lks_node *b) {
-    return lks_scale(lks_maximum(lks_scale(a, -1), lks_scale(b, -1)), -1);
+    return lksi_graph_operate(LKSI_OP_MINIMUM, NULL, (lks_node *[]){a, b}, 2, NULL);
 }
 
 static lks_node *at_least(lks_node *x, double number) {
@@ -30,11 +30,11 @@ static lks_node *at_least(lks_node *x, double number) {
 }
 lks_node *lks_clamp(lks_node *x, double least, double most) {
     if (lksi_node_is_poison(x)) return lksi_node_given(x, "clamp");
-    if (!(least <= most))
-        return lksi_graph_poison(lks_node_graph(x),
+    if (!(least <= most) || least == INFINITY || most == -INFINITY)
+        return lksi_graph_poison(x->graph,
                                  lksi_error(LKS_ERR_ARGUMENT, "clamp: from %g to %g is no range", least, most));
-    if (least != -INFINITY) x = at_least(x, least);
-    return most != INFINITY ? lks_scale(at_least(lks_scale(x, -1), -most), -1) : x;
+    x = at_least(x, least);
+    return most == INFINITY ? x : lks_scale(at_least(lks_scale(x, -1), -most), -1);
 }
 
 lks_node *lks_add_scalar(lks_node *x, double number) {

@@ -57,10 +57,11 @@ static lks_status add_slot(lks_store *store, const lksi_ir *ir, int node_id, siz
 
 static lks_status lay_out(lks_store *store, const lksi_ir *ir) {
     size_t offset = 0;
-    store->slots = lksi_alloc_array((size_t)ir->n_final, sizeof *store->slots);
+    int n_slots = ir->n_final + ir->n_still;
+    store->slots = lksi_alloc_array((size_t)n_slots, sizeof *store->slots);
     if (store->slots == NULL) return LKS_ERR_MEMORY;
     for (int buffers = 0; buffers < 2; buffers++) {
-        for (int i = 0; i < ir->n_final; i++)
+        for (int i = 0; i < n_slots; i++)
             if ((store->graph->nodes[ir->final_order[i]]->op == LKSI_OP_BUFFER) == (buffers == 1))
                 LKS_TRY(add_slot(store, ir, ir->final_order[i], &offset));
         if (buffers == 0) {
@@ -80,7 +81,7 @@ static lks_status make_slots(lks_store *store, lks_node *loss) {
     LKS_TRY(lksi_ir_create(&ir, store->graph, NOMINAL_BATCH, true, &loss, 1));
     lks_status status = lksi_ir_differentiate(&ir, loss);
     if (status == LKS_OK) status = lay_out(store, &ir);
-    if (status == LKS_OK && store->n_parameters == 0)
+    if (status == LKS_OK && store->n_parameters == ir.n_still)
         status = lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
     lksi_ir_destroy(&ir);
     return status;

@@ -18,6 +18,7 @@ BINARY(add, a + b)
 BINARY(sub, a - b)
 BINARY(mul, (a * b))
 BINARY(divide, a / b)
+BINARY(minimum, a < b || a != a ? a : b)
 BINARY(maximum, a > b || a != a ? a : b)
 BINARY(share, a > b ? 1 : a == b ? 0.5f : 0)
 #undef BINARY
@@ -26,5 +27,6 @@ const lksi_binary_loops LKSI_ISA_NAME(lksi_binary_loops) = {.of = {[LKSI_OP_ADD]
                                                                    [LKSI_OP_SUB] = sub,
                                                                    [LKSI_OP_MUL] = mul,
                                                                    [LKSI_OP_DIV] = divide,
+                                                                   [LKSI_OP_MINIMUM] = minimum,
                                                                    [LKSI_OP_MAXIMUM] = maximum,
                                                                    [LKSI_OP_SHARE] = share}};

@@ -34,6 +34,7 @@
     X(ADD, binary, true)                                                                                               \
     X(SUB, binary, true)                                                                                               \
     X(MUL, binary, true)                                                                                               \
+    X(MINIMUM, binary, true)                                                                                           \
     X(MAXIMUM, binary, true)                                                                                           \
     X(SHARE, binary, false)                                                                                            \
     X(DIV, binary, false)                                                                                              \

@@ -52,7 +52,7 @@ LOOP(logarithm, logf(x))
 LOOP(logarithm_of_more, log1pf(x))
 LOOP(sine, sinf(x))
 LOOP(cosine, cosf(x))
-LOOP(power, powf(x, number))
+LOOP(power, number != 0 ? powf(x, number) : 1) /* also of NaN */
 
 const lksi_libm_loops LKSI_ISA_NAME(lksi_libm_loops) = {
     .of = {[LKSI_OP_TANH] = hyperbolic_tangent,

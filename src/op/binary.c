@@ -63,11 +63,13 @@ static void differentiate_product(const lksi_op_instance *at, lksi_op_builder *b
                                   lksi_emit2(builder, LKSI_OP_MUL, NULL, at->output_gradients[0], at->inputs[1 - i]));
 }
 
-/* Who is the larger one gets dy; where both are, half of it each. */
-static void differentiate_maximum(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+/* Who is taken gets dy; where both are, half of it each. */
+static void differentiate_choice(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
+    bool is_maximum = at->op == LKSI_OP_MAXIMUM;
     for (int i = 0; i < 2; i++) {
         if (!at->needs_gradient[i]) continue;
-        lksi_value share = lksi_emit2(builder, LKSI_OP_SHARE, NULL, at->inputs[i], at->inputs[1 - i]);
+        lksi_value share = lksi_emit2(builder, LKSI_OP_SHARE, NULL, at->inputs[is_maximum ? i : 1 - i],
+                                      at->inputs[is_maximum ? 1 - i : i]);
         gradients[i] = gather(at, builder, i, lksi_emit2(builder, LKSI_OP_MUL, NULL, at->output_gradients[0], share));
     }
 }
@@ -81,8 +83,9 @@ lks_status lksi_differentiate_binary(const lksi_op_instance *at, lksi_op_builder
     case LKSI_OP_DIV:
         differentiate_division(at, builder, gradients);
         return LKS_OK;
+    case LKSI_OP_MINIMUM:
     case LKSI_OP_MAXIMUM:
-        differentiate_maximum(at, builder, gradients);
+        differentiate_choice(at, builder, gradients);
         return LKS_OK;
     case LKSI_OP_SHARE:
         return lksi_no_gradient(at);

@@ -57,7 +57,7 @@
     X(POW, "pow", 1, 1, 1, elementwise)                         /* y = x^[number] */                                   \
     X(ABS, "abs", 1, 1, 1, elementwise)                         /* y = |x| */                                          \
     X(ABS_GRAD, "abs_grad", 2, 2, 1, elementwise)               /* (x, dy): dx = x > 0 ? dy : x < 0 ? -dy : 0 x */     \
-    X(AT_LEAST, "at_least", 1, 1, 1, elementwise)               /* y = x < [number] ? number : x */                    \
+    X(AT_LEAST, "clamp", 1, 1, 1, elementwise)                  /* y = x < [number] ? number : x; -infinity: x */      \
     X(AT_LEAST_GRAD, "at_least_grad", 2, 2, 1, elementwise)     /* (x, dy): dx = x < [number] ? 0 : dy */              \
     X(ADD_SCALAR, "add_scalar", 1, 1, 1, elementwise)           /* y = x + [number] */                                 \
     X(SCALE, "scale", 1, 2, 1, elementwise)                     /* y = [number] x [s], s a scalar tensor */
@@ -68,6 +68,7 @@
     X(SUB, "sub", 2, 2, 1, binary)         /* y = a - b */                                                             \
     X(MUL, "mul", 2, 2, 1, binary)         /* y = a b */                                                               \
     X(DIV, "div", 2, 2, 1, binary)         /* y = a / b */                                                             \
+    X(MINIMUM, "minimum", 2, 2, 1, binary) /* y = a < b ? a : b; likewise */                                           \
     X(MAXIMUM, "maximum", 2, 2, 1, binary) /* y = a > b ? a : b; NaN where either is */                                \
     X(SHARE, "share", 2, 2, 1, binary)     /* of a in the maximum: y = a > b ? 1 : a == b ? 1/2 : 0 */                 \
     X(EXPAND, "expand", 1, 1, 1, binary)   /* given; x repeated to that shape */                                       \

@@ -10,7 +10,9 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     if (!lksi_type_is_float(q->inputs[0].type)) return lksi_misfit(q, "a floating tensor");
     if (q->op == LKSI_OP_LEAKY_RELU && !(a->number > 0 && isfinite(a->number)))
         return lksi_error(LKS_ERR_ARGUMENT, "leaky_relu: its slope must be above 0, not %g", a->number);
-    if (!isfinite(q->inputs[0].type == LKS_F64 ? a->number : (double)(float)a->number))
+    double number = q->inputs[0].type == LKS_F64 ? a->number : (double)(float)a->number;
+    bool is_no_bound = q->op == LKSI_OP_AT_LEAST && number == -INFINITY;
+    if (!isfinite(number) && !is_no_bound)
         return lksi_error(LKS_ERR_ARGUMENT, "%s by %g, which is no finite number in %s", lksi_op_name(q->op), a->number,
                           lks_type_name(q->inputs[0].type));
     if (q->op == LKSI_OP_SCALE && q->n_inputs == 2 && q->inputs[1].n_dims != 0)
@@ -60,9 +62,9 @@ static lks_status differentiate_wave(const lksi_op_instance *at, lksi_op_builder
 static lks_status differentiate_power(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     double exponent = at->attributes->number;
     lksi_value dy = lksi_emit_scaled(builder, at->output_gradients[0], exponent), power = LKSI_NO_VALUE;
-    if (exponent != 0)
+    if (exponent != 0 && exponent != 1)
         power = lksi_emit1(builder, LKSI_OP_POW, &(lksi_attributes){.number = exponent - 1}, at->inputs[0]);
-    gradients[0] = exponent != 0 ? lksi_emit2(builder, LKSI_OP_MUL, NULL, dy, power) : dy;
+    gradients[0] = power != LKSI_NO_VALUE ? lksi_emit2(builder, LKSI_OP_MUL, NULL, dy, power) : dy;
     return LKS_OK;
 }
 

@@ -28,6 +28,7 @@ BINARY(add, a + b)
 BINARY(sub, a - b)
 BINARY(mul, a *b)
 BINARY(divide, a / b)
+BINARY(minimum, a < b || a != a ? a : b)
 BINARY(maximum, a > b || a != a ? a : b)
 BINARY(share, a > b ? 1 : a == b ? (REAL)0.5 : 0)
 #undef BINARY

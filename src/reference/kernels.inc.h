@@ -79,6 +79,7 @@ const lksi_reference_run KERNELS[LKSI_OP_COUNT] = {
     [LKSI_OP_SUB] = sub,
     [LKSI_OP_MUL] = mul,
     [LKSI_OP_DIV] = divide,
+    [LKSI_OP_MINIMUM] = minimum,
     [LKSI_OP_MAXIMUM] = maximum,
     [LKSI_OP_SHARE] = share,
     [LKSI_OP_EXPAND] = expand,

@@ -11,7 +11,9 @@ static void check_all(lksi_tensor a, lksi_tensor b) {
     check(LKSI_OP_SUB, a, b, false);
     check(LKSI_OP_MUL, a, b, false);
     check(LKSI_OP_DIV, a, b, false);
+    check(LKSI_OP_MINIMUM, a, b, false);
     check(LKSI_OP_MAXIMUM, a, b, false);
+    check(LKSI_OP_SHARE, a, b, false);
     check(LKSI_OP_SHARE, a, a, false);
 }
 

@@ -181,6 +181,8 @@ static void what_cannot_be_meant_is_refused_by_name(void **state) {
         {{NULL, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 0}, "features are NULL"},
         {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, NULL, 0}, "labels are NULL, and targets, too"},
         {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, x, 2}, "labels and targets"},
+        {{x, LKS_F32, y, 3, 2, 3, 0, 0, 0, NULL, 2}, "n_targets is 2, beside labels"},
+        {{x, LKS_F32, NULL, 3, 2, 3, 0, 0, 0, x, 2}, "n_classes is 3, beside targets"},
         {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, 0}, "n_targets of a data set is 0"},
         {{x, LKS_F32, NULL, 3, 2, 0, 0, 0, 0, x, INT64_MAX}, "targets are larger than any memory"},
         {{x, LKS_F32, y, 0, 2, 3, 0, 0, 0, NULL, 0}, "count of a data set is 0"},

@@ -32,6 +32,10 @@ static lks_node *add_infinite(const leaves *l) { return lks_add_scalar(l->x, (do
 static lks_node *scale_beyond_f32(const leaves *l) { return lks_scale(l->x, 1e39); }
 static lks_node *clamp_to_nothing(const leaves *l) { return lks_clamp(l->x, 2, 1); }
 static lks_node *clamp_to_nan(const leaves *l) { return lks_clamp(l->x, 0, (double)NAN); }
+static lks_node *clamp_to_infinity(const leaves *l) { return lks_clamp(l->x, (double)INFINITY, (double)INFINITY); }
+static lks_node *clamp_integers(const leaves *l) { return lks_clamp(l->index, -(double)INFINITY, (double)INFINITY); }
+static lks_node *minimum_of_integers(const leaves *l) { return lks_minimum(l->index, l->index); }
+static lks_node *minimum_of_nothing(const leaves *l) { return lks_minimum(l->x, NULL); }
 static lks_node *gelu_of_integers(const leaves *l) { return lks_gelu(l->index); }
 static lks_node *add_misfit(const leaves *l) { return lks_add(l->x, parameter(l, "b", 1, (int64_t[]){3})); }
 static lks_node *add_number_to_batch(const leaves *l) { /* would fit at batch size 5 alone */
@@ -155,6 +159,10 @@ static const refusal refusals[] = {
     {scale_beyond_f32, LKS_ERR_ARGUMENT, "scale by 1e+39, which is no finite number in f32"},
     {clamp_to_nothing, LKS_ERR_ARGUMENT, "clamp: from 2 to 1 is no range"},
     {clamp_to_nan, LKS_ERR_ARGUMENT, "clamp: from 0 to nan is no range"},
+    {clamp_to_infinity, LKS_ERR_ARGUMENT, "clamp: from inf to inf is no range"},
+    {clamp_integers, LKS_ERR_SHAPE, "clamp takes a floating tensor, not i32 (N)"},
+    {minimum_of_integers, LKS_ERR_SHAPE, "minimum takes two floating tensors"},
+    {minimum_of_nothing, LKS_ERR_ARGUMENT, "minimum: input 1 is NULL"},
     {add_infinite, LKS_ERR_ARGUMENT, "add_scalar by inf"},
     {gelu_of_integers, LKS_ERR_SHAPE, "gelu takes a floating tensor, not i32 (N)"},
     {add_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (3)"},

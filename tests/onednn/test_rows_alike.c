@@ -87,7 +87,7 @@ static void rows_have_the_bits_that_they_have_in_any_batch(void **state) {
 static void an_element_has_the_bits_of_any_other_place(void **state) {
     (void)state;
     static const lksi_op ops[] = {LKSI_OP_TANH, LKSI_OP_SIGMOID, LKSI_OP_GELU, LKSI_OP_EXP, LKSI_OP_LOG,
-                                  LKSI_OP_SQRT, LKSI_OP_LOG1P,   LKSI_OP_SIN,  LKSI_OP_COS};
+                                  LKSI_OP_SQRT, LKSI_OP_LOG1P,   LKSI_OP_SIN,  LKSI_OP_COS, LKSI_OP_POW};
     enum { COUNT = 83 };
     const lks_device *device = lks_device_default(NULL);
     float x[COUNT], whole[COUNT], part[COUNT];
@@ -95,7 +95,7 @@ static void an_element_has_the_bits_of_any_other_place(void **state) {
     lksi_device_enter(device);
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
         for (int64_t count = COUNT; count > 0; count--) {
-            lksi_lowering lowering = {.op = ops[i], .n_inputs = 1, .n_outputs = 1};
+            lksi_lowering lowering = {.op = ops[i], .attributes = {.number = 1.5}, .n_inputs = 1, .n_outputs = 1};
             lowering.inputs[0] = lowering.outputs[0] = (lksi_tensor){LKS_F32, 1, {count}};
             assert_int_equal(run(device, &lowering, (void *[]){x + COUNT - count}, count == COUNT ? whole : part), 0);
             if (count < COUNT) assert_memory_equal(part, whole + COUNT - count, (size_t)count * sizeof(float));

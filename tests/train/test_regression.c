@@ -15,6 +15,7 @@ typedef struct job {
     int64_t grains, accumulate;
     int is_synchronised, has_own_loop, has_detached;
     lks_strategy strategy;
+    const char *transport;
     double loss;           /* of the last step */
     lks_metrics evaluated; /* rank 0's, as the loss before */
     float weight[M * K];
@@ -131,7 +132,7 @@ static int train(void *argument) {
     job *j = argument;
     lks_group *group;
     lks_loader *loader;
-    RANK_OK(lks_init(&group, NULL));
+    RANK_OK(lks_init(&group, &(lks_init_options){.transport = j->transport}));
     lks_graph *graph = lks_graph_create(lks_device_default(group));
     model m = build(graph, j);
     lks_dataset *data = make_data(M);
@@ -194,6 +195,15 @@ static void a_loop_of_ones_own_trains_what_a_trainer_does(void **state) {
     assert_string_equal(by_hand.hex[0], by_trainer.hex[0]);
 }
 
+/* Where gradients are on their way during the backward pass. Processes come before any thread of this program's. */
+static void over_tcp_what_is_only_used_detached_stays_as_it_is(void **state) {
+    (void)state;
+    for (lks_strategy strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        job j = {.has_detached = 1, .strategy = strategy, .transport = "tcp"};
+        if (lks_spawn(2, LKS_PROCESSES, train, &j) != LKS_OK) fail_msg("%s", lks_error_text());
+    }
+}
+
 /* However the ranks share the work, and where parameters and gradients change places. */
 static void what_is_only_used_detached_stays_as_it_is(void **state) {
     (void)state;
@@ -246,6 +256,35 @@ static void refuse(lks_dataset *data, bool has_labels, const char *text) {
     }
 }
 
+/* Of as many samples as there are, or of one number for all. */
+static void targets_need_the_batch_first(void **state) {
+    (void)state;
+    lks_dataset *data = make_data(M);
+    for (int n_dims = 0; n_dims <= 2; n_dims += 2) {
+        lks_group *group;
+        lks_trainer *trainer;
+        lks_loader *loader;
+        lks_batch batch;
+        assert_ok(lks_init(&group, NULL));
+        lks_graph *graph = lks_graph_create(lks_device_default(group));
+        lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, K});
+        lks_node *y = lks_input(graph, "y", LKS_F32, n_dims, (int64_t[]){BATCH, M});
+        lks_node *difference = lks_sub(lks_mean(lks_linear(x, M, "fc"), 0, NULL, 0), y);
+        lks_node *loss = lks_mean(lks_mul(difference, difference), 0, NULL, 0);
+        assert_ok(lks_trainer_create(
+            &trainer, loss,
+            &(lks_trainer_options){.group = group, .features = x, .labels = y, .optimizer = lks_sgd(&sgd)}));
+        assert_ok(lks_loader_create(&loader, data, &(lks_loader_options){.batch = BATCH}));
+        assert_true(lks_loader_next(loader, &batch));
+        check_refused(lks_trainer_step(trainer, &batch, NULL), "does not begin with the batch, LKS_BATCH");
+        lks_loader_destroy(loader);
+        lks_trainer_destroy(trainer);
+        lks_graph_destroy(graph);
+        lks_group_destroy(group);
+    }
+    lks_dataset_destroy(data);
+}
+
 static void labels_and_targets_are_not_taken_for_each_other(void **state) {
     (void)state;
     lks_dataset *classes, *one = make_data(1), *three = make_data(M);
@@ -261,10 +300,12 @@ static void labels_and_targets_are_not_taken_for_each_other(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_of_ranks_and_pieces_trains_the_same_model),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(over_tcp_what_is_only_used_detached_stays_as_it_is),
+                                       cmocka_unit_test(any_number_of_ranks_and_pieces_trains_the_same_model),
                                        cmocka_unit_test(with_grains_to_the_bit),
                                        cmocka_unit_test(a_loop_of_ones_own_trains_what_a_trainer_does),
                                        cmocka_unit_test(what_is_only_used_detached_stays_as_it_is),
+                                       cmocka_unit_test(targets_need_the_batch_first),
                                        cmocka_unit_test(labels_and_targets_are_not_taken_for_each_other)};
     return run_group(tests);
 }

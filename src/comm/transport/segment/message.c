@@ -286,17 +286,17 @@ static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status
 /* While anything moves nobody waits, and looks now and then alone: it takes longer than a small message. */
 static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
     lksi_pauses pauses = {0};
-    for (int n_passes = 1; transfer->state != LKSI_TRANSFER_DONE; n_passes++) {
+    for (int n_moved = 0; transfer->state != LKSI_TRANSFER_DONE;) {
         uint64_t n_moves = group->messages->n_moves;
         lks_status status = LKS_OK;
         lksi_messages_progress(group);
         if (transfer->state == LKSI_TRANSFER_DONE) break;
-        bool has_moved = group->messages->n_moves != n_moves;
-        if (has_moved) pauses = (lksi_pauses){0};
-        if (!has_moved)
-            status = wait_once(group, transfer, &pauses);
-        else if (n_passes % MOST_PASSES == 0)
-            status = look_once(group, transfer);
+        if (group->messages->n_moves == n_moves) {
+            status = wait_once(group, transfer, &pauses); /* may end as something comes, without a look */
+        } else {
+            pauses = (lksi_pauses){0};
+            if (++n_moved % MOST_PASSES == 0) status = look_once(group, transfer);
+        }
         if (status != LKS_OK) end_wait(group, transfer, status);
     }
     return transfer->status;
