@@ -204,7 +204,11 @@ typedef struct lksi_rounds {
 } lksi_rounds;
 
 struct lks_group {
-    unsigned char own_shown[LKSI_ANNEX_NBYTES]; /* as own_post; first, so that it begins with a line of the cache */
+    /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. First, so that each
+     * begins with a line of the cache. */
+    lksi_post own_post;                         /* place and payload of the last one */
+    unsigned char own_shown[LKSI_ANNEX_NBYTES]; /* what a small reduction showed */
+    uint64_t own_fingerprints[LKSI_N_POSTS];    /* what its lines have shown, by exchange */
     int rank, size;
     lksi_world *world;
     bool is_world; /* made by lks_init, of all ranks of the job */
@@ -265,9 +269,6 @@ struct lks_group {
     lksi_places all_reduce_places, reduce_places, scatter_places;
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
-    /* A line goes to the core that reads it: what this rank needs of its own again it keeps here. */
-    uint64_t own_fingerprints[LKSI_N_POSTS]; /* what its lines have shown, by exchange */
-    lksi_post own_post;                      /* place and payload, of the last one */
     lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
