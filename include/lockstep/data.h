@@ -33,7 +33,7 @@ typedef struct lks_dataset_options {
  * images (augmentation, n_channels values of moments) takes their shape; bytes stay bytes, so that a loader can give
  * them. Errors: LKS_ERR_ARGUMENT: what is required and missing, below 1 or larger than any memory, another type, more
  * than 4 channels, an image that does not have F elements, a label outside 0..n_classes-1 with its index, labels and
- * targets both, each named; LKS_ERR_MEMORY. */
+ * targets both, or the size of the ones beside the others, each named; LKS_ERR_MEMORY. */
 LKS_API lks_status lks_dataset_create(lks_dataset **dataset, const lks_dataset_options *options);
 
 /* Reads MNIST-like IDX files from `directory`: {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz.
@@ -207,9 +207,8 @@ typedef struct lks_batch {
     int64_t count;           /* samples on this rank; may be 0 in the last batch, with grains in any */
     int64_t global_count;    /* samples on all ranks in this step */
     int64_t n_labels;        /* labels on this rank that count, or samples with targets: what the mean loss is a mean
-                              * over. A loader's are all:
-                              * where the loss ignores a class, and in a batch of one's own, both are the caller's
-                              * to set. A step is refused in which it is 0 on all ranks */
+                              * over. A loader's are all: where the loss ignores a class, and in a batch of one's
+                              * own, both are the caller's to set. A step is refused in which it is 0 on all ranks */
     int64_t global_n_labels; /* on all ranks */
     int64_t global_offset;   /* position of this rank's first sample within the global batch: dropout draws by it */
     int64_t epoch, step;     /* step counts within the epoch */
@@ -248,7 +247,9 @@ LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset,
 
 /* Gives the inputs `features` and `labels` (i32, or f32: targets) of a program a batch, in a loop of one's own; what
  * lks_program_set_input says of the data holds. Errors: LKS_ERR_ARGUMENT: the batch has another number of samples than
- * the program, as the last one of an epoch may: that takes a program of its own (a trainer makes it by itself). */
+ * the program, as the last one of an epoch may: that takes a program of its own (a trainer makes it by itself).
+ * LKS_ERR_SHAPE: samples of other bytes than the input, where they are told; labels where it takes targets or the other
+ * way round, or another number of targets. */
 LKS_API lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_node *labels,
                                          const lks_batch *batch);
 

@@ -1,9 +1,8 @@
 /* Lockstep, room graph/: models as static graphs, their parameters, and the programs they compile to.
  *
  * A model is built once from nodes. A node constructor that fails returns the graph's poison node, never NULL, so that
- * a model reads as an expression; the first error comes out of lks_store_create or
- * lks_program_create. A node that is NULL where one is needed is such an error. A graph belongs to one rank and is used
- * by one thread at a time.
+ * a model reads as an expression; the first error comes out of lks_store_create or lks_program_create. A node that is
+ * NULL where one is needed is such an error. A graph belongs to one rank and is used by one thread at a time.
  *
  * Letters: N samples of a batch (LKS_BATCH in dimensions), K input features, M output features, C classes.
  */

@@ -99,9 +99,9 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * are not global_n_labels together (global_count is compared before the first step alone), where loaders are at
  * different batches or rates differ, or a batch is not cut in the trainer's grains; LKS_ERR_ARGUMENT where one has a
  * negative number of samples, or more labels than they have, or no batch (the group is dead); LKS_ERR_SHAPE where
- * sample_nbytes is told and is not the model's input's; LKS_ERR_ARGUMENT: a label outside C; LKS_ERR_ARGUMENT where
- * n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch did not set it: on all
- * ranks, nothing was updated, and the group lives on, but states have moved on. */
+ * sample_nbytes is told and is not the model's input's, or n_targets is not; LKS_ERR_ARGUMENT: a label outside C;
+ * LKS_ERR_ARGUMENT where n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch
+ * did not set it: on all ranks, nothing was updated, and the group lives on, but states have moved on. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
 /* Where the trainer runs ahead: waits until the last step is done. `metrics` (may be NULL) as above. Before parameters
@@ -110,8 +110,8 @@ LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metri
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
  * of ranks. Where the model takes bytes (lks_images) it gets the set's, and the set's units (lks_dataset_normalize) do
  * not matter: those of lks_images do. Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
- * LKS_ERR_SHAPE: samples of another size, more than one label each. They fail the group, for the other ranks may have
- * been given another set. LKS_ERR_MISMATCH on all ranks, of which it names two, where the sets differ
+ * LKS_ERR_SHAPE: samples of another size, more than one label each, other targets. They fail the group, for the other
+ * ranks may have been given another set. LKS_ERR_MISMATCH on all ranks, of which it names two, where the sets differ
  * (lks_dataset_hash): the group lives on, unless the sets have other numbers of samples. LKS_ERR_NUMERIC on all ranks
  * where the loss is NaN or infinite: `metrics` is what came of it, and the group lives on. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
