@@ -58,13 +58,13 @@ static lks_status differentiate_wave(const lksi_op_instance *at, lksi_op_builder
     return LKS_OK;
 }
 
-/* y = x^p: dx = p dy x^(p-1). Of a constant it is 0, also where x is. */
+/* y = x^p: dx = p dy x^(p-1). Where p is 0 or 1 that is p dy, whatever x is. */
 static lks_status differentiate_power(const lksi_op_instance *at, lksi_op_builder *builder, lksi_value *gradients) {
     double exponent = at->attributes->number;
-    lksi_value dy = lksi_emit_scaled(builder, at->output_gradients[0], exponent), power = LKSI_NO_VALUE;
-    if (exponent != 0 && exponent != 1)
-        power = lksi_emit1(builder, LKSI_OP_POW, &(lksi_attributes){.number = exponent - 1}, at->inputs[0]);
-    gradients[0] = power != LKSI_NO_VALUE ? lksi_emit2(builder, LKSI_OP_MUL, NULL, dy, power) : dy;
+    gradients[0] = lksi_emit_scaled(builder, at->output_gradients[0], exponent);
+    if (exponent == 0 || exponent == 1) return LKS_OK;
+    lksi_value power = lksi_emit1(builder, LKSI_OP_POW, &(lksi_attributes){.number = exponent - 1}, at->inputs[0]);
+    gradients[0] = lksi_emit2(builder, LKSI_OP_MUL, NULL, gradients[0], power);
     return LKS_OK;
 }
 
