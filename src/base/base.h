@@ -117,6 +117,8 @@ static inline void lksi_relax(void) {
 /* --- processes --- */
 /* A variable of the environment; NULL where it is not set, or empty. */
 const char *lksi_variable(const char *name);
+/* One that is 0 or 1; `otherwise` where it is not set. Errors: LKS_ERR_ARGUMENT, naming it. */
+lks_status lksi_variable_switch(const char *name, bool otherwise, bool *is_on);
 typedef struct lksi_process_stat {
     int parent;      /* a pid */
     bool is_exiting; /* its descriptors may be closed already, its end not yet told; or it has ended */

@@ -31,3 +31,10 @@ const char *lksi_variable(const char *name) {
     const char *value = getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
+
+lks_status lksi_variable_switch(const char *name, bool otherwise, bool *is_on) {
+    const char *value = lksi_variable(name);
+    *is_on = value == NULL ? otherwise : strcmp(value, "1") == 0;
+    if (value == NULL || *is_on || strcmp(value, "0") == 0) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s is '%s' (there are: 0, 1)", name, value);
+}

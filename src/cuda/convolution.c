@@ -10,34 +10,21 @@
  * operands, so the result is bf16 as well, and what it is added up in is f32. */
 #include "cuda/product.h"
 
-enum { MOST_ALGORITHMS = 16, NONE = -1 };
+#include "device/convolution.h"
+
+enum { MOST_ALGORITHMS = 16 };
 /* Algorithms that want more are passed over: activations need the memory. */
 #define MOST_WORKSPACE_NBYTES ((size_t)1 << 30)
 /* Of a tensor: a limit of cuDNN's. */
 #define MOST_ELEMENTS (((int64_t)1 << 31) - 1)
 
-/* Where x, w, y (or their gradients) and b are among an operator's inputs and outputs. */
-typedef struct places {
-    int x, w, y, b; /* inputs from 0 on, outputs from FIRST_OUTPUT on; NONE */
-} places;
-enum { FIRST_OUTPUT = 8 };
-
-static places places_of(const lksi_lowering *l) {
-    if (l->op == LKSI_OP_CONV2D) return (places){0, 1, FIRST_OUTPUT, l->n_inputs == 3 ? 2 : NONE};
-    if (l->op == LKSI_OP_CONV2D_GRAD_INPUT) return (places){FIRST_OUTPUT, 1, 0, NONE};
-    return (places){1, FIRST_OUTPUT, 0, FIRST_OUTPUT + 1};
-}
-
-static const lksi_tensor *tensor_at(const lksi_lowering *l, int place) {
-    return place < FIRST_OUTPUT ? &l->inputs[place] : &l->outputs[place - FIRST_OUTPUT];
-}
-
 static void set_channels_last(lksi_lowering *l, int place) {
-    lksi_layout layout = lksi_cuda_channels_last(tensor_at(l, place));
-    *(place < FIRST_OUTPUT ? &l->input_layouts[place] : &l->output_layouts[place - FIRST_OUTPUT]) = layout;
+    lksi_conv_set_layout(l, place, lksi_cuda_channels_last(lksi_conv_tensor(l, place)));
 }
 
-static size_t count_at(const lksi_lowering *l, int place) { return (size_t)lksi_tensor_count(tensor_at(l, place), 0); }
+static size_t count_at(const lksi_lowering *l, int place) {
+    return (size_t)lksi_tensor_count(lksi_conv_tensor(l, place), 0);
+}
 
 typedef struct convolution {
     lksi_cuda *cuda;
@@ -46,7 +33,7 @@ typedef struct convolution {
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t operation;
-    int algorithm; /* of the enumeration of its operator; NONE: there is none */
+    int algorithm; /* of the enumeration of its operator */
     size_t workspace_nbytes;
 } convolution;
 
@@ -76,12 +63,12 @@ static cudnnStatus_t describe_operation(const convolution *c, const lksi_attribu
 }
 
 static cudnnStatus_t describe(convolution *c, const lksi_lowering *l) {
-    places p = places_of(l);
-    const int64_t *w = tensor_at(l, p.w)->dims;
+    lksi_conv_places p = lksi_conv_places_of(l);
+    const int64_t *w = lksi_conv_tensor(l, p.w)->dims;
     cudnnDataType_t type = c->is_rounded ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     cudnnStatus_t s = make_descriptors(c);
-    if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->x, type, tensor_at(l, p.x)->dims);
-    if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->y, type, tensor_at(l, p.y)->dims);
+    if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->x, type, lksi_conv_tensor(l, p.x)->dims);
+    if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->y, type, lksi_conv_tensor(l, p.y)->dims);
     if (s == CUDNN_STATUS_SUCCESS)
         s = cudnnSetFilter4dDescriptor(c->w, type, CUDNN_TENSOR_NHWC, (int)w[0], (int)w[1], (int)w[2], (int)w[3]);
     return s == CUDNN_STATUS_SUCCESS ? describe_operation(c, &l->attributes) : s;
@@ -118,11 +105,12 @@ static bool take(convolution *c, const candidate *offered) {
     return true;
 }
 
-/* The candidates, the fastest first by cuDNN's reckoning. */
+/* The candidates, the fastest first: by cuDNN's reckoning, or as it has just timed them. */
 static cudnnStatus_t list_forward(const convolution *c, candidate *list, int *n) {
     cudnnConvolutionFwdAlgoPerf_t found[MOST_ALGORITHMS];
     cudnnStatus_t s =
-        cudnnGetConvolutionForwardAlgorithm_v7(c->cuda->dnn, c->x, c->w, c->operation, c->y, MOST_ALGORITHMS, n, found);
+        (c->cuda->times_convolutions ? cudnnFindConvolutionForwardAlgorithm : cudnnGetConvolutionForwardAlgorithm_v7)(
+            c->cuda->dnn, c->x, c->w, c->operation, c->y, MOST_ALGORITHMS, n, found);
     for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
         list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
     return s;
@@ -130,8 +118,9 @@ static cudnnStatus_t list_forward(const convolution *c, candidate *list, int *n)
 
 static cudnnStatus_t list_grad_input(const convolution *c, candidate *list, int *n) {
     cudnnConvolutionBwdDataAlgoPerf_t found[MOST_ALGORITHMS];
-    cudnnStatus_t s = cudnnGetConvolutionBackwardDataAlgorithm_v7(c->cuda->dnn, c->w, c->y, c->operation, c->x,
-                                                                  MOST_ALGORITHMS, n, found);
+    cudnnStatus_t s = (c->cuda->times_convolutions ? cudnnFindConvolutionBackwardDataAlgorithm
+                                                   : cudnnGetConvolutionBackwardDataAlgorithm_v7)(
+        c->cuda->dnn, c->w, c->y, c->operation, c->x, MOST_ALGORITHMS, n, found);
     for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
         list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
     return s;
@@ -139,8 +128,9 @@ static cudnnStatus_t list_grad_input(const convolution *c, candidate *list, int 
 
 static cudnnStatus_t list_grad_weight(const convolution *c, candidate *list, int *n) {
     cudnnConvolutionBwdFilterAlgoPerf_t found[MOST_ALGORITHMS];
-    cudnnStatus_t s = cudnnGetConvolutionBackwardFilterAlgorithm_v7(c->cuda->dnn, c->x, c->y, c->operation, c->w,
-                                                                    MOST_ALGORITHMS, n, found);
+    cudnnStatus_t s = (c->cuda->times_convolutions ? cudnnFindConvolutionBackwardFilterAlgorithm
+                                                   : cudnnGetConvolutionBackwardFilterAlgorithm_v7)(
+        c->cuda->dnn, c->x, c->y, c->operation, c->w, MOST_ALGORITHMS, n, found);
     for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
         list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
     return s;
@@ -160,9 +150,9 @@ static cudnnStatus_t choose_algorithm(convolution *c) {
 
 static lks_status check_size(const lksi_lowering *l, int place) {
     char text[128];
-    int64_t count = lksi_tensor_count(tensor_at(l, place), 0);
+    int64_t count = lksi_tensor_count(lksi_conv_tensor(l, place), 0);
     if (count <= MOST_ELEMENTS) return LKS_OK;
-    lksi_tensor_format(tensor_at(l, place), text, sizeof text);
+    lksi_tensor_format(lksi_conv_tensor(l, place), text, sizeof text);
     return lksi_error(LKS_ERR_UNSUPPORTED,
                       "%s: cuDNN takes tensors of at most %lld elements, %s has %lld: take a smaller batch, or more "
                       "micro-batches (accumulate)",
@@ -172,11 +162,11 @@ static lks_status check_size(const lksi_lowering *l, int place) {
 static lks_status refuse(const lksi_lowering *l, cudnnStatus_t status) {
     if (CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED)
         LKS_TRY(lksi_cuda_check_dnn(status, lksi_op_name(l->op)));
-    places p = places_of(l);
+    lksi_conv_places p = lksi_conv_places_of(l);
     const lksi_attributes *a = &l->attributes;
     char x[128], w[128];
-    lksi_tensor_format(tensor_at(l, p.x), x, sizeof x);
-    lksi_tensor_format(tensor_at(l, p.w), w, sizeof w);
+    lksi_tensor_format(lksi_conv_tensor(l, p.x), x, sizeof x);
+    lksi_tensor_format(lksi_conv_tensor(l, p.w), w, sizeof w);
     return lksi_error(LKS_ERR_UNSUPPORTED,
                       "cuDNN has no deterministic algorithm for %s: x %s, weights %s, stride %lldx%lld, padding "
                       "%lldx%lld, dilation %lldx%lld, %lld groups: %s",
@@ -196,7 +186,7 @@ static void destroy(convolution *c) {
 static void release(lksi_kernel *kernel) { destroy(kernel->state); }
 
 static lks_status create(const lks_device *device, const lksi_lowering *l, convolution **made) {
-    places p = places_of(l);
+    lksi_conv_places p = lksi_conv_places_of(l);
     LKS_TRY(check_size(l, p.x));
     LKS_TRY(check_size(l, p.w));
     LKS_TRY(check_size(l, p.y));
@@ -241,12 +231,12 @@ static cudnnStatus_t convolve(const convolution *c, const operands *o, void *wor
 /* The tensor itself; where it is rounded, a place in *scratch, which moves on, with an input's bf16 in it. */
 static lks_status place(const convolution *c, const lksi_lowering *l, int at, void *const *in, void *const *out,
                         char **scratch, void **operand) {
-    *operand = at < FIRST_OUTPUT ? in[at] : out[at - FIRST_OUTPUT];
+    *operand = at < LKSI_FIRST_OUTPUT ? in[at] : out[at - LKSI_FIRST_OUTPUT];
     if (!c->is_rounded) return LKS_OK;
     const float *from = *operand;
     *operand = *scratch;
     *scratch += lksi_cuda_operand_nbytes(true, count_at(l, at));
-    return at < FIRST_OUTPUT ? lksi_cuda_round(c->cuda, from, count_at(l, at), *operand) : LKS_OK;
+    return at < LKSI_FIRST_OUTPUT ? lksi_cuda_round(c->cuda, from, count_at(l, at), *operand) : LKS_OK;
 }
 
 /* The bias is added, the activation applied, bf16 made f32: where there is something of it to do. */
@@ -260,18 +250,13 @@ static lks_status end(const convolution *c, const lksi_kernel *kernel, void *con
                                .n_columns = l->outputs[0].dims[1],
                                .is_relu = kernel->n_epilogues > 0};
     if (!ending.is_rounded && ending.bias == NULL && !ending.is_relu) return LKS_OK;
-    return lksi_cuda_end_product(c->cuda, &ending, count_at(l, FIRST_OUTPUT), out[0]);
-}
-
-/* Many a convolution has no bias, for a batch norm follows. */
-static bool has_bias_gradient(const lksi_lowering *l) {
-    return l->op == LKSI_OP_CONV2D_GRAD_WEIGHT && !l->is_output_unread[1];
+    return lksi_cuda_end_product(c->cuda, &ending, count_at(l, LKSI_FIRST_OUTPUT), out[0]);
 }
 
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_lowering *l = &kernel->lowering;
     const convolution *c = kernel->state;
-    places p = places_of(l);
+    lksi_conv_places p = lksi_conv_places_of(l);
     char *room = scratch;
     operands o;
     LKS_TRY(place(c, l, p.x, in, out, &room, &o.x));
@@ -279,24 +264,30 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     LKS_TRY(place(c, l, p.y, in, out, &room, &o.y));
     LKS_TRY(lksi_cuda_check_dnn(convolve(c, &o, room), lksi_op_name(l->op)));
     LKS_TRY(end(c, kernel, in, &o, out));
-    if (!has_bias_gradient(l)) return LKS_OK;
+    if (!lksi_conv_has_bias_gradient(l)) return LKS_OK;
     int64_t n_channels = l->inputs[0].dims[1];
     return lksi_cuda_sum_columns(c->cuda, in[0], lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels, room,
                                  out[1]); /* cuDNN is done with its workspace by then */
 }
 
 static size_t scratch_nbytes(const convolution *c, const lksi_lowering *l) {
-    places p = places_of(l);
+    lksi_conv_places p = lksi_conv_places_of(l);
     size_t rounded = lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.x)) +
                      lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.w)) +
                      lksi_cuda_operand_nbytes(c->is_rounded, count_at(l, p.y));
-    if (!has_bias_gradient(l)) return rounded + c->workspace_nbytes;
+    if (!lksi_conv_has_bias_gradient(l)) return rounded + c->workspace_nbytes;
     int64_t n_channels = l->inputs[0].dims[1];
     size_t sums = lksi_cuda_sum_columns_nbytes(lksi_tensor_count(&l->inputs[0], 0) / n_channels, n_channels);
     return rounded + (sums > c->workspace_nbytes ? sums : c->workspace_nbytes);
 }
 
+/* Where they are not many: what cuDNN does costs as much as a few launches. */
+static bool is_product(const lksi_lowering *l) {
+    return lksi_conv_is_whole_window(l) && lksi_conv_window_rows(l).count <= LKSI_CUDA_MOST_WINDOW_ROWS;
+}
+
 lks_status lksi_cuda_lower_convolution(const lks_device *device, const lksi_lowering *question, lksi_kernel *kernel) {
+    if (is_product(question)) return lksi_cuda_lower_whole_window(device, question, kernel);
     static const char *const names[] = {"cuda:conv2d", "cuda:conv2d_grad_input", "cuda:conv2d_grad_weight"};
     convolution *c = NULL;
     LKS_TRY(create(device, question, &c));
@@ -306,7 +297,7 @@ lks_status lksi_cuda_lower_convolution(const lks_device *device, const lksi_lowe
                             .lowering = *question,
                             .scratch_nbytes = scratch_nbytes(c, question),
                             .state = c};
-    places p = places_of(question);
+    lksi_conv_places p = lksi_conv_places_of(question);
     lksi_lowering_make_row_major(&kernel->lowering); /* the bias */
     set_channels_last(&kernel->lowering, p.x);
     set_channels_last(&kernel->lowering, p.w);

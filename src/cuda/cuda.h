@@ -48,6 +48,7 @@ typedef struct lksi_cuda_stage {
 /* The state of an lks_device of this kind. */
 typedef struct lksi_cuda {
     int index;
+    bool times_convolutions; /* as lksi_cuda_options has it */
     cudaStream_t stream;
     cublasLtHandle_t blas;
     cudnnHandle_t dnn;
@@ -109,6 +110,9 @@ lksi_cuda_lower lksi_cuda_lower_loss; /* and COUNT_CORRECT */
 /* cuBLAS and cuDNN (.c, with a .cu where a product needs an element-wise kernel of its own) */
 lksi_cuda_lower lksi_cuda_lower_linear; /* LINEAR, its gradients, MATMUL */
 lksi_cuda_lower lksi_cuda_lower_convolution;
+/* Those of them whose only window covers images of one row, or two (device/convolution.h). */
+enum { LKSI_CUDA_MOST_WINDOW_ROWS = 2 };
+lksi_cuda_lower lksi_cuda_lower_whole_window;
 lksi_cuda_lower lksi_cuda_lower_recurrent; /* LSTM, RNN, their gradients */
 
 /* --- updates (update.cu): as lksi_device_memory has them --- */

@@ -168,6 +168,7 @@ lks_status lksi_cuda_create(const lksi_cuda_options *options, void **state) {
     lksi_cuda *cuda = lksi_alloc(sizeof *cuda);
     if (cuda == NULL) return LKS_ERR_MEMORY;
     cuda->index = options->index;
+    cuda->times_convolutions = options->times_convolutions;
     lks_status status = prepare(cuda);
     if (status == LKS_OK)
         *state = cuda;

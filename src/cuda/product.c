@@ -30,8 +30,8 @@ static lks_status make_operation(lksi_cuda_product *p) {
     cublasOperation_t transpose_a = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t transpose_b = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = epilogue_of(s);
-    /* f32 is f32: no TF32 */
-    LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulDescCreate(&p->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a product"));
+    cublasComputeType_t compute = s->is_tf32 && !s->is_rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulDescCreate(&p->operation, compute, CUDA_R_32F), "a product"));
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a));
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b));
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
@@ -62,7 +62,7 @@ static lks_status make_layouts(lksi_cuda_product *p) {
     const lksi_cuda_product_shape *s = &p->shape;
     cudaDataType_t type = s->is_rounded ? CUDA_R_16BF : CUDA_R_32F;
     LKS_TRY(make_layout(p, type, s->transpose_a ? s->k : s->m, s->transpose_a ? s->m : s->k, s->a_row, &p->a));
-    LKS_TRY(make_layout(p, type, s->transpose_b ? s->n : s->k, s->transpose_b ? s->k : s->n, 0, &p->b));
+    LKS_TRY(make_layout(p, type, s->transpose_b ? s->n : s->k, s->transpose_b ? s->k : s->n, s->b_row, &p->b));
     return make_layout(p, CUDA_R_32F, s->m, s->n, s->y_row, &p->y);
 }
 

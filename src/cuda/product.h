@@ -13,9 +13,10 @@ typedef struct lksi_cuda_product_shape {
     lksi_op op; /* for errors: what the product is part of */
     int64_t n_products, m, n, k;
     bool transpose_a, transpose_b;  /* a lies as (k,m); b as (n,k) */
-    int64_t a_row, y_row;           /* elements from a row's beginning to the next's; 0: no gaps */
+    int64_t a_row, b_row, y_row;    /* elements from a row's beginning to the next's; 0: no gaps */
     int64_t a_unit, b_unit, y_unit; /* they begin at multiples of so many elements; 0: aligned to 16 bytes */
     bool is_rounded;                /* a and b are bf16: see lksi_cuda_product_operand */
+    bool is_tf32;                   /* what is not bf16 is multiplied as TF32, as cuDNN does */
     bool has_bias, is_relu;         /* y = relu (a b + bias (n)); what becomes of a NaN, cuBLAS does not say */
     bool adds;                      /* to what y is */
 } lksi_cuda_product_shape;

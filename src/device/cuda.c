@@ -84,6 +84,7 @@ lks_status lksi_cuda_device_create(lks_device **device, const lks_device_options
     if (options->precision != LKS_F32 && options->precision != LKS_BF16)
         return lksi_error(LKS_ERR_UNSUPPORTED, "device cuda does not compute in %s: f32 and bf16 only",
                           lks_type_name(options->precision));
+    LKS_TRY(lksi_variable_switch("LOCKSTEP_CUDNN_BENCHMARK", false, &wanted.times_convolutions));
     LKS_TRY(lksi_cuda_load(&module));
     LKS_TRY(find_index(module, options, &wanted.index));
     lks_device *created = lksi_alloc(sizeof *created);

@@ -28,8 +28,9 @@ typedef struct lksi_cuda_host {
 } lksi_cuda_host;
 
 typedef struct lksi_cuda_options {
-    int index;          /* which GPU, from 0 */
-    lks_type precision; /* LKS_F32 or LKS_BF16 */
+    int index;               /* which GPU, from 0 */
+    lks_type precision;      /* LKS_F32 or LKS_BF16 */
+    bool times_convolutions; /* to choose their algorithms; else by what cuDNN expects of them */
 } lksi_cuda_options;
 
 /* What is known of one GPU. */

@@ -8,21 +8,6 @@
 #include "onednn/loops.h"
 #include "onednn/whole_window.h"
 
-lksi_conv_places lksi_conv_places_of(const lksi_lowering *l) {
-    if (l->op == LKSI_OP_CONV2D)
-        return (lksi_conv_places){0, 1, LKSI_FIRST_OUTPUT, l->n_inputs == 3 ? 2 : LKSI_NOWHERE};
-    if (l->op == LKSI_OP_CONV2D_GRAD_INPUT) return (lksi_conv_places){LKSI_FIRST_OUTPUT, 1, 0, LKSI_NOWHERE};
-    return (lksi_conv_places){1, LKSI_FIRST_OUTPUT, 0, LKSI_NOWHERE};
-}
-
-const lksi_tensor *lksi_conv_tensor(const lksi_lowering *l, int place) {
-    return place < LKSI_FIRST_OUTPUT ? &l->inputs[place] : &l->outputs[place - LKSI_FIRST_OUTPUT];
-}
-
-void lksi_conv_set_layout(lksi_lowering *l, int place, lksi_layout layout) {
-    *(place < LKSI_FIRST_OUTPUT ? &l->input_layouts[place] : &l->output_layouts[place - LKSI_FIRST_OUTPUT]) = layout;
-}
-
 /* How an image lies, where that is an input's own business: results lie as the primitive writes them. */
 static lksi_layout image_layout(const lksi_lowering *l, int place) {
     return place < LKSI_FIRST_OUTPUT ? l->input_layouts[place] : (lksi_layout){0};
@@ -135,9 +120,6 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     return LKS_OK;
 }
 
-/* Many a convolution has no bias, for a batch norm follows. */
-static bool has_bias_gradient(const lksi_lowering *l) { return !l->is_output_unread[1]; }
-
 static float *sample_at(const lksi_lowering *l, void *const *in, int i, int64_t sample) {
     lksi_image image = lksi_image_of(&l->inputs[i], &l->input_layouts[i]);
     return (float *)in[i] + sample * (lksi_image_count(&image) / image.n);
@@ -163,7 +145,7 @@ static lks_status run_grad_weight(const lksi_kernel *kernel, void *const *in, vo
         LKS_TRY(lksi_dnnl_primitive_run(primitive, data, rest));
         if (i > 0) LKSI_ISA_PICK(lksi_row_loops)->accumulate(count, part, out[0]);
     }
-    if (has_bias_gradient(l)) lksi_onednn_sum_channels(&l->inputs[0], &l->input_layouts[0], in[0], out[1]);
+    if (lksi_conv_has_bias_gradient(l)) lksi_onednn_sum_channels(&l->inputs[0], &l->input_layouts[0], in[0], out[1]);
     return LKS_OK;
 }
 
@@ -178,7 +160,7 @@ static size_t scratch_nbytes(const lksi_kernel *kernel) {
 
 /* Those products are sgemm's, which knows f32 alone. */
 static bool is_product(const lks_device *device, const lksi_lowering *l) {
-    return device->product_type == LKS_F32 && lksi_onednn_is_whole_window(l);
+    return device->product_type == LKS_F32 && lksi_conv_is_whole_window(l);
 }
 
 lks_status lksi_onednn_lower_convolution(const lks_device *device, const lksi_lowering *lowering, lksi_kernel *kernel) {

@@ -14,13 +14,6 @@
 
 #include <string.h>
 
-lks_status lksi_flat_read_variable(bool *makes_recordings) {
-    const char *value = lksi_variable("LOCKSTEP_GPU_GRAPHS");
-    *makes_recordings = value == NULL || strcmp(value, "0") != 0;
-    if (value == NULL || strcmp(value, "0") == 0 || strcmp(value, "1") == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "LOCKSTEP_GPU_GRAPHS is '%s' (there are: 0, 1)", value);
-}
-
 static const lks_device *device_of(const lks_trainer *trainer) { return lksi_store_device(trainer->store); }
 
 bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch) {

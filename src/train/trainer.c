@@ -7,7 +7,7 @@
 #include <math.h>
 
 static lks_status prepare(lks_trainer *trainer) {
-    LKS_TRY(lksi_flat_read_variable(&trainer->makes_recordings));
+    LKS_TRY(lksi_variable_switch("LOCKSTEP_GPU_GRAPHS", true, &trainer->makes_recordings));
     trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
     LKS_TRY(lksi_trainer_prepare_states(trainer)); /* first of all takes over what is not its own */
     return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;

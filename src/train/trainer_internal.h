@@ -130,8 +130,6 @@ lks_batch lksi_pieces_get(const lks_trainer *trainer, const lks_batch *batch, in
 
 /* --- steps on a GPU (flat.c): forward, backward, sums over the ranks and update are put on it together --- */
 
-/* Whether steps may be recorded: LOCKSTEP_GPU_GRAPHS. */
-lks_status lksi_flat_read_variable(bool *makes_recordings);
 /* Whether a step on `batch` can be. */
 bool lksi_flat_is_whole(const lks_trainer *trainer, const lks_batch *batch);
 lks_status lksi_flat_trainer_step(lks_trainer *trainer, const lks_batch *batch);

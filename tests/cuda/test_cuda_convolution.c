@@ -7,10 +7,21 @@ typedef struct geometry {
 } geometry;
 
 static const geometry geometries[] = {
-    {1, 1, 1, 1, 1, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},  {2, 3, 7, 9, 4, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
-    {3, 4, 8, 5, 6, {3, 2}, {2, 1}, {0, 2}, {1, 1}, 2},  {2, 4, 9, 9, 4, {3, 3}, {1, 2}, {2, 1}, {2, 3}, 4},
-    {2, 5, 6, 6, 3, {1, 1}, {2, 2}, {0, 0}, {1, 1}, 1},  {4, 2, 28, 28, 33, {5, 5}, {1, 1}, {2, 2}, {1, 1}, 1},
-    {7, 16, 6, 6, 8, {6, 6}, {1, 1}, {0, 0}, {1, 1}, 1}, {20, 1, 24, 24, 33, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+    {1, 1, 1, 1, 1, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+    {2, 3, 7, 9, 4, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+    {3, 4, 8, 5, 6, {3, 2}, {2, 1}, {0, 2}, {1, 1}, 2},
+    {2, 4, 9, 9, 4, {3, 3}, {1, 2}, {2, 1}, {2, 3}, 4},
+    {2, 5, 6, 6, 3, {1, 1}, {2, 2}, {0, 0}, {1, 1}, 1},
+    {4, 2, 28, 28, 33, {5, 5}, {1, 1}, {2, 2}, {1, 1}, 1},
+    {7, 16, 6, 6, 8, {6, 6}, {1, 1}, {0, 0}, {1, 1}, 1},
+    {20, 1, 24, 24, 33, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+    /* a window over the whole image: products of one row, of two, and what cuDNN is left with */
+    {9, 8, 1, 1, 12, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+    {5, 3, 2, 2, 7, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
+    {6, 4, 2, 3, 8, {4, 5}, {9, 9}, {1, 2}, {1, 1}, 1},
+    {3, 4, 3, 3, 5, {5, 5}, {4, 4}, {1, 1}, {1, 1}, 1},
+    {4, 6, 1, 4, 5, {3, 4}, {1, 1}, {1, 0}, {1, 1}, 1},
+    {4, 6, 2, 4, 8, {2, 4}, {1, 1}, {0, 0}, {1, 1}, 2},
 };
 enum { N_GEOMETRIES = sizeof geometries / sizeof geometries[0] };
 
@@ -145,14 +156,15 @@ static void a_bias_gradient_that_nobody_reads_is_not_made(void **state) {
 
 static void recorded_gradient(void **state) {
     (void)state;
-    const geometry *g = &geometries[2];
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 4; i++) {
+        const geometry *g = &geometries[i < 2 ? 2 : 9];
         check_recording(&(operator_case){.op = LKSI_OP_CONV2D_GRAD_WEIGHT,
                                          .attributes = attributes_of(g),
                                          .n_inputs = 2,
                                          .inputs = {y_of(g), x_of(g)},
                                          .result = w_of(g),
-                                         .is_bf16 = i == 1});
+                                         .is_bf16 = i % 2 == 1});
+    }
 }
 
 static void what_cudnn_refuses_is_one_clear_line(void **state) {
@@ -174,6 +186,34 @@ static void what_cudnn_refuses_is_one_clear_line(void **state) {
                         "cuDNN has no deterministic algorithm for conv2d_grad_weight: x f32 (3, 4, 8, 5), weights f32 "
                         "(6, 2, 3, 2), stride 2x1, padding 0x2, dilation 1x1, 2 groups: CUDNN_STATUS_NOT_SUPPORTED");
     lks_device_destroy(device);
+}
+
+/* cuDNN is asked to time its algorithms, not to guess: the emulation refuses to. */
+static void algorithms_are_timed_where_the_variable_says_so(void **state) {
+    (void)state;
+    need_emulated_gpu();
+    const geometry *g = &geometries[1];
+    lksi_tensor x = x_of(g), w = w_of(g), y = y_of(g);
+    lksi_lowering questions[] = {{.op = LKSI_OP_CONV2D, .n_outputs = 1, .inputs = {x, w}, .outputs = {y}},
+                                 {.op = LKSI_OP_CONV2D_GRAD_INPUT, .n_outputs = 1, .inputs = {y, w}, .outputs = {x}},
+                                 {.op = LKSI_OP_CONV2D_GRAD_WEIGHT, .n_outputs = 2, .inputs = {y, x}, .outputs = {w}}};
+    questions[2].outputs[1] = SHAPE(LKS_F32, g->m);
+    setenv("LOCKSTEP_EMULATED_GPU", "no-heuristics", 1);
+    setenv("LOCKSTEP_CUDNN_BENCHMARK", "1", 1);
+    lks_device *device = create_cuda();
+    for (int i = 0; i < 3; i++) {
+        lksi_kernel kernel;
+        questions[i].attributes = attributes_of(g);
+        questions[i].n_inputs = 2;
+        assert_ok(device->ops->lower(device, &questions[i], &kernel));
+        kernel.release(&kernel);
+    }
+    lks_device_destroy(device);
+    setenv("LOCKSTEP_CUDNN_BENCHMARK", "yes", 1);
+    assert_int_equal(lks_device_create(&device, &(lks_device_options){.name = "cuda"}), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "LOCKSTEP_CUDNN_BENCHMARK is 'yes' (there are: 0, 1)");
+    unsetenv("LOCKSTEP_CUDNN_BENCHMARK");
+    unsetenv("LOCKSTEP_EMULATED_GPU");
 }
 
 static void what_is_too_large_for_cudnn_is_named(void **state) {
@@ -201,6 +241,7 @@ int main(void) {
                                        cmocka_unit_test(a_bias_gradient_that_nobody_reads_is_not_made),
                                        cmocka_unit_test(recorded_gradient),
                                        cmocka_unit_test(what_cudnn_refuses_is_one_clear_line),
+                                       cmocka_unit_test(algorithms_are_timed_where_the_variable_says_so),
                                        cmocka_unit_test(what_is_too_large_for_cudnn_is_named)};
     return run_cuda_tests("cuda convolution", tests);
 }

@@ -85,12 +85,13 @@ cudnnStatus_t check(const image &x, const image &w, const cudnnConvolutionStruct
 
 // What the three lists begin with is not to be taken: unsupported, not deterministic.
 template <typename T, typename A>
-cudnnStatus_t list(A wrong, A right, const image &x, const image &w, const cudnnConvolutionStruct &op, const image &y,
-                   int n_asked, int *n_found, T *found) {
+cudnnStatus_t list(bool is_timed, A wrong, A right, const image &x, const image &w, const cudnnConvolutionStruct &op,
+                   const image &y, int n_asked, int *n_found, T *found) {
     const char *trouble = getenv("LOCKSTEP_EMULATED_GPU");
     cudnnStatus_t status = check(x, w, op, y);
     if (status != CUDNN_STATUS_SUCCESS) return status;
     if (n_asked < 3) return CUDNN_STATUS_BAD_PARAM;
+    if (!is_timed && trouble != nullptr && strcmp(trouble, "no-heuristics") == 0) return CUDNN_STATUS_NOT_SUPPORTED;
     bool has_none = trouble != nullptr && strcmp(trouble, "no-convolution") == 0;
     cudnnMathType_t math = x.type == CUDNN_DATA_FLOAT ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH;
     memset(found, 0, 3 * sizeof *found);
@@ -223,19 +224,37 @@ cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorD
                                                      cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t op,
                                                      cudnnTensorDescriptor_t y, int n_asked, int *n_found,
                                                      cudnnConvolutionFwdAlgoPerf_t *found) {
-    return list(forward_wrong, forward_right, *x, *w, *op, *y, n_asked, n_found, found);
+    return list(false, forward_wrong, forward_right, *x, *w, *op, *y, n_asked, n_found, found);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFilterDescriptor_t w,
                                                           cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t op,
                                                           cudnnTensorDescriptor_t dx, int n_asked, int *n_found,
                                                           cudnnConvolutionBwdDataAlgoPerf_t *found) {
-    return list(data_wrong, data_right, *dx, *w, *op, *dy, n_asked, n_found, found);
+    return list(false, data_wrong, data_right, *dx, *w, *op, *dy, n_asked, n_found, found);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x,
                                                             cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t op,
                                                             cudnnFilterDescriptor_t dw, int n_asked, int *n_found,
                                                             cudnnConvolutionBwdFilterAlgoPerf_t *found) {
-    return list(filter_wrong, filter_right, *x, *dw, *op, *dy, n_asked, n_found, found);
+    return list(false, filter_wrong, filter_right, *x, *dw, *op, *dy, n_asked, n_found, found);
+}
+
+cudnnStatus_t cudnnFindConvolutionForwardAlgorithm(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                   cudnnConvolutionDescriptor_t op, cudnnTensorDescriptor_t y,
+                                                   int n_asked, int *n_found, cudnnConvolutionFwdAlgoPerf_t *found) {
+    return list(true, forward_wrong, forward_right, *x, *w, *op, *y, n_asked, n_found, found);
+}
+cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithm(cudnnHandle_t, cudnnFilterDescriptor_t w,
+                                                        cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t op,
+                                                        cudnnTensorDescriptor_t dx, int n_asked, int *n_found,
+                                                        cudnnConvolutionBwdDataAlgoPerf_t *found) {
+    return list(true, data_wrong, data_right, *dx, *w, *op, *dy, n_asked, n_found, found);
+}
+cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithm(cudnnHandle_t, cudnnTensorDescriptor_t x,
+                                                          cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t op,
+                                                          cudnnFilterDescriptor_t dw, int n_asked, int *n_found,
+                                                          cudnnConvolutionBwdFilterAlgoPerf_t *found) {
+    return list(true, filter_wrong, filter_right, *x, *dw, *op, *dy, n_asked, n_found, found);
 }
 
 cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t,
