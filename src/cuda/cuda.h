@@ -45,14 +45,25 @@ typedef struct lksi_cuda_stage {
     cudaEvent_t has_come, is_free; /* there; and both may be written again */
 } lksi_cuda_stage;
 
+/* Work that is done in the order in which it is put there, and what libraries need for it. */
+typedef struct lksi_cuda_lane {
+    cudaStream_t stream;
+    cudnnHandle_t dnn;
+    void *workspace; /* of cuBLAS, LKSI_CUDA_WORKSPACE_NBYTES */
+} lksi_cuda_lane;
+enum { LKSI_CUDA_TRUNK, LKSI_CUDA_BRANCH, LKSI_CUDA_LANES };
+
 /* The state of an lks_device of this kind. */
 typedef struct lksi_cuda {
     int index;
     bool times_convolutions; /* as lksi_cuda_options has it */
-    cudaStream_t stream;
-    cublasLtHandle_t blas;
+    lksi_cuda_lane lanes[LKSI_CUDA_LANES];
+    cudaStream_t stream; /* these three: of the lane that work is put on */
     cudnnHandle_t dnn;
-    void *workspace;             /* of cuBLAS, LKSI_CUDA_WORKSPACE_NBYTES */
+    void *workspace;
+    cudaEvent_t branching, branched;
+    bool is_branched; /* the branch has work that the trunk has not waited for, up to `branched` */
+    cublasLtHandle_t blas;
     lksi_cuda_fault_word *fault; /* on the GPU */
     lksi_cuda_stage stages[LKSI_CUDA_STAGES];
     cudaStream_t arriving; /* of copies to the GPU */
@@ -75,6 +86,8 @@ static inline lksi_cuda *lksi_cuda_of(const lks_device *device) { return (lksi_c
 lks_status lksi_cuda_check(cudaError_t error, const char *what);
 lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what);
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what);
+/* What is put on the GPU from now on goes there. */
+void lksi_cuda_take_lane(lksi_cuda *cuda, int lane);
 /* After a kernel was launched. */
 lks_status lksi_cuda_launched(const char *kernel);
 /* The module's ends: driver and GPUs (gpu.c), memory (memory.c), operators (lower.c). */

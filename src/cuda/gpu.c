@@ -105,26 +105,57 @@ static void free_stage(lksi_cuda_stage *stage) {
     if (stage->is_free != NULL) (void)cudaEventDestroy(stage->is_free);
 }
 
-/* Sums over ranks: the other ranks wait for them, while the kernels that they hold up have others behind them. */
-static lks_status make_urgent_stream(cudaStream_t *stream) {
+/* Sums over ranks are most urgent: the other ranks wait for them, while the kernels that they hold up have others
+ * behind them. Least urgent is the branch, for which nobody waits before the end. */
+static lks_status make_streams(lksi_cuda *cuda) {
     int least, greatest;
     LKS_TRY(lksi_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "its priorities"));
-    return lksi_cuda_check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest), "a stream");
+    const struct {
+        cudaStream_t *stream;
+        int priority;
+    } streams[] = {{&cuda->beside, greatest},
+                   {&cuda->lanes[LKSI_CUDA_TRUNK].stream, (least + greatest) / 2},
+                   {&cuda->lanes[LKSI_CUDA_BRANCH].stream, least},
+                   {&cuda->arriving, least},
+                   {&cuda->posted, least}};
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
+        LKS_TRY(lksi_cuda_check(
+            cudaStreamCreateWithPriority(streams[i].stream, cudaStreamNonBlocking, streams[i].priority), "a stream"));
+    return LKS_OK;
+}
+
+static lks_status make_lane(lksi_cuda_lane *lane) {
+    LKS_TRY(lksi_cuda_check_dnn(cudnnCreate(&lane->dnn), "cudnnCreate"));
+    LKS_TRY(lksi_cuda_check_dnn(cudnnSetStream(lane->dnn, lane->stream), "cudnnSetStream"));
+    return lksi_cuda_check(cudaMalloc(&lane->workspace, LKSI_CUDA_WORKSPACE_NBYTES), "cuBLAS's workspace");
+}
+
+static void free_lane(lksi_cuda_lane *lane) {
+    if (lane->workspace != NULL) (void)cudaFree(lane->workspace);
+    if (lane->dnn != NULL) (void)cudnnDestroy(lane->dnn);
+    if (lane->stream != NULL) (void)cudaStreamDestroy(lane->stream);
+}
+
+static lks_status make_events(lksi_cuda *cuda) {
+    cudaEvent_t *const events[] = {&cuda->branching, &cuda->branched, &cuda->forked, &cuda->joined, &cuda->is_posted};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), "an event"));
+    return LKS_OK;
+}
+
+static void free_events(lksi_cuda *cuda) {
+    const cudaEvent_t events[] = {cuda->branching, cuda->branched, cuda->forked, cuda->joined, cuda->is_posted};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        if (events[i] != NULL) (void)cudaEventDestroy(events[i]);
 }
 
 static lks_status prepare(lksi_cuda *cuda) {
     LKS_TRY(lksi_cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice"));
-    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream"));
-    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->arriving, cudaStreamNonBlocking), "a stream"));
-    LKS_TRY(make_urgent_stream(&cuda->beside));
-    LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming), "an event"));
-    LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->joined, cudaEventDisableTiming), "an event"));
-    LKS_TRY(lksi_cuda_check(cudaStreamCreateWithFlags(&cuda->posted, cudaStreamNonBlocking), "a stream"));
-    LKS_TRY(lksi_cuda_check(cudaEventCreateWithFlags(&cuda->is_posted, cudaEventDisableTiming), "an event"));
+    LKS_TRY(make_streams(cuda));
+    LKS_TRY(make_events(cuda));
+    for (int i = 0; i < LKSI_CUDA_LANES; i++) LKS_TRY(make_lane(&cuda->lanes[i]));
+    lksi_cuda_take_lane(cuda, LKSI_CUDA_TRUNK);
     LKS_TRY(lksi_cuda_check_blas(cublasLtCreate(&cuda->blas), "cublasLtCreate"));
-    LKS_TRY(lksi_cuda_check_dnn(cudnnCreate(&cuda->dnn), "cudnnCreate"));
-    LKS_TRY(lksi_cuda_check_dnn(cudnnSetStream(cuda->dnn, cuda->stream), "cudnnSetStream"));
-    LKS_TRY(lksi_cuda_check(cudaMalloc(&cuda->workspace, LKSI_CUDA_WORKSPACE_NBYTES), "cuBLAS's workspace"));
     LKS_TRY(lksi_cuda_check(cudaMalloc((void **)&cuda->fault, sizeof *cuda->fault), "a place for faults"));
     LKS_TRY(lksi_cuda_check(cudaMemsetAsync(cuda->fault, 0, sizeof *cuda->fault, cuda->stream), "cudaMemset"));
     for (int i = 0; i < LKSI_CUDA_STAGES; i++) LKS_TRY(make_stage(&cuda->stages[i]));
@@ -144,16 +175,12 @@ void lksi_cuda_destroy(void *state) {
     if (cuda->arriving != NULL) (void)cudaStreamDestroy(cuda->arriving);
     if (cuda->landing != NULL) (void)cudaFreeHost(cuda->landing);
     if (cuda->post != NULL) (void)cudaFreeHost(cuda->post);
-    if (cuda->is_posted != NULL) (void)cudaEventDestroy(cuda->is_posted);
     if (cuda->posted != NULL) (void)cudaStreamDestroy(cuda->posted);
     if (cuda->fault != NULL) (void)cudaFree(cuda->fault);
-    if (cuda->workspace != NULL) (void)cudaFree(cuda->workspace);
-    if (cuda->dnn != NULL) (void)cudnnDestroy(cuda->dnn);
     if (cuda->blas != NULL) (void)cublasLtDestroy(cuda->blas);
-    if (cuda->forked != NULL) (void)cudaEventDestroy(cuda->forked);
-    if (cuda->joined != NULL) (void)cudaEventDestroy(cuda->joined);
+    for (int i = 0; i < LKSI_CUDA_LANES; i++) free_lane(&cuda->lanes[i]);
+    free_events(cuda);
     if (cuda->beside != NULL) (void)cudaStreamDestroy(cuda->beside);
-    if (cuda->stream != NULL) (void)cudaStreamDestroy(cuda->stream);
     lksi_free(cuda);
 }
 

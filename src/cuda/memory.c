@@ -84,17 +84,55 @@ static lks_status copy(const lks_device *device, void *to, const void *from, siz
 
 static void *stream(const lks_device *device) { return lksi_cuda_of(device)->stream; }
 
+static lks_status await(cudaStream_t stream, cudaEvent_t event) {
+    return lksi_cuda_check(cudaStreamWaitEvent(stream, event, 0), "a wait for an event");
+}
+
+static lks_status follow(cudaStream_t stream, cudaStream_t before, cudaEvent_t event) {
+    LKS_TRY(lksi_cuda_check(cudaEventRecord(event, before), "an event"));
+    return await(stream, event);
+}
+
+/* The branch's work is some of what was asked for. */
 static lks_status fork_stream(const lks_device *device, void **beside) {
     lksi_cuda *cuda = enter(device);
     *beside = cuda->beside;
-    LKS_TRY(lksi_cuda_check(cudaEventRecord(cuda->forked, cuda->stream), "an event"));
-    return lksi_cuda_check(cudaStreamWaitEvent(cuda->beside, cuda->forked, 0), "a wait for an event");
+    LKS_TRY(follow(cuda->beside, cuda->stream, cuda->forked));
+    return cuda->is_branched ? await(cuda->beside, cuda->branched) : LKS_OK;
 }
 
 static lks_status join_stream(const lks_device *device) {
     lksi_cuda *cuda = enter(device);
-    LKS_TRY(lksi_cuda_check(cudaEventRecord(cuda->joined, cuda->beside), "an event"));
-    return lksi_cuda_check(cudaStreamWaitEvent(cuda->stream, cuda->joined, 0), "a wait for an event");
+    return follow(cuda->stream, cuda->beside, cuda->joined);
+}
+
+void lksi_cuda_take_lane(lksi_cuda *cuda, int lane) {
+    cuda->stream = cuda->lanes[lane].stream;
+    cuda->dnn = cuda->lanes[lane].dnn;
+    cuda->workspace = cuda->lanes[lane].workspace;
+}
+
+/* Within a recording nobody may wait for what came before it. */
+static lks_status merge(const lks_device *device) {
+    lksi_cuda *cuda = enter(device);
+    if (!cuda->is_branched) return LKS_OK;
+    cuda->is_branched = false;
+    return await(cuda->stream, cuda->branched);
+}
+
+static lks_status branch(const lks_device *device) {
+    lksi_cuda *cuda = enter(device);
+    LKS_TRY(merge(device));
+    LKS_TRY(follow(cuda->lanes[LKSI_CUDA_BRANCH].stream, cuda->stream, cuda->branching));
+    lksi_cuda_take_lane(cuda, LKSI_CUDA_BRANCH);
+    return LKS_OK;
+}
+
+static lks_status leave_branch(const lks_device *device) {
+    lksi_cuda *cuda = enter(device);
+    lksi_cuda_take_lane(cuda, LKSI_CUDA_TRUNK);
+    cuda->is_branched = true;
+    return lksi_cuda_check(cudaEventRecord(cuda->branched, cuda->lanes[LKSI_CUDA_BRANCH].stream), "an event");
 }
 
 /* --- what kernels find wrong --- */
@@ -164,6 +202,7 @@ static lks_status take(const lks_device *device, void *to, size_t nbytes) {
 /* --- recordings --- */
 
 static lks_status record(const lks_device *device) {
+    LKS_TRY(merge(device));
     return lksi_cuda_check(cudaStreamBeginCapture(enter(device)->stream, cudaStreamCaptureModeThreadLocal),
                            "the beginning of a recording");
 }
@@ -174,6 +213,7 @@ static lks_status end_record(const lks_device *device, void **recording) {
     if (recording == NULL) {
         (void)cudaStreamEndCapture(enter(device)->stream, &graph);
         (void)cudaGetLastError(); /* the error was told before */
+        lksi_cuda_of(device)->is_branched = false;
         if (graph != NULL) (void)cudaGraphDestroy(graph);
         return LKS_OK;
     }
@@ -211,6 +251,9 @@ const lksi_device_memory lksi_cuda_memory = {
     .stream = stream,
     .fork = fork_stream,
     .join = join_stream,
+    .branch = branch,
+    .leave_branch = leave_branch,
+    .merge = merge,
     .record = record,
     .end_record = end_record,
     .replay = replay,

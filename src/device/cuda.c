@@ -81,10 +81,12 @@ static lks_status find_index(const lksi_cuda_module *module, const lks_device_op
 lks_status lksi_cuda_device_create(lks_device **device, const lks_device_options *options) {
     const lksi_cuda_module *module;
     lksi_cuda_options wanted = {.precision = options->precision};
+    bool has_branches;
     if (options->precision != LKS_F32 && options->precision != LKS_BF16)
         return lksi_error(LKS_ERR_UNSUPPORTED, "device cuda does not compute in %s: f32 and bf16 only",
                           lks_type_name(options->precision));
     LKS_TRY(lksi_variable_switch("LOCKSTEP_CUDNN_BENCHMARK", false, &wanted.times_convolutions));
+    LKS_TRY(lksi_variable_switch("LOCKSTEP_GPU_BRANCHES", true, &has_branches));
     LKS_TRY(lksi_cuda_load(&module));
     LKS_TRY(find_index(module, options, &wanted.index));
     lks_device *created = lksi_alloc(sizeof *created);
@@ -94,6 +96,7 @@ lks_status lksi_cuda_device_create(lks_device **device, const lks_device_options
     created->product_type = options->precision;
     created->num_threads = 1;
     created->gpu_index = wanted.index;
+    created->has_branches = has_branches;
     lks_status status = module->create(&wanted, &created->state);
     if (status == LKS_OK)
         *device = created;

@@ -111,6 +111,12 @@ typedef struct lksi_device_memory {
      * after `join`, after all that was put there. */
     lks_status (*fork)(const lks_device *device, void **beside);
     lks_status (*join)(const lks_device *device);
+    /* For what nothing else of a pass waits for. What is asked for after `branch` comes after all that was asked for
+     * before, and beside what is asked for after `leave_branch`; that comes after what was branched off before the
+     * latest `branch` alone, and after a `merge`, which is for outside of a branch, after all of it. */
+    lks_status (*branch)(const lks_device *device);
+    lks_status (*leave_branch)(const lks_device *device);
+    lks_status (*merge)(const lks_device *device);
     /* Between these two, work is written down instead of done; `recording` can then be run any number of times. After
      * an error in between: `recording` NULL forgets it all, for until then the thread can make and free no memory. */
     lks_status (*record)(const lks_device *device);
@@ -178,8 +184,9 @@ struct lks_device {
     lks_type float_type;   /* of all floating values in memory */
     lks_type product_type; /* what products round their operands to: bf16, or float_type, which changes nothing */
     int num_threads;
-    int gpu_index; /* as the CUDA runtime counts */
-    void *state;   /* the device's own */
+    int gpu_index;     /* as the CUDA runtime counts */
+    bool has_branches; /* programs may use memory->branch */
+    void *state;       /* the device's own */
 };
 
 /* lks_device_create, but check_bf16 is not asked: the kernels of precision bf16, for tests on any machine. */

@@ -202,6 +202,40 @@ static void touch(lksi_interval *interval, int step) {
     if (interval->last < step) interval->last = step;
 }
 
+/* Of temporaries: with others, what steps have to do with them is asked for later on. */
+static void stay(compiler *c, lksi_value value, int step) {
+    if (c->ir.values[value].role == LKSI_TEMPORARY) touch(&c->intervals[value], step);
+}
+
+/* Whether nobody else has to do with what the step writes. */
+static bool is_leaf(const compiler *c, size_t s) {
+    const lksi_step *step = &c->program->steps[s];
+    bool has_gradient = false;
+    for (int i = 0; i < step->kernel.lowering.n_outputs; i++) {
+        const lksi_interval *used = &c->intervals[step->outputs[i]];
+        if (used->first != (int)s || used->last != (int)s) return false;
+        has_gradient |= c->ir.values[step->outputs[i]].role == LKSI_GRADIENT;
+    }
+    return has_gradient;
+}
+
+/* Steps of the backward pass that are done beside the others. What they read has to stay until these have waited for
+ * them: at the next branch, or the end. */
+static void find_branches(compiler *c) {
+    lks_program *program = c->program;
+    int end = (int)program->n_steps;
+    if (!c->ir.graph->device->has_branches || program->is_timed) return;
+    for (size_t s = program->n_forward; s < program->n_steps; s++) program->steps[s].is_branch = is_leaf(c, s);
+    for (size_t s = program->n_steps; s-- > program->n_forward;) {
+        const lksi_step *step = &program->steps[s];
+        if (!step->is_branch) continue;
+        program->has_branches = true;
+        for (int i = 0; i < step->kernel.lowering.n_inputs; i++) stay(c, step->inputs[i], end);
+        for (int i = 0; i < step->kernel.lowering.n_outputs; i++) stay(c, step->outputs[i], end);
+        if (s == program->n_forward || !program->steps[s - 1].is_branch) end = (int)s;
+    }
+}
+
 /* Lifetimes of the temporaries, in steps. Values that live elsewhere get no bytes. */
 static void find_lifetimes(compiler *c) {
     lks_program *program = c->program;
@@ -213,9 +247,21 @@ static void find_lifetimes(compiler *c) {
     }
     for (int i = 0; i < program->n_outputs; i++) /* readable until the next forward */
         touch(&c->intervals[program->outputs[i].value], (int)program->n_steps);
+    find_branches(c);
     for (size_t v = 0; v < c->ir.n_values; v++)
         if (c->ir.values[v].role == LKSI_TEMPORARY && c->intervals[v].last >= 0)
             c->intervals[v].nbytes = lksi_layout_nbytes(&c->ir.values[v].layout, &c->ir.values[v].tensor);
+}
+
+static size_t aligned(size_t offset) { return (offset + 255) / 256 * 256; }
+
+/* Of the steps that run one after the other: one area for all of them. */
+static size_t most_scratch(const lks_program *program, bool is_branch) {
+    size_t most = 0;
+    for (size_t s = 0; s < program->n_steps; s++)
+        if (program->steps[s].is_branch == is_branch && program->steps[s].kernel.scratch_nbytes > most)
+            most = program->steps[s].kernel.scratch_nbytes;
+    return most;
 }
 
 static lks_status place(compiler *c) {
@@ -225,12 +271,12 @@ static lks_status place(compiler *c) {
     if (c->intervals == NULL || program->memory == NULL) return LKS_ERR_MEMORY;
     find_lifetimes(c);
     LKS_TRY(lksi_plan_memory(c->intervals, c->ir.n_values, &program->scratch_offset));
-    program->scratch_offset = (program->scratch_offset + 255) / 256 * 256;
-    size_t scratch_nbytes = 0; /* one scratch area: steps run one after the other */
-    for (size_t s = 0; s < program->n_steps; s++)
-        if (program->steps[s].kernel.scratch_nbytes > scratch_nbytes)
-            scratch_nbytes = program->steps[s].kernel.scratch_nbytes;
-    program->arena_nbytes = program->scratch_offset + scratch_nbytes;
+    program->scratch_offset = aligned(program->scratch_offset);
+    program->arena_nbytes = program->scratch_offset + most_scratch(program, false);
+    if (program->has_branches) {
+        program->branch_scratch_offset = aligned(program->arena_nbytes);
+        program->arena_nbytes = program->branch_scratch_offset + most_scratch(program, true);
+    }
     const lks_device *device = program->store->graph->device;
     if (lksi_device_has_memory(device))
         LKS_TRY(lksi_device_alloc(device, sizeof *program->scalars, (void **)&program->scalars));

@@ -70,6 +70,10 @@ typedef bool (*lksi_take_factors)(void *context, const lksi_factors *factors);
 
 const lks_store *lksi_program_store(const lks_program *program); /* whose parameters it computes with */
 int64_t lksi_program_batch(const lks_program *program);
+/* What its lks_on_gradient calls reads gradients of a device with memory of its own behind `fork` (device.h) alone:
+ * else all that a gradient was made by is waited for first, and what is done beside the rest of the pass no longer is.
+ */
+void lksi_program_fork_on_gradient(lks_program *program);
 /* From the next backward pass on, whoever has a quicker way to such a gradient's sum is offered its factors; nobody
  * where somebody is told of gradients (lks_on_gradient). NULL: the program multiplies them all. */
 void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context);

@@ -76,7 +76,10 @@ void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void 
     if (lksi_check_given("on_gradient", "program", program) != LKS_OK) return;
     program->on_gradient = callback;
     program->on_gradient_context = context;
+    program->forks_on_gradient = false;
 }
+
+void lksi_program_fork_on_gradient(lks_program *program) { program->forks_on_gradient = true; }
 
 void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context) {
     program->take_factors = take;
@@ -96,7 +99,27 @@ static bool are_factors_taken(const lks_program *program, const lksi_step *step,
                                                                                 .x = inputs[1]});
 }
 
-static lks_status tell(const lks_program *program, int index) {
+/* --- what is done beside the rest --- */
+
+static lks_status set_branch(lks_program *program, bool is_on) {
+    const lks_device *device = program->store->graph->device;
+    if (program->is_on_branch == is_on) return LKS_OK;
+    program->is_on_branch = is_on;
+    return is_on ? device->ops->memory->branch(device) : device->ops->memory->leave_branch(device);
+}
+
+/* What follows comes after all of it. */
+static lks_status merge(lks_program *program) {
+    const lks_device *device = program->store->graph->device;
+    if (!program->has_branches) return LKS_OK;
+    LKS_TRY(set_branch(program, false));
+    return device->ops->memory->merge(device);
+}
+
+/* --- running --- */
+
+static lks_status tell(lks_program *program, int index) {
+    if (!program->forks_on_gradient) LKS_TRY(merge(program));
     uint64_t n_errors = lksi_n_errors();
     lks_status status = program->on_gradient(program->on_gradient_context, index);
     if (status == LKS_OK) return LKS_OK;
@@ -105,7 +128,7 @@ static lks_status tell(const lks_program *program, int index) {
 }
 
 /* Tells of the gradients that step `s` made final; *next counts those told. */
-static lks_status tell_finals(const lks_program *program, size_t s, size_t *next) {
+static lks_status tell_finals(lks_program *program, size_t s, size_t *next) {
     for (; *next < program->n_finals && program->finals[*next].step <= s; ++*next)
         LKS_TRY(tell(program, program->finals[*next].index));
     return LKS_OK;
@@ -136,24 +159,35 @@ void lksi_program_bind_stored(lks_program *program) {
     program->n_swaps = store->n_swaps;
 }
 
-static lks_status run(lks_program *program, size_t begin, size_t end) {
-    lksi_device_enter(program->store->graph->device);
-    if (program->n_swaps != program->store->n_swaps) lksi_program_bind_stored(program);
+static lks_status run_step(lks_program *program, lksi_step *step) {
+    void *inputs[LKSI_MAX_INPUTS], *outputs[LKSI_MAX_OUTPUTS];
+    for (int i = 0; i < step->kernel.lowering.n_inputs; i++) inputs[i] = program->memory[step->inputs[i]];
+    for (int i = 0; i < step->kernel.lowering.n_outputs; i++) outputs[i] = program->memory[step->outputs[i]];
+    int64_t began_ns = program->is_timed ? lksi_now_ns() : 0;
+    step->are_factors_left = are_factors_taken(program, step, inputs);
+    if (!step->are_factors_left) {
+        void *scratch = program->arena + (step->is_branch ? program->branch_scratch_offset : program->scratch_offset);
+        if (program->has_branches) LKS_TRY(set_branch(program, step->is_branch));
+        LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
+    }
+    return program->is_timed ? count_time(program, step, began_ns) : LKS_OK;
+}
+
+static lks_status run_steps(lks_program *program, size_t begin, size_t end) {
     size_t n_told = 0, n_settled = begin == 0 ? 0 : program->n_firsts; /* the forward pass comes first */
-    void *scratch = program->arena + program->scratch_offset;
     for (size_t s = begin; s < end; s++) {
-        lksi_step *step = &program->steps[s];
         LKS_TRY(settle_firsts(program, s, &n_settled));
-        void *inputs[LKSI_MAX_INPUTS], *outputs[LKSI_MAX_OUTPUTS];
-        for (int i = 0; i < step->kernel.lowering.n_inputs; i++) inputs[i] = program->memory[step->inputs[i]];
-        for (int i = 0; i < step->kernel.lowering.n_outputs; i++) outputs[i] = program->memory[step->outputs[i]];
-        int64_t began_ns = program->is_timed ? lksi_now_ns() : 0;
-        step->are_factors_left = are_factors_taken(program, step, inputs);
-        if (!step->are_factors_left) LKS_TRY(step->kernel.run(&step->kernel, inputs, outputs, scratch));
-        if (program->is_timed) LKS_TRY(count_time(program, step, began_ns));
+        LKS_TRY(run_step(program, &program->steps[s]));
         if (program->on_gradient != NULL && !program->is_absent) LKS_TRY(tell_finals(program, s, &n_told));
     }
     return LKS_OK;
+}
+
+static lks_status run(lks_program *program, size_t begin, size_t end) {
+    lksi_device_enter(program->store->graph->device);
+    if (program->n_swaps != program->store->n_swaps) lksi_program_bind_stored(program);
+    lks_status status = run_steps(program, begin, end), merged = merge(program);
+    return status != LKS_OK ? status : merged;
 }
 
 /* The gradients are those of this program's loss: none is left from another's. */

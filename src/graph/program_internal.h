@@ -9,6 +9,7 @@ typedef struct lksi_step {
     lksi_value inputs[LKSI_MAX_INPUTS], outputs[LKSI_MAX_OUTPUTS]; /* never aliases */
     int product_of; /* the tensor whose gradient this step alone has to do with, as the product of its two inputs; or -1
                      */
+    bool is_branch; /* no step of the pass needs its outputs: done beside the others */
     bool are_factors_left;      /* in the last run */
     int64_t elapsed_ns, n_runs; /* of a timed program */
 } lksi_step;
@@ -58,7 +59,8 @@ struct lks_program {
     size_t n_stored;
     uint64_t n_swaps; /* of the store's arrays, when they were bound last */
     char *arena;      /* temporaries and scratch */
-    size_t arena_nbytes, scratch_offset;
+    size_t arena_nbytes, scratch_offset, branch_scratch_offset;
+    bool has_branches, is_on_branch; /* steps that are branches; where work is put at the moment */
     lksi_binding *inputs, *outputs;
     int n_inputs, n_outputs;
     lksi_touch *firsts; /* of the forward pass, by step: no step before touches the tensor, its value or gradient */
@@ -69,6 +71,7 @@ struct lks_program {
     int n_untrained;
     lks_gradient_callback on_gradient;
     void *on_gradient_context;
+    bool forks_on_gradient;         /* the callback reads gradients behind the device's `fork` alone */
     lksi_take_factors take_factors; /* NULL: nobody wants them */
     void *take_factors_context;
     int64_t batch;

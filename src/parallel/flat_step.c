@@ -165,6 +165,7 @@ static lks_status reduce_next(lks_distributed_optimizer *optimizer) {
     const lksi_bucket *bucket = &optimizer->buckets[flat->n_reduced++];
     size_t end = lksi_real_end(optimizer, bucket->end);
     void *beside;
+    if (optimizer->n_pending > 0) LKS_TRY(flat->device->ops->memory->merge(flat->device)); /* what is added to */
     if (bucket->begin < end) LKS_TRY(lksi_pending_add(optimizer, bucket->begin, end - bucket->begin));
     if (flat->gpus == NULL) return LKS_OK;
     LKS_TRY(flat->device->ops->memory->fork(flat->device, &beside));

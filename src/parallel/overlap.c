@@ -77,6 +77,7 @@ lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer
     lks_status status = optimizer->flat == NULL ? lksi_progress_row_start(optimizer->progress) : LKS_OK;
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
     lks_on_gradient(program, on_gradient, optimizer);
+    lksi_program_fork_on_gradient(program);
     return LKS_OK;
 }
 

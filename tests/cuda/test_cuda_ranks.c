@@ -12,6 +12,9 @@
 #include <string.h>
 
 enum { N_STEPS = 5, BATCH = 16, N_FEATURES = 24, N_CLASSES = 5, MOST_RANKS = 4, N_CHANNELS = 7 };
+/* Behind the convolution: 1024 parameters, padding included, so that the first bucket of 4 KiB ends with a batch
+ * norm's. */
+enum { N_HIDDEN = 182 };
 
 typedef struct plan {
     const char *device;
@@ -38,7 +41,8 @@ static lks_node *convolution(lks_node *x, int is_synchronised) {
     lks_node *h = lks_reshape(x, 4, (int64_t[]){LKS_BATCH, 2, 4, 3});
     h = lks_conv2d(h, N_CHANNELS, 3, "conv", &(lks_conv2d_options){.no_bias = 1});
     h = lks_relu(lks_batch_norm_with(h, "norm", &(lks_batch_norm_options){.is_synchronised = is_synchronised}));
-    return lks_linear(lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 2 * N_CHANNELS}), N_CLASSES, "fc");
+    h = lks_linear(lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 2 * N_CHANNELS}), N_HIDDEN, "fc1");
+    return lks_linear(lks_layer_norm(lks_tanh(h), "layer_norm"), N_CLASSES, "fc2");
 }
 
 static lks_node *build(lks_graph *graph, const plan *p, lks_trainer_options *options) {
@@ -210,6 +214,24 @@ static void buckets_change_no_bit(void **state) {
     }
 }
 
+/* Gradients that nothing of the pass waits for are made beside it; whatever bucket they are in with others, its sum
+ * waits for all of them. In pieces, too, which are added up before. */
+static void branches_change_no_bit(void **state) {
+    (void)state;
+    const char *const devices[] = {gpu_name(), "cuda:0"};
+    for (int grains = 0; grains <= 4; grains += 4) {
+        plan serial = {.device = gpu_name(), .has_norm = 1, .grains = grains};
+        setenv("LOCKSTEP_GPU_BRANCHES", "0", 1);
+        run_ranks(2, train, &serial);
+        unsetenv("LOCKSTEP_GPU_BRANCHES");
+        for (int i = 0; i < 2; i++) {
+            plan p = {.device = devices[i], .has_norm = 1, .grains = grains, .bucket_nbytes = 16384};
+            run_ranks(2, train, &p);
+            for (int rank = 0; rank < 2; rank++) assert_string_equal(p.sha256[rank], serial.sha256[0]);
+        }
+    }
+}
+
 static void a_step_under_way_is_waited_for_at_the_end(void **state) {
     (void)state;
     plan p = {.device = gpu_name(), .runs_ahead = 1, .is_left_under_way = 1};
@@ -233,6 +255,7 @@ int main(void) {
                                        cmocka_unit_test(synchronised_batch_norms_have_the_losses_of_one_rank),
                                        cmocka_unit_test(ranks_without_a_label_have_their_part_in_the_statistics),
                                        cmocka_unit_test(buckets_change_no_bit),
+                                       cmocka_unit_test(branches_change_no_bit),
                                        cmocka_unit_test(a_step_under_way_is_waited_for_at_the_end),
                                        cmocka_unit_test(grains_have_the_same_bits_on_every_number_of_ranks)};
     (void)choose_gpu();

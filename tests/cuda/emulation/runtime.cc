@@ -188,7 +188,7 @@ int atomicCAS(int *address, int compare, int value) {
 
 namespace {
 
-constexpr size_t region_nbytes = size_t{8} << 30, page = 4096;
+constexpr size_t region_nbytes = size_t{64} << 30, page = 4096;
 
 struct memory {
     std::recursive_mutex mutex;
