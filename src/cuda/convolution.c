@@ -66,8 +66,7 @@ static cudnnStatus_t describe(convolution *c, const lksi_lowering *l) {
     lksi_conv_places p = lksi_conv_places_of(l);
     const int64_t *w = lksi_conv_tensor(l, p.w)->dims;
     cudnnDataType_t type = c->is_rounded ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
-    cudnnStatus_t s = make_descriptors(c);
-    if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->x, type, lksi_conv_tensor(l, p.x)->dims);
+    cudnnStatus_t s = describe_image(c->x, type, lksi_conv_tensor(l, p.x)->dims);
     if (s == CUDNN_STATUS_SUCCESS) s = describe_image(c->y, type, lksi_conv_tensor(l, p.y)->dims);
     if (s == CUDNN_STATUS_SUCCESS)
         s = cudnnSetFilter4dDescriptor(c->w, type, CUDNN_TENSOR_NHWC, (int)w[0], (int)w[1], (int)w[2], (int)w[3]);
@@ -106,46 +105,63 @@ static bool take(convolution *c, const candidate *offered) {
 }
 
 /* The candidates, the fastest first: by cuDNN's reckoning, or as it has just timed them. */
-static cudnnStatus_t list_forward(const convolution *c, candidate *list, int *n) {
+static cudnnStatus_t list_forward(const convolution *c, bool is_timed, candidate *list, int *n) {
     cudnnConvolutionFwdAlgoPerf_t found[MOST_ALGORITHMS];
-    cudnnStatus_t s =
-        (c->cuda->times_convolutions ? cudnnFindConvolutionForwardAlgorithm : cudnnGetConvolutionForwardAlgorithm_v7)(
-            c->cuda->dnn, c->x, c->w, c->operation, c->y, MOST_ALGORITHMS, n, found);
+    cudnnStatus_t s = (is_timed ? cudnnFindConvolutionForwardAlgorithm : cudnnGetConvolutionForwardAlgorithm_v7)(
+        c->cuda->dnn, c->x, c->w, c->operation, c->y, MOST_ALGORITHMS, n, found);
     for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
         list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
     return s;
 }
 
-static cudnnStatus_t list_grad_input(const convolution *c, candidate *list, int *n) {
+static cudnnStatus_t list_grad_input(const convolution *c, bool is_timed, candidate *list, int *n) {
     cudnnConvolutionBwdDataAlgoPerf_t found[MOST_ALGORITHMS];
-    cudnnStatus_t s = (c->cuda->times_convolutions ? cudnnFindConvolutionBackwardDataAlgorithm
-                                                   : cudnnGetConvolutionBackwardDataAlgorithm_v7)(
-        c->cuda->dnn, c->w, c->y, c->operation, c->x, MOST_ALGORITHMS, n, found);
+    cudnnStatus_t s =
+        (is_timed ? cudnnFindConvolutionBackwardDataAlgorithm : cudnnGetConvolutionBackwardDataAlgorithm_v7)(
+            c->cuda->dnn, c->w, c->y, c->operation, c->x, MOST_ALGORITHMS, n, found);
     for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
         list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
     return s;
 }
 
-static cudnnStatus_t list_grad_weight(const convolution *c, candidate *list, int *n) {
+static cudnnStatus_t list_grad_weight(const convolution *c, bool is_timed, candidate *list, int *n) {
     cudnnConvolutionBwdFilterAlgoPerf_t found[MOST_ALGORITHMS];
-    cudnnStatus_t s = (c->cuda->times_convolutions ? cudnnFindConvolutionBackwardFilterAlgorithm
-                                                   : cudnnGetConvolutionBackwardFilterAlgorithm_v7)(
-        c->cuda->dnn, c->x, c->y, c->operation, c->w, MOST_ALGORITHMS, n, found);
+    cudnnStatus_t s =
+        (is_timed ? cudnnFindConvolutionBackwardFilterAlgorithm : cudnnGetConvolutionBackwardFilterAlgorithm_v7)(
+            c->cuda->dnn, c->x, c->y, c->operation, c->w, MOST_ALGORITHMS, n, found);
     for (int i = 0; s == CUDNN_STATUS_SUCCESS && i < *n; i++)
         list[i] = (candidate){(int)found[i].algo, found[i].status, found[i].determinism, found[i].mathType};
     return s;
 }
 
-static cudnnStatus_t choose_algorithm(convolution *c) {
+/* NOT_SUPPORTED: none of them will do. */
+static cudnnStatus_t choose_listed(convolution *c, bool is_timed) {
     candidate list[MOST_ALGORITHMS];
     int n = 0;
-    cudnnStatus_t s = c->op == LKSI_OP_CONV2D              ? list_forward(c, list, &n)
-                      : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? list_grad_input(c, list, &n)
-                                                           : list_grad_weight(c, list, &n);
+    cudnnStatus_t s = c->op == LKSI_OP_CONV2D              ? list_forward(c, is_timed, list, &n)
+                      : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? list_grad_input(c, is_timed, list, &n)
+                                                           : list_grad_weight(c, is_timed, list, &n);
     if (s != CUDNN_STATUS_SUCCESS) return s;
     for (int i = 0; i < n; i++)
         if (take(c, &list[i])) return CUDNN_STATUS_SUCCESS;
     return CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+/* What cuDNN knows for most shapes, and PyTorch takes where algorithms have to be deterministic. */
+static candidate usual(const convolution *c) {
+    int algorithm = c->op == LKSI_OP_CONV2D              ? (int)CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
+                    : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? (int)CUDNN_CONVOLUTION_BWD_DATA_ALGO_1
+                                                         : (int)CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+    return (candidate){algorithm, CUDNN_STATUS_SUCCESS, CUDNN_DETERMINISTIC,
+                       c->is_rounded ? CUDNN_TENSOR_OP_MATH : CUDNN_DEFAULT_MATH};
+}
+
+/* Its reckoning has been known to name nothing that there is; then what it finds by trying. */
+static cudnnStatus_t choose_algorithm(convolution *c) {
+    cudnnStatus_t s = choose_listed(c, c->cuda->times_convolutions);
+    const candidate last = usual(c);
+    if (s == CUDNN_STATUS_SUCCESS || take(c, &last)) return CUDNN_STATUS_SUCCESS;
+    return c->cuda->times_convolutions ? s : choose_listed(c, true);
 }
 
 static lks_status check_size(const lksi_lowering *l, int place) {
@@ -185,6 +201,15 @@ static void destroy(convolution *c) {
 
 static void release(lksi_kernel *kernel) { destroy(kernel->state); }
 
+/* For what there is nothing in bf16, TF32 serves, which keeps more digits. */
+static cudnnStatus_t prepare(convolution *c, const lksi_lowering *l, bool is_rounded) {
+    c->is_rounded = is_rounded;
+    cudnnStatus_t s = describe(c, l);
+    if (s == CUDNN_STATUS_SUCCESS) s = choose_algorithm(c);
+    bool is_missing = s != CUDNN_STATUS_SUCCESS && CUDNN_STATUS_CATEGORY(s) == CUDNN_STATUS_NOT_SUPPORTED;
+    return is_missing && is_rounded ? prepare(c, l, false) : s;
+}
+
 static lks_status create(const lks_device *device, const lksi_lowering *l, convolution **made) {
     lksi_conv_places p = lksi_conv_places_of(l);
     LKS_TRY(check_size(l, p.x));
@@ -194,9 +219,8 @@ static lks_status create(const lks_device *device, const lksi_lowering *l, convo
     if (c == NULL) return LKS_ERR_MEMORY;
     c->cuda = lksi_cuda_of(device);
     c->op = l->op;
-    c->is_rounded = device->product_type == LKS_BF16;
-    cudnnStatus_t status = describe(c, l);
-    if (status == CUDNN_STATUS_SUCCESS) status = choose_algorithm(c);
+    cudnnStatus_t status = make_descriptors(c);
+    if (status == CUDNN_STATUS_SUCCESS) status = prepare(c, l, device->product_type == LKS_BF16);
     if (status == CUDNN_STATUS_SUCCESS) {
         *made = c;
         return LKS_OK;
@@ -253,6 +277,14 @@ static lks_status end(const convolution *c, const lksi_kernel *kernel, void *con
     return lksi_cuda_end_product(c->cuda, &ending, count_at(l, LKSI_FIRST_OUTPUT), out[0]);
 }
 
+static lks_status check_run(cudnnStatus_t status, lksi_op op) {
+    lks_status checked = lksi_cuda_check_dnn(status, lksi_op_name(op));
+    if (checked != LKS_ERR_SYSTEM) return checked;
+    return lksi_error(checked,
+                      "cuDNN: %s: %s, by the algorithm that it named; LOCKSTEP_CUDNN_BENCHMARK=1 has it try them first",
+                      lksi_op_name(op), cudnnGetErrorString(status));
+}
+
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_lowering *l = &kernel->lowering;
     const convolution *c = kernel->state;
@@ -262,7 +294,7 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     LKS_TRY(place(c, l, p.x, in, out, &room, &o.x));
     LKS_TRY(place(c, l, p.w, in, out, &room, &o.w));
     LKS_TRY(place(c, l, p.y, in, out, &room, &o.y));
-    LKS_TRY(lksi_cuda_check_dnn(convolve(c, &o, room), lksi_op_name(l->op)));
+    LKS_TRY(check_run(convolve(c, &o, room), l->op));
     LKS_TRY(end(c, kernel, in, &o, out));
     if (!lksi_conv_has_bias_gradient(l)) return LKS_OK;
     int64_t n_channels = l->inputs[0].dims[1];

@@ -9,6 +9,7 @@ enum { ALIGNMENT = 16 };
 struct lksi_cuda_product {
     lksi_cuda *cuda;
     lksi_cuda_product_shape shape;
+    bool has_epilogue; /* cuBLAS adds the bias; it is no choice for ReLU, which makes 0 of NaN there */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, y;
     cublasLtMatmulHeuristicResult_t chosen;
@@ -20,24 +21,23 @@ static lks_status set_operation(const lksi_cuda_product *p, cublasLtMatmulDescAt
                                 "an attribute of a product");
 }
 
-static cublasLtEpilogue_t epilogue_of(const lksi_cuda_product_shape *s) {
-    if (s->has_bias) return s->is_relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
-    return s->is_relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+static lks_status set_epilogue(const lksi_cuda_product *p) {
+    cublasLtEpilogue_t epilogue = p->has_epilogue ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    return set_operation(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
 }
 
 static lks_status make_operation(lksi_cuda_product *p) {
     const lksi_cuda_product_shape *s = &p->shape;
     cublasOperation_t transpose_a = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t transpose_b = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = epilogue_of(s);
     cublasComputeType_t compute = s->is_tf32 && !s->is_rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulDescCreate(&p->operation, compute, CUDA_R_32F), "a product"));
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a));
     LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b));
-    LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    LKS_TRY(set_epilogue(p));
     /* Nothing reads from there: the choice of an algorithm looks at how the bias is aligned. */
     const void *bias = (const char *)p->cuda->workspace + ALIGNMENT;
-    return s->has_bias ? set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) : LKS_OK;
+    return p->has_epilogue ? set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) : LKS_OK;
 }
 
 /* Of a row-major matrix (n_rows, n_columns) as it lies. */
@@ -72,22 +72,31 @@ static uint32_t alignment_of(int64_t unit, size_t element_nbytes) {
     return nbytes == 0 ? ALIGNMENT : nbytes & (~nbytes + 1);
 }
 
+/* cuBLASLt 13.1 leaves out the last terms of some long sums of 16-bit operands that it divides among blocks: where k is
+ * no multiple of 64, from 11528 terms on. Such a sum is not divided. */
+enum { LONG_SUM = 8192, SUM_UNIT = 64 };
+static uint32_t reductions_of(const lksi_cuda_product_shape *s) {
+    bool is_risky = s->is_rounded && s->k > LONG_SUM && s->k % SUM_UNIT != 0;
+    return is_risky ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_MASK;
+}
+
 static lks_status prefer(const lksi_cuda_product_shape *s, cublasLtMatmulPreference_t preference) {
     static const char what[] = "what a product's algorithm may use";
     uint64_t workspace_nbytes = LKSI_CUDA_WORKSPACE_NBYTES;
     size_t operand_nbytes = s->is_rounded ? sizeof(uint16_t) : sizeof(float);
     uint32_t a = alignment_of(s->a_unit, operand_nbytes), b = alignment_of(s->b_unit, operand_nbytes);
-    uint32_t y = alignment_of(s->y_unit, sizeof(float));
+    uint32_t y = alignment_of(s->y_unit, sizeof(float)), reductions = reductions_of(s);
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
-        const uint32_t *nbytes;
-    } alignments[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b},
-                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a},
-                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y},
-                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y}};
-    for (int i = 0; i < 4; i++)
-        LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i].attribute,
-                                                                          alignments[i].nbytes, sizeof(uint32_t)),
+        const uint32_t *value;
+    } preferences[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b},
+                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a},
+                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y},
+                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y},
+                       {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions}};
+    for (size_t i = 0; i < sizeof preferences / sizeof preferences[0]; i++)
+        LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulPreferenceSetAttribute(preference, preferences[i].attribute,
+                                                                          preferences[i].value, sizeof(uint32_t)),
                                      what));
     return lksi_cuda_check_blas(cublasLtMatmulPreferenceSetAttribute(preference,
                                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -105,20 +114,27 @@ static lks_status refuse(const lksi_cuda_product_shape *s, cublasStatus_t status
                       cublasLtGetStatusString(status));
 }
 
-/* Once for all runs, which therefore add up in one order. */
+static cublasStatus_t find_algorithm(lksi_cuda_product *p, cublasLtMatmulPreference_t preference) {
+    int n_found = 0;
+    cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic(p->cuda->blas, p->operation, p->b, p->a, p->y, p->y,
+                                                          preference, 1, &p->chosen, &n_found);
+    if (found == CUBLAS_STATUS_SUCCESS && n_found == 0) found = CUBLAS_STATUS_NOT_SUPPORTED;
+    return found == CUBLAS_STATUS_SUCCESS ? p->chosen.state : found;
+}
+
+/* Once for all runs, which therefore add up in one order. Not all shapes have an algorithm that adds a bias. */
 static lks_status choose_algorithm(lksi_cuda_product *p) {
     cublasLtMatmulPreference_t preference = NULL;
-    int n_found = 0;
     LKS_TRY(lksi_cuda_check_blas(cublasLtMatmulPreferenceCreate(&preference), "a choice of algorithms"));
     lks_status status = prefer(&p->shape, preference);
-    if (status == LKS_OK) {
-        cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic(p->cuda->blas, p->operation, p->b, p->a, p->y, p->y,
-                                                              preference, 1, &p->chosen, &n_found);
-        if (found == CUBLAS_STATUS_SUCCESS && n_found == 0) found = CUBLAS_STATUS_NOT_SUPPORTED;
-        if (found == CUBLAS_STATUS_SUCCESS) found = p->chosen.state;
-        if (found != CUBLAS_STATUS_SUCCESS) status = refuse(&p->shape, found);
+    cublasStatus_t found = status == LKS_OK ? find_algorithm(p, preference) : CUBLAS_STATUS_SUCCESS;
+    if (found != CUBLAS_STATUS_SUCCESS && p->has_epilogue) {
+        p->has_epilogue = false;
+        status = set_epilogue(p);
+        if (status == LKS_OK) found = find_algorithm(p, preference);
     }
     (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (status == LKS_OK && found != CUBLAS_STATUS_SUCCESS) return refuse(&p->shape, found);
     return status;
 }
 
@@ -137,6 +153,7 @@ lks_status lksi_cuda_product_create(lksi_cuda *cuda, const lksi_cuda_product_sha
     if (p == NULL) return LKS_ERR_MEMORY;
     p->cuda = cuda;
     p->shape = *shape;
+    p->has_epilogue = shape->has_bias && !shape->is_relu;
     lks_status status = make_operation(p);
     if (status == LKS_OK) status = make_layouts(p);
     if (status == LKS_OK) status = choose_algorithm(p);
@@ -160,12 +177,22 @@ lks_status lksi_cuda_product_operand(const lksi_cuda_product *p, const float *fr
     return LKS_OK;
 }
 
-lks_status lksi_cuda_product_run(const lksi_cuda_product *p, const void *a, const void *b, const float *bias,
-                                 float *y) {
+static lks_status multiply(const lksi_cuda_product *p, const void *a, const void *b, float *y) {
     float one = 1, before = p->shape.adds ? 1 : 0;
-    if (p->shape.has_bias) LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     return lksi_cuda_check_blas(cublasLtMatmul(p->cuda->blas, p->operation, &one, b, p->b, a, p->a, &before, y, p->y, y,
                                                p->y, &p->chosen.algo, p->cuda->workspace, LKSI_CUDA_WORKSPACE_NBYTES,
                                                p->cuda->stream),
                                 lksi_op_name(p->shape.op));
+}
+
+lks_status lksi_cuda_product_run(const lksi_cuda_product *p, const void *a, const void *b, const float *bias,
+                                 float *y) {
+    const lksi_cuda_product_shape *s = &p->shape;
+    if (p->has_epilogue) LKS_TRY(set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    LKS_TRY(multiply(p, a, b, y));
+    if (p->has_epilogue || !(s->has_bias || s->is_relu)) return LKS_OK;
+    return lksi_cuda_end_product(
+        p->cuda,
+        &(lksi_cuda_ending){.x = y, .bias = s->has_bias ? bias : NULL, .n_columns = s->n, .is_relu = s->is_relu},
+        (size_t)(s->n_products * s->m * s->n), y);
 }

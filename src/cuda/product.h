@@ -17,7 +17,7 @@ typedef struct lksi_cuda_product_shape {
     int64_t a_unit, b_unit, y_unit; /* they begin at multiples of so many elements; 0: aligned to 16 bytes */
     bool is_rounded;                /* a and b are bf16: see lksi_cuda_product_operand */
     bool is_tf32;                   /* what is not bf16 is multiplied as TF32, as cuDNN does */
-    bool has_bias, is_relu;         /* y = relu (a b + bias (n)); what becomes of a NaN, cuBLAS does not say */
+    bool has_bias, is_relu;         /* y = relu (a b + bias (n)), of rows without gaps */
     bool adds;                      /* to what y is */
 } lksi_cuda_product_shape;
 
@@ -39,8 +39,7 @@ lks_status lksi_cuda_product_run(const lksi_cuda_product *product, const void *a
 
 /* to (bf16) = from, rounded. */
 lks_status lksi_cuda_round(lksi_cuda *cuda, const float *from, size_t count, void *to);
-/* What follows a product that cuDNN made: y = relu (x + bias), over `n_columns` of the last axis; less than 2^32
- * elements, as cuDNN's tensors have. */
+/* What follows a product: y = relu (x + bias), over `n_columns` of the last axis. */
 typedef struct lksi_cuda_ending {
     const void *x;     /* may be y, unless it is_rounded */
     bool is_rounded;   /* x is bf16, as its operands were */

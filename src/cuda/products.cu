@@ -44,13 +44,13 @@ static __device__ float4 four_at(const uint16_t *x, size_t i) {
 static __device__ float end_of_sum(float sum, bool is_relu) { return is_relu && sum < 0 ? 0.0f : sum; }
 
 template <typename T>
-__global__ void end_product(const T *x, const float *bias, uint32_t n_columns, bool is_relu, float *y, size_t count) {
+__global__ void end_product(const T *x, const float *bias, size_t n_columns, bool is_relu, float *y, size_t count) {
     LKSI_FOR_EACH(i, count) {
-        y[i] = end_of_sum(value_at(x, i) + (bias != NULL ? bias[(uint32_t)i % n_columns] : 0.0f), is_relu);
+        y[i] = end_of_sum(value_at(x, i) + (bias != NULL ? bias[i % n_columns] : 0.0f), is_relu);
     }
 }
 
-/* Of a row whose columns are fours, too. */
+/* Of a row whose columns are fours, too; of less than 2^32 fours. */
 template <typename T>
 __global__ void end_by_four(const T *x, const float *bias, uint32_t n_columns, bool is_relu, float4 *y, size_t count) {
     LKSI_FOR_EACH(i, count / 4) {
@@ -63,11 +63,11 @@ __global__ void end_by_four(const T *x, const float *bias, uint32_t n_columns, b
 
 template <typename T> static void end_of(lksi_cuda *cuda, const lksi_cuda_ending *e, size_t count, float *y) {
     const T *x = (const T *)e->x;
-    uint32_t n_columns = (uint32_t)e->n_columns;
-    bool fits = count % 4 == 0 && (e->bias == NULL || n_columns % 4 == 0);
+    size_t n_columns = (size_t)e->n_columns;
+    bool fits = count % 4 == 0 && (e->bias == NULL || n_columns % 4 == 0) && count / 4 <= UINT32_MAX;
     if (fits && is_aligned(x) && is_aligned(y) && is_aligned(e->bias))
-        LKSI_LAUNCH((end_by_four<T>), lksi_grid(count / 4), LKSI_BLOCK, cuda->stream, x, e->bias, n_columns, e->is_relu,
-                    (float4 *)y, count);
+        LKSI_LAUNCH((end_by_four<T>), lksi_grid(count / 4), LKSI_BLOCK, cuda->stream, x, e->bias, (uint32_t)n_columns,
+                    e->is_relu, (float4 *)y, count);
     else
         LKSI_LAUNCH((end_product<T>), lksi_grid(count), LKSI_BLOCK, cuda->stream, x, e->bias, n_columns, e->is_relu, y,
                     count);

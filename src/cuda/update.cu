@@ -29,15 +29,17 @@ static __device__ void add_figures(lksi_figures *sums, const lksi_figures *more)
     if (more->stop > sums->stop) sums->stop = more->stop;
 }
 
-__global__ void gather_figures(lksi_figures *figures, const lksi_figures *given, const float *loss, const float *hits) {
+__global__ void gather_figures(lksi_figures *figures, const lksi_figures *given, const float *loss, const float *hits,
+                               const lksi_cuda_fault_word *fault) {
     *figures = *given;
+    figures->is_faulty = fault->fault != LKSI_CUDA_NO_FAULT;
     figures->loss = (double)*loss * given->n_samples;
     figures->n_correct = hits != NULL ? (double)*hits : 0.0;
 }
 
 lks_status lksi_cuda_figures(const lks_device *device, lksi_figures *figures, const lksi_figures *given,
                              const float *loss, const float *hits) {
-    LKSI_LAUNCH(gather_figures, 1, 1, stream_of(device), figures, given, loss, hits);
+    LKSI_LAUNCH(gather_figures, 1, 1, stream_of(device), figures, given, loss, hits, lksi_cuda_of(device)->fault);
     return lksi_cuda_launched("cuda:figures");
 }
 
@@ -104,14 +106,14 @@ static __device__ lksi_figures add_up_figures(const lksi_figures *figures, int c
     return all;
 }
 
-/* Whether each rank expected as many samples, and all mean this step: where NCCL was told to give up, those of the step
- * before may lie there still. */
+/* Whether each rank expected as many samples, none is faulty, and all mean this step: where NCCL was told to give up,
+ * those of the step before may lie there still. */
 static __device__ bool are_agreed(const lksi_flat_step *step, double n_samples) {
     bool are = true;
     for (int rank = 0; rank < step->n_ranks; rank++) {
         const lksi_figures *figures = &step->figures[rank];
         if (figures->n_expected >= 0 && figures->n_expected != n_samples) are = false;
-        if (figures->check != step->mine->check) are = false;
+        if (figures->check != step->mine->check || figures->is_faulty != 0) are = false;
     }
     return are;
 }

@@ -56,6 +56,7 @@ typedef struct lksi_figures {
     double n_samples, loss, n_correct, stop, buffer_weight;
     double n_expected; /* of all ranks together; below 0: any number. Not a sum */
     double check;      /* what all ranks have to have the same. Not a sum */
+    double is_faulty;  /* a kernel found something wrong, which the rank will hear of. Not a sum */
 } lksi_figures;
 
 /* What a step over the flat arrays came to. */
@@ -64,8 +65,8 @@ typedef struct lksi_flat_result {
     double scale;        /* 1 / n_samples, times what clips */
     double buffer_scale; /* 1 / buffer_weight */
     double grad_norm;    /* of the mean gradient; 0 where nothing is clipped */
-    int64_t is_refused;  /* no sample, or not as many as a rank expects; checks that differ; a loss or a norm that
-                          * is not finite: nothing is updated, and nor is it in later steps until the host has
+    int64_t is_refused;  /* no sample, or not as many as a rank expects; checks that differ; a faulty rank; a loss or a
+                          * norm that is not finite: nothing is updated, and nor is it in later steps until the host has
                           * made this 0 again */
 } lksi_flat_result;
 
@@ -125,7 +126,8 @@ typedef struct lksi_device_memory {
     void (*free_recording)(const lks_device *device, void *recording); /* accepts NULL */
     /* sum[i] = earlier[i] + later[i], f32; `sum` may be either */
     lks_status (*add)(const lks_device *device, float *sum, const float *earlier, const float *later, size_t count);
-    /* figures = given, with loss * n_samples and hits; both are f32 scalars, `hits` may be NULL (0). */
+    /* figures = given, with loss * n_samples and hits, both f32 scalars, `hits` may be NULL (0); and with what kernels
+     * found wrong so far. */
     lks_status (*figures)(const lks_device *device, lksi_figures *figures, const lksi_figures *given, const float *loss,
                           const float *hits);
     lks_status (*conclude)(const lks_device *device, const lksi_flat_step *step);

@@ -319,6 +319,13 @@ static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, cons
     return LKS_OK;
 }
 
+/* Of another rank, whose labels or indices are wrong: it hears of that now, and ends the group with that error. */
+static lks_status hear_of_faults(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {
+    bool is_faulty = false;
+    for (int rank = 0; rank < size_of(optimizer); rank++) is_faulty |= figures[rank].is_faulty != 0;
+    return is_faulty ? lks_barrier(optimizer->group, NULL) : LKS_OK;
+}
+
 static lks_status take_result(const lks_distributed_optimizer *optimizer) {
     const lksi_flat *flat = optimizer->flat;
     const lksi_device_memory *memory = flat->device->ops->memory;
@@ -339,6 +346,7 @@ lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums 
     const lksi_figures *figures = (const lksi_figures *)(result + 1) + 1;
     lks_status status = take_result(optimizer);
     if (status == LKS_OK) status = compare_ranks(optimizer, figures);
+    if (status == LKS_OK) status = hear_of_faults(optimizer, figures);
     if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
     if (result->is_refused) {
         optimizer->step--;

@@ -54,6 +54,27 @@ static void a_step_behind_a_refused_one_changes_nothing(void **state) {
     assert_string_equal(good, refused);
 }
 
+/* Of a label that there is not the step is refused on the GPU, and so is the one behind it. */
+static void a_bad_label_changes_nothing(void **state) {
+    (void)state;
+    for (int graphs = 0; graphs < 2; graphs++) {
+        small_training t;
+        char before[65], after[65];
+        setenv("LOCKSTEP_GPU_GRAPHS", graphs == 1 ? "1" : "0", 1);
+        assert_ok(begin_training_of(&t, 1));
+        assert_ok(take_steps(&t));
+        assert_ok(lks_trainer_catch_up(t.trainer, NULL));
+        assert_ok(lks_store_sha256(lks_trainer_store(t.trainer), before));
+        assert_ok(take_step_of(&t, 1, 99));
+        assert_int_equal(take_step(&t), LKS_ERR_ARGUMENT);
+        assert_string_equal(lks_error_text(), "label 99 of sample 0 in the batch is not 0 to 2");
+        assert_ok(lks_store_sha256(lks_trainer_store(t.trainer), after));
+        assert_string_equal(before, after);
+        end_training(&t);
+    }
+    unsetenv("LOCKSTEP_GPU_GRAPHS");
+}
+
 static void what_cannot_be_recorded_says_how_to_go_on(void **state) {
     (void)state;
     small_training t;
@@ -97,6 +118,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_to_agree), /* first: CUDA takes no fork() later */
                                        cmocka_unit_test(unrecorded_steps_have_the_same_bits),
                                        cmocka_unit_test(a_step_behind_a_refused_one_changes_nothing),
+                                       cmocka_unit_test(a_bad_label_changes_nothing),
                                        cmocka_unit_test(what_cannot_be_recorded_says_how_to_go_on),
                                        cmocka_unit_test(other_values_are_refused)};
     return run_cuda_tests("cuda graphs", tests);

@@ -31,6 +31,30 @@ static void linear_of_more_dimensions_and_other_epilogues(void **state) {
                                     .n_epilogues = 2});
 }
 
+static void relu_keeps_what_is_no_number(void **state) {
+    (void)state;
+    const float x[] = {1, 2, NAN, 3, -4, 5}, w[] = {1, -1, 2, 2, 1, -3}, b[] = {0.5f, -0.5f};
+    check_operator(&(operator_case){.op = LKSI_OP_LINEAR,
+                                    .n_inputs = 3,
+                                    .inputs = {SHAPE(LKS_F32, 2, 3), SHAPE(LKS_F32, 2, 3), SHAPE(LKS_F32, 2)},
+                                    .data = {x, w, b},
+                                    .epilogues = {LKSI_OP_RELU},
+                                    .n_epilogues = 1,
+                                    .expected_epilogues = 1});
+}
+
+/* Sums of which cuBLASLt 13.1 was seen to leave out the end (product.c). */
+static void no_term_of_a_long_sum_is_left_out(void **state) {
+    (void)state;
+    for (int64_t n = 11528; n < 11528 + 64; n += 8)
+        check_operator(&(operator_case){.op = LKSI_OP_LINEAR_GRAD_WEIGHT,
+                                        .n_inputs = 2,
+                                        .inputs = {SHAPE(LKS_F32, n, 1), SHAPE(LKS_F32, n, 8)},
+                                        .result = SHAPE(LKS_F32, 1, 8),
+                                        .is_bf16 = true,
+                                        .tolerance = 1e-5});
+}
+
 /* More elements than threads of the largest grid. */
 static void operands_of_a_grid_and_more_are_rounded(void **state) {
     (void)state;
@@ -103,6 +127,8 @@ static void what_cublas_refuses_is_one_clear_line(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(linear_with_and_without_bias_and_relu),
                                        cmocka_unit_test(linear_of_more_dimensions_and_other_epilogues),
+                                       cmocka_unit_test(relu_keeps_what_is_no_number),
+                                       cmocka_unit_test(no_term_of_a_long_sum_is_left_out),
                                        cmocka_unit_test(operands_of_a_grid_and_more_are_rounded),
                                        cmocka_unit_test(linear_gradients),
                                        cmocka_unit_test(matmul_with_batches_and_transposes),

@@ -79,8 +79,7 @@ uint32_t alignment_of(const void *pointer) {
     return nbytes;
 }
 
-bool has_bias(cublasLtEpilogue_t e) { return e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_RELU_BIAS; }
-bool has_relu(cublasLtEpilogue_t e) { return e == CUBLASLT_EPILOGUE_RELU || e == CUBLASLT_EPILOGUE_RELU_BIAS; }
+bool has_bias(cublasLtEpilogue_t e) { return e == CUBLASLT_EPILOGUE_BIAS; }
 
 // The shapes as the operation sees them: (m,k) (k,n) = (m,n).
 cublasStatus_t check(const operation &op, const layout &a, const layout &b, const layout &c, const layout &d) {
@@ -94,6 +93,7 @@ cublasStatus_t check(const operation &op, const layout &a, const layout &b, cons
         if (l->rows == 0 || l->columns == 0 || l->leading < static_cast<int64_t>(l->rows))
             return CUBLAS_STATUS_INVALID_VALUE;
     if (a.type != b.type || d.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (op.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias(op.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (has_bias(op.epilogue) && op.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -115,7 +115,7 @@ struct product {
         float y = alpha * static_cast<float>(sum);
         if (beta != 0) y += beta * at_d[d.at(batch, row, column)];
         if (has_bias(op.epilogue)) y += static_cast<const float *>(op.bias)[row];
-        return has_relu(op.epilogue) && y < 0 ? 0 : y;
+        return y;
     }
     void operator()() const {
         for (uint64_t i = 0; i < static_cast<uint64_t>(d.n_batch); i++)
@@ -142,7 +142,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
-    if ((compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_FAST_TF32) || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if ((compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_FAST_TF32) || scale != CUDA_R_32F)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     *desc = reinterpret_cast<cublasLtMatmulDesc_t>(new operation);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -197,6 +198,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     size_t nbytes) {
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return set(&as<preference>(p)->workspace_nbytes, value, nbytes);
+    if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return nbytes == sizeof(uint32_t) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
     if (attribute < CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES ||
         attribute > CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -214,6 +217,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     const operation *op = as<operation>(desc);
     cublasStatus_t status = check(*op, *as<layout>(a), *as<layout>(b), *as<layout>(c), *as<layout>(d));
     if (status != CUBLAS_STATUS_SUCCESS) return status;
+    // as PyTorch reports it of the real one
+    bool is_vector = as<layout>(d)->rows == 1 || as<layout>(d)->columns == 1;
+    if (has_bias(op->epilogue) && is_vector) return CUBLAS_STATUS_INVALID_VALUE;
     algorithm chosen{};
     chosen.magic = magic;
     chosen.workspace_nbytes = as<preference>(p)->workspace_nbytes;
