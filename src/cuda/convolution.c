@@ -33,7 +33,10 @@ typedef struct convolution {
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t operation;
-    int algorithm; /* of the enumeration of its operator */
+    cudnnTensorDescriptor_t bias;
+    cudnnActivationDescriptor_t identity;
+    bool adds_bias; /* cuDNN does, in the kernel that convolves; not known before it has run once */
+    int algorithm;  /* of the enumeration of its operator */
     size_t workspace_nbytes;
 } convolution;
 
@@ -44,6 +47,8 @@ static cudnnStatus_t make_descriptors(convolution *c) {
     if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateTensorDescriptor(&c->y);
     if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateFilterDescriptor(&c->w);
     if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateConvolutionDescriptor(&c->operation);
+    if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateTensorDescriptor(&c->bias);
+    if (s == CUDNN_STATUS_SUCCESS) s = cudnnCreateActivationDescriptor(&c->identity);
     return s;
 }
 
@@ -192,6 +197,8 @@ static lks_status refuse(const lksi_lowering *l, cudnnStatus_t status) {
 }
 
 static void destroy(convolution *c) {
+    if (c->identity != NULL) (void)cudnnDestroyActivationDescriptor(c->identity);
+    if (c->bias != NULL) (void)cudnnDestroyTensorDescriptor(c->bias);
     if (c->operation != NULL) (void)cudnnDestroyConvolutionDescriptor(c->operation);
     if (c->w != NULL) (void)cudnnDestroyFilterDescriptor(c->w);
     if (c->y != NULL) (void)cudnnDestroyTensorDescriptor(c->y);
@@ -200,6 +207,19 @@ static void destroy(convolution *c) {
 }
 
 static void release(lksi_kernel *kernel) { destroy(kernel->state); }
+
+/* Of one kernel with its convolution are biases that nothing follows, f32, by the one algorithm that cuDNN has for it.
+ */
+static cudnnStatus_t describe_bias(convolution *c, const lksi_lowering *l) {
+    const int64_t channels[] = {1, l->outputs[0].dims[1], 1, 1};
+    bool is_usual = c->algorithm == (int)CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
+    if (c->op != LKSI_OP_CONV2D || l->n_inputs < 3 || c->is_rounded || !is_usual) return CUDNN_STATUS_SUCCESS;
+    cudnnStatus_t s = describe_image(c->bias, CUDNN_DATA_FLOAT, channels);
+    if (s == CUDNN_STATUS_SUCCESS)
+        s = cudnnSetActivationDescriptor(c->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0);
+    c->adds_bias = s == CUDNN_STATUS_SUCCESS;
+    return s;
+}
 
 /* For what there is nothing in bf16, TF32 serves, which keeps more digits. */
 static cudnnStatus_t prepare(convolution *c, const lksi_lowering *l, bool is_rounded) {
@@ -221,6 +241,7 @@ static lks_status create(const lks_device *device, const lksi_lowering *l, convo
     c->op = l->op;
     cudnnStatus_t status = make_descriptors(c);
     if (status == CUDNN_STATUS_SUCCESS) status = prepare(c, l, device->product_type == LKS_BF16);
+    if (status == CUDNN_STATUS_SUCCESS) status = describe_bias(c, l);
     if (status == CUDNN_STATUS_SUCCESS) {
         *made = c;
         return LKS_OK;
@@ -250,6 +271,21 @@ static cudnnStatus_t convolve(const convolution *c, const operands *o, void *wor
     return cudnnConvolutionBackwardFilter(dnn, &one, c->x, o->x, c->y, o->y, c->operation,
                                           (cudnnConvolutionBwdFilterAlgo_t)c->algorithm, workspace, c->workspace_nbytes,
                                           &zero, c->w, o->w);
+}
+
+/* Whether that is done; where cuDNN cannot, never again. */
+static cudnnStatus_t convolve_with_bias(convolution *c, const operands *o, const float *bias, void *workspace,
+                                        bool *is_done) {
+    float one = 1, zero = 0;
+    *is_done = false;
+    if (!c->adds_bias) return CUDNN_STATUS_SUCCESS;
+    cudnnStatus_t s = cudnnConvolutionBiasActivationForward(
+        c->cuda->dnn, &one, c->x, o->x, c->w, o->w, c->operation, (cudnnConvolutionFwdAlgo_t)c->algorithm, workspace,
+        c->workspace_nbytes, &zero, c->y, o->y, c->bias, bias, c->identity, c->y, o->y);
+    *is_done = s == CUDNN_STATUS_SUCCESS;
+    if (*is_done || CUDNN_STATUS_CATEGORY(s) != CUDNN_STATUS_NOT_SUPPORTED) return s;
+    c->adds_bias = false;
+    return CUDNN_STATUS_SUCCESS;
 }
 
 /* The tensor itself; where it is rounded, a place in *scratch, which moves on, with an input's bf16 in it. */
@@ -287,13 +323,16 @@ static lks_status check_run(cudnnStatus_t status, lksi_op op) {
 
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
     const lksi_lowering *l = &kernel->lowering;
-    const convolution *c = kernel->state;
+    convolution *c = kernel->state;
+    bool is_done;
     lksi_conv_places p = lksi_conv_places_of(l);
     char *room = scratch;
     operands o;
     LKS_TRY(place(c, l, p.x, in, out, &room, &o.x));
     LKS_TRY(place(c, l, p.w, in, out, &room, &o.w));
     LKS_TRY(place(c, l, p.y, in, out, &room, &o.y));
+    LKS_TRY(check_run(convolve_with_bias(c, &o, l->n_inputs == 3 ? in[2] : NULL, room, &is_done), l->op));
+    if (is_done) return LKS_OK;
     LKS_TRY(check_run(convolve(c, &o, room), l->op));
     LKS_TRY(end(c, kernel, in, &o, out));
     if (!lksi_conv_has_bias_gradient(l)) return LKS_OK;
@@ -334,7 +373,9 @@ lks_status lksi_cuda_lower_convolution(const lks_device *device, const lksi_lowe
     set_channels_last(&kernel->lowering, p.x);
     set_channels_last(&kernel->lowering, p.w);
     set_channels_last(&kernel->lowering, p.y);
-    if (question->op == LKSI_OP_CONV2D && question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU)
+    if (question->op == LKSI_OP_CONV2D && question->n_epilogues > 0 && question->epilogues[0] == LKSI_OP_RELU) {
         kernel->epilogues[kernel->n_epilogues++] = LKSI_OP_RELU;
+        c->adds_bias = false; /* both in one kernel of ours: what becomes of a NaN in cuDNN's ReLU, nobody says */
+    }
     return LKS_OK;
 }

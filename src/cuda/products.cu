@@ -84,6 +84,8 @@ lks_status lksi_cuda_end_product(lksi_cuda *cuda, const lksi_cuda_ending *ending
 /* --- sums over rows: each block adds up a chunk of rows for a few columns, then the chunks' sums are rows again --- */
 
 enum { COLUMNS = 32, LANES = LKSI_BLOCK / COLUMNS, MOST_CHUNKS = 128, LEAST_ROWS = 64 };
+/* They are one chunk: a second launch would take longer. */
+enum { FEW_ROWS = 256 };
 
 /* sums (gridDim.y, n_columns): row i is the sum of chunk i. */
 __global__ void sum_row_chunks(const float *x, int64_t n_rows, int64_t n_columns, int64_t n_chunk, float *sums) {
@@ -102,6 +104,7 @@ __global__ void sum_row_chunks(const float *x, int64_t n_rows, int64_t n_columns
 }
 
 static int64_t chunks_of(int64_t n_rows) {
+    if (n_rows <= FEW_ROWS) return 1;
     int64_t n = (n_rows + LEAST_ROWS - 1) / LEAST_ROWS;
     return n < MOST_CHUNKS ? n : (int64_t)MOST_CHUNKS;
 }
@@ -122,6 +125,7 @@ lks_status lksi_cuda_sum_columns(lksi_cuda *cuda, const float *x, int64_t n_rows
                                  float *sum) {
     int64_t n_chunks = chunks_of(n_rows);
     float *sums = (float *)scratch;
+    if (n_chunks == 1) return sum_in_chunks(cuda, x, n_rows, n_columns, 1, sum);
     LKS_TRY(sum_in_chunks(cuda, x, n_rows, n_columns, n_chunks, sums));
     return sum_in_chunks(cuda, sums, n_chunks, n_columns, 1, sum);
 }

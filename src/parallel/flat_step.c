@@ -35,7 +35,7 @@ struct lksi_flat {
     /* on the device: */
     step_numbers *numbers;
     lksi_flat_result *result; /* and behind it: */
-    lksi_figures *figures;    /* this rank's, then every rank's */
+    lksi_figures *figures;    /* this rank's, then every rank's where there are several */
     lksi_update *running;     /* per range */
     double *squares;          /* where the rule clips */
     /* here: */
@@ -48,6 +48,11 @@ static int size_of(const lks_distributed_optimizer *optimizer) { return lks_grou
 
 static size_t result_nbytes(const lks_distributed_optimizer *optimizer) {
     return sizeof(lksi_flat_result) + ((size_t)size_of(optimizer) + 1) * sizeof(lksi_figures);
+}
+
+/* Every rank's, where this one's lie at `own`. */
+static const lksi_figures *all_figures(const lks_distributed_optimizer *optimizer, const lksi_figures *own) {
+    return own + (optimizer->flat->gpus != NULL);
 }
 
 static float *at(void *flat, size_t element) { return (float *)flat + element; }
@@ -183,8 +188,7 @@ static lks_status reduce_rest(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
     while (flat->n_reduced < optimizer->n_buckets) LKS_TRY(reduce_next(optimizer));
     flat->n_reduced = 0;
-    if (flat->gpus == NULL)
-        return lksi_device_copy(flat->device, flat->figures + 1, flat->figures, sizeof *flat->figures);
+    if (flat->gpus == NULL) return LKS_OK;
     LKS_TRY(flat->device->ops->memory->join(flat->device));
     return lks_gpu_all_gather(flat->gpus, flat->figures, flat->figures + 1, sizeof(lksi_figures) / sizeof(double),
                               LKS_F64, flat->device->ops->memory->stream(flat->device));
@@ -232,7 +236,7 @@ static lks_status gather_values(lks_distributed_optimizer *optimizer, const lksi
 
 static lks_status conclude(lks_distributed_optimizer *optimizer) {
     const lksi_flat *flat = optimizer->flat;
-    lksi_flat_step step = {.figures = flat->figures + 1,
+    lksi_flat_step step = {.figures = all_figures(optimizer, flat->figures),
                            .mine = flat->figures,
                            .n_ranks = size_of(optimizer),
                            .clip_norm = optimizer->rule.clip_norm,
@@ -343,7 +347,7 @@ lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
 
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
     const lksi_flat_result *result = optimizer->flat->landing;
-    const lksi_figures *figures = (const lksi_figures *)(result + 1) + 1;
+    const lksi_figures *figures = all_figures(optimizer, (const lksi_figures *)(result + 1));
     lks_status status = take_result(optimizer);
     if (status == LKS_OK) status = compare_ranks(optimizer, figures);
     if (status == LKS_OK) status = hear_of_faults(optimizer, figures);

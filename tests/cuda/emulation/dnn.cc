@@ -43,6 +43,9 @@ struct image {
 struct cudnnTensorStruct : image {};
 struct cudnnFilterStruct : image {};
 
+struct cudnnActivationStruct {
+    bool is_identity = false;
+};
 struct cudnnConvolutionStruct {
     int64_t padding[2], stride[2], dilation[2], groups = 1;
     cudnnMathType_t math = CUDNN_DEFAULT_MATH;
@@ -114,6 +117,10 @@ template <typename A> cudnnStatus_t answer_workspace(A algo, A right, size_t *nb
 }
 
 enum class result { x, w, y };
+struct bias {
+    const float *at = nullptr;
+    float of(size_t channel) const { return at != nullptr ? at[channel] : 0; }
+};
 
 struct job {
     image x, w, y;
@@ -121,6 +128,7 @@ struct job {
     const void *at_x, *at_w, *at_y;
     void *to, *workspace;
     result what;
+    bias addend{};
 
     void operator()() const {
         const image &out = what == result::x ? x : what == result::w ? w : y;
@@ -130,7 +138,8 @@ struct job {
             for (int64_t j = 0; j < y.c; j++)
                 for (int64_t p = 0; p < y.h; p++)
                     for (int64_t q = 0; q < y.w; q++) window(i, j, p, q, sums.data());
-        for (size_t i = 0; i < sums.size(); i++) out.put(to, i, static_cast<float>(sums[i]));
+        for (size_t i = 0; i < sums.size(); i++)
+            out.put(to, i, static_cast<float>(sums[i]) + addend.of(i % static_cast<size_t>(out.c)));
     }
     void window(int64_t i, int64_t j, int64_t p, int64_t q, double *sums) const {
         for (int64_t c = 0; c < w.c; c++)
@@ -283,6 +292,26 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, c
                                       size_t nbytes, const void *beta, cudnnTensorDescriptor_t y, void *at_y) {
     return start(handle, job{*x, *w, *y, *op, at_x, at_w, nullptr, at_y, workspace, result::y}, alpha, beta,
                  algo == forward_right, nbytes);
+}
+cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void *alpha, cudnnTensorDescriptor_t x,
+                                                    const void *at_x, cudnnFilterDescriptor_t w, const void *at_w,
+                                                    cudnnConvolutionDescriptor_t op, cudnnConvolutionFwdAlgo_t algo,
+                                                    void *workspace, size_t nbytes, const void *of_z,
+                                                    cudnnTensorDescriptor_t, const void *, cudnnTensorDescriptor_t b,
+                                                    const void *at_b, cudnnActivationDescriptor_t activation,
+                                                    cudnnTensorDescriptor_t y, void *at_y) {
+    if (!activation->is_identity || x->type != CUDNN_DATA_FLOAT || op->groups > 2) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (b->n != 1 || b->c != y->c || b->h != 1 || b->w != 1) return CUDNN_STATUS_BAD_PARAM;
+    if (!emulation::is_device_memory(at_b)) return CUDNN_STATUS_BAD_PARAM;
+    job j{*x, *w, *y, *op, at_x, at_w, nullptr, at_y, workspace, result::y, {static_cast<const float *>(at_b)}};
+    return start(handle, j, alpha, of_z, algo == forward_right, nbytes);
+}
+cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t *a) { return make(a); }
+cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t a) { return end(a); }
+cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t a, cudnnActivationMode_t mode,
+                                           cudnnNanPropagation_t, double) {
+    a->is_identity = mode == CUDNN_ACTIVATION_IDENTITY;
+    return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha, cudnnFilterDescriptor_t w,
                                            const void *at_w, cudnnTensorDescriptor_t dy, const void *at_dy,
