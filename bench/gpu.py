@@ -58,10 +58,11 @@ def our_command(case, arguments, *more):
             "--precision", precision, *data_flags(example, arguments), *flags, "--quiet", *more]
 
 
-def output_of(command, seconds):
+def output_of(command, seconds, variable=""):
+    environment = {**os.environ, **dict([variable.split("=", 1)])} if variable else None
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                              text=True, timeout=seconds)
+                              text=True, timeout=seconds, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(str(error)) from error
     if done.returncode != 0:
@@ -71,11 +72,11 @@ def output_of(command, seconds):
 
 # --- ours ---
 
-def run_ours(case, arguments):
+def run_ours(case, arguments, variable=""):
     """Microseconds of a step, and steps of an epoch where the run had one."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "summary.json")
-        output_of(our_command(case, arguments, "--summary", path), arguments.patience)
+        output_of(our_command(case, arguments, "--summary", path), arguments.patience, variable)
         with open(path, encoding="utf-8") as file:
             summary = json.load(file)
     if "epoch_s" not in summary:
@@ -175,6 +176,8 @@ def compare(case, arguments):
         for _ in range(arguments.repetitions):
             step_us, n_steps = run_ours(case, arguments)
             times["ours"].append(step_us)
+            for variable in arguments.variables if case in arguments.kernels else ():
+                times.setdefault(variable, []).append(run_ours(case, arguments, variable)[0])
             for style in styles.values():
                 times.setdefault(style, []).append(peer.step_us(style, arguments.steps or CASES[case][5]))
         row = {"case": case, "batch": CASES[case][1], "precision": CASES[case][2],
@@ -211,6 +214,9 @@ def print_table(rows):
                       f" {'failed':>32} {'':>6}")
         print(f"{row['case']:<15} {row['batch']:>5} {figure(row['step_us']['ours']):>30}{cells}")
     for row in rows:
+        for who, times in row["step_us"].items():
+            if "=" in who:
+                print(f"{row['case']}: Lockstep with {who}: {figure(times)} us a step")
         for who, seconds in row.get("epoch_s", {}).items():
             print(f"{row['case']}: an epoch: {who} {seconds:.3f} s")
         for who, kernels in row.get("kernels", {}).items():
@@ -224,6 +230,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}")
     parser.add_argument("--kernels", default="resnet9", help="cases whose kernels are summed up")
+    parser.add_argument("--variables", default="LOCKSTEP_GPU_BRANCHES=0,LOCKSTEP_CUDNN_BENCHMARK=1,LOCKSTEP_GPU_GRAPHS=0",
+                        help="with each of which ours of these cases runs in turn, too; none: ''")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=460, help="no comparison begins after them")
     parser.add_argument("--patience", type=float, default=60, help="seconds for one run of ours")
@@ -237,6 +245,7 @@ def main():
     arguments = parser.parse_args()
     arguments.python = arguments.python or train.find_python()
     arguments.kernels = arguments.kernels.split(",")
+    arguments.variables = [variable for variable in arguments.variables.split(",") if variable]
     arguments.data = arguments.data or os.environ.get("LOCKSTEP_DATA") or os.path.expanduser("~/.cache/lockstep/data")
     began, rows = time.monotonic(), []
     with tempfile.TemporaryDirectory() as folder:

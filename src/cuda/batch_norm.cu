@@ -1,7 +1,7 @@
 /* Batch norm, row-major and channels-last, in two kernels: sums over slices of the batch, in double, and from those
  * what is kept of each channel and what its elements are multiplied by (sum_slices); a pass over the elements (apply).
  * Each operator has what it needs of them: where the statistics or the sums are given, the second alone, where sums are
- * all that is wanted, the first. */
+ * all that is wanted, the first. Of few positions a block does both for its channels (sum_and_apply). */
 #include "cuda/last_block.cuh"
 
 /* Channel c of position p (of all samples) is element p C + c where `area` is 1: channels-last images, and matrices;
@@ -10,6 +10,7 @@ typedef struct norm_shape {
     size_t channels, positions, area;
     unsigned width, n_slices; /* a power of two up to LKSI_BLOCK; the grid is (channels / width, n_slices) */
     float epsilon;
+    bool is_whole; /* one slice, and both by one kernel */
 } norm_shape;
 
 /* y = (x - mean) scale + shift; dx = scale (dy - shift - (x - mean) slope). */
@@ -45,7 +46,9 @@ static __device__ size_t channel_of(const norm_shape &s) {
     return (size_t)blockIdx.x * s.width + threadIdx.x % s.width;
 }
 
-static __device__ float masked(const norm_arguments &a, size_t i) { return a.z == NULL || a.z[i] > 0 ? a.dy[i] : 0.0f; }
+static __device__ float masked(const float *dy, const float *z, size_t i) {
+    return z == NULL || z[i] > 0 ? dy[i] : 0.0f;
+}
 
 /* Both sums of a thread, added up over the threads of its channel up a fixed tree; the first `width` threads get them.
  */
@@ -160,29 +163,39 @@ template <int op> static __device__ void finish_as_last(const norm_shape &s, con
     if (threadIdx.x < s.width && channel < s.channels) finish_channel<op>(s, a, channel, sum, product);
 }
 
-/* Of (x - center) and its square, or of dy and dy (x - mean). */
-template <int op> __global__ void sum_slices(norm_shape s, norm_arguments a) {
+/* Of (x - center) and its square, or of dy and dy (x - mean), in a block's slice; its first `width` threads get them.
+ */
+template <int op>
+static __device__ void sum_slice(const norm_shape &s, const norm_arguments &a, double *first, double *second) {
     const bool is_gradient = op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_SUMS;
     const size_t channel = channel_of(s);
-    const bool is_channel = channel < s.channels;
-    double first = 0, second = 0;
-    if (is_channel) {
+    double sum = 0, product = 0;
+    if (channel < s.channels) {
         const float center = center_of(s, a, channel);
+#pragma unroll 8
         FOR_EACH_POSITION(s, position) {
             const size_t i = offset_of(s, channel, position);
             if (is_gradient) {
-                const float dy = masked(a, i);
-                first += (double)dy;
-                second += (double)dy * (double)(a.x[i] - center);
+                const float dy = masked(a.dy, a.z, i);
+                sum += (double)dy;
+                product += (double)dy * (double)(a.x[i] - center);
             } else {
                 const double distance = (double)a.x[i] - (double)center;
-                first += distance;
-                second += distance * distance;
+                sum += distance;
+                product += distance * distance;
             }
         }
     }
-    add_up_channel(s.width, &first, &second);
-    if (threadIdx.x < s.width && is_channel) {
+    add_up_channel(s.width, &sum, &product);
+    *first = sum;
+    *second = product;
+}
+
+template <int op> __global__ void sum_slices(norm_shape s, norm_arguments a) {
+    const size_t channel = channel_of(s);
+    double first, second;
+    sum_slice<op>(s, a, &first, &second);
+    if (threadIdx.x < s.width && channel < s.channels) {
         double *slice = a.slices + (size_t)blockIdx.y * 2 * s.channels;
         slice[channel] = first;
         slice[s.channels + channel] = second;
@@ -210,25 +223,37 @@ static __device__ coefficients coefficients_of(const norm_shape &s, const norm_a
     }
 }
 
-template <int op> __global__ void apply_forward(norm_shape s, norm_arguments a, bool is_relu) {
+template <int op, bool is_gradient>
+static __device__ void apply_to(const norm_shape &s, const norm_arguments &a, bool is_relu) {
     const size_t channel = channel_of(s);
     if (channel >= s.channels) return;
     const coefficients c = coefficients_of<op>(s, a, channel);
+    const float *__restrict__ x = a.x, *__restrict__ dy = a.dy,
+                              *__restrict__ z = a.z; /* read ahead of what is written */
+    float *__restrict__ image = a.image;
+#pragma unroll 8
     FOR_EACH_POSITION(s, position) {
         const size_t i = offset_of(s, channel, position);
-        const float y = (a.x[i] - c.mean) * c.scale + c.shift;
-        a.image[i] = is_relu && y <= 0 ? 0 : y;
+        if constexpr (is_gradient) {
+            image[i] = c.scale * (masked(dy, z, i) - c.shift - (x[i] - c.mean) * c.slope);
+        } else {
+            const float y = (x[i] - c.mean) * c.scale + c.shift;
+            image[i] = is_relu && y <= 0 ? 0 : y;
+        }
     }
 }
 
-template <int op> __global__ void apply_gradient(norm_shape s, norm_arguments a) {
+template <int op, bool is_gradient> __global__ void apply(norm_shape s, norm_arguments a, bool is_relu) {
+    apply_to<op, is_gradient>(s, a, is_relu);
+}
+
+template <int op, bool is_gradient> __global__ void sum_and_apply(norm_shape s, norm_arguments a, bool is_relu) {
     const size_t channel = channel_of(s);
-    if (channel >= s.channels) return;
-    const coefficients c = coefficients_of<op>(s, a, channel);
-    FOR_EACH_POSITION(s, position) {
-        const size_t i = offset_of(s, channel, position);
-        a.image[i] = c.scale * (masked(a, i) - c.shift - (a.x[i] - c.mean) * c.slope);
-    }
+    double first, second;
+    sum_slice<op>(s, a, &first, &second);
+    if (threadIdx.x < s.width && channel < s.channels) finish_channel<op>(s, a, channel, first, second);
+    __syncthreads();
+    apply_to<op, is_gradient>(s, a, is_relu);
 }
 
 /* --- what runs them --- */
@@ -241,6 +266,8 @@ static constexpr bool is_backward(int op) {
     return op == LKSI_OP_BATCH_NORM_GRAD || op == LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
 }
 
+static constexpr bool has_image(int op) { return is_forward(op) || is_backward(op); }
+
 static constexpr bool has_slices(int op) {
     return op != LKSI_OP_BATCH_NORM_INFERENCE && op != LKSI_OP_BATCH_NORM_BY_SUMS &&
            op != LKSI_OP_BATCH_NORM_GRAD_BY_SUMS;
@@ -248,6 +275,9 @@ static constexpr bool has_slices(int op) {
 
 /* Blocks that fill the GPU, and positions of a thread that are worth a slice. */
 enum { MOST_BLOCKS = 1024, LEAST_POSITIONS = 8 };
+/* Channels side by side that memory is read by at the least, and as many positions of a thread take less time than a
+ * second launch: what memory gives at once for eight of them is about a sixth of that. */
+enum { LEAST_WIDTH = 8, MOST_POSITIONS = 32 };
 
 static norm_shape shape_of(const lksi_lowering *l) {
     const lksi_tensor *x = &l->inputs[0];
@@ -257,6 +287,11 @@ static norm_shape shape_of(const lksi_lowering *l) {
     s.area = l->input_layouts[0].id != 0 ? 1 : s.positions / (size_t)x->dims[0];
     s.epsilon = (float)l->attributes.epsilon;
     s.width = 1;
+    while (s.area == 1 && s.width < LEAST_WIDTH && s.width < s.channels) s.width *= 2;
+    s.is_whole =
+        has_slices(l->op) && has_image(l->op) && s.positions <= (size_t)MOST_POSITIONS * (LKSI_BLOCK / s.width);
+    s.n_slices = 1;
+    if (s.is_whole) return s;
     while (s.area == 1 && s.width < 32 && s.width < s.channels) s.width *= 2; /* what a warp reads is side by side */
     size_t n_columns = (s.channels + s.width - 1) / s.width, at_once = LEAST_POSITIONS * (LKSI_BLOCK / s.width);
     size_t slices = (s.positions + at_once - 1) / at_once, most = n_columns < MOST_BLOCKS ? MOST_BLOCKS / n_columns : 1;
@@ -338,11 +373,15 @@ template <int op> static lks_status run(const lksi_kernel *kernel, void *const *
     norm_arguments a = arguments_of(&kernel->lowering, s, in, out, scratch);
     cudaStream_t stream = counting->cuda->stream;
     const dim3 grid(n_columns_of(s), s.n_slices);
+    const bool is_relu = kernel->n_epilogues > 0;
     a.n_done = counting->n_done;
+    if constexpr (has_slices(op) && has_image(op))
+        if (s.is_whole) {
+            LKSI_LAUNCH((sum_and_apply<op, is_backward(op)>), grid, LKSI_BLOCK, stream, s, a, is_relu);
+            return lksi_cuda_launched(kernel->name);
+        }
     if constexpr (has_slices(op)) LKSI_LAUNCH((sum_slices<op>), grid, LKSI_BLOCK, stream, s, a);
-    if constexpr (is_forward(op))
-        LKSI_LAUNCH((apply_forward<op>), grid, LKSI_BLOCK, stream, s, a, kernel->n_epilogues > 0);
-    if constexpr (is_backward(op)) LKSI_LAUNCH((apply_gradient<op>), grid, LKSI_BLOCK, stream, s, a);
+    if constexpr (has_image(op)) LKSI_LAUNCH((apply<op, is_backward(op)>), grid, LKSI_BLOCK, stream, s, a, is_relu);
     return lksi_cuda_launched(kernel->name);
 }
 
