@@ -8,8 +8,12 @@
 
 #include "device/device.h"
 
-/* Another one wherever what both sides know has changed: modules of other sources are refused. */
-enum { LKSI_CUDA_MODULE_VERSION = (int)sizeof(lksi_kernel) * 1000 + LKSI_OP_COUNT, LKSI_CUDA_NAME_NBYTES = 256 };
+/* Another one wherever what both sides know has another size: modules of other sources are refused. */
+enum {
+    LKSI_CUDA_MODULE_VERSION = (int)(sizeof(lksi_kernel) * 1000 + sizeof(lksi_device_memory) +
+                                     3 * sizeof(lksi_figures) + 7 * sizeof(lks_device) + LKSI_OP_COUNT),
+    LKSI_CUDA_NAME_NBYTES = 256
+};
 
 #define LKSI_CUDA_MODULE_NAME "lockstep-cuda"
 #define LKSI_CUDA_MODULE_VARIABLE "LOCKSTEP_CUDA_MODULE"
