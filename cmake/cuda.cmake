@@ -75,7 +75,9 @@ function(cuda_module_options target)
 endfunction()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/op/*.c)
-list(APPEND cuda_sources ${PROJECT_SOURCE_DIR}/src/device/convolution.c ${PROJECT_SOURCE_DIR}/src/device/layout.c)
+foreach(source convolution fault layout)
+  list(APPEND cuda_sources ${PROJECT_SOURCE_DIR}/src/device/${source}.c)
+endforeach()
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
 
 # The sanitizers are the host compiler's; tests/ builds the same sources with it, emulated.

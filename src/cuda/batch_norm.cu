@@ -275,8 +275,8 @@ static constexpr bool has_slices(int op) {
 
 /* Blocks that fill the GPU, and positions of a thread that are worth a slice. */
 enum { MOST_BLOCKS = 1024, LEAST_POSITIONS = 8 };
-/* Channels side by side that memory is read by at the least, and as many positions of a thread take less time than a
- * second launch: what memory gives at once for eight of them is about a sixth of that. */
+/* For a block that does all for its channels: so many are side by side in memory that none of what is read is wasted,
+ * and so many positions of a thread take less time than a second launch. */
 enum { LEAST_WIDTH = 8, MOST_POSITIONS = 32 };
 
 static norm_shape shape_of(const lksi_lowering *l) {

@@ -3,8 +3,8 @@
  * By its functions for convolutions alone, not by its graphs of operations: NVIDIA recommends the graphs and calls the
  * functions deprecated, but keeps them in every version 9, and for a convolution by itself both run the same kernels.
  * The functions take four descriptors, say which algorithms are deterministic, and answer at once whether one is
- * supported; a graph takes some thirty attributes and its engines' notes. Graphs would pay where a convolution's bias
- * and activation, or a batch norm, are to be part of it.
+ * supported (but for a bias in the same kernel); a graph takes some thirty attributes and its engines' notes. Graphs
+ * would pay where a convolution's bias and activation, or a batch norm, are to be part of it.
  *
  * f32 operands are multiplied as TF32, as PyTorch does. Precision bf16: the functions know no f32 result of bf16
  * operands, so the result is bf16 as well, and what it is added up in is f32. */
@@ -139,17 +139,32 @@ static cudnnStatus_t list_grad_weight(const convolution *c, bool is_timed, candi
     return s;
 }
 
+static cudnnStatus_t list(const convolution *c, bool is_timed, candidate *candidates, int *n) {
+    if (c->op == LKSI_OP_CONV2D) return list_forward(c, is_timed, candidates, n);
+    if (c->op == LKSI_OP_CONV2D_GRAD_INPUT) return list_grad_input(c, is_timed, candidates, n);
+    return list_grad_weight(c, is_timed, candidates, n);
+}
+
 /* NOT_SUPPORTED: none of them will do. */
-static cudnnStatus_t choose_listed(convolution *c, bool is_timed) {
-    candidate list[MOST_ALGORITHMS];
+static cudnnStatus_t choose_fastest(convolution *c, bool is_timed) {
+    candidate candidates[MOST_ALGORITHMS];
     int n = 0;
-    cudnnStatus_t s = c->op == LKSI_OP_CONV2D              ? list_forward(c, is_timed, list, &n)
-                      : c->op == LKSI_OP_CONV2D_GRAD_INPUT ? list_grad_input(c, is_timed, list, &n)
-                                                           : list_grad_weight(c, is_timed, list, &n);
+    cudnnStatus_t s = list(c, is_timed, candidates, &n);
     if (s != CUDNN_STATUS_SUCCESS) return s;
     for (int i = 0; i < n; i++)
-        if (take(c, &list[i])) return CUDNN_STATUS_SUCCESS;
+        if (take(c, &candidates[i])) return CUDNN_STATUS_SUCCESS;
     return CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+/* Of those that it could run, the first by number: the same in every run. */
+static bool choose_tried(convolution *c) {
+    candidate candidates[MOST_ALGORITHMS];
+    int n = 0;
+    if (list(c, true, candidates, &n) != CUDNN_STATUS_SUCCESS) return false;
+    for (int number = 0; number < MOST_ALGORITHMS; number++)
+        for (int i = 0; i < n; i++)
+            if (candidates[i].algorithm == number && take(c, &candidates[i])) return true;
+    return false;
 }
 
 /* What cuDNN knows for most shapes, and PyTorch takes where algorithms have to be deterministic. */
@@ -163,10 +178,9 @@ static candidate usual(const convolution *c) {
 
 /* Its reckoning has been known to name nothing that there is; then what it finds by trying. */
 static cudnnStatus_t choose_algorithm(convolution *c) {
-    cudnnStatus_t s = choose_listed(c, c->cuda->times_convolutions);
-    const candidate last = usual(c);
-    if (s == CUDNN_STATUS_SUCCESS || take(c, &last)) return CUDNN_STATUS_SUCCESS;
-    return c->cuda->times_convolutions ? s : choose_listed(c, true);
+    const candidate otherwise = usual(c);
+    cudnnStatus_t s = choose_fastest(c, c->cuda->times_convolutions);
+    return s == CUDNN_STATUS_SUCCESS || take(c, &otherwise) || choose_tried(c) ? CUDNN_STATUS_SUCCESS : s;
 }
 
 static lks_status check_size(const lksi_lowering *l, int place) {
@@ -216,7 +230,7 @@ static cudnnStatus_t describe_bias(convolution *c, const lksi_lowering *l) {
     if (c->op != LKSI_OP_CONV2D || l->n_inputs < 3 || c->is_rounded || !is_usual) return CUDNN_STATUS_SUCCESS;
     cudnnStatus_t s = describe_image(c->bias, CUDNN_DATA_FLOAT, channels);
     if (s == CUDNN_STATUS_SUCCESS)
-        s = cudnnSetActivationDescriptor(c->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0);
+        s = cudnnSetActivationDescriptor(c->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, 0);
     c->adds_bias = s == CUDNN_STATUS_SUCCESS;
     return s;
 }
@@ -283,7 +297,9 @@ static cudnnStatus_t convolve_with_bias(convolution *c, const operands *o, const
         c->cuda->dnn, &one, c->x, o->x, c->w, o->w, c->operation, (cudnnConvolutionFwdAlgo_t)c->algorithm, workspace,
         c->workspace_nbytes, &zero, c->y, o->y, c->bias, bias, c->identity, c->y, o->y);
     *is_done = s == CUDNN_STATUS_SUCCESS;
-    if (*is_done || CUDNN_STATUS_CATEGORY(s) != CUDNN_STATUS_NOT_SUPPORTED) return s;
+    bool is_refused =
+        CUDNN_STATUS_CATEGORY(s) == CUDNN_STATUS_NOT_SUPPORTED || CUDNN_STATUS_CATEGORY(s) == CUDNN_STATUS_BAD_PARAM;
+    if (*is_done || !is_refused) return s;
     c->adds_bias = false;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -313,12 +329,13 @@ static lks_status end(const convolution *c, const lksi_kernel *kernel, void *con
     return lksi_cuda_end_product(c->cuda, &ending, count_at(l, LKSI_FIRST_OUTPUT), out[0]);
 }
 
-static lks_status check_run(cudnnStatus_t status, lksi_op op) {
-    lks_status checked = lksi_cuda_check_dnn(status, lksi_op_name(op));
-    if (checked != LKS_ERR_SYSTEM) return checked;
+static lks_status check_run(const convolution *c, cudnnStatus_t status) {
+    const char *op = lksi_op_name(c->op);
+    lks_status checked = lksi_cuda_check_dnn(status, op);
+    if (checked != LKS_ERR_SYSTEM || c->cuda->times_convolutions) return checked;
     return lksi_error(checked,
                       "cuDNN: %s: %s, by the algorithm that it named; LOCKSTEP_CUDNN_BENCHMARK=1 has it try them first",
-                      lksi_op_name(op), cudnnGetErrorString(status));
+                      op, cudnnGetErrorString(status));
 }
 
 static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {
@@ -331,9 +348,9 @@ static lks_status run(const lksi_kernel *kernel, void *const *in, void *const *o
     LKS_TRY(place(c, l, p.x, in, out, &room, &o.x));
     LKS_TRY(place(c, l, p.w, in, out, &room, &o.w));
     LKS_TRY(place(c, l, p.y, in, out, &room, &o.y));
-    LKS_TRY(check_run(convolve_with_bias(c, &o, l->n_inputs == 3 ? in[2] : NULL, room, &is_done), l->op));
+    LKS_TRY(check_run(c, convolve_with_bias(c, &o, l->n_inputs == 3 ? in[2] : NULL, room, &is_done)));
     if (is_done) return LKS_OK;
-    LKS_TRY(check_run(convolve(c, &o, room), l->op));
+    LKS_TRY(check_run(c, convolve(c, &o, room)));
     LKS_TRY(end(c, kernel, in, &o, out));
     if (!lksi_conv_has_bias_gradient(l)) return LKS_OK;
     int64_t n_channels = l->inputs[0].dims[1];

@@ -27,9 +27,8 @@ static inline lksi_layout lksi_cuda_channels_last(const lksi_tensor *tensor) {
 }
 
 /* The first thing that a kernel found wrong since it was last asked for. */
-typedef enum lksi_cuda_fault { LKSI_CUDA_NO_FAULT, LKSI_CUDA_BAD_LABEL, LKSI_CUDA_BAD_INDEX } lksi_cuda_fault;
 typedef struct lksi_cuda_fault_word {
-    int fault;                /* lksi_cuda_fault; set by atomicCAS, the rest by who succeeded */
+    int fault;                /* the kind; set by atomicCAS, the rest by who succeeded */
     int value;                /* the label or index */
     long long position, most; /* where in its tensor, and the largest that is allowed */
     long long each;           /* labels of one sample */
@@ -80,14 +79,15 @@ enum { LKSI_CUDA_WORKSPACE_NBYTES = 32 << 20 };
 
 static inline lksi_cuda *lksi_cuda_of(const lks_device *device) { return (lksi_cuda *)device->state; }
 
+/* What is put on the GPU from now on goes there. */
+void lksi_cuda_take_lane(lksi_cuda *cuda, int lane);
+
 /* --- errors: one line, with what to do --- */
 
 /* LKS_OK, or an error that says `what` was tried: LKS_ERR_MEMORY, LKS_ERR_UNSUPPORTED (driver), LKS_ERR_SYSTEM. */
 lks_status lksi_cuda_check(cudaError_t error, const char *what);
 lks_status lksi_cuda_check_blas(cublasStatus_t status, const char *what);
 lks_status lksi_cuda_check_dnn(cudnnStatus_t status, const char *what);
-/* What is put on the GPU from now on goes there. */
-void lksi_cuda_take_lane(lksi_cuda *cuda, int lane);
 /* After a kernel was launched. */
 lks_status lksi_cuda_launched(const char *kernel);
 /* The module's ends: driver and GPUs (gpu.c), memory (memory.c), operators (lower.c). */
@@ -123,7 +123,7 @@ lksi_cuda_lower lksi_cuda_lower_loss; /* and COUNT_CORRECT */
 /* cuBLAS and cuDNN (.c, with a .cu where a product needs an element-wise kernel of its own) */
 lksi_cuda_lower lksi_cuda_lower_linear; /* LINEAR, its gradients, MATMUL */
 lksi_cuda_lower lksi_cuda_lower_convolution;
-/* Those of them whose only window covers images of one row, or two (device/convolution.h). */
+/* Those of them whose only window covers the image in two products at most (lksi_conv_window_rows). */
 enum { LKSI_CUDA_MOST_WINDOW_ROWS = 2 };
 lksi_cuda_lower lksi_cuda_lower_whole_window;
 lksi_cuda_lower lksi_cuda_lower_recurrent; /* LSTM, RNN, their gradients */

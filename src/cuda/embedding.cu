@@ -9,8 +9,7 @@ __global__ void embedding(const int *index, const float *w, float *y, size_t n, 
         const unsigned lane = lksi_team_lane(team);
         if (word < 0 || (size_t)word >= n_words) {
             for (size_t j = lane; j < k; j += team) y[i * k + j] = NAN;
-            if (lane != 0 || atomicCAS(&fault->fault, LKSI_CUDA_NO_FAULT, LKSI_CUDA_BAD_INDEX) != LKSI_CUDA_NO_FAULT)
-                continue;
+            if (lane != 0 || atomicCAS(&fault->fault, LKSI_NO_FAULT, LKSI_BAD_INDEX) != LKSI_NO_FAULT) continue;
             fault->value = word;
             fault->position = (long long)i;
             fault->most = (long long)n_words - 1;

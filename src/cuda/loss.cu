@@ -51,7 +51,7 @@ static __device__ bool counts(const labels &rows, size_t row) {
 }
 
 static __device__ void refuse_label(const labels &rows, size_t row, lksi_cuda_fault_word *fault) {
-    if (atomicCAS(&fault->fault, LKSI_CUDA_NO_FAULT, LKSI_CUDA_BAD_LABEL) != LKSI_CUDA_NO_FAULT) return;
+    if (atomicCAS(&fault->fault, LKSI_NO_FAULT, LKSI_BAD_LABEL) != LKSI_NO_FAULT) return;
     fault->value = rows.label[row];
     fault->position = (long long)row;
     fault->most = (long long)rows.n_classes - 1;

@@ -137,24 +137,15 @@ static lks_status leave_branch(const lks_device *device) {
 
 /* --- what kernels find wrong --- */
 
-static lks_status refuse(const lksi_cuda_fault_word *word) {
-    if (word->fault == LKSI_CUDA_BAD_LABEL && word->each == 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "label %d of sample %lld in the batch is not 0 to %lld", word->value,
-                          word->position, word->most);
-    if (word->fault == LKSI_CUDA_BAD_LABEL)
-        return lksi_error(LKS_ERR_ARGUMENT, "label %d of sample %lld in the batch, position %lld, is not 0 to %lld",
-                          word->value, word->position / word->each, word->position % word->each, word->most);
-    return lksi_error(LKS_ERR_ARGUMENT, "embedding: index %d at position %lld of the batch is not 0 to %lld",
-                      word->value, word->position, word->most);
-}
-
 /* `copied` from the GPU. */
 static lks_status check_faults(const lks_device *device, const void *copied) {
     lksi_cuda_fault_word word;
     memcpy(&word, copied, sizeof word);
-    if (word.fault == LKSI_CUDA_NO_FAULT) return LKS_OK;
+    if (word.fault == LKSI_NO_FAULT) return LKS_OK;
     LKS_TRY(zero(device, lksi_cuda_of(device)->fault, sizeof word));
-    return refuse(&word);
+    return lksi_fault_error(LKS_ERR_ARGUMENT, "",
+                            &(lksi_fault){(double)word.fault, (double)word.value, (double)word.position,
+                                          (double)word.most, (double)word.each});
 }
 
 static lks_status faults(const lks_device *device) {

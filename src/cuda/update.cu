@@ -32,7 +32,9 @@ static __device__ void add_figures(lksi_figures *sums, const lksi_figures *more)
 __global__ void gather_figures(lksi_figures *figures, const lksi_figures *given, const float *loss, const float *hits,
                                const lksi_cuda_fault_word *fault) {
     *figures = *given;
-    figures->is_faulty = fault->fault != LKSI_CUDA_NO_FAULT;
+    figures->fault = lksi_fault{(double)fault->fault, (double)fault->value, (double)fault->position,
+                                (double)fault->most, (double)fault->each};
+    if (loss == NULL) return;
     figures->loss = (double)*loss * given->n_samples;
     figures->n_correct = hits != NULL ? (double)*hits : 0.0;
 }
@@ -113,7 +115,7 @@ static __device__ bool are_agreed(const lksi_flat_step *step, double n_samples) 
     for (int rank = 0; rank < step->n_ranks; rank++) {
         const lksi_figures *figures = &step->figures[rank];
         if (figures->n_expected >= 0 && figures->n_expected != n_samples) are = false;
-        if (figures->check != step->mine->check || figures->is_faulty != 0) are = false;
+        if (figures->check != step->mine->check || figures->fault.kind != LKSI_NO_FAULT) are = false;
     }
     return are;
 }

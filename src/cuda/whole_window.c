@@ -66,6 +66,8 @@ static lksi_cuda_product_shape shape_of(const lksi_lowering *l) {
                                      .y_unit = channels};
 }
 
+_Static_assert(LKSI_CUDA_MOST_WINDOW_ROWS == 2, "products between the first and the last would have to add");
+
 /* y is the sum of the forward products alone; the last one ends it. */
 static lks_status make_products(whole_window *w, const lksi_lowering *l, bool is_relu) {
     lksi_cuda_product_shape shape = shape_of(l);

@@ -50,13 +50,24 @@ struct lksi_kernel {
     void *state;
 };
 
+/* What a kernel found wrong first. In doubles, as ranks gather it with their figures. */
+enum { LKSI_NO_FAULT, LKSI_BAD_LABEL, LKSI_BAD_INDEX };
+typedef struct lksi_fault {
+    double kind;
+    double value;          /* the label or index */
+    double position, most; /* where in its tensor, and the largest that is allowed */
+    double each;           /* labels of one sample */
+} lksi_fault;
+/* `status`, with a text that begins with `whose`. */
+lks_status lksi_fault_error(lks_status status, const char *whose, const lksi_fault *fault);
+
 /* A step's figures, one rank's or the sum of all ranks': as lks_step_sums (parallel.h), where a device can read them.
  */
 typedef struct lksi_figures {
     double n_samples, loss, n_correct, stop, buffer_weight;
     double n_expected; /* of all ranks together; below 0: any number. Not a sum */
     double check;      /* what all ranks have to have the same. Not a sum */
-    double is_faulty;  /* a kernel found something wrong, which the rank will hear of. Not a sum */
+    lksi_fault fault;  /* what kernels found wrong since the host was last told. Not a sum */
 } lksi_figures;
 
 /* What a step over the flat arrays came to. */
@@ -112,9 +123,13 @@ typedef struct lksi_device_memory {
      * after `join`, after all that was put there. */
     lks_status (*fork)(const lks_device *device, void **beside);
     lks_status (*join)(const lks_device *device);
-    /* For what nothing else of a pass waits for. What is asked for after `branch` comes after all that was asked for
-     * before, and beside what is asked for after `leave_branch`; that comes after what was branched off before the
-     * latest `branch` alone, and after a `merge`, which is for outside of a branch, after all of it. */
+    /* For what nothing else of a pass waits for:
+     *
+     *     trunk    a  branch ─┐   b  branch (waits for A) ─┐   c  merge (waits for B)  d
+     *     branch              └ A  leave_branch            └ B  leave_branch
+     *
+     * Between `branch` and `merge`, copy_out and wait return when the trunk alone is done. A `merge` without a branch,
+     * or on one, does no harm. */
     lks_status (*branch)(const lks_device *device);
     lks_status (*leave_branch)(const lks_device *device);
     lks_status (*merge)(const lks_device *device);
@@ -126,8 +141,8 @@ typedef struct lksi_device_memory {
     void (*free_recording)(const lks_device *device, void *recording); /* accepts NULL */
     /* sum[i] = earlier[i] + later[i], f32; `sum` may be either */
     lks_status (*add)(const lks_device *device, float *sum, const float *earlier, const float *later, size_t count);
-    /* figures = given, with loss * n_samples and hits, both f32 scalars, `hits` may be NULL (0); and with what kernels
-     * found wrong so far. */
+    /* figures = given, with loss * n_samples and hits, both f32 scalars, `hits` may be NULL (0), `loss` NULL: as they
+     * are given; and with what kernels found wrong. */
     lks_status (*figures)(const lks_device *device, lksi_figures *figures, const lksi_figures *given, const float *loss,
                           const float *hits);
     lks_status (*conclude)(const lks_device *device, const lksi_flat_step *step);

@@ -323,11 +323,15 @@ static lks_status compare_ranks(const lks_distributed_optimizer *optimizer, cons
     return LKS_OK;
 }
 
-/* Of another rank, whose labels or indices are wrong: it hears of that now, and ends the group with that error. */
-static lks_status hear_of_faults(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {
-    bool is_faulty = false;
-    for (int rank = 0; rank < size_of(optimizer); rank++) is_faulty |= figures[rank].is_faulty != 0;
-    return is_faulty ? lks_barrier(optimizer->group, NULL) : LKS_OK;
+/* This rank's own comes out of the device. */
+static lks_status compare_faults(const lks_distributed_optimizer *optimizer, const lksi_figures *figures) {
+    char whose[32];
+    for (int rank = 0; rank < size_of(optimizer); rank++) {
+        if (figures[rank].fault.kind == LKSI_NO_FAULT) continue;
+        snprintf(whose, sizeof whose, "rank %d: ", rank);
+        return lksi_fault_error(LKS_ERR_PEER, whose, &figures[rank].fault);
+    }
+    return LKS_OK;
 }
 
 static lks_status take_result(const lks_distributed_optimizer *optimizer) {
@@ -346,18 +350,21 @@ lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
-    const lksi_flat_result *result = optimizer->flat->landing;
+    lksi_flat_result *result = optimizer->flat->landing;
     const lksi_figures *figures = all_figures(optimizer, (const lksi_figures *)(result + 1));
+    result->is_refused = 0; /* where nothing lands */
     lks_status status = take_result(optimizer);
-    if (status == LKS_OK) status = compare_ranks(optimizer, figures);
-    if (status == LKS_OK) status = hear_of_faults(optimizer, figures);
-    if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
     if (result->is_refused) {
         optimizer->step--;
         /* A step that is behind it on the GPU already was refused with it; the next one counts again. */
-        LKS_TRY(lksi_device_zero(optimizer->flat->device, optimizer->flat->result, sizeof *optimizer->flat->result));
-        return refuse(optimizer, result, figures);
+        lks_status zeroed =
+            lksi_device_zero(optimizer->flat->device, optimizer->flat->result, sizeof *optimizer->flat->result);
+        if (status == LKS_OK) status = zeroed;
     }
+    if (status == LKS_OK) status = compare_ranks(optimizer, figures);
+    if (status == LKS_OK) status = compare_faults(optimizer, figures);
+    if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
+    if (result->is_refused) return refuse(optimizer, result, figures);
     *all = (lks_step_sums){.n_samples = result->sums.n_samples,
                            .loss = result->sums.loss,
                            .n_correct = result->sums.n_correct,
@@ -369,9 +376,7 @@ lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums 
 
 lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
     lks_status status = lksi_flat_send(optimizer, mine);
-    if (status == LKS_OK)
-        status = lksi_device_copy(optimizer->flat->device, optimizer->flat->figures, &optimizer->flat->numbers->mine,
-                                  sizeof(lksi_figures));
+    if (status == LKS_OK) status = lksi_flat_count(optimizer, NULL, NULL);
     if (status == LKS_OK) status = lksi_flat_put(optimizer);
     if (status == LKS_OK) status = lksi_flat_post(optimizer);
     if (status != LKS_OK) return lksi_flat_fail(optimizer, status);
