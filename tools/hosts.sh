@@ -101,7 +101,7 @@ hosts_ssh() {
   printf '%s\n' "HostKey $hosts_dir/host" "AuthorizedKeysFile $hosts_dir/authorized" "StrictModes no" "UsePAM no" \
     "PasswordAuthentication no" "KbdInteractiveAuthentication no" "PermitRootLogin yes" "PidFile none" \
     "MaxStartups 50" >"$hosts_dir/sshd_config"
-  # Two attempts: once the first one's packets were lost for 5 s, on a link that had been cut and put back before.
+  # Two attempts: a link may be cut, and be put back, while the first one goes on.
   printf '%s\n' "IdentityFile $hosts_dir/user" "IdentitiesOnly yes" "UserKnownHostsFile $hosts_dir/known" \
     "StrictHostKeyChecking accept-new" "LogLevel ERROR" "ConnectTimeout 5" "ConnectionAttempts 2" >"$hosts_dir/ssh_config"
   # shellcheck disable=SC2034 # for whoever sources this

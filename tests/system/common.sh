@@ -26,6 +26,10 @@ run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
   status=$?
 }
 
+# Before a command in the background whose output is waited for: it begins its files itself, but may do so when they have
+# been looked at already, and what was found there was the last command's.
+forget_output() { : >"$work/out" && : >"$work/err"; }
+
 value() { # FILE KEY: of a summary; fails, and prints nothing, without the file or the key
   [ -r "$1" ] && sed -nE "s/.*\"$2\":\"?([^\",}]+).*/\1/p" "$1" | grep .
 }

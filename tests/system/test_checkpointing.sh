@@ -25,6 +25,7 @@ mlp=("$build/examples/mlp" --layers 3 --features 48 --hidden 32 --classes 8 --sa
 start() { # RANKS COMMAND...: in the background
   local ranks=$1
   shift
+  forget_output
   "$lockstep" run -n "$ranks" "$@" >"$work/out" 2>"$work/err" </dev/null &
   launcher=$!
 }
@@ -246,7 +247,7 @@ same_on_three() { # on 3 ranks between, sums are other ones: only that it went o
   [ -n "$gone_on" ] && grep -q "at step $last\$" "$work/out"
 }
 check "what was stopped goes on" same_on_three
-: >"$work/out" # else what is waited for may be the last run's, and the signal comes before the program
+forget_output
 "${text[@]}" --steps 100000 --save "$work/alone" >"$work/out" 2>"$work/err" &
 alone=$!
 for _ in $(seq 500); do grep -q epoch "$work/out" && break || sleep 0.01; done

@@ -34,6 +34,7 @@ port=29417
 node() {
   local index=$1
   shift
+  : >"$work/out.$index" && : >"$work/err.$index" # as forget_output
   (host_run "$index" "$lockstep" run -n 2 --nnodes 2 --node-rank "$index" --master-addr 10.77.0.1 --master-port $port "$@") \
     >"$work/out.$index" 2>"$work/err.$index" </dev/null &
   node_pids[index]=$!
@@ -164,6 +165,7 @@ exec $hosts_ssh "\$@"
 END
 printf 'host-a slots=2\nhost-b slots=2\n' >"$work/hosts"
 where='trap "exit 143" TERM; echo "$LOCKSTEP_GENERATION $RANK $(hostname)"; [ $LOCKSTEP_GENERATION = 2 ] || while :; do sleep 0.1; done; : '"$marker"
+forget_output
 (host_run 2 "$lockstep" run --ssh "sh $work/late_ssh" --hosts "$work/hosts" "${elastic[@]}" --grace 1 bash -c "$where") >"$work/out" 2>"$work/err" </dev/null &
 job=$!
 all_have_begun() { [ "$(grep -c "^0 . host-" "$work/out")" = 4 ]; }
@@ -183,6 +185,7 @@ exec $hosts_ssh "\$@"
 END
 hold='trap "" TERM; exec 9>"'$work'/held"; [ $RANK = 1 ] || flock -n 9 || exit 1; echo "$LOCKSTEP_GENERATION $RANK $(hostname)"
 [ $LOCKSTEP_GENERATION = 1 ] || while :; do sleep 0.1; done; : '"$marker"
+forget_output
 (host_run 2 "$lockstep" run --ssh "sh $work/failing_ssh" --hosts "$work/hosts" -n 2 "${elastic[@]}" bash -c "$hold") >"$work/out" 2>"$work/err" </dev/null &
 job=$!
 both_have_begun() { [ "$(grep -c "^0 . host-a" "$work/out")" = 2 ]; }
