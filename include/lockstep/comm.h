@@ -7,8 +7,8 @@
  * by its number in the world, also in groups that count their ranks otherwise). After an error a group is dead: every
  * later call on it returns the first error; only LKS_ERR_ARGUMENT (nothing was sent) and an allocation's LKS_ERR_MEMORY
  * (all ranks know) leave it alive. A group may be used by one thread at a time; different groups by different threads
- * (a second one in a collective mostly gets LKS_ERR_STATE, and the group is dead). Destroying it frees its symmetric
- * and shared buffers.
+ * (a second one in a collective, or in a send or receive, mostly gets LKS_ERR_STATE, and the group is dead). Destroying
+ * it frees its symmetric and shared buffers.
  *
  * Asynchronous operations: where options.work is set, a collective returns at once and *work stands for it; its buffers
  * belong to the library until the work is done. Operations of one group are done in the order of the calls, those of
@@ -163,8 +163,9 @@ LKS_API lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_
                                 size_t count, int from, int tag, lks_type type, lks_received *received);
 
 /* As lks_send and lks_recv, but return at once; *work must be given to lks_work_wait. `data` and `received` belong to
- * the library until then. Receives of the same source and tag match in the order of their calls. Progress is made
- * inside any call on the group. */
+ * the library until then. Receives of the same source and tag match in the order of their calls. There is no thread
+ * behind them: they move on in any call on the group, and while the thread that began them waits in a call on another
+ * group of the same lks_init, or tests a work of one. */
 LKS_API lks_status lks_isend(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag,
                              lks_work **work);
 LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,

@@ -286,6 +286,9 @@ struct lks_group {
     lksi_streams *streams[LKSI_N_CONTEXTS]; /* these four are made when first used */
     lksi_step_state *steps;
     lksi_messages *messages;
+    _Atomic(const void *) messenger; /* the thread that used them last */
+    atomic_bool is_in_message;       /* it is in a call on them */
+    bool is_moved;                   /* it moves them on from a call on another group; guarded by the world */
     lksi_worker *worker;
     const void **inputs; /* scratch of the algorithms: an entry per rank */
     void **outputs;
@@ -406,11 +409,14 @@ void lksi_was_woken(lks_group *group, lksi_context context, int64_t slept_ns);
 /* After each slice of a sleep, of which lksi_look has been asked before. One that took very long is one in which this
  * process was stopped, as all of a suspended job are: it has not waited meanwhile. */
 void lksi_forgive_stop(lks_group *group, lksi_context context, int64_t slept_ns);
-/* Messages of users that are under way move only inside calls on the group; so whoever waits elsewhere moves them on,
- * and sleeps no longer than this meanwhile. */
+/* Messages of users that are under way move only inside calls on groups of their world by the thread that began them;
+ * so whoever waits for something else moves them on, and sleeps no longer than this meanwhile. */
 enum { LKSI_POKE_NS = 100 * 1000 };
-/* Moves them on, where this thread may; false where there are none. */
-bool lksi_poke(lks_group *group);
+/* Moves on this thread's, of `group` and of all others, but where `context` waits for messages of `group` itself; false
+ * where there are none. */
+bool lksi_poke(lks_group *group, lksi_context context);
+/* The group's own: for who does not wait. */
+bool lksi_poke_own(lks_group *group);
 /* After all ranks have joined: how many CPUs they share decides whether waiting may spin. */
 void lksi_wait_configure(lks_group *group);
 

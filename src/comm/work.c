@@ -163,7 +163,7 @@ lks_status lksi_work_submit(lks_group *group, const lksi_call *call, lks_work **
     pthread_cond_signal(&worker->submitted);
     pthread_mutex_unlock(&worker->mutex);
     *work = created;
-    (void)lksi_poke(group);
+    (void)lksi_poke_own(group);
     return LKS_OK;
 }
 
@@ -174,7 +174,7 @@ static bool is_idle(const lks_group *group) {
 /* Until the worker has finished something; for a moment only while messages have to be moved on. */
 static void wait_for_worker(lks_group *group, const atomic_bool *is_done) {
     lksi_worker *worker = group->worker;
-    bool is_poking = lksi_poke(group);
+    bool is_poking = lksi_poke(group, LKSI_CONTEXT_COLLECTIVE);
     int64_t until_ns = lksi_now_ns() + LKSI_POKE_NS;
     pthread_mutex_lock(&worker->mutex);
     bool is_over = is_done != NULL ? atomic_load(is_done) : is_idle(group);
@@ -190,7 +190,7 @@ void lksi_work_drain(lks_group *group) {
 }
 
 lks_status lksi_work_run(lks_group *group, const lksi_call *call) {
-    (void)lksi_poke(group);
+    (void)lksi_poke_own(group);
     if (is_idle(group)) return lksi_execute(group, call);
     lksi_call timed = *call;
     timed.submitted_ns = lksi_now_ns();
@@ -226,10 +226,10 @@ lks_status lks_work_test(lks_work *work, int *is_done) {
         return lksi_error(LKS_ERR_ARGUMENT, "lks_work_test: `%s` is NULL", work == NULL ? "work" : "is_done");
     if (work->is_collective) {
         *is_done = atomic_load(&work->is_done);
-        if (!*is_done) (void)lksi_poke(work->group);
+        if (!*is_done) (void)lksi_poke(work->group, LKSI_CONTEXT_COLLECTIVE);
     } else {
         lksi_transfer_test(work->group, &work->transfer);
-        *is_done = work->transfer.state == LKSI_TRANSFER_DONE;
+        *is_done = lksi_transfer_is_done(&work->transfer);
     }
     /* A program that does nothing but test would keep the CPU from the ranks that it waits for. */
     if (!*is_done && !work->group->may_spin) sched_yield();

@@ -28,7 +28,7 @@ static void fill_in(lks_group *group, lksi_transfer *transfer, const char *name,
 }
 
 static bool is_to_self(const lks_group *group, const lksi_transfer *transfer) {
-    return transfer->peer == group->rank && transfer->state != LKSI_TRANSFER_DONE;
+    return transfer->peer == group->rank && !lksi_transfer_is_done(transfer);
 }
 
 lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag) {

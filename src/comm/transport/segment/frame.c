@@ -187,7 +187,8 @@ static lks_status nonsense(const lks_group *group, int from, const lksi_frame *h
 
 static lksi_transfer *find(lks_group *group, lksi_transfer_state state, int peer, uint64_t id) {
     lksi_transfer *each = group->messages->first;
-    while (each != NULL && (each->state != state || each->peer != peer || each->id != id)) each = each->after;
+    while (each != NULL && (lksi_transfer_state_of(each) != state || each->peer != peer || each->id != id))
+        each = each->after;
     return id == 0 ? NULL : each;
 }
 

@@ -20,7 +20,7 @@ static lks_status check(const lks_group *group, const lksi_transfer *receive, in
 /* From now on the receive is for this message. */
 static lks_status bind(const lks_group *group, lksi_transfer *receive, int from, const lksi_frame *head) {
     LKS_TRY(check(group, receive, from, head));
-    receive->state = LKSI_TRANSFER_MATCHED;
+    lksi_transfer_set(receive, LKSI_TRANSFER_MATCHED);
     receive->peer = from;
     receive->nbytes = (size_t)head->nbytes;
     receive->id = head->id;
@@ -32,7 +32,7 @@ static lks_status bind(const lks_group *group, lksi_transfer *receive, int from,
 static lksi_transfer *find_posted(const lks_group *group, int from, int tag) {
     lksi_transfer *each = group->messages->first;
     for (; each != NULL; each = each->after)
-        if (each->state == LKSI_TRANSFER_POSTED && each->tag == tag &&
+        if (lksi_transfer_state_of(each) == LKSI_TRANSFER_POSTED && each->tag == tag &&
             (each->peer == from || each->peer == LKS_ANY_SOURCE))
             return each;
     return NULL;

@@ -4,7 +4,8 @@
  *     lks_recv  = start + wait          lks_irecv  = start in a work
  *
  * There is no thread behind them: transfers move on inside calls on the group, all of them in each, so that whoever
- * waits for one message still answers for the others. The first error ends them all.
+ * waits for one message still answers for the others; and those of the thread's other groups while it waits. The first
+ * error ends all of a group.
  */
 #include "comm/transport/segment/message.h"
 #include "comm/transport/segment/stream.h"
@@ -53,11 +54,11 @@ static void link_out(lksi_messages *messages, lksi_transfer *transfer) {
 
 void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer) {
     link_out(group->messages, transfer);
-    transfer->state = LKSI_TRANSFER_DONE;
     if (transfer->fetch != NULL) lksi_call_trial_end(transfer->fetch);
-    if (transfer->received == NULL) return;
-    *transfer->received = (lks_received){
-        .from = transfer->peer, .tag = transfer->tag, .count = transfer->nbytes / lksi_type_nbytes(transfer->type)};
+    if (transfer->received != NULL)
+        *transfer->received = (lks_received){
+            .from = transfer->peer, .tag = transfer->tag, .count = transfer->nbytes / lksi_type_nbytes(transfer->type)};
+    lksi_transfer_set(transfer, LKSI_TRANSFER_DONE);
 }
 
 /* Nothing may point to a transfer any more afterwards: its caller is about to return. */
@@ -66,9 +67,9 @@ static void end_all(lks_group *group, lks_status status) {
     while (messages->first != NULL) {
         lksi_transfer *each = messages->first;
         link_out(messages, each);
-        each->state = LKSI_TRANSFER_DONE;
         each->status = status;
         if (each->error_text != NULL) snprintf(each->error_text, LKSI_ABORT_TEXT_NBYTES, "%s", lks_error_text());
+        lksi_transfer_set(each, LKSI_TRANSFER_DONE);
     }
     for (int rank = 0; rank < group->size; rank++) {
         lksi_pair *pair = &messages->pairs[rank];
@@ -87,6 +88,7 @@ static lks_status fail(lks_group *group, lks_status status) {
 }
 
 void lksi_messages_close(lks_group *group) {
+    lksi_messenger_enter(group, "lks_group_destroy");
     if (group->messages != NULL) {
         lks_status status = LKS_OK; /* nobody is there to be told */
         if (group->messages->first != NULL)
@@ -133,19 +135,14 @@ static void progress_while_moving(lks_group *group, const lksi_transfer *awaited
     for (int i = 0; i < MOST_PASSES; i++) {
         uint64_t n_moves = group->messages->n_moves;
         lksi_messages_progress(group);
-        if (group->messages->n_moves == n_moves || (awaited != NULL && awaited->state == LKSI_TRANSFER_DONE)) return;
+        if (group->messages->n_moves == n_moves || (awaited != NULL && lksi_transfer_is_done(awaited))) return;
     }
 }
 
-bool lksi_poke(lks_group *group) {
-    bool is_any = false;
-    if (lksi_work_is_worker()) return false; /* they are the other thread's, even to look at */
-    for (; group != NULL; group = group->parent) {
-        if (group->messages == NULL || group->messages->n_pending == 0) continue;
-        progress_while_moving(group, NULL);
-        is_any = true;
-    }
-    return is_any;
+bool lksi_messages_move_on(lks_group *group) {
+    if (group->messages == NULL || group->messages->n_pending == 0) return false;
+    progress_while_moving(group, NULL);
+    return true;
 }
 
 /* --- one transfer --- */
@@ -158,7 +155,7 @@ static uint64_t place_of(lks_group *group, const lksi_transfer *transfer) {
 
 static lks_status start_send(lks_group *group, lksi_transfer *transfer) {
     lksi_messages *messages = group->messages;
-    transfer->state = LKSI_TRANSFER_SENDING;
+    lksi_transfer_set(transfer, LKSI_TRANSFER_SENDING);
     if (transfer->peer == group->rank) return lksi_match_own(group, transfer);
     lksi_pair *pair = &messages->pairs[transfer->peer];
     size_t cost = lksi_eager_cost(transfer->nbytes);
@@ -187,9 +184,10 @@ static lks_status start_send(lks_group *group, lksi_transfer *transfer) {
 
 /* What is there already of its source comes first: it may be older than what the transfer waits for. */
 static lks_status start_receive(lks_group *group, lksi_transfer *transfer) {
-    transfer->state = LKSI_TRANSFER_POSTED;
+    lksi_transfer_set(transfer, LKSI_TRANSFER_POSTED);
     LKS_TRY(lksi_match_receive(group, transfer));
-    if (transfer->state != LKSI_TRANSFER_POSTED || transfer->peer < 0 || transfer->peer == group->rank) return LKS_OK;
+    if (lksi_transfer_state_of(transfer) != LKSI_TRANSFER_POSTED || transfer->peer < 0 || transfer->peer == group->rank)
+        return LKS_OK;
     return move_one(group, transfer->peer);
 }
 
@@ -206,7 +204,7 @@ static lks_status begin(lks_group *group, const lksi_transfer *transfer) {
     return lksi_start(group, LKSI_CONTEXT_USER);
 }
 
-lks_status lksi_transfer_start(lks_group *group, lksi_transfer *transfer, bool is_send) {
+static lks_status start(lks_group *group, lksi_transfer *transfer, bool is_send) {
     lks_status status = begin(group, transfer);
     if (status == LKS_OK) status = lksi_messages_open(group);
     if (status != LKS_OK) return fail(group, status);
@@ -214,6 +212,13 @@ lks_status lksi_transfer_start(lks_group *group, lksi_transfer *transfer, bool i
     status = is_send ? start_send(group, transfer) : start_receive(group, transfer);
     if (status != LKS_OK) (void)fail(group, status);
     return transfer->status; /* one that was done before the error is done */
+}
+
+lks_status lksi_transfer_start(lks_group *group, lksi_transfer *transfer, bool is_send) {
+    lksi_messenger_enter(group, transfer->name);
+    lks_status status = start(group, transfer, is_send);
+    lksi_messenger_leave(group);
+    return status;
 }
 
 /* --- waiting --- */
@@ -277,7 +282,7 @@ static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status
     uint64_t n_moves = group->messages->n_moves;
     lksi_error_keep(reason);
     if (group->status == LKS_OK) lksi_messages_progress(group);
-    if (transfer->state == LKSI_TRANSFER_DONE) return;
+    if (lksi_transfer_is_done(transfer)) return;
     if (group->messages->n_moves != n_moves && status != LKS_ERR_TIMEOUT) return;
     lksi_error_restore(reason);
     (void)fail(group, status);
@@ -286,11 +291,11 @@ static void end_wait(lks_group *group, const lksi_transfer *transfer, lks_status
 /* While anything moves nobody waits, and looks now and then alone: it takes longer than a small message. */
 static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
     lksi_pauses pauses = {0};
-    for (int n_moved = 0; transfer->state != LKSI_TRANSFER_DONE;) {
+    for (int n_moved = 0; !lksi_transfer_is_done(transfer);) {
         uint64_t n_moves = group->messages->n_moves;
         lks_status status = LKS_OK;
         lksi_messages_progress(group);
-        if (transfer->state == LKSI_TRANSFER_DONE) break;
+        if (lksi_transfer_is_done(transfer)) break;
         if (group->messages->n_moves == n_moves) {
             status = wait_once(group, transfer, &pauses); /* may end as something comes, without a look */
         } else {
@@ -303,33 +308,48 @@ static lks_status wait_until_done(lks_group *group, lksi_transfer *transfer) {
 }
 
 lks_status lksi_transfer_wait(lks_group *group, lksi_transfer *transfer) {
-    if (transfer->state == LKSI_TRANSFER_DONE) return transfer->status;
+    if (lksi_transfer_is_done(transfer)) return transfer->status; /* the group may be gone */
+    lksi_messenger_enter(group, transfer->name);
     lks_status status = begin(group, transfer);
-    if (status != LKS_OK) return fail(group, status);
-    return wait_until_done(group, transfer);
+    status = status == LKS_OK ? wait_until_done(group, transfer) : fail(group, status);
+    lksi_messenger_leave(group);
+    return status;
 }
 
 lks_status lksi_transfer_perform(lks_group *group, lksi_transfer *transfer, bool is_send) {
     transfer->is_blocking = true;
-    LKS_TRY(lksi_transfer_start(group, transfer, is_send));
-    return wait_until_done(group, transfer);
+    lksi_messenger_enter(group, transfer->name);
+    lks_status status = start(group, transfer, is_send);
+    if (status == LKS_OK) status = wait_until_done(group, transfer);
+    lksi_messenger_leave(group);
+    return status;
 }
 
-void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {
-    if (transfer->state == LKSI_TRANSFER_DONE) return;
+static void test(lks_group *group, lksi_transfer *transfer) {
     lks_status status = begin(group, transfer);
     if (status != LKS_OK) {
         (void)fail(group, status);
         return;
     }
     progress_while_moving(group, transfer);
-    if (transfer->state == LKSI_TRANSFER_DONE) return;
+    if (lksi_transfer_is_done(transfer)) return;
     status = look_once(group, transfer);
     if (status != LKS_OK) end_wait(group, transfer, status);
 }
 
+void lksi_transfer_test(lks_group *group, lksi_transfer *transfer) {
+    if (lksi_transfer_is_done(transfer)) return;
+    lksi_messenger_enter(group, transfer->name);
+    test(group, transfer);
+    if (!lksi_transfer_is_done(transfer)) (void)lksi_poke(group, LKSI_CONTEXT_USER);
+    lksi_messenger_leave(group);
+}
+
 lks_status lksi_transfer_let_go(lks_group *group, lksi_transfer *transfer) {
-    if (transfer->state == LKSI_TRANSFER_DONE) return LKS_OK;
+    if (lksi_transfer_is_done(transfer)) return LKS_OK;
+    lksi_messenger_enter(group, transfer->name);
     lks_status status = lksi_keep_own(group, transfer);
-    return status == LKS_OK ? LKS_OK : fail(group, status);
+    if (status != LKS_OK) status = fail(group, status);
+    lksi_messenger_leave(group);
+    return status;
 }

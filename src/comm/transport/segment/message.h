@@ -1,8 +1,9 @@
-/* Messages of users: what its three files share.
+/* Messages of users: what its four files share.
  *
- *     message.c  transfers from their start to their end, and waiting
- *     match.c    which receive takes which message
- *     frame.c    what goes over the streams
+ *     message.c    transfers from their start to their end, and waiting
+ *     messenger.c  which thread moves them
+ *     match.c      which receive takes which message
+ *     frame.c      what goes over the streams
  *
  * All of it belongs to the thread that calls the group; nothing here waits but lksi_transfer_wait and
  * lksi_transfer_perform.
@@ -74,8 +75,8 @@ struct lksi_transfer {
     lksi_transfer *before, *after;
     const char *name;
     uint64_t sequence;
-    int64_t started_ns; /* 0: its deadline counts from its first wait */
-    lksi_transfer_state state;
+    int64_t started_ns;                /* 0: its deadline counts from its first wait */
+    _Atomic lksi_transfer_state state; /* done: after all else, for it is then its waiter's, on whatever thread */
     lks_status status;
     char *error_text; /* room for LKSI_ABORT_TEXT_NBYTES, or NULL */
     int peer, tag;    /* peer of a receive: may be LKS_ANY_SOURCE until it is matched */
@@ -92,6 +93,16 @@ struct lksi_transfer {
     lksi_call_trial *fetch; /* of a receive that is one of its turns */
     lksi_outgoing out;      /* its frame under way: of a receive, the answer */
 };
+
+static inline lksi_transfer_state lksi_transfer_state_of(const lksi_transfer *transfer) {
+    return atomic_load_explicit(&transfer->state, memory_order_acquire);
+}
+static inline bool lksi_transfer_is_done(const lksi_transfer *transfer) {
+    return lksi_transfer_state_of(transfer) == LKSI_TRANSFER_DONE;
+}
+static inline void lksi_transfer_set(lksi_transfer *transfer, lksi_transfer_state state) {
+    atomic_store_explicit(&transfer->state, state, memory_order_release);
+}
 
 /* All but `out`, which is filled in when there is a frame: to clear that, too, would take as long as all else that a
  * send does. */
@@ -152,7 +163,15 @@ void lksi_transfer_test(lks_group *group, lksi_transfer *transfer);
 lks_status lksi_transfer_let_go(lks_group *group, lksi_transfer *transfer);
 /* Moves on what can be without waiting; an error kills the group and ends all transfers. */
 void lksi_messages_progress(lks_group *group);
+/* The same until nothing moves; false where none is under way. */
+bool lksi_messages_move_on(lks_group *group);
 void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer);
+
+/* --- messenger.c --- */
+
+/* This thread is in a call on the group's messages, from enter to leave; a second one kills the group. */
+void lksi_messenger_enter(lks_group *group, const char *name);
+void lksi_messenger_leave(lks_group *group);
 
 /* --- match.c --- */
 

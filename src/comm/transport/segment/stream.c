@@ -45,7 +45,7 @@ static lks_status wait_remote(lks_group *group, lksi_context context, const lksi
     if (lksi_pause(group, context, pauses)) return LKS_OK;
     int64_t left_ns = 0;
     LKS_TRY(lksi_look(group, context, await->ranks, await->n_ranks, &left_ns));
-    bool is_poking = context == LKSI_CONTEXT_COLLECTIVE && lksi_poke(group);
+    bool is_poking = lksi_poke(group, context);
     bool is_short = await->n_conditions > 0 || is_poking;
     int64_t since_ns = lksi_now_ns();
     group->remote->sleep(group, context, group->streams[context]->remote, n_remote,

@@ -251,7 +251,7 @@ static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
         int64_t left_ns = 0;
         lks_status status = lksi_look(group, await->context, await->ranks, await->n_ranks, &left_ns);
         if (status != LKS_OK) return holds(await) ? LKS_OK : status;
-        bool is_poking = await->context == LKSI_CONTEXT_COLLECTIVE && lksi_poke(group);
+        bool is_poking = lksi_poke(group, await->context);
         int64_t since_ns = lksi_now_ns();
         sleep_until_rung(group, await, is_poking && left_ns > LKSI_POKE_NS ? LKSI_POKE_NS : left_ns);
         lksi_forgive_stop(group, await->context, lksi_now_ns() - since_ns);
