@@ -25,10 +25,15 @@ static lks_status resume(trainer_progress *p, const char *path) {
     return LKS_OK;
 }
 
-/* The launcher counts the worlds that it has started: in all but the first, there was a run before this one. */
+/* Launchers count the worlds that they have started, and Slurm how often it has queued a job again: in all but the
+ * first, there was a run before this one. */
 static int is_restarted(void) {
-    const char *generation = getenv("LOCKSTEP_GENERATION");
-    return generation != NULL && strtoll(generation, NULL, 10) > 0;
+    static const char *const counts[] = {"LOCKSTEP_GENERATION", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
+    for (int i = 0; i < 3; i++) {
+        const char *count = getenv(counts[i]);
+        if (count != NULL && strtoll(count, NULL, 10) > 0) return 1;
+    }
+    return 0;
 }
 
 /* Its own checkpoints come first: those that the command line names are where the first world began. */

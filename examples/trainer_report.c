@@ -142,7 +142,10 @@ void trainer_report_resumed(trainer_progress *p) {
 void trainer_report_stop(trainer_progress *p, const char *checkpoint) {
     if (!p->is_speaker) return;
     clear_live(p);
-    printf("%s: stopped by %s at step %lld of %lld; ", p->job->name, p->stop == SIGINT ? "SIGINT" : "SIGTERM",
+    printf("%s: stopped by %s at step %lld of %lld; ", p->job->name,
+           p->stop == SIGINT   ? "SIGINT"
+           : p->stop == SIGHUP ? "SIGHUP"
+                               : "SIGTERM",
            (long long)p->step, (long long)p->n_steps);
     if (checkpoint != NULL)
         printf("checkpoint: %s\n", checkpoint);

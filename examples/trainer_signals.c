@@ -1,4 +1,4 @@
-/* SIGTERM and SIGINT: a handler notes the first one, and the loop looks for it before each step.
+/* SIGTERM, SIGINT and SIGHUP: a handler notes the first one, and the loop looks for it before each step.
  *
  * Launchers, terminals and timeout(1) may each deliver the same request, so what follows within half a second is taken
  * for it; what comes later is somebody who does not want to wait. */
@@ -8,8 +8,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-static const int caught[] = {SIGTERM, SIGINT};
-enum { N_CAUGHT = 2 };
+static const int caught[] = {SIGTERM, SIGINT, SIGHUP};
+enum { N_CAUGHT = 3 };
 
 enum { SAME_REQUEST_MS = 500 };
 static atomic_int arrived;

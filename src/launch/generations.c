@@ -1,13 +1,15 @@
 /* One generation of ranks after the other, on this machine. */
 #include "launch/launch_internal.h"
 
-/* By the convention of shells and of our own programs: a wrong command line. */
-enum { EXIT_USAGE = 2 };
+#include <signal.h>
+
+/* By the convention of shells and of our own programs: a wrong command line; and nobody reads the output any more. */
+enum { EXIT_USAGE = 2, EXIT_UNREAD = LKSI_EXIT_SIGNAL + SIGPIPE };
 
 bool lksi_end_is_worth_a_restart(lks_status status, const lksi_end *end) {
     if (status != LKS_ERR_PEER || end->forwarded_signal != 0) return false;
-    return end->exit_status != EXIT_USAGE && end->exit_status != LKSI_EXIT_NOT_EXECUTABLE &&
-           end->exit_status != LKSI_EXIT_NOT_FOUND;
+    return end->exit_status != EXIT_USAGE && end->exit_status != EXIT_UNREAD &&
+           end->exit_status != LKSI_EXIT_NOT_EXECUTABLE && end->exit_status != LKSI_EXIT_NOT_FOUND;
 }
 
 static void say(const lksi_job *job, int generation, int n_left) {

@@ -20,6 +20,7 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
     if (even_if_ignored || !is_ignored(SIGINT)) sigaddset(&taken, SIGINT);
     if (even_if_ignored || !is_ignored(SIGTERM)) sigaddset(&taken, SIGTERM);
     if (!is_ignored(SIGHUP)) sigaddset(&taken, SIGHUP); /* under nohup it stays ignored */
+    if (!is_ignored(SIGTSTP)) sigaddset(&taken, SIGTSTP);
     int descriptor = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     if (descriptor < 0) return lksi_error_errno("cannot make a signal descriptor");
     signals->descriptor = descriptor;
@@ -34,8 +35,12 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
 
 int lksi_signals_next_request(const lksi_signals *signals) {
     struct signalfd_siginfo info;
-    while (read(signals->descriptor, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_ANNOUNCED) return (int)info.ssi_signo;
+    while (read(signals->descriptor, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGTSTP)
+            raise(SIGSTOP); /* as if it had not been taken */
+        else if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_ANNOUNCED)
+            return (int)info.ssi_signo;
+    }
     return 0;
 }
 

@@ -119,7 +119,10 @@ lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment
     if (reason != 0) {
         *exit_status = reason == ENOENT || reason == ENOTDIR ? LKSI_EXIT_NOT_FOUND : LKSI_EXIT_NOT_EXECUTABLE;
         const char *what = job->argv != NULL ? job->argv[0] : "rank";
-        status = lksi_error(LKS_ERR_FILE, "cannot start '%s': %s", what, strerror(reason));
+        char host[256] = "localhost";
+        gethostname(host, sizeof host - 1);
+        status = lksi_error(LKS_ERR_FILE, "cannot start '%s'%s%s: %s", what, job->outside != NULL ? " on " : "",
+                            job->outside != NULL ? host : "", strerror(reason));
     }
     if (status != LKS_OK) end_all(guard, processes, n_started);
     return status;

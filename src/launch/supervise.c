@@ -27,7 +27,7 @@ typedef struct supervisor {
     lksi_process *processes;
     struct pollfd *polled; /* from POLLED_OUTPUT on the output */
     int n_processes, n_running, n_announced;
-    bool adopts_orphans, must_end;
+    bool adopts_orphans, must_end, has_killed;
     int forwarded_signal;                           /* 0: none */
     int64_t asked_at, timeout_at, term_at, kill_at; /* in ns; NEVER; asked: by a signal to this process */
     lks_status status;                              /* of the first failure */
@@ -88,7 +88,9 @@ static int describe_end(supervisor *s, int index) {
                  s->processes[index].has_rank_threads ? ": one of them ended it before all had returned" : "", before);
     else
         snprintf(s->text, sizeof s->text, "%s was killed by %s%s", who, lksi_signal_name(number, name),
-                 info->si_code == CLD_DUMPED ? " (core dumped)" : "");
+                 info->si_code == CLD_DUMPED          ? " (core dumped)"
+                 : number == SIGKILL && s->has_killed ? ", by this launcher, for it had not ended in its time"
+                                                      : "");
     return exit_status != 0 ? exit_status : 1;
 }
 
@@ -156,6 +158,17 @@ static void heed_signal(supervisor *s, int signal_number) {
     if (s->job->outside != NULL) s->job->outside->signalled(s->job->outside->argument, signal_number);
 }
 
+/* Ctrl-Z: the ranks, which are in process groups of their own, stop and go on with this process. */
+static void stop_until_continued(supervisor *s) {
+    int64_t *const times[] = {&s->asked_at, &s->timeout_at, &s->term_at, &s->kill_at};
+    const int64_t began = lksi_now_ns();
+    signal_all(s, SIGSTOP);
+    raise(SIGSTOP);
+    signal_all(s, SIGCONT);
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        if (*times[i] != NEVER) *times[i] += lksi_now_ns() - began;
+}
+
 static void take_signals(supervisor *s) {
     struct signalfd_siginfo info;
     while (read(s->signals->descriptor, &info, sizeof info) == sizeof info) {
@@ -163,6 +176,8 @@ static void take_signals(supervisor *s) {
             reap_all(s, (pid_t)info.ssi_pid);
         else if (info.ssi_signo == (uint32_t)LKSI_SIGNAL_ANNOUNCED)
             note_announcement(s, (pid_t)info.ssi_pid, info.ssi_int);
+        else if (info.ssi_signo == SIGTSTP)
+            stop_until_continued(s);
         else
             heed_signal(s, (int)info.ssi_signo);
     }
@@ -232,6 +247,7 @@ static void escalate(supervisor *s, int64_t now) {
     }
     if (now >= s->kill_at) {
         signal_all(s, SIGKILL);
+        s->has_killed = true;
         s->kill_at = NEVER;
     }
 }

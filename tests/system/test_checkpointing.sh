@@ -238,9 +238,13 @@ finish
 check "SIGINT to one of three ranks ends all of them with a checkpoint" stopped SIGINT 130 "$dir"
 start 2 --threads "${text[@]}" --steps 100000 --run "$dir" --checkpoint-every 30 --resume "$dir/checkpoints"
 until_step "$dir" $(($(newest "$dir") + 30))
-kill -TERM "$launcher"
+kill -HUP "$launcher"
 finish
-check "and so it is with ranks that are threads" stopped SIGTERM 143 "$dir"
+check "and so it is with SIGHUP, and ranks that are threads" stopped SIGHUP 129 "$dir"
+for count in TORCHELASTIC_RESTART_COUNT SLURM_RESTART_COUNT; do
+  run env "$count=1" "$lockstep" run -n 2 "${text[@]}" --steps $(($(newest "$dir") + 3)) --run "$dir" --checkpoint-every 30
+  check "a run that says $count goes on from its last checkpoint" eval '[ "$status" = 0 ] && out_has "resumed from|goes on|steps in"'
+done
 last=$(newest "$dir")
 gone_on=$(finished 2 "${text[@]}" --steps $((last + 10)) --resume "$dir/checkpoints")
 same_on_three() { # on 3 ranks between, sums are other ones: only that it went on from there is the same

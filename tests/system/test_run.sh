@@ -215,6 +215,8 @@ run run -n 3 --min-ranks 4 true
 check "more --min-ranks than ranks is refused" refused "--min-ranks 4: -n 3 is fewer"
 run run -n 2 --max-restarts 1 --log-dir "$work/restarted" bash -c 'echo "in $LOCKSTEP_GENERATION"; exit $((RANK * (1 - LOCKSTEP_GENERATION)))'
 check "logs go on in the next generation" eval 'status_is 0 && [ "$(cat "$work/restarted/rank-1.log")" = "$(printf "in 0\nin 1")" ]'
+run run -n 2 --max-restarts 1 bash -c 'kill -PIPE $$'
+check "where nobody reads the output there is no next generation" eval 'status_is 141 && err_lines 1 && err_has "was killed by SIGPIPE"'
 run run -n 2 --max-restarts 1 "$examples/sum_of_ranks"
 check "ranks find each other in a run that may restart" eval 'status_is 0 && out_has "rank 1 has the sum 1"'
 
@@ -247,7 +249,19 @@ handler='trap "" TERM;'
 start_job --grace 0.3
 kill -TERM "$job"
 end_job
-check "ranks that do not end after a signal are killed when their time is over" eval 'status_is 137 && none_left'
+check "ranks that do not end after a signal are killed when their time is over" eval 'status_is 137 && err_has "killed by SIGKILL, by this launcher, for it had not ended in its time" && none_left'
+handler=
+states_are() { # STATE: of the launcher and its two ranks
+  [ "$(ps -o stat= -p "$job,$(pgrep -d, -P "$job" bash)" | cut -c1 | tr -d '\n')" = "$1$1$1" ]
+}
+start_job --timeout 5
+kill -TSTP "$job"
+check "Ctrl-Z stops the ranks with the launcher" eventually states_are T
+kill -CONT "$job"
+check "and they go on with it" eventually states_are S
+kill -TERM "$job"
+end_job
+check "to the end" eval 'status_is 143 && none_left'
 handler='trap "exit 143" TERM;'
 start_job
 kill -TERM "$job"
