@@ -94,8 +94,9 @@ LKS_API const char *lks_type_name(lks_type type);
 typedef enum lks_log_level { LKS_LOG_ERROR, LKS_LOG_WARNING, LKS_LOG_INFO, LKS_LOG_DEBUG } lks_log_level;
 LKS_API void lks_log_set_level(lks_log_level level);
 
-/* Bytes that the library holds now, and how many allocations it has made since the program began.
- * The first is 0 once every object has been destroyed; the second stands still while programs run. */
+/* Bytes that the library holds now in this process, and how many allocations it has made since the program began.
+ * The first is 0 once every object has been destroyed, those of ranks that are threads and of their launcher included;
+ * the second stands still while programs run. */
 LKS_API int64_t lks_memory_nbytes(void);
 LKS_API int64_t lks_memory_allocation_count(void);
 

@@ -98,8 +98,9 @@ LKS_API const char *lks_group_transport(const lks_group *group);
  * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT, and with which
  * functions that return no status do nothing, or say that there is nothing. Collective over `group`. The new group is
  * used and destroyed on its own; it outlives `group`. Until then it takes 2 descriptors per rank (ulimit -n), over tcp
- * 3 and one per rank that it is connected to.
- * Errors: as any collective. */
+ * 3 and one per rank that it is connected to, and some MiB of memory (6 for 2 ranks that share theirs); making one
+ * takes milliseconds: groups are made once, not in a loop. Errors: as any collective; also without descriptors or
+ * memory `group` is dead afterwards. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 
 /* What every rank of the group completed last and what it waits for, a line per rank, into `text` (cut to fit). Not
@@ -146,9 +147,9 @@ typedef struct lks_received {
  * (up to 16 KiB; out of the group's symmetric memory, which is fastest, up to 2 KiB) at once while there is room for
  * them, larger ones when the receiver takes them. There is room for at least 64 KiB that a receiver has not taken, less
  * where more than 5 ranks share a host (4 MiB for all their pairs); between hosts for what the kernels buffer. What a
- * rank sends to itself is copied, and it may hold up to 64 MiB that it has not received. Matched per (pair, tag), in
- * order. Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0), LKS_ERR_MISMATCH (types differ; of a small message the
- * receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
+ * rank sends to itself is copied, and it may hold up to 64 MiB that it has not received (beyond, LKS_ERR_MEMORY, and
+ * the group is dead). Matched per (pair, tag), in order. Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0),
+ * LKS_ERR_MISMATCH (types differ; of a small message the receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
 LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag);
 
 /* Receives up to `count` elements from rank `from`, or from whoever sent one with this tag first (LKS_ANY_SOURCE).
@@ -254,7 +255,8 @@ LKS_API int lks_symmetric_supported(const lks_group *group);
  * zeroed, pre-faulted.
  * Errors: LKS_ERR_UNSUPPORTED where the transport has none or the group spans hosts; LKS_ERR_MEMORY on all ranks. */
 LKS_API lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data);
-/* The address, in this process, of rank `rank`'s copy of the symmetric buffer `data`. NULL if `data` is not one. */
+/* The address, in this process, of rank `rank`'s copy of what `data` points to, in a symmetric buffer. NULL if it is
+ * in none. */
 LKS_API void *lks_symmetric_peer(lks_group *group, const void *data, int rank);
 /* One buffer of `nbytes` that all ranks share (not a copy each). Otherwise as lks_symmetric_alloc. */
 LKS_API lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data);

@@ -113,7 +113,9 @@ LKS_API lks_parameter_view lks_store_parameter(const lks_store *store, int index
  * still under way (runs_ahead of train.h). */
 LKS_API lks_status lks_store_read(const lks_store *store, int index, void *values);
 LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient);
-/* Likewise inwards. A shared replica has one copy of the values: one rank writes it, between barriers. */
+/* Likewise inwards, on this rank: where ranks have the store in common, every rank writes the same values, between two
+ * barriers. (Of a shared replica's one copy any rank's writing would do. Where each rank has a copy, one that was not
+ * written stays as it was, and which strategy `auto` takes is not to be relied on.) */
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
 /* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
  * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike, such as

@@ -150,8 +150,8 @@ LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
  * Errors: LKS_ERR_FILE, LKS_ERR_FORMAT (not such a file, truncated, damaged, other shapes, a name missing or one too
  * many): file and entry are named. --- */
 
-/* The parameters and buffers of a store. Not collective: of a shared replica, one rank saves or loads it, between
- * barriers. */
+/* The parameters and buffers of a store. Not collective: of a store that ranks have in common one rank saves, and every
+ * rank loads, between two barriers. */
 LKS_API lks_status lks_store_save(const lks_store *store, const char *path);
 /* Files of PyTorch's too: f32, f64, f16 and bf16 become the store's type; "*.num_batches_tracked" and what a checkpoint
  * holds beside the weights is passed over. */

@@ -1,6 +1,13 @@
 /* Views and moves: the same elements elsewhere or under other dimensions. */
 #include "op/op_internal.h"
 
+/* Somebody may have meant PyTorch's -1. */
+static bool has_new_batch(const lksi_tensor *in, const lksi_tensor *out) {
+    for (int i = 0; i < out->n_dims; i++)
+        if (out->dims[i] == LKSI_BATCH && (i > 0 || in->n_dims == 0 || in->dims[0] != LKSI_BATCH)) return true;
+    return false;
+}
+
 static lks_status infer_reshape(const lksi_tensor *in, const lksi_tensor *out) {
     /* Two batch sizes tell equal products from equal formulas. */
     if (in->type != out->type || lksi_tensor_count(in, 1) != lksi_tensor_count(out, 1) ||
@@ -8,10 +15,8 @@ static lks_status infer_reshape(const lksi_tensor *in, const lksi_tensor *out) {
         char from[128], to[128];
         lksi_tensor_format(in, from, sizeof from);
         lksi_tensor_format(out, to, sizeof to);
-        bool is_batch_new =
-            out->n_dims > 0 && out->dims[0] == LKSI_BATCH && (in->n_dims == 0 || in->dims[0] != LKSI_BATCH);
         return lksi_error(LKS_ERR_SHAPE, "reshape from %s to %s changes the number of elements%s", from, to,
-                          is_batch_new ? " (-1 is the batch, N)" : "");
+                          has_new_batch(in, out) ? " (-1 is the batch, N; no dimension is inferred)" : "");
     }
     return LKS_OK;
 }

@@ -65,8 +65,8 @@ lks_status lksi_optimizer_check(const lks_optimizer *optimizer) {
     if (optimizer->kind < LKS_OPTIMIZER_SGD || optimizer->kind > LKS_OPTIMIZER_ADAMW)
         return lksi_error(LKS_ERR_ARGUMENT, "%d is no kind of optimizer", (int)optimizer->kind);
     if (optimizer->lr == 0)
-        return lksi_error(LKS_ERR_ARGUMENT, "learning rate 0, as of an optimizer that neither lks_sgd, lks_adam nor "
-                                            "lks_adamw has made");
+        return lksi_error(LKS_ERR_ARGUMENT, "learning rate 0: it was asked for, or neither lks_sgd, lks_adam nor "
+                                            "lks_adamw has made the optimizer");
     if (!(optimizer->lr > 0) || isinf(optimizer->lr))
         return lksi_error(LKS_ERR_ARGUMENT, "learning rate %g is not a finite number above 0", optimizer->lr);
     if (!(optimizer->momentum >= 0 && optimizer->momentum < 1))

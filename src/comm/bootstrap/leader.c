@@ -79,7 +79,8 @@ static lks_status check_arrived(const meeting *m) {
 static lks_status check_number(const meeting *m, int rank) {
     if (m->connections[rank] < 0) return LKS_OK;
     LKS_TRY(check_arrived(m)); /* the first may have ended, and been started again */
-    return lksi_error(LKS_ERR_MISMATCH, "two processes say that they are rank %d of %d",
+    return lksi_error(LKS_ERR_MISMATCH,
+                      "two processes say that they are rank %d of %d (or two jobs have one MASTER_PORT)",
                       lksi_meeting_name(&m->met, rank), m->environment->size);
 }
 

@@ -55,7 +55,9 @@ static lks_status check_hello(const store *s, const lksi_rendezvous_hello *hello
     if (hello->rank < 0 || hello->rank >= size)
         return lksi_error(LKS_ERR_MISMATCH, "there is no rank %d of %d", hello->rank, size);
     if (hello->rank == 0 || s->connections[hello->rank] >= 0)
-        return lksi_error(LKS_ERR_MISMATCH, "two processes say that they are rank %d of %d", hello->rank, size);
+        return lksi_error(LKS_ERR_MISMATCH,
+                          "two processes say that they are rank %d of %d (or two jobs have one MASTER_PORT)",
+                          hello->rank, size);
     if (strncmp(hello->transport, s->environment->transport, sizeof hello->transport) != 0)
         return lksi_error(LKS_ERR_MISMATCH,
                           "rank %d on host %s has transport '%.*s', rank 0 '%s': LOCKSTEP_TRANSPORT, or lks_init's "
