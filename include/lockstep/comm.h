@@ -81,8 +81,8 @@ LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
  * when rank 0 of the group has left, too, hears only that it left or was lost. Waits for nothing but asynchronous
  * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
  * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
- * Their works must still be given to lks_work_wait. A forked child has no part in its parent's groups: it makes no
- * calls on them, and this one does nothing there. Accepts NULL. */
+ * Their works must still be given to lks_work_wait. A forked child has no part in its parent's groups: calls
+ * on them are LKS_ERR_STATE, and this one does nothing there. Accepts NULL. */
 LKS_API void lks_group_destroy(lks_group *group);
 
 /* These four: -1 where `group` is NULL. */

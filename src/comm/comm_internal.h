@@ -211,9 +211,9 @@ struct lks_group {
     uint64_t own_fingerprints[LKSI_N_POSTS];    /* what its lines have shown, by exchange */
     int rank, size;
     lksi_world *world;
-    bool is_world; /* made by lks_init, of all ranks of the job */
-    pid_t owner;   /* the process that made it */
-    uint64_t id;   /* the same on all ranks, no other group's of the job */
+    bool is_world;    /* made by lks_init, of all ranks of the job */
+    unsigned n_forks; /* of lksi_n_forks, when it was made */
+    uint64_t id;      /* the same on all ranks, no other group's of the job */
     uint64_t n_splits;
     lksi_member *members;     /* of all ranks: who they are */
     lks_group *next_in_world; /* guarded by the world */
@@ -320,9 +320,19 @@ lks_status lksi_group_form(lks_group *group, int *connections);
 /* A group that has its error text, and room for `size` members. */
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order);
 
-/* Refuses NULL, which is what lks_group_split gives to a rank that joins no group. */
+/* How often this process, and those that it comes from, have been forked. A child holds copies of its parent's groups,
+ * but has no part in them: what it said there would be said for its parent, and the threads that it would wait for are
+ * its parent's. A group of one rank is as good there as here. */
+extern atomic_uint lksi_n_forks;
+static inline bool lksi_is_parents(const lks_group *group) {
+    return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) && group->size > 1;
+}
+
+/* Refuses NULL, which is what lks_group_split gives to a rank that joins no group, and a forked child. */
 static inline lks_status lksi_group_check(const lks_group *group, const char *name) {
-    return group != NULL ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "%s: `group` is NULL", name);
+    if (group == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `group` is NULL", name);
+    if (!lksi_is_parents(group)) return LKS_OK;
+    return lksi_error(LKS_ERR_STATE, "%s: a forked child has no part in its parent's groups", name);
 }
 
 /* Who a rank of the group is. Texts name ranks as the world counts them, whatever group they are about: */

@@ -15,11 +15,20 @@
 #include <string.h>
 #include <unistd.h>
 
+/* --- forked children --- */
+
+atomic_uint lksi_n_forks;
+static void count_fork(void) { atomic_fetch_add(&lksi_n_forks, 1); }
+static void count_forks(void) { (void)pthread_atfork(NULL, NULL, count_fork); }
+
 lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t timeout_ms, lks_order order) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, count_forks);
     size_t n = (size_t)size;
     lks_group *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
-    *created = (lks_group){.rank = rank, .size = size, .owner = getpid(), .timeout_ms = timeout_ms, .order = order};
+    *created = (lks_group){
+        .rank = rank, .size = size, .n_forks = atomic_load(&lksi_n_forks), .timeout_ms = timeout_ms, .order = order};
     void **tables[] = {(void **)&created->error_text, (void **)&created->members, (void **)&created->seat_of,
                        (void **)&created->rank_of,    (void **)&created->host_of, (void **)&created->inputs,
                        (void **)&created->outputs,    (void **)&created->scales};

@@ -215,12 +215,8 @@ static void unbind(lks_group *group) {
     *link = group->next_bound;
 }
 
-/* A forked child holds copies, but has no part in the group: what it said there would be said for its parent, and the
- * threads that it would wait for are its parent's. A group of one rank is as good there as here. */
-static bool is_parents(const lks_group *group) { return group->size > 1 && group->owner != getpid(); }
-
 void lks_group_destroy(lks_group *group) {
-    if (group == NULL || is_parents(group)) return;
+    if (group == NULL || lksi_is_parents(group)) return;
     unbind(group);
     char text[LKSI_ERROR_TEXT_NBYTES]; /* of the error for which it may be destroyed */
     lksi_error_keep(text);

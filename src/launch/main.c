@@ -18,11 +18,12 @@ typedef struct main_call {
 static void announce_end(void) { lksi_announce(LKSI_RANK_ENDS); }
 
 static _Thread_local int current_rank = -1; /* of a rank thread, while its function runs */
+static pid_t launcher;                      /* whose threads they are: no forked child's */
 
 /* A rank that calls exit takes the others with it, without a word: the process ends in the midst of their work. */
 static void name_rank_that_exits(int exit_status, void *nothing) {
     (void)nothing;
-    if (current_rank < 0) return;
+    if (current_rank < 0 || getpid() != launcher) return;
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
     lksi_announce(LKSI_THREADS_END);
@@ -105,6 +106,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     }
     main_call call = {.argc = argc, .argv = argv, .rank_main = rank_main};
     int exit_status;
+    launcher = getpid();
     on_exit(name_rank_that_exits, NULL);
     lksi_announce(LKSI_THREADS_BEGIN);
     lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, grace_ms, &exit_status);

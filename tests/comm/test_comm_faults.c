@@ -810,7 +810,7 @@ typedef struct containers {
     _Atomic pid_t pid_of_2;
 } containers;
 
-/* What it cleans up is its own. */
+/* It is no rank, and what it cleans up is its own. */
 static int one_has_a_child_that_cleans_up(int rank, int size, void *argument) {
     lks_group *group, *part;
     float sum = 1;
@@ -819,9 +819,12 @@ static int one_has_a_child_that_cleans_up(int rank, int size, void *argument) {
     pid_t child = rank == 1 ? fork() : -1;
     if (child == 0) {
         alarm(10);
+        bool is_refused = lks_barrier(part, NULL) == LKS_ERR_STATE;
+        is_refused &= lks_send(group, &sum, 1, LKS_F32, 0, 1) == LKS_ERR_STATE;
+        is_refused &= strstr(lks_error_text(), "send: a forked child has no part") != NULL;
         lks_group_destroy(part);
         lks_group_destroy(group);
-        _exit(0);
+        _exit(is_refused ? 0 : 1);
     }
     int state = 0;
     if (child > 0) MUST(waitpid(child, &state, 0) == child && state == 0);
