@@ -199,7 +199,8 @@ typedef struct lks_loader_options {
 typedef struct lks_batch {
     const void *features;    /* (count, F) f32; where gives_bytes: (count, F + LKS_DRAW_NBYTES) u8, the last of
                               * each an lks_draw (operators.h); of a text: (count, T) i32 */
-    size_t sample_nbytes;    /* of features, each sample's; 0: not told */
+    size_t sample_nbytes;    /* of features, each sample's; 0: neither it nor its type is told */
+    lks_type sample_type;    /* of its elements */
     const int32_t *labels;   /* (count); of a text: (count, T), -1 where there is none; NULL where there are targets */
     const float *targets;    /* (count, n_targets); NULL where there are labels */
     int64_t n_targets;       /* of a sample; 0: it has labels */

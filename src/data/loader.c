@@ -96,6 +96,7 @@ static void fill(lks_loader *loader, slot *s, place at) {
     s->batch = (lks_batch){
         .features = s->features,
         .sample_nbytes = loader->sample_nbytes,
+        .sample_type = loader->gives_bytes ? LKS_U8 : LKS_F32,
         .labels = loader->dataset->n_targets == 0 ? s->labels : NULL,
         .targets = loader->dataset->n_targets > 0 ? s->labels : NULL,
         .n_targets = loader->dataset->n_targets,

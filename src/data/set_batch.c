@@ -5,10 +5,13 @@
 
 /* Batches that a user made may not tell. */
 static lks_status check_samples(const lks_node *features, const lks_batch *batch) {
-    size_t expected = lksi_row_nbytes(features);
-    if (batch->sample_nbytes == 0 || batch->sample_nbytes == expected) return LKS_OK;
-    return lksi_error(LKS_ERR_SHAPE, "samples of %zu bytes do not fit the model's input, of %zu: floats, or bytes?",
-                      batch->sample_nbytes, expected);
+    lks_type type = lks_node_type(features), given = batch->sample_type;
+    if (batch->sample_nbytes == 0 || (batch->sample_nbytes == lksi_row_nbytes(features) && given == type))
+        return LKS_OK;
+    size_t each = lks_type_nbytes(given);
+    return lksi_error(LKS_ERR_SHAPE, "samples of %zu %s do not fit the model's input, of %lld %s",
+                      batch->sample_nbytes / (each > 0 ? each : 1), lks_type_name(given),
+                      (long long)lksi_row_count(features), lks_type_name(type));
 }
 
 lks_status lksi_check_targets(const lks_node *labels, int64_t n_targets) {
@@ -29,6 +32,8 @@ lks_status lksi_check_targets(const lks_node *labels, int64_t n_targets) {
 
 lks_status lksi_program_give(lks_program *program, lks_node *features, lks_node *labels, const lks_batch *batch) {
     LKS_TRY(check_samples(features, batch));
+    if (batch->targets != NULL && batch->labels == NULL && batch->n_targets == 0)
+        return lksi_error(LKS_ERR_ARGUMENT, "a batch has targets, but its n_targets is 0");
     LKS_TRY(lksi_check_targets(labels, batch->n_targets));
     LKS_TRY(lks_program_set_input(program, features, batch->features));
     return lks_program_set_input(program, labels, batch->n_targets > 0 ? (const void *)batch->targets : batch->labels);

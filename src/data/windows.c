@@ -58,6 +58,8 @@ int lks_windows_next(lks_windows *windows, lks_batch *batch) {
     }
     *batch = (lks_batch){
         .features = w->inputs,
+        .sample_nbytes = (size_t)w->n_steps_in_window * sizeof *w->inputs,
+        .sample_type = LKS_I32,
         .labels = w->labels,
         .count = w->columns.count,
         .global_count = w->batch,

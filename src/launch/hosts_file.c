@@ -62,14 +62,39 @@ static lks_status parse_settings(parser *p, lksi_host_line *host) {
     }
 }
 
+/* "host:2" is MPICH's way to say slots=2; an IPv6 address may stand in brackets, and has to with slots behind it. */
+static lks_status split_name(const parser *p, lksi_host_line *host) {
+    char *slots = strchr(host->name, ':');
+    int64_t value = 0;
+    if (host->name[0] == '[') {
+        char *end = strchr(host->name, ']');
+        if (end == NULL || (end[1] != '\0' && end[1] != ':'))
+            return lksi_error(LKS_ERR_FORMAT, "%s:%d: a host was expected", p->path, p->line);
+        slots = end[1] == ':' ? end + 1 : NULL;
+        *end = '\0';
+    } else if (slots != NULL && strchr(slots + 1, ':') != NULL) {
+        slots = NULL;
+    }
+    if (slots != NULL && !lksi_parse_i64(slots + 1, 1, LKSI_MAX_RANKS, &value))
+        return lksi_error(LKS_ERR_FORMAT, "%s:%d: %s: slots are a number from 1 to %d", p->path, p->line, slots,
+                          LKSI_MAX_RANKS);
+    if (slots != NULL) *slots = '\0';
+    host->n_slots = (int)value;
+    if (host->name[0] == '[') memmove(host->name, host->name + 1, strlen(host->name));
+    return LKS_OK;
+}
+
 /* A line without a host leaves its name empty. */
 static lks_status parse_line(parser *p, lksi_host_line *host) {
     char *comment = strchr(p->at, '#');
     if (comment != NULL) *comment = '\0';
     *host = (lksi_host_line){.line = p->line};
-    if (!take_word(p, host->name) || strcmp(host->name, "=") == 0 || host->name[0] == '-')
+    if (!take_word(p, host->name) || strcmp(host->name, "=") == 0)
         return lksi_error(LKS_ERR_FORMAT, "%s:%d: a host was expected", p->path, p->line);
     if (host->name[0] == '\0') return LKS_OK;
+    LKS_TRY(split_name(p, host));
+    if (host->name[0] == '\0' || host->name[0] == '-')
+        return lksi_error(LKS_ERR_FORMAT, "%s:%d: a host was expected", p->path, p->line);
     LKS_TRY(parse_settings(p, host));
     if (host->n_slots == 0) host->n_slots = host->max_slots > 0 ? host->max_slots : 1;
     if (host->max_slots == 0) host->max_slots = host->n_slots;

@@ -112,6 +112,8 @@ bool lksi_trainer_takes_bytes(const lks_trainer *trainer) { return lks_node_type
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features) {
     int64_t expected = lksi_row_count(trainer->options.features);
     if (lksi_trainer_takes_bytes(trainer)) expected -= LKS_DRAW_NBYTES;
+    if (lks_node_type(trainer->options.features) == LKS_I32)
+        return lksi_error(LKS_ERR_SHAPE, "the samples of a data set are f32, the model's input takes i32");
     if (n_features == expected) return LKS_OK;
     return lksi_error(LKS_ERR_SHAPE, "samples of %lld features do not fit the model's input of %lld",
                       (long long)n_features, (long long)expected);

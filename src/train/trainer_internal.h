@@ -112,7 +112,7 @@ lks_status lksi_chunks_conclude(const lks_trainer *trainer, lksi_chunk_sums *sum
 
 /* Whether the model's input is samples in bytes, from which lks_images makes images. */
 bool lksi_trainer_takes_bytes(const lks_trainer *trainer);
-/* LKS_ERR_SHAPE where samples of `n_features` do not fit the model's input. */
+/* LKS_ERR_SHAPE where a data set's samples of `n_features` do not fit the model's input. */
 lks_status lksi_trainer_check_features(const lks_trainer *trainer, int64_t n_features);
 
 /* Labels of a sample: of targets, all of them are one. */

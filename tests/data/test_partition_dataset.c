@@ -116,6 +116,13 @@ static void a_program_takes_batches_of_its_size(void **state) {
     }
     assert_int_equal(lks_program_set_batch(program, x, y, NULL), LKS_ERR_ARGUMENT);
     assert_int_equal(lks_program_set_batch(NULL, x, y, &batch), LKS_ERR_ARGUMENT);
+    float features[BATCH] = {0}, targets[BATCH] = {0};
+    lks_batch own = {.features = features, .targets = targets, .count = BATCH, .sample_nbytes = sizeof(float)};
+    assert_int_equal(lks_program_set_batch(program, x, y, &own), LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "a batch has targets, but its n_targets is 0"));
+    own.sample_type = LKS_I32;
+    assert_int_equal(lks_program_set_batch(program, x, y, &own), LKS_ERR_SHAPE);
+    assert_non_null(strstr(lks_error_text(), "samples of 1 i32 do not fit the model's input, of 1 f32"));
     lks_program_destroy(program);
     lks_store_destroy(store);
     lks_graph_destroy(g);

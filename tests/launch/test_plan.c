@@ -46,6 +46,16 @@ static void hosts_have_the_slots_that_their_lines_say(void **state) {
     assert_int_equal(hosts[2].max_slots, 4);
     assert_int_equal(hosts[3].n_slots, 3);
     lksi_free(hosts);
+    assert_ok(parse("node1:2 max_slots=3\n[fd00::2]:4\n[fd00::3]\nfd00::4\n", &hosts, &n_hosts));
+    static const lksi_host_line expected[] = {
+        {"node1", 2, 3, 1}, {"fd00::2", 4, 4, 2}, {"fd00::3", 1, 1, 3}, {"fd00::4", 1, 1, 4}};
+    assert_int_equal(n_hosts, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(hosts[i].name, expected[i].name);
+        assert_int_equal(hosts[i].n_slots, expected[i].n_slots);
+        assert_int_equal(hosts[i].max_slots, expected[i].max_slots);
+    }
+    lksi_free(hosts);
 }
 
 static void a_byte_order_mark_is_no_part_of_a_name(void **state) {
@@ -72,6 +82,12 @@ static void a_bad_line_is_named(void **state) {
         {"a slots=3 max_slots=2", "hosts:1: slots=3 are more than max_slots=2"},
         {"=a", "hosts:1: a host was expected"},
         {"-oProxyCommand=x", "hosts:1: a host was expected"},
+        {"[-oProxyCommand=x]", "hosts:1: a host was expected"},
+        {"[fd00::2", "hosts:1: a host was expected"},
+        {"[fd00::2]2", "hosts:1: a host was expected"},
+        {":2", "hosts:1: a host was expected"},
+        {"a:two", "hosts:1: :two: slots are a number from 1 to 1024"},
+        {"a:2 slots=2", "hosts:1: slots is there twice"},
         {"a\nb\na slots=2", "hosts:3: the host 'a' is in line 1, too"},
         {"# nobody\n", "hosts: there is no host in it"},
     };
