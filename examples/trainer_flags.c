@@ -346,8 +346,7 @@ void trainer_flags_help(const char *program, const trainer_flags *flags, const t
     if (flags->has_batch_norm)
         printf("  --sync-batch-norm  batch norms by the statistics of all ranks' samples, not each rank's own\n");
     for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
-    printf("SIGTERM, SIGINT or SIGHUP on any rank ends all after the same step, with a checkpoint (--checkpoint-every, "
-           "--save) "
-           "and\n"
-           "status 128 + the signal's number; a second one, half a second later or more, ends at once.\n");
+    printf(
+        "SIGTERM, SIGINT or SIGHUP on any rank ends all after the same step, with a checkpoint (--checkpoint-every,\n"
+        "--save) and status 128 + the signal's number; a second one, half a second later or more, ends at once.\n");
 }

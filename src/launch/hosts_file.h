@@ -1,8 +1,10 @@
-/* A file of hosts, in the form that Open MPI's users know: a host a line, `#` begins a comment.
+/* A file of hosts, in the forms that users of Open MPI and MPICH know: a host a line, `#` begins a comment.
  *
  *     head
  *     node1 slots=2
  *     node2 max_slots = 4 slots=2
+ *     node3:2
+ *     [fd00::4]:2
  */
 #ifndef LKSI_LAUNCH_HOSTS_FILE_H
 #define LKSI_LAUNCH_HOSTS_FILE_H

@@ -375,19 +375,32 @@ static void a_group_that_is_destroyed_finishes_its_calls(void **state) {
 }
 
 static void *meet(void *group) { return (void *)(intptr_t)lks_barrier(group, NULL); }
+static void *receive(void *group) {
+    int32_t value;
+    return (void *)(intptr_t)lks_recv(group, &value, 1, LKS_I32, 1, 1, NULL);
+}
 
-/* While one waits for rank 1, which comes later, another thread of rank 0 calls the same group. */
-static int second_thread(int rank, int size, void *transport) {
+typedef struct pair_of_threads {
+    const char *transport;
+    bool is_message;
+} pair_of_threads;
+
+/* While one waits for rank 1, which never comes, another thread of rank 0 calls the same group. */
+static int second_thread(int rank, int size, void *argument) {
     (void)size;
+    const pair_of_threads *pair = argument;
     lks_group *world;
     pthread_t first;
     void *status;
-    MUST_OK(lks_init(&world, &(lks_init_options){.transport = transport}));
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = pair->transport}));
     if (rank == 0) {
-        MUST(pthread_create(&first, NULL, meet, world) == 0);
-        while (!atomic_load(&world->is_at_work)) lksi_sleep_ns(1000000);
-        MUST(lks_barrier(world, NULL) == LKS_ERR_STATE);
-        MUST_SAY("barrier: another thread of rank 0 is in a collective of the same group");
+        const atomic_bool *is_there = pair->is_message ? &world->is_in_message : &world->is_at_work;
+        MUST(pthread_create(&first, NULL, pair->is_message ? receive : meet, world) == 0);
+        while (!atomic_load(is_there)) lksi_sleep_ns(1000000);
+        lks_status second = pair->is_message ? lks_send(world, &rank, 1, LKS_I32, 1, 2) : lks_barrier(world, NULL);
+        MUST(second == LKS_ERR_STATE);
+        MUST_SAY(pair->is_message ? "send: another thread of rank 0 is in a send or receive of the same group"
+                                  : "barrier: another thread of rank 0 is in a collective of the same group");
         MUST(pthread_join(first, &status) == 0);
         MUST((lks_status)(intptr_t)status != LKS_OK);
     } else {
@@ -402,9 +415,11 @@ static int second_thread(int rank, int size, void *transport) {
 static void a_second_thread_in_a_group_is_refused(void **state) {
     (void)state;
     if (IS_ABOUT_THREADS) skip(); /* it is a race */
-    run_threads(2, second_thread, "thread");
-    run_processes(2, second_thread, "shm");
-    run_processes(2, second_thread, "tcp");
+    for (int is_message = 0; is_message < 2; is_message++) {
+        run_threads(2, second_thread, &(pair_of_threads){"thread", is_message});
+        run_processes(2, second_thread, &(pair_of_threads){"shm", is_message});
+        run_processes(2, second_thread, &(pair_of_threads){"tcp", is_message});
+    }
 }
 
 int main(void) {

@@ -1,7 +1,7 @@
-/* comm/: messages of one group that move on while their thread waits in another, and threads that share groups. */
+/* comm/: messages of one group that move on while their thread waits in another, or are another thread's from now on.
+ */
 #include "test.h"
 
-#include "comm/comm_internal.h"
 #include "ranks.h"
 
 #include <pthread.h>
@@ -130,47 +130,10 @@ static void a_group_goes_from_thread_to_thread(void **state) {
     run_processes(2, from_hand_to_hand, "tcp");
 }
 
-static void *receive(void *group) {
-    int32_t value;
-    return (void *)(intptr_t)lks_recv(group, &value, 1, LKS_I32, 1, 1, NULL);
-}
-
-/* While one waits for rank 1, which sends nothing, another thread of rank 0 sends in the same group. */
-static int second_thread(int rank, int size, void *transport) {
-    (void)size;
-    lks_group *world;
-    pthread_t first;
-    void *status;
-    MUST_OK(lks_init(&world, &(lks_init_options){.transport = transport}));
-    if (rank == 0) {
-        MUST(pthread_create(&first, NULL, receive, world) == 0);
-        while (!atomic_load(&world->is_in_message)) lksi_sleep_ns(1000000);
-        MUST(lks_send(world, &rank, 1, LKS_I32, 1, 2) == LKS_ERR_STATE);
-        MUST_SAY("send: another thread of rank 0 is in a send or receive of the same group");
-        MUST(pthread_join(first, &status) == 0);
-        MUST((lks_status)(intptr_t)status != LKS_OK);
-    } else {
-        while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
-        MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
-        MUST_SAY("rank 0 gave up");
-    }
-    lks_group_destroy(world);
-    return 0;
-}
-
-static void a_second_thread_in_a_groups_messages_is_refused(void **state) {
-    (void)state;
-    if (IS_ABOUT_THREADS) skip(); /* it is a race */
-    run_threads(2, second_thread, "thread");
-    run_processes(2, second_thread, "shm");
-    run_processes(2, second_thread, "tcp");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wait_moves_on_the_messages_of_other_groups),
         cmocka_unit_test(a_group_goes_from_thread_to_thread),
-        cmocka_unit_test(a_second_thread_in_a_groups_messages_is_refused),
     };
     return run_group(tests);
 }

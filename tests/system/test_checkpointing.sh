@@ -243,7 +243,7 @@ finish
 check "and so it is with SIGHUP, and ranks that are threads" stopped SIGHUP 129 "$dir"
 for count in TORCHELASTIC_RESTART_COUNT SLURM_RESTART_COUNT; do
   run env "$count=1" "$lockstep" run -n 2 "${text[@]}" --steps $(($(newest "$dir") + 3)) --run "$dir" --checkpoint-every 30
-  check "a run that says $count goes on from its last checkpoint" eval '[ "$status" = 0 ] && out_has "resumed from|goes on|steps in"'
+  check "a run that says $count goes on from its last checkpoint" eval '[ "$status" = 0 ] && out_has "resumed from $dir/checkpoints/step-"'
 done
 last=$(newest "$dir")
 gone_on=$(finished 2 "${text[@]}" --steps $((last + 10)) --resume "$dir/checkpoints")

@@ -5,7 +5,7 @@
  *     match.c      which receive takes which message
  *     frame.c      what goes over the streams
  *
- * All of it belongs to the thread that calls the group; nothing here waits but lksi_transfer_wait and
+ * All of it belongs to one thread, the group's messenger; nothing here waits but lksi_transfer_wait and
  * lksi_transfer_perform.
  */
 #ifndef LKSI_MESSAGE_H
