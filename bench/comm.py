@@ -33,6 +33,7 @@ PEERS = os.path.join(ROOT, "bench", "peers")
 CONTENDERS = ("symmetric", "ordinary", "tcp", "openmpi", "mpich", "gloo")
 MPI = ("openmpi", "mpich")
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+OTHERS = ("send_recv", "all_to_all", "all_to_allv")  # without aims
 STATES = ("near", "far")
 KIB = 1024
 
@@ -275,8 +276,8 @@ def numbers(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--operations", type=choices((*OPERATIONS, "send_recv")), default=list(OPERATIONS),
-                        help=f"of {', '.join(OPERATIONS)}, send_recv")
+    parser.add_argument("--operations", type=choices((*OPERATIONS, *OTHERS)), default=list(OPERATIONS),
+                        help=f"of {', '.join(OPERATIONS)}, and if asked for {', '.join(OTHERS)}")
     parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of ranks")
     parser.add_argument("--sizes", type=parse_sizes, default=parse_sizes("4:64M:4"), help="bytes, as lockstep bench takes them")
     parser.add_argument("--contenders", type=choices(CONTENDERS), default=list(CONTENDERS), help=f"of {', '.join(CONTENDERS)}")

@@ -16,6 +16,7 @@ static const double block_s = 2e-3, singles_s = 0.1;
 
 typedef struct task {
     int rank, size, count; /* elements of one block */
+    int *counts, *begins;  /* of all_to_allv, `in` and `out` alike */
     float *in, *out;
     float *given;                       /* what is written before each call; */
     size_t given_nbytes, result_nbytes; /* and that many bytes of `out` read after it. Both 0 unless "used" */
@@ -31,6 +32,13 @@ static void run_all_gather(const task *t) {
 }
 static void run_reduce_scatter(const task *t) {
     MPI_Reduce_scatter_block(t->in, t->out, t->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+static void run_all_to_all(const task *t) {
+    MPI_Alltoall(t->in, t->count, MPI_FLOAT, t->out, t->count, MPI_FLOAT, MPI_COMM_WORLD);
+}
+/* Block k of rank r has the elements of share r + k (mod n). */
+static void run_all_to_allv(const task *t) {
+    MPI_Alltoallv(t->in, t->counts, t->begins, MPI_FLOAT, t->out, t->counts, t->begins, MPI_FLOAT, MPI_COMM_WORLD);
 }
 static void run_send_recv(const task *t) {
     int peer = 1 - t->rank;
@@ -55,22 +63,34 @@ static float of_root(const task *t, size_t i) {
     return input_of(0, i);
 }
 static float of_each(const task *t, size_t i) { return input_of((int)(i / (size_t)t->count), i % (size_t)t->count); }
+static float my_block_of_each(const task *t, size_t i) {
+    size_t count = (size_t)t->count;
+    return input_of((int)(i / count), (size_t)t->rank * count + i % count);
+}
+static float my_uneven_block_of_each(const task *t, size_t i) {
+    int source = 0, n = t->size, first = 0;
+    while (i >= (size_t)(t->begins[source] + t->counts[source])) source++;
+    for (int k = 0; k < t->rank; k++) first += t->counts[(source + k - t->rank + n) % n];
+    return input_of(source, (size_t)first + i - (size_t)t->begins[source]);
+}
 static float of_the_other(const task *t, size_t i) { return input_of(1 - t->rank, i); }
 
 typedef struct operation {
     const char *name;
     void (*run)(const task *t);
     float (*expected)(const task *t, size_t i);
-    int has_blocks, has_block_result, is_pair; /* the result of all_gather has a block per rank */
+    int has_blocks, gives_block, has_block_result, is_pair; /* a block per rank: all that it has, gives, gets */
     double share_of_call;
 } operation;
 
 static const operation operations[] = {
-    {"all_reduce", run_all_reduce, summed, 0, 0, 0, 1},
-    {"broadcast", run_broadcast, of_root, 0, 0, 0, 1},
-    {"all_gather", run_all_gather, of_each, 1, 1, 0, 1},
-    {"reduce_scatter", run_reduce_scatter, my_block_summed, 1, 0, 0, 1},
-    {"send_recv", run_send_recv, of_the_other, 0, 0, 1, 0.5},
+    {"all_reduce", run_all_reduce, summed, 0, 0, 0, 0, 1},
+    {"broadcast", run_broadcast, of_root, 0, 0, 0, 0, 1},
+    {"all_gather", run_all_gather, of_each, 1, 1, 1, 0, 1},
+    {"reduce_scatter", run_reduce_scatter, my_block_summed, 1, 0, 0, 0, 1},
+    {"all_to_all", run_all_to_all, my_block_of_each, 1, 0, 1, 0, 1},
+    {"all_to_allv", run_all_to_allv, my_uneven_block_of_each, 1, 0, 1, 0, 1},
+    {"send_recv", run_send_recv, of_the_other, 0, 0, 0, 1, 0.5},
 };
 enum { N_OPERATIONS = sizeof operations / sizeof *operations };
 
@@ -86,6 +106,20 @@ static long count_errors(const operation *op, const task *t, size_t n_total) {
     if (op->is_pair && t->rank > 1) return 0;
     for (size_t i = 0; i < count; i++) n_errors += t->out[i] != op->expected(t, i);
     return n_errors;
+}
+
+/* Uneven on purpose, as lockstep bench has them: share s is about s + 1 parts. */
+static void share_out(const task *t, size_t n_total) {
+    int n = t->size, n_shares = n * (n + 1) / 2, left = (int)n_total, begin = 0;
+    for (int share = n - 1; share >= 0; share--) {
+        int count = share > 0 ? (int)n_total / n_shares * (share + 1) : left;
+        t->counts[(share + n - t->rank) % n] = count;
+        left -= count;
+    }
+    for (int rank = 0; rank < n; rank++) {
+        t->begins[rank] = begin;
+        begin += t->counts[rank];
+    }
 }
 
 /* --- time --- */
@@ -157,9 +191,10 @@ static long measure(const char *peer, const operation *op, task *t, size_t asked
         fprintf(stderr, "comm_mpi: rank %d: no memory for twice %zu bytes\n", t->rank, nbytes);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
+    share_out(t, n_total);
     int gives = op->run != run_broadcast || t->rank == 0;
     t->given = op->run == run_broadcast ? t->out : t->in;
-    t->given_nbytes = is_used && gives ? (op->has_block_result ? (size_t)t->count * sizeof(float) : nbytes) : 0;
+    t->given_nbytes = is_used && gives ? (op->gives_block ? (size_t)t->count * sizeof(float) : nbytes) : 0;
     t->result_nbytes = is_used ? (op->has_block_result ? n_total : (size_t)t->count) * sizeof(float) : 0;
     double median_s, p99_s;
     prepare(op, t, n_total);
@@ -183,16 +218,20 @@ int main(int argc, char **argv) {
     for (int i = 0; (argc == 4 || is_used) && i < N_OPERATIONS; i++)
         if (strcmp(argv[2], operations[i].name) == 0) op = &operations[i];
     if (op == NULL) {
-        fprintf(stderr,
-                "usage: comm_mpi PEER all_reduce|broadcast|all_gather|reduce_scatter|send_recv BYTES,... [used]\n");
+        fprintf(stderr, "usage: comm_mpi PEER all_reduce|broadcast|all_gather|reduce_scatter|all_to_all|all_to_allv|"
+                        "send_recv BYTES,... [used]\n");
         return 2;
     }
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &t.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &t.size);
     t.run = op->run;
+    t.counts = malloc(2 * (size_t)t.size * sizeof *t.counts);
+    if (t.counts == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
+    t.begins = t.counts + t.size;
     for (char *size = strtok(argv[3], ","); size != NULL; size = strtok(NULL, ","))
         n_errors += measure(argv[1], op, &t, strtoul(size, NULL, 10), is_used);
     MPI_Finalize();
+    free(t.counts);
     return n_errors != 0;
 }

@@ -41,6 +41,7 @@ typedef struct lksi_bench_operation {
     bool has_in, has_blocks; /* a block per rank: `bytes` counts all of them, as nccl-tests does */
     bool gives_block;        /* each rank gives one of them */
     bool has_counts, is_reduction, is_rooted;
+    bool are_counts_turned;      /* by as many places as the rank's number: each rank's are others */
     bool is_pair;                /* between ranks 0 and 1 */
     double share_of_call;        /* what a time is of the time of a call; 0: all of it */
     double (*bus_factor)(int n); /* busbw / algbw */

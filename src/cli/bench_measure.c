@@ -49,14 +49,15 @@ static size_t round_up(size_t value, size_t step) { return (value + step - 1) / 
 
 /* --- how large: counts and buffers of one size --- */
 
-/* Uneven on purpose: rank r has about r + 1 shares. */
-static void share_out(size_t n_elements, size_t *counts, int n_ranks) {
+/* Uneven on purpose: rank r has about r + 1 shares, before the turns. */
+static void share_out(size_t n_elements, size_t *counts, int n_ranks, int n_turns) {
     size_t n_shares = (size_t)n_ranks * ((size_t)n_ranks + 1) / 2, left = n_elements;
     for (int rank = n_ranks - 1; rank > 0; rank--) {
-        counts[rank] = n_elements / n_shares * ((size_t)rank + 1);
-        left -= counts[rank];
+        size_t count = n_elements / n_shares * ((size_t)rank + 1);
+        counts[(rank + n_ranks - n_turns) % n_ranks] = count;
+        left -= count;
     }
-    counts[0] = left;
+    counts[(n_ranks - n_turns) % n_ranks] = left;
 }
 
 /* Elements that this rank gives. */
@@ -73,7 +74,8 @@ static void set_size(bench *b, size_t asked_nbytes) {
     b->call.count = count > 0 ? count : 1;
     if (b->operation->segment == NULL) b->call.count = 0; /* a barrier moves nothing */
     b->n_total = b->call.count * n_blocks;
-    if (b->operation->has_counts) share_out(b->n_total, b->counts, b->call.size);
+    int n_turns = b->operation->are_counts_turned ? b->call.rank : 0;
+    if (b->operation->has_counts) share_out(b->n_total, b->counts, b->call.size, n_turns);
     size_t slot_nbytes = round_up(b->n_total * each + 1, LINE_NBYTES);
     if (b->plan->is_cold && slot_nbytes < COLD_STRIDE_NBYTES) slot_nbytes = COLD_STRIDE_NBYTES;
     b->in.stride_nbytes = b->operation->has_in ? slot_nbytes : 0;

@@ -61,6 +61,11 @@ static lks_status run_all_gatherv(const lksi_bench_call *c) {
     return lks_all_gatherv(c->group, c->in, c->out, c->counts, c->type, &options);
 }
 
+static lks_status run_all_to_allv(const lksi_bench_call *c) {
+    lks_collective_options options = options_of(c);
+    return lks_all_to_allv(c->group, c->in, c->counts, c->out, c->counts, c->type, &options);
+}
+
 /* There and back between ranks 0 and 1; the others look on. */
 static lks_status run_send_recv(const lksi_bench_call *c) {
     if (c->rank > 1) return LKS_OK;
@@ -113,6 +118,13 @@ static lksi_bench_segment my_counted_block_of_root(const lksi_bench_call *c, int
     (void)index;
     for (int rank = 0; rank < c->rank; rank++) first += c->counts[rank];
     return (lksi_bench_segment){c->root, first, c->counts[c->rank]};
+}
+/* Where each rank's counts are the next one's turned by one: what this rank has from a rank is as long as what it has
+ * for it. */
+static lksi_bench_segment my_turned_block_of_each(const lksi_bench_call *c, int index) {
+    size_t first = 0;
+    for (int rank = 0; rank < c->rank; rank++) first += c->counts[(index + rank - c->rank + c->size) % c->size];
+    return (lksi_bench_segment){index, first, c->counts[index]};
 }
 static lksi_bench_segment of_the_other(const lksi_bench_call *c, int index) {
     (void)index;
@@ -215,6 +227,15 @@ static const lksi_bench_operation operations[] = {
      .has_blocks = true,
      .gives_block = true,
      .has_counts = true,
+     .bus_factor = without_own},
+    {.name = "all_to_allv",
+     .run = run_all_to_allv,
+     .segment_count = all,
+     .segment = my_turned_block_of_each,
+     .has_in = true,
+     .has_blocks = true,
+     .has_counts = true,
+     .are_counts_turned = true,
      .bus_factor = without_own},
     {.name = "barrier", .run = run_barrier, .segment_count = none, .bus_factor = whole},
     {.name = "send_recv",

@@ -69,6 +69,7 @@ struct lksi_operation {
     const char *name;
     lksi_holders in, out;
     bool has_count, has_type, has_counts, is_reduction, is_rooted; /* which fields of a call mean something */
+    bool has_own_counts;                                           /* each rank has its own, and out_counts */
     bool is_in_blocked, is_out_blocked;                            /* the buffer holds a block per rank */
     lksi_algorithm algorithms[LKSI_MAX_ALGORITHMS];                /* ends with a NULL name */
 };
@@ -78,8 +79,9 @@ struct lksi_call {
     const lksi_algorithm *algorithm;
     const void *in;
     void *out;
-    size_t count, nbytes; /* of one block where the operation has blocks; nbytes = count elements */
-    const size_t *counts; /* of the -v forms: an entry per rank, and count and nbytes are of all; else NULL */
+    size_t count, nbytes;     /* of one block where the operation has blocks; nbytes = count elements */
+    const size_t *counts;     /* of the -v forms: an entry per rank, and count and nbytes are of all; else NULL */
+    const size_t *out_counts; /* where `counts` are those of `in` alone; else NULL */
     lks_type type;
     lks_operator op;
     int root;

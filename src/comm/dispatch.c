@@ -18,7 +18,9 @@ void lksi_call_describe(const lksi_call *call, char *text, size_t text_nbytes) {
     const lksi_operation *operation = call->operation;
     text[0] = '\0';
     lksi_append(text, text_nbytes, "%s(", operation->name);
-    if (operation->has_counts)
+    if (operation->has_own_counts)
+        lksi_append(text, text_nbytes, "%s, ", lks_type_name(call->type));
+    else if (operation->has_counts)
         lksi_append(text, text_nbytes, "counts of %zu together, %s, fingerprint %016llx, ", call->count,
                     lks_type_name(call->type), (unsigned long long)call->fingerprint);
     else if (operation->has_type)
@@ -47,8 +49,9 @@ static uint64_t name_hash(lks_group *group, const char *name) {
 static uint64_t fingerprint(lks_group *group, const lksi_call *call) {
     uint64_t algorithm = (uint64_t)(call->algorithm - call->operation->algorithms);
     uint64_t hash = lksi_mix(name_hash(group, call->operation->name), lksi_n_calls(group));
-    hash = lksi_mix(hash, call->count);
-    for (int rank = 0; call->counts != NULL && rank < group->size; rank++) hash = lksi_mix(hash, call->counts[rank]);
+    hash = lksi_mix(hash, call->operation->has_own_counts ? 0 : call->count);
+    bool are_common = call->counts != NULL && !call->operation->has_own_counts;
+    for (int rank = 0; are_common && rank < group->size; rank++) hash = lksi_mix(hash, call->counts[rank]);
     return lksi_mix(hash,
                     (uint64_t)call->root << 24 | algorithm << 16 | (uint64_t)call->type << 8 | (uint64_t)call->op);
 }

@@ -11,17 +11,31 @@ static lks_status check_count(const lksi_call *call, size_t count, size_t n_bloc
                       count);
 }
 
-/* Sets the call's count: all blocks together. */
-static lks_status add_counts(const lks_group *group, lksi_call *call) {
-    const char *name = call->operation->name;
-    if (call->counts == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `counts` is NULL", name);
-    call->count = 0;
+/* *sum: all blocks together. */
+static lks_status add_counts(const lks_group *group, const lksi_call *call, const char *name, const size_t *counts,
+                             size_t *sum) {
+    if (counts == NULL) return lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL", call->operation->name, name);
+    *sum = 0;
     for (int rank = 0; rank < group->size; rank++) {
-        LKS_TRY(check_count(call, call->counts[rank], 1));
-        call->count += call->counts[rank]; /* at most SIZE_MAX / 2 each, and the sum before it too */
-        LKS_TRY(check_count(call, call->count, 1));
+        LKS_TRY(check_count(call, counts[rank], 1));
+        *sum += counts[rank]; /* at most SIZE_MAX / 2 each, and the sum before it too */
+        LKS_TRY(check_count(call, *sum, 1));
     }
     return LKS_OK;
+}
+
+/* Sets the call's count: of `in`, where that and `out` have counts of their own. */
+static lks_status check_counts(const lks_group *group, lksi_call *call, size_t *out_count) {
+    const lksi_operation *operation = call->operation;
+    const char *name = operation->has_own_counts ? "in_counts" : "counts";
+    LKS_TRY(add_counts(group, call, name, call->counts, &call->count));
+    *out_count = call->count;
+    if (!operation->has_own_counts) return LKS_OK;
+    LKS_TRY(add_counts(group, call, "out_counts", call->out_counts, out_count));
+    size_t own = call->counts[group->rank], expected = call->out_counts[group->rank];
+    if (own == expected) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: rank %d has %zu elements for itself, and expects %zu", operation->name,
+                      lksi_world_rank(group, group->rank), own, expected);
 }
 
 /* Where this rank's block begins among all. */
@@ -39,9 +53,8 @@ static size_t brought(const lks_group *group, const lksi_call *call, lksi_holder
     return call->counts == NULL && is_blocked ? call->nbytes * (size_t)group->size : call->nbytes;
 }
 
-static lks_status refuse_null(const lksi_call *call, const char *which) {
-    return lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL with a count of %zu", call->operation->name, which,
-                      call->count);
+static lks_status refuse_null(const lksi_call *call, const char *which, size_t count) {
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: `%s` is NULL with a count of %zu", call->operation->name, which, count);
 }
 
 /* In place means: this rank's block of the blocked buffer and the other buffer, or the whole of two buffers alike, are
@@ -53,18 +66,21 @@ static lks_status check_overlap(const lks_group *group, const lksi_call *call) {
     bool is_in_place = operation->is_in_blocked == operation->is_out_blocked ? in == out
                        : operation->is_out_blocked                           ? in == out + begin
                                                                              : out == in + begin;
+    if (operation->has_own_counts) return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap", operation->name);
     if (is_in_place) return LKS_OK;
     if (operation->is_in_blocked == operation->is_out_blocked)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap without being the same", operation->name);
     return lksi_error(LKS_ERR_ARGUMENT, "%s: `in` and `out` overlap, and not at this rank's block", operation->name);
 }
 
-static lks_status check_buffers(const lks_group *group, const lksi_call *call) {
+static lks_status check_buffers(const lks_group *group, const lksi_call *call, size_t out_count) {
     const lksi_operation *operation = call->operation;
     size_t n_in = brought(group, call, operation->in, operation->is_in_blocked);
     size_t n_out = brought(group, call, operation->out, operation->is_out_blocked);
-    if (n_in > 0 && call->in == NULL) return refuse_null(call, "in");
-    if (n_out > 0 && call->out == NULL) return refuse_null(call, operation->in == LKSI_NOBODY ? "data" : "out");
+    if (operation->has_own_counts) n_out = out_count * lksi_type_nbytes(call->type);
+    if (n_in > 0 && call->in == NULL) return refuse_null(call, "in", call->count);
+    if (n_out > 0 && call->out == NULL)
+        return refuse_null(call, operation->in == LKSI_NOBODY ? "data" : "out", out_count);
     if (n_in == 0 || n_out == 0) return LKS_OK;
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
     return in >= out + n_out || out >= in + n_in ? LKS_OK : check_overlap(group, call);
@@ -82,9 +98,10 @@ lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
     if (operation->is_reduction) LKS_TRY(lksi_reduction_check(operation->name, call->type, call->op, call->scale));
     if (!operation->is_reduction && call->scale != 1)
         return lksi_error(LKS_ERR_ARGUMENT, "%s: no reduction, and takes no scale", operation->name);
-    if (operation->has_counts) LKS_TRY(add_counts(group, call));
+    size_t out_count = call->count;
+    if (operation->has_counts) LKS_TRY(check_counts(group, call, &out_count));
     bool is_blocked = !operation->has_counts && (operation->is_in_blocked || operation->is_out_blocked);
     LKS_TRY(check_count(call, call->count, is_blocked ? (size_t)group->size : 1));
     call->nbytes = call->count * each;
-    return check_buffers(group, call);
+    return check_buffers(group, call, out_count);
 }

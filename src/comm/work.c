@@ -130,6 +130,19 @@ void lksi_work_discard(lks_work *work) {
     lksi_free(work);
 }
 
+/* The caller's are the caller's again when the call returns. */
+static lks_status keep_counts(lks_work *work, size_t size) {
+    lksi_call *call = &work->call;
+    work->counts = lksi_alloc_array(2 * size, sizeof *work->counts);
+    if (work->counts == NULL) return LKS_ERR_MEMORY;
+    memcpy(work->counts, call->counts, size * sizeof *work->counts);
+    call->counts = work->counts;
+    if (call->out_counts == NULL) return LKS_OK;
+    memcpy(work->counts + size, call->out_counts, size * sizeof *work->counts);
+    call->out_counts = work->counts + size;
+    return LKS_OK;
+}
+
 static lks_status create_collective(lks_group *group, const lksi_call *call, lks_work **work) {
     lks_work *created = NULL;
     LKS_TRY(work_create(group, &created));
@@ -137,15 +150,11 @@ static lks_status create_collective(lks_group *group, const lksi_call *call, lks
     created->call = *call;
     created->call.submitted_ns = lksi_now_ns();
     lks_status status = start_worker(group);
-    if (status == LKS_OK && call->counts != NULL) {
-        created->call.counts = created->counts = lksi_alloc_array((size_t)group->size, sizeof *created->counts);
-        if (created->counts == NULL) status = LKS_ERR_MEMORY;
-    }
+    if (status == LKS_OK && call->counts != NULL) status = keep_counts(created, (size_t)group->size);
     if (status != LKS_OK) {
         lksi_work_discard(created);
         return status;
     }
-    if (call->counts != NULL) memcpy(created->counts, call->counts, (size_t)group->size * sizeof *created->counts);
     *work = created;
     return LKS_OK;
 }

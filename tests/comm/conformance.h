@@ -37,6 +37,7 @@ typedef struct conformance_run {
     const conformance_case *c;
     int rank, size;
     size_t each, counts[MAX_TEST_RANKS], begins[MAX_TEST_RANKS], all_count; /* blocks: where they begin, together */
+    size_t out_counts[MAX_TEST_RANKS], out_begins[MAX_TEST_RANKS], all_out_count; /* those of `out` */
     double scales[MAX_TEST_RANKS];
     unsigned char *in, *out;
     uint64_t seed;
@@ -57,17 +58,24 @@ static inline size_t conformance_in_count(const conformance_run *r) {
     return r->c->operation->is_in_blocked ? r->all_count : r->counts[r->rank];
 }
 static inline size_t conformance_out_count(const conformance_run *r) {
-    return r->c->operation->is_out_blocked ? r->all_count : r->counts[r->rank];
+    return r->c->operation->is_out_blocked ? r->all_out_count : r->counts[r->rank];
 }
 
-/* Uneven counts for the -v forms, some of them 0. */
-static inline void conformance_count(conformance_run *r) {
+/* Elements that go from `source` to `reader`: uneven for the -v forms, some of them 0. */
+static inline size_t conformance_length(const conformance_run *r, int source, int reader) {
     static const size_t thirds[] = {3, 0, 5, 2, 3, 7, 1};
-    r->all_count = 0;
+    const lksi_operation *operation = r->c->operation;
+    int index = operation->has_own_counts ? 3 * source + reader : reader;
+    return operation->has_counts ? r->c->count * thirds[index % 7] / 3 : r->c->count;
+}
+
+static inline void conformance_count(conformance_run *r) {
+    r->all_count = r->all_out_count = 0;
     for (int k = 0; k < r->size; k++) {
-        r->counts[k] = r->c->operation->has_counts ? r->c->count * thirds[k % 7] / 3 : r->c->count;
-        r->begins[k] = r->all_count;
-        r->all_count += r->counts[k];
+        r->counts[k] = conformance_length(r, r->rank, k);
+        r->out_counts[k] = r->c->operation->has_own_counts ? conformance_length(r, k, r->rank) : r->counts[k];
+        r->begins[k] = r->all_count, r->out_begins[k] = r->all_out_count;
+        r->all_count += r->counts[k], r->all_out_count += r->out_counts[k];
         r->scales[k] = r->c->is_scaled ? 1.0 / (k + 3) : 1;
     }
 }
@@ -78,7 +86,8 @@ static inline void conformance_place(conformance_run *r, const conformance_areas
     r->in = areas->in + GUARD_NBYTES + c->misaligned_nbytes;
     r->out = areas->out + GUARD_NBYTES + c->misaligned_nbytes + (c->misaligned_nbytes > 0);
     if (operation->in == LKSI_NOBODY) r->in = r->out;
-    if (!c->is_in_place || !conformance_brings(r, operation->in) || !conformance_brings(r, operation->out)) return;
+    bool has_place = conformance_brings(r, operation->in) && conformance_brings(r, operation->out);
+    if (!c->is_in_place || !has_place || operation->has_own_counts) return;
     size_t begin = r->begins[r->rank] * r->each;
     if (operation->is_in_blocked == operation->is_out_blocked)
         r->out = r->in;
@@ -120,6 +129,7 @@ static inline lks_status conformance_call(const conformance_run *r) {
                           .out = out,
                           .count = c->count,
                           .counts = forged.has_counts ? r->counts : NULL,
+                          .out_counts = forged.has_own_counts ? r->out_counts : NULL,
                           .type = c->type,
                           .op = c->op,
                           .root = c->root};
@@ -139,6 +149,7 @@ static inline lks_status conformance_call(const conformance_run *r) {
     if (IS("gatherv")) return lks_gatherv(group, in, out, r->counts, c->type, c->root, &options);
     if (IS("scatterv")) return lks_scatterv(group, in, out, r->counts, c->type, c->root, &options);
     if (IS("all_gatherv")) return lks_all_gatherv(group, in, out, r->counts, c->type, &options);
+    if (IS("all_to_allv")) return lks_all_to_allv(group, in, r->counts, out, r->out_counts, c->type, &options);
 #undef IS
     return lksi_error(LKS_ERR_STATE, "the tests do not know %s", name);
 }
@@ -150,8 +161,10 @@ static inline size_t conformance_origin(const conformance_run *r, size_t i, int 
     size_t offset = operation->is_in_blocked ? r->begins[r->rank] : 0;
     if (!operation->is_out_blocked) return offset + i;
     *source = 0;
-    while (i >= r->begins[*source] + r->counts[*source]) (*source)++;
-    return offset + i - r->begins[*source];
+    while (i >= r->out_begins[*source] + r->out_counts[*source]) (*source)++;
+    if (operation->has_own_counts) offset = 0;
+    for (int k = 0; operation->has_own_counts && k < r->rank; k++) offset += conformance_length(r, *source, k);
+    return offset + i - r->out_begins[*source];
 }
 
 static inline bool conformance_is_right(const conformance_run *r, size_t i) {
@@ -191,7 +204,7 @@ static inline int conformance_check(const conformance_run *r) {
     for (size_t i = (size_t)r->rank % step; i < n_out; i += step)
         if (!conformance_is_right(r, i)) return conformance_complain(r, "wrong element", i);
     for (int k = 0; k < r->size && n_out > 0; k++) {
-        size_t begin = r->c->operation->is_out_blocked ? r->begins[k] : 0;
+        size_t begin = r->c->operation->is_out_blocked ? r->out_begins[k] : 0;
         if (begin < n_out && !conformance_is_right(r, begin)) return conformance_complain(r, "wrong element", begin);
         if (begin > 0 && !conformance_is_right(r, begin - 1))
             return conformance_complain(r, "wrong element", begin - 1);

@@ -345,6 +345,33 @@ static void a_work_without_memory_is_an_error_on_all(void **state) {
     run_processes(2, out_of_memory_for_a_work, NULL);
 }
 
+/* Counts are the caller's again when the call returns. */
+static int begin_with_passing_counts(int rank, int size, void *argument) {
+    lks_group *world;
+    lks_work *work;
+    int32_t in[64], out[64] = {0};
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = argument}));
+    size_t in_counts[MAX_TEST_RANKS] = {0}, out_counts[MAX_TEST_RANKS] = {0};
+    for (int i = 0, n = 0; i < size; i++) {
+        in_counts[i] = (size_t)(rank + i) % 3, out_counts[i] = in_counts[i];
+        for (size_t k = 0; k < in_counts[i]; k++) in[n++] = 10 * rank + i;
+    }
+    lks_collective_options options = {.work = &work};
+    MUST_OK(lks_all_to_allv(world, in, in_counts, out, out_counts, LKS_I32, &options));
+    memset(in_counts, 0xff, sizeof in_counts), memset(out_counts, 0xff, sizeof out_counts);
+    MUST_OK(lks_work_wait(work));
+    for (int i = 0, n = 0; i < size; i++)
+        for (int k = 0; k < (rank + i) % 3; k++) MUST(out[n++] == 10 * i + rank);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void counts_of_a_call_under_way_may_change(void **state) {
+    (void)state;
+    run_threads(3, begin_with_passing_counts, NULL);
+    run_processes(4, begin_with_passing_counts, "tcp");
+}
+
 /* Others' connections for it may come after its destruction has begun. */
 static int destroy_with_a_call_under_way(int rank, int size, void *argument) {
     lks_group *world, *group;
@@ -434,6 +461,7 @@ int main(void) {
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
         cmocka_unit_test(a_second_thread_in_a_group_is_refused),
         cmocka_unit_test(a_work_without_memory_is_an_error_on_all),
+        cmocka_unit_test(counts_of_a_call_under_way_may_change),
         cmocka_unit_test(a_group_that_is_destroyed_finishes_its_calls),
     };
     return run_group(tests);

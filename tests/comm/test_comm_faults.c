@@ -119,6 +119,38 @@ static void counts_that_differ_are_shown_over_tcp(void **state) {
     run_processes(2, gather_other_counts_over_tcp, NULL);
 }
 
+/* In the second call rank 1 has more elements for rank 0 than that expects. */
+static int expect_other_counts(int rank, int size, void *argument) {
+    (void)size;
+    const char *const *way = argument; /* transport, algorithm */
+    lks_group *world;
+    int32_t in[20] = {0}, out[20];
+    size_t in_counts[4] = {2, 2, 2, 2}, out_counts[4] = {2, 2, 2, 2};
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = way[0]}));
+    lks_collective_options options = {.algorithm = way[1]};
+    MUST_OK(lks_all_to_allv(world, in, in_counts, out, out_counts, LKS_I32, &options));
+    if (rank == 1) in_counts[0] = 5;
+    if (rank == 0) out_counts[1] = 3;
+    lks_status status = lks_all_to_allv(world, in, in_counts, out, out_counts, LKS_I32, &options);
+    if (rank != 0 && status == LKS_OK) status = lks_barrier(world, NULL); /* rank 0 had sent already */
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY(strcmp(way[1], "direct") == 0 && way[0] == NULL
+                 ? "rank 1 has 5 elements for rank 0, which expects 3"
+                 : "rank 1 sent 20 bytes in all_to_allv, rank 0 expected 12");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void counts_of_a_pair_that_differ_are_named_on_all_ranks(void **state) {
+    (void)state;
+    const char *ways[][2] = {{NULL, "direct"}, {NULL, "pairwise"}, {"tcp", "direct"}};
+    for (int i = 0; i < 3; i++) {
+        if (i < 2) run_threads(3, expect_other_counts, ways[i]);
+        run_processes(2, expect_other_counts, ways[i]);
+        run_processes(4, expect_other_counts, ways[i]);
+    }
+}
+
 /* An exchange has no algorithm to name. */
 static int exchange_something_else_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -1399,6 +1431,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
         cmocka_unit_test(counts_that_differ_are_shown_over_tcp),
+        cmocka_unit_test(counts_of_a_pair_that_differ_are_named_on_all_ranks),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
         cmocka_unit_test(a_rank_that_can_tell_nobody_keeps_its_own_error),
         cmocka_unit_test(what_an_exchange_means_is_shown_of_both_ranks),

@@ -20,7 +20,8 @@ static int bad_calls(int rank, int size, void *argument) {
     void *nothing;
     float a[8 * N] = {0}, b[8 * N] = {0};
     MUST_OK(lks_init(&world, NULL));
-    const size_t huge = SIZE_MAX / 4, over[8] = {SIZE_MAX / 4, SIZE_MAX / 4, 1, 1, 1, 1, 1, 1}, some[8] = {1, 2, 1};
+    const size_t huge = SIZE_MAX / 4, over[8] = {SIZE_MAX / 4, SIZE_MAX / 4, 1, 1, 1, 1, 1, 1}, some[8] = {1, 2, 1},
+                 other[8] = {5, 5, 5};
     lks_collective_options unknown = {.algorithm = "quantum"};
 
     REFUSED(lks_broadcast(world, a, N, LKS_F32, size, NULL), "broadcast: root");
@@ -44,6 +45,12 @@ static int bad_calls(int rank, int size, void *argument) {
     REFUSED(lks_all_to_all(world, a, NULL, N, LKS_F32, NULL), "`out` is NULL");
     REFUSED(lks_all_gatherv(world, a, b, NULL, LKS_F32, NULL), "all_gatherv: `counts` is NULL");
     REFUSED(lks_gatherv(world, a, NULL, some, LKS_F32, rank, NULL), "gatherv: `out` is NULL");
+    REFUSED(lks_all_to_allv(world, a, NULL, b, some, LKS_F32, NULL), "all_to_allv: `in_counts` is NULL");
+    REFUSED(lks_all_to_allv(world, a, some, b, NULL, LKS_F32, NULL), "all_to_allv: `out_counts` is NULL");
+    REFUSED(lks_all_to_allv(world, a, some, NULL, some, LKS_F32, NULL), "all_to_allv: `out` is NULL");
+    REFUSED(lks_all_to_allv(world, a, some, a, some, LKS_F32, NULL), "all_to_allv: `in` and `out` overlap");
+    REFUSED(lks_all_to_allv(world, a, some, b, over, LKS_F32, NULL), "more than memory can hold");
+    REFUSED(lks_all_to_allv(world, a, some, b, other, LKS_F32, NULL), "elements for itself, and expects 5");
 
     REFUSED(lks_all_reduce(world, a, a + 1, N, LKS_F32, LKS_SUM, NULL), "overlap without being the same");
     REFUSED(lks_all_to_all(world, a, a + N - 1, N, LKS_F32, NULL), "overlap");
@@ -178,7 +185,7 @@ static void the_table_of_operations_can_be_read(void **state) {
         assert_ptr_equal(lksi_operation_find(lksi_operation_name(operation)), operation);
         assert_string_equal(lksi_operation_algorithm(operation, 0), "direct");
     }
-    assert_int_equal(n, 12);
+    assert_int_equal(n, 13);
     assert_null(lksi_operation_find("quantum"));
     assert_null(lksi_operation_at(-1));
     assert_null(lksi_operation_algorithm(lksi_operation_find("barrier"), 4));

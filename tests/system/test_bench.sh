@@ -31,7 +31,7 @@ PY
 well_formed() { python3 -c 'import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])' "$1"; }
 
 # --- every operation, as processes and as threads ---
-for operation in all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv all_gatherv; do
+for operation in all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all gatherv scatterv all_gatherv all_to_allv; do
   run bench $operation --ranks 3 --threads --sizes 4,100,4K --json "$work/json"
   check "$operation on threads" eval 'status_is 0 && json "row[\"op\"] == \"$operation\" and row[\"transport\"] == \"thread\" and row[\"ranks\"] == 3"'
   case $operation in all_* | reduce_scatter) root=() ;; *) root=(--root 1) ;; esac

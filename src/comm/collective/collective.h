@@ -59,6 +59,7 @@ LKSI_ALGORITHM(reduce_scatter_naive);
 LKSI_ALGORITHM(reduce_scatter_ring);
 LKSI_ALGORITHM(reduce_scatter_halving);
 LKSI_DIRECT(all_to_all_direct);
+LKSI_DIRECT(all_to_allv_direct);
 LKSI_ALGORITHM(all_to_all_pairwise);
 LKSI_ALGORITHM(all_to_all_bruck);
 lks_status lksi_native_barrier(lks_group *group, const lksi_call *call);
@@ -66,7 +67,8 @@ lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call);
 lks_status lksi_native_reduce(lks_group *group, const lksi_call *call);
 lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call);
 lks_status lksi_native_blocks(lks_group *group, const lksi_call *call); /* gather, scatter, all_gather, all_to_all */
-lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms */
+lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms, but */
+lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call);
 lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_reduce_two_level(lks_group *group, const lksi_call *call);
@@ -91,8 +93,9 @@ typedef struct lksi_extent {
     size_t begin, nbytes;
 } lksi_extent;
 
-/* The blocks of a call. */
+/* The blocks of a call, and those of its `out` where that has its own. */
 lksi_block_layout lksi_block_layout_of(const lks_group *group, const lksi_call *call);
+lksi_block_layout lksi_block_layout_of_out(const lks_group *group, const lksi_call *call);
 /* `nbytes` bytes cut into n slices. */
 lksi_block_layout lksi_block_layout_slices(size_t nbytes, int n);
 /* Where blocks first .. first + n - 1 lie. */
@@ -292,8 +295,9 @@ typedef struct lksi_move {
     const void *in;
     void *out;
     lksi_holders sources, readers;
-    bool is_personal; /* every reader has a block of its own in `in`; else all read the same */
-    bool is_placed;   /* a block's place in `out` is that of its source; else it fills `out` */
+    bool is_personal;    /* every reader has a block of its own in `in`; else all read the same */
+    bool is_placed;      /* a block's place in `out` is that of its source; else it fills `out` */
+    const size_t *table; /* personal blocks of any length: that of source s for reader r at s * n + r; else NULL */
 } lksi_move;
 lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move);
 

@@ -7,6 +7,11 @@ lksi_block_layout lksi_block_layout_of(const lks_group *group, const lksi_call *
     return (lksi_block_layout){.share = call->nbytes, .total = call->nbytes * (size_t)group->size};
 }
 
+lksi_block_layout lksi_block_layout_of_out(const lks_group *group, const lksi_call *call) {
+    if (call->out_counts == NULL) return lksi_block_layout_of(group, call);
+    return (lksi_block_layout){.counts = call->out_counts, .each = lksi_type_nbytes(call->type)};
+}
+
 lksi_block_layout lksi_block_layout_slices(size_t nbytes, int n) {
     size_t share = (nbytes + (size_t)n - 1) / (size_t)n;
     share = (share + LKSI_LINE_NBYTES - 1) / LKSI_LINE_NBYTES * LKSI_LINE_NBYTES;

@@ -21,7 +21,7 @@ typedef struct mover {
     const lksi_move *move;
     lks_group *group;
     const lksi_call *call;
-    lksi_block_layout layout;
+    lksi_block_layout layout, out_layout;
     size_t slot_nbytes, longest;
 } mover;
 
@@ -39,13 +39,17 @@ static bool is_read(const mover *m, int rank) {
 
 /* The block that goes from `source` to `reader`, as it lies in the source's `in`. */
 static lksi_extent block_of(const mover *m, int source, int reader) {
+    if (m->move->table != NULL) {
+        lksi_block_layout row = {.counts = m->move->table + source * m->group->size, .each = m->layout.each};
+        return lksi_blocks(&row, reader, 1);
+    }
     if (m->move->is_personal) return lksi_blocks(&m->layout, reader, 1);
     return (lksi_extent){0, lksi_blocks(&m->layout, source, 1).nbytes};
 }
 
 /* Where it comes to in the reader's `out`. */
 static unsigned char *target_of(const mover *m, int source) {
-    return lksi_at(m->move->out, m->move->is_placed ? lksi_blocks(&m->layout, source, 1).begin : 0);
+    return lksi_at(m->move->out, m->move->is_placed ? lksi_blocks(&m->out_layout, source, 1).begin : 0);
 }
 
 static lksi_extent piece_of(const mover *m, lksi_extent block, size_t first) {
@@ -292,10 +296,29 @@ static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
     return staged(m, turn);
 }
 
+/* Of the table: the longest block, and the most that any rank gives, in bytes. */
+static void measure(mover *m, size_t *most_nbytes) {
+    size_t n = (size_t)m->group->size, each = m->layout.each;
+    for (size_t source = 0; source < n; source++) {
+        size_t sum = 0;
+        for (size_t reader = 0; reader < n; reader++) {
+            size_t nbytes = m->move->table[source * n + reader] * each;
+            m->longest = nbytes > m->longest ? nbytes : m->longest;
+            sum += nbytes;
+        }
+        *most_nbytes = sum > *most_nbytes ? sum : *most_nbytes;
+    }
+}
+
 lks_status lksi_move_blocks(lks_group *group, const lksi_call *call, const lksi_move *move) {
-    mover m = {move, group, call, lksi_block_layout_of(group, call), 0, 0};
-    m.longest = lksi_block_layout_longest(group, &m.layout);
-    size_t most_nbytes = move->is_personal ? m.layout.total : m.longest;
+    mover m = {move, group, call, lksi_block_layout_of(group, call), lksi_block_layout_of_out(group, call), 0, 0};
+    size_t most_nbytes = 0;
+    if (move->table != NULL) {
+        measure(&m, &most_nbytes);
+    } else {
+        m.longest = lksi_block_layout_longest(group, &m.layout);
+        most_nbytes = move->is_personal ? m.layout.total : m.longest;
+    }
     if (most_nbytes <= LKSI_ANNEX_NBYTES || group->size == 1) return by_lines(&m, most_nbytes);
     m.slot_nbytes = lksi_chunk_nbytes(group);
     if (move->is_personal && group->size > 2) m.slot_nbytes = m.slot_nbytes / (size_t)(group->size - 1) / 64 * 64;

@@ -23,11 +23,19 @@ enum { REDUCED_NBYTES = 4 << 20 /* of a reduction at once: what is scaled or mis
 
 size_t lksi_native_most = INT_MAX;
 
+/* All blocks of `in`, or of `out` where they are more. Ranks may differ in it where each has its own counts. */
+static size_t longer_count(const lks_group *group, const lksi_call *call) {
+    size_t n_out = 0;
+    for (int rank = 0; call->out_counts != NULL && rank < group->size; rank++) n_out += call->out_counts[rank];
+    return n_out > call->count ? n_out : call->count;
+}
+
 const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) {
     bool is_float = call->type == LKS_F32 || call->type == LKS_F64;
     if (!group->world->is_mpi) return "MPI does not run in these ranks: start them by mpirun, or srun --mpi";
     if (!lksi_mpi_facts_get()->is_multiple) return "this MPI has no MPI_THREAD_MULTIPLE, which communicators need";
-    if (call->counts != NULL && call->count > lksi_native_most) return "the counts together are over what MPI can take";
+    if (call->counts != NULL && longer_count(group, call) > lksi_native_most)
+        return "the counts together are over what MPI can take";
     if (!call->operation->is_reduction) return NULL;
     if (call->type == LKS_F16 || call->type == LKS_BF16) return "MPI has no reductions of f16 and bf16";
     if (call->type == LKS_I8 || call->type == LKS_U8) return "MPI libraries are not to be trusted with 8 bits";
@@ -142,7 +150,7 @@ static bool is_in_place(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
     lksi_block_layout layout = lksi_block_layout_of(group, call);
     size_t begin = lksi_blocks(&layout, group->rank, 1).begin;
-    if (operation->is_rooted && group->rank != call->root) return false;
+    if (operation->has_own_counts || (operation->is_rooted && group->rank != call->root)) return false;
     if (operation->is_in_blocked && operation->is_out_blocked) return call->in == call->out;
     return operation->is_out_blocked ? call->in == lksi_at(call->out, begin) : call->out == lksi_at(call->in, begin);
 }
@@ -178,18 +186,38 @@ lks_status lksi_native_blocks(lks_group *group, const lksi_call *call) {
     return LKS_OK;
 }
 
+/* Where blocks of these lengths begin, as MPI counts. */
+static void lay_out(const size_t *counts, size_t n, int *lengths, int *begins) {
+    int begin = 0;
+    for (size_t rank = 0; rank < n; rank++) {
+        lengths[rank] = (int)counts[rank], begins[rank] = begin;
+        begin += lengths[rank];
+    }
+}
+
 lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call) {
     lksi_mpi_collective c;
     unsigned char *scratch;
     size_t n = (size_t)group->size;
     LKS_TRY(agree(group, call, &c));
     LKS_TRY(lksi_group_scratch(group, 2 * n * sizeof(int), &scratch));
-    int *counts = (int *)(void *)scratch, *begins = counts + n, begin = 0;
-    for (int rank = 0; rank < group->size; rank++) {
-        counts[rank] = (int)call->counts[rank], begins[rank] = begin;
-        begin += counts[rank];
-    }
+    int *counts = (int *)(void *)scratch, *begins = counts + n;
+    lay_out(call->counts, n, counts, begins);
     c.counts = counts, c.begins = begins;
+    place(group, call, 0, &c);
+    return run(group, call, &c);
+}
+
+lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call) {
+    lksi_mpi_collective c;
+    unsigned char *scratch;
+    size_t n = (size_t)group->size;
+    LKS_TRY(agree(group, call, &c));
+    LKS_TRY(lksi_group_scratch(group, 4 * n * sizeof(int), &scratch));
+    int *counts = (int *)(void *)scratch, *begins = counts + n, *out_counts = begins + n, *out_begins = out_counts + n;
+    lay_out(call->counts, n, counts, begins);
+    lay_out(call->out_counts, n, out_counts, out_begins);
+    c.counts = counts, c.begins = begins, c.out_counts = out_counts, c.out_begins = out_begins;
     place(group, call, 0, &c);
     return run(group, call, &c);
 }

@@ -34,6 +34,7 @@ enum {
     GATHERV,
     SCATTERV,
     ALL_GATHERV,
+    ALL_TO_ALLV,
     N_OPERATIONS
 };
 _Static_assert((int)N_OPERATIONS <= (int)LKSI_MAX_OPERATIONS, "the group keeps an entry per operation");
@@ -137,6 +138,16 @@ static const lksi_operation operations[N_OPERATIONS] = {
                      .is_out_blocked = true,
                      .algorithms = {DIRECT(all_gather_direct), MESSAGES("naive", all_gather_naive),
                                     MESSAGES("ring", all_gather_ring), NATIVE(uneven_blocks, ALL_GATHERV)}},
+    [ALL_TO_ALLV] = {.name = "all_to_allv",
+                     .has_type = true,
+                     .has_counts = true,
+                     .has_own_counts = true,
+                     .in = LKSI_EVERYONE,
+                     .out = LKSI_EVERYONE,
+                     .is_in_blocked = true,
+                     .is_out_blocked = true,
+                     .algorithms = {DIRECT(all_to_allv_direct), MESSAGES("pairwise", all_to_all_pairwise),
+                                    NATIVE(all_to_allv, ALL_TO_ALLV)}},
 };
 
 /* --- looking into the table --- */
@@ -160,12 +171,12 @@ const char *lksi_operation_algorithm(const lksi_operation *operation, int index)
 /* --- the operations --- */
 
 /* Every field is named: gcc clears a structure with gaps by `rep stos` first, a tenth of a small call's time. */
-_Static_assert(sizeof(lksi_call) == 120, "CALL names every field of lksi_call: a new one, too");
+_Static_assert(sizeof(lksi_call) == 128, "CALL names every field of lksi_call: a new one, too");
 #define CALL(which, in_, out_, count_, counts_, type_, op_, root_)                                                     \
     {                                                                                                                  \
         .operation = &operations[which], .algorithm = NULL, .in = in_, .out = out_, .count = count_, .nbytes = 0,      \
-        .counts = counts_, .type = type_, .op = op_, .root = root_, .scale = 1, .timeout_ms = 0, .sequence = 0,        \
-        .fingerprint = 0, .submitted_ns = 0, .meaning = NULL                                                           \
+        .counts = counts_, .out_counts = NULL, .type = type_, .op = op_, .root = root_, .scale = 1, .timeout_ms = 0,   \
+        .sequence = 0, .fingerprint = 0, .submitted_ns = 0, .meaning = NULL                                            \
     }
 
 lks_status lks_barrier(lks_group *group, const lks_collective_options *options) {
@@ -235,5 +246,12 @@ lks_status lks_scatterv(lks_group *group, const void *in, void *out, const size_
 lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                            const lks_collective_options *options) {
     lksi_call call = CALL(ALL_GATHERV, in, out, 0, counts, type, 0, 0);
+    return lksi_run(group, &call, options);
+}
+
+lks_status lks_all_to_allv(lks_group *group, const void *in, const size_t *in_counts, void *out,
+                           const size_t *out_counts, lks_type type, const lks_collective_options *options) {
+    lksi_call call = CALL(ALL_TO_ALLV, in, out, 0, in_counts, type, 0, 0);
+    call.out_counts = out_counts;
     return lksi_run(group, &call, options);
 }

@@ -306,6 +306,8 @@ static int begin_uneven(const lksi_mpi_collective *c, MPI_Comm comm, MPI_Request
     MPI_Datatype type = type_of(c);
     bool is_root = c->rank == c->root;
     int mine = c->counts[c->rank];
+    if (c->kind == LKSI_MPI_ALL_TO_ALLV)
+        return MPI_Ialltoallv(from, c->counts, c->begins, type, to, c->out_counts, c->out_begins, type, comm, request);
     if (c->kind == LKSI_MPI_GATHERV)
         return MPI_Igatherv(from, mine, type, is_root ? to : NULL, c->counts, c->begins, type, c->root, comm, request);
     if (c->kind == LKSI_MPI_SCATTERV)
@@ -328,6 +330,7 @@ static int begin(const lksi_mpi_collective *c, MPI_Request *request) {
     case LKSI_MPI_GATHERV:
     case LKSI_MPI_SCATTERV:
     case LKSI_MPI_ALL_GATHERV:
+    case LKSI_MPI_ALL_TO_ALLV:
         return begin_uneven(c, comm, request);
     default:
         TRY_MPI(block_make(c, c->in_stride, &in));

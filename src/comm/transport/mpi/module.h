@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
-enum { LKSI_MPI_MODULE_VERSION = 2, LKSI_MPI_ANY_SOURCE = -1 };
+enum { LKSI_MPI_MODULE_VERSION = 3, LKSI_MPI_ANY_SOURCE = -1 };
 
 /* The symbol that a module has: an lksi_mpi_module. */
 #define LKSI_MPI_MODULE_SYMBOL "lksi_mpi_module_functions"
@@ -50,7 +50,8 @@ typedef enum lksi_mpi_kind {
     LKSI_MPI_ALL_TO_ALL,
     LKSI_MPI_GATHERV,
     LKSI_MPI_SCATTERV,
-    LKSI_MPI_ALL_GATHERV
+    LKSI_MPI_ALL_GATHERV,
+    LKSI_MPI_ALL_TO_ALLV
 } lksi_mpi_kind;
 
 /* A collective of MPI. In place as MPI means it: `in` (of scatters: `out`) is NULL. Buffers are the caller's until the
@@ -60,10 +61,11 @@ typedef struct lksi_mpi_collective {
     lksi_mpi_communicator *communicator; /* NULL: of all ranks */
     const void *in;
     void *out;
-    int count;                    /* elements of a block */
-    size_t in_stride, out_stride; /* elements from block to block, where blocks have gaps; 0: none */
-    const int *counts, *begins;   /* of the -v forms, in elements, by rank; else NULL */
-    lks_type type;                /* of reductions; what else is moved may be any type of that length */
+    int count;                          /* elements of a block */
+    size_t in_stride, out_stride;       /* elements from block to block, where blocks have gaps; 0: none */
+    const int *counts, *begins;         /* of the -v forms, in elements, by rank; else NULL */
+    const int *out_counts, *out_begins; /* of all_to_allv, whose others are those of `in` */
+    lks_type type;                      /* of reductions; what else is moved may be any type of that length */
     lks_operator op;
     int rank, root;
 } lksi_mpi_collective;

@@ -1,0 +1,54 @@
+/* all_to_allv, direct: all tell all how much they bring for whom, then everyone reads what is for it, as in all_to_all.
+ *
+ *     rank 0 ── its in_counts ──> all      a table of n x n counts, 8 n bytes from each: all_gather direct
+ *     rank 0 ── its blocks ─────> each     all_to_all direct, the longest block of all taking the place of N there
+ *
+ *     steps: those of the two      bytes: 8 n (n - 1), and what the others have for this rank, read per rank
+ *
+ * Whoever expects another count than comes says so before anything else is read.
+ *
+ * Over messages it is pairwise.
+ */
+#include "comm/collective/collective.h"
+
+static lks_status check_column(const lks_group *group, const lksi_call *call, const size_t *table) {
+    int n = group->size, rank = group->rank;
+    for (int source = 0; source < n; source++) {
+        size_t count = table[source * n + rank], expected = call->out_counts[source];
+        if (count == expected) continue;
+        return lksi_error(LKS_ERR_MISMATCH,
+                          "all_to_allv (call %llu): rank %d has %zu elements for rank %d, which expects %zu",
+                          (unsigned long long)call->sequence, lksi_world_rank(group, source), count,
+                          lksi_world_rank(group, rank), expected);
+    }
+    return LKS_OK;
+}
+
+lks_status lksi_all_to_allv_direct(lks_group *group, const lksi_call *call) {
+    unsigned char *scratch;
+    size_t n = (size_t)group->size;
+    LKS_TRY(lksi_group_scratch(group, n * n * sizeof(size_t), &scratch));
+    size_t *table = (size_t *)(void *)scratch;
+    lksi_call row = *call;
+    row.counts = row.out_counts = NULL, row.nbytes = n * sizeof *table;
+    lksi_move tell = {
+        .in = call->counts, .out = table, .sources = LKSI_EVERYONE, .readers = LKSI_EVERYONE, .is_placed = true};
+    LKS_TRY(lksi_move_blocks(group, &row, &tell));
+    LKS_TRY(check_column(group, call, table));
+    lksi_move move = {.in = call->in,
+                      .out = call->out,
+                      .sources = LKSI_EVERYONE,
+                      .readers = LKSI_EVERYONE,
+                      .is_personal = true,
+                      .is_placed = true,
+                      .table = table};
+    return lksi_move_blocks(group, call, &move);
+}
+
+lks_status lksi_all_to_allv_direct_remote(lks_group *group, const lksi_call *call) {
+    return lksi_all_to_all_pairwise(group, call);
+}
+
+lksi_cost lksi_all_to_allv_direct_cost(int n_ranks, size_t nbytes) {
+    return lksi_all_to_all_pairwise_cost(n_ranks, nbytes);
+}
