@@ -43,7 +43,7 @@ check "barrier has one row" succeeded 1
 run bench send_recv --ranks 3 --sizes 4,64K --json "$work/json"
 check "send_recv looks at two of three ranks" eval 'succeeded 2 && json "abs(row[\"algbw\"] * row[\"time_us_median\"] * 1e3 / row[\"bytes\"] - 1) < 1e-6"'
 run bench all --ranks 2 --threads --sizes 16
-check "all operations in one run" eval 'succeeded 13 && out_has "^scatterv " && out_has "^send_recv "'
+check "all operations in one run" eval 'succeeded 14 && out_has "^scatterv " && out_has "^send_recv "'
 
 # --- the flags ---
 run bench all_reduce --ranks 4 --sizes 256 --json "$work/json"
@@ -63,7 +63,7 @@ run bench all_reduce --ranks 2 --cold --sizes 4,1M
 check "--cold" succeeded 2
 run bench broadcast --ranks 2 --cold --symmetric --root 1 --sizes 4K
 check "--cold --symmetric" succeeded 1
-for operation in all_reduce broadcast reduce all_gather reduce_scatter gatherv send_recv; do
+for operation in all_reduce broadcast reduce all_gather reduce_scatter gatherv all_to_allv send_recv; do
   run bench $operation --ranks 2 --used --sizes 4,1K,100K
   check "--used $operation" succeeded 3
 done
@@ -115,7 +115,7 @@ check "what it says of other transports stays" eval 'grep -q thread "$work/tunin
 run bench all_reduce --sizes 4 --json "$work/json"
 check "without a launcher: a world of one" eval 'succeeded 1 && json "row[\"ranks\"] == 1 and row[\"transport\"] == \"self\" and row[\"busbw\"] == 0"'
 run bench all --sizes 1M
-check "all operations in a world of one, beyond what a chunk holds" succeeded 12
+check "all operations in a world of one, beyond what a chunk holds" succeeded 13
 run run -n 3 "$lockstep" bench all_reduce --sizes 4 --json "$work/json"
 check "under lockstep run" eval 'succeeded 1 && json "row[\"ranks\"] == 3"'
 run run -n 3 --threads "$lockstep" bench all_reduce --sizes 4 --json "$work/json"

@@ -63,7 +63,7 @@ static lks_status check_facts(const lks_group *group, const facts *all) {
 }
 
 static lks_status choose(lks_gpu_group *gpus, lks_gpu_backend wanted, const facts *all) {
-    int first, second, n = gpus->parent->size;
+    int first = 0, second = 0, n = gpus->parent->size;
     bool is_refused = find_shared(all, n, &first, &second) && !may_share(all);
     gpus->is_nccl = wanted == LKS_GPU_NCCL || (wanted == LKS_GPU_AUTO && !is_refused);
     if (gpus->is_nccl && is_refused)
