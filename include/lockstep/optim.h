@@ -55,14 +55,16 @@ typedef enum lks_optimizer_kind { LKS_OPTIMIZER_SGD, LKS_OPTIMIZER_ADAM, LKS_OPT
 
 typedef struct lks_optimizer {
     lks_optimizer_kind kind;
-    int is_nesterov;
+    int is_nesterov, decays_matrices_only;
     double lr, momentum, weight_decay, beta1, beta2, epsilon;
     double clip_norm; /* 0: no clipping */
     lks_schedule schedule;
 } lks_optimizer;
 
 /* In all options: where the mean gradient of all parameters together (buffers do not count) has a norm above clip_norm,
- * it is scaled down to it, by clip_norm / (norm + 1e-6) as in torch.nn.utils.clip_grad_norm_; 0: never. */
+ * it is scaled down to it, by clip_norm / (norm + 1e-6) as in torch.nn.utils.clip_grad_norm_; 0: never.
+ * decay_matrices_only 1: weight decay counts for parameters of two or more dimensions alone (weights, embeddings), not
+ * for biases and norms: as nanoGPT's and llm.c's parameter groups. */
 
 typedef struct lks_sgd_options {
     double lr; /* 0: 1e-3 */
@@ -70,6 +72,7 @@ typedef struct lks_sgd_options {
     lks_schedule schedule;
     int nesterov; /* 1: p -= lr (g + momentum m); needs momentum */
     double clip_norm;
+    int decay_matrices_only;
 } lks_sgd_options;
 
 /* g += weight_decay p; m = momentum m + g; p -= lr m. As torch.optim.SGD. */
@@ -82,6 +85,7 @@ typedef struct lks_adam_options {
     double weight_decay; /* as an L2 term of the gradient */
     lks_schedule schedule;
     double clip_norm;
+    int decay_matrices_only;
 } lks_adam_options;
 
 /* As torch.optim.Adam. Source: Kingma, Ba, "Adam: a method for stochastic optimization", 2015. */
@@ -94,6 +98,7 @@ typedef struct lks_adamw_options {
     double weight_decay; /* 0: 0.01; LKS_ZERO: 0; p *= 1 - lr weight_decay, apart from the gradient */
     lks_schedule schedule;
     double clip_norm;
+    int decay_matrices_only;
 } lks_adamw_options;
 
 /* As torch.optim.AdamW. Source: Loshchilov, Hutter, "Decoupled weight decay regularization", 2019. */

@@ -135,6 +135,9 @@ void lksi_store_release_stepper(lks_store *store, const void *context);
 /* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. Those from buffer_begin
  * on are buffers, whose "gradients" are statistics. */
 size_t lksi_store_buffer_begin(const lks_store *store);
+/* Whether the parameters from element `begin` on have two dimensions or more; *run_end: up to where all are alike in
+ * that, `end` at most. begin < end <= buffer_begin. */
+bool lksi_store_find_matrices(const lks_store *store, size_t begin, size_t end, size_t *run_end);
 /* The momentum of the buffer that element `offset` (>= buffer_begin) belongs to; *end: where that buffer ends. */
 double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t *end);
 size_t lksi_store_padded_count(const lks_store *store);

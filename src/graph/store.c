@@ -408,6 +408,33 @@ uint64_t lksi_store_fingerprint(const lks_store *store) {
 
 size_t lksi_store_buffer_begin(const lks_store *store) { return store->buffer_begin; }
 
+/* The parameter that element `offset` belongs to: the last that begins there or before. */
+static int parameter_at(const lks_store *store, size_t offset) {
+    int first = 0, end = store->n_parameters;
+    while (end - first > 1) {
+        int middle = first + (end - first) / 2;
+        if (store->slots[middle].offset <= offset)
+            first = middle;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+static bool is_matrix(const lksi_slot *slot) { return slot->node->outputs[0].n_dims >= 2; }
+
+bool lksi_store_find_matrices(const lks_store *store, size_t begin, size_t end, size_t *run_end) {
+    int i = parameter_at(store, begin);
+    bool are_matrices = is_matrix(&store->slots[i]);
+    *run_end = end;
+    while (++i < store->n_parameters && store->slots[i].offset < end)
+        if (is_matrix(&store->slots[i]) != are_matrices) {
+            *run_end = store->slots[i].offset;
+            break;
+        }
+    return are_matrices;
+}
+
 double lksi_store_buffer_momentum(const lks_store *store, size_t offset, size_t *end) {
     for (int i = store->n_parameters; i < store->n_slots; i++) {
         *end = i + 1 < store->n_slots ? store->slots[i + 1].offset : store->padded_count;

@@ -18,6 +18,7 @@ lks_optimizer lks_sgd(const lks_sgd_options *options) {
                            .weight_decay = given(options->weight_decay, 0),
                            .is_nesterov = options->nesterov != 0,
                            .clip_norm = options->clip_norm,
+                           .decays_matrices_only = options->decay_matrices_only != 0,
                            .schedule = options->schedule};
 }
 
@@ -31,6 +32,7 @@ lks_optimizer lks_adam(const lks_adam_options *options) {
                            .beta2 = given(options->beta2, 0.999),
                            .epsilon = given(options->epsilon, 1e-8),
                            .clip_norm = options->clip_norm,
+                           .decays_matrices_only = options->decay_matrices_only != 0,
                            .schedule = options->schedule};
 }
 
@@ -44,6 +46,7 @@ lks_optimizer lks_adamw(const lks_adamw_options *options) {
                            .beta2 = given(options->beta2, 0.999),
                            .epsilon = given(options->epsilon, 1e-8),
                            .clip_norm = options->clip_norm,
+                           .decays_matrices_only = options->decay_matrices_only != 0,
                            .schedule = options->schedule};
 }
 

@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-const char *const lksi_rule_names[LKSI_RULE_FIELDS] = {"optimizer",    "nesterov",    "lr",           "momentum",
-                                                       "weight_decay", "beta1",       "beta2",        "epsilon",
-                                                       "clip_norm",    "schedule",    "first factor", "last factor",
-                                                       "n_steps",      "rising part", "n_warm_up",    "warm_up_first"};
+const char *const lksi_rule_names[LKSI_RULE_FIELDS] = {
+    "optimizer", "nesterov",    "lr",        "momentum",      "weight_decay",       "beta1",
+    "beta2",     "epsilon",     "clip_norm", "schedule",      "first factor",       "last factor",
+    "n_steps",   "rising part", "n_warm_up", "warm_up_first", "decay_matrices_only"};
 
 const char *lksi_optimizer_name(double kind) {
     return kind == LKS_OPTIMIZER_SGD     ? "SGD"

@@ -17,7 +17,7 @@
 /* What a step reads of the host. */
 typedef struct step_numbers {
     lksi_figures mine;
-    lksi_update update;
+    lksi_update update, undecayed; /* the latter: of parameters that the rule does not decay */
 } step_numbers;
 
 /* Buffers with one momentum. */
@@ -207,10 +207,16 @@ static lks_status update_range(lks_distributed_optimizer *optimizer, const lksi_
 static lks_status update_parameters(lks_distributed_optimizer *optimizer, const lksi_bucket *bucket) {
     size_t buffer_begin = lksi_store_buffer_begin(optimizer->store);
     size_t end = bucket->mine_end < buffer_begin ? bucket->mine_end : buffer_begin;
-    float *state[2] = {0};
-    if (bucket->mine_begin >= end) return LKS_OK;
-    for (int i = 0; i < 2 && optimizer->state[i] != NULL; i++) state[i] = at(optimizer->state[i], bucket->state_begin);
-    return update_range(optimizer, &optimizer->flat->numbers->update, bucket->mine_begin, end, state);
+    const step_numbers *numbers = optimizer->flat->numbers;
+    size_t run_end;
+    for (size_t begin = bucket->mine_begin; begin < end; begin = run_end) {
+        bool is_decayed = lksi_decays(optimizer, begin, end, &run_end);
+        float *state[2] = {0};
+        for (int i = 0; i < 2 && optimizer->state[i] != NULL; i++)
+            state[i] = at(optimizer->state[i], bucket->state_begin + begin - bucket->mine_begin);
+        LKS_TRY(update_range(optimizer, is_decayed ? &numbers->update : &numbers->undecayed, begin, run_end, state));
+    }
+    return LKS_OK;
 }
 
 /* Buffers that lie in this rank's part. */
@@ -286,6 +292,8 @@ lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_s
                                      .n_expected = (double)optimizer->n_expected,
                                      .check = check_of(optimizer)},
                             .update = lksi_optimizer_update(&optimizer->rule, optimizer->step + 1, 1)};
+    numbers.undecayed = numbers.update;
+    numbers.undecayed.weight_decay = 0;
     return lksi_device_copy_in(optimizer->flat->device, optimizer->flat->numbers, &numbers, sizeof numbers);
 }
 

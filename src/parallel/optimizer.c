@@ -97,7 +97,8 @@ void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]
                                              (double)rule->schedule.n_steps,
                                              rule->schedule.rising,
                                              (double)rule->schedule.n_warm_up,
-                                             rule->schedule.warm_up_first};
+                                             rule->schedule.warm_up_first,
+                                             (double)rule->decays_matrices_only};
     memcpy(fields, values, sizeof values);
 }
 
@@ -186,13 +187,35 @@ void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer
         memory->optimizer_state_nbytes += optimizer->state_count * nbytes_each;
 }
 
-static void update_parameters(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
-                              const lksi_update *update, size_t begin, size_t count, lksi_update_memory memory) {
+bool lksi_decays(const lks_distributed_optimizer *optimizer, size_t begin, size_t end, size_t *run_end) {
+    *run_end = end;
+    if (!optimizer->rule.decays_matrices_only || optimizer->rule.weight_decay == 0) return true;
+    return lksi_store_find_matrices(optimizer->store, begin, end, run_end);
+}
+
+static void update_run(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
+                       size_t begin, size_t count, lksi_update_memory memory) {
     const lks_device *device = lksi_store_device(optimizer->store);
     size_t offset = (bucket->state_begin + begin - bucket->mine_begin) * lks_type_nbytes(device->float_type);
     for (int i = 0; i < 2; i++)
         if (optimizer->state[i] != NULL) memory.state[i] = (char *)optimizer->state[i] + offset;
     device->ops->update(device, update, count, &memory);
+}
+
+/* Run by run: the update is element-wise, so it does not matter to the bits where one ends. */
+static void update_parameters(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket,
+                              const lksi_update *update, size_t begin, size_t end, const lksi_update_memory *memory) {
+    size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type), run_end;
+    for (size_t at = begin; at < end; at = run_end) {
+        const lksi_update_memory rest = lksi_update_memory_from(memory, (at - begin) * nbytes_each);
+        if (lksi_decays(optimizer, at, end, &run_end)) {
+            update_run(optimizer, bucket, update, at, run_end - at, rest);
+        } else {
+            lksi_update undecayed = *update;
+            undecayed.weight_decay = 0;
+            update_run(optimizer, bucket, &undecayed, at, run_end - at, rest);
+        }
+    }
 }
 
 /* Averages are not clipped: their scale is the plain mean's. */
@@ -216,7 +239,7 @@ void lksi_update_range(const lks_distributed_optimizer *optimizer, const lksi_bu
     size_t middle = buffer_begin < begin ? begin : buffer_begin < end ? buffer_begin : end;
     size_t nbytes_each = lks_type_nbytes(lksi_store_device(optimizer->store)->float_type);
     const lksi_update_memory rest = lksi_update_memory_from(memory, (middle - begin) * nbytes_each);
-    if (middle > begin) update_parameters(optimizer, bucket, update, begin, middle - begin, *memory);
+    update_parameters(optimizer, bucket, update, begin, middle, memory);
     if (end > middle) update_buffers(optimizer, middle, end - middle, &rest);
 }
 

@@ -93,7 +93,7 @@ lks_store *lksi_state_store(const lks_distributed_optimizer *optimizer);
 /* LKS_ERR_STATE in the middle of a step that takes several passes. */
 lks_status lksi_state_check_whole(const lks_distributed_optimizer *optimizer);
 /* The fields of a rule, in a fixed order: what ranks compare and checkpoints hold. */
-enum { LKSI_RULE_FIELDS = 16, LKSI_RULE_KIND = 0, LKSI_RULE_SCHEDULE = 9 };
+enum { LKSI_RULE_FIELDS = 17, LKSI_RULE_KIND = 0, LKSI_RULE_SCHEDULE = 9 };
 void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]);
 extern const char *const lksi_rule_names[LKSI_RULE_FIELDS];
 const char *lksi_optimizer_name(double kind);

@@ -160,6 +160,9 @@ lks_status lksi_step_run_item(void *context, size_t item);
  * the store or elsewhere; its state is found. */
 void lksi_update_range(const lks_distributed_optimizer *optimizer, const lksi_bucket *bucket, const lksi_update *update,
                        size_t begin, size_t count, const lksi_update_memory *memory);
+/* Whether the rule decays the parameters from element `begin` on, if it decays any; *run_end: up to where that is so,
+ * `end` at most. begin < end, both among parameters. */
+bool lksi_decays(const lks_distributed_optimizer *optimizer, size_t begin, size_t end, size_t *run_end);
 /* What ranks must agree on before a step: its number, its batch and the learning rate. */
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
 /* All ranks' messages, from own_message to messages, where they agree on that. */

@@ -56,7 +56,7 @@ bool lksi_checkpoint_adds_up(const lks_position *position, int64_t step, const c
 
 /* "trainer.counters" (i64) and "trainer.rule" (f64: the fields of the rule that the trainer was made with, then the
  * learning rate that is set now). */
-enum { LKSI_CHECKPOINT_VERSION = 3 };
+enum { LKSI_CHECKPOINT_VERSION = 4 };
 typedef struct lksi_checkpoint_counters {
     int64_t version, step, epoch, epoch_step, steps_per_epoch, global_batch, seed, data_hash, grains;
 } lksi_checkpoint_counters;

@@ -94,17 +94,18 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
                       file->path, file->n_entries - n_expected);
 }
 
-/* Everything but the overwriting. Counters and rule come first: another optimizer is better told by its name. */
+/* Everything but the overwriting. Counters and rule come first: another optimizer is better told by its name, and a
+ * version whose rules have other fields by its number. */
 static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
                              const lksi_safetensors *file, lksi_checkpoint_head *head) {
     const lksi_safetensors_entry *counters, *rule;
     LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &counters));
-    LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
     if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
     LKS_TRY(lksi_safetensors_verify(file));
     LKS_TRY(lksi_safetensors_read(file, counters, &head->counters));
-    LKS_TRY(lksi_safetensors_read(file, rule, head->rule));
     LKS_TRY(check_counters(trainer, file->path, &head->counters, expected));
+    LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
+    LKS_TRY(lksi_safetensors_read(file, rule, head->rule));
     LKS_TRY(check_rule(trainer, file->path, head->rule));
     return check_entries(trainer, c, file, head);
 }

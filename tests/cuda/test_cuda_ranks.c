@@ -21,7 +21,7 @@ typedef struct plan {
     lks_strategy strategy;
     size_t bucket_nbytes;
     int64_t grains;
-    double clip_norm;
+    double clip_norm, weight_decay; /* of matrices alone */
     int runs_ahead, is_left_under_way;
     int short_step;                         /* a step with a sample less; 0: none */
     int has_uncounted;                      /* in every second step no label of the first half counts */
@@ -90,13 +90,16 @@ static int train(void *argument) {
     plan *p = argument;
     float features[BATCH * N_FEATURES];
     int32_t labels[BATCH];
-    lks_trainer_options options = {
-        .seed = 3,
-        .strategy = p->strategy,
-        .bucket_nbytes = p->bucket_nbytes,
-        .grains = p->grains,
-        .runs_ahead = p->runs_ahead,
-        .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .clip_norm = p->clip_norm})};
+    lks_trainer_options options = {.seed = 3,
+                                   .strategy = p->strategy,
+                                   .bucket_nbytes = p->bucket_nbytes,
+                                   .grains = p->grains,
+                                   .runs_ahead = p->runs_ahead,
+                                   .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1,
+                                                                           .momentum = 0.9,
+                                                                           .clip_norm = p->clip_norm,
+                                                                           .weight_decay = p->weight_decay,
+                                                                           .decay_matrices_only = 1})};
     lks_device *device;
     lks_trainer *trainer;
     lks_metrics metrics;
@@ -200,18 +203,25 @@ static void ranks_without_a_label_have_their_part_in_the_statistics(void **state
 }
 
 /* Sums go on beside the backward pass, of every strategy, and the step that is recorded has them in it. */
-static void buckets_change_no_bit(void **state) {
-    (void)state;
-    plan whole = {.device = gpu_name()};
+static void check_buckets(double weight_decay) {
+    plan whole = {.device = gpu_name(), .weight_decay = weight_decay};
     run_ranks(2, train, &whole);
     plan plans[] = {{.device = gpu_name(), .bucket_nbytes = 4096},
                     {.device = "cuda:0", .bucket_nbytes = 4096},
                     {.device = gpu_name(), .strategy = LKS_STRATEGY_SHARDED, .bucket_nbytes = 4096},
                     {.device = gpu_name(), .runs_ahead = 1}};
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
+        plans[i].weight_decay = weight_decay;
         run_ranks(2, train, &plans[i]);
         for (int rank = 0; rank < 2; rank++) assert_string_equal(plans[i].sha256[rank], whole.sha256[0]);
     }
+}
+
+/* Also where each bucket is updated run by run. */
+static void buckets_change_no_bit(void **state) {
+    (void)state;
+    check_buckets(0);
+    check_buckets(0.1);
 }
 
 /* Gradients that nothing of the pass waits for are made beside it; whatever bucket they are in with others, its sum
@@ -240,10 +250,10 @@ static void a_step_under_way_is_waited_for_at_the_end(void **state) {
 
 static void grains_have_the_same_bits_on_every_number_of_ranks(void **state) {
     (void)state;
-    plan one = {.device = gpu_name(), .grains = 4};
+    plan one = {.device = gpu_name(), .grains = 4, .weight_decay = 0.1};
     run_ranks(1, train, &one);
     for (int size = 2; size <= 4; size *= 2) {
-        plan many = {.device = gpu_name(), .grains = 4};
+        plan many = {.device = gpu_name(), .grains = 4, .weight_decay = 0.1};
         run_ranks(size, train, &many);
         assert_string_equal(many.sha256[size - 1], one.sha256[0]);
     }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { N_STEPS = 6, BATCH = 12, N_CLASSES = 5 };
+enum { N_STEPS = 6, BATCH = 12, N_CLASSES = 5, N_FC1 = 33 };
 
 typedef struct model {
     lks_node *features, *labels, *logits, *loss;
@@ -19,7 +19,7 @@ typedef model (*build_model)(lks_graph *graph);
 static model build_perceptron(lks_graph *graph) {
     model m = {.features = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 20}),
                .labels = lks_input(graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH})};
-    lks_node *h = lks_relu(lks_linear(m.features, 33, "fc1"));
+    lks_node *h = lks_relu(lks_linear(m.features, N_FC1, "fc1"));
     m.logits = lks_linear(lks_dropout(lks_tanh(lks_linear(h, 17, "fc2")), 0.2), N_CLASSES, "fc3");
     m.loss = lks_cross_entropy(m.logits, m.labels);
     return m;
@@ -28,12 +28,13 @@ static model build_perceptron(lks_graph *graph) {
 static model build_regression(lks_graph *graph) {
     model m = {.features = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 20}),
                .labels = lks_input(graph, "y", LKS_F32, 2, (int64_t[]){LKS_BATCH, 1})};
-    m.loss = lks_mse(lks_linear(lks_exp(lks_tanh(lks_linear(m.features, 33, "fc1"))), 1, "fc2"), m.labels);
+    m.loss = lks_mse(lks_linear(lks_exp(lks_tanh(lks_linear(m.features, N_FC1, "fc1"))), 1, "fc2"), m.labels);
     return m;
 }
 
 typedef struct run_result {
     double losses[N_STEPS], norms[N_STEPS], n_correct[N_STEPS];
+    float bias[N_FC1], weight[N_FC1 * 20]; /* of the first layer, at the end */
     char sha256[65];
 } run_result;
 
@@ -93,7 +94,10 @@ static void train(const run_plan *plan, const char *device_name, run_result *res
         result->norms[step] = metrics.grad_norm;
         result->n_correct[step] = metrics.accuracy;
     }
-    assert_ok(lks_store_sha256(lks_trainer_store(trainer), result->sha256));
+    const lks_store *store = lks_trainer_store(trainer);
+    assert_ok(lks_store_sha256(store, result->sha256));
+    assert_ok(lks_store_read(store, lks_store_find(store, "fc1.bias"), result->bias));
+    assert_ok(lks_store_read(store, lks_store_find(store, "fc1.weight"), result->weight));
     lks_trainer_destroy(trainer);
     lks_graph_destroy(graph);
     lks_device_destroy(device);
@@ -129,6 +133,32 @@ static void a_perceptron_has_the_losses_of_the_reference(void **state) {
         .short_step = 3});
 }
 
+/* Adam with an epsilon that lets no rounding of a gradient near 0 become a step of lr. */
+static void matrices_alone_decay_as_on_the_reference(void **state) {
+    (void)state;
+    const lks_optimizer rules[] = {
+        lks_sgd(&(lks_sgd_options){.lr = 0.1, .weight_decay = 0.5, .decay_matrices_only = 1}),
+        lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .weight_decay = 0.5, .decay_matrices_only = 1}),
+        lks_adam(&(lks_adam_options){.lr = 1e-2, .epsilon = 1e-2, .weight_decay = 0.5, .decay_matrices_only = 1}),
+        lks_adamw(&(lks_adamw_options){.lr = 1e-2, .epsilon = 1e-2, .weight_decay = 5, .decay_matrices_only = 1})};
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        run_plan plan = {.build = build_perceptron, .optimizer = rules[i], .n_features = 20, .short_step = -1};
+        run_result reference, cuda, all;
+        train(&plan, "reference", &reference);
+        train(&plan, "cuda:0", &cuda);
+        plan.optimizer.decays_matrices_only = 0;
+        train(&plan, "cuda:0", &all);
+        double most = 0;
+        for (int j = 0; j < N_FC1; j++) {
+            assert_true(fabs((double)(cuda.bias[j] - reference.bias[j])) <= gpu_tolerance(1e-5));
+            most = fmax(most, fabs((double)(all.bias[j] - reference.bias[j])));
+        }
+        assert_true(most > 1e-2);
+        for (int j = 0; j < N_FC1 * 20; j++)
+            assert_true(fabs((double)(cuda.weight[j] - reference.weight[j])) <= gpu_tolerance(1e-5));
+    }
+}
+
 static void pieces_of_a_step_are_added_up(void **state) {
     (void)state;
     check_plan(&(run_plan){.build = build_perceptron,
@@ -150,6 +180,7 @@ static void targets_are_followed_as_on_the_reference(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_perceptron_has_the_losses_of_the_reference),
+                                       cmocka_unit_test(matrices_alone_decay_as_on_the_reference),
                                        cmocka_unit_test(pieces_of_a_step_are_added_up),
                                        cmocka_unit_test(targets_are_followed_as_on_the_reference)};
     return run_cuda_tests("cuda trainer", tests);

@@ -204,6 +204,47 @@ static void two_gradients_are_added_and_two_places_written(void **state) {
     lks_device_destroy(f64);
 }
 
+/* --- cuts --- */
+
+/* In pieces of 1, 2, 3, ... elements, whose ends are no vector's: the same bits as in one. */
+static void check_cuts(const lks_device *device, const lksi_update *first) {
+    static double p[COUNT], g[COUNT], m[COUNT], v[COUNT], p2[COUNT], m2[COUNT], v2[COUNT];
+    size_t nbytes_each = lks_type_nbytes(device->float_type), nbytes = COUNT * nbytes_each;
+    lksi_update update = *first;
+    fill_all(device, p, 1), memcpy(p2, p, sizeof p);
+    memset(m, 0, sizeof m), memset(v, 0, sizeof v), memset(m2, 0, sizeof m2), memset(v2, 0, sizeof v2);
+    for (update.step = 1; update.step <= 4; update.step++) {
+        fill_all(device, g, 1 + (uint64_t)update.step);
+        lksi_reference_update(device, &update, COUNT, &IN_PLACE(p, g, m, v));
+        for (size_t begin = 0, count = 1; begin < COUNT; begin += count++) {
+            size_t n = begin + count < COUNT ? count : COUNT - begin, skipped = begin * nbytes_each;
+            lksi_reference_update(
+                device, &update, n,
+                &IN_PLACE((char *)p2 + skipped, (char *)g + skipped, (char *)m2 + skipped, (char *)v2 + skipped));
+        }
+        assert_memory_equal(p, p2, nbytes);
+        assert_memory_equal(m, m2, nbytes);
+        assert_memory_equal(v, v2, nbytes);
+    }
+}
+
+static void where_an_update_is_cut_does_not_change_the_bits(void **state) {
+    (void)state;
+    lks_device *f64;
+    assert_ok(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
+    const lks_optimizer rules[] = {
+        lks_sgd(&(lks_sgd_options){.lr = 0.1, .weight_decay = 0.05}),
+        lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .weight_decay = 0.05}),
+        lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = 1}),
+        lks_adam(&(lks_adam_options){.lr = 0.01, .weight_decay = 0.1}), lks_adamw(NULL)};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const lksi_update update = lksi_optimizer_update(&rules[i], 1, 0.5);
+        check_cuts(lks_device_default(NULL), &update);
+        check_cuts(f64, &update);
+    }
+    lks_device_destroy(f64);
+}
+
 /* 0.9^1200 is far below the smallest float: left to itself it would end at some units of that one, and stay. */
 static void moments_without_a_gradient_become_zero(void **state) {
     (void)state;
@@ -261,6 +302,7 @@ int main(void) {
         cmocka_unit_test(adam_and_adamw_give_torch_numbers),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(two_gradients_are_added_and_two_places_written),
+        cmocka_unit_test(where_an_update_is_cut_does_not_change_the_bits),
         cmocka_unit_test(moments_without_a_gradient_become_zero),
         cmocka_unit_test(zero_is_the_default_and_lks_zero_is_zero),
         cmocka_unit_test(senseless_hyperparameters_are_named),

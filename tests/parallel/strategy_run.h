@@ -19,6 +19,7 @@ typedef struct strategy_run {
     size_t bucket_nbytes;
     lks_compression compression;
     const char *transport;
+    lks_optimizer rule; /* lr 0: Adam */
     double clip_norm;
     int is_recurrent, is_attached, n_pieces, has_idle_ranks; /* in step i, rank i has no samples */
     int n_steps;                                             /* 0: S_STEPS */
@@ -127,7 +128,8 @@ static inline void strategy_overlap(const strategy_rank *s) {
 }
 
 static inline int strategy_create(strategy_rank *s, const strategy_run *r) {
-    lks_optimizer rule = lks_adam(&(lks_adam_options){.lr = 1e-2, .clip_norm = r->clip_norm});
+    lks_optimizer rule = r->rule.lr > 0 ? r->rule : lks_adam(&(lks_adam_options){.lr = 1e-2});
+    rule.clip_norm = r->clip_norm;
     RANK_OK(lks_init(&s->group, &(lks_init_options){.transport = r->transport}));
     (r->is_recurrent ? strategy_build_recurrent : strategy_build)(s);
     RANK_OK(lks_distributed_store_create(

@@ -267,7 +267,7 @@ static int create_with_other_padding(void *argument) {
     RANK_OK(lks_distributed_store_create(&store, group, m.loss, NULL));
     lks_optimizer rule;
     memset(&rule, lks_group_rank(group) == 0 ? 0 : 0xff, sizeof rule);
-    rule.kind = LKS_OPTIMIZER_SGD, rule.lr = 0.1, rule.is_nesterov = 0;
+    rule.kind = LKS_OPTIMIZER_SGD, rule.lr = 0.1, rule.is_nesterov = rule.decays_matrices_only = 0;
     rule.momentum = rule.weight_decay = rule.beta1 = rule.beta2 = rule.epsilon = rule.clip_norm = 0;
     rule.schedule.kind = LKS_SCHEDULE_CONSTANT, rule.schedule.n_steps = rule.schedule.n_warm_up = 0;
     rule.schedule.first = rule.schedule.last = rule.schedule.rising = rule.schedule.warm_up_first = 0;

@@ -18,7 +18,7 @@ static const uint64_t DATA_HASH = 0x8123456789abcdef;
 static char directory[] = "/tmp/lockstep_checkpoint_XXXXXX";
 static char saved_path[128], other_path[128];
 
-typedef enum rule_kind { ADAM, SGD, MOMENTUM } rule_kind;
+typedef enum rule_kind { ADAM, SGD, MOMENTUM, SGD_OF_MATRICES } rule_kind; /* the last one: decays just these */
 
 typedef struct set_up {
     lks_group *group;
@@ -32,7 +32,10 @@ typedef struct set_up {
 static lks_optimizer make_rule(rule_kind kind) {
     lks_schedule cycle = lks_schedule_one_cycle(N_STEPS);
     if (kind == ADAM) return lks_adamw(&(lks_adamw_options){.lr = 1e-2, .schedule = cycle, .clip_norm = 0.5});
-    return lks_sgd(&(lks_sgd_options){.lr = 0.1, .momentum = kind == MOMENTUM ? 0.9 : 0, .schedule = cycle});
+    return lks_sgd(&(lks_sgd_options){.lr = 0.1,
+                                      .momentum = kind == MOMENTUM ? 0.9 : 0,
+                                      .schedule = cycle,
+                                      .decay_matrices_only = kind == SGD_OF_MATRICES});
 }
 
 /* With momentum, a convolution whose channels are no multiple of a vector, and a batch norm's buffers; else layers
@@ -383,12 +386,26 @@ static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state)
     result weights = {.kind = MOMENTUM};
     run_ranks(1, load_weights, &weights); /* leaves a file of weights alone */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_ranks(2, load_in_vain, &cases[i]);
+    bad_load of_matrices = {SGD_OF_MATRICES,
+                            20,
+                            4,
+                            BATCH,
+                            saved_path,
+                            false,
+                            LKS_ERR_ARGUMENT,
+                            "decay_matrices_only 0, this run has 1",
+                            0,
+                            false};
+    saved.kind = SGD;
+    run_ranks(2, train_and_save, &saved);
+    run_ranks(2, load_in_vain, &of_matrices);
 }
 
 /* --- counters that nothing can be computed with, in a file whose hash is good --- */
 
 /* The counters are the last entry but one, the rule is the last. */
-static void write_counters(const unsigned char *good, size_t nbytes, int64_t step, int64_t epoch, int64_t epoch_step) {
+static void write_counters(const unsigned char *good, size_t nbytes, int64_t version, int64_t step, int64_t epoch,
+                           int64_t epoch_step) {
     static unsigned char bytes[MAX_FILE];
     static const char key[] = "\"sha256\":\"";
     char hex[65];
@@ -399,7 +416,7 @@ static void write_counters(const unsigned char *good, size_t nbytes, int64_t ste
     unsigned char *at = bytes + nbytes - LKSI_N_RULE * sizeof(double) - sizeof counters;
     memcpy(counters, at, sizeof counters);
     assert_true(counters[1] == SAVED_AT && counters[4] == STEPS_PER_EPOCH);
-    counters[1] = step, counters[2] = epoch, counters[3] = epoch_step;
+    counters[0] = version, counters[1] = step, counters[2] = epoch, counters[3] = epoch_step;
     memcpy(at, counters, sizeof counters);
     assert_ok(lksi_sha256_create(&hash));
     lksi_sha256_update(hash, bytes + begin, nbytes - begin);
@@ -434,11 +451,22 @@ static void counters_that_do_not_add_up_are_refused_with_their_entry(void **stat
     size_t nbytes = read_file(saved_path, good);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         bad_load bad = {MOMENTUM, 20, 4, BATCH, other_path, false, LKS_ERR_FORMAT, cases[i].text, 0, false};
-        write_counters(good, nbytes, cases[i].step, cases[i].epoch, cases[i].epoch_step);
+        write_counters(good, nbytes, LKSI_CHECKPOINT_VERSION, cases[i].step, cases[i].epoch, cases[i].epoch_step);
         run_ranks(2, load_in_vain, &bad);
         bad.text = "entry 'trainer.counters': ";
         run_ranks(1, load_in_vain, &bad);
     }
+}
+
+static void a_checkpoint_of_another_version_is_refused_by_its_number(void **state) {
+    (void)state;
+    static unsigned char good[MAX_FILE];
+    result saved = {.kind = MOMENTUM};
+    run_ranks(1, train_and_save, &saved);
+    write_counters(good, read_file(saved_path, good), 3, SAVED_AT, 1, 5);
+    bad_load bad = {MOMENTUM, 20,   4, BATCH, other_path, false, LKS_ERR_FORMAT, "a checkpoint of version 3, this",
+                    0,        false};
+    run_ranks(1, load_in_vain, &bad);
 }
 
 static int load_the_end_of_an_epoch(void *argument) {
@@ -459,7 +487,7 @@ static void a_position_that_is_not_the_trainers_is_not_saved(void **state) {
     static unsigned char good[MAX_FILE];
     result saved = {.kind = MOMENTUM};
     run_ranks(1, train_and_save, &saved);
-    write_counters(good, read_file(saved_path, good), 2 * STEPS_PER_EPOCH, 1, STEPS_PER_EPOCH);
+    write_counters(good, read_file(saved_path, good), LKSI_CHECKPOINT_VERSION, 2 * STEPS_PER_EPOCH, 1, STEPS_PER_EPOCH);
     run_ranks(2, load_the_end_of_an_epoch, NULL);
 }
 
@@ -627,6 +655,7 @@ int main(void) {
         cmocka_unit_test(what_one_rank_cannot_read_all_ranks_are_told),
         cmocka_unit_test(a_file_that_is_not_there_is_named_in_a_dead_group_too),
         cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
+        cmocka_unit_test(a_checkpoint_of_another_version_is_refused_by_its_number),
         cmocka_unit_test(a_position_that_is_not_the_trainers_is_not_saved),
         cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),

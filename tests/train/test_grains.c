@@ -56,7 +56,9 @@ static bool is_text(model_kind kind) { return kind == LSTM || kind == FEW_COLUMN
 static lks_optimizer rule_of(model_kind kind) {
     if (kind == PLAIN) return lks_sgd(&(lks_sgd_options){.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3});
     if (is_text(kind)) return lks_sgd(&(lks_sgd_options){.lr = 1, .clip_norm = 0.1});
-    return lks_adam(&(lks_adam_options){.lr = 1e-2, .clip_norm = kind == DROPOUT ? 0.5 : 0});
+    if (kind == BATCH_NORM)
+        return lks_adamw(&(lks_adamw_options){.lr = 1e-2, .weight_decay = 1, .decay_matrices_only = 1});
+    return lks_adam(&(lks_adam_options){.lr = 1e-2, .clip_norm = 0.5});
 }
 
 static lks_node *classifier(lks_node *image, model_kind kind) {
