@@ -7,7 +7,7 @@
 #   --write    puts the tables into docs/exercises.md, between the marks <!-- MEASURED NAME --> and <!-- /MEASURED -->
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-all="hello message fake_world race by_hand broadcast gather matmul hooks replicas combinations slurm_tasks slurm_training"
+all="hello message fake_world race by_hand broadcast gather matmul hooks pipeline replicas combinations slurm_tasks slurm_training"
 build=build
 repetitions=5
 is_quick=0
@@ -193,6 +193,19 @@ matmul() {
 }
 
 hooks() { run "$lockstep" run -n 4 "$examples/own_data_parallel" | sort -u | fenced; }
+pipeline() {
+  local repetition micro ms whole turns
+  for ((repetition = 0; repetition < repetitions; repetition++)); do
+    run "$lockstep" run -n 2 "$examples/pipeline" >"$work/pipeline"
+    grep -q "whole model's bits" "$work/pipeline" || fail "the stages' parameters: $(tail -n 1 "$work/pipeline")"
+    awk '/^ *[0-9]+ /{print $1 "|" $2 "|" $3 "|" $4}' "$work/pipeline"
+  done | medians >"$work/medians"
+  echo "| micro-batches | two stages, ms a step | in one piece, ms | (M + S - 1) / M |"
+  echo "| --- | --- | --- | --- |"
+  while IFS='|' read -r micro ms whole turns; do
+    echo "| $micro | $(rounded "$ms") | $(rounded "$whole") | $turns |"
+  done <"$work/medians"
+}
 replicas() { run "$lockstep" run -n 3 "$examples/replicas" | fenced; }
 
 # NAME: the figures of the summary in $work/summary, for medians; and its parameters' hash, apart

@@ -139,7 +139,9 @@ typedef struct lks_program_options {
     lks_node *loss;
     lks_node *const *outputs; /* what can be read after forward, besides the loss */
     int n_outputs;
-    int is_timed; /* 1: lks_program_describe shows each kernel's mean time, the first run excepted */
+    lks_node *const *differentiated; /* inputs whose gradients backward computes, too: lks_program_input_gradient */
+    int n_differentiated;            /* of floating types; of a training program, whose loss depends on them */
+    int is_timed;                    /* 1: lks_program_describe shows each kernel's mean time, the first run excepted */
 } lks_program_options;
 
 /* Compiles. Programs of one store share its parameters; running allocates nothing
@@ -181,6 +183,10 @@ LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callbac
 LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);
 /* The same for a scalar of any type, as double; NaN if `node` is not an output, or not a scalar. */
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
+/* The gradient of `factor` * loss with respect to one of the program's `differentiated` inputs, as long as that and in
+ * its type, after backward, until the next run. NULL if `node` is none. What a stage of a pipeline sends to the one
+ * before it, which ends in a loss of lks_sum(lks_mul(h, dh)), dh an input of its own: h's gradient is then dh. */
+LKS_API const void *lks_program_input_gradient(const lks_program *program, const lks_node *node);
 /* Bytes of activations and scratch, planned by liveness. */
 LKS_API size_t lks_program_nbytes(const lks_program *program);
 /* The kernels in order, one per line: shape, layout, bytes written, time (of the runs after the first); then

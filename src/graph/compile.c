@@ -22,7 +22,10 @@ typedef struct compiler {
 } compiler;
 
 static void count_users(compiler *c) {
-    for (int i = 0; i < c->program->n_outputs; i++) c->n_users[lksi_ir_root(&c->ir, c->program->outputs[i].value)]++;
+    const lks_program *program = c->program;
+    for (int i = 0; i < program->n_outputs; i++) c->n_users[lksi_ir_root(&c->ir, program->outputs[i].value)]++;
+    for (int i = 0; i < program->n_input_gradients; i++)
+        c->n_users[lksi_ir_root(&c->ir, program->input_gradients[i].value)]++;
     for (size_t i = 0; i < c->ir.n_nodes; i++) {
         const lksi_ir_node *node = &c->ir.nodes[i];
         if (node->op == LKSI_OP_RESHAPE) continue; /* an alias reads nothing */
@@ -178,12 +181,16 @@ static lks_status lower_node(compiler *c, size_t index) {
     return append_final_reorders(c, node, &step);
 }
 
-/* What the user reads is row-major; it is made so before the backward pass, while it is still in the caches. */
+/* What the user reads is row-major. */
+static lks_status make_readable(compiler *c, lksi_binding *bindings, int n_bindings) {
+    for (int i = 0; i < n_bindings; i++) LKS_TRY(in_layout(c, bindings[i].value, (lksi_layout){0}, &bindings[i].value));
+    return LKS_OK;
+}
+
+/* It is made so before the backward pass, while it is still in the caches. */
 static lks_status finish_forward(compiler *c) {
-    lks_program *program = c->program;
-    for (int i = 0; i < program->n_outputs; i++)
-        LKS_TRY(in_layout(c, program->outputs[i].value, (lksi_layout){0}, &program->outputs[i].value));
-    program->n_forward = program->n_steps;
+    LKS_TRY(make_readable(c, c->program->outputs, c->program->n_outputs));
+    c->program->n_forward = c->program->n_steps;
     return LKS_OK;
 }
 
@@ -192,7 +199,8 @@ static lks_status lower_all(compiler *c) {
         if (i == c->ir.n_forward) LKS_TRY(finish_forward(c));
         if (!c->ir.nodes[i].is_removed) LKS_TRY(lower_node(c, i));
     }
-    return c->ir.n_forward == c->ir.n_nodes ? finish_forward(c) : LKS_OK;
+    if (c->ir.n_forward == c->ir.n_nodes) LKS_TRY(finish_forward(c));
+    return make_readable(c, c->program->input_gradients, c->program->n_input_gradients);
 }
 
 /* --- memory --- */
@@ -247,6 +255,8 @@ static void find_lifetimes(compiler *c) {
     }
     for (int i = 0; i < program->n_outputs; i++) /* readable until the next forward */
         touch(&c->intervals[program->outputs[i].value], (int)program->n_steps);
+    for (int i = 0; i < program->n_input_gradients; i++)
+        stay(c, program->input_gradients[i].value, (int)program->n_steps);
     find_branches(c);
     for (size_t v = 0; v < c->ir.n_values; v++)
         if (c->ir.values[v].role == LKSI_TEMPORARY && c->intervals[v].last >= 0)
@@ -439,16 +449,21 @@ static lks_status build_ir(compiler *c, const lks_program_options *options, lks_
     int n_needed = n_outputs;
     for (int i = program->store->n_parameters; i < program->store->n_slots && options->is_training; i++)
         outputs[n_needed++] = program->store->slots[i].node;
-    LKS_TRY(
-        lksi_ir_create(&c->ir, program->store->graph, options->batch, options->is_training != 0, outputs, n_needed));
+    LKS_TRY(lksi_ir_create(&c->ir, program->store->graph, options, outputs, n_needed));
     if (options->is_training) LKS_TRY(lksi_ir_differentiate(&c->ir, options->loss));
     c->n_users = lksi_alloc_array(c->ir.n_values, sizeof *c->n_users);
     program->inputs = lksi_alloc_array(c->ir.graph->n_nodes, sizeof *program->inputs);
     program->outputs = lksi_alloc_array((size_t)n_outputs, sizeof *program->outputs);
-    if (c->n_users == NULL || program->inputs == NULL || program->outputs == NULL) return LKS_ERR_MEMORY;
+    size_t n_differentiated = (size_t)options->n_differentiated;
+    program->input_gradients = lksi_alloc_array(n_differentiated, sizeof *program->input_gradients);
+    bool has_all = program->inputs != NULL && program->outputs != NULL && program->input_gradients != NULL;
+    if (c->n_users == NULL || !has_all) return LKS_ERR_MEMORY;
     for (int i = 0; i < n_outputs; i++)
         program->outputs[program->n_outputs++] =
             (lksi_binding){.node = outputs[i], .value = c->ir.node_values[outputs[i]->id]};
+    for (int i = 0; i < options->n_differentiated; i++)
+        program->input_gradients[program->n_input_gradients++] =
+            (lksi_binding){.node = options->differentiated[i], .value = c->ir.input_gradients[i]};
     return LKS_OK;
 }
 
@@ -475,6 +490,23 @@ static lks_status check_output(const lks_store *store, const lks_node *node, con
     return lksi_error(LKS_ERR_ARGUMENT, "%s is a node of another graph than the store's", what);
 }
 
+static lks_status check_differentiated(const lks_store *store, const lks_program_options *options) {
+    if (options->n_differentiated < 0 || (options->n_differentiated > 0 && options->differentiated == NULL))
+        return lksi_error(LKS_ERR_ARGUMENT, "a program with %d differentiated inputs%s", options->n_differentiated,
+                          options->n_differentiated > 0 ? " at NULL" : "");
+    if (options->n_differentiated > 0 && !options->is_training)
+        return lksi_error(LKS_ERR_ARGUMENT, "gradients of inputs are those of a training program");
+    for (int i = 0; i < options->n_differentiated; i++) {
+        char what[48];
+        const lks_node *node = options->differentiated[i];
+        snprintf(what, sizeof what, "differentiated input %d", i);
+        LKS_TRY(check_output(store, node, what));
+        if (node->op != LKSI_OP_INPUT || node->outputs[0].type != store->graph->device->float_type)
+            return lksi_error(LKS_ERR_ARGUMENT, "%s is no input of a floating type", what);
+    }
+    return LKS_OK;
+}
+
 static lks_status check_options(const lks_store *store, const lks_program_options *options) {
     LKS_TRY(lksi_graph_check(store->graph));
     if (options->batch < 1 || options->batch > INT32_MAX)
@@ -496,7 +528,7 @@ static lks_status check_options(const lks_store *store, const lks_program_option
         snprintf(what, sizeof what, "output %d", i);
         LKS_TRY(check_output(store, options->outputs[i], what));
     }
-    return LKS_OK;
+    return check_differentiated(store, options);
 }
 
 lks_status lks_program_create(lks_program **program, lks_store *store, const lks_program_options *options) {

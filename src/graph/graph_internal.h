@@ -82,12 +82,16 @@ typedef struct lksi_ir {
     lksi_value *node_values; /* per graph node: its first output here, or LKSI_NO_VALUE */
     int *final_order;        /* graph nodes of the parameters, in the order their gradients become final, */
     int n_final;
-    int n_still; /* and behind them those that have none: what they do is detached */
+    int n_still;                     /* and behind them those that have none: what they do is detached */
+    lks_node *const *differentiated; /* the caller's: inputs that have a gradient, too, */
+    int n_differentiated;
+    lksi_value *input_gradients; /* which is this */
 } lksi_ir;
 
 /* Forward: `outputs` and what they depend on, at `batch` samples, as it is in training or in evaluation (where dropout
- * passes everything and batch norm goes by its running statistics). */
-lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, bool is_training, lks_node *const *outputs,
+ * passes everything and batch norm goes by its running statistics). `options`: which inputs are differentiated; the
+ * graph and the nodes must live as long. */
+lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, const lks_program_options *options, lks_node *const *outputs,
                           int n_outputs);
 void lksi_ir_destroy(lksi_ir *ir);
 /* Appends the backward pass of `loss`, and what keeps other buffers as they are. */

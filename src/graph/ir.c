@@ -69,7 +69,9 @@ static lksi_value add_leaf(lksi_ir *ir, const lks_node *node, const lksi_tensor 
                                       [LKSI_OP_BUFFER] = LKSI_PARAMETER,
                                       [LKSI_OP_RANDOM] = LKSI_RANDOM};
     lksi_value value = lksi_ir_add_value(ir, *result, roles[node->op], node->id);
-    if (value != LKSI_NO_VALUE) ir->values[value].needs_gradient = roles[node->op] == LKSI_PARAMETER;
+    bool needs_gradient = roles[node->op] == LKSI_PARAMETER;
+    for (int i = 0; i < ir->n_differentiated; i++) needs_gradient |= ir->differentiated[i] == node;
+    if (value != LKSI_NO_VALUE) ir->values[value].needs_gradient = needs_gradient;
     return value;
 }
 
@@ -115,14 +117,20 @@ static void mark_needed(const lks_graph *graph, lks_node *const *outputs, int n_
             is_needed[graph->nodes[i]->inputs[k]->id] = true;
 }
 
-lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, int64_t batch, bool is_training, lks_node *const *outputs,
+lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, const lks_program_options *options, lks_node *const *outputs,
                           int n_outputs) {
-    *ir = (lksi_ir){.graph = graph, .batch = batch, .is_training = is_training};
+    *ir = (lksi_ir){.graph = graph,
+                    .batch = options->batch,
+                    .is_training = options->is_training != 0,
+                    .differentiated = options->differentiated,
+                    .n_differentiated = options->n_differentiated};
     lks_status status = LKS_ERR_MEMORY;
     bool *is_needed = lksi_alloc_array(graph->n_nodes, sizeof *is_needed);
     ir->node_values = lksi_alloc_array(graph->n_nodes, sizeof *ir->node_values);
     ir->final_order = lksi_alloc_array(graph->n_nodes, sizeof *ir->final_order);
-    if (is_needed == NULL || ir->node_values == NULL || ir->final_order == NULL) goto destroy;
+    ir->input_gradients = lksi_alloc_array((size_t)ir->n_differentiated, sizeof *ir->input_gradients);
+    bool has_all = ir->node_values != NULL && ir->final_order != NULL && ir->input_gradients != NULL;
+    if (is_needed == NULL || !has_all) goto destroy;
     mark_needed(graph, outputs, n_outputs, is_needed);
     for (size_t i = 0; i < graph->n_nodes; i++) {
         ir->node_values[i] = LKSI_NO_VALUE;
@@ -142,6 +150,7 @@ void lksi_ir_destroy(lksi_ir *ir) {
     lksi_free(ir->nodes);
     lksi_free(ir->node_values);
     lksi_free(ir->final_order);
+    lksi_free(ir->input_gradients);
     *ir = (lksi_ir){0};
 }
 
@@ -267,8 +276,15 @@ static void move_behind_source(lksi_ir *ir) {
     ir->nodes[at] = node;
 }
 
+/* Whether value `other` has the same gradient, or one in the same memory. */
+static bool has_same(const lksi_ir *ir, const lksi_value *gradients, size_t value, size_t other) {
+    return gradients[other] != LKSI_NO_VALUE &&
+           lksi_ir_root(ir, gradients[other]) == lksi_ir_root(ir, gradients[value]);
+}
+
 /* A parameter's gradient lives in the store, so it must be a value of its own: where it is another tensor's too (both
- * sides of a sum), or a reshaped view, it is copied, and at once: until then nobody may change what is copied. */
+ * sides of a sum), or an input's, or a reshaped view, it is copied, and at once: until then nobody may change what is
+ * copied. */
 static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t n_values) {
     for (size_t v = 0; v < n_values; v++) {
         lksi_value gradient = gradients[v];
@@ -276,6 +292,8 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
         bool is_taken = b->ir->values[gradient].root != gradient || b->ir->values[gradient].role != LKSI_TEMPORARY;
         for (size_t w = 0; w < v; w++)
             if (b->ir->values[w].role == LKSI_PARAMETER && gradients[w] == gradient) is_taken = true;
+        for (size_t w = 0; w < n_values; w++)
+            if (b->ir->values[w].role == LKSI_INPUT && has_same(b->ir, gradients, v, w)) is_taken = true;
         if (!is_taken) continue;
         gradients[v] = emit_plain(b, LKSI_OP_COPY, &gradient, 1);
         if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
@@ -316,6 +334,17 @@ static void list_still_parameters(lksi_ir *ir, const lksi_value *gradients, size
             ir->final_order[ir->n_final + ir->n_still++] = ir->values[v].index;
 }
 
+static lks_status find_input_gradients(lksi_ir *ir, const lksi_value *gradients) {
+    for (int i = 0; i < ir->n_differentiated; i++) {
+        lksi_value value = ir->node_values[ir->differentiated[i]->id];
+        ir->input_gradients[i] = value != LKSI_NO_VALUE ? gradients[value] : LKSI_NO_VALUE;
+        if (ir->input_gradients[i] == LKSI_NO_VALUE)
+            return lksi_error(LKS_ERR_ARGUMENT, "the loss does not depend on input '%s', which is to be differentiated",
+                              ir->differentiated[i]->name);
+    }
+    return LKS_OK;
+}
+
 lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
     lksi_value loss_value = ir->node_values[loss->id];
     lksi_value seed = lksi_ir_add_value(ir, ir->values[loss_value].tensor, LKSI_SEED, 0);
@@ -336,6 +365,7 @@ lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
     if (status == LKS_OK) status = keep_buffers(&b, gradients, n_forward_values);
     if (status == LKS_OK) finish_parameters(ir, gradients, n_forward_values);
     if (status == LKS_OK) list_still_parameters(ir, gradients, n_forward_values);
+    if (status == LKS_OK) status = find_input_gradients(ir, gradients);
     lksi_free(gradients);
     return status;
 }

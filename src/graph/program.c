@@ -11,6 +11,7 @@ void lks_program_destroy(lks_program *program) {
     const lks_device *device = program->store->graph->device;
     for (int i = 0; i < program->n_inputs; i++) lksi_device_free(device, program->inputs[i].room);
     for (int i = 0; i < program->n_outputs; i++) lksi_free(program->outputs[i].mirror);
+    for (int i = 0; i < program->n_input_gradients; i++) lksi_free(program->input_gradients[i].mirror);
     lksi_device_free(device, program->scalars);
     lksi_device_free(device, program->arena);
     lksi_free(program->steps);
@@ -18,6 +19,7 @@ void lks_program_destroy(lks_program *program) {
     lksi_free(program->stored);
     lksi_free(program->inputs);
     lksi_free(program->outputs);
+    lksi_free(program->input_gradients);
     lksi_free(program->firsts);
     lksi_free(program->finals);
     lksi_free(program->untrained);
@@ -258,8 +260,14 @@ lks_status lksi_program_send(lks_program *program, double factor) {
     return send_scalars(program, factor);
 }
 
-lks_status lksi_program_run(lks_program *program) {
+/* What the host has of the run before is not what the next one gives. */
+static void forget_mirrors(lks_program *program) {
     for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
+    for (int i = 0; i < program->n_input_gradients; i++) program->input_gradients[i].is_mirrored = false;
+}
+
+lks_status lksi_program_run(lks_program *program) {
+    forget_mirrors(program);
     LKS_TRY(clear_untrained(program));
     return run(program, 0, program->n_steps);
 }
@@ -272,7 +280,7 @@ static lks_status forward(lks_program *program) {
         LKS_TRY(check_inputs(program));
     else
         LKS_TRY(lksi_program_send(program, 1));
-    for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
+    forget_mirrors(program);
     LKS_TRY(run(program, 0, program->n_forward));
     program->has_run_forward = true;
     return LKS_OK;
@@ -291,6 +299,7 @@ static lks_status backward(lks_program *program, double factor) {
         return lksi_error(LKS_ERR_STATE,
                           "backward after a step that came behind its forward pass, of other parameters");
     LKS_TRY(check_inputs(program));
+    forget_mirrors(program);
     program->has_run_forward = false; /* the pass writes over what it reads of the forward pass */
     program->seed = scalar_of(program, factor);
     program->buffer_weight = scalar_of(program, buffer_weight(program, factor));
@@ -317,10 +326,14 @@ lks_status lks_program_backward(lks_program *program, double factor) {
     return tell_ranks(program, backward(program, factor));
 }
 
-static lksi_binding *find_output(const lks_program *program, const lks_node *node) {
-    for (int i = 0; i < program->n_outputs; i++)
-        if (program->outputs[i].node == node) return &program->outputs[i];
+static lksi_binding *find(lksi_binding *bindings, int n_bindings, const lks_node *node) {
+    for (int i = 0; i < n_bindings; i++)
+        if (bindings[i].node == node) return &bindings[i];
     return NULL;
+}
+
+static lksi_binding *find_output(const lks_program *program, const lks_node *node) {
+    return find(program->outputs, program->n_outputs, node);
 }
 
 const void *lksi_program_output_there(const lks_program *program, const lks_node *node) {
@@ -340,11 +353,19 @@ static const void *mirror(const lks_program *program, lksi_binding *output) {
     return output->is_mirrored ? output->mirror : NULL;
 }
 
+static const void *read_binding(const lks_program *program, lksi_binding *binding) {
+    if (binding == NULL) return NULL;
+    return program->scalars != NULL ? mirror(program, binding) : program->memory[binding->value];
+}
+
 const void *lks_program_output(const lks_program *program, const lks_node *node) {
     if (lksi_check_given("program_output", "program", program) != LKS_OK) return NULL;
-    lksi_binding *output = find_output(program, node);
-    if (output == NULL) return NULL;
-    return program->scalars != NULL ? mirror(program, output) : program->memory[output->value];
+    return read_binding(program, find_output(program, node));
+}
+
+const void *lks_program_input_gradient(const lks_program *program, const lks_node *node) {
+    if (lksi_check_given("program_input_gradient", "program", program) != LKS_OK) return NULL;
+    return read_binding(program, find(program->input_gradients, program->n_input_gradients, node));
 }
 
 double lks_program_scalar(const lks_program *program, const lks_node *node) {

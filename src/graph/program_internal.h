@@ -63,6 +63,8 @@ struct lks_program {
     bool has_branches, is_on_branch; /* steps that are branches; where work is put at the moment */
     lksi_binding *inputs, *outputs;
     int n_inputs, n_outputs;
+    lksi_binding *input_gradients; /* by the inputs' nodes */
+    int n_input_gradients;
     lksi_touch *firsts; /* of the forward pass, by step: no step before touches the tensor, its value or gradient */
     size_t n_firsts;
     lksi_touch *finals; /* by step: no step after it touches the tensor's gradient */

@@ -78,7 +78,8 @@ enum { NOMINAL_BATCH = 32 };
 
 static lks_status make_slots(lks_store *store, lks_node *loss) {
     lksi_ir ir;
-    LKS_TRY(lksi_ir_create(&ir, store->graph, NOMINAL_BATCH, true, &loss, 1));
+    LKS_TRY(
+        lksi_ir_create(&ir, store->graph, &(lks_program_options){.batch = NOMINAL_BATCH, .is_training = 1}, &loss, 1));
     lks_status status = lksi_ir_differentiate(&ir, loss);
     if (status == LKS_OK) status = lay_out(store, &ir);
     if (status == LKS_OK && store->n_parameters == ir.n_still)
