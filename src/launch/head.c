@@ -118,6 +118,7 @@ static void wait_for_agents(lksi_head *head) {
 
 static lks_status prepare(lksi_head *head) {
     LKS_TRY(lksi_signals_take(&head->signals, true));
+    head->signals.is_over_hosts = true;
     LKS_TRY(lksi_head_nodes_create(head));
     LKS_TRY(lksi_head_listen(head));
     for (int i = 0; i < head->n_nodes; i++)

@@ -262,6 +262,14 @@ check "and they go on with it" eventually states_are S
 kill -TERM "$job"
 end_job
 check "to the end" eval 'status_is 143 && none_left'
+echo 'localhost slots=2' >"$work/here"
+forget_output
+start_job --hosts "$work/here" --heartbeat-timeout 1
+kill -TSTP "$job"
+check "in a run over hosts Ctrl-Z is not obeyed, which a line says" eval 'eventually err_has "SIGTSTP .Ctrl-Z. does not stop a run over hosts" && sleep 2 && ! ps -o stat= -p "$job" | grep -q T'
+kill -TERM "$job"
+end_job
+check "and the run goes on, until it is told to end" eval 'status_is 143 && err_lines 2 && err_has "ended by SIGTERM" && none_left'
 handler='trap "exit 143" TERM;'
 start_job
 kill -TERM "$job"
