@@ -81,7 +81,8 @@ typedef struct lks_metrics {
  * NaN, Nesterov's momentum without momentum, a state that does not fit) fails the group, also where one rank alone was
  * given it: the other ranks get LKS_ERR_PEER and do not wait. Errors: those of lks_distributed_store_create and
  * lks_distributed_optimizer_create; LKS_ERR_UNSUPPORTED: a graph on a device that does not compute in f32, which
- * batches are in; LKS_ERR_ARGUMENT: an option, such as grains that the world size does not divide; LKS_ERR_MISMATCH:
+ * batches are in; LKS_ERR_ARGUMENT: an option, such as grains that the world size does not divide, or an input that the
+ * loss is computed of and that is neither features nor labels nor a state's; LKS_ERR_MISMATCH:
  * ranks differ, shown as a table. A model with synchronised batch norms gets a group of its own for them. All ranks
  * then make `accumulate` passes a step, some perhaps without a sample, and each pass has statistics of its own. With
  * grains such a model is refused: their statistics are their own. */

@@ -20,6 +20,9 @@ lks_status lksi_error(lks_status status, const char *format, ...) LKS_PRINTF(2, 
 lks_status lksi_error_errno(const char *format, ...) LKS_PRINTF(1, 2);
 /* lksi_error(LKS_ERR_FILE, "<path>: <strerror(errno)>") */
 lks_status lksi_error_file(const char *path);
+/* strerror(error), where threads may ask at once; of too many open files also the limit, and what raises it. */
+enum { LKSI_ERRNO_TEXT_NBYTES = 128 };
+void lksi_errno_describe(int error, char text[LKSI_ERRNO_TEXT_NBYTES]);
 /* Around what is done because of an error, and may meet another: the message stays that of the status returned. */
 enum { LKSI_ERROR_TEXT_NBYTES = 1024 };
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]);

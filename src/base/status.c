@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static _Thread_local char error_text[LKSI_ERROR_TEXT_NBYTES];
 static _Thread_local uint64_t n_errors;
@@ -60,25 +61,29 @@ lks_status(lksi_error)(lks_status status, const char *format, ...) {
     return status;
 }
 
-static void describe_errno(int error, char reason[128]) {
-    if (strerror_r(error, reason, 128) != 0) snprintf(reason, 128, "errno %d", error);
+void lksi_errno_describe(int error, char text[LKSI_ERRNO_TEXT_NBYTES]) {
+    struct rlimit limit;
+    if (strerror_r(error, text, LKSI_ERRNO_TEXT_NBYTES) != 0) snprintf(text, LKSI_ERRNO_TEXT_NBYTES, "errno %d", error);
+    if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(text, LKSI_ERRNO_TEXT_NBYTES, "too many open files here: the limit is %llu, and ulimit -n raises it",
+                 (unsigned long long)limit.rlim_cur);
 }
 
 lks_status(lksi_error_file)(const char *path) {
-    char reason[128];
-    describe_errno(errno, reason);
+    char reason[LKSI_ERRNO_TEXT_NBYTES];
+    lksi_errno_describe(errno, reason);
     return lksi_error(LKS_ERR_FILE, "%s: %s", path[0] != '\0' ? path : "the path is empty", reason);
 }
 
 lks_status(lksi_error_errno)(const char *format, ...) {
     int saved = errno;
-    char text[768], reason[128];
+    char text[768], reason[LKSI_ERRNO_TEXT_NBYTES];
     va_list arguments;
     va_start(arguments, format);
     format_text(text, sizeof text, format, arguments);
     va_end(arguments);
-    describe_errno(saved, reason);
-    return lksi_error(LKS_ERR_SYSTEM, "%s: %s%s", text, reason, saved == EMFILE ? " here (ulimit -n)" : "");
+    lksi_errno_describe(saved, reason);
+    return lksi_error(LKS_ERR_SYSTEM, "%s: %s", text, reason);
 }
 
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]) { memcpy(text, error_text, sizeof error_text); }

@@ -24,9 +24,11 @@ typedef struct outcome {
     void *base; /* of rank 0; means something to threads only */
 } outcome;
 
-/* Every rank tells how it went; the verdict is the same everywhere. */
+/* Every rank tells how it went; the verdict is the same everywhere, but for the reason, which the rank alone knows. */
 static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine, void *base, void **base_on_0) {
     outcome told = {.status = (int32_t)mine, .base = base};
+    char why[LKSI_ERROR_TEXT_NBYTES];
+    lksi_error_keep(why);
     lksi_post_put(group, 0, &told, sizeof told);
     LKS_TRY(lksi_post_and_collect(group, call, 0));
     for (int rank = 0; rank < group->size; rank++) {
@@ -37,8 +39,9 @@ static lks_status agree(lks_group *group, const lksi_call *call, lks_status mine
         /* Not for want of memory: a rank that died had told its outcome before, and the handing over to it failed. It
          * does not come to the next meeting, which so ends with the error that names it. */
         if (heard.status != LKS_ERR_MEMORY) LKS_TRY(lksi_meet(group));
-        return lksi_error((lks_status)heard.status, "%s: rank %d cannot have its %zu bytes", call->operation->name,
-                          lksi_world_rank(group, rank), call->count);
+        return lksi_error((lks_status)heard.status, "%s: rank %d cannot have its %zu bytes%s%s", call->operation->name,
+                          lksi_world_rank(group, rank), call->count, rank == group->rank ? ": " : "",
+                          rank == group->rank ? why : "");
     }
     return LKS_OK;
 }

@@ -32,6 +32,12 @@ bool lksi_graph_describe(const lks_graph *graph, size_t index, lksi_description 
 /* "parameter fc.weight"; a name that is too long ends in its number, by which it is told apart. */
 void lksi_describe_leaf(const char *kind, const char *name, int number, char text[LKSI_NODE_NAME_NBYTES]);
 
+/* The first input that one of `outputs` is computed of and that `is_given` denies: its name; NULL: there is none.
+ * Outputs that are poison, or of another graph, are passed over. */
+lks_status lksi_graph_find_missing_input(const lks_graph *graph, lks_node *const *outputs, int n_outputs,
+                                         bool (*is_given)(const void *context, const lks_node *input),
+                                         const void *context, const char **name);
+
 /* Which of the input `labels` do not count: the label that the first cross entropy to read them ignores. False: none.
  */
 bool lksi_node_ignored_label(const lks_node *labels, int32_t *ignored);

@@ -117,6 +117,23 @@ static void mark_needed(const lks_graph *graph, lks_node *const *outputs, int n_
             is_needed[graph->nodes[i]->inputs[k]->id] = true;
 }
 
+lks_status lksi_graph_find_missing_input(const lks_graph *graph, lks_node *const *outputs, int n_outputs,
+                                         bool (*is_given)(const void *context, const lks_node *input),
+                                         const void *context, const char **name) {
+    bool *is_needed = lksi_alloc_array(graph->n_nodes, sizeof *is_needed);
+    if (is_needed == NULL) return LKS_ERR_MEMORY;
+    for (int i = 0; i < n_outputs; i++)
+        if (!lksi_node_is_poison(outputs[i]) && outputs[i]->graph == graph)
+            mark_needed(graph, &outputs[i], 1, is_needed);
+    *name = NULL;
+    for (size_t i = 0; i < graph->n_nodes && *name == NULL; i++) {
+        const lks_node *node = graph->nodes[i];
+        if (is_needed[i] && lksi_node_is_input(node) && !is_given(context, node)) *name = node->name;
+    }
+    lksi_free(is_needed);
+    return LKS_OK;
+}
+
 lks_status lksi_ir_create(lksi_ir *ir, lks_graph *graph, const lks_program_options *options, lks_node *const *outputs,
                           int n_outputs) {
     *ir = (lksi_ir){.graph = graph,

@@ -198,6 +198,7 @@ int lksi_agent_run(const lksi_run *run) {
     char text[512];
     unsetenv("LOCKSTEP_GENERATION"); /* of a run that this one is a rank of: it would be part of the key */
     lks_status status = lksi_signals_take(&a.signals, true);
+    a.signals.is_over_hosts = true;
     if (status == LKS_OK) status = join(&a);
     if (status == LKS_OK) {
         serve(&a);

@@ -77,6 +77,12 @@ static void wait_and_take(lksi_head *head) {
         lksi_child_take_output(&head->nodes[i].child, &polled[3 + i * (1 + LKSI_CHILD_N_POLLED)]);
 }
 
+/* Hosts that are not there yet need a descriptor each. */
+static void look_after_descriptors(lksi_head *head) {
+    if (head->phase == LKSI_GATHERING && head->generation == 0 && lksi_acceptor_check(head->acceptor) != LKS_OK)
+        lksi_head_end(head, 1, lks_error_text());
+}
+
 static void step(lksi_head *head) {
     wait_and_take(head);
     lksi_terminal_write();
@@ -87,6 +93,7 @@ static void step(lksi_head *head) {
     }
     look_after_port(head);
     lksi_acceptor_step(head->acceptor);
+    look_after_descriptors(head);
     if (head->phase != LKSI_OVER) lksi_head_tick(head);
 }
 
@@ -111,6 +118,7 @@ static void wait_for_agents(lksi_head *head) {
 
 static lks_status prepare(lksi_head *head) {
     LKS_TRY(lksi_signals_take(&head->signals, true));
+    head->signals.is_over_hosts = true;
     LKS_TRY(lksi_head_nodes_create(head));
     LKS_TRY(lksi_head_listen(head));
     for (int i = 0; i < head->n_nodes; i++)

@@ -43,6 +43,7 @@ void lksi_rank_environment_let_go(lksi_rank_environment *environment);
 typedef struct lksi_signals {
     int descriptor; /* a signalfd; -1 before lksi_signals_take and after lksi_signals_give_back */
     bool even_if_ignored;
+    bool is_over_hosts; /* set by whoever may not fall silent */
     sigset_t old_mask;
     struct sigaction old_child_action;
 } lksi_signals;
@@ -52,6 +53,8 @@ typedef struct lksi_signals {
 lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
 /* The next that is a request, 0: none. What ranks cause, SIGCHLD and LKSI_SIGNAL_ANNOUNCED, is passed over. */
 int lksi_signals_next_request(const lksi_signals *signals);
+/* SIGTSTP has come: whether this process may stop. In a run over hosts it may not, and says so. */
+bool lksi_signals_may_stop(const lksi_signals *signals);
 /* In a forked rank: as if they had never been taken. */
 void lksi_signals_restore_in_child(const lksi_signals *signals);
 void lksi_signals_give_back(lksi_signals *signals);

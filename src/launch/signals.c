@@ -33,12 +33,18 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored) {
     return LKS_OK;
 }
 
+bool lksi_signals_may_stop(const lksi_signals *signals) {
+    if (signals->is_over_hosts)
+        lksi_log(LKS_LOG_WARNING, "SIGTSTP (Ctrl-Z) does not stop a run over hosts: who falls silent is lost to the "
+                                  "others. All ranks go on");
+    return !signals->is_over_hosts;
+}
+
 int lksi_signals_next_request(const lksi_signals *signals) {
     struct signalfd_siginfo info;
     while (read(signals->descriptor, &info, sizeof info) == sizeof info) {
-        if (info.ssi_signo == SIGTSTP)
-            raise(SIGSTOP); /* as if it had not been taken */
-        else if (info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_ANNOUNCED)
+        if (info.ssi_signo == SIGTSTP && lksi_signals_may_stop(signals)) raise(SIGSTOP); /* as if it was not taken */
+        if (info.ssi_signo != SIGTSTP && info.ssi_signo != SIGCHLD && info.ssi_signo != (uint32_t)LKSI_SIGNAL_ANNOUNCED)
             return (int)info.ssi_signo;
     }
     return 0;

@@ -162,6 +162,7 @@ static void heed_signal(supervisor *s, int signal_number) {
 static void stop_until_continued(supervisor *s) {
     int64_t *const times[] = {&s->asked_at, &s->timeout_at, &s->term_at, &s->kill_at};
     const int64_t began = lksi_now_ns();
+    if (!lksi_signals_may_stop(s->signals)) return;
     signal_all(s, SIGSTOP);
     raise(SIGSTOP);
     signal_all(s, SIGCONT);

@@ -6,10 +6,28 @@
 
 #include <math.h>
 
+static bool is_fed(const void *opaque, const lks_node *input) {
+    const lks_trainer *trainer = opaque;
+    for (int i = 0; i < trainer->options.n_states; i++)
+        if (trainer->options.states[i].input == input) return true;
+    return input == trainer->options.features || input == trainer->options.labels;
+}
+
+static lks_status check_inputs(const lks_trainer *trainer, const char *what, lks_node *const *outputs, int n_outputs) {
+    const char *name;
+    LKS_TRY(lksi_graph_find_missing_input(lks_node_graph(trainer->loss), outputs, n_outputs, is_fed, trainer, &name));
+    if (name == NULL) return LKS_OK;
+    return lksi_error(
+        LKS_ERR_ARGUMENT,
+        "a trainer gives data to its features, labels and states alone, and %s computed of the input '%s'", what, name);
+}
+
 static lks_status prepare(lks_trainer *trainer) {
     LKS_TRY(lksi_variable_switch("LOCKSTEP_GPU_GRAPHS", true, &trainer->makes_recordings));
     trainer->verdicts = lksi_alloc_array((size_t)lks_group_size(trainer->options.group), sizeof *trainer->verdicts);
     LKS_TRY(lksi_trainer_prepare_states(trainer)); /* first of all takes over what is not its own */
+    LKS_TRY(check_inputs(trainer, "the loss is", &trainer->loss, 1));
+    LKS_TRY(check_inputs(trainer, "its logits or states are", trainer->outputs, trainer->n_outputs));
     return trainer->verdicts != NULL ? LKS_OK : LKS_ERR_MEMORY;
 }
 

@@ -381,41 +381,72 @@ static void who_had_to_make_room_comes_again(void **state) {
     host_close(&h);
 }
 
-static void an_acceptor_without_descriptors_waits_for_some(void **state) {
-    (void)state;
-    host h;
+static struct rlimit take_descriptors(void) {
     struct rlimit limit, none;
-    struct pollfd ready;
-    lksi_thread *thread;
-    int connection;
-    host_open(&h);
-    int stranger = stranger_at(&h.at);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     none = limit;
     none.rlim_cur = 3;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-    lksi_acceptor_step(h.acceptor);
-    ready = (struct pollfd){.fd = lksi_acceptor_descriptor(h.acceptor), .events = POLLIN};
-    int n_ready_at_once = poll(&ready, 1, 0);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    assert_int_equal(n_ready_at_once, 0); /* the queue is not empty, and yet nothing spins */
-    assert_ok(lksi_thread_create(&thread, host_serve, &h, "host"));
-    assert_ok(lksi_dial(&h.at, key, "hello", 6, soon_ns(), false, NULL, NULL, &connection));
-    lksi_thread_join(thread);
-    assert_int_equal(h.guests.n_let_in, 1);
-    close(connection);
-    close(stranger);
-    host_close(&h);
+    return limit;
 }
 
-static void host_serve_a_while(void *argument) {
-    host *h = argument;
-    for (int i = 0; i < 30; i++) {
+static void host_serve_for(host *h, int64_t duration_ns) {
+    for (int64_t until_ns = lksi_now_ns() + duration_ns; lksi_now_ns() < until_ns;) {
         struct pollfd ready = {.fd = lksi_acceptor_descriptor(h->acceptor), .events = POLLIN};
         poll(&ready, 1, 10);
         lksi_acceptor_step(h->acceptor);
     }
 }
+
+static void an_acceptor_without_descriptors_waits_for_some(void **state) {
+    (void)state;
+    host h;
+    struct pollfd ready;
+    lksi_thread *thread;
+    int connection;
+    host_open(&h);
+    int stranger = stranger_at(&h.at);
+    const struct rlimit limit = take_descriptors();
+    lksi_acceptor_step(h.acceptor);
+    ready = (struct pollfd){.fd = lksi_acceptor_descriptor(h.acceptor), .events = POLLIN};
+    int n_ready_at_once = poll(&ready, 1, 0);
+    lks_status at_once = lksi_acceptor_check(h.acceptor);
+    host_serve_for(&h, INT64_C(1500) * 1000 * 1000);
+    lks_status later = lksi_acceptor_check(h.acceptor);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(n_ready_at_once, 0); /* the queue is not empty, and yet nothing spins */
+    assert_int_equal(at_once, LKS_OK);
+    assert_int_equal(later, LKS_ERR_SYSTEM);
+    assert_non_null(strstr(lks_error_text(), "too many open files here: the limit is 3, and ulimit -n raises it"));
+    assert_ok(lksi_thread_create(&thread, host_serve, &h, "host"));
+    assert_ok(lksi_dial(&h.at, key, "hello", 6, soon_ns(), false, NULL, NULL, &connection));
+    lksi_thread_join(thread);
+    assert_int_equal(h.guests.n_let_in, 1);
+    assert_ok(lksi_acceptor_check(h.acceptor));
+    close(connection);
+    close(stranger);
+    host_close(&h);
+}
+
+/* They end within ten seconds, and what they hold is free then. */
+static void descriptors_that_strangers_hold_are_no_error(void **state) {
+    (void)state;
+    host h;
+    host_open(&h);
+    int inside = stranger_at(&h.at);
+    host_serve_for(&h, 1000 * 1000);
+    int outside = stranger_at(&h.at);
+    const struct rlimit limit = take_descriptors();
+    host_serve_for(&h, INT64_C(1500) * 1000 * 1000);
+    lks_status status = lksi_acceptor_check(h.acceptor);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(status, LKS_OK);
+    close(inside);
+    close(outside);
+    host_close(&h);
+}
+
+static void host_serve_a_while(void *argument) { host_serve_for(argument, 300 * 1000 * 1000); }
 
 static bool gives_up(void *argument) { return ++*(int *)argument > 3; }
 
@@ -540,6 +571,7 @@ int main(void) {
         cmocka_unit_test(strangers_do_not_keep_the_acceptor),
         cmocka_unit_test(who_had_to_make_room_comes_again),
         cmocka_unit_test(an_acceptor_without_descriptors_waits_for_some),
+        cmocka_unit_test(descriptors_that_strangers_hold_are_no_error),
         cmocka_unit_test(a_dial_that_fails_says_why),
         cmocka_unit_test(star_records_may_come_byte_by_byte),
         cmocka_unit_test(what_is_no_star_record_ends_the_reading),

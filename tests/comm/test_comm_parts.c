@@ -2,12 +2,14 @@
  * waits where, and hears what. */
 #include "test.h"
 
+#include "comm/bootstrap/rendezvous.h"
 #include "comm/comm_internal.h"
 #include "ranks.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 enum { N_RANKS = 4 };
 
@@ -177,6 +179,10 @@ typedef struct shortage {
     lks_status (*call)(lks_group *world);
 } shortage;
 
+static void use_up_descriptors(void) {
+    while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
+}
+
 static int run_out_of_descriptors(int rank, int size, void *argument) {
     (void)size;
     const shortage *s = argument;
@@ -185,7 +191,7 @@ static int run_out_of_descriptors(int rank, int size, void *argument) {
     MUST_OK(join(&layouts[0], rank, &world));
     if (rank == 1) {
         MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-        while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
+        use_up_descriptors();
     }
     MUST_OK(lks_barrier(world, NULL));
     int64_t began_ns = lksi_now_ns();
@@ -203,6 +209,48 @@ static void a_rank_without_descriptors_is_told_of_at_once(void **state) {
     run_processes(N_RANKS, run_out_of_descriptors, &(shortage){share_with_it});
 }
 
+/* Rank 0 knocks at rank 1's door as any stranger can, and keeps rank 1 waiting, which first has all connections that it
+ * needs, and then lacks one. */
+static int wait_without_descriptors(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    struct rlimit limit = {64, 64};
+    int32_t x = 0;
+    setenv("LOCKSTEP_JOB_KEY", "parts", 1);
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = "tcp", .timeout_ms = DEADLINE_MS}));
+    const lks_collective_options naive = {.algorithm = "naive"};
+    if (rank == 1) MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    MUST_OK(lks_broadcast(world, &x, 1, LKS_I32, 0, &naive));
+    MUST_OK(lks_barrier(world, NULL));
+    const lksi_address *door = &world->members[1].address;
+    int stranger = socket(door->storage.ss_family, SOCK_STREAM, 0);
+    if (rank == 1) use_up_descriptors();
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) {
+        MUST(connect(stranger, (const struct sockaddr *)&door->storage, door->nbytes) == 0);
+        lksi_sleep_ns(INT64_C(2500) * 1000 * 1000);
+    }
+    MUST_OK(lks_broadcast(world, &x, 1, LKS_I32, 0, &naive));
+    int64_t began_ns = lksi_now_ns();
+    lks_status status = LKS_OK;
+    if (rank == 0) status = lks_send(world, &x, 1, LKS_I32, 1, 0);
+    if (rank == 1) status = lks_recv(world, &x, 1, LKS_I32, 0, 0, NULL);
+    MUST(rank != 1 || status == LKS_ERR_SYSTEM);
+    if (status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(status == (rank == 1 ? LKS_ERR_SYSTEM : LKS_ERR_PEER));
+    if (rank != 1) MUST_SAY("rank 1 gave up");
+    MUST_SAY("a connection cannot be let in: too many open files here: the limit is 64");
+    MUST(is_soon(began_ns));
+    close(stranger);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_lacks_descriptors_fails_where_it_needs_one(void **state) {
+    (void)state;
+    run_processes(N_RANKS, wait_without_descriptors, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_in_a_part_hears_of_the_whole),
@@ -210,6 +258,7 @@ int main(void) {
         cmocka_unit_test(what_fails_in_a_new_group_is_its_own),
         cmocka_unit_test(groups_that_were_left_take_no_descriptors),
         cmocka_unit_test(a_rank_without_descriptors_is_told_of_at_once),
+        cmocka_unit_test(who_lacks_descriptors_fails_where_it_needs_one),
     };
     return run_group(tests);
 }

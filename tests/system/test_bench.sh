@@ -247,7 +247,7 @@ done
   >"$work/out" 2>"$work/err"
 status=$?
 check "too few descriptors are said to be this process's, in no call" \
-  eval '[ $status != 0 ] && err_has "oo many open files here \(ulimit -n\)" && ! err_has 1844674'
+  eval '[ $status != 0 ] && err_has "oo many open files here: the limit is 16, and ulimit -n" && ! err_has 1844674'
 
 # --- the comparison with other libraries, as far as it needs none of them ---
 python=$(python3 -c 'import sys; print(sys.executable)') # the program itself: what PATH finds may be a shim

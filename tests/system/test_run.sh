@@ -262,6 +262,14 @@ check "and they go on with it" eventually states_are S
 kill -TERM "$job"
 end_job
 check "to the end" eval 'status_is 143 && none_left'
+echo 'localhost slots=2' >"$work/here"
+forget_output
+start_job --hosts "$work/here" --heartbeat-timeout 1
+kill -TSTP "$job"
+check "in a run over hosts Ctrl-Z is not obeyed, which a line says" eval 'eventually err_has "SIGTSTP .Ctrl-Z. does not stop a run over hosts" && sleep 2 && ! ps -o stat= -p "$job" | grep -q T'
+kill -TERM "$job"
+end_job
+check "and the run goes on, until it is told to end" eval 'status_is 143 && err_lines 2 && err_has "ended by SIGTERM" && none_left'
 handler='trap "exit 143" TERM;'
 start_job
 kill -TERM "$job"
@@ -371,6 +379,14 @@ check "a log that is a FIFO nobody reads is refused" eval 'err_lines 1 && err_ha
 (ulimit -f 100; "$lockstep" run -n 2 --log-dir "$work/small" head -c 400000 /dev/zero) >"$work/out" 2>"$work/err"
 status=$?
 check "a log beyond the limit on files is an error" eval 'status_is 1 && err_lines 2 && err_has "the log of rank 1 cannot be written: File too large"'
+# At the start, for what rank 0 accepts there, and for what it makes and accepts then.
+for limit in 12 20 30 36 44 60; do
+  start=$SECONDS
+  (ulimit -n $limit; LOCKSTEP_TRANSPORT=tcp exec "$lockstep" run -n 24 "$examples/hello") >"$work/out" 2>"$work/err"
+  status=$?
+  check "ranks over TCP with $limit descriptors each end at once, and say so" \
+    eval 'status_is 1 && err_has "ank.? 0.*: the limit is $limit, and ulimit -n raises it" && [ $((SECONDS - start)) -lt 15 ]'
+done
 printf 'a slots=1\nb slots=1\n' >"$work/hosts"
 printf '#!/bin/bash\n[ $1 = b ] && exec -a %s sleep 77 | cat\nexec bash -c "${*:2}"\n' "$marker" >"$work/wrapper"
 chmod +x "$work/wrapper"

@@ -38,6 +38,7 @@ static int create(set_up *s) {
     lks_node *x = lks_input(s->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 16});
     lks_node *y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *logits = lks_linear(lks_relu(lks_linear(x, 32, "fc1")), 4, "fc2");
+    (void)lks_input(s->graph, "of no use", LKS_F32, 1, (int64_t[]){LKS_BATCH});
     RANK_OK(lks_trainer_create(&s->trainer, lks_cross_entropy(logits, y),
                                &(lks_trainer_options){.group = s->group,
                                                       .logits = logits,
@@ -470,6 +471,8 @@ typedef enum mistake {
     NEGATIVE_STATES,
     COMPUTED_FEATURES,
     FOREIGN_LOGITS,
+    UNFED_LOSS,
+    UNFED_LOGITS,
     N_MISTAKES
 } mistake;
 
@@ -491,8 +494,11 @@ static lks_status create_wrongly(lks_group *group, mistake which, lks_device *f6
     if (is_wrong && which == COMPUTED_FEATURES) options.features = lks_relu(x);
     if (is_wrong && which == FOREIGN_LOGITS)
         options.logits = lks_input(other, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+    lks_node *logits = lks_linear(x, 4, "fc"), *z = lks_input(g, "z", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+    if (is_wrong && which == UNFED_LOGITS) options.logits = lks_add(logits, z);
+    if (is_wrong && which == UNFED_LOSS) logits = lks_add(logits, z);
     lks_trainer *trainer = NULL;
-    lks_status status = lks_trainer_create(&trainer, lks_cross_entropy(lks_linear(x, 4, "fc"), y), &options);
+    lks_status status = lks_trainer_create(&trainer, lks_cross_entropy(logits, y), &options);
     lks_trainer_destroy(trainer);
     lks_graph_destroy(other);
     lks_graph_destroy(g);
@@ -510,7 +516,9 @@ static int make_mistakes(void *argument) {
                                         "a trainer was given 2 states, but no array of them",
                                         "a trainer was given -1 states",
                                         "a trainer's features are an input (lks_input)",
-                                        "a trainer's logits are of another graph than its loss"};
+                                        "a trainer's logits are of another graph than its loss",
+                                        "and the loss is computed of the input 'z'",
+                                        "and its logits or states are computed of the input 'z'"};
     lks_device *f64;
     RANK_OK(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
     for (int which = 0; which < N_MISTAKES; which++) {

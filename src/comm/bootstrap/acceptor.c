@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -21,6 +23,8 @@ enum {
 #define INSISTENCE_NS (INT64_C(4) * 1000 * 1000 * 1000)
 #define OTHER_KEY_LIMIT_NS (INT64_C(7) * 1000 * 1000 * 1000)
 #define SECOND_NS (INT64_C(1000) * 1000 * 1000)
+/* Some other part of the process may have had them for a moment. */
+#define OUT_LIMIT_NS SECOND_NS
 
 /* What an event of the epoll is about: a place's index, or one of these. */
 enum { ABOUT_LISTENER = N_PLACES, ABOUT_CLOCK };
@@ -39,8 +43,10 @@ struct lksi_acceptor {
     size_t hello_nbytes;
     lksi_accepted accepted;
     void *argument;
-    bool is_listener_paused; /* the process was out of descriptors: the next tick tries again */
-    bool has_warned;         /* that it was */
+    bool is_listener_paused;      /* the process was out of descriptors: the next tick tries again */
+    bool has_warned;              /* that it was */
+    _Atomic int64_t out_since_ns; /* somebody has waited, and no stranger held any; 0: not so */
+    atomic_int out_error;
     int n_taken;
     uint64_t n_accepted;
     int64_t second_ns; /* the lines of this second are counted, and what was left out */
@@ -185,25 +191,45 @@ static void pause_listener(lksi_acceptor *acceptor, bool is_paused) {
     watch(acceptor, EPOLL_CTL_MOD, acceptor->listener, is_paused ? 0 : EPOLLIN, ABOUT_LISTENER);
 }
 
-/* A connection that ended while it waited is no error of ours. Without descriptors the queue stays as it is, and the
- * listener would be readable for ever: it is left alone until the next tick. */
+/* Without descriptors accept does not look whether anybody is there. The queue stays as it is then, and the listener
+ * would be readable for ever: it is left alone until the next tick. */
+static void run_out(lksi_acceptor *acceptor, int error) {
+    char why[LKSI_ERRNO_TEXT_NBYTES];
+    struct pollfd queue = {.fd = acceptor->listener, .events = POLLIN};
+    if (poll(&queue, 1, 0) <= 0) return;
+    pause_listener(acceptor, true);
+    if (acceptor->n_taken == 0 && atomic_load(&acceptor->out_since_ns) == 0) {
+        atomic_store(&acceptor->out_error, error);
+        atomic_store(&acceptor->out_since_ns, lksi_now_ns());
+    }
+    lksi_errno_describe(error, why);
+    if (!acceptor->has_warned) lksi_log(LKS_LOG_WARNING, "a connection waits to be let in: %s", why);
+    acceptor->has_warned = true;
+}
+
+lks_status lksi_acceptor_check(const lksi_acceptor *acceptor) {
+    char why[LKSI_ERRNO_TEXT_NBYTES];
+    const int64_t since_ns = atomic_load(&acceptor->out_since_ns);
+    if (since_ns == 0 || lksi_now_ns() - since_ns < OUT_LIMIT_NS) return LKS_OK;
+    lksi_errno_describe(atomic_load(&acceptor->out_error), why);
+    return lksi_error(LKS_ERR_SYSTEM, "a connection cannot be let in: %s", why);
+}
+
+/* A connection that ended while it waited is no error of ours. */
 static void accept_some(lksi_acceptor *acceptor) {
     for (int i = 0; i < N_ACCEPTED_PER_STEP; i++) {
         lksi_address peer = {.nbytes = sizeof peer.storage};
         int connection =
             accept4(acceptor->listener, (struct sockaddr *)&peer.storage, &peer.nbytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (connection >= 0) {
+            atomic_store(&acceptor->out_since_ns, 0);
             admit(acceptor, connection, &peer);
-            continue;
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            run_out(acceptor, errno);
+            return;
+        } else if (errno != ECONNABORTED && errno != EINTR) {
+            return;
         }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            if (!acceptor->has_warned)
-                lksi_log(LKS_LOG_WARNING, "a connection waits to be let in: %s%s", strerror(errno),
-                         errno == EMFILE ? " here (ulimit -n)" : "");
-            acceptor->has_warned = true;
-            pause_listener(acceptor, true);
-        }
-        if (errno != ECONNABORTED && errno != EINTR) return;
     }
 }
 

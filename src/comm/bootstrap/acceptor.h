@@ -22,6 +22,10 @@ lks_status lksi_acceptor_create(lksi_acceptor **acceptor, int listener, const un
  * and has had the time to hear it; a stranger in passing has not. `peer` gets the address of who has tried last, ""
  * where nobody has. */
 bool lksi_acceptor_hears_other_key(const lksi_acceptor *acceptor, char peer[LKSI_ADDRESS_TEXT_NBYTES]);
+/* LKS_ERR_SYSTEM where a connection has waited for a second because this process is out of descriptors, and none of
+ * them is held by somebody who has yet to prove the key. It may be a stranger's: an error only for who needs one more.
+ * For any thread. */
+lks_status lksi_acceptor_check(const lksi_acceptor *acceptor);
 /* Readable when lksi_acceptor_step has something to do. */
 int lksi_acceptor_descriptor(const lksi_acceptor *acceptor);
 /* Accepts, goes on with all handshakes as far as they can, and calls `accepted` for each that is done. */

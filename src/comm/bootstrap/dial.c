@@ -89,7 +89,8 @@ static outcome attempt(const dial *d, bool has_answered, char *what, size_t what
     int one = 1;
     int made = socket(d->to->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (made < 0) {
-        snprintf(what, what_nbytes, "%s", errno == EMFILE ? "too many open files here (ulimit -n)" : strerror(errno));
+        lksi_errno_describe(errno, now);
+        snprintf(what, what_nbytes, "%s", now);
         return IMPOSSIBLE;
     }
     (void)setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

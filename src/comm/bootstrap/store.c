@@ -153,6 +153,15 @@ static lks_status check_keys(const store *s) {
     return hears_other_key(s, other) ? name_missing(s, LKS_ERR_MISMATCH, other) : LKS_OK;
 }
 
+/* Those that have not arrived need a descriptor each. */
+static lks_status check_descriptors(const store *s) {
+    char why[LKSI_ERROR_TEXT_NBYTES];
+    lks_status status = lksi_acceptor_check(s->acceptor);
+    if (status == LKS_OK) return LKS_OK;
+    snprintf(why, sizeof why, ", and at rank 0 %s", lks_error_text());
+    return name_missing(s, status, why);
+}
+
 static lks_status give_up(const store *s) {
     char other[OTHER_KEY_NBYTES];
     (void)hears_other_key(s, other);
@@ -169,6 +178,7 @@ static void gather(store *s, int64_t deadline_ns) {
         lksi_acceptor_step(s->acceptor);
         fail(s, lksi_crossing_step(&s->crossing, s->status));
         fail(s, check_keys(s));
+        fail(s, check_descriptors(s));
         fail(s, lksi_notice_board_check());
         for (int rank = 1; rank < s->environment->size && s->status == LKS_OK; rank++) {
             if (s->connections[rank] >= 0) fail(s, hear(s, rank));

@@ -49,9 +49,9 @@ typedef struct lksi_remote {
     void (*announce)(lks_group *group, const lksi_reason *reason);
     /* Whether a rank has said goodbye. NULL: nobody can know. */
     bool (*has_left)(const lks_group *group, int rank);
-    /* Called while a rank waits for `rank`, and may take a moment: whether that ends is heard from now on. NULL: it is
-     * anyway. */
-    void (*attend)(lks_group *group, int rank);
+    /* Called while a rank waits for `rank`, and may take a moment: whether that ends is heard from now on.
+     * LKS_ERR_SYSTEM where it cannot come in here. NULL: it can, and is heard anyway. */
+    lks_status (*attend)(lks_group *group, lksi_context context, int rank);
     /* Asks all ranks what they are doing and waits for `patience_ms` at most; doing[r].is_known stays false for those
      * that do not answer, and for this rank. NULL: there is no way. */
     void (*roll_call)(const lks_group *group, int64_t patience_ms, lksi_doing *doing);

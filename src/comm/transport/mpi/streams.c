@@ -380,13 +380,19 @@ static void mpi_close(lks_group *group) {
     group->mpi_streams = NULL;
 }
 
+static lks_status attend(lks_group *group, lksi_context context, int rank) {
+    (void)context;
+    lksi_tcp_attend(group, rank);
+    return LKS_OK;
+}
+
 static const lksi_remote mpi_remote = {.name = "mpi",
                                        .write_some = write_some,
                                        .read_some = read_some,
                                        .sleep = sleep_on_streams,
                                        .announce = lksi_tcp_announce,
                                        .has_left = lksi_tcp_star_has_left,
-                                       .attend = lksi_tcp_attend,
+                                       .attend = attend,
                                        .roll_call = lksi_tcp_roll_call,
                                        .close = mpi_close};
 

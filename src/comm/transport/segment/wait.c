@@ -221,12 +221,13 @@ lks_status lksi_refuse_aborted(const lks_group *group, lksi_context context) {
 }
 
 /* Of whom is awaited, or of anybody who may be. */
-static void attend(lks_group *group, const int *ranks, int n_ranks) {
-    if (group->remote == NULL || group->remote->attend == NULL) return;
+static lks_status attend(lks_group *group, lksi_context context, const int *ranks, int n_ranks) {
+    if (group->remote == NULL || group->remote->attend == NULL) return LKS_OK;
     for (int i = 0; i < (n_ranks > 0 ? n_ranks : group->size); i++) {
         int rank = n_ranks > 0 ? ranks[i] : i;
-        if (rank != group->rank && group->seat_of[rank] < 0) group->remote->attend(group, rank);
+        if (rank != group->rank && group->seat_of[rank] < 0) LKS_TRY(group->remote->attend(group, context, rank));
     }
+    return LKS_OK;
 }
 
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns) {
@@ -235,8 +236,7 @@ lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, i
     LKS_TRY(check_presence(group, context, ranks, n_ranks));
     if (group->parent != NULL && context == LKSI_CONTEXT_COLLECTIVE) LKS_TRY(lksi_step_overhear(group->parent));
     LKS_TRY(check_deadline(group, context, ranks, n_ranks, left_ns));
-    attend(group, ranks, n_ranks);
-    return LKS_OK;
+    return attend(group, context, ranks, n_ranks);
 }
 
 void lksi_forgive_stop(lks_group *group, lksi_context context, int64_t slept_ns) {

@@ -224,8 +224,11 @@ static lks_status lead(shm *s, const lks_group *group, const lksi_meeting *meeti
 static lks_status enter(shm *s, lks_group *group, const lksi_welcome *welcome, int descriptor, lksi_control **control) {
     void *base = NULL;
     if (welcome->status != LKS_OK) return lksi_error((lks_status)welcome->status, "%s", welcome->text);
-    if (descriptor < 0)
-        return lksi_error(LKS_ERR_FORMAT, "%s: the first rank handed no segment over", group->progress.name);
+    if (descriptor < 0) { /* the kernel had no number for it */
+        errno = EMFILE;
+        return lksi_error_errno("%s: no segment for rank %d", group->progress.name,
+                                lksi_world_rank(group, group->rank));
+    }
     s->control_nbytes = (size_t)welcome->control_nbytes;
     LKS_TRY(map(descriptor, s->control_nbytes, &base));
     *control = base;

@@ -139,16 +139,21 @@ static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
 static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
     enum { SLICE_NS = 20 * 1000 * 1000 };
     lksi_star *star = lksi_star_of(group);
+    lks_status status = LKS_OK;
     bool is_there = false;
-    while (!is_there && lksi_now_ns() < deadline_ns && !is_parent_aborted(group)) {
+    while (!is_there && status == LKS_OK && lksi_now_ns() < deadline_ns && !is_parent_aborted(group)) {
         int64_t until_ns = lksi_now_ns() + SLICE_NS;
         pthread_mutex_lock(&star->mutex);
         if (star->lines[rank].descriptor < 0) lksi_cond_wait_until(&star->arrived, &star->mutex, until_ns);
         is_there = star->lines[rank].descriptor >= 0;
         pthread_mutex_unlock(&star->mutex);
+        if (!is_there) status = lksi_acceptor_check(group->world->acceptor);
     }
     if (is_there) return LKS_OK;
     if (is_parent_aborted(group)) return refuse_parent(group);
+    if (status != LKS_OK)
+        return lksi_error(status, "%s did not connect to the new group: %s", lksi_rank_describe(group, rank).text,
+                          lks_error_text());
     return lksi_error(LKS_ERR_TIMEOUT, "%s did not connect to the new group in %lld ms",
                       lksi_rank_describe(group, rank).text, (long long)group->timeout_ms);
 }

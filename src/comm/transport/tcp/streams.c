@@ -141,6 +141,14 @@ static lks_status read_some(lks_group *group, lksi_context context, int from, vo
     return LKS_OK;
 }
 
+/* That others than those who are awaited cannot come in is no error. */
+static lks_status attend(lks_group *group, lksi_context context, int rank) {
+    lksi_tcp_attend(group, rank);
+    if (atomic_load(&tcp_of(group)->in[context][rank].descriptor) >= 0) return LKS_OK;
+    lks_status status = lksi_acceptor_check(group->world->acceptor);
+    return status == LKS_OK ? LKS_OK : unreachable(group, context, rank, status);
+}
+
 /* Edge-triggered: a stream that has more than anyone wants now does not keep waking us. Whoever sleeps has tried its
  * streams before and found nothing, so that what comes later is an edge. */
 static void sleep_on_streams(lks_group *group, lksi_context context, const lksi_interest *interests, int n_interests,
@@ -182,7 +190,7 @@ static const lksi_remote tcp_remote = {.name = "tcp",
                                        .sleep = sleep_on_streams,
                                        .announce = lksi_tcp_announce,
                                        .has_left = lksi_tcp_star_has_left,
-                                       .attend = lksi_tcp_attend,
+                                       .attend = attend,
                                        .roll_call = lksi_tcp_roll_call,
                                        .close = tcp_close};
 
