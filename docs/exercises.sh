@@ -198,7 +198,7 @@ pipeline() {
   for ((repetition = 0; repetition < repetitions; repetition++)); do
     run "$lockstep" run -n 2 "$examples/pipeline" >"$work/pipeline"
     grep -q "whole model's bits" "$work/pipeline" || fail "the stages' parameters: $(tail -n 1 "$work/pipeline")"
-    awk '/^ *[0-9]+ /{print $1 "|" $2 "|" $3 "|" $4}' "$work/pipeline"
+    awk 'NF == 4 && $2 + 0 == $2 {print $1 "|" $2 "|" $3 "|" $4}' "$work/pipeline"
   done | medians >"$work/medians"
   echo "| micro-batches | two stages, ms a step | in one piece, ms | (M + S - 1) / M |"
   echo "| --- | --- | --- | --- |"
