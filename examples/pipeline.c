@@ -149,16 +149,12 @@ static int train(stage *s, lks_dataset *data, double *ms) {
 
 /* *n_other: how many more of the stage's parameters differ from the whole model's. */
 static int compare(const stage *s, const stage *whole, int *n_other) {
+    float mine[WIDTH * WIDTH], theirs[WIDTH * WIDTH]; /* the largest of them */
     for (int i = 0; i < lks_store_n_parameters(s->store); i++) {
         lks_parameter_view view = lks_store_parameter(s->store, i);
-        size_t nbytes = (size_t)view.count * sizeof(float);
-        float *mine = malloc(nbytes), *theirs = malloc(nbytes);
-        if (mine == NULL || theirs == NULL) return 1;
         LKS_CHECK(lks_store_read(s->store, i, mine));
         LKS_CHECK(lks_store_read(whole->store, lks_store_find(whole->store, view.name), theirs));
-        *n_other += memcmp(mine, theirs, nbytes) != 0;
-        free(mine);
-        free(theirs);
+        *n_other += memcmp(mine, theirs, (size_t)view.count * sizeof *mine) != 0;
     }
     return 0;
 }

@@ -237,8 +237,8 @@ LKS_API lks_status lks_all_to_all(lks_group *group, const void *in, void *out, s
                                   const lks_collective_options *options);
 
 /* The same with a count per rank: `counts` holds size entries, the same on all ranks, which are the caller's again when
- * the call returns, also of an asynchronous one; blocks follow each other in rank order. Algorithms: gatherv and scatterv as
- * gather and scatter; all_gatherv: naive, ring, direct. */
+ * the call returns, also of an asynchronous one; blocks follow each other in rank order. Algorithms: gatherv and
+ * scatterv as gather and scatter; all_gatherv: naive, ring, direct. */
 LKS_API lks_status lks_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                                int root, const lks_collective_options *options);
 LKS_API lks_status lks_scatterv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
@@ -246,12 +246,11 @@ LKS_API lks_status lks_scatterv(lks_group *group, const void *in, void *out, con
 LKS_API lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                                    const lks_collective_options *options);
 
-/* As lks_all_to_all, blocks of any length: in_counts[j] elements of `in` for rank j, out_counts[i] of `out` from rank i,
- * in rank order. Each rank has its own counts, size entries of either, which must fit the others': in_counts[j] here is
- * out_counts[this rank] on rank j. `in` and `out` do not overlap.
- * Algorithms: pairwise, direct. Errors: LKS_ERR_ARGUMENT where a rank's counts for itself differ, before anything is
- * sent; LKS_ERR_MISMATCH where those of two ranks do, on the one that expects another count; on the others then, or,
- * over messages, at a later call. */
+/* As lks_all_to_all, blocks of any length: in_counts[j] elements of `in` for rank j, out_counts[i] of `out` from rank
+ * i, in rank order. Each rank has its own counts, size entries of either, which must fit the others': in_counts[j] here
+ * is out_counts[this rank] on rank j. `in` and `out` do not overlap. Algorithms: pairwise, direct. Errors:
+ * LKS_ERR_ARGUMENT where a rank's counts for itself differ, before anything is sent; LKS_ERR_MISMATCH where those of
+ * two ranks do, on the one that expects another count; on the others then, or, over messages, at a later call. */
 LKS_API lks_status lks_all_to_allv(lks_group *group, const void *in, const size_t *in_counts, void *out,
                                    const size_t *out_counts, lks_type type, const lks_collective_options *options);
 

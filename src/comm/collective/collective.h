@@ -67,8 +67,7 @@ lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call);
 lks_status lksi_native_reduce(lks_group *group, const lksi_call *call);
 lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call);
 lks_status lksi_native_blocks(lks_group *group, const lksi_call *call); /* gather, scatter, all_gather, all_to_all */
-lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms, but */
-lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call);
+lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms */
 lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_reduce_two_level(lks_group *group, const lksi_call *call);

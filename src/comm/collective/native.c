@@ -200,23 +200,10 @@ lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call) {
     unsigned char *scratch;
     size_t n = (size_t)group->size;
     LKS_TRY(agree(group, call, &c));
-    LKS_TRY(lksi_group_scratch(group, 2 * n * sizeof(int), &scratch));
-    int *counts = (int *)(void *)scratch, *begins = counts + n;
-    lay_out(call->counts, n, counts, begins);
-    c.counts = counts, c.begins = begins;
-    place(group, call, 0, &c);
-    return run(group, call, &c);
-}
-
-lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call) {
-    lksi_mpi_collective c;
-    unsigned char *scratch;
-    size_t n = (size_t)group->size;
-    LKS_TRY(agree(group, call, &c));
     LKS_TRY(lksi_group_scratch(group, 4 * n * sizeof(int), &scratch));
     int *counts = (int *)(void *)scratch, *begins = counts + n, *out_counts = begins + n, *out_begins = out_counts + n;
     lay_out(call->counts, n, counts, begins);
-    lay_out(call->out_counts, n, out_counts, out_begins);
+    if (call->out_counts != NULL) lay_out(call->out_counts, n, out_counts, out_begins);
     c.counts = counts, c.begins = begins, c.out_counts = out_counts, c.out_begins = out_begins;
     place(group, call, 0, &c);
     return run(group, call, &c);
