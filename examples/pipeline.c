@@ -7,7 +7,7 @@
  *
  * With M micro-batches and S stages M + S - 1 turns are taken for the work of M: what is left is the bubble. With more
  * ranks than stages there are several such rows, which average the gradients of each stage among them. Every stage ends
- * with the bits that the whole model has when it is trained in one piece.
+ * with the bits that the whole model has when it is trained in one piece, by the same micro-batches.
  *
  *     lockstep run -n 2 build/examples/pipeline [STAGES]
  *
@@ -62,7 +62,10 @@ static int create(stage *s, int64_t n_features, int64_t n_samples) {
     lks_program_options options = {.batch = n_samples / s->n_micro, .is_training = 1, .loss = s->loss};
     if (!s->is_last) options.outputs = &s->h, options.n_outputs = 1;
     if (!s->is_first) options.differentiated = &s->x, options.n_differentiated = 1;
-    for (int m = 0; m < s->n_micro; m++) LKS_CHECK(lks_program_create(&s->programs[m], s->store, &options));
+    for (int m = 0; m < s->n_micro; m++) {
+        LKS_CHECK(lks_program_create(&s->programs[m], s->store, &options));
+        lks_program_set_buffer_weight(s->programs[m], (double)options.batch); /* for batch norms, if there were any */
+    }
     s->received = calloc((size_t)(n_samples * WIDTH), sizeof *s->received);
     s->returned = calloc((size_t)(n_samples * WIDTH), sizeof *s->returned);
     return s->received == NULL || s->returned == NULL;
@@ -166,10 +169,13 @@ static int pipeline(int argc, char **argv) {
     int rank = lks_group_rank(world), size = lks_group_size(world), n_other = 0;
     char *end = "";
     long n_stages = argc > 1 ? strtol(argv[1], &end, 10) : size < N_LAYERS ? size : N_LAYERS;
-    if (argc > 2 || *end != '\0' || n_stages < 1 || n_stages > N_LAYERS || size % n_stages != 0 || BATCH % size != 0) {
+    if (argc > 2 || *end != '\0' || n_stages < 1 || n_stages > N_LAYERS || size % n_stages != 0 ||
+        BATCH % (size / n_stages) != 0) {
         if (rank == 0)
-            fprintf(stderr, "pipeline: it takes a number of stages, 1 to %d, that divides the ranks (%d)\n", N_LAYERS,
-                    size);
+            fprintf(stderr,
+                    "pipeline: it takes a number of stages, 1 to %d, that divides the ranks (%d) into rows that divide "
+                    "%d\n",
+                    N_LAYERS, size, BATCH);
         return 2;
     }
     int n_rows = size / (int)n_stages;
@@ -182,7 +188,7 @@ static int pipeline(int argc, char **argv) {
         printf("%d stages, %d rows\nmicro-batches   ms a step   in one piece   (M+S-1)/M\n", (int)n_stages, n_rows);
     for (int n_micro = 1; n_micro <= MOST_MICRO && BATCH / n_rows % n_micro == 0; n_micro *= 2) {
         stage mine = {.row = row, .replicas = replicas, .n_micro = n_micro}, whole = mine;
-        double ms, whole_ms;
+        double ms = 0, whole_ms = 0;
         whole.row = alone;
         if (train(&mine, data, &ms) != 0 || train(&whole, data, &whole_ms) != 0) return 1;
         if (compare(&mine, &whole, &n_other) != 0) return 1;

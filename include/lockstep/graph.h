@@ -90,7 +90,8 @@ typedef struct lks_store_options {
 } lks_store_options;
 
 /* The parameters that `loss` depends on, in the order in which their gradients become final, initialised.
- * The graph must outlive the store. Errors: the graph's first error; LKS_ERR_ARGUMENT where loss is not a scalar. */
+ * The graph must outlive the store. There may be none: a program can do without, or differentiate its inputs alone.
+ * Errors: the graph's first error; LKS_ERR_ARGUMENT where loss is not a scalar. */
 LKS_API lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_options *options);
 LKS_API void lks_store_destroy(lks_store *store); /* after its programs; accepts NULL */
 
@@ -167,8 +168,8 @@ LKS_API lks_status lks_program_forward(lks_program *program);
  * pass of its own before it, or where a step has moved the parameters since (sharded, on one host). */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
 /* In the next backward passes the batch counts in what buffers average by `weight`, its samples, and not by the factor:
- * for losses that are means over another number, of labels that count. The step has to hear of it: buffer_weight of
- * lks_step_sums (parallel.h). Negative, as at first: by the factor. */
+ * for losses that are means over another number, of labels that count, or sums. The step has to hear of it:
+ * buffer_weight of lks_step_sums (parallel.h). Negative, as at first: by the factor. */
 LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
 /* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
  * reads it any more, so that it may be changed in place. `index` is the tensor's in the store, below
@@ -184,8 +185,10 @@ LKS_API const void *lks_program_output(const lks_program *program, const lks_nod
 /* The same for a scalar of any type, as double; NaN if `node` is not an output, or not a scalar. */
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
 /* The gradient of `factor` * loss with respect to one of the program's `differentiated` inputs, as long as that and in
- * its type, after backward, until the next run. NULL if `node` is none. What a stage of a pipeline sends to the one
- * before it, which ends in a loss of lks_sum(lks_mul(h, dh)), dh an input of its own: h's gradient is then dh. */
+ * its type, after backward, until the next run. NULL if `node` is none, or before backward. What a stage of a pipeline
+ * sends to the one before it, which ends in a loss of lks_sum(lks_mul(h, dh)), dh an input of its own, and runs
+ * backward by factor 1: h's gradient is then dh. Where that one has buffers, batch norms', it tells the samples by
+ * lks_program_set_buffer_weight. */
 LKS_API const void *lks_program_input_gradient(const lks_program *program, const lks_node *node);
 /* Bytes of activations and scratch, planned by liveness. */
 LKS_API size_t lks_program_nbytes(const lks_program *program);

@@ -130,7 +130,8 @@ LKS_API lks_node *lks_synchronised_batch_norm_function(lks_node *x, lks_node *we
 LKS_API lks_node *lks_layer_norm_function(lks_node *x, lks_node *weight, lks_node *bias, double epsilon);
 
 /* In training: each element is 0 with `probability`, else x / (1 - probability). In evaluation: x. Draws depend on
- * lks_program_set_random and the dropout's place in the graph, not on the rank.
+ * lks_program_set_random and the dropout's number among those of its graph, not on the rank: where a model is divided
+ * into graphs, stages of a pipeline, give each a seed of its own.
  * Source: Srivastava et al., "Dropout", 2014. */
 LKS_API lks_node *lks_dropout(lks_node *x, double probability);
 

@@ -245,9 +245,9 @@ LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64
  * group fails on all: none waits. */
 LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
 /* From the next pass on, where `is_absent`, this rank takes part in those sums, but counts nothing: for a rank without
- * samples, which runs its program on anything and backward by factor 0, because the others wait for it. Its gradients
- * are then 0, and lks_on_gradient's callback is not called: an attached program sends nothing, and the step comes with
- * n_samples 0. */
+ * samples, which runs its program on anything and backward by factor 0, because the others wait for it. Its parameters'
+ * gradients are then 0, those of inputs anything, and lks_on_gradient's callback is not called: an attached program
+ * sends nothing, and the step comes with n_samples 0. */
 LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
 /* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on. It tells what is so now:

@@ -439,7 +439,7 @@ static lks_status find_untrained(compiler *c) {
         while (i < program->n_finals && program->finals[i].index != index) i++;
         if (i == program->n_finals) program->untrained[program->n_untrained++] = index;
     }
-    if (program->n_untrained < store->n_parameters) return LKS_OK;
+    if (program->n_untrained < store->n_parameters || program->n_input_gradients > 0) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
 }
 

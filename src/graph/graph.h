@@ -110,6 +110,8 @@ typedef struct lksi_store_memory {
 
 /* Without initial values: the caller decides which rank writes them. The context is released with the store. */
 lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_store_memory *memory);
+/* LKS_ERR_ARGUMENT where there is nothing to train: no gradient reaches a parameter. */
+lks_status lksi_store_check_trained(const lks_store *store);
 /* Writes the initial values; a parameter's draws depend on (seed, name, element) alone. */
 lks_status lksi_store_initialize(lks_store *store, uint64_t seed);
 

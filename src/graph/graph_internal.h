@@ -137,6 +137,7 @@ struct lks_store {
     size_t padded_count, buffer_begin; /* elements; buffers lie from buffer_begin on */
     void *values, *gradients;
     uint64_t n_swaps;     /* of these two */
+    bool is_trained;      /* a gradient reaches a parameter */
     bool is_torn;         /* an update of the values began and has not ended */
     lksi_stepper stepper; /* zeros: none */
     lksi_settle settle;   /* what is still to come of one; NULL: nothing */

@@ -356,7 +356,8 @@ static lks_status find_input_gradients(lksi_ir *ir, const lksi_value *gradients)
         lksi_value value = ir->node_values[ir->differentiated[i]->id];
         ir->input_gradients[i] = value != LKSI_NO_VALUE ? gradients[value] : LKSI_NO_VALUE;
         if (ir->input_gradients[i] == LKSI_NO_VALUE)
-            return lksi_error(LKS_ERR_ARGUMENT, "the loss does not depend on input '%s', which is to be differentiated",
+            return lksi_error(LKS_ERR_ARGUMENT,
+                              "no gradient flows from the loss to input '%s', which is to be differentiated",
                               ir->differentiated[i]->name);
     }
     return LKS_OK;

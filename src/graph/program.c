@@ -264,12 +264,15 @@ lks_status lksi_program_send(lks_program *program, double factor) {
 static void forget_mirrors(lks_program *program) {
     for (int i = 0; i < program->n_outputs; i++) program->outputs[i].is_mirrored = false;
     for (int i = 0; i < program->n_input_gradients; i++) program->input_gradients[i].is_mirrored = false;
+    program->has_run_backward = false;
 }
 
 lks_status lksi_program_run(lks_program *program) {
     forget_mirrors(program);
     LKS_TRY(clear_untrained(program));
-    return run(program, 0, program->n_steps);
+    LKS_TRY(run(program, 0, program->n_steps));
+    program->has_run_backward = true;
+    return LKS_OK;
 }
 
 bool lksi_program_is_recordable(const lks_program *program) { return !program->has_host_steps && !program->is_timed; }
@@ -313,6 +316,7 @@ static lks_status backward(lks_program *program, double factor) {
     LKS_TRY(clear_untrained(program));
     LKS_TRY(run(program, program->n_forward, program->n_steps));
     if (stepper->context != NULL) stepper->end_pass(stepper->context);
+    program->has_run_backward = true;
     return LKS_OK;
 }
 
@@ -365,6 +369,10 @@ const void *lks_program_output(const lks_program *program, const lks_node *node)
 
 const void *lks_program_input_gradient(const lks_program *program, const lks_node *node) {
     if (lksi_check_given("program_input_gradient", "program", program) != LKS_OK) return NULL;
+    if (!program->has_run_backward) {
+        (void)lksi_error(LKS_ERR_STATE, "program_input_gradient without a backward pass before it");
+        return NULL;
+    }
     return read_binding(program, find(program->input_gradients, program->n_input_gradients, node));
 }
 

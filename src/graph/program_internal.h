@@ -83,7 +83,7 @@ struct lks_program {
     int64_t random[3];          /* training seed, step, index of the batch's first sample: what draws depend on */
     lksi_scalars *scalars;      /* all three, where kernels read them: on a device with memory of its own, else NULL */
     bool draws, has_random;     /* dropout's masks; from lks_program_set_random */
-    bool has_run_forward, is_timed;
+    bool has_run_forward, has_run_backward, is_timed;
     lksi_program_ranks ranks; /* of the host steps; sum is NULL until they are known */
     bool has_host_steps, is_absent;
 };

@@ -69,7 +69,8 @@ static lks_status lay_out(lks_store *store, const lksi_ir *ir) {
             store->buffer_begin = offset;
         }
     }
-    store->padded_count = offset;
+    store->padded_count = offset > 0 ? offset : ALIGNMENT_NBYTES / lks_type_nbytes(store->graph->device->float_type);
+    store->is_trained = store->n_parameters > ir->n_still;
     return LKS_OK;
 }
 
@@ -82,10 +83,12 @@ static lks_status make_slots(lks_store *store, lks_node *loss) {
         lksi_ir_create(&ir, store->graph, &(lks_program_options){.batch = NOMINAL_BATCH, .is_training = 1}, &loss, 1));
     lks_status status = lksi_ir_differentiate(&ir, loss);
     if (status == LKS_OK) status = lay_out(store, &ir);
-    if (status == LKS_OK && store->n_parameters == ir.n_still)
-        status = lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
     lksi_ir_destroy(&ir);
     return status;
+}
+
+lks_status lksi_store_check_trained(const lks_store *store) {
+    return store->is_trained ? LKS_OK : lksi_error(LKS_ERR_ARGUMENT, "the loss depends on no parameter");
 }
 
 lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_store_memory *memory) {
@@ -98,6 +101,7 @@ lks_status lksi_store_create_in(lks_store **store, lks_node *loss, const lksi_st
     if (memory != NULL) created->memory = *memory;
     lks_status status;
     LKS_TRY_GOTO(make_slots(created, loss), free_store);
+    if (memory != NULL) LKS_TRY_GOTO(lksi_store_check_trained(created), free_store);
     LKS_TRY_GOTO(alloc_arrays(created), release_arrays);
     *store = created;
     return LKS_OK;

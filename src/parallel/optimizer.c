@@ -72,6 +72,7 @@ static lks_status check_gradient(void *context, int index) { return lksi_factore
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
     LKS_TRY(check_group(optimizer));
+    LKS_TRY(lksi_store_check_trained(optimizer->store));
     LKS_TRY(lksi_factored_create(optimizer));
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
@@ -98,7 +99,7 @@ void lksi_rule_fields(const lks_optimizer *rule, double fields[LKSI_RULE_FIELDS]
                                              rule->schedule.rising,
                                              (double)rule->schedule.n_warm_up,
                                              rule->schedule.warm_up_first,
-                                             (double)rule->decays_matrices_only};
+                                             (double)(rule->decays_matrices_only != 0)};
     memcpy(fields, values, sizeof values);
 }
 

@@ -186,7 +186,15 @@ static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
     lks_store *store;
     assert_int_equal(lks_store_create(&store, f.logits, NULL), LKS_ERR_ARGUMENT);
     lks_node *constant = lks_input(f.graph, "constant", LKS_F32, 0, NULL);
-    assert_int_equal(lks_store_create(&store, constant, NULL), LKS_ERR_ARGUMENT);
+    lks_program *program;
+    assert_ok(lks_store_create(&store, constant, NULL)); /* a program may do without parameters, but not train them */
+    assert_int_equal(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 1, .is_training = 1, .loss = constant}),
+        LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "the loss depends on no parameter"));
+    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = 1, .loss = constant}));
+    lks_program_destroy(program);
+    lks_store_destroy(store);
     assert_int_equal(lks_store_create(&store, f.n_correct, NULL), LKS_ERR_UNSUPPORTED);
     assert_non_null(strstr(lks_error_text(), "count_correct has no gradient"));
     lks_graph_destroy(f.graph);

@@ -5,6 +5,7 @@
 
 #include <lockstep/nn.h>
 #include <lockstep/operators.h>
+#include <lockstep/parallel.h>
 #include <math.h>
 
 enum { N = 3, COUNT = N * 2 * 6 * 6, MOST_STORED = 1 << 16 };
@@ -111,11 +112,13 @@ static void an_inputs_gradient_is_that_of_a_parameter_in_its_place(void **state)
         built twin = build(i, true), b = build(i, false);
         assert_ok(lks_program_backward(twin.program, 1));
         assert_ok(lks_store_read_gradient(twin.store, lks_store_find(twin.store, "x"), wanted));
-        assert_null(lks_program_input_gradient(b.program, b.y));
+        assert_null(lks_program_input_gradient(b.program, b.x)); /* of no backward pass yet */
         assert_ok(lks_program_backward(b.program, 1));
+        assert_null(lks_program_input_gradient(b.program, b.y));
         compare(models[i].name, lks_program_input_gradient(b.program, b.x), 1);
         if (device == NULL) lks_on_gradient(b.program, spoil, b.store);
         assert_ok(lks_program_forward(b.program));
+        assert_null(lks_program_input_gradient(b.program, b.x));
         assert_ok(lks_program_backward(b.program, 2));
         compare(models[i].name, lks_program_input_gradient(b.program, b.x), 2);
         destroy(&twin), destroy(&b);
@@ -200,11 +203,54 @@ static void stages_give_the_gradients_of_the_whole(void **state) {
     destroy(&whole);
 }
 
+/* A stage of a pipeline that only pools; and a model whose weights do not move, of which one wants to know what it
+ * looks at. Without anything to train, a training program of neither makes sense, nor an optimizer. */
+static void a_model_without_parameters_has_gradients_of_inputs(void **state) {
+    (void)state;
+    for (int is_frozen = 0; is_frozen < 2; is_frozen++) {
+        lks_graph *g = lks_graph_create(device);
+        lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4}), *h = lks_relu(x);
+        if (is_frozen) h = lks_linear_function(x, lks_buffer(g, "weight", 2, (int64_t[]){3, 4}, 0.5, 0), NULL);
+        lks_node *loss = lks_sum(h, 0, NULL, 0);
+        const float data[N * 4] = {1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6};
+        lks_store *store;
+        lks_program *program = NULL;
+        lks_group *world;
+        lks_distributed_optimizer *optimizer;
+        lks_optimizer sgd = lks_sgd(NULL);
+        lks_program_options options = {.batch = N, .is_training = 1, .loss = loss};
+        assert_ok(lks_store_create(&store, loss, NULL));
+        assert_int_equal(lks_store_n_parameters(store), 0);
+        assert_int_equal(lks_program_create(&program, store, &options), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), "the loss depends on no parameter"));
+        options.differentiated = &x, options.n_differentiated = 1;
+        assert_ok(lks_program_create(&program, store, &options));
+        assert_ok(lks_program_set_input(program, x, data));
+        assert_ok(lks_program_forward(program));
+        assert_ok(lks_program_backward(program, 2));
+        const float *dx = lks_program_input_gradient(program, x);
+        for (int i = 0; i < N * 4; i++) assert_float_equal(dx[i], is_frozen ? 3 : data[i] > 0 ? 2 : 0, 1e-6);
+        assert_ok(lks_init(&world, NULL));
+        assert_int_equal(lks_distributed_optimizer_create(&optimizer, world, store, &sgd), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), "the loss depends on no parameter"));
+        lks_group_destroy(world); /* dead now */
+        assert_ok(lks_init(&world, NULL));
+        lks_store *shared;
+        assert_int_equal(lks_distributed_store_create(&shared, world, loss, NULL), LKS_ERR_ARGUMENT);
+        assert_non_null(strstr(lks_error_text(), "the loss depends on no parameter"));
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_group_destroy(world);
+        lks_graph_destroy(g);
+    }
+}
+
 static void likewise_on_a_gpu(void **state) {
     use_gpu();
     device = create_cuda();
     an_inputs_gradient_is_that_of_a_parameter_in_its_place(state);
     stages_give_the_gradients_of_the_whole(state);
+    a_model_without_parameters_has_gradients_of_inputs(state);
     lks_device_destroy(device);
     device = NULL;
 }
@@ -225,7 +271,7 @@ static void what_is_no_input_of_the_loss_is_refused(void **state) {
     lks_program_options o = good;
     refuse(&b, o, "a program with 1 differentiated inputs at NULL");
     o.differentiated = &idle;
-    refuse(&b, o, "the loss does not depend on input 'idle'");
+    refuse(&b, o, "no gradient flows from the loss to input 'idle'");
     o.differentiated = &b.y;
     refuse(&b, o, "differentiated input 0 is no input of a floating type");
     o.differentiated = &inner;
@@ -238,6 +284,8 @@ static void what_is_no_input_of_the_loss_is_refused(void **state) {
     refuse(&b, o, "gradients of inputs are those of a training program");
     o = good, o.differentiated = &b.x, o.n_differentiated = -1;
     refuse(&b, o, "a program with -1 differentiated inputs");
+    o = good, o.differentiated = &b.x, o.loss = detached;
+    refuse(&b, o, "no gradient flows from the loss to input 'x'");
     o = good, o.differentiated = &b.x, o.loss = lks_add(b.loss, lks_scale(detached, 0));
     lks_program *program;
     assert_ok(lks_program_create(&program, b.store, &o)); /* one way is enough */
@@ -251,6 +299,7 @@ int main(void) {
         cmocka_unit_test(an_inputs_gradient_is_that_of_a_parameter_in_its_place),
         cmocka_unit_test(parameters_gradients_are_what_they_are_without),
         cmocka_unit_test(stages_give_the_gradients_of_the_whole),
+        cmocka_unit_test(a_model_without_parameters_has_gradients_of_inputs),
         cmocka_unit_test(likewise_on_a_gpu),
         cmocka_unit_test(what_is_no_input_of_the_loss_is_refused),
     };

@@ -56,7 +56,7 @@ done
 check "own_data_parallel has fewer than 80 lines" [ "$(wc -l <examples/own_data_parallel.c)" -lt 80 ]
 
 # --- a pipeline by hand ---
-for ranks in "1" "2" "4 2" "8 8 --threads"; do
+for ranks in "1" "2" "3" "4 2" "8 8 --threads"; do
   read -r n stages mode <<<"$ranks"
   run "$lockstep" run -n "$n" $mode "$examples/pipeline" $stages
   check "pipeline: ${stages:-$n} stages on $n ranks ${mode:-as processes} end with the whole model's bits" \
@@ -66,7 +66,7 @@ run env LOCKSTEP_TRANSPORT=tcp "$lockstep" run -n 2 "$examples/pipeline"
 check "pipeline over tcp" eval "status_is 0 && out_has \"^all stages: the whole model's bits\""
 for stages in 0 3 9 two; do
   run "$lockstep" run -n 4 --threads "$examples/pipeline" "$stages"
-  check "pipeline refuses $stages stages of 4 ranks" eval "status_is 2 && err_has 'a number of stages, 1 to 8, that divides the ranks \(4\)'"
+  check "pipeline refuses $stages stages of 4 ranks" eval "status_is 2 && err_has 'a number of stages, 1 to 8, that divides the ranks \(4\) into rows'"
 done
 
 # --- matrix products: sizes that divide, that do not, and fewer rows than ranks ---
