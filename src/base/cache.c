@@ -67,6 +67,7 @@ void lksi_write_past_caches(void *to, const void *from, size_t nbytes) {
     unsigned char *out = to;
     const unsigned char *in = from;
     size_t done = (size_t)(-(uintptr_t)out & 15) < nbytes ? (size_t)(-(uintptr_t)out & 15) : nbytes;
+    if (nbytes == 0) return; /* from nowhere, perhaps */
     memcpy(out, in, done);
     for (; done + 16 <= nbytes; done += 16)
         _mm_stream_si128((__m128i *)(void *)(out + done), _mm_loadu_si128((const __m128i *)(const void *)(in + done)));
@@ -77,6 +78,8 @@ void lksi_written_past_caches(void) { _mm_sfence(); }
 #else
 bool lksi_can_pass_caches(void) { return false; }
 void lksi_evict(const void *data, size_t nbytes) { (void)data, (void)nbytes; }
-void lksi_write_past_caches(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
+void lksi_write_past_caches(void *to, const void *from, size_t nbytes) {
+    if (nbytes > 0) memcpy(to, from, nbytes);
+}
 void lksi_written_past_caches(void) {}
 #endif

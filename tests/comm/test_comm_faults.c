@@ -122,30 +122,37 @@ static void counts_that_differ_are_shown_over_tcp(void **state) {
 /* In the second call rank 1 has more elements for rank 0 than that expects. */
 static int expect_other_counts(int rank, int size, void *argument) {
     (void)size;
-    const char *const *way = argument; /* transport, algorithm */
+    const char *const *way = argument; /* transport, algorithm, whether a block is long */
     lks_group *world;
-    int32_t in[20] = {0}, out[20];
+    enum { PIECES = 4 * 64 * 1024 }; /* elements of whole pieces */
+    bool is_long = way[2] != NULL;
+    int32_t *in = lksi_alloc_array(PIECES + 20, sizeof *in), *out = lksi_alloc_array(PIECES + 20, sizeof *out);
     size_t in_counts[4] = {2, 2, 2, 2}, out_counts[4] = {2, 2, 2, 2};
     MUST_OK(lks_init(&world, &(lks_init_options){.transport = way[0]}));
     lks_collective_options options = {.algorithm = way[1]};
     MUST_OK(lks_all_to_allv(world, in, in_counts, out, out_counts, LKS_I32, &options));
-    if (rank == 1) in_counts[0] = 5;
-    if (rank == 0) out_counts[1] = 3;
+    if (rank == 1) in_counts[0] = is_long ? PIECES : 5;
+    if (rank == 0) out_counts[1] = is_long ? PIECES / 2 : 3;
     lks_status status = lks_all_to_allv(world, in, in_counts, out, out_counts, LKS_I32, &options);
     if (rank != 0 && status == LKS_OK) status = lks_barrier(world, NULL); /* rank 0 had sent already */
     MUST(status == LKS_ERR_MISMATCH);
-    MUST_SAY(strcmp(way[1], "direct") == 0 && way[0] == NULL
-                 ? "rank 1 has 5 elements for rank 0, which expects 3"
-                 : "rank 1 sent 20 bytes in all_to_allv, rank 0 expected 12");
+    bool is_table = strcmp(way[1], "direct") == 0 && way[0] == NULL;
+    MUST_SAY(is_long    ? (is_table ? "rank 1 has 262144 elements for rank 0, which expects 131072"
+                                    : "rank 1 sent 1048576 bytes in all_to_allv, rank 0 expected 524288")
+             : is_table ? "rank 1 has 5 elements for rank 0, which expects 3"
+                        : "rank 1 sent 20 bytes in all_to_allv, rank 0 expected 12");
     lks_group_destroy(world);
+    lksi_free(in);
+    lksi_free(out);
     return 0;
 }
 
 static void counts_of_a_pair_that_differ_are_named_on_all_ranks(void **state) {
     (void)state;
-    const char *ways[][2] = {{NULL, "direct"}, {NULL, "pairwise"}, {"tcp", "direct"}};
-    for (int i = 0; i < 3; i++) {
-        if (i < 2) run_threads(3, expect_other_counts, ways[i]);
+    const char *ways[][3] = {{NULL, "direct", NULL},     {NULL, "pairwise", NULL}, {NULL, "direct", "long"},
+                             {NULL, "pairwise", "long"}, {"tcp", "direct", NULL},  {"tcp", "direct", "long"}};
+    for (int i = 0; i < 6; i++) {
+        if (i < 4) run_threads(3, expect_other_counts, ways[i]);
         run_processes(2, expect_other_counts, ways[i]);
         run_processes(4, expect_other_counts, ways[i]);
     }

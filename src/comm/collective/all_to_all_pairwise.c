@@ -7,30 +7,30 @@
  *     messages: n - 1 per rank and piece of P = 256 KiB of a block (at least one), N bytes to each
  *
  * A block of all_to_all goes to the rank whose block comes to its place, so it also works in place, a piece being put
- * aside. Where two blocks of a pair differ in length, both ranks go on to the end of the longer one.
+ * aside. A block of all_to_allv is one piece: its message says the whole length, which the receiver compares.
  */
 #include "comm/collective/collective.h"
 
-/* What is left of a block from `first` on, a piece at most. */
-static size_t piece(lksi_extent block, size_t first) {
-    return first < block.nbytes ? lksi_least(block.nbytes - first, LKSI_PIECE_NBYTES) : 0;
-}
-
-static lks_status swap(lks_group *group, const lksi_call *call, int peer, lksi_extent sent, lksi_extent received,
-                       void *aside) {
-    size_t first = 0, longer = sent.nbytes > received.nbytes ? sent.nbytes : received.nbytes;
+static lks_status swap(lks_group *group, const lksi_call *call, int peer, void *aside) {
+    size_t first = 0, begin = (size_t)peer * call->nbytes;
     do {
-        size_t n_out = piece(sent, first), n_in = piece(received, first);
-        const unsigned char *in = lksi_at(call->in, sent.begin + first);
-        unsigned char *out = lksi_at(call->out, received.begin + first);
+        size_t nbytes = lksi_least(call->nbytes - first, LKSI_PIECE_NBYTES);
+        const unsigned char *in = lksi_at(call->in, begin + first);
+        unsigned char *out = lksi_at(call->out, begin + first);
         if (in == out) {
-            lksi_copy(aside, in, n_out);
+            lksi_copy(aside, in, nbytes);
             in = aside;
         }
-        LKS_TRY(lksi_step_exchange(group, call, peer, in, n_out, peer, out, n_in));
-        first += LKSI_PIECE_NBYTES;
-    } while (first < longer);
+        LKS_TRY(lksi_step_exchange(group, call, peer, in, nbytes, peer, out, nbytes));
+        first += nbytes;
+    } while (first < call->nbytes);
     return LKS_OK;
+}
+
+static lks_status swap_uneven(lks_group *group, const lksi_call *call, int peer, lksi_extent sent,
+                              lksi_extent received) {
+    return lksi_step_exchange(group, call, peer, lksi_at(call->in, sent.begin), sent.nbytes, peer,
+                              lksi_at(call->out, received.begin), received.nbytes);
 }
 
 lks_status lksi_all_to_all_pairwise(lks_group *group, const lksi_call *call) {
@@ -40,8 +40,10 @@ lks_status lksi_all_to_all_pairwise(lks_group *group, const lksi_call *call) {
     for (int round = 0; round < group->size; round++) {
         int peer = lksi_rotate(group, round, -group->rank);
         lksi_extent sent = lksi_blocks(&in, peer, 1), received = lksi_blocks(&out, peer, 1);
-        if (peer != group->rank)
-            LKS_TRY(swap(group, call, peer, sent, received, aside));
+        if (peer != group->rank && call->out_counts == NULL)
+            LKS_TRY(swap(group, call, peer, aside));
+        else if (peer != group->rank)
+            LKS_TRY(swap_uneven(group, call, peer, sent, received));
         else
             lksi_copy_unless_same(lksi_at(call->out, received.begin), lksi_at(call->in, sent.begin), sent.nbytes);
     }

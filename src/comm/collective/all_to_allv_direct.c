@@ -11,10 +11,10 @@
  */
 #include "comm/collective/collective.h"
 
-static lks_status check_column(const lks_group *group, const lksi_call *call, const size_t *table) {
-    int n = group->size, rank = group->rank;
-    for (int source = 0; source < n; source++) {
-        size_t count = table[source * n + rank], expected = call->out_counts[source];
+lks_status lksi_check_out_counts(const lks_group *group, const lksi_call *call, const size_t *counts, int stride) {
+    int rank = group->rank;
+    for (int source = 0; source < group->size; source++) {
+        size_t count = counts[source * stride], expected = call->out_counts[source];
         if (count == expected) continue;
         return lksi_error(LKS_ERR_MISMATCH,
                           "all_to_allv (call %llu): rank %d has %zu elements for rank %d, which expects %zu",
@@ -34,7 +34,7 @@ lks_status lksi_all_to_allv_direct(lks_group *group, const lksi_call *call) {
     lksi_move tell = {
         .in = call->counts, .out = table, .sources = LKSI_EVERYONE, .readers = LKSI_EVERYONE, .is_placed = true};
     LKS_TRY(lksi_move_blocks(group, &row, &tell));
-    LKS_TRY(check_column(group, call, table));
+    LKS_TRY(lksi_check_out_counts(group, call, table + group->rank, group->size));
     lksi_move move = {.in = call->in,
                       .out = call->out,
                       .sources = LKSI_EVERYONE,

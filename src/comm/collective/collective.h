@@ -67,7 +67,8 @@ lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call);
 lks_status lksi_native_reduce(lks_group *group, const lksi_call *call);
 lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call);
 lks_status lksi_native_blocks(lks_group *group, const lksi_call *call); /* gather, scatter, all_gather, all_to_all */
-lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms */
+lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms, but */
+lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call);
 lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call);
 lks_status lksi_reduce_two_level(lks_group *group, const lksi_call *call);
@@ -113,6 +114,9 @@ static inline size_t lksi_piece_count(size_t nbytes, size_t piece_nbytes) {
 static inline void lksi_copy_unless_same(void *to, const void *from, size_t nbytes) {
     if (to != from) lksi_copy(to, from, nbytes);
 }
+
+/* LKS_ERR_MISMATCH where rank s has counts[s * stride] elements for this one, which expects another number. */
+lks_status lksi_check_out_counts(const lks_group *group, const lksi_call *call, const size_t *counts, int stride);
 
 /* --- messages --- */
 

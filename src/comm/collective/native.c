@@ -23,18 +23,12 @@ enum { REDUCED_NBYTES = 4 << 20 /* of a reduction at once: what is scaled or mis
 
 size_t lksi_native_most = INT_MAX;
 
-/* All blocks of `in`, or of `out` where they are more. Ranks may differ in it where each has its own counts. */
-static size_t longer_count(const lks_group *group, const lksi_call *call) {
-    size_t n_out = 0;
-    for (int rank = 0; call->out_counts != NULL && rank < group->size; rank++) n_out += call->out_counts[rank];
-    return n_out > call->count ? n_out : call->count;
-}
-
 const char *lksi_native_obstacle(const lks_group *group, const lksi_call *call) {
     bool is_float = call->type == LKS_F32 || call->type == LKS_F64;
     if (!group->world->is_mpi) return "MPI does not run in these ranks: start them by mpirun, or srun --mpi";
     if (!lksi_mpi_facts_get()->is_multiple) return "this MPI has no MPI_THREAD_MULTIPLE, which communicators need";
-    if (call->counts != NULL && longer_count(group, call) > lksi_native_most)
+    bool has_own = call->operation->has_own_counts; /* ranks could not agree on that before the call */
+    if (call->counts != NULL && !has_own && call->count > lksi_native_most)
         return "the counts together are over what MPI can take";
     if (!call->operation->is_reduction) return NULL;
     if (call->type == LKS_F16 || call->type == LKS_BF16) return "MPI has no reductions of f16 and bf16";
@@ -150,7 +144,7 @@ static bool is_in_place(const lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
     lksi_block_layout layout = lksi_block_layout_of(group, call);
     size_t begin = lksi_blocks(&layout, group->rank, 1).begin;
-    if (operation->has_own_counts || (operation->is_rooted && group->rank != call->root)) return false;
+    if (operation->is_rooted && group->rank != call->root) return false;
     if (operation->is_in_blocked && operation->is_out_blocked) return call->in == call->out;
     return operation->is_out_blocked ? call->in == lksi_at(call->out, begin) : call->out == lksi_at(call->in, begin);
 }
@@ -200,11 +194,51 @@ lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call) {
     unsigned char *scratch;
     size_t n = (size_t)group->size;
     LKS_TRY(agree(group, call, &c));
-    LKS_TRY(lksi_group_scratch(group, 4 * n * sizeof(int), &scratch));
-    int *counts = (int *)(void *)scratch, *begins = counts + n, *out_counts = begins + n, *out_begins = out_counts + n;
+    LKS_TRY(lksi_group_scratch(group, 2 * n * sizeof(int), &scratch));
+    int *counts = (int *)(void *)scratch, *begins = counts + n;
     lay_out(call->counts, n, counts, begins);
-    if (call->out_counts != NULL) lay_out(call->out_counts, n, out_counts, out_begins);
-    c.counts = counts, c.begins = begins, c.out_counts = out_counts, c.out_begins = out_begins;
+    c.counts = counts, c.begins = begins;
     place(group, call, 0, &c);
+    return run(group, call, &c);
+}
+
+/* What each rank tells each other of all_to_allv: MPI does not say whether counts agree, and takes no more than this.
+ */
+typedef struct told { /* two i64 */
+    size_t count, is_too_long;
+} told;
+
+static lks_status tell_counts(lks_group *group, const lksi_call *call, const lksi_mpi_collective *c, told *out,
+                              told *heard) {
+    size_t in_sum = 0, out_sum = 0;
+    for (int rank = 0; rank < group->size; rank++) in_sum += call->counts[rank], out_sum += call->out_counts[rank];
+    bool is_too_long = in_sum > lksi_native_most || out_sum > lksi_native_most;
+    for (int rank = 0; rank < group->size; rank++) out[rank] = (told){call->counts[rank], is_too_long};
+    lksi_mpi_collective tell = *c;
+    tell.kind = LKSI_MPI_ALL_TO_ALL, tell.type = LKS_I64, tell.count = 2;
+    tell.in = out, tell.out = heard;
+    return run(group, call, &tell);
+}
+
+/* Buffers without elements are the module's own, each another one: some MPI takes two that are the same for
+ * MPI_IN_PLACE (Open MPI 4.1.4). */
+lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call) {
+    static unsigned char no_input[8], no_output[8];
+    lksi_mpi_collective c;
+    unsigned char *scratch;
+    size_t n = (size_t)group->size, is_too_long = 0, out_sum = 0;
+    LKS_TRY(agree(group, call, &c));
+    LKS_TRY(lksi_group_scratch(group, n * (2 * sizeof(told) + 4 * sizeof(int)), &scratch));
+    told *mine = (told *)(void *)scratch, *heard = mine + n;
+    LKS_TRY(tell_counts(group, call, &c, mine, heard));
+    LKS_TRY(lksi_check_out_counts(group, call, &heard->count, 2));
+    for (size_t rank = 0; rank < n; rank++) is_too_long |= heard[rank].is_too_long, out_sum += call->out_counts[rank];
+    if (is_too_long != 0) return lksi_all_to_all_pairwise(group, call);
+    int *counts = (int *)(void *)(heard + n), *begins = counts + n, *out_counts = begins + n,
+        *out_begins = out_counts + n;
+    lay_out(call->counts, n, counts, begins);
+    lay_out(call->out_counts, n, out_counts, out_begins);
+    c.counts = counts, c.begins = begins, c.out_counts = out_counts, c.out_begins = out_begins;
+    c.in = call->count > 0 ? call->in : no_input, c.out = out_sum > 0 ? call->out : no_output;
     return run(group, call, &c);
 }

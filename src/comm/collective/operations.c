@@ -147,7 +147,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                      .is_in_blocked = true,
                      .is_out_blocked = true,
                      .algorithms = {DIRECT(all_to_allv_direct), MESSAGES("pairwise", all_to_all_pairwise),
-                                    NATIVE(uneven_blocks, ALL_TO_ALLV)}},
+                                    NATIVE(all_to_allv, ALL_TO_ALLV)}},
 };
 
 /* --- looking into the table --- */

@@ -19,7 +19,15 @@
 
 #include <string.h>
 
-enum { HAS_COUNT = 1, HAS_TYPE = 2, IS_REDUCTION = 4, IS_ROOTED = 8, HAS_COUNTS = 16, HAS_WORDS = 32 };
+enum {
+    HAS_COUNT = 1,
+    HAS_TYPE = 2,
+    IS_REDUCTION = 4,
+    IS_ROOTED = 8,
+    HAS_COUNTS = 16,
+    HAS_WORDS = 32,
+    HAS_OWN_COUNTS = 64
+};
 
 const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
     const lksi_operation *operation = call->operation;
@@ -32,9 +40,11 @@ const lksi_step_header *lksi_step_own(lks_group *group, const lksi_call *call) {
                                  .root = call->root,
                                  .type = (uint8_t)call->type,
                                  .op = (uint8_t)call->op};
-    header->flags = (uint8_t)((operation->has_count ? HAS_COUNT : 0) | (operation->has_type ? HAS_TYPE : 0) |
-                              (operation->is_reduction ? IS_REDUCTION : 0) | (operation->is_rooted ? IS_ROOTED : 0) |
-                              (operation->has_counts ? HAS_COUNTS : 0) | (call->meaning != NULL ? HAS_WORDS : 0));
+    header->flags =
+        (uint8_t)((operation->has_count ? HAS_COUNT : 0) | (operation->has_type ? HAS_TYPE : 0) |
+                  (operation->is_reduction ? IS_REDUCTION : 0) | (operation->is_rooted ? IS_ROOTED : 0) |
+                  (operation->has_counts ? HAS_COUNTS : 0) | (operation->has_own_counts ? HAS_OWN_COUNTS : 0) |
+                  (call->meaning != NULL ? HAS_WORDS : 0));
     snprintf(header->operation, sizeof header->operation, "%s", operation->name);
     if (call->algorithm != NULL && call->algorithm->name != NULL) /* an exchange's one algorithm has no name */
         snprintf(header->algorithm, sizeof header->algorithm, "%s", call->algorithm->name);
@@ -61,6 +71,7 @@ static void describe_header(const lksi_step_pair *pair, const lksi_step_header *
                                 .has_count = (header->flags & HAS_COUNT) != 0,
                                 .has_type = (header->flags & HAS_TYPE) != 0,
                                 .has_counts = (header->flags & HAS_COUNTS) != 0,
+                                .has_own_counts = (header->flags & HAS_OWN_COUNTS) != 0,
                                 .is_reduction = (header->flags & IS_REDUCTION) != 0,
                                 .is_rooted = (header->flags & IS_ROOTED) != 0};
     lksi_algorithm algorithm = {.name = algorithm_name};
