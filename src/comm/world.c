@@ -1,5 +1,6 @@
 #include "comm/world.h"
 
+#include "comm/bootstrap/star.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/tcp/tcp.h"
 
@@ -43,6 +44,14 @@ void lksi_world_release(lksi_world *world) {
 
 /* --- the door: what comes in goes to its group, or waits until that is made --- */
 
+/* For a group that this rank has left, or could not make. Who has a control connection must not take its end for this
+ * rank's. */
+static void dismiss(const lksi_door_hello *hello, int descriptor) {
+    const lksi_star_record goodbye = {.kind = LKSI_STAR_GOODBYE, .group = hello->group_id};
+    if (hello->purpose == LKSI_DOOR_CONTROL) (void)lksi_star_send(descriptor, &goodbye);
+    close(descriptor);
+}
+
 static void keep(lksi_world *world, const lksi_door_hello *hello, int descriptor) {
     lksi_caller *kept = lksi_alloc(sizeof *kept);
     if (kept == NULL) {
@@ -69,7 +78,7 @@ static void arrive(void *opaque, int descriptor, const void *said) {
     if (group != NULL)
         lksi_tcp_take(group, &hello, descriptor);
     else if (hello.purpose == LKSI_DOOR_VISIT || has_left(world, hello.group_id))
-        close(descriptor);
+        dismiss(&hello, descriptor);
     else
         keep(world, &hello, descriptor);
     pthread_mutex_unlock(&world->mutex);
@@ -128,7 +137,7 @@ static void turn_away(lksi_world *world, uint64_t group_id) {
             continue;
         }
         *link = each->next;
-        close(each->descriptor);
+        dismiss(&each->hello, each->descriptor);
         lksi_free(each);
     }
 }
