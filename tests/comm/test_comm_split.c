@@ -3,6 +3,9 @@
 
 #include "ranks.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 static int sum_of_ones(lks_group *group) {
     int32_t one = 1, sum = 0;
     return lks_all_reduce(group, &one, &sum, 1, LKS_I32, LKS_SUM, NULL) == LKS_OK ? (int)sum : -1;
@@ -89,11 +92,40 @@ static void a_death_is_named_in_a_group_that_the_first_rank_is_not_part_of(void 
     await_processes(pids, 3, 2);
 }
 
+/* Rank 0 lacks descriptors for the second group, for which the others may have come to it already. */
+static int split_in_vain(int rank, int size, void *argument) {
+    (void)argument;
+    lks_group *world, *first, *second;
+    int32_t one = 1, n = 0;
+    struct rlimit limit;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
+    MUST_OK(lks_group_split(world, 0, rank, &first));
+    MUST_OK(lks_all_reduce(first, &one, &n, 1, LKS_I32, LKS_SUM, NULL)); /* it has its connections */
+    MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    int lowest_free = dup(0);
+    MUST(lowest_free >= 0 && close(lowest_free) == 0);
+    const struct rlimit none_left = {(rlim_t)lowest_free, limit.rlim_max};
+    if (rank == 0) MUST(setrlimit(RLIMIT_NOFILE, &none_left) == 0);
+    MUST(lks_group_split(world, 0, rank, &second) != LKS_OK);
+    MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    MUST_OK(lks_all_reduce(first, &one, &n, 1, LKS_I32, LKS_SUM, NULL));
+    MUST(n == size);
+    lks_group_destroy(first);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_group_that_cannot_be_made_loses_nobody(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) run_processes(4, split_in_vain, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(splitting_gives_the_ranks_of_a_color_in_the_order_of_their_keys),
         cmocka_unit_test(a_group_outlives_the_group_it_was_split_from),
         cmocka_unit_test(a_death_is_named_in_a_group_that_the_first_rank_is_not_part_of),
+        cmocka_unit_test(a_group_that_cannot_be_made_loses_nobody),
     };
     return run_group(tests);
 }
