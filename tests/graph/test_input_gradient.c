@@ -229,7 +229,10 @@ static void a_model_without_parameters_has_gradients_of_inputs(void **state) {
         assert_ok(lks_program_forward(program));
         assert_ok(lks_program_backward(program, 2));
         const float *dx = lks_program_input_gradient(program, x);
-        for (int i = 0; i < N * 4; i++) assert_float_equal(dx[i], is_frozen ? 3 : data[i] > 0 ? 2 : 0, 1e-6);
+        for (int i = 0; i < N * 4; i++) {
+            const float expected = is_frozen ? 3 : data[i] > 0 ? 2 : 0;
+            assert_float_equal(dx[i], expected, 1e-6);
+        }
         assert_ok(lks_init(&world, NULL));
         assert_int_equal(lks_distributed_optimizer_create(&optimizer, world, store, &sgd), LKS_ERR_ARGUMENT);
         assert_non_null(strstr(lks_error_text(), "the loss depends on no parameter"));
