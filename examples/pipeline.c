@@ -176,6 +176,7 @@ static int pipeline(int argc, char **argv) {
                     "pipeline: it takes a number of stages, 1 to %d, that divides the ranks (%d) into rows that divide "
                     "%d\n",
                     N_LAYERS, size, BATCH);
+        lks_group_destroy(world);
         return 2;
     }
     int n_rows = size / (int)n_stages;

@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* Weight decay of matrices alone: every element follows its formula in long form, by any strategy to the same bits. */
 #include "strategy_run.h"
 
