@@ -1,3 +1,4 @@
+/* labels: no-tsan */
 /* comm/arithmetic: conversions of halves, the reducer behind lksi_reduce_many, and equal bits on every instruction set.
  */
 #include "test.h"
