@@ -124,11 +124,11 @@ LKS_API lks_status lks_broadcast_parameters(lks_group *group, lks_store *store);
 typedef struct lks_distributed_optimizer lks_distributed_optimizer;
 
 /* The strategy is the store's; one that lks_store_create made is bucketed. `group` and `store` must outlive it.
- * Collective. Errors: LKS_ERR_ARGUMENT: a hyperparameter that cannot be meant (lr NaN), named; no rule, no store;
- * another group than the one that lks_distributed_store_create was given. Each of these fails the group, also where one
- * rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait. LKS_ERR_MISMATCH: ranks have other rules,
- * devices, or names or shapes of parameters, shown as a table, after which the group lives on (values:
- * lks_check_replicas); LKS_ERR_MEMORY. */
+ * Collective. Errors: LKS_ERR_ARGUMENT: a hyperparameter that cannot be meant (lr NaN), named; no rule, no store; a
+ * model without a parameter to train; another group than the one that lks_distributed_store_create was given. Each of
+ * these fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait.
+ * LKS_ERR_MISMATCH: ranks have other rules, devices, or names or shapes of parameters, shown as a table, after which
+ * the group lives on (values: lks_check_replicas); LKS_ERR_MEMORY. */
 LKS_API lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group,
                                                     lks_store *store, const lks_optimizer *rule);
 /* Programs that were attached may not run backward after it. Destroyed between a backward pass and its step, it fails
