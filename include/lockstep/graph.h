@@ -148,7 +148,8 @@ typedef struct lks_program_options {
 /* Compiles. Programs of one store share its parameters; running allocates nothing
  * (but for small arrays of arguments inside oneDNN).
  * Errors: the graph's first error; LKS_ERR_STATE: a parameter that the store does not hold (named); LKS_ERR_ARGUMENT:
- * an option; in training a loss that depends on no parameter though no input is differentiated, or not on one that is. */
+ * an option; in training a loss that depends on no parameter though no input is differentiated, or not on one that is.
+ */
 LKS_API lks_status lks_program_create(lks_program **program, lks_store *store, const lks_program_options *options);
 LKS_API void lks_program_destroy(lks_program *program);
 
