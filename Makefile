@@ -2,8 +2,8 @@
 # over to CMake's presets or to a script of tools/.
 PREFIX ?= /usr/local
 BENCH_ARGS ?=
-# Four tests at a time: while some wait for a deadline or a host, another computes.
-CTEST = ctest --test-dir build --output-on-failure -j 4
+# Five tests at a time: while some wait for a deadline or a host, another computes.
+CTEST = ctest --test-dir build --output-on-failure -j 5
 
 .DEFAULT_GOAL := build
 .PHONY: build demo test check asan ubsan tsan fuzz soak lint format bench bench-comm install clean help test-packages

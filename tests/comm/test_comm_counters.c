@@ -268,7 +268,7 @@ static int algorithms_send_what_they_state(int rank, int size, void *argument) {
     MUST_OK(lks_init(&world, NULL));
     conformance_areas areas = {lksi_alloc(AREA_NBYTES), lksi_alloc(AREA_NBYTES)};
     for (size_t i = 0; i < sizeof statements / sizeof statements[0]; i++)
-        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k += IS_SLOW_BUILD ? 2 : 1)
             MUST(check_statement(world, &areas, i, counts[k], (i + k) % 2 == 0 ? LKS_F16 : LKS_F32) == 0);
     lksi_free(areas.in);
     lksi_free(areas.out);

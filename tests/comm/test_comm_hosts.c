@@ -164,7 +164,7 @@ static void every_algorithm_agrees_across_hosts(void **state) {
         {.size = 4, .n_hosts = 2, .host_of = {0, 1, 0, 1}},
         {.size = 3, .n_hosts = 3, .host_of = {0, 1, 2}},
     };
-    for (size_t i = 0; i < sizeof clusters / sizeof clusters[0]; i += IS_SLOW_BUILD ? 3 : 1) {
+    for (size_t i = IS_SLOW_BUILD ? 2 : 0; i < sizeof clusters / sizeof clusters[0]; i += IS_SLOW_BUILD ? 3 : 1) {
         cluster c = clusters[i];
         c.function = all_algorithms;
         run_cluster(&c);

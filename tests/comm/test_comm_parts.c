@@ -116,7 +116,7 @@ static int fail_in_a_new_group(int rank, int size, void *argument) {
     (void)size;
     lks_group *world, *made;
     MUST_OK(join(argument, rank, &world));
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < (IS_SLOW_BUILD ? 15 : 60); i++) {
         MUST_OK(lks_group_split(world, 0, 0, &made));
         if (rank == 1)
             lks_group_abort(made, "enough");
@@ -147,7 +147,7 @@ static int leave_groups(int rank, int size, void *argument) {
     lks_group *world, *made;
     int n_before = 0;
     MUST_OK(join(argument, rank, &world));
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < (IS_SLOW_BUILD ? 15 : 40); i++) {
         if (i == 5) n_before = n_descriptors();
         MUST_OK(lks_group_split(world, 0, 0, &made));
         for (int to = 0; to < size; to++) MUST_OK(lks_send(made, &i, 1, LKS_I32, to, 1));

@@ -443,7 +443,7 @@ static void memory_is_shared_by_what_never_lives_together(void **state) {
  * all others again and again two minutes. */
 static void many_values_are_planned_soon(void **state) {
     (void)state;
-    enum { N = 20000 };
+    enum { N = IS_SLOW_BUILD ? 5000 : 20000 };
     lksi_interval *intervals = lksi_alloc_array(N, sizeof *intervals);
     size_t nbytes;
     for (uint64_t i = 0; i < N; i++) {

@@ -183,7 +183,7 @@ enum { N_RESIDUALS = sizeof residuals / sizeof residuals[0], MAX_COUNT = 1024 };
 
 static void residual_sums_have_the_gradients_of_finite_differences(void **state) {
     (void)state;
-    for (int i = 0; i < N_RESIDUALS; i++) layer_check_differences(&residuals[i].layer);
+    for (int i = 0; i < N_RESIDUALS; i += IS_SLOW_BUILD ? 4 : 1) layer_check_differences(&residuals[i].layer);
 }
 
 /* The gradient of batch norm is a difference of sums that nearly cancel: 1e-4 of its largest element. */

@@ -47,9 +47,9 @@ static int nothing_is_lost(int rank, int size, void *compression) {
 static void what_is_rounded_away_comes_back_in_later_steps(void **state) {
     (void)state;
     static const int sizes[] = {1, 2, 3, 5, 8};
+    const size_t n = IS_SLOW_BUILD ? 3 : sizeof sizes / sizeof sizes[0];
     for (size_t k = 0; k < 2; k++)
-        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-            run_threads(sizes[i], nothing_is_lost, (void *)(uintptr_t)&halves[k]);
+        for (size_t i = 0; i < n; i++) run_threads(sizes[i], nothing_is_lost, (void *)(uintptr_t)&halves[k]);
 }
 
 /* One step's relative error per element, of the largest: f16's rounding at both ends, at any scale. */

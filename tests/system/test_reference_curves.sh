@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# labels: no-asan
 # The stored loss curves are what PyTorch computes, where there is a PyTorch to ask.
 set -eu
 if ! python=$(tools/torch-python); then
