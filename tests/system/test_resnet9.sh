@@ -65,7 +65,7 @@ if [ -z "$directory" ]; then
   [ $n_failed = 0 ] && exit 77
   exit 1
 fi
-for ranks in 2 4; do
+for ranks in 1 2 4; do
   run "$lockstep" run -n $ranks "$resnet9" --data "$directory" --epochs 1 --summary "$work/summary$ranks"
   accuracy=$(value "$work/summary$ranks" test_accuracy)
   check "one epoch on $ranks ranks reaches 0.44 ($accuracy)" at_least "$accuracy" 0.44

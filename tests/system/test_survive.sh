@@ -40,7 +40,7 @@ start_run() { # four ranks on host-a and host-b, two where one of them is gone; 
   rm -rf "$work/run" "$work/summary"
   begun_ms=$(now_ms)
   (host_run 2 "$lockstep" run --hosts "$work/hosts" --ssh "$hosts_ssh" --grains 4 --min-ranks 2 --max-restarts 3 --heartbeat-timeout 2 \
-    --grace 2 "$build/examples/resnet9" --data "$cifar" --steps 100 --batch 32 --run "$work/run" --checkpoint-every 10 --quiet \
+    --grace 2 "$build/examples/resnet9" --data "$cifar" --steps 200 --batch 32 --run "$work/run" --checkpoint-every 10 --quiet \
     --summary "$work/summary") >"$work/out" 2>"$work/err" </dev/null &
   job=$!
 }
