@@ -58,7 +58,7 @@ typedef struct lksi_augmentation {
 } lksi_augmentation;
 
 /* Copies `count` samples, indices within 0..N-1, to features (count, F) and labels (count), or targets
- * (count, M). `augmentation`: NULL for the samples as they are. */
+ * (count, M), unless these are NULL. `augmentation`: NULL for the samples as they are. */
 void lksi_dataset_gather(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,
                          int64_t count, float *features, void *labels);
 

@@ -76,6 +76,7 @@ static void gather_targets(const lks_dataset *dataset, const int64_t *indices, i
 }
 
 static void gather_labels(const lks_dataset *dataset, const int64_t *indices, int64_t count, void *labels) {
+    if (labels == NULL) return;
     if (dataset->n_targets > 0) {
         gather_targets(dataset, indices, count, labels);
         return;

@@ -27,8 +27,7 @@ static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *m
     if (row == NULL) return LKS_ERR_MEMORY;
     sums totals[LKSI_MAX_CHANNELS] = {{0}};
     for (int64_t i = 0; i < dataset->count; i++) {
-        int32_t label;
-        lksi_dataset_gather(dataset, NULL, &i, 1, row, &label);
+        lksi_dataset_gather(dataset, NULL, &i, 1, row, NULL);
         for (int64_t c = 0; c < n_parts; c++) add_row(&totals[c], row + (size_t)c * part, part);
     }
     lksi_free(row);

@@ -92,8 +92,9 @@ lks_optimizer lksi_state_first_rule(const lks_distributed_optimizer *optimizer) 
 lks_group *lksi_state_group(const lks_distributed_optimizer *optimizer) { return optimizer->group; }
 lks_store *lksi_state_store(const lks_distributed_optimizer *optimizer) { return optimizer->store; }
 
+/* The passes of a step that trails are in it. */
 lks_status lksi_state_check_whole(const lks_distributed_optimizer *optimizer) {
-    if (optimizer->n_pending == 0) return LKS_OK;
+    if (optimizer->n_pending == 0 || optimizer->is_trailing) return LKS_OK;
     return lksi_error(LKS_ERR_STATE, "rank %d holds %lld accumulated passes for its next step, which no file keeps",
                       lks_group_rank(optimizer->group), (long long)optimizer->n_pending);
 }

@@ -125,6 +125,20 @@ static void loaders_take_it(void **state) {
     lks_dataset_destroy(dataset);
 }
 
+static void moments_are_of_features_whatever_the_targets(void **state) {
+    (void)state;
+    enum { N_TARGETS = 64 };
+    static const float x[4] = {1, 2, 3, 4}, y[4][N_TARGETS] = {{7}};
+    lks_dataset *dataset;
+    double mean, deviation;
+    assert_ok(lks_dataset_create(
+        &dataset,
+        &(lks_dataset_options){.features = x, .targets = y[0], .count = 4, .n_features = 1, .n_targets = N_TARGETS}));
+    assert_ok(lks_dataset_moments(dataset, &mean, &deviation));
+    assert_true(mean == 2.5 && deviation == sqrt(1.25));
+    lks_dataset_destroy(dataset);
+}
+
 /* Of floats, or of bytes; a slice, a loader and a single sample show the same. */
 static void samples_may_have_targets(void **state) {
     (void)state;
@@ -244,6 +258,7 @@ int main(void) {
                                        cmocka_unit_test(moments_and_normalisation_go_by_the_shape_that_was_given),
                                        cmocka_unit_test(its_hash_tells_samples_and_labels_apart),
                                        cmocka_unit_test(loaders_take_it),
+                                       cmocka_unit_test(moments_are_of_features_whatever_the_targets),
                                        cmocka_unit_test(samples_may_have_targets),
                                        cmocka_unit_test(what_cannot_be_meant_is_refused_by_name),
                                        cmocka_unit_test(what_is_not_given_is_named)};

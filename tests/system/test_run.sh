@@ -379,13 +379,14 @@ check "a log that is a FIFO nobody reads is refused" eval 'err_lines 1 && err_ha
 (ulimit -f 100; "$lockstep" run -n 2 --log-dir "$work/small" head -c 400000 /dev/zero) >"$work/out" 2>"$work/err"
 status=$?
 check "a log beyond the limit on files is an error" eval 'status_is 1 && err_lines 2 && err_has "the log of rank 1 cannot be written: File too large"'
-# At the start, for what rank 0 accepts there, and for what it makes and accepts then.
+# At the start, for what rank 0 accepts there, and for what it makes and accepts then. Its own line names whom it waits
+# for; the others know why where it has let them in.
 for limit in 12 20 30 36 44 60; do
   start=$SECONDS
   (ulimit -n $limit; LOCKSTEP_TRANSPORT=tcp exec "$lockstep" run -n 24 "$examples/hello") >"$work/out" 2>"$work/err"
   status=$?
   check "ranks over TCP with $limit descriptors each end at once, and say so" \
-    eval 'status_is 1 && err_has "ank.? 0.*: the limit is $limit, and ulimit -n raises it" && [ $((SECONDS - start)) -lt 15 ]'
+    eval 'status_is 1 && err_has "rank.*: the limit is $limit, and ulimit -n raises it" && [ $((SECONDS - start)) -lt 15 ]'
 done
 printf 'a slots=1\nb slots=1\n' >"$work/hosts"
 printf '#!/bin/bash\n[ $1 = b ] && exec -a %s sleep 77 | cat\nexec bash -c "${*:2}"\n' "$marker" >"$work/wrapper"
