@@ -340,12 +340,13 @@ static void grow_if_possible(lksi_head *head) {
     send_all(head, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = SIGTERM});
 }
 
-/* A host that was lost may be there again. */
+/* A host that was lost may be there again. One that takes long to log in to is not called twice. */
 static void retry_lost_hosts(lksi_head *head) {
     if ((head->phase != LKSI_RUNNING && head->phase != LKSI_GATHERING) || head->signal != 0) return;
     for (int i = 0; i < head->n_nodes; i++) {
         lksi_node *node = &head->nodes[i];
-        if (is_here(node) || !node->is_started_here || lksi_now_ns() < node->retry_at_ns) continue;
+        const int64_t next_ns = node->child.pid != 0 ? node->give_up_at_ns : node->retry_at_ns;
+        if (is_here(node) || !node->is_started_here || lksi_now_ns() < next_ns) continue;
         if (lksi_head_start_agent(head, node) != LKS_OK) note(head, lks_error_text());
     }
 }

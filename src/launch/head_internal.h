@@ -16,6 +16,7 @@ typedef struct lksi_node {
     int64_t wait_until_ns; /* how long a restart waits for it */
     int64_t ends_until_ns; /* it is cut off, and its ranks may not have ended before */
     int64_t retry_at_ns;   /* when to try once more to start its agent, while the others run */
+    int64_t give_up_at_ns; /* until then what was started last may yet bring it */
     int64_t asked_ns;      /* when its user asked for the run's end; 0: not yet */
     int n_slots;
     int first_rank, n_ranks; /* in the present generation */

@@ -244,6 +244,7 @@ lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
     lks_status status = lksi_child_start(&node->child, head->run->ssh, text, nbytes, &head->signals);
     node->wait_until_ns = lksi_now_ns() + (int64_t)RESTART_WAIT_MS * NS_PER_MS;
     node->retry_at_ns = lksi_now_ns() + (int64_t)RETRY_MS * NS_PER_MS;
+    node->give_up_at_ns = lksi_now_ns() + head->run->join_timeout_ms * NS_PER_MS;
     lksi_free(text);
     return status;
 }

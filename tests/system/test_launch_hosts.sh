@@ -30,6 +30,14 @@ none_left() {
 }
 port=29417
 
+# Beside all that follows, for it takes its time.
+printf 'a slots=1\nb slots=1\n' >"$work/slow_hosts"
+printf '#!/bin/bash\n[ $1 = b ] && sleep 33\nexec bash -c "${*:2}"\n' >"$work/slow_ssh"
+chmod +x "$work/slow_ssh"
+"$lockstep" run --hosts "$work/slow_hosts" --join-timeout 60 --master-addr 127.0.0.1 --ssh "$work/slow_ssh" \
+  bash -c 'echo "rank $RANK of $WORLD_SIZE"' >"$work/slow_out" 2>&1 </dev/null &
+slow_job=$!
+
 # node INDEX OPTIONS...: `lockstep run` as node INDEX of --nnodes 2, two ranks each; output in out.INDEX and err.INDEX
 node() {
   local index=$1
@@ -218,4 +226,7 @@ disown
 eventually all_sleep
 kill -KILL $job
 check "nor after the death of a launcher whose hosts are reached by ssh" eventually none_left
+wait $slow_job
+status=$?
+check "a host that is slow to log in to is waited for" eval 'status_is 0 && grep -q "^rank 0 of 2$" "$work/slow_out" && grep -q "^rank 1 of 2$" "$work/slow_out"'
 exit $((n_failed > 0))
