@@ -227,8 +227,8 @@ void lks_group_destroy(lks_group *group) {
     lks_group_destroy(group->inner);
     lksi_mpi_communicator_close(group);
     if (group->control != NULL) {
+        lksi_messages_close(group); /* which another thread may be moving on, out of symmetric memory too */
         lksi_symmetric_free_all(group);
-        lksi_messages_close(group);
         lksi_steps_close(group);
         leave_reason(group);
         lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);

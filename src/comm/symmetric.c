@@ -7,6 +7,7 @@
  *     others          exchange ────────> attach ─> exchange ───────────> done
  */
 #include "comm/comm_internal.h"
+#include "comm/transport/segment/message.h"
 
 #include <string.h>
 
@@ -97,6 +98,7 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
                           group->remote->name);
 
     lksi_work_drain(group);
+    lksi_messenger_take(group);
     LKS_TRY(lksi_begin(group, name, lksi_n_calls(group) + 1));
     lksi_operation operation = {.name = name, .has_count = true};
     uint64_t hash = lksi_hash64(LKSI_HASH_START, name, strlen(name));
@@ -160,10 +162,11 @@ static void release(lks_group *group, size_t index) {
     *gone = group->allocations[--group->n_allocations];
 }
 
-/* A collective under way reads the table, and what its rank holds of buffers that others bring. */
+/* What is under way reads the table, and what its rank holds of buffers that others bring. */
 void lks_symmetric_free(lks_group *group, void *data) {
     if (group == NULL || data == NULL) return;
     lksi_work_drain(group);
+    lksi_messenger_take(group);
     for (size_t i = 0; i < group->n_allocations; i++) {
         if (group->allocations[i].mine != data) continue;
         release(group, i);

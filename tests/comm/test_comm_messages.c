@@ -8,6 +8,18 @@
 
 #include <sys/mman.h>
 
+/* Ranks that have all met, in good time, and of which this one has a deadline of its own from then on. */
+static lks_status init_for(lks_group **world, const char *transport, int64_t timeout_ms) {
+    LKS_TRY(lks_init(world, &(lks_init_options){.transport = transport, .timeout_ms = 20000}));
+    LKS_TRY(lks_barrier(*world, NULL));
+    (*world)->timeout_ms = timeout_ms;
+    return LKS_OK;
+}
+
+static void await_abort(const lks_group *world) {
+    while (!lksi_control_is_aborted(world->control)) lksi_sleep_ns(1000000);
+}
+
 /* Longer than any ring, and than several: flows through in pieces. */
 enum { LONG_COUNT = 300007 };
 
@@ -51,14 +63,14 @@ static int sender_gives_up(int rank, int size, void *argument) {
     lks_group *world;
     unsigned char *data = lksi_alloc(NBYTES);
     MUST(data != NULL);
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = rank == 0 ? 300 : 20000}));
+    MUST_OK(init_for(&world, NULL, rank == 0 ? 300 : 20000));
     if (rank == 0) {
         memset(data, 1, NBYTES);
         MUST(lks_send(world, data, NBYTES, LKS_U8, 1, 1) == LKS_ERR_TIMEOUT);
         memset(data, 2, NBYTES);
         lksi_sleep_ns(700000000);
     } else {
-        lksi_sleep_ns(700000000);
+        await_abort(world);
         MUST(lks_recv(world, data, NBYTES, LKS_U8, 0, 1, NULL) != LKS_OK);
     }
     lks_group_destroy(world);
@@ -301,7 +313,7 @@ static int never_sent(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
     float x = 0;
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 200, .transport = argument}));
+    MUST_OK(init_for(&world, argument, rank == 1 ? 200 : 20000));
     if (rank == 0 && argument != NULL) MUST_OK(lks_send(world, &x, 1, LKS_F32, 1, 4));
     if (rank == 1) {
         MUST(lks_recv(world, &x, 1, LKS_F32, 0, 3, NULL) == LKS_ERR_TIMEOUT);
@@ -310,7 +322,7 @@ static int never_sent(int rank, int size, void *argument) {
         bool is_told = strstr(lks_error_text(), "; rank 0's message with tag 4 has come, which nobody has asked for");
         MUST(is_told == (argument != NULL));
     } else {
-        lksi_sleep_ns(400000000);
+        await_abort(world);
         MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
     }
     lks_group_destroy(world);
@@ -334,7 +346,7 @@ static int others_send_for_ever(int rank, int size, void *argument) {
     atomic_bool *has_ended = argument;
     lks_group *world;
     int32_t x = 0;
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = rank == 0 ? 300 : 2 * SAFETY_MS}));
+    MUST_OK(init_for(&world, NULL, rank == 0 ? 300 : 2 * SAFETY_MS));
     if (rank == 0) {
         MUST(lks_recv(world, &x, 1, LKS_I32, 1, 9, NULL) == LKS_ERR_TIMEOUT);
         MUST_SAY("rank 0 waited 300 ms for rank 1");
@@ -476,6 +488,30 @@ static int any_source(int rank, int size, void *argument) {
     if (rank == 2) MUST_OK(lks_send(world, &(int32_t){2}, 1, LKS_I32, 0, 7));
     lks_group_destroy(world);
     return 0;
+}
+
+/* The senders have left before anybody took their messages, more than a quarter of the credit, and rank 0, who would
+ * tell of it, before them. */
+static int any_source_after_all_have_left(int rank, int size, void *transport) {
+    enum { N = 20, NBYTES = 16384, PAUSE_NS = 200 * 1000 * 1000 };
+    static unsigned char data[NBYTES];
+    lks_group *world;
+    MUST_OK(init_for(&world, transport, 5000));
+    if (rank == 2) lksi_sleep_ns(PAUSE_NS);
+    for (int i = 0; i < N && rank == 2; i++) MUST_OK(lks_send(world, data, NBYTES, LKS_U8, 1, i));
+    if (rank == 1 || rank > 2) lksi_sleep_ns(3 * (int64_t)PAUSE_NS);
+    for (int i = 0; i < N && rank == 1; i++) MUST_OK(lks_recv(world, data, NBYTES, LKS_U8, LKS_ANY_SOURCE, i, NULL));
+    if (rank == 1) MUST_OK(lks_send(world, data, 1, LKS_U8, size - 1, 0));
+    if (rank == size - 1) MUST_OK(lks_recv(world, data, 1, LKS_U8, 1, 0, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void any_source_takes_what_those_sent_who_have_left(void **state) {
+    (void)state;
+    run_threads(4, any_source_after_all_have_left, "thread");
+    run_processes(4, any_source_after_all_have_left, "shm");
+    run_processes(4, any_source_after_all_have_left, "tcp");
 }
 
 static void any_source_takes_what_comes_first(void **state) {
@@ -640,7 +676,7 @@ static int blocked_sender(int rank, int size, void *argument) {
     static unsigned char data[1000];
     lks_group *world;
     lks_status status = LKS_OK;
-    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 300}));
+    MUST_OK(init_for(&world, NULL, rank == 0 ? 300 : 20000));
     for (int i = 0; rank == 0 && status == LKS_OK; i++) {
         MUST(i < 2000);
         status = lks_send(world, data, sizeof data, LKS_U8, 1, 1);
@@ -650,7 +686,7 @@ static int blocked_sender(int rank, int size, void *argument) {
         MUST_SAY("rank 0 waited 300 ms for rank 1 (host ");
         MUST_SAY("; send, tag 1, call ");
     } else {
-        lksi_sleep_ns(700000000);
+        await_abort(world);
         MUST(lks_barrier(world, NULL) == LKS_ERR_TIMEOUT);
     }
     lks_group_destroy(world);
@@ -865,6 +901,7 @@ int main(void) {
         cmocka_unit_test(large_messages_are_read_or_streamed),
         cmocka_unit_test(a_message_does_not_wait_for_its_senders_next_call),
         cmocka_unit_test(any_source_takes_what_comes_first),
+        cmocka_unit_test(any_source_takes_what_those_sent_who_have_left),
         cmocka_unit_test(many_messages_in_any_order_arrive),
         cmocka_unit_test(messages_to_oneself_arrive_and_are_bounded),
         cmocka_unit_test(messages_move_on_inside_a_barrier),

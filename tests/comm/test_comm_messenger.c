@@ -130,10 +130,54 @@ static void a_group_goes_from_thread_to_thread(void **state) {
     run_processes(2, from_hand_to_hand, "tcp");
 }
 
+static void *destroy(void *group) {
+    lks_group_destroy(group);
+    return NULL;
+}
+
+/* This thread may be in the midst of copying into the group's symmetric memory. */
+static int destroyed_meanwhile(int rank, int size, void *transport) {
+    (void)size;
+    enum { NBYTES = 64 << 20 };
+    lks_group *world, *other;
+    lks_work *work;
+    void *data;
+    MUST_OK(lks_init(&world, &(lks_init_options){.transport = transport, .timeout_ms = 30000}));
+    for (int turn = 0; turn < 5; turn++) {
+        pthread_t thread;
+        MUST_OK(lks_group_split(world, 0, 0, &other));
+        MUST_OK(lks_symmetric_alloc(other, NBYTES, &data));
+        memset(data, rank + 1, NBYTES);
+        MUST_OK(lks_barrier(world, NULL));
+        MUST_OK(rank == 0 ? lks_irecv(other, data, NBYTES, LKS_U8, 1, 1, NULL, &work)
+                          : lks_isend(other, data, NBYTES, LKS_U8, 0, 1, &work));
+        if (rank == 0) {
+            MUST(pthread_create(&thread, NULL, destroy, other) == 0);
+            MUST_OK(lks_barrier(world, NULL));
+            MUST(pthread_join(thread, NULL) == 0);
+            (void)lks_work_wait(work); /* done, or the group was destroyed before */
+        } else {
+            lks_status status = lks_work_wait(work);
+            MUST(status == LKS_OK || status == LKS_ERR_PEER);
+            MUST_OK(lks_barrier(world, NULL));
+            lks_group_destroy(other);
+        }
+    }
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_group_may_be_destroyed_while_another_thread_moves_its_messages(void **state) {
+    (void)state;
+    run_threads(2, destroyed_meanwhile, "thread");
+    if (!IS_ABOUT_THREADS) run_processes(2, destroyed_meanwhile, "shm");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wait_moves_on_the_messages_of_other_groups),
         cmocka_unit_test(a_group_goes_from_thread_to_thread),
+        cmocka_unit_test(a_group_may_be_destroyed_while_another_thread_moves_its_messages),
     };
     return run_group(tests);
 }

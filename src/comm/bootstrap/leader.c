@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { N_PENDING = 64, POLL_MS = 100, LATECOMERS_MS = 3000 };
+enum { N_PENDING = 64, N_ACCEPTED_PER_STEP = 16, POLL_MS = 100, LATECOMERS_MS = 3000 };
 
 typedef struct pending {
     int connection;
@@ -48,9 +48,12 @@ static void say_dropped(meeting *m, const char *line) {
     if (m->n_dropped++ == 0) lksi_log(LKS_LOG_WARNING, "%s", line);
 }
 
-static lks_status accept_all(meeting *m) {
-    int connection;
-    while ((connection = lksi_local_accept(m->listener)) >= 0) {
+/* Some at a time: another user's may come without end, and the clock and the others get their turn. */
+static lks_status accept_some(meeting *m) {
+    int connection = 0;
+    for (int i = 0; i < N_ACCEPTED_PER_STEP; i++) {
+        connection = lksi_local_accept(m->listener);
+        if (connection < 0) break;
         if (!lksi_is_ours(connection)) {
             say_dropped(m, "a process of another user connected to the start and was dropped");
             close(connection);
@@ -59,7 +62,8 @@ static lks_status accept_all(meeting *m) {
         if (m->n_pending == N_PENDING) drop(m, 0);
         m->pending[m->n_pending++] = (pending){.connection = connection};
     }
-    bool is_out = errno == EMFILE || errno == ENFILE; /* and would stay so: poll tells of the same connection again */
+    bool is_out = connection < 0 &&
+                  (errno == EMFILE || errno == ENFILE); /* and would stay so: poll tells of the same connection again */
     return is_out ? lksi_error_errno("%s: cannot take a connection", m->met.call) : LKS_OK;
 }
 
@@ -172,7 +176,7 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
         }
         if (lksi_meeting_is_given_up(&m->met)) return lksi_error(LKS_ERR_PEER, "%s: given up", m->met.call);
         wait_for_news(m);
-        LKS_TRY(accept_all(m));
+        LKS_TRY(accept_some(m));
         LKS_TRY(listen_to_pending(m));
         LKS_TRY(check_arrived(m));
         if (!m->met.is_world) continue;
@@ -191,7 +195,7 @@ static void tell_latecomers(meeting *m, lks_status status) {
     m->is_over = status;
     while (m->n_arrived + m->n_refused + m->crossing.n_refused < m->met.size - 1 && lksi_now_ns() < limit_ns) {
         wait_for_news(m);
-        if (check_arrived(m) != LKS_OK || accept_all(m) != LKS_OK) break;
+        if (check_arrived(m) != LKS_OK || accept_some(m) != LKS_OK) break;
         lksi_error_restore(text);
         (void)listen_to_pending(m);
         (void)lksi_crossing_step(&m->crossing, status);

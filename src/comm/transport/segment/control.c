@@ -109,9 +109,11 @@ bool lksi_abort_write(lksi_abort *record, const lksi_reason *reason) {
     return true;
 }
 
-/* The text follows within microseconds, unless the rank that began to write it died in between. */
+/* The text follows within microseconds, or when the kernel lets its writer go on; not if that died in between. */
 const lksi_reason *lksi_abort_read(const lksi_abort *record) {
-    for (int i = 0; i < 100 && atomic_load(&record->state) == LKSI_ABORT_WRITING; i++) lksi_sleep_ns(100000);
+    enum { PATIENCE_NS = 500 * 1000 * 1000, PAUSE_NS = 100 * 1000 };
+    const int64_t until_ns = lksi_now_ns() + PATIENCE_NS;
+    while (atomic_load(&record->state) == LKSI_ABORT_WRITING && lksi_now_ns() < until_ns) lksi_sleep_ns(PAUSE_NS);
     return atomic_load(&record->state) == LKSI_ABORT_WRITTEN ? &record->reason : NULL;
 }
 

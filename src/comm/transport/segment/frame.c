@@ -88,10 +88,11 @@ static bool is_unwanted(const lks_group *group, int to, const lksi_outgoing *out
            group->remote->has_left(group, to) && !lksi_control_is_aborted(group->control);
 }
 
-/* It may leave meanwhile, and we hear of it by not reaching it. */
+/* That it has left we may hear by not reaching it, and from nobody: those who would tell may have left before it. */
 static lks_status write_wanted(lks_group *group, int to, lksi_outgoing *out) {
     lks_status status = is_unwanted(group, to, out) ? LKS_ERR_PEER : write_frame(group, to, out);
-    if (status != LKS_ERR_PEER || !is_unwanted(group, to, out)) return status;
+    if (status != LKS_ERR_PEER || out->head.kind != LKSI_FRAME_CREDIT || lksi_control_is_aborted(group->control))
+        return status;
     out->n_done = out->nbytes;
     return LKS_OK;
 }

@@ -113,9 +113,9 @@ static lks_status move_one(lks_group *group, int rank) {
     lksi_pair *pair = &group->messages->pairs[rank];
     if (pair->has_ended && !is_wanted(group, rank)) return LKS_OK;
     lks_status status = lksi_frames_take(group, rank);
-    if (status == LKS_OK && pair->queue != NULL) status = lksi_frames_flush(group, rank);
     pair->has_ended = status == LKS_ERR_PEER;
-    return pair->has_ended && !is_wanted(group, rank) ? LKS_OK : status;
+    if (status == LKS_OK && pair->queue != NULL) status = lksi_frames_flush(group, rank);
+    return status == LKS_ERR_PEER && !is_wanted(group, rank) ? LKS_OK : status;
 }
 
 static lks_status move_all(lks_group *group) {

@@ -172,6 +172,8 @@ void lksi_transfer_finish(lks_group *group, lksi_transfer *transfer);
 /* This thread is in a call on the group's messages, from enter to leave; a second one kills the group. */
 void lksi_messenger_enter(lks_group *group, const char *name);
 void lksi_messenger_leave(lks_group *group);
+/* Outside of one: no other thread's waits touch them from here on. */
+void lksi_messenger_take(lks_group *group);
 
 /* --- match.c --- */
 

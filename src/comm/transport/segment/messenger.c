@@ -56,6 +56,10 @@ void lksi_messenger_leave(lks_group *group) {
     atomic_store_explicit(&group->is_in_message, false, memory_order_relaxed);
 }
 
+void lksi_messenger_take(lks_group *group) {
+    if (messenger_of(group) != NULL) (void)take_over(group);
+}
+
 bool lksi_poke_own(lks_group *group) {
     bool is_any = false;
     if (lksi_work_is_worker()) return false; /* they are the other thread's, even to look at */
