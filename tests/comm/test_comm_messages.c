@@ -494,7 +494,7 @@ static int any_source(int rank, int size, void *argument) {
  * tell of it, before them. */
 static int any_source_after_all_have_left(int rank, int size, void *transport) {
     enum { N = 20, NBYTES = 16384, PAUSE_NS = 200 * 1000 * 1000 };
-    static unsigned char data[NBYTES];
+    unsigned char data[NBYTES] = {0};
     lks_group *world;
     MUST_OK(init_for(&world, transport, 5000));
     if (rank == 2) lksi_sleep_ns(PAUSE_NS);
