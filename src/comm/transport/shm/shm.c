@@ -42,14 +42,25 @@ static lks_status map(int descriptor, size_t nbytes, void **base) {
     return LKS_OK;
 }
 
+/* In pieces: older kernels undo what a signal interrupts, and a timer's may come more often than all of it takes. */
+static int reserve(int descriptor, size_t nbytes) {
+    enum { PIECE_NBYTES = 4 << 20 };
+    size_t done = 0;
+    while (done < nbytes) {
+        size_t piece = nbytes - done < PIECE_NBYTES ? nbytes - done : PIECE_NBYTES;
+        int failed = posix_fallocate(descriptor, (off_t)done, (off_t)piece);
+        if (failed == 0) done += piece;
+        if (failed != 0 && failed != EINTR) return failed;
+    }
+    return 0;
+}
+
 /* Sealed against shrinking: no process can take the memory away from under the others. */
 static lks_status create_segment(size_t nbytes, int *descriptor) {
     LKS_TRY(lksi_memory_check(nbytes));
     int created = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (created < 0) return lksi_error_errno("memfd_create");
-    int failed;
-    do failed = posix_fallocate(created, 0, (off_t)nbytes);
-    while (failed == EINTR);
+    int failed = reserve(created, nbytes);
     if (failed == 0 && fcntl(created, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) failed = errno;
     if (failed != 0) {
         close(created);
