@@ -166,7 +166,8 @@ LKS_API lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_
 /* As lks_send and lks_recv, but return at once; *work must be given to lks_work_wait. `data` and `received` belong to
  * the library until then. Receives of the same source and tag match in the order of their calls. There is no thread
  * behind them: they move on in any call on the group, and while the thread that began them waits in a call on another
- * group of the same lks_init, or tests a work of one. */
+ * group of the same lks_init, or tests a work of one. Over TCP what is the first to go to a rank connects to it, and
+ * waits for its answer. */
 LKS_API lks_status lks_isend(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag,
                              lks_work **work);
 LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
