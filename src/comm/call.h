@@ -21,8 +21,9 @@ typedef struct lksi_progress {
     const char *name;
     uint64_t sequence; /* 0: no user's call */
     int64_t timeout_ms;
-    int64_t started_ns; /* 0 until the call has to wait for long, unless it was submitted: most never read the clock */
-    bool has_tag;       /* a message */
+    /* By lksi_running_ns; 0 until the call has to wait for long, unless it was submitted: most never read the clock. */
+    int64_t started_ns;
+    bool has_tag; /* a message */
     int tag;
     size_t done_nbytes;
     size_t seen_nbytes; /* of these, at the last look, and when they were last seen to have moved; 0: not yet */

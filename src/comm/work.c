@@ -148,7 +148,7 @@ static lks_status create_collective(lks_group *group, const lksi_call *call, lks
     LKS_TRY(work_create(group, &created));
     created->is_collective = true;
     created->call = *call;
-    created->call.submitted_ns = lksi_now_ns();
+    created->call.submitted_ns = lksi_running_ns();
     lks_status status = start_worker(group);
     if (status == LKS_OK && call->counts != NULL) status = keep_counts(created, (size_t)group->size);
     if (status != LKS_OK) {
@@ -202,7 +202,7 @@ lks_status lksi_work_run(lks_group *group, const lksi_call *call) {
     (void)lksi_poke_own(group);
     if (is_idle(group)) return lksi_execute(group, call);
     lksi_call timed = *call;
-    timed.submitted_ns = lksi_now_ns();
+    timed.submitted_ns = lksi_running_ns();
     lksi_work_drain(group);
     return lksi_execute(group, &timed);
 }
@@ -211,7 +211,7 @@ lks_status lksi_work_run(lks_group *group, const lksi_call *call) {
 
 lks_status lksi_work_of_transfer(lks_group *group, lks_work **work, lksi_transfer **transfer) {
     LKS_TRY(work_create(group, work));
-    (*work)->transfer.started_ns = lksi_now_ns();
+    (*work)->transfer.started_ns = lksi_running_ns();
     *transfer = &(*work)->transfer;
     return LKS_OK;
 }

@@ -523,40 +523,100 @@ static void a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after
 
 /* --- a job that is suspended, for longer than anybody may wait --- */
 
-enum { SUSPENDED_TIMEOUT_MS = 3000 };
+enum { SUSPENDED_TIMEOUT_MS = 3000, N_SUSPENDED_RANKS = 3, N_QUEUED = 4 };
 
 /* Shared. The last rank computes, and the others wait for it. */
 typedef struct suspension {
-    _Atomic bool is_waiting, may_end;
-    int kind;
+    _Atomic bool is_waiting, may_go_on, may_end;
+    lks_status (*wait)(struct suspension *s, lks_group *world);
+    bool is_on_two_hosts;
 } suspension;
 
-static lks_status wait_for_last(const suspension *s, lks_group *world) {
+/* Who waits for this rank does so asleep, and looks at the clock. */
+static void be_late(void) { lksi_sleep_ns(50000000); }
+
+static bool is_last(const lks_group *world) { return lks_group_rank(world) == lks_group_size(world) - 1; }
+
+static lks_status wait_in_all_reduce(suspension *s, lks_group *world) {
     int32_t number = 1;
-    int rank = lks_group_rank(world), last = lks_group_size(world) - 1;
-    if (s->kind == 0) return lks_all_reduce(world, &number, &number, 1, LKS_I32, LKS_SUM, NULL);
-    if (s->kind == 1) return lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
-    if (rank == last)
-        for (int to = 0; to < last; to++) LKS_TRY(lks_send(world, &number, 1, LKS_I32, to, 1));
-    return rank < last ? lks_recv(world, &number, 1, LKS_I32, last, 1, NULL) : LKS_OK;
+    (void)s;
+    return lks_all_reduce(world, &number, &number, 1, LKS_I32, LKS_SUM, NULL);
+}
+
+static lks_status wait_in_steps(suspension *s, lks_group *world) {
+    (void)s;
+    return lks_barrier(world, &(lks_collective_options){.algorithm = "dissemination"});
+}
+
+static lks_status wait_in_receive(suspension *s, lks_group *world) {
+    int32_t number = 1;
+    int last = lks_group_size(world) - 1;
+    (void)s;
+    if (!is_last(world)) return lks_recv(world, &number, 1, LKS_I32, last, 1, NULL);
+    for (int to = 0; to < last; to++) LKS_TRY(lks_send(world, &number, 1, LKS_I32, to, 1));
+    return LKS_OK;
+}
+
+/* All have been called before the stop. */
+static lks_status wait_in_queue(suspension *s, lks_group *world) {
+    int32_t numbers[N_QUEUED] = {0};
+    lks_work *works[N_QUEUED];
+    (void)s;
+    for (int i = 0; i < N_QUEUED; i++) {
+        if (is_last(world)) be_late();
+        lks_collective_options options = {.work = &works[i]};
+        LKS_TRY(lks_all_reduce(world, &numbers[i], &numbers[i], 1, LKS_I32, LKS_SUM, &options));
+    }
+    lks_status status = LKS_OK;
+    for (int i = 0; i < N_QUEUED; i++) {
+        lks_status each = lks_work_wait(works[i]);
+        if (status == LKS_OK) status = each;
+    }
+    return status;
+}
+
+static lks_status wait_in_receives(suspension *s, lks_group *world) {
+    int32_t numbers[N_QUEUED] = {0};
+    lks_work *works[N_QUEUED];
+    int last = lks_group_size(world) - 1;
+    (void)s;
+    for (int i = 0; i < N_QUEUED && !is_last(world); i++)
+        LKS_TRY(lks_irecv(world, &numbers[i], 1, LKS_I32, last, i, NULL, &works[i]));
+    lks_status status = LKS_OK;
+    for (int i = 0; i < N_QUEUED; i++) {
+        if (is_last(world)) be_late();
+        for (int to = 0; to < last && is_last(world); to++) LKS_TRY(lks_send(world, &numbers[i], 1, LKS_I32, to, i));
+        lks_status each = is_last(world) ? LKS_OK : lks_work_wait(works[i]);
+        if (status == LKS_OK) status = each;
+    }
+    return status;
+}
+
+/* Rank 0 waits inside its host when it is stopped, and for the other host afterwards. */
+static lks_status wait_in_parts(suspension *s, lks_group *world) {
+    while (lks_group_rank(world) == 1 && !s->may_go_on) lksi_sleep_ns(1000000);
+    return lks_barrier(world, &(lks_collective_options){.algorithm = "two_level", .timeout_ms = SUSPENDED_TIMEOUT_MS});
+}
+
+static void be_on_one_of_two_hosts(int rank) {
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCAL_RANK", rank == 1 ? "1" : "0", 1), setenv("LOCAL_WORLD_SIZE", rank < 2 ? "2" : "1", 1);
 }
 
 static int wait_while_suspended(int rank, int size, void *argument) {
     suspension *s = argument;
     lks_group *world;
+    if (s->is_on_two_hosts) be_on_one_of_two_hosts(rank);
     MUST_OK(lks_init(&world, NULL));
     world->timeout_ms = SUSPENDED_TIMEOUT_MS;
     if (rank == 0) s->is_waiting = true;
     while (rank == size - 1 && !s->may_end) lksi_sleep_ns(1000000);
-    MUST_OK(wait_for_last(s, world));
+    MUST_OK(s->wait(s, world));
     lks_group_destroy(world);
     return 0;
 }
 
-enum { N_SUSPENDED_RANKS = 3 };
-
-static void start_suspended(const char *transport, int kind, suspension *s, pid_t *pids) {
-    s->kind = kind;
+static void start_suspended(const char *transport, suspension *s, pid_t *pids) {
     setenv("LOCKSTEP_TRANSPORT", transport, 1);
     set_master_environment();
     for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++)
@@ -570,22 +630,43 @@ static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_
 }
 
 /* All jobs at once, not to wait for each. */
-static void a_suspended_job_goes_on_where_it_was(void **state) {
-    (void)state;
-    enum { N_JOBS = 6, MOMENT_NS = 300000000 };
-    suspension *s = mmap(NULL, N_JOBS * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pids[N_JOBS][N_SUSPENDED_RANKS];
-    for (int job = 0; job < N_JOBS; job++) start_suspended(job % 2 == 0 ? "shm" : "tcp", job / 2, &s[job], pids[job]);
-    for (int job = 0; job < N_JOBS; job++)
+static void suspend_for_long(const suspension *cases, int n_cases) {
+    enum { MOST_JOBS = 6, MOMENT_NS = 300000000 };
+    static const char *const transports[] = {"shm", "tcp"};
+    suspension *s = mmap(NULL, MOST_JOBS * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pids[MOST_JOBS][N_SUSPENDED_RANKS];
+    int n_jobs = 0;
+    for (int i = 0; i < n_cases; i++)
+        for (int t = 0; t < (cases[i].is_on_two_hosts ? 1 : 2); t++, n_jobs++) {
+            s[n_jobs].wait = cases[i].wait, s[n_jobs].is_on_two_hosts = cases[i].is_on_two_hosts;
+            start_suspended(cases[i].is_on_two_hosts ? "auto" : transports[t], &s[n_jobs], pids[n_jobs]);
+        }
+    for (int job = 0; job < n_jobs; job++)
         while (!s[job].is_waiting) lksi_sleep_ns(1000000);
     lksi_sleep_ns(MOMENT_NS); /* they sleep by now */
-    signal_all(pids, N_JOBS, SIGSTOP);
+    signal_all(pids, n_jobs, SIGSTOP);
     lksi_sleep_ns((SUSPENDED_TIMEOUT_MS + 500) * INT64_C(1000000));
-    signal_all(pids, N_JOBS, SIGCONT);
+    signal_all(pids, n_jobs, SIGCONT);
     lksi_sleep_ns(MOMENT_NS); /* and have looked at the clock */
-    for (int job = 0; job < N_JOBS; job++) s[job].may_end = true;
-    for (int job = 0; job < N_JOBS; job++) await_processes(pids[job], N_SUSPENDED_RANKS, -1);
-    munmap(s, N_JOBS * sizeof *s);
+    for (int job = 0; job < n_jobs; job++) s[job].may_go_on = true;
+    lksi_sleep_ns(MOMENT_NS);
+    for (int job = 0; job < n_jobs; job++) s[job].may_end = true;
+    for (int job = 0; job < n_jobs; job++) await_processes(pids[job], N_SUSPENDED_RANKS, -1);
+    munmap(s, MOST_JOBS * sizeof *s);
+}
+
+static void a_suspended_job_goes_on_where_it_was(void **state) {
+    (void)state;
+    static const suspension cases[] = {
+        {.wait = wait_in_all_reduce}, {.wait = wait_in_steps}, {.wait = wait_in_receive}};
+    suspend_for_long(cases, 3);
+}
+
+static void what_a_suspended_job_has_yet_to_wait_for_is_not_late(void **state) {
+    (void)state;
+    static const suspension cases[] = {
+        {.wait = wait_in_queue}, {.wait = wait_in_receives}, {.wait = wait_in_parts, .is_on_two_hosts = true}};
+    suspend_for_long(cases, 3);
 }
 
 /* --- memory of others that cannot be read --- */
@@ -1450,6 +1531,7 @@ int main(void) {
         cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
         cmocka_unit_test(a_reader_that_wakes_too_late_gets_an_error_and_never_what_came_after),
         cmocka_unit_test(a_suspended_job_goes_on_where_it_was),
+        cmocka_unit_test(what_a_suspended_job_has_yet_to_wait_for_is_not_late),
         cmocka_unit_test(memory_that_cannot_be_read_any_more_is_staged),
         cmocka_unit_test(one_rank_that_cannot_read_is_enough_that_none_tries),
         cmocka_unit_test(ranks_sleep_where_there_are_no_fine_timeouts),

@@ -49,7 +49,7 @@ const char *lksi_two_level_obstacle(const lks_group *group, const lksi_call *cal
 /* All of them together have the call's deadline, and whoever waits in one of them hears what is said of the call. */
 static lks_collective_options divide(lks_group *group, const lksi_call *call) {
     group->divided = call;
-    if (group->progress.started_ns == 0) group->progress.started_ns = lksi_now_ns();
+    if (group->progress.started_ns == 0) group->progress.started_ns = lksi_running_ns();
     return (lks_collective_options){.timeout_ms = call->timeout_ms};
 }
 

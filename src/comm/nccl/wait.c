@@ -82,7 +82,7 @@ lks_status lksi_gpu_await(lks_gpu_group *gpus, lksi_gpu_poll poll, void *argumen
         if (state != LKSI_NCCL_PENDING || status != LKS_OK) break;
         if (lksi_pause(gpus->group, LKSI_CONTEXT_COLLECTIVE, &pauses)) continue;
         status = look(gpus);
-        if (status == LKS_OK) lksi_sleep_ns(POLL_NS);
+        if (status == LKS_OK) lksi_doze(POLL_NS);
     }
     if (status == LKS_OK) lksi_activity_await(gpus->group, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
     return status;

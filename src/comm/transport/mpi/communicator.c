@@ -37,7 +37,7 @@ static lks_status wait_a_turn(lks_group *group, lksi_pauses *pauses) {
     int next = next_rank(group);
     LKS_TRY(lksi_look(group, LKSI_CONTEXT_COLLECTIVE, &next, next >= 0, &left_ns));
     (void)lksi_poke(group, LKSI_CONTEXT_COLLECTIVE);
-    lksi_sleep_ns(PAUSE_NS);
+    lksi_doze(PAUSE_NS);
     lksi_activity_await(group, LKSI_CONTEXT_COLLECTIVE, LKSI_AWAKE);
     return LKS_OK;
 }

@@ -50,10 +50,10 @@ static lks_status wait_remote(lks_group *group, lksi_context context, const lksi
     int64_t since_ns = lksi_now_ns();
     group->remote->sleep(group, context, group->streams[context]->remote, n_remote,
                          least(is_short ? LKSI_POKE_NS : slice_ns, left_ns));
-    int64_t slept_ns = lksi_now_ns() - since_ns;
+    int64_t until_ns = lksi_now_ns();
     lksi_activity_await(group, context, LKSI_AWAKE);
-    lksi_forgive_stop(group, context, slept_ns);
-    if (!is_short) lksi_was_woken(group, context, slept_ns);
+    lksi_forgive_stop(since_ns, until_ns);
+    if (!is_short) lksi_was_woken(group, context, until_ns - since_ns);
     return LKS_OK;
 }
 

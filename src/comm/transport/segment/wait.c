@@ -16,6 +16,7 @@
 #include "comm/transport/segment/step.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -33,6 +34,35 @@ enum {
 };
 static const int64_t stopped_ns = INT64_C(2) * 1000 * 1000 * 1000;
 static const int64_t stall_report_ns = INT64_C(10) * 1000 * 1000 * 1000;
+
+/* --- time --- */
+
+static _Atomic int64_t forgiven_ns;
+
+int64_t lksi_running_ns(void) { return lksi_now_ns() - atomic_load(&forgiven_ns); }
+
+/* All threads that sleep wake of the same stop: only what none of them has seen is added. Under a lock, so that who
+ * finds it seen finds it added, too. */
+void lksi_forgive_stop(int64_t since_ns, int64_t until_ns) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static int64_t seen_until_ns;
+    if (until_ns - since_ns < stopped_ns) return;
+    pthread_mutex_lock(&mutex);
+    if (since_ns < seen_until_ns) since_ns = seen_until_ns;
+    if (since_ns < until_ns) {
+        atomic_fetch_add(&forgiven_ns, until_ns - since_ns);
+        seen_until_ns = until_ns;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+void lksi_doze(int64_t duration_ns) {
+    int64_t since_ns = lksi_now_ns();
+    lksi_sleep_ns(duration_ns);
+    lksi_forgive_stop(since_ns, lksi_now_ns());
+}
+
+/* --- waiting --- */
 
 static inline bool holds(const lksi_await *await) {
     for (int i = 0; i < await->n_conditions; i++)
@@ -199,7 +229,7 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
 static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,
                                  int64_t *left_ns) {
     lksi_progress *progress = lksi_progress_in(group, context);
-    int64_t now_ns = lksi_now_ns();
+    int64_t now_ns = lksi_running_ns();
     if (progress->started_ns == 0) progress->started_ns = now_ns;
     int64_t waited_ns = now_ns - progress->started_ns, still_ns = find_still_ns(progress, now_ns);
     if (still_ns > stall_report_ns && !progress->is_stall_reported) {
@@ -239,13 +269,6 @@ lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, i
     return attend(group, context, ranks, n_ranks);
 }
 
-void lksi_forgive_stop(lks_group *group, lksi_context context, int64_t slept_ns) {
-    lksi_progress *progress = lksi_progress_in(group, context);
-    if (slept_ns < stopped_ns) return;
-    progress->started_ns += slept_ns;
-    if (progress->moved_ns != 0) progress->moved_ns += slept_ns;
-}
-
 static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
     do {
         int64_t left_ns = 0;
@@ -254,7 +277,7 @@ static lks_status wait_asleep(lks_group *group, const lksi_await *await) {
         bool is_poking = lksi_poke(group, await->context);
         int64_t since_ns = lksi_now_ns();
         sleep_until_rung(group, await, is_poking && left_ns > LKSI_POKE_NS ? LKSI_POKE_NS : left_ns);
-        lksi_forgive_stop(group, await->context, lksi_now_ns() - since_ns);
+        lksi_forgive_stop(since_ns, lksi_now_ns());
     } while (!holds(await) && !await->is_sliced);
     return LKS_OK;
 }
