@@ -343,7 +343,7 @@ lks_status lksi_group_fail(lks_group *group, lks_status status) {
 
 void lks_group_abort(lks_group *group, const char *reason) {
     char line[LKSI_ABORT_TEXT_NBYTES];
-    if (group == NULL) return;
+    if (group == NULL || lksi_is_parents(group)) return;
     snprintf(line, sizeof line, "%s", reason != NULL ? reason : "no reason given");
     for (char *c = line; *c != '\0'; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f) *c = ' ';

@@ -150,8 +150,9 @@ static void add_remote(char *text, size_t text_nbytes, const lks_group *group, c
 void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
     if (text_nbytes == 0 || lksi_check_given("group_report", "text", text) != LKS_OK) return;
     text[0] = '\0';
-    if (group == NULL) {
-        lksi_append(text, text_nbytes, "no group\n");
+    if (group == NULL || lksi_is_parents(group)) {
+        lksi_append(text, text_nbytes, "%s\n",
+                    group == NULL ? "no group" : "a forked child has no part in its parent's groups");
         return;
     }
     lksi_doing *doing = ask_remote(group);

@@ -216,8 +216,15 @@ lks_status lksi_work_of_transfer(lks_group *group, lks_work **work, lksi_transfe
     return LKS_OK;
 }
 
-lks_status lks_work_wait(lks_work *work) {
-    if (work == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_work_wait: `work` is NULL");
+/* Of what is under way when a process is forked, the child has a copy that is never done. The group of a work that is
+ * done may be gone. */
+static lks_status refuse_child(const lks_work *work, const char *name) {
+    bool is_done = work->is_collective ? atomic_load(&work->is_done) : lksi_transfer_is_done(&work->transfer);
+    return is_done ? LKS_OK : lksi_group_check(work->group, name);
+}
+
+static lks_status wait_until_done(lks_work *work) {
+    LKS_TRY(refuse_child(work, "work_wait"));
     lks_status status;
     if (work->is_collective) {
         while (!atomic_load(&work->is_done)) wait_for_worker(work->group, &work->is_done);
@@ -225,7 +232,12 @@ lks_status lks_work_wait(lks_work *work) {
     } else {
         status = lksi_transfer_wait(work->group, &work->transfer);
     }
-    if (status != LKS_OK) (void)lksi_error(status, "%s", work->text);
+    return status == LKS_OK ? LKS_OK : lksi_error(status, "%s", work->text);
+}
+
+lks_status lks_work_wait(lks_work *work) {
+    if (work == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_work_wait: `work` is NULL");
+    lks_status status = wait_until_done(work);
     lksi_work_discard(work);
     return status;
 }
@@ -233,6 +245,7 @@ lks_status lks_work_wait(lks_work *work) {
 lks_status lks_work_test(lks_work *work, int *is_done) {
     if (work == NULL || is_done == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "lks_work_test: `%s` is NULL", work == NULL ? "work" : "is_done");
+    LKS_TRY(refuse_child(work, "work_test"));
     if (work->is_collective) {
         *is_done = atomic_load(&work->is_done);
         if (!*is_done) (void)lksi_poke(work->group, LKSI_CONTEXT_COLLECTIVE);

@@ -930,25 +930,53 @@ typedef struct containers {
     _Atomic pid_t pid_of_2;
 } containers;
 
-/* It is no rank, and what it cleans up is its own. */
+static int calls_of_a_child_are_refused(lks_group *group, lks_group *part, lks_work **works, int n_works) {
+    float number = 1;
+    char report[200];
+    MUST(lks_barrier(part, NULL) == LKS_ERR_STATE);
+    MUST(lks_send(group, &number, 1, LKS_F32, 0, 1) == LKS_ERR_STATE);
+    MUST_SAY("send: a forked child has no part");
+    for (int i = 0; i < n_works; i++) {
+        int is_done = -1;
+        MUST(lks_work_test(works[i], &is_done) == LKS_ERR_STATE && is_done == -1);
+        MUST_SAY("work_test: a forked child has no part");
+        MUST(lks_work_wait(works[i]) == LKS_ERR_STATE);
+        MUST_SAY("work_wait: a forked child has no part");
+    }
+    lks_group_report(group, report, sizeof report);
+    MUST(strstr(report, "a forked child has no part") != NULL);
+    lks_group_abort(part, "a child's reason");
+    lks_group_destroy(part);
+    lks_group_destroy(group);
+    return 0;
+}
+
+/* It is no rank, and what it cleans up is its own. Its parent has a message and a collective under way, to which the
+ * others come when the child has ended. */
 static int one_has_a_child_that_cleans_up(int rank, int size, void *argument) {
+    enum { TAG = 2 };
     lks_group *group, *part;
-    float sum = 1;
+    lks_work *works[2] = {NULL, NULL};
+    float sum = 1, message = 5;
     MUST_OK(lks_init(&group, &(lks_init_options){.transport = argument, .timeout_ms = 20000}));
     MUST_OK(lks_group_split(group, 0, 0, &part));
-    pid_t child = rank == 1 ? fork() : -1;
-    if (child == 0) {
-        alarm(10);
-        bool is_refused = lks_barrier(part, NULL) == LKS_ERR_STATE;
-        is_refused &= lks_send(group, &sum, 1, LKS_F32, 0, 1) == LKS_ERR_STATE;
-        is_refused &= strstr(lks_error_text(), "send: a forked child has no part") != NULL;
-        lks_group_destroy(part);
-        lks_group_destroy(group);
-        _exit(is_refused ? 0 : 1);
+    if (rank == 1) {
+        message = 0;
+        MUST_OK(lks_irecv(group, &message, 1, LKS_F32, 0, TAG, NULL, &works[0]));
+        MUST_OK(lks_barrier(group, &(lks_collective_options){.work = &works[1]}));
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(10);
+            _exit(calls_of_a_child_are_refused(group, part, works, 2) == 0 ? 0 : 1);
+        }
+        int state = 0;
+        MUST(waitpid(child, &state, 0) == child && state == 0);
     }
-    int state = 0;
-    if (child > 0) MUST(waitpid(child, &state, 0) == child && state == 0);
     MUST_OK(lks_all_reduce(part, &sum, &sum, 1, LKS_F32, LKS_SUM, NULL));
+    if (rank != 1) MUST_OK(lks_barrier(group, NULL));
+    if (rank == 0) MUST_OK(lks_send(group, &message, 1, LKS_F32, 1, TAG));
+    for (int i = 0; i < 2 && rank == 1; i++) MUST_OK(lks_work_wait(works[i]));
+    MUST(message == 5);
     MUST_OK(lks_all_reduce(group, &sum, &sum, 1, LKS_F32, LKS_SUM, NULL));
     MUST(sum == (float)(size * size));
     lks_group_destroy(part);

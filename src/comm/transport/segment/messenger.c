@@ -74,7 +74,7 @@ static bool poke_others(const lks_group *group) {
     bool is_any = false;
     pthread_mutex_lock(&world->mutex);
     for (lks_group *each = world->groups; each != NULL; each = each->next_in_world) {
-        if (each == group || messenger_of(each) != this_thread()) continue;
+        if (each == group || messenger_of(each) != this_thread() || lksi_is_parents(each)) continue;
         each->is_moved = true;
         pthread_mutex_unlock(&world->mutex);
         is_any |= lksi_messages_move_on(each);
