@@ -52,7 +52,8 @@ void lksi_mpi_leave_silently(void); /* of the thread of progress.c: it need not 
 /* LKS_ERR_SYSTEM with MPI's own text, `what` before it. The lock is held, or need not be. */
 lks_status lksi_mpi_error(int code, const char *what);
 
-/* Runs a collective of all ranks under a deadline, before there is a group. */
+/* Runs a broadcast, all_gather or all_reduce of all ranks under a deadline, before there is a group. The buffers are
+ * the caller's again when it returns, however it ends. */
 lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t deadline_ns);
 
 /* --- progress (progress.c) ---

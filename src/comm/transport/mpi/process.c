@@ -61,16 +61,36 @@ static void release(lksi_mpi_transfer *transfer) {
     pthread_mutex_unlock(&mutex);
 }
 
-lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t deadline_ns) {
-    lksi_mpi_transfer *transfer = NULL;
+static lks_status begin(const lksi_mpi_collective *collective, lksi_mpi_transfer **transfer) {
     pthread_mutex_lock(&mutex);
-    int code = module->collective(collective, &transfer);
+    int code = module->collective(collective, transfer);
     lks_status status = code == 0 ? LKS_OK : lksi_mpi_error(code, "agreeing where to meet");
     pthread_mutex_unlock(&mutex);
-    LKS_TRY(status);
+    return status;
+}
+
+/* Nobody can tell MPI to let go: a caller that gives up needs its own memory back, so MPI works on a copy, and keeps it
+ * then. */
+lks_status lksi_mpi_run_unwatched(const lksi_mpi_collective *collective, int64_t deadline_ns) {
+    size_t in_nbytes = (size_t)collective->count * lksi_type_nbytes(collective->type);
+    size_t out_nbytes = collective->kind == LKSI_MPI_ALL_GATHER ? (size_t)facts.size * in_nbytes : in_nbytes;
+    unsigned char *copy = lksi_alloc(out_nbytes + in_nbytes);
+    if (copy == NULL) return LKS_ERR_MEMORY;
+    lksi_mpi_collective copied = *collective;
+    copied.out = memcpy(copy, collective->out, out_nbytes); /* where the root of a broadcast has what it says */
+    if (collective->in != NULL) copied.in = memcpy(copy + out_nbytes, collective->in, in_nbytes);
+    lksi_mpi_transfer *transfer = NULL;
+    lks_status status = begin(&copied, &transfer);
+    if (status != LKS_OK) {
+        lksi_free(copy);
+        return status;
+    }
     status = await(transfer, deadline_ns, "agree where to meet");
     release(transfer);
-    return status;
+    LKS_TRY(status);
+    memcpy(collective->out, copy, out_nbytes);
+    lksi_free(copy);
+    return LKS_OK;
 }
 
 /* --- worlds --- */
