@@ -109,8 +109,9 @@ LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch
  * are read by other means than this library's. Collective. Errors: those of lks_trainer_step, of that step. */
 LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics);
 /* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
- * of ranks. Where the model takes bytes (lks_images) it gets the set's, and the set's units (lks_dataset_normalize) do
- * not matter: those of lks_images do. Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
+ * of ranks. Every sample begins with states of 0 (the trainer's own are kept). Where the model takes bytes (lks_images)
+ * it gets the set's, and the set's units (lks_dataset_normalize) do not matter: those of lks_images do.
+ * Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
  * LKS_ERR_SHAPE: samples of another size, more than one label each, other targets. They fail the group, for the other
  * ranks may have been given another set. LKS_ERR_MISMATCH on all ranks, of which it names two, where the sets differ
  * (lks_dataset_hash): the group lives on, unless the sets have other numbers of samples. LKS_ERR_NUMERIC on all ranks

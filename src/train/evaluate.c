@@ -11,6 +11,7 @@ typedef struct scratch {
     char *features;
     void *labels; /* or targets */
     lksi_chunk_sums *sums;
+    lksi_states states; /* zeros: a chunk's samples go on from no others */
 } scratch;
 
 void lksi_chunk_add(lks_trainer *trainer, const lks_program *program, const int32_t *labels, int64_t count,
@@ -82,6 +83,8 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
     LKS_TRY(lksi_trainer_program(trainer, n, false, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, s->labels));
+    LKS_TRY(lksi_states_reserve(trainer, &s->states, n));
+    LKS_TRY(lksi_states_bind(trainer, &s->states, 0, program));
     LKS_TRY(lks_program_forward(program));
     lksi_chunk_add(trainer, program, lks_dataset_n_targets(dataset) > 0 ? NULL : s->labels, n, &s->sums[chunk]);
     return LKS_OK;
@@ -91,7 +94,8 @@ static lks_status evaluate_mine(lks_trainer *trainer, const lks_dataset *dataset
     s->features = lksi_alloc_array(CHUNK, lksi_row_nbytes(trainer->options.features));
     s->labels = lksi_alloc_array(CHUNK, lksi_row_nbytes(trainer->options.labels));
     s->sums = lksi_chunks_create(trainer, n_chunks);
-    if (s->features == NULL || s->labels == NULL || s->sums == NULL) return LKS_ERR_MEMORY;
+    s->states.values = lksi_alloc_array((size_t)trainer->options.n_states, sizeof *s->states.values);
+    if (s->features == NULL || s->labels == NULL || s->sums == NULL || s->states.values == NULL) return LKS_ERR_MEMORY;
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
     for (int64_t chunk = rank; chunk < n_chunks; chunk += size) LKS_TRY(evaluate_chunk(trainer, dataset, chunk, s));
     return LKS_OK;
@@ -122,5 +126,6 @@ lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset
     lksi_free(s.features);
     lksi_free(s.labels);
     lksi_free(s.sums);
+    lksi_states_free(trainer, &s.states);
     return status;
 }

@@ -1,0 +1,132 @@
+/* labels: no-tsan */
+/* States of a model whose samples a loader gives: a sequence classifier that goes on from batch to batch. */
+#include "ranks.h"
+
+#include <lockstep/operators.h>
+#include <lockstep/train.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { T = 3, K = 4, C = 3, HIDDEN = 8, COUNT = 700 /* two chunks of an evaluation */, BATCH = 64 };
+
+typedef struct job {
+    bool has_states, resets, evaluates_between;
+    lks_metrics evaluated; /* rank 0's, as what follows */
+    char hex[65];
+} job;
+
+typedef struct set_up {
+    lks_group *group;
+    lks_graph *graph;
+    lks_dataset *data;
+    lks_loader *loader;
+    lks_trainer *trainer;
+} set_up;
+
+static int create_trainer(set_up *s, bool has_states) {
+    lks_graph *g = s->graph = lks_graph_create(lks_device_default(s->group));
+    lks_node *x = lks_input(g, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, T, K});
+    lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    lks_node *zeros = lks_scale(lks_reshape(lks_slice(x, 1, 0, HIDDEN / K), 2, (int64_t[]){LKS_BATCH, HIDDEN}), 0);
+    lks_recurrent_options options = {.hidden = HIDDEN, .h0 = {zeros}, .c0 = {zeros}};
+    if (has_states) {
+        options.h0[0] = lks_input(g, "h0", LKS_F32, 2, (int64_t[]){LKS_BATCH, HIDDEN});
+        options.c0[0] = lks_input(g, "c0", LKS_F32, 2, (int64_t[]){LKS_BATCH, HIDDEN});
+    }
+    lks_recurrent_result r = lks_recurrent_layers(x, "lstm", &options);
+    lks_state states[] = {{options.h0[0], r.h[0]}, {options.c0[0], r.c[0]}};
+    lks_node *logits = lks_linear(lks_reshape(r.y, 2, (int64_t[]){LKS_BATCH, T * HIDDEN}), C, "out");
+    RANK_OK(lks_trainer_create(&s->trainer, lks_cross_entropy(logits, y),
+                               &(lks_trainer_options){.group = s->group,
+                                                      .logits = logits,
+                                                      .features = x,
+                                                      .labels = y,
+                                                      .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                                                      .seed = 3,
+                                                      .states = states,
+                                                      .n_states = has_states ? 2 : 0}));
+    return 0;
+}
+
+static int create(set_up *s, int64_t count, int64_t batch, bool has_states) {
+    RANK_OK(lks_init(&s->group, NULL));
+    RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = count,
+                                                                               .n_features = T * K,
+                                                                               .n_informative = T * K,
+                                                                               .n_classes = C,
+                                                                               .clusters_per_class = 1,
+                                                                               .seed = 1}));
+    RANK_OK(lks_loader_create(&s->loader, s->data,
+                              &(lks_loader_options){.batch = batch,
+                                                    .seed = 3,
+                                                    .n_workers = -1,
+                                                    .rank = lks_group_rank(s->group),
+                                                    .n_ranks = lks_group_size(s->group)}));
+    return create_trainer(s, has_states);
+}
+
+static void destroy(set_up *s) {
+    lks_trainer_destroy(s->trainer);
+    lks_graph_destroy(s->graph);
+    lks_loader_destroy(s->loader);
+    lks_dataset_destroy(s->data);
+    lks_group_destroy(s->group);
+}
+
+static int train(void *argument) {
+    job *j = argument;
+    set_up s = {0};
+    lks_batch batch;
+    lks_metrics evaluated;
+    char hex[65];
+    RANK_CHECK(create(&s, COUNT, BATCH, j->has_states) == 0);
+    while (lks_loader_next(s.loader, &batch)) {
+        if (j->resets) lks_trainer_reset_states(s.trainer);
+        RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+        if (j->evaluates_between) RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &evaluated));
+    }
+    RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &evaluated));
+    RANK_CHECK(evaluated.n_samples == COUNT);
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), hex));
+    if (lks_group_rank(s.group) == 0) {
+        j->evaluated = evaluated;
+        memcpy(j->hex, hex, sizeof hex);
+    }
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+/* As a model does that carries nothing from step to step. */
+static void evaluation_begins_every_sample_with_states_of_0(void **state) {
+    (void)state;
+    for (int size = 1; size <= 3; size++) {
+        job with = {.has_states = true, .resets = true}, without = {.has_states = false};
+        run_ranks(size, train, &with);
+        run_ranks(size, train, &without);
+        assert_true(with.evaluated.loss == without.evaluated.loss);
+        assert_string_equal(with.hex, without.hex);
+    }
+}
+
+static void evaluation_leaves_the_states_of_training_alone(void **state) {
+    (void)state;
+    for (int size = 1; size <= 3; size++) {
+        job plain = {.has_states = true}, interrupted = {.has_states = true, .evaluates_between = true};
+        job reset = {.has_states = true, .resets = true};
+        run_ranks(size, train, &plain);
+        run_ranks(size, train, &interrupted);
+        run_ranks(size, train, &reset);
+        assert_string_equal(interrupted.hex, plain.hex);
+        assert_true(interrupted.evaluated.loss == plain.evaluated.loss);
+        assert_string_not_equal(reset.hex, plain.hex); /* they were used */
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evaluation_begins_every_sample_with_states_of_0),
+        cmocka_unit_test(evaluation_leaves_the_states_of_training_alone),
+    };
+    return run_group(tests);
+}
