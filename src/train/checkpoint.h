@@ -68,7 +68,7 @@ enum { LKSI_N_COUNTERS = 9, LKSI_N_RULE = LKSI_RULE_FIELDS + 1 };
 typedef struct lksi_checkpoint_head {
     lksi_checkpoint_counters counters;
     double rule[LKSI_N_RULE];
-    int64_t has_states;
+    int64_t n_rows;              /* of the model's states; 0: they are zeros */
     int64_t status;              /* an lks_status, with ... */
     char text[1024];             /* ... its text */
     char path[LKSI_PATH_NBYTES]; /* of the file; empty where there is none to go on from */
@@ -90,7 +90,7 @@ lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_posi
 bool lksi_checkpoint_was_searched(const lks_trainer *trainer, const char *directory);
 
 /* --- what the model carries from step to step (checkpoint_states.c): "trainer.state.<i>", the ranks' rows one after
- * the other, which are the global batch's --- */
+ * the other, which are the largest batch's --- */
 
 /* How many rows there are. Collective where the model has states. */
 lks_status lksi_checkpoint_count_rows(lks_trainer *trainer, lksi_checkpoint *checkpoint);
@@ -100,14 +100,14 @@ lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, const lksi
                                           lksi_safetensors_writer *writer);
 /* All ranks bring their rows. Collective. */
 lks_status lksi_checkpoint_gather_states(lks_trainer *trainer, lksi_checkpoint *checkpoint);
-/* Are they in the file, and are there none, as *has_rows says, or as many rows as the global batch has? */
+/* Are they in the file, with the same number of rows each, no more than the global batch has? */
 lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch,
-                                        int64_t *has_rows);
-/* Room for this rank's rows. */
-lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t global_batch);
+                                        int64_t *n_rows);
+/* Room for this rank's of all rows. */
+lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t n_rows);
 /* Rank 0 reads the rows from `file`, NULL elsewhere, and hands them out. Collective. */
 lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *checkpoint, const lksi_safetensors *file,
-                                       int64_t global_batch);
+                                       int64_t n_rows);
 
 /* Whether the call went well on all ranks: each gives its own status. Where it did not, ranks that went well get
  * LKS_ERR_FILE naming the lowest one that did not, and its reason; `hash` must be equal where all did,

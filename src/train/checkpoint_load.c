@@ -87,7 +87,7 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
         lks_parameter_view view = lks_store_parameter(trainer->store, c->items[i].tensor);
         LKS_TRY(find(file, c->items[i].name, view.type, view.n_dims, view.dims, &entry));
     }
-    LKS_TRY(lksi_checkpoint_check_states(trainer, file, head->counters.global_batch, &head->has_states));
+    LKS_TRY(lksi_checkpoint_check_states(trainer, file, head->counters.global_batch, &head->n_rows));
     if (file->n_entries == n_expected) return LKS_OK;
     LKS_TRY(lksi_weights_check(trainer->store, file)); /* names a weight that the model does not have */
     return lksi_error(LKS_ERR_FORMAT, "%s: of its entries of optimizer and trainer %zu are none of this run's",
@@ -164,7 +164,7 @@ static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safe
                        const lksi_checkpoint_head *head) {
     for (size_t i = 0; i < c->n_items; i++) LKS_TRY(take_item(trainer, c, &c->items[i], file));
     lks_trainer_reset_states(trainer);
-    if (head->has_states) LKS_TRY(lksi_checkpoint_take_states(trainer, c, file, head->counters.global_batch));
+    if (head->n_rows > 0) LKS_TRY(lksi_checkpoint_take_states(trainer, c, file, head->n_rows));
     LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, head->rule[LKSI_RULE_FIELDS]));
     lksi_state_set_step(trainer->optimizer, head->counters.step);
     trainer->n_steps = head->counters.step;
@@ -189,7 +189,7 @@ static lks_status load(lks_trainer *trainer, lksi_checkpoint *c, lksi_safetensor
         head->counters = (lksi_checkpoint_counters){0};
         return LKS_OK;
     }
-    if (head->has_states) status = lksi_checkpoint_reserve_states(trainer, head->counters.global_batch);
+    if (head->n_rows > 0) status = lksi_checkpoint_reserve_states(trainer, head->n_rows);
     LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_load (room)", head->path, status, 0));
     return end_overwriting(trainer, "trainer_load (end)", head->path, take(trainer, c, *file, head));
 }

@@ -1,5 +1,6 @@
 /* What a model carries from step to step, in checkpoints: whole columns of a text, so that a run may be resumed in the
- * middle of an epoch. Rows go to ranks as samples do with LKS_SHARD_BLOCKS, or by their grains. */
+ * middle of an epoch. Rows go to ranks as samples do with LKS_SHARD_BLOCKS, or by their grains. There are as many as
+ * the largest batch had samples: fewer than the global batch where the data set is smaller. */
 #include "data/grains.h"
 #include "train/checkpoint.h"
 
@@ -72,20 +73,23 @@ lks_status lksi_checkpoint_gather_states(lks_trainer *trainer, lksi_checkpoint *
     return LKS_OK;
 }
 
-/* Rank `rank`'s rows of a global batch. */
-static int64_t rows_of(const lks_trainer *trainer, int64_t global_batch, int64_t rank) {
+/* Rank `rank`'s of all `n_rows`. */
+static int64_t rows_of(const lks_trainer *trainer, int64_t n_rows, int64_t rank) {
     int64_t size = lks_group_size(trainer->options.group), begin, end;
-    if (trainer->options.grains == 0) return global_batch / size + (rank < global_batch % size);
-    lksi_grains_of_rank(trainer->options.grains, rank, size, global_batch, &begin, &end);
+    if (trainer->options.grains == 0) return n_rows / size + (rank < n_rows % size);
+    lksi_grains_of_rank(trainer->options.grains, rank, size, n_rows, &begin, &end);
     return end - begin;
 }
 
-/* Whether the states were ever written; the others are zeros. */
-static bool has_rows(const lksi_safetensors_entry *entry) { return entry->n_dims > 0 && entry->dims[0] > 0; }
+/* No more than fit, so that another shape than the file's is found to be expected where it has more. */
+static int64_t rows_in(const lksi_safetensors_entry *entry, int64_t global_batch) {
+    int64_t n_rows = entry->n_dims > 0 ? entry->dims[0] : 0;
+    return n_rows < global_batch ? n_rows : global_batch;
+}
 
 lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch,
-                                        int64_t *has) {
-    *has = 0;
+                                        int64_t *n_rows) {
+    *n_rows = 0;
     for (int i = 0; i < trainer->options.n_states; i++) {
         char name[32];
         int64_t dims[LKSI_MAX_DIMS];
@@ -94,27 +98,26 @@ lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_s
         if (entry == NULL) return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'", file->path, name);
         if (!entry->has_type || entry->type != LKS_F32)
             return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of f32", file->path, name, entry->dtype);
-        if (i == 0) *has = has_rows(entry); /* of all or of none */
-        int n_dims = shape_of(trainer, i, *has ? global_batch : 0, dims);
+        if (i == 0) *n_rows = rows_in(entry, global_batch);
+        int n_dims = shape_of(trainer, i, *n_rows, dims);
         LKS_TRY(lksi_safetensors_check_shape(file, entry, n_dims, dims));
     }
     return LKS_OK;
 }
 
-lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t global_batch) {
+lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t n_rows) {
     return lksi_states_reserve(trainer, &trainer->states,
-                               rows_of(trainer, global_batch, lks_group_rank(trainer->options.group)));
+                               rows_of(trainer, n_rows, lks_group_rank(trainer->options.group)));
 }
 
 static lks_status take_state(lks_trainer *trainer, lksi_checkpoint *c, int i, const lksi_safetensors *file,
-                             int64_t global_batch, void *all) {
+                             int64_t n_rows, void *all) {
     size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
     int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
     char name[32];
     name_state(i, name);
     if (file != NULL) LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, name), all));
-    for (int r = 0; r < size; r++)
-        c->counts[r] = (size_t)rows_of(trainer, global_batch, r) * row_nbytes / sizeof(float);
+    for (int r = 0; r < size; r++) c->counts[r] = (size_t)rows_of(trainer, n_rows, r) * row_nbytes / sizeof(float);
     void *mine;
     lks_status status = alloc_rows(trainer, i, &mine);
     status = status == LKS_OK ? lks_scatterv(trainer->options.group, all, mine, c->counts, LKS_F32, 0, NULL)
@@ -127,14 +130,14 @@ static lks_status take_state(lks_trainer *trainer, lksi_checkpoint *c, int i, co
 }
 
 lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safetensors *file,
-                                       int64_t global_batch) {
+                                       int64_t n_rows) {
     size_t largest = 0;
     for (int i = 0; i < trainer->options.n_states; i++)
         if (lksi_states_row_nbytes(trainer, i) > largest) largest = lksi_states_row_nbytes(trainer, i);
-    void *all = file != NULL ? lksi_alloc_array((size_t)global_batch, largest) : NULL;
+    void *all = file != NULL ? lksi_alloc_array((size_t)n_rows, largest) : NULL;
     lks_status status = file != NULL && all == NULL ? LKS_ERR_MEMORY : LKS_OK;
     for (int i = 0; i < trainer->options.n_states && status == LKS_OK; i++)
-        status = take_state(trainer, c, i, file, global_batch, all);
+        status = take_state(trainer, c, i, file, n_rows, all);
     lksi_free(all);
     return status;
 }

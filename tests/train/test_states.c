@@ -5,7 +5,9 @@
 #include <lockstep/operators.h>
 #include <lockstep/train.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { T = 3, K = 4, C = 3, HIDDEN = 8, COUNT = 700 /* two chunks of an evaluation */, BATCH = 64 };
 
@@ -123,10 +125,89 @@ static void evaluation_leaves_the_states_of_training_alone(void **state) {
     }
 }
 
+/* --- checkpoints of a data set that is smaller than the batch: an epoch is one step --- */
+
+enum { FEW = 10, SAVED_AT = 3, N_STEPS = 6, MAX_FILE = 1 << 14 };
+
+static char directory[] = "/tmp/lockstep_states_XXXXXX";
+static char saved_path[64], other_path[64];
+
+typedef struct run {
+    int64_t from, until;    /* steps; from 0: no file is read */
+    const char *saved_path; /* NULL: not */
+    char hex[65];           /* rank 0's */
+} run;
+
+static int train_on_few(void *argument) {
+    run *r = argument;
+    set_up s = {0};
+    lks_batch batch;
+    char hex[65];
+    lks_position position = {.steps_per_epoch = 1, .global_batch = BATCH};
+    RANK_CHECK(create(&s, FEW, BATCH, true) == 0);
+    if (r->from > 0) RANK_OK(lks_trainer_load(s.trainer, saved_path, &position));
+    RANK_CHECK(position.epoch * position.steps_per_epoch + position.step == r->from);
+    for (int64_t epoch = r->from; epoch < r->until; epoch++) {
+        lks_loader_seek(s.loader, epoch, 0);
+        RANK_CHECK(lks_loader_next(s.loader, &batch) && batch.global_count == FEW);
+        RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    }
+    position.epoch = r->until, position.step = 0;
+    if (r->saved_path != NULL) RANK_OK(lks_trainer_save(s.trainer, r->saved_path, &position));
+    RANK_OK(lks_store_sha256(lks_trainer_store(s.trainer), hex));
+    if (lks_group_rank(s.group) == 0) memcpy(r->hex, hex, sizeof hex);
+    RANK_OK(lks_barrier(s.group, NULL));
+    destroy(&s);
+    return 0;
+}
+
+static size_t read_file(const char *path, char bytes[MAX_FILE]) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t nbytes = fread(bytes, 1, MAX_FILE, file);
+    assert_true(nbytes < MAX_FILE);
+    fclose(file);
+    return nbytes;
+}
+
+static void a_run_on_fewer_samples_than_its_batch_takes_is_resumed(void **state) {
+    (void)state;
+    for (int size = 1; size <= 4; size++) {
+        run through = {.until = N_STEPS}, saved = {.until = SAVED_AT, .saved_path = saved_path};
+        run resumed = {.from = SAVED_AT, .until = N_STEPS};
+        run_ranks(size, train_on_few, &through);
+        run_ranks(size, train_on_few, &saved);
+        run_ranks(size, train_on_few, &resumed);
+        assert_string_equal(resumed.hex, through.hex);
+    }
+}
+
+static void its_states_go_to_any_number_of_ranks(void **state) {
+    (void)state;
+    static char before[MAX_FILE], after[MAX_FILE];
+    run saved = {.until = SAVED_AT, .saved_path = saved_path};
+    run_ranks(3, train_on_few, &saved);
+    size_t nbytes = read_file(saved_path, before);
+    for (int size = 1; size <= 5; size++) {
+        run loaded = {.from = SAVED_AT, .until = SAVED_AT, .saved_path = other_path};
+        run_ranks(size, train_on_few, &loaded);
+        assert_int_equal(read_file(other_path, after), nbytes);
+        assert_memory_equal(after, before, nbytes);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_begins_every_sample_with_states_of_0),
         cmocka_unit_test(evaluation_leaves_the_states_of_training_alone),
+        cmocka_unit_test(a_run_on_fewer_samples_than_its_batch_takes_is_resumed),
+        cmocka_unit_test(its_states_go_to_any_number_of_ranks),
     };
-    return run_group(tests);
+    if (mkdtemp(directory) == NULL) return 1;
+    snprintf(saved_path, sizeof saved_path, "%s/saved", directory);
+    snprintf(other_path, sizeof other_path, "%s/other", directory);
+    int n_failed = run_group(tests);
+    unlink(saved_path);
+    unlink(other_path);
+    return rmdir(directory) != 0 ? 1 : n_failed;
 }
