@@ -44,6 +44,7 @@ typedef struct lksi_signals {
     int descriptor; /* a signalfd; -1 before lksi_signals_take and after lksi_signals_give_back */
     bool even_if_ignored;
     bool is_over_hosts; /* set by whoever may not fall silent */
+    int64_t stopped_ns; /* how long Ctrl-Z has stopped this process while ranks ran; no timeout counts it */
     sigset_t old_mask;
     struct sigaction old_child_action;
 } lksi_signals;

@@ -161,13 +161,15 @@ static void heed_signal(supervisor *s, int signal_number) {
 /* Ctrl-Z: the ranks, which are in process groups of their own, stop and go on with this process. */
 static void stop_until_continued(supervisor *s) {
     int64_t *const times[] = {&s->asked_at, &s->timeout_at, &s->term_at, &s->kill_at};
-    const int64_t began = lksi_now_ns();
+    const int64_t began_ns = lksi_now_ns();
     if (!lksi_signals_may_stop(s->signals)) return;
     signal_all(s, SIGSTOP);
     raise(SIGSTOP);
     signal_all(s, SIGCONT);
+    const int64_t stopped_ns = lksi_now_ns() - began_ns;
+    s->signals->stopped_ns += stopped_ns;
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-        if (*times[i] != NEVER) *times[i] += lksi_now_ns() - began;
+        if (*times[i] != NEVER) *times[i] += stopped_ns;
 }
 
 static void take_signals(supervisor *s) {
@@ -291,7 +293,8 @@ static lks_status start_and_watch(supervisor *s) {
     s->exit_status = 0;
     s->n_running = s->n_processes;
     const int64_t began_ns = s->job->began_ns != 0 ? s->job->began_ns : lksi_now_ns();
-    s->timeout_at = s->job->timeout_ms > 0 ? began_ns + s->job->timeout_ms * NS_PER_MS : NEVER;
+    const int64_t timeout_ns = s->job->timeout_ms * NS_PER_MS;
+    s->timeout_at = timeout_ns > 0 ? began_ns + s->signals->stopped_ns + timeout_ns : NEVER;
     watch(s);
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);
 }

@@ -262,6 +262,18 @@ check "and they go on with it" eventually states_are S
 kill -TERM "$job"
 end_job
 check "to the end" eval 'status_is 143 && none_left'
+# Stopped for as long as the timeout is, before rank 1 fails.
+# shellcheck disable=SC2016 # the ranks' shell expands it
+handler='[ $LOCKSTEP_GENERATION = 0 ] || exec sleep 0.3; [ $RANK = 0 ] || { : >"'"$work"'/started.1"; until [ -e "'"$work"'/go" ]; do sleep 0.05; done; exit 1; };'
+start_job --max-restarts 1 --grace 0.2 --timeout 3
+kill -TSTP "$job"
+eventually states_are T
+sleep 3
+: >"$work/go"
+kill -CONT "$job"
+end_job
+check "the timeout of the next generation does not count the time either" eval 'status_is 0 && err_has "generation 1 of 2 ranks follows" && none_left'
+handler=
 echo 'localhost slots=2' >"$work/here"
 forget_output
 start_job --hosts "$work/here" --heartbeat-timeout 1
