@@ -41,12 +41,12 @@ typedef enum lks_strategy {
  *
  *     sum of what was applied = sum of all gradients - what the ranks hold back now,    up to roundings in f32.
  *
- * What is held back is not part of checkpoints: a run that is resumed begins with nothing held back, and so goes on to
- * other bits than one that was not interrupted. It is a sum over samples, as gradients are here: a short last batch,
- * whose mean is over fewer samples, gives what was held back that much more weight. Averages of statistics (batch
- * norm's) are never compressed. In a group of one rank bf16, f16 and PowerSGD leave the sum exact, and a hook is called
- * as with more. Gradients that are not finite come out not finite, and are not held back; where such a step is refused,
- * what it held back of the others stays held back.
+ * What is held back is not part of checkpoints: a run that is resumed begins with nothing held back, be it in a new
+ * process or by a trainer that has made steps already, and so goes on to other bits than one that was not interrupted.
+ * It is a sum over samples, as gradients are here: a short last batch, whose mean is over fewer samples, gives what was
+ * held back that much more weight. Averages of statistics (batch norm's) are never compressed. In a group of one rank
+ * bf16, f16 and PowerSGD leave the sum exact, and a hook is called as with more. Gradients that are not finite come out
+ * not finite, and are not held back; where such a step is refused, what it held back of the others stays held back.
  *
  * Source: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
  * "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */

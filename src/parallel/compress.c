@@ -66,6 +66,21 @@ void lksi_compressor_destroy(lksi_compressor *compressor) {
     lksi_free(compressor);
 }
 
+void lksi_compressor_reset(lksi_compressor *compressor) {
+    switch (compressor->compression.kind) {
+    case LKS_COMPRESS_BF16:
+    case LKS_COMPRESS_F16:
+        lksi_half_reset(compressor);
+        break;
+    case LKS_COMPRESS_POWERSGD:
+        lksi_power_reset(compressor);
+        break;
+    case LKS_COMPRESS_NONE:
+    case LKS_COMPRESS_USER:
+        break;
+    }
+}
+
 size_t lksi_compressor_nbytes(const lksi_compressor *compressor) {
     return lksi_half_nbytes(compressor) + lksi_power_nbytes(compressor);
 }

@@ -21,6 +21,8 @@ typedef struct lksi_compressor lksi_compressor;
 lks_status lksi_compressor_create(lksi_compressor **compressor, lks_group *group, lks_store *store,
                                   const lks_compression *compression);
 void lksi_compressor_destroy(lksi_compressor *compressor); /* accepts NULL */
+/* As it was created: what this rank holds back belongs to steps that are given up. Not collective. */
+void lksi_compressor_reset(lksi_compressor *compressor);
 
 /* Bytes that it keeps on this rank. */
 size_t lksi_compressor_nbytes(const lksi_compressor *compressor);

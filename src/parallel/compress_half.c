@@ -41,6 +41,11 @@ void lksi_half_destroy(lksi_compressor *compressor) {
     lksi_free(half->inputs);
 }
 
+void lksi_half_reset(lksi_compressor *compressor) {
+    float *error = compressor->half.error;
+    memset(error, 0, lksi_store_buffer_begin(compressor->store) * sizeof *error);
+}
+
 size_t lksi_half_nbytes(const lksi_compressor *compressor) {
     const lksi_half_compression *half = &compressor->half;
     size_t error_count = half->error != NULL ? lksi_store_buffer_begin(compressor->store) : 0;

@@ -70,11 +70,13 @@ struct lksi_compressor {
 
 lks_status lksi_half_create(lksi_compressor *compressor);
 void lksi_half_destroy(lksi_compressor *compressor);
+void lksi_half_reset(lksi_compressor *compressor);
 size_t lksi_half_nbytes(const lksi_compressor *compressor);
 lks_status lksi_half_reduce(lksi_compressor *compressor, size_t begin, size_t count);
 
 lks_status lksi_power_create(lksi_compressor *compressor);
 void lksi_power_destroy(lksi_compressor *compressor);
+void lksi_power_reset(lksi_compressor *compressor);
 size_t lksi_power_nbytes(const lksi_compressor *compressor);
 /* All parameters at once. */
 lks_status lksi_power_reduce(lksi_compressor *compressor);

@@ -122,7 +122,6 @@ static void divide(const lksi_compressor *compressor, lksi_power_compression *po
         lksi_matrix *matrix = &power->matrices[power->n_matrices++];
         *matrix = (lksi_matrix){
             i, rows, columns, error, left, right, lksi_hash64(LKSI_HASH_START, view.name, strlen(view.name))};
-        (void)renew(power, matrix);
         error += rows * columns;
         left += rows * (size_t)power->rank;
         right += columns * (size_t)power->rank;
@@ -134,7 +133,17 @@ lks_status lksi_power_create(lksi_compressor *compressor) {
     power->rank = lksi_compression_rank(&compressor->compression);
     LKS_TRY(alloc_all(compressor, power));
     divide(compressor, power);
+    lksi_power_reset(compressor);
     return LKS_OK;
+}
+
+/* Columns of zeros are drawn, the same on all ranks. */
+void lksi_power_reset(lksi_compressor *compressor) {
+    lksi_power_compression *power = &compressor->power;
+    power->step = 0;
+    memset(power->errors, 0, power->errors_count * sizeof *power->errors);
+    memset(power->rights, 0, power->rights_count * sizeof *power->rights);
+    for (int i = 0; i < power->n_matrices; i++) (void)renew(power, &power->matrices[i]);
 }
 
 void lksi_power_destroy(lksi_compressor *compressor) {

@@ -83,6 +83,8 @@ lks_status lksi_flat_fail(lks_distributed_optimizer *optimizer, lks_status statu
 /* Steps taken. */
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer);
 void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step);
+/* Nothing is held back by compression any more, as where a run begins. Not collective. */
+void lksi_state_hold_nothing_back(lks_distributed_optimizer *optimizer);
 /* The rule with the learning rate that is set now. */
 const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer);
 /* The rule as the optimizer was made with. */

@@ -81,6 +81,10 @@ lks_status lksi_state_put(lks_distributed_optimizer *optimizer, int index, size_
 
 int64_t lksi_state_step(const lks_distributed_optimizer *optimizer) { return optimizer->step; }
 void lksi_state_set_step(lks_distributed_optimizer *optimizer, int64_t step) { optimizer->step = step; }
+
+void lksi_state_hold_nothing_back(lks_distributed_optimizer *optimizer) {
+    if (optimizer->compressor != NULL) lksi_compressor_reset(optimizer->compressor);
+}
 const lks_optimizer *lksi_state_rule(const lks_distributed_optimizer *optimizer) { return &optimizer->rule; }
 
 lks_optimizer lksi_state_first_rule(const lks_distributed_optimizer *optimizer) {

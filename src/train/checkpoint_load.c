@@ -167,6 +167,7 @@ static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safe
     if (head->n_rows > 0) LKS_TRY(lksi_checkpoint_take_states(trainer, c, file, head->n_rows));
     LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, head->rule[LKSI_RULE_FIELDS]));
     lksi_state_set_step(trainer->optimizer, head->counters.step);
+    lksi_state_hold_nothing_back(trainer->optimizer); /* no file keeps it; what is there is of other steps */
     trainer->n_steps = head->counters.step;
     return LKS_OK;
 }

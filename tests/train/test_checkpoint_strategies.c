@@ -1,5 +1,6 @@
 /* labels: no-tsan */
-/* Checkpoints do not know by which strategy they were saved: any other reads them, and goes on to the same bits. */
+/* Checkpoints do not know by which strategy they were saved: any other reads them, and goes on to the same bits. Nor do
+ * they know of compressed gradients: who goes on from one holds nothing back. */
 #include "ranks.h"
 
 #include "base/base.h"
@@ -17,6 +18,8 @@ static char saved_path[128], other_path[128];
 typedef struct run {
     lks_strategy strategy;
     size_t bucket_nbytes;
+    lks_compression compression;
+    int64_t n_abandoned;     /* steps before what is loaded takes their place */
     int64_t n_steps;         /* to train, from the beginning or from what is loaded */
     const char *load, *save; /* before and after; NULL: not */
     char hex[65];
@@ -54,22 +57,30 @@ static int create(set_up *s, const run *r) {
                                                       .labels = y,
                                                       .optimizer = lks_adam(&(lks_adam_options){.clip_norm = 1}),
                                                       .strategy = r->strategy,
-                                                      .bucket_nbytes = r->bucket_nbytes}));
+                                                      .bucket_nbytes = r->bucket_nbytes,
+                                                      .compression = r->compression}));
+    return 0;
+}
+
+static int make_steps(set_up *s, int64_t first, int64_t n_steps) {
+    lks_batch batch;
+    lks_loader_seek(s->loader, 0, first);
+    for (int64_t i = 0; i < n_steps; i++) {
+        RANK_CHECK(lks_loader_next(s->loader, &batch));
+        RANK_OK(lks_trainer_step(s->trainer, &batch, NULL));
+    }
     return 0;
 }
 
 static int train(void *argument) {
     run *r = argument;
     set_up s = {0};
-    lks_batch batch;
     lks_position position = {.steps_per_epoch = STEPS_PER_EPOCH, .global_batch = BATCH};
     RANK_CHECK(create(&s, r) == 0);
+    RANK_CHECK(make_steps(&s, 0, r->n_abandoned) == 0);
     if (r->load != NULL) RANK_OK(lks_trainer_load(s.trainer, r->load, &position));
-    for (int64_t i = 0; i < position.step; i++) RANK_CHECK(lks_loader_next(s.loader, &batch));
-    for (int64_t i = 0; i < r->n_steps; i++, position.step++) {
-        RANK_CHECK(lks_loader_next(s.loader, &batch));
-        RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
-    }
+    RANK_CHECK(make_steps(&s, position.step, r->n_steps) == 0);
+    position.step += r->n_steps;
     if (r->save != NULL) RANK_OK(lks_trainer_save(s.trainer, r->save, &position));
     lks_distributed_memory memory;
     lks_trainer_memory(s.trainer, &memory);
@@ -127,6 +138,27 @@ static void every_strategy_reads_what_any_other_saved(void **state) {
         }
 }
 
+/* By who has just begun as by who gives up steps that it has made, whose errors are not those of the parameters that it
+ * goes on from. */
+static void who_goes_on_holds_back_nothing(void **state) {
+    (void)state;
+    static const lks_compression kinds[] = {
+        {.kind = LKS_COMPRESS_BF16}, {.kind = LKS_COMPRESS_F16}, {.kind = LKS_COMPRESS_POWERSGD, .rank = 2}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int size = 2; size <= 3; size++) {
+            run saved = {.compression = kinds[k], .n_steps = SAVED_AT, .save = saved_path};
+            run begun = {.compression = kinds[k], .load = saved_path, .n_steps = STEPS_PER_EPOCH - SAVED_AT};
+            run through = {.compression = kinds[k], .n_steps = STEPS_PER_EPOCH}, gone_back = begun;
+            gone_back.n_abandoned = SAVED_AT + 2;
+            run_ranks(size, train, &saved);
+            run_ranks(size, train, &begun);
+            run_ranks(size, train, &gone_back);
+            run_ranks(size, train, &through);
+            assert_string_equal(gone_back.hex, begun.hex);
+            assert_string_not_equal(through.hex, begun.hex); /* which held back something there */
+        }
+}
+
 static void activations_are_counted(void **state) {
     (void)state;
     run r = {.n_steps = 1};
@@ -147,6 +179,7 @@ int main(void) {
     snprintf(other_path, sizeof other_path, "%s/other", directory);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_strategy_reads_what_any_other_saved),
+        cmocka_unit_test(who_goes_on_holds_back_nothing),
         cmocka_unit_test(activations_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, remove_directory);
