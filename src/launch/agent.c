@@ -70,6 +70,15 @@ static void send_signal(void *argument, int signal_number) {
     lksi_link_send(&a->link, &(lksi_message){.kind = LKSI_MESSAGE_SIGNAL, .number = signal_number});
 }
 
+/* Where more was written than fits into `nbytes`, its end, which says what went wrong: from the beginning of a line, if
+ * one begins there. */
+static const char *end_of(const char *lines, size_t nbytes) {
+    const size_t length = strlen(lines);
+    if (length < nbytes) return lines;
+    const char *end = lines + length - (nbytes - 1), *newline = strchr(end - 1, '\n');
+    return newline != NULL && newline[1] != '\0' ? newline + 1 : end;
+}
+
 static void send_failure(void *argument, const lksi_failure *failure) {
     agent *a = argument;
     lksi_message message = {.kind = LKSI_MESSAGE_FAILED,
@@ -77,7 +86,8 @@ static void send_failure(void *argument, const lksi_failure *failure) {
                             .number = failure->exit_status,
                             .is_killed = failure->is_killed};
     snprintf(message.text, sizeof message.text, "%s", failure->text);
-    snprintf(message.last_lines, sizeof message.last_lines, "%s", failure->last_lines);
+    snprintf(message.last_lines, sizeof message.last_lines, "%s",
+             end_of(failure->last_lines, sizeof message.last_lines));
     lksi_link_send(&a->link, &message);
 }
 

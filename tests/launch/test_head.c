@@ -160,6 +160,20 @@ static void a_host_that_claims_no_port_is_lost(void **state) {
     assert_ends(&head, 1, "host far was lost: it did not claim a port in time (rank 0)");
 }
 
+/* Of a rank that has written more than a message holds. */
+static void the_last_line_of_a_failed_rank_is_told(void **state) {
+    (void)state;
+    char directory[] = "/tmp/lockstep_head_XXXXXX", log[64];
+    assert_non_null(mkdtemp(directory));
+    const head_process head = start_head_of(
+        "localhost", "none",
+        (char *[]){"--log-dir", directory, "sh", "-c", "printf '%01500d\\nno such data\\n' 0; exit 3", NULL});
+    assert_ends(&head, 3, "exited with status 3; its last lines:\n  | no such data\n");
+    snprintf(log, sizeof log, "%s/rank-0.log", directory);
+    assert_int_equal(unlink(log), 0);
+    assert_int_equal(rmdir(directory), 0);
+}
+
 static int count_lines(int descriptor) {
     char text[65536];
     int n_lines = 0;
@@ -288,6 +302,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
         cmocka_unit_test(a_host_that_claims_no_port_is_lost),
+        cmocka_unit_test(the_last_line_of_a_failed_rank_is_told),
         cmocka_unit_test(a_reader_that_pauses_costs_no_host),
         cmocka_unit_test(hosts_of_a_file_have_no_other_number),
         cmocka_unit_test(ssh_may_be_told_a_user),
