@@ -82,8 +82,8 @@ LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
  * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
  * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
  * Their works must still be given to lks_work_wait. A forked child has no part in its parent's groups: calls
- * on them, and on works that were not done when it was forked, are LKS_ERR_STATE; lks_group_report says so; this one
- * and lks_group_abort do nothing there. Accepts NULL. */
+ * on them, and on works that were not done when it was forked, are LKS_ERR_STATE; lks_group_report says so; this
+ * one, lks_group_abort and lks_symmetric_free do nothing there. Accepts NULL. */
 LKS_API void lks_group_destroy(lks_group *group);
 
 /* These four: -1 where `group` is NULL. */

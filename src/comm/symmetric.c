@@ -164,7 +164,7 @@ static void release(lks_group *group, size_t index) {
 
 /* What is under way reads the table, and what its rank holds of buffers that others bring. */
 void lks_symmetric_free(lks_group *group, void *data) {
-    if (group == NULL || data == NULL) return;
+    if (group == NULL || data == NULL || lksi_is_parents(group)) return;
     lksi_work_drain(group);
     lksi_messenger_take(group);
     for (size_t i = 0; i < group->n_allocations; i++) {
