@@ -64,11 +64,14 @@ static lks_status put(lks_trainer *trainer, lks_program *program) {
 
 /* NCCL wants an operation to come out of a graph on all ranks or on none. So whether a step does depends on what all
  * ranks know: their parts are equal, and none lacks so many labels that it may have none, and makes the step in parts.
+ * (Of the parts 4, 2 and 0 that LKS_SHARD_BATCHES deals of 6 one is a third, but does not begin where a third does.)
  */
 static bool is_alike(const lks_trainer *trainer, const lks_batch *batch) {
-    int64_t size = lks_group_size(trainer->options.group), row = lksi_trainer_labels_of_sample(trainer);
+    int64_t size = lks_group_size(trainer->options.group), rank = lks_group_rank(trainer->options.group);
+    int64_t row = lksi_trainer_labels_of_sample(trainer);
     int64_t n_lacking = batch->global_count * row - batch->global_n_labels;
-    return batch->count * size == batch->global_count && n_lacking < batch->count * row;
+    bool is_even = batch->count * size == batch->global_count && batch->global_offset == rank * batch->count;
+    return is_even && n_lacking < batch->count * row;
 }
 
 static bool is_recordable(const lks_trainer *trainer, const lks_batch *batch, const lksi_compiled *compiled) {

@@ -268,6 +268,21 @@ static int circle(int rank, int size, void *argument) {
     return 0;
 }
 
+/* What its thread does next is no part of the calls that were never ended. */
+static int circle_after_open_calls(int rank, int size, void *argument) {
+    rig r;
+    MUST_OK(rig_open(&r, *(lks_gpu_backend *)argument, rank, 0));
+    MUST_OK(lks_gpu_calls_begin(r.gpus));
+    rig_close(&r);
+    return circle(rank, size, argument);
+}
+
+static void groups_are_made_after_calls_that_were_never_ended(void **state) {
+    (void)state;
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
+        run_gpu_ranks(2, circle_after_open_calls, &backend);
+}
+
 static void messages_go_round(void **state) {
     (void)state;
     for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++)
@@ -438,6 +453,7 @@ int main(void) {
         cmocka_unit_test(operators_do_as_the_hosts_do),
         cmocka_unit_test(min_keeps_nan_and_the_sign_of_zero),
         cmocka_unit_test(messages_go_round),
+        cmocka_unit_test(groups_are_made_after_calls_that_were_never_ended),
         cmocka_unit_test(hosts_do_not),
         cmocka_unit_test(wrong_arguments_are_refused_and_nothing_is_lost),
         cmocka_unit_test(calls_that_differ_are_told_apart)};

@@ -178,6 +178,7 @@ static void free_memory(lks_gpu_group *gpus) {
 
 void lks_gpu_group_destroy(lks_gpu_group *gpus) {
     if (gpus == NULL) return;
+    lksi_gpu_drop_calls(gpus);
     if (gpus->communicator != NULL) close_communicator(gpus);
     lksi_gpu_abort_end(gpus);
     if (gpus->module != NULL) free_memory(gpus);

@@ -155,8 +155,8 @@ lks_status lks_gpu_calls_begin(lks_gpu_group *gpus) {
 lks_status lks_gpu_calls_end(lks_gpu_group *gpus) {
     if (gpus == NULL) return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_calls_end: `gpus` is NULL");
     if (!gpus->is_grouped) return lksi_error(LKS_ERR_STATE, "lks_gpu_calls_end without lks_gpu_calls_begin");
-    gpus->is_grouped = false;
     LKS_TRY(lksi_gpu_begin(gpus, "gpu_calls"));
+    gpus->is_grouped = false;
     lks_status status = gpus->is_nccl ? lksi_gpu_end_nccl(gpus) : lksi_gpu_end_host(gpus);
     return finish(gpus, status);
 }

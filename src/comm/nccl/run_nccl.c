@@ -27,6 +27,11 @@ lks_status lksi_gpu_end_nccl(lks_gpu_group *gpus) {
     return lksi_gpu_settle(gpus);
 }
 
+void lksi_gpu_drop_calls(lks_gpu_group *gpus) {
+    if (gpus->is_nccl && gpus->is_grouped) (void)gpus->module->end();
+    gpus->is_grouped = false;
+}
+
 static lks_status send(lks_gpu_group *gpus, const lksi_gpu_call *c, void *data, size_t count, int to) {
     if (count == 0) return LKS_OK; /* nor does the other receive */
     return lksi_gpu_check(gpus, gpus->module->send(gpus->communicator, data, count, c->call.type, to, c->stream));
