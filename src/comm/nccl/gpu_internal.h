@@ -91,9 +91,9 @@ lks_status lksi_gpu_message_nccl(lks_gpu_group *gpus, const lksi_gpu_message *me
 lks_status lksi_gpu_message_host(lks_gpu_group *gpus, const lksi_gpu_message *message);
 lks_status lksi_gpu_begin_nccl(lks_gpu_group *gpus);
 lks_status lksi_gpu_end_nccl(lks_gpu_group *gpus);
+lks_status lksi_gpu_end_host(lks_gpu_group *gpus);
 /* Ends what calls_begin has begun, if it has: NCCL's is the thread's, and would take in the communicator's abort and
  * whatever the thread does next. */
 void lksi_gpu_drop_calls(lks_gpu_group *gpus);
-lks_status lksi_gpu_end_host(lks_gpu_group *gpus);
 
 #endif
