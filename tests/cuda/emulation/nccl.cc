@@ -352,6 +352,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    if (depth > 0) return ncclInvalidUsage; /* NCCL's would begin when the thread's calls are ended */
     if (size > most_ranks || config->blocking != 0) return ncclInvalidArgument;
     std::unique_ptr<ncclComm> comm(new ncclComm);
     comm->s->name = id.internal, comm->s->rank = rank, comm->s->size = size;
