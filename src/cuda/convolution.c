@@ -35,8 +35,8 @@ typedef struct convolution {
     cudnnConvolutionDescriptor_t operation;
     cudnnTensorDescriptor_t bias;
     cudnnActivationDescriptor_t identity;
-    bool adds_bias; /* cuDNN does, in the kernel that convolves; not known before it has run once */
-    int algorithm;  /* of the enumeration of its operator */
+    bool adds_bias, has_added_bias; /* cuDNN does, in the kernel that convolves: not known before it has once */
+    int algorithm;                  /* of the enumeration of its operator */
     size_t workspace_nbytes;
 } convolution;
 
@@ -287,7 +287,7 @@ static cudnnStatus_t convolve(const convolution *c, const operands *o, void *wor
                                           &zero, c->w, o->w);
 }
 
-/* Whether that is done; where cuDNN cannot, never again. */
+/* Whether that is done. Where cuDNN fails at the first, for whatever reason, never again. */
 static cudnnStatus_t convolve_with_bias(convolution *c, const operands *o, const float *bias, void *workspace,
                                         bool *is_done) {
     float one = 1, zero = 0;
@@ -297,11 +297,9 @@ static cudnnStatus_t convolve_with_bias(convolution *c, const operands *o, const
         c->cuda->dnn, &one, c->x, o->x, c->w, o->w, c->operation, (cudnnConvolutionFwdAlgo_t)c->algorithm, workspace,
         c->workspace_nbytes, &zero, c->y, o->y, c->bias, bias, c->identity, c->y, o->y);
     *is_done = s == CUDNN_STATUS_SUCCESS;
-    bool is_refused =
-        CUDNN_STATUS_CATEGORY(s) == CUDNN_STATUS_NOT_SUPPORTED || CUDNN_STATUS_CATEGORY(s) == CUDNN_STATUS_BAD_PARAM;
-    if (*is_done || !is_refused) return s;
-    c->adds_bias = false;
-    return CUDNN_STATUS_SUCCESS;
+    c->adds_bias = *is_done || c->has_added_bias;
+    c->has_added_bias = c->adds_bias;
+    return c->adds_bias ? s : CUDNN_STATUS_SUCCESS;
 }
 
 /* The tensor itself; where it is rounded, a place in *scratch, which moves on, with an input's bf16 in it. */

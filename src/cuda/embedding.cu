@@ -19,34 +19,69 @@ __global__ void embedding(const int *index, const float *w, float *y, size_t n, 
     }
 }
 
-/* Blocks that fill the GPU: each has a range of words for itself, and reads all indices for it. */
-enum { MOST_RANGES = 1024 };
+/* Blocks that fill the GPU: each has a range of words for itself, and looks through all indices for it. */
+enum { MOST_RANGES = 1024, N_MASKS = 32, CHUNK = 32 * N_MASKS, AT_ONCE = 4 };
+
+/* Those of a chunk of indices that are in the block's range: a bit each, and in their order. */
+typedef struct matches {
+    int masks[N_MASKS];
+    unsigned at[CHUNK], count;
+} matches;
+
+/* By all threads of a block. Of a negative index, as a size_t, no range has the word. */
+static __device__ void find_matches(const int *index, size_t n, size_t begin, size_t end, matches *found) {
+    if (threadIdx.x < N_MASKS) found->masks[threadIdx.x] = 0;
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < CHUNK && i < n; i += LKSI_BLOCK)
+        if ((size_t)index[i] >= begin && (size_t)index[i] < end) atomicAdd(&found->masks[i / 32], (int)(1u << i % 32));
+    __syncthreads();
+    if (threadIdx.x < N_MASKS) {
+        unsigned n_before = 0;
+        for (unsigned i = 0; i < threadIdx.x; i++) n_before += (unsigned)__popc((unsigned)found->masks[i]);
+        for (unsigned i = 0; i < 32; i++)
+            if ((unsigned)found->masks[threadIdx.x] >> i & 1) found->at[n_before++] = 32 * threadIdx.x + i;
+        if (threadIdx.x == N_MASKS - 1) found->count = n_before;
+    }
+    __syncthreads();
+}
+
+/* A column of a block's words. The sum of one of them stays in a register until another one follows. */
+typedef struct column {
+    float *dw;
+    size_t n_columns, word;
+    float sum;
+} column;
+
+static __device__ void add_to(column *c, size_t word, float more) {
+    if (word != c->word) {
+        c->dw[c->word * c->n_columns] = c->sum;
+        c->sum = c->dw[word * c->n_columns];
+        c->word = word;
+    }
+    c->sum += more;
+}
 
 /* Words [range * n_each, (range + 1) * n_each) are a block's alone, and column j of them a thread's alone: what belongs
- * to a word is added in the order of the indices, without atomics. */
+ * to a word is added in the order of the indices, without atomics. Some gradients are read at once: one after the
+ * other, each would wait for the memory. */
 __global__ void embedding_grad(const float *dy, const int *index, float *dw, size_t n, size_t n_words, size_t k,
                                size_t n_each) {
-    __shared__ int room[LKSI_BLOCK];
+    __shared__ matches found;
     const size_t begin = blockIdx.x * n_each, end = begin + n_each < n_words ? begin + n_each : n_words;
     const size_t j = (size_t)blockIdx.y * LKSI_BLOCK + threadIdx.x;
-    const bool is_one_word = n_each == 1;
-    float sum = 0;
+    column c = {dw + j, k, begin, 0};
     for (size_t word = begin; word < end && j < k; word++) dw[word * k + j] = 0;
-    for (size_t first = 0; first < n; first += LKSI_BLOCK) {
-        const size_t count = n - first < LKSI_BLOCK ? n - first : (size_t)LKSI_BLOCK;
-        if (threadIdx.x < count) room[threadIdx.x] = index[first + threadIdx.x];
-        __syncthreads();
-        for (size_t i = 0; i < count && j < k; i++) {
-            const size_t word = (size_t)room[i]; /* of a negative index, a large one: no range has it */
-            if (word < begin || word >= end) continue;
-            if (is_one_word)
-                sum += dy[(first + i) * k + j]; /* of a character, hundreds: each would wait for the memory */
-            else
-                dw[word * k + j] += dy[(first + i) * k + j];
+    for (size_t first = 0; first < n; first += CHUNK) {
+        find_matches(index + first, n - first, begin, end, &found);
+        for (unsigned m = 0; m < found.count && j < k; m += AT_ONCE) {
+            const unsigned count = found.count - m < AT_ONCE ? found.count - m : (unsigned)AT_ONCE;
+            float more[AT_ONCE];
+            for (unsigned q = 0; q < AT_ONCE; q++) more[q] = q < count ? dy[(first + found.at[m + q]) * k + j] : 0;
+            for (unsigned q = 0; q < AT_ONCE; q++)
+                if (q < count) add_to(&c, (size_t)index[first + found.at[m + q]], more[q]);
         }
-        __syncthreads();
     }
-    if (is_one_word && j < k) dw[begin * k + j] = sum;
+    if (j < k) dw[c.word * k + j] = c.sum;
 }
 
 static lks_status run_embedding(const lksi_kernel *kernel, void *const *in, void *const *out, void *scratch) {

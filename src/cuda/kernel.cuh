@@ -9,9 +9,9 @@
  * The emulation runs the threads of a block one after the other, each up to the next __syncthreads, and the blocks one
  * after the other. So a kernel may use: __global__, __device__, __shared__ (of a size known to the compiler),
  * __syncthreads (reached by all threads of a block or by none), __threadfence, threadIdx, blockIdx, blockDim, gridDim
- * (x, y, z), atomicCAS and atomicAdd of int, the functions of <math.h>. No warp functions, no dynamic shared memory, no
- * textures.
- * Sums over many are made in a fixed order, never by atomics on floats: the same bits every time. */
+ * (x, y, z), atomicCAS and atomicAdd of int, __popc, the functions of <math.h>. No warp functions, no dynamic shared
+ * memory, no textures. Sums over many are made in a fixed order, never by atomics on floats: the same bits every time.
+ */
 #ifndef LKSI_KERNEL_CUH
 #define LKSI_KERNEL_CUH
 

@@ -107,7 +107,7 @@ lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_s
 
 lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t n_rows) {
     return lksi_states_reserve(trainer, &trainer->states,
-                               rows_of(trainer, n_rows, lks_group_rank(trainer->options.group)));
+                               rows_of(trainer, n_rows, lks_group_rank(trainer->options.group)), n_rows);
 }
 
 static lks_status take_state(lks_trainer *trainer, lksi_checkpoint *c, int i, const lksi_safetensors *file,

@@ -83,7 +83,7 @@ static lks_status evaluate_chunk(lks_trainer *trainer, const lks_dataset *datase
     LKS_TRY(lksi_trainer_program(trainer, n, false, &program));
     LKS_TRY(lks_program_set_input(program, trainer->options.features, s->features));
     LKS_TRY(lks_program_set_input(program, trainer->options.labels, s->labels));
-    LKS_TRY(lksi_states_reserve(trainer, &s->states, n));
+    LKS_TRY(lksi_states_reserve(trainer, &s->states, n, n));
     LKS_TRY(lksi_states_bind(trainer, &s->states, 0, program));
     LKS_TRY(lks_program_forward(program));
     lksi_chunk_add(trainer, program, lks_dataset_n_targets(dataset) > 0 ? NULL : s->labels, n, &s->sums[chunk]);

@@ -39,7 +39,7 @@ static lks_status evaluate_windows(lks_trainer *trainer, lks_windows *windows, l
     LKS_TRY(lksi_states_clear(trainer, states));
     while (lks_windows_next(windows, &batch)) {
         if (batch.n_labels == 0) continue; /* the last columns may end early */
-        LKS_TRY(lksi_states_reserve(trainer, states, batch.count));
+        LKS_TRY(lksi_states_reserve(trainer, states, batch.count, batch.count));
         LKS_TRY(evaluate_window(trainer, &batch, states, sums));
     }
     return LKS_OK;

@@ -32,19 +32,15 @@ void lksi_flat_forget(lks_trainer *trainer) {
 
 /* Each rank for itself: it may have more samples than another. */
 static bool can_be_sent_ahead(const lks_trainer *trainer, const lks_batch *batch) {
-    return (size_t)batch->count <=
-           device_of(trainer)->ops->memory->ahead_nbytes / lksi_row_nbytes(trainer->options.features);
+    size_t sample_nbytes = lksi_row_nbytes(trainer->options.features) + lksi_row_nbytes(trainer->options.labels);
+    return (size_t)batch->count <= device_of(trainer)->ops->memory->ahead_nbytes / sample_nbytes;
 }
 
-/* Where it has states, they may have to move: of one rank, but all forget their recordings, for they make the next ones
- * together. The step under way ends first: its error is no reason to fail the group. */
+/* Where the states have to move, too, the step under way ends first: here, where its error is no reason to fail the
+ * group. */
 static lks_status make_ready(lks_trainer *trainer, const lks_batch *batch) {
-    if (!can_be_sent_ahead(trainer, batch)) LKS_TRY(lksi_flat_catch_up(trainer));
-    if (trainer->options.n_states == 0 || batch->global_count <= trainer->most_samples) return LKS_OK;
-    LKS_TRY(lksi_flat_catch_up(trainer));
-    lksi_flat_forget(trainer);
-    trainer->most_samples = batch->global_count;
-    return LKS_OK;
+    bool moves = trainer->options.n_states > 0 && batch->global_count > trainer->states.capacity;
+    return moves || !can_be_sent_ahead(trainer, batch) ? lksi_flat_catch_up(trainer) : LKS_OK;
 }
 
 static lks_status send(lks_trainer *trainer, const lks_batch *batch, lks_program *program) {
@@ -106,7 +102,7 @@ static lks_status run(lks_trainer *trainer, const lks_batch *batch, lksi_compile
 static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
     lks_program *program;
     LKS_TRY(lksi_pieces_check(trainer, batch));
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count));
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count, batch->global_count));
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     lksi_compiled *compiled = lksi_trainer_compiled(trainer, program);
     lks_distributed_optimizer_no_sync(trainer->optimizer, 0);

@@ -60,26 +60,32 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer) {
 /* Recordings remember where the trainer's own lay; a step under way ends first, for to free memory waits for it without
  * a deadline. */
 static lks_status make_ready_to_move(lks_trainer *trainer, const lksi_states *states) {
-    if (states != &trainer->states || states->n_rows == 0 || trainer->options.n_states == 0) return LKS_OK;
+    if (states != &trainer->states || states->capacity == 0 || trainer->options.n_states == 0) return LKS_OK;
     LKS_TRY(lksi_trainer_catch_up(trainer));
     lksi_flat_forget(trainer);
     return LKS_OK;
 }
 
-lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows) {
-    if (n_rows <= states->n_rows) return LKS_OK;
+static lks_status move(lks_trainer *trainer, lksi_states *states, int64_t capacity) {
     LKS_TRY(make_ready_to_move(trainer, states));
     for (int i = 0; i < trainer->options.n_states; i++) {
         size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
         void *grown;
-        LKS_TRY(lksi_device_alloc(device_of(trainer), (size_t)n_rows * row_nbytes, &grown));
+        LKS_TRY(lksi_device_alloc(device_of(trainer), (size_t)capacity * row_nbytes, &grown));
         if (states->n_rows > 0)
             LKS_TRY(
                 lksi_device_copy(device_of(trainer), grown, states->values[i], (size_t)states->n_rows * row_nbytes));
         lksi_device_free(device_of(trainer), states->values[i]);
         states->values[i] = grown;
     }
-    states->n_rows = n_rows;
+    states->capacity = capacity;
+    return LKS_OK;
+}
+
+lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows, int64_t of_all) {
+    int64_t capacity = n_rows > of_all ? n_rows : of_all;
+    if (capacity > states->capacity) LKS_TRY(move(trainer, states, capacity));
+    if (n_rows > states->n_rows) states->n_rows = n_rows;
     return LKS_OK;
 }
 

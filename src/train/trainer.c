@@ -237,7 +237,7 @@ static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, l
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
     bool stands_in = batch->count == 0 && trainer->statistics != NULL;
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, stands_in ? 1 : batch->count));
+    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, stands_in ? 1 : batch->count, batch->global_count));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_pieces_get(trainer, batch, i);
         lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || !has_part(trainer, &piece));

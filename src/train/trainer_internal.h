@@ -23,11 +23,10 @@ typedef struct lksi_checkpoint_verdict {
     int64_t status; /* an lks_status */
 } lksi_checkpoint_verdict;
 
-/* One tensor per state of the options, row-major, `n_rows` rows each, where the device computes. A program reads them
- * in place. */
+/* One tensor per state of the options, row-major, where the device computes. A program reads them in place. */
 typedef struct lksi_states {
     char **values;
-    int64_t n_rows;
+    int64_t n_rows, capacity; /* rows each: in use, and in all; those between are 0 */
 } lksi_states;
 
 /* The directory that a run was resumed from: what is newer there than this run is known to be no good. */
@@ -52,7 +51,6 @@ struct lks_trainer {
     lks_node **outputs; /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;
     lksi_states states;
-    int64_t most_samples;           /* of a step with them on a GPU, of all ranks together */
     lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
     lks_step_sums done;             /* of the steps that ended since metrics were asked for */
     bool makes_recordings;          /* of steps on a GPU */
@@ -79,8 +77,10 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 
 /* Bytes of one row (sample) of state `i`. */
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
-/* Room for `n_rows` rows of each state; new ones are 0. Where the trainer's own move, a step under way is finished. */
-lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows);
+/* `n_rows` rows of each state at least; new ones are 0. There is room for those of all ranks together, for they make
+ * recordings of steps at the same time, and so must forget them at the same time: where the states move. A step under
+ * way then ends first. */
+lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows, int64_t of_all);
 lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states);
 /* The next run of `program`, whose first sample is row `first_row`, begins with these states. */

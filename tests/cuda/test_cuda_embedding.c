@@ -3,7 +3,8 @@
 #include "cuda/operator_check.h"
 
 /* Indices, words, columns. */
-static const int64_t shapes[][3] = {{1, 1, 1}, {7, 5, 3}, {300, 11, 257}, {40, 1500, 2}, {700, 3, 33}};
+static const int64_t shapes[][3] = {{1, 1, 1},    {7, 5, 3},    {300, 11, 257}, {40, 1500, 2},
+                                    {700, 3, 33}, {1025, 2, 1}, {2500, 1500, 3}};
 
 static void rows_are_found(void **state) {
     (void)state;

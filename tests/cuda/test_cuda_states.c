@@ -1,7 +1,9 @@
 /* labels: slow */
 /* What a model carries from step to step on the emulated GPU: read in place, from any of its rows, and recorded steps
  * that remember where it lay. */
-#include "cuda/cuda_test.h"
+#include "cuda/gpu_ranks.h"
+#include "ranks.h"
+#include "train/trainer_internal.h"
 
 #include <lockstep/train.h>
 
@@ -130,8 +132,59 @@ static void recorded_steps_follow_states_that_grow(void **state) {
     check_plan(&(plan){.build = build_cell, .counts = {2, 2, 4, 2, 6, 2}});
 }
 
+/* NCCL wants what it does to be recorded on all ranks or on none: also where one of them has more samples than before.
+ */
+static int count_recordings(void *argument) {
+    (void)argument;
+    static const int64_t counts[2][N_STEPS] = {{3, 3, 4, 3, 3, 6}, {3, 3, 2, 3, 3, 6}};
+    float features[MOST * T * K];
+    int32_t labels[MOST];
+    lks_group *world;
+    lks_device *device;
+    lks_trainer *trainer;
+    RANK_OK(lks_init(&world, NULL));
+    int rank = lks_group_rank(world);
+    RANK_OK(
+        lks_device_create(&device, &(lks_device_options){.name = is_real_gpu() ? "cuda:0" : "cuda", .group = world}));
+    lks_graph *graph = lks_graph_create(device);
+    model m = build_cell(graph);
+    RANK_OK(lks_trainer_create(&trainer, m.loss,
+                               &(lks_trainer_options){.group = world,
+                                                      .features = m.features,
+                                                      .labels = m.labels,
+                                                      .states = m.states,
+                                                      .n_states = m.n_states,
+                                                      .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                                                      .seed = 3}));
+    int64_t most = 0;
+    for (int step = 0; step < N_STEPS; step++) {
+        lks_batch batch = make_batch(step, counts[rank][step], features, labels);
+        batch.global_offset = rank == 0 ? 0 : counts[0][step];
+        batch.global_count = batch.global_n_labels = counts[0][step] + counts[1][step];
+        RANK_OK(lks_trainer_step(trainer, &batch, NULL));
+        int64_t n = 0, all[2];
+        for (size_t i = 0; i < trainer->n_compiled; i++) n += trainer->compiled[i].recording != NULL;
+        RANK_OK(lks_all_gather(world, &n, all, 1, LKS_I64, NULL));
+        RANK_CHECK(all[0] == all[1]);
+        if (n > most) most = n;
+    }
+    RANK_CHECK(is_real_gpu() || most > 0);
+    lks_trainer_destroy(trainer);
+    lks_graph_destroy(graph);
+    lks_device_destroy(device);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void ranks_record_steps_together(void **state) {
+    (void)state;
+    if (!choose_nccl()) puts("skipped: this build has no NCCL, whose header the emulation needs"), skip();
+    run_ranks(2, count_recordings, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_state_is_read_from_any_of_its_rows),
-                                       cmocka_unit_test(recorded_steps_follow_states_that_grow)};
+                                       cmocka_unit_test(recorded_steps_follow_states_that_grow),
+                                       cmocka_unit_test(ranks_record_steps_together)};
     return run_cuda_tests("cuda states", tests);
 }

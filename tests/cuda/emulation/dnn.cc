@@ -300,7 +300,8 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const 
                                                     cudnnTensorDescriptor_t, const void *, cudnnTensorDescriptor_t b,
                                                     const void *at_b, cudnnActivationDescriptor_t activation,
                                                     cudnnTensorDescriptor_t y, void *at_y) {
-    if (!activation->is_identity || x->type != CUDNN_DATA_FLOAT || op->groups > 2) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (!activation->is_identity || x->type != CUDNN_DATA_FLOAT) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (op->groups > 2) return CUDNN_STATUS_EXECUTION_FAILED;
     if (b->n != 1 || b->c != y->c || b->h != 1 || b->w != 1) return CUDNN_STATUS_BAD_PARAM;
     if (!emulation::is_device_memory(at_b)) return CUDNN_STATUS_BAD_PARAM;
     job j{*x, *w, *y, *op, at_x, at_w, nullptr, at_y, workspace, result::y, {static_cast<const float *>(at_b)}};

@@ -27,6 +27,7 @@ extern thread_local dim3 blockDim, gridDim;
 
 void __syncthreads();
 inline void __threadfence() {}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 int atomicAdd(int *address, int value);
 int atomicCAS(int *address, int compare, int value);
 
