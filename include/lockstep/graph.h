@@ -31,8 +31,8 @@ LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after 
 /* Names of leaves are unique in a graph; LKS_ERR_ARGUMENT where one is empty, has a control character, is not
  * UTF-8 or is "__metadata__", which files could not hold. */
 
-/* Data that the user gives before each run. Floating inputs have the device's precision, whichever floating type is
- * named. `name` is copied. */
+/* Data that the user gives before each run. LKS_F32 and LKS_F64 are both the device's precision; of LKS_F16 and
+ * LKS_BF16 there are none. `name` is copied. */
 LKS_API lks_node *lks_input(lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims);
 
 /* How a parameter begins. Draws are keyed by (seed, name, element): the same whatever else the model holds. */
@@ -119,9 +119,10 @@ LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, vo
  * written stays as it was, and which strategy `auto` takes is not to be relied on.) */
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
 /* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
- * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike, such as
- * adding up ranks. A buffer's is the statistic that it averages, times its weight (lks_program_set_buffer_weight).
- * Until the next step of a distributed optimizer, after which it may lie elsewhere. NULL where there is no such tensor.
+ * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike and
+ * leaves 0 as it is, such as adding up ranks. A buffer's is the statistic that it averages, times its weight
+ * (lks_program_set_buffer_weight). Until the next step of a distributed optimizer, after which it may lie elsewhere.
+ * NULL where there is no such tensor.
  */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
 /* Index of the parameter or buffer with that name, -1 if there is none. */

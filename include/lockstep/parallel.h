@@ -70,7 +70,8 @@ typedef enum lks_compression_kind {
     LKS_COMPRESS_USER /* by `hook` */
 } lks_compression_kind;
 
-/* A part of all parameters' gradients, which lie one after the other in the store's own order, padding included. The
+/* A part of all parameters' gradients, which lie one after the other in the store's own order, padding included, which
+ * becomes 0 again whatever is made of it. The
  * same parts come in every step, so that `first` tells which it is: what a hook keeps from step to step it keeps by
  * that. A parameter's elements may be cut by a part's end. */
 typedef struct lks_bucket {

@@ -191,12 +191,14 @@ static __device__ void adam(const lksi_update *update, float scale, size_t count
         float first = beta1 * m[i] + rest1 * gradient, second = beta2 * v[i] + rest2 * gradient * gradient;
         m[i] = first;
         v[i] = second;
-        p[i] = shrink * p[i] - step_size * (first / (sqrtf(second) / root_correction2 + epsilon));
+        float d = sqrtf(second) / root_correction2 + epsilon;
+        p[i] = shrink * p[i] - step_size * (first == 0 ? first : first / d);
     }
 }
 
 static __device__ void running(const lksi_update *update, double buffer_scale, size_t count, float *p, const float *g) {
     const double keep = 1 - update->momentum, take = update->momentum * buffer_scale;
+    if (take == 0) return; /* a constant may be infinite */
     LKSI_FOR_EACH(i, count) p[i] = (float)(keep * (double)p[i] + take * (double)g[i]);
 }
 

@@ -123,6 +123,9 @@ static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type 
             return lksi_error(LKS_ERR_ARGUMENT, "two inputs or parameters are named '%s'", name);
     if (lks_type_nbytes(type) == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no type of elements", name, (int)type);
+    if (type == LKS_F16 || type == LKS_BF16)
+        return lksi_error(LKS_ERR_UNSUPPORTED, "'%s': no operator reads %s; floating inputs are f32 or f64", name,
+                          lks_type_name(type));
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
         return lksi_error(LKS_ERR_SHAPE, "'%s' has %d dimensions; 0 to %d are possible", name, n_dims, LKSI_MAX_DIMS);
     if (n_dims > 0 && dims == NULL) return lksi_error(LKS_ERR_ARGUMENT, "'%s' has %d dimensions at NULL", name, n_dims);
@@ -134,19 +137,21 @@ static lks_status check_leaf(const lks_graph *graph, const char *name, lks_type 
     return lksi_tensor_check(&tensor, 1, name);
 }
 
-static lks_status check_initial(const char *name, lks_initializer initial) {
+static lks_status check_initial(const char *name, lks_type type, lks_initializer initial) {
+    bool is_finite = isfinite(type == LKS_F64 ? initial.scale : (double)(float)initial.scale);
     switch (initial.kind) {
     case LKS_INITIAL_ZERO:
         return LKS_OK;
     case LKS_INITIAL_UNIFORM:
     case LKS_INITIAL_NORMAL:
-        if (isfinite(initial.scale) && initial.scale >= 0) return LKS_OK;
+        if (is_finite && initial.scale >= 0) return LKS_OK;
         return lksi_error(LKS_ERR_ARGUMENT,
-                          "'%s': the scale of its initial values must be finite and at least 0, not %g", name,
-                          initial.scale);
+                          "'%s': the scale of its initial values must be finite in %s and at least 0, not %g", name,
+                          lks_type_name(type), initial.scale);
     case LKS_INITIAL_CONSTANT:
-        if (isfinite(initial.scale)) return LKS_OK;
-        return lksi_error(LKS_ERR_ARGUMENT, "'%s': its initial value must be finite, not %g", name, initial.scale);
+        if (is_finite) return LKS_OK;
+        return lksi_error(LKS_ERR_ARGUMENT, "'%s': its initial value must be finite in %s, not %g", name,
+                          lks_type_name(type), initial.scale);
     }
     return lksi_error(LKS_ERR_ARGUMENT, "'%s': %d is no kind of initial values", name, (int)initial.kind);
 }
@@ -161,7 +166,7 @@ static lks_node *leaf(lks_graph *graph, lksi_op op, const char *name, lks_type t
     if (graph == NULL)
         return lksi_graph_poison(NULL, lksi_error(LKS_ERR_MEMORY, "out of memory: the graph could not be made"));
     lks_status status = check_leaf(graph, name, type, n_dims, dims, op == LKSI_OP_INPUT);
-    if (status == LKS_OK) status = check_initial(name, initial);
+    if (status == LKS_OK) status = check_initial(name, type, initial);
     if (status == LKS_OK) status = check_momentum(name, momentum);
     if (status != LKS_OK) return lksi_graph_poison(graph, status);
     lks_node node = {.op = op, .n_outputs = 1, .initial = initial};

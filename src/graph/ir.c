@@ -1,5 +1,6 @@
 /* From the user's nodes to the intermediate form, and its differentiation in reverse mode. */
 #include "graph/graph_internal.h"
+#include "op/batch_norm.h"
 
 #include <string.h>
 
@@ -259,10 +260,18 @@ static bool is_buffer(const lksi_ir *ir, lksi_value value) {
     return v->role == LKSI_PARAMETER && ir->graph->nodes[v->index]->op == LKSI_OP_BUFFER;
 }
 
-/* Of buffers only batch norm's rule gives anything, their statistics; to other operators they are constants. */
-static bool needs_gradient(const lksi_ir *ir, const lksi_ir_node *node, lksi_value input) {
-    bool is_norm = node->op == LKSI_OP_BATCH_NORM || node->op == LKSI_OP_BATCH_NORM_BY_SUMS;
-    return ir->values[input].needs_gradient && (is_norm || !is_buffer(ir, input));
+/* Which inputs of a batch norm are its running mean and variance, in this order. */
+enum { FIRST_STATISTIC = 3, N_STATISTICS = 2 };
+
+static bool has_statistics(const lksi_ir_node *node) {
+    return node->op == LKSI_OP_BATCH_NORM || node->op == LKSI_OP_BATCH_NORM_BY_SUMS;
+}
+
+/* Of buffers only batch norm's rule gives anything, their statistics; to other operators, and where one serves it as
+ * anything else, they are constants. */
+static bool needs_gradient(const lksi_ir *ir, const lksi_ir_node *node, int input) {
+    bool is_statistic = has_statistics(node) && input >= FIRST_STATISTIC;
+    return ir->values[node->inputs[input]].needs_gradient && (is_statistic || !is_buffer(ir, node->inputs[input]));
 }
 
 static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_value *gradients) {
@@ -270,7 +279,7 @@ static lks_status differentiate_node(builder *b, const lksi_ir_node *node, lksi_
     for (int i = 0; i < node->n_inputs; i++) {
         instance.inputs[i] = node->inputs[i];
         instance.input_tensors[i] = b->ir->values[node->inputs[i]].tensor;
-        instance.needs_gradient[i] = needs_gradient(b->ir, node, node->inputs[i]);
+        instance.needs_gradient[i] = needs_gradient(b->ir, node, i);
     }
     for (int i = 0; i < node->n_outputs; i++) {
         instance.outputs[i] = node->outputs[i];
@@ -315,6 +324,22 @@ static lks_status separate_parameters(builder *b, lksi_value *gradients, size_t 
         gradients[v] = emit_plain(b, LKSI_OP_COPY, &gradient, 1);
         if (gradients[v] == LKSI_NO_VALUE) return LKS_ERR_MEMORY;
         move_behind_source(b->ir);
+    }
+    return LKS_OK;
+}
+
+/* Batch norms that the loss does not depend on have statistics, too. */
+static lks_status give_statistics(builder *b, const lksi_ir_node *node, lksi_value *gradients) {
+    const lksi_tensor *x = &b->ir->values[node->inputs[0]].tensor;
+    int64_t n = lksi_tensor_count(x, 0) / x->dims[1];
+    for (int i = 0; i < N_STATISTICS; i++) {
+        lksi_value buffer = node->inputs[FIRST_STATISTIC + i];
+        bool is_whole = node->op == LKSI_OP_BATCH_NORM_BY_SUMS; /* its last output is the unbiased variance */
+        lksi_attributes factor = {.number = i == 1 && !is_whole ? lksi_norm_correction(n) : 1};
+        lksi_emission e = {.op = LKSI_OP_SCALE, .attributes = &factor, .n_inputs = 2};
+        e.inputs[0] = node->outputs[i == 0 ? 1 : node->n_outputs - 1], e.inputs[1] = b->base.buffer_weight;
+        if (!is_buffer(b->ir, buffer)) continue;
+        LKS_TRY(contribute(b, gradients, buffer, emit(&b->base, &e)));
     }
     return LKS_OK;
 }
@@ -377,7 +402,10 @@ lks_status lksi_ir_differentiate(lksi_ir *ir, const lks_node *loss) {
     lks_status status = LKS_OK;
     for (size_t i = ir->n_forward; i-- > 0 && status == LKS_OK;) {
         lksi_ir_node node = ir->nodes[i]; /* a copy: the array may move while the backward pass grows */
-        if (has_gradient(ir, &node, gradients)) status = differentiate_node(&b, &node, gradients);
+        if (has_gradient(ir, &node, gradients))
+            status = differentiate_node(&b, &node, gradients);
+        else if (has_statistics(&node))
+            status = give_statistics(&b, &node, gradients);
     }
     if (status == LKS_OK) status = separate_parameters(&b, gradients, n_forward_values);
     if (status == LKS_OK) status = keep_buffers(&b, gradients, n_forward_values);

@@ -175,9 +175,11 @@ bool lksi_image_has_lanes(const lksi_tensor *x, const lksi_layout *layout) {
 int64_t lksi_image_count(const lksi_image *image) { return image->n * image->blocks * image->positions * image->block; }
 
 lksi_layout lksi_image_layout(const lksi_tensor *x, const lksi_layout *given) {
-    lksi_image image = lksi_image_of(x, given);
+    lksi_layout row_major = {0};
+    lksi_image image = lksi_image_of(x, &row_major);
     bool has_layouts = x->n_dims == 3 || x->n_dims == 4;
-    if (given->id != 0 || image.positions == 1 || !has_layouts) return *given;
+    if (block_of(given) >= 0) return *given;
+    if (image.positions == 1 || !has_layouts) return row_major;
     bool is_wide = lksi_isa_level() == 2;
     if (x->n_dims == 4) return lksi_layout_like(is_wide ? dnnl_aBcd16b : dnnl_aBcd8b, x);
     return lksi_layout_like(is_wide ? dnnl_aBc16b : dnnl_aBc8b, x);

@@ -26,7 +26,7 @@ static inline float lksi_exp(float x) {
     memcpy(&n_bits, &sum, sizeof n_bits);
     bits += n_bits << 23;
     memcpy(&y, &bits, sizeof y);
-    return x < -87 ? 0 : y;
+    return x < -87 ? 0 : x == x ? y : x;
 }
 
 /* 1 / (1 + e^-x), by the exponential that cannot overflow. */

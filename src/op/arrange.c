@@ -18,6 +18,9 @@ static lks_status infer_reshape(const lksi_tensor *in, const lksi_tensor *out) {
         return lksi_error(LKS_ERR_SHAPE, "reshape from %s to %s changes the number of elements%s", from, to,
                           has_new_batch(in, out) ? " (-1 is the batch, N; no dimension is inferred)" : "");
     }
+    for (int i = 1; i < out->n_dims; i++)
+        if (out->dims[i] == LKSI_BATCH)
+            return lksi_error(LKS_ERR_ARGUMENT, "reshape: the batch has to stay the first axis");
     return LKS_OK;
 }
 
@@ -53,6 +56,7 @@ static lks_status infer_concat(const lksi_inference *q) {
     for (int i = 1; i < q->n_inputs; i++) {
         if (!concat_fits(&q->inputs[0], &q->inputs[i], axis))
             return lksi_misfit(q, "tensors that differ along its axis alone");
+        LKS_TRY(lksi_check_axis(q, &q->inputs[i]));
         q->outputs[0].dims[axis] += q->inputs[i].dims[axis];
     }
     return LKS_OK;

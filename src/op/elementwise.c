@@ -11,7 +11,8 @@ lks_status lksi_infer_elementwise(const lksi_inference *q) {
     if (q->op == LKSI_OP_LEAKY_RELU && !(a->number > 0 && isfinite(a->number)))
         return lksi_error(LKS_ERR_ARGUMENT, "leaky_relu: its slope must be above 0, not %g", a->number);
     double number = q->inputs[0].type == LKS_F64 ? a->number : (double)(float)a->number;
-    bool is_no_bound = q->op == LKSI_OP_AT_LEAST && number == -INFINITY;
+    bool is_bound = q->op == LKSI_OP_AT_LEAST || q->op == LKSI_OP_AT_LEAST_GRAD;
+    bool is_no_bound = is_bound && number == -INFINITY;
     if (!isfinite(number) && !is_no_bound)
         return lksi_error(LKS_ERR_ARGUMENT, "%s by %g, which is no finite number in %s", lksi_op_name(q->op), a->number,
                           lks_type_name(q->inputs[0].type));

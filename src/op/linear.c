@@ -11,9 +11,9 @@ static lksi_tensor with_last(const lksi_tensor *x, int64_t last) {
 static lks_status infer_forward(const lksi_inference *q) {
     const lksi_tensor *in = q->inputs, *x = &in[0], *w = &in[1];
     bool fits = x->n_dims >= 2 && w->n_dims == 2 && x->dims[x->n_dims - 1] == w->dims[1] &&
-                lksi_type_is_float(x->type) && w->type == x->type;
+                lksi_type_is_float(x->type) && w->type == x->type && w->dims[0] != LKSI_BATCH;
     if (fits && q->n_inputs == 3) fits = in[2].n_dims == 1 && in[2].dims[0] == w->dims[0] && in[2].type == x->type;
-    if (!fits) return lksi_misfit(q, "x (...,K), \"...\" one or more dimensions, W (M,K) and b (M)");
+    if (!fits) return lksi_misfit(q, "x (...,K), \"...\" one or more dimensions, W (M,K), M not the batch, and b (M)");
     q->outputs[0] = with_last(x, w->dims[0]);
     return LKS_OK;
 }

@@ -41,12 +41,20 @@ static lks_status find_gradient(lks_store *store, int index, void *room, const v
     return lks_store_read_gradient(store, index, room);
 }
 
+/* A buffer that nothing moves may hold anything. */
+static bool is_constant(const lks_store *store, int index) {
+    size_t offset, count, end;
+    lksi_store_place(store, index, &offset, &count);
+    return index >= lks_store_n_parameters(store) && lksi_store_buffer_momentum(store, offset, &end) == 0;
+}
+
 static lks_status find_bad(lks_store *store, void *room, lksi_bad_gradient *bad) {
     bool is_f64 = lksi_store_device(store)->float_type == LKS_F64;
     *bad = lksi_no_bad_gradient;
     for (int i = 0; i < lks_store_n_tensors(store); i++) {
         size_t count;
         const void *gradient;
+        if (is_constant(store, i)) continue;
         LKS_TRY(find_gradient(store, i, room, &gradient, &count));
         if (is_f64 ? f64_are_finite(gradient, count) : f32_are_finite(gradient, count)) continue;
         *bad = (lksi_bad_gradient){i, first_bad_value(gradient, count, is_f64)};

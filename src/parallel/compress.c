@@ -1,6 +1,8 @@
 /* Gradient compression: options, and which kind does what. */
 #include "parallel/compress_internal.h"
 
+#include <string.h>
+
 static bool is_built_in(lks_compression_kind kind) { return kind != LKS_COMPRESS_NONE && kind != LKS_COMPRESS_USER; }
 
 lks_status lksi_compression_check(const lks_compression *compression, lks_type type) {
@@ -29,6 +31,54 @@ bool lksi_compression_wants_whole(const lks_compression *compression) {
     return compression->kind == LKS_COMPRESS_POWERSGD;
 }
 
+/* --- hooks: elements that are nobody's stay 0, whatever a hook makes of 0: kernels read their parameters --- */
+
+static void fill_with_ones(void *values, lks_type type, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (type == LKS_F64)
+            ((double *)values)[i] = 1;
+        else
+            ((float *)values)[i] = 1;
+}
+
+static bool is_zero(const void *values, lks_type type, size_t i) {
+    return type == LKS_F64 ? ((const double *)values)[i] == 0 : ((const float *)values)[i] == 0;
+}
+
+/* Ones that are laid out as the parameter is leave 0 where it has padding. */
+static lks_status find_padding_of(lksi_compressor *compressor, int index) {
+    const lks_parameter_view view = lks_store_parameter(compressor->store, index);
+    size_t offset, count;
+    lksi_store_place(compressor->store, index, &offset, &count);
+    void *ones = lksi_alloc_array((size_t)view.count, lks_type_nbytes(view.type));
+    void *laid_out = lksi_alloc_array(count, lks_type_nbytes(view.type));
+    lks_status status = ones != NULL && laid_out != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    if (status == LKS_OK) {
+        fill_with_ones(ones, view.type, (size_t)view.count);
+        status = lksi_store_pack(compressor->store, index, ones, laid_out);
+    }
+    for (size_t i = 0; i < count && status == LKS_OK; i++)
+        compressor->is_padding[offset + i] = is_zero(laid_out, view.type, i);
+    lksi_free(ones);
+    lksi_free(laid_out);
+    return status;
+}
+
+static lks_status find_padding(lksi_compressor *compressor) {
+    size_t count = lksi_store_buffer_begin(compressor->store);
+    compressor->is_padding = lksi_alloc(count);
+    if (compressor->is_padding == NULL) return LKS_ERR_MEMORY;
+    memset(compressor->is_padding, 1, count); /* between parameters, too */
+    for (int i = 0; i < lks_store_n_parameters(compressor->store); i++) LKS_TRY(find_padding_of(compressor, i));
+    return LKS_OK;
+}
+
+static void clear_padding(const lksi_compressor *compressor, const lks_bucket *bucket) {
+    size_t nbytes = lks_type_nbytes(bucket->type);
+    for (size_t i = 0; i < bucket->count; i++)
+        if (compressor->is_padding[bucket->first + i]) memset((char *)bucket->gradients + i * nbytes, 0, nbytes);
+}
+
 static lks_status prepare(lksi_compressor *compressor) {
     switch (compressor->compression.kind) {
     case LKS_COMPRESS_BF16:
@@ -36,8 +86,9 @@ static lks_status prepare(lksi_compressor *compressor) {
         return lksi_half_create(compressor);
     case LKS_COMPRESS_POWERSGD:
         return lksi_power_create(compressor);
-    case LKS_COMPRESS_NONE:
     case LKS_COMPRESS_USER:
+        return find_padding(compressor);
+    case LKS_COMPRESS_NONE:
         break;
     }
     return LKS_OK;
@@ -63,6 +114,7 @@ void lksi_compressor_destroy(lksi_compressor *compressor) {
     if (compressor == NULL) return;
     lksi_half_destroy(compressor);
     lksi_power_destroy(compressor);
+    lksi_free(compressor->is_padding);
     lksi_free(compressor);
 }
 
@@ -82,7 +134,8 @@ void lksi_compressor_reset(lksi_compressor *compressor) {
 }
 
 size_t lksi_compressor_nbytes(const lksi_compressor *compressor) {
-    return lksi_half_nbytes(compressor) + lksi_power_nbytes(compressor);
+    size_t padding_nbytes = compressor->is_padding != NULL ? lksi_store_buffer_begin(compressor->store) : 0;
+    return lksi_half_nbytes(compressor) + lksi_power_nbytes(compressor) + padding_nbytes;
 }
 
 static void *gradients_at(const lksi_compressor *compressor, size_t begin) {
@@ -105,6 +158,7 @@ static lks_status call_hook(lksi_compressor *compressor, size_t begin, size_t co
                                .n_elements = lksi_store_buffer_begin(compressor->store),
                                .type = lksi_store_device(compressor->store)->float_type};
     lks_status status = user->hook(user->context, compressor->group, &bucket);
+    clear_padding(compressor, &bucket);
     if (status == LKS_OK) return LKS_OK;
     status = lksi_error_of_user(status, n_errors, "the reduce hook on rank %d", lks_group_rank(compressor->group));
     return lksi_group_fail(compressor->group, status);

@@ -66,6 +66,7 @@ struct lksi_compressor {
     const lksi_compress_kernels *loops;
     lksi_half_compression half;
     lksi_power_compression power;
+    unsigned char *is_padding; /* of a hook: for each element of the flat gradients, not the buffers' statistics */
 };
 
 lks_status lksi_half_create(lksi_compressor *compressor);

@@ -96,7 +96,8 @@ static double adam_f64(const lksi_update *update, double gradient, double p, dou
         g += update->weight_decay * p;
     *m = update->beta1 * *m + (1 - update->beta1) * g;
     *v = update->beta2 * *v + (1 - update->beta2) * g * g;
-    return p - update->lr / update->correction1 * (*m / (sqrt(*v) / sqrt(update->correction2) + update->epsilon));
+    double d = sqrt(*v) / sqrt(update->correction2) + update->epsilon;
+    return p - update->lr / update->correction1 * (*m == 0 ? *m : *m / d); /* as update_isa.c has it */
 }
 
 /* m NULL: without momentum. */
@@ -127,7 +128,8 @@ static void run_f64(const lksi_update *update, size_t count, const lksi_update_m
     double *out = memory->outs[0], *also = memory->outs[1];
     double keep = 1 - update->momentum, take = update->momentum * update->gradient_scale;
     for (size_t i = 0; i < count; i++) {
-        out[i] = keep * p[i] + take * (h != NULL ? g[i] + h[i] : g[i]);
+        double moved = keep * p[i] + take * (h != NULL ? g[i] + h[i] : g[i]);
+        out[i] = take == 0 ? p[i] : moved; /* a constant may be infinite */
         if (also != NULL) also[i] = out[i];
     }
 }
@@ -138,7 +140,8 @@ static void run_f32(const lksi_update *update, size_t count, const lksi_update_m
     double keep = 1 - update->momentum, take = update->momentum * update->gradient_scale;
     for (size_t i = 0; i < count; i++) {
         float statistic = h != NULL ? g[i] + h[i] : g[i];
-        out[i] = (float)(keep * (double)p[i] + take * (double)statistic);
+        float moved = (float)(keep * (double)p[i] + take * (double)statistic);
+        out[i] = take == 0 ? p[i] : moved;
         if (also != NULL) also[i] = out[i];
     }
 }

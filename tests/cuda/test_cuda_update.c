@@ -282,6 +282,37 @@ static const lksi_update rules[] = {
     {.rule = LKSI_UPDATE_RUNNING, .gradient_scale = NAN, .momentum = 0.1},
 };
 
+/* Padding, and constants that are infinite. */
+static void what_has_no_gradient_stays(void **state) {
+    (void)state;
+    static const lksi_update no_epsilon = {.rule = LKSI_UPDATE_ADAM,
+                                           .lr = 1,
+                                           .beta1 = 0.9,
+                                           .beta2 = 0.9,
+                                           .correction1 = 0.1,
+                                           .correction2 = 0.1,
+                                           .step = 1},
+                             constant = {.rule = LKSI_UPDATE_RUNNING};
+    static const float zeros[2] = {0}, infinite[2] = {-INFINITY, 3};
+    float adams[2] = {0, 2}, got[2];
+    lks_device *device = create_cuda();
+    const lksi_flat_result result = {.buffer_scale = 0.25, .scale = 0.125};
+    lksi_flat_result *there = send(device, &result, sizeof result);
+    lksi_update *rule = send(device, &no_epsilon, sizeof no_epsilon), *other = send(device, &constant, sizeof constant);
+    float *p = send(device, adams, sizeof adams), *g = send(device, zeros, sizeof zeros);
+    float *states[] = {send(device, zeros, sizeof zeros), send(device, zeros, sizeof zeros)};
+    assert_ok(memory_of(device)->update(device, there, rule, 2, p, g, states));
+    assert_ok(lksi_device_copy_out(device, got, p, sizeof got));
+    assert_memory_equal(got, adams, sizeof got);
+    assert_ok(lksi_device_copy_in(device, p, infinite, sizeof infinite));
+    assert_ok(memory_of(device)->update(device, there, other, 2, p, p, NULL));
+    assert_ok(lksi_device_copy_out(device, got, p, sizeof got));
+    assert_memory_equal(got, infinite, sizeof got);
+    void *all[] = {there, rule, other, p, g, states[0], states[1]};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) lksi_device_free(device, all[i]);
+    lks_device_destroy(device);
+}
+
 static void every_rule_is_the_references(void **state) {
     (void)state;
     static const size_t counts[] = {1, 255, 257, 300000}; /* the last is more than one element per thread */
@@ -331,6 +362,7 @@ int main(void) {
                                        cmocka_unit_test(a_step_that_means_nothing_is_refused),
                                        cmocka_unit_test(figures_of_another_step_are_refused),
                                        cmocka_unit_test(what_follows_a_refused_step_is_refused_too),
+                                       cmocka_unit_test(what_has_no_gradient_stays),
                                        cmocka_unit_test(every_rule_is_the_references),
                                        cmocka_unit_test(a_refused_step_updates_nothing),
                                        cmocka_unit_test(a_recorded_update_reads_each_steps_numbers)};

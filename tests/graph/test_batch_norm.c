@@ -216,6 +216,80 @@ static void evaluation_goes_by_the_running_statistics(void **state) {
     evaluate("reference", 1);
 }
 
+/* The statistics of one pass over x (N,2,2): what moves the running ones, per sample. */
+static void take_statistics(const char *name, int is_synchronised, int is_detached, float statistics[4]) {
+    lks_device *device;
+    lks_group *group;
+    lks_store *store;
+    lks_program *program;
+    assert_ok(lks_init(&group, NULL));
+    assert_ok(lks_device_create(&device, &(lks_device_options){.name = name}));
+    model m = {.graph = lks_graph_create(device)};
+    m.x = lks_input(m.graph, "x", LKS_F32, 3, (int64_t[]){LKS_BATCH, 2, 2});
+    m.label = lks_input(m.graph, "label", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    m.y = lks_batch_norm_with(m.x, "bn", &(lks_batch_norm_options){.is_synchronised = is_synchronised});
+    if (is_detached) m.y = lks_detach(m.y);
+    m.loss = lks_cross_entropy(lks_linear(lks_reshape(m.y, 2, (int64_t[]){LKS_BATCH, 4}), 3, "fc"), m.label);
+    assert_ok(lks_store_create(&store, m.loss, NULL));
+    assert_ok(
+        lks_program_create(&program, store, &(lks_program_options){.batch = 4, .is_training = 1, .loss = m.loss}));
+    lks_program_synchronise(program, group);
+    assert_ok(lks_program_set_input(program, m.x, samples));
+    assert_ok(lks_program_set_input(program, m.label, labels));
+    assert_ok(lks_program_forward(program));
+    assert_ok(lks_program_backward(program, 4));
+    assert_ok(lks_store_read_gradient(store, lks_store_find(store, "bn.running_mean"), statistics));
+    assert_ok(lks_store_read_gradient(store, lks_store_find(store, "bn.running_var"), statistics + 2));
+    lks_program_destroy(program);
+    lks_store_destroy(store);
+    lks_graph_destroy(m.graph);
+    lks_device_destroy(device);
+    lks_group_destroy(group);
+}
+
+static void statistics_move_though_no_gradient_comes_back(void **state) {
+    (void)state;
+    static const float expected[4] = {6, 12, 4 * 18.0f / 7, 4 * 86.0f / 7};
+    for (int i = 0; i < 8; i++) {
+        float statistics[4];
+        take_statistics(i & 1 ? "cpu" : "reference", i >> 1 & 1, i >> 2, statistics);
+        for (int k = 0; k < 4; k++) assert_float_equal(statistics[k], expected[k], 1e-4);
+    }
+}
+
+/* As torch's affine=False has them, written by hand. */
+static void buffers_that_scale_a_batch_norm_are_constants(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        lks_device *device;
+        lks_store *store;
+        lks_program *program;
+        float statistics[2];
+        const int64_t c = 2;
+        assert_ok(lks_device_create(&device, &(lks_device_options){.name = i == 0 ? "cpu" : "reference"}));
+        lks_graph *g = lks_graph_create(device);
+        lks_node *x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4});
+        lks_node *h = lks_linear(x, 2, "fc");
+        h = lks_batch_norm_function(h, lks_buffer(g, "w", 1, &c, 1, 0.1), lks_buffer(g, "b", 1, &c, 0.5, 0.1),
+                                    lks_buffer(g, "mean", 1, &c, 0, 0.1), lks_buffer(g, "var", 1, &c, 1, 0.1), 1e-5);
+        lks_node *loss = lks_mean(lks_mul(h, h), 0, NULL, 0);
+        assert_ok(lks_store_create(&store, loss, NULL));
+        assert_ok(
+            lks_program_create(&program, store, &(lks_program_options){.batch = 4, .is_training = 1, .loss = loss}));
+        assert_ok(lks_program_set_input(program, x, samples));
+        assert_ok(lks_program_forward(program));
+        assert_ok(lks_program_backward(program, 4));
+        assert_ok(lks_store_read_gradient(store, lks_store_find(store, "w"), statistics));
+        assert_true(statistics[0] == 4 && statistics[1] == 4);
+        assert_ok(lks_store_read_gradient(store, lks_store_find(store, "b"), statistics));
+        assert_true(statistics[0] == 2 && statistics[1] == 2);
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_graph_destroy(g);
+        lks_device_destroy(device);
+    }
+}
+
 /* --- errors --- */
 
 static void a_running_statistic_belongs_to_one_batch_norm(void **state) {
@@ -245,6 +319,8 @@ int main(void) {
         cmocka_unit_test(running_statistics_are_those_of_torch_on_one_rank_and_on_two),
         cmocka_unit_test(synchronised_running_statistics_are_those_of_torch_on_any_number_of_ranks),
         cmocka_unit_test(evaluation_goes_by_the_running_statistics),
+        cmocka_unit_test(statistics_move_though_no_gradient_comes_back),
+        cmocka_unit_test(buffers_that_scale_a_batch_norm_are_constants),
         cmocka_unit_test(a_running_statistic_belongs_to_one_batch_norm),
     };
     return run_group(tests);

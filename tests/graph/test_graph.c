@@ -145,11 +145,15 @@ static void beginnings_and_momenta_that_cannot_be_meant_are_refused(void **state
         double momentum; /* of a buffer; 0: it is a parameter */
         const char *expected;
     } cases[] = {
-        {{LKS_INITIAL_UNIFORM, (double)NAN}, 0, "'w': the scale of its initial values must be finite and at least 0"},
-        {{LKS_INITIAL_UNIFORM, (double)INFINITY}, 0, "finite and at least 0, not inf"},
-        {{LKS_INITIAL_UNIFORM, -0.5}, 0, "finite and at least 0, not -0.5"},
-        {{LKS_INITIAL_NORMAL, -1}, 0, "finite and at least 0, not -1"},
-        {{LKS_INITIAL_CONSTANT, -(double)INFINITY}, 0, "'w': its initial value must be finite, not -inf"},
+        {{LKS_INITIAL_UNIFORM, (double)NAN},
+         0,
+         "'w': the scale of its initial values must be finite in f32 and at least 0"},
+        {{LKS_INITIAL_UNIFORM, (double)INFINITY}, 0, "finite in f32 and at least 0, not inf"},
+        {{LKS_INITIAL_NORMAL, 1e39}, 0, "finite in f32 and at least 0, not 1e+39"},
+        {{LKS_INITIAL_UNIFORM, -0.5}, 0, "finite in f32 and at least 0, not -0.5"},
+        {{LKS_INITIAL_NORMAL, -1}, 0, "finite in f32 and at least 0, not -1"},
+        {{LKS_INITIAL_CONSTANT, -(double)INFINITY}, 0, "'w': its initial value must be finite in f32, not -inf"},
+        {{LKS_INITIAL_CONSTANT, 1e300}, 0.1, "'w': its initial value must be finite in f32, not 1e+300"},
         {{(lks_initial)9, 1}, 0, "'w': 9 is no kind of initial values"},
         {{LKS_INITIAL_CONSTANT, (double)NAN}, 0.1, "'w': its initial value must be finite"},
         {{LKS_INITIAL_CONSTANT, 0}, (double)NAN, "'w': its momentum must be 0 to 1"},

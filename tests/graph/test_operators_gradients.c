@@ -3,6 +3,8 @@
  * the cpu device against the reference device. */
 #include "operator_cases.h"
 
+#include <lockstep/nn.h>
+
 #define DIMS(...)                                                                                                      \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 
@@ -37,6 +39,12 @@ static lks_node *waves(const operator_leaves *l) {
     return lks_mul(lks_sin(a), lks_cos(lks_scale(a, 0.5)));
 }
 static lks_node *clamp(const operator_leaves *l) { return lks_clamp(batch_tensor(l, "a", DIMS(67)), -0.3, 0.7); }
+static lks_node *clamp_above(const operator_leaves *l) {
+    return lks_clamp(batch_tensor(l, "a", DIMS(67)), -(double)INFINITY, 0.7);
+}
+static lks_node *clamp_below(const operator_leaves *l) {
+    return lks_clamp(batch_tensor(l, "a", DIMS(67)), -0.3, (double)INFINITY);
+}
 static lks_node *maximum_row(const operator_leaves *l) {
     return lks_maximum(batch_tensor(l, "a", DIMS(3, 5)), normal_parameter(l, "b", DIMS(5)));
 }
@@ -231,6 +239,24 @@ static lks_node *bce_with_logits(const operator_leaves *l) {
                                lks_sigmoid(batch_tensor(l, "b", DIMS(19))));
 }
 
+/* Weights of a convolution, which has them in a layout of its own, that are taken for images, too. */
+static lks_node *weights_as_images(const operator_leaves *l, lks_node *(*operate)(lks_node *w)) {
+    lks_node *w = normal_parameter(l, "w", DIMS(8, 8, 3, 3));
+    lks_node *y = lks_conv2d_function(batch_tensor(l, "a", DIMS(8, 3, 3)), w, NULL, NULL);
+    lks_node *z = lks_mul(operate(w), normal_parameter(l, "b", DIMS(8, 1, 1)));
+    return lks_add(lks_sum(y, 0, NULL, 0), lks_sum(z, 0, NULL, 0));
+}
+static lks_node *max_pool(lks_node *w) { return lks_max_pool2d(w, 3, 3, NULL); }
+static lks_node *avg_pool(lks_node *w) { return lks_avg_pool2d(w, 2, 2, NULL); }
+static lks_node *avg_pool_of_scaled(lks_node *w) { return lks_avg_pool2d(lks_scale(w, 2), 2, 2, NULL); }
+static lks_node *batch_norm(lks_node *w) { return lks_tanh(lks_batch_norm(w, "norm")); }
+static lks_node *max_pool_of_weights(const operator_leaves *l) { return weights_as_images(l, max_pool); }
+static lks_node *avg_pool_of_weights(const operator_leaves *l) { return weights_as_images(l, avg_pool); }
+static lks_node *avg_pool_of_scaled_weights(const operator_leaves *l) {
+    return weights_as_images(l, avg_pool_of_scaled);
+}
+static lks_node *batch_norm_of_weights(const operator_leaves *l) { return weights_as_images(l, batch_norm); }
+
 #define CASE(name)                                                                                                     \
     { #name, name, 0 }
 static const operator_case cases[] = {
@@ -248,6 +274,8 @@ static const operator_case cases[] = {
     CASE(softplus),
     CASE(waves),
     CASE(clamp),
+    CASE(clamp_above),
+    CASE(clamp_below),
     CASE(maximum_row),
     CASE(minimum_column),
     CASE(detached_is_constant),
@@ -302,6 +330,10 @@ static const operator_case cases[] = {
     CASE(cross_entropy_wide),
     CASE(mse),
     CASE(bce_with_logits),
+    CASE(max_pool_of_weights),
+    CASE(avg_pool_of_weights),
+    CASE(avg_pool_of_scaled_weights),
+    CASE(batch_norm_of_weights),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

@@ -54,6 +54,9 @@ static lks_node *transpose_batch(const leaves *l) { return lks_transpose(l->x, (
 static lks_node *transpose_twice(const leaves *l) { return lks_transpose(l->wide, (int[]){0, 1, 1}); }
 static lks_node *transpose_beyond(const leaves *l) { return lks_transpose(l->wide, (int[]){0, 1, 3}); }
 static lks_node *concat_batch(const leaves *l) { return lks_concat((lks_node *[]){l->x, l->x}, 2, 0); }
+static lks_node *concat_number_and_batch(const leaves *l) { return lks_concat((lks_node *[]){l->w, l->x}, 2, 0); }
+static lks_node *reshape_batch_last(const leaves *l) { return lks_reshape(l->x, 2, (int64_t[]){4, LKS_BATCH}); }
+static lks_node *linear_batch_as_weights(const leaves *l) { return lks_linear_function(l->x, l->x, NULL); }
 static lks_node *concat_beyond(const leaves *l) { return lks_concat((lks_node *[]){l->x, l->x}, 2, -1); }
 static lks_node *concat_misfit(const leaves *l) { return lks_concat((lks_node *[]){l->x, l->wide}, 2, 1); }
 static lks_node *concat_many(const leaves *l) {
@@ -178,6 +181,9 @@ static const refusal refusals[] = {
     {transpose_twice, LKS_ERR_ARGUMENT, "axis 1, number 2 of the order, is there twice"},
     {transpose_beyond, LKS_ERR_ARGUMENT, "axis 3, number 2 of the order, is not one of the tensor's"},
     {concat_batch, LKS_ERR_ARGUMENT, "concat: axis 0 is the batch"},
+    {concat_number_and_batch, LKS_ERR_ARGUMENT, "concat: axis 0 is the batch"},
+    {reshape_batch_last, LKS_ERR_ARGUMENT, "reshape: the batch has to stay the first axis"},
+    {linear_batch_as_weights, LKS_ERR_SHAPE, "W (M,K), M not the batch, and b (M)"},
     {concat_beyond, LKS_ERR_ARGUMENT, "concat: axis -1 is not one of the 2"},
     {concat_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (N, 3, 6)"},
     {concat_many, LKS_ERR_ARGUMENT, "1 to 8 tensors, not 9"},

@@ -381,7 +381,8 @@ static void layers_that_cannot_be_meant_are_refused(void **state) {
         {recurrent_that_drops_less_than_nothing, "'rnn': dropout must be at least 0 and below 1, not -0.1"},
         {recurrent_that_drops_no_number, "'rnn': dropout must be at least 0 and below 1"},
         {block_of_negative_units, "transformer block 'block': -1 feedforward units"},
-        {linear_of_no_inputs, "'fc.weight': the scale of its initial values must be finite and at least 0, not inf"},
+        {linear_of_no_inputs,
+         "'fc.weight': the scale of its initial values must be finite in f32 and at least 0, not inf"},
         {linear_of_opposite_numbers, "'fc.weight': the scale of its initial values must be finite"},
         {linear_of_negative_numbers, "'fc.weight': the scale of its initial values must be finite"},
     };

@@ -24,6 +24,19 @@ static void exp_is_right_to_two_units_in_the_last_place(void **state) {
     assert_true(isnan(lksi_exp(NAN)));
 }
 
+/* Whatever bits it has. */
+static void nan_stays_nan(void **state) {
+    (void)state;
+    static const uint32_t payloads[] = {0, 1, 0x1ff, 0x200000, 0x3fffff};
+    for (size_t i = 0; i < 4 * sizeof payloads / sizeof payloads[0]; i++) {
+        uint32_t bits = (i % 2 == 0 ? 0 : UINT32_C(1) << 31) | (i / 2 % 2 == 0 ? 0x7fc00000 : 0x7f800000) |
+                        payloads[i / 4] | (i / 4 == 0);
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        assert_true(isnan(lksi_exp(x)) && isnan(lksi_sigmoid(x)) && isnan(lksi_normal_below(x, x)));
+    }
+}
+
 static void sigmoid_is_right_to_four_units_in_the_last_place(void **state) {
     (void)state;
     double worst = 0;
@@ -186,6 +199,7 @@ static void draws_are_those_of_philox(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_right_to_two_units_in_the_last_place),
+        cmocka_unit_test(nan_stays_nan),
         cmocka_unit_test(sigmoid_is_right_to_four_units_in_the_last_place),
         cmocka_unit_test(the_normal_distribution_is_right_to_six_units_in_the_last_place),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),

@@ -245,6 +245,37 @@ static void where_an_update_is_cut_does_not_change_the_bits(void **state) {
     lks_device_destroy(f64);
 }
 
+/* Padding between parameters counts as parameters without a gradient: of an epsilon of 0 it stays a number. */
+static void without_an_epsilon_what_has_no_gradient_stays(void **state) {
+    (void)state;
+    lks_optimizer adam = lks_adam(&(lks_adam_options){.epsilon = LKS_ZERO});
+    lks_device *f64;
+    assert_ok(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
+    float p[] = {0, 2, 1}, g[] = {0, 0, 3}, m[3] = {0}, v[3] = {0};
+    double p64[] = {0, 2, 1}, g64[] = {0, 0, 3}, m64[3] = {0}, v64[3] = {0};
+    for (int64_t step = 1; step <= 3; step++) {
+        lksi_update update = lksi_optimizer_update(&adam, step, 1);
+        lksi_reference_update(lks_device_default(NULL), &update, 3, &IN_PLACE(p, g, m, v));
+        lksi_reference_update(f64, &update, 3, &IN_PLACE(p64, g64, m64, v64));
+    }
+    assert_true(p[0] == 0 && p[1] == 2 && p[2] < 1);
+    assert_true(p64[0] == 0 && p64[1] == 2 && p64[2] < 1);
+    lks_device_destroy(f64);
+}
+
+static void a_constant_buffer_may_be_infinite(void **state) {
+    (void)state;
+    const lksi_update update = {.rule = LKSI_UPDATE_RUNNING, .gradient_scale = 0.5, .momentum = 0};
+    lks_device *f64;
+    assert_ok(lks_device_create(&f64, &(lks_device_options){.name = "reference", .precision = LKS_F64}));
+    float p[] = {-INFINITY, 3}, g[] = {-INFINITY, 1};
+    double p64[] = {-(double)INFINITY, 3}, g64[] = {-(double)INFINITY, 1};
+    lksi_reference_update(lks_device_default(NULL), &update, 2, &IN_PLACE(p, g, NULL, NULL));
+    lksi_reference_update(f64, &update, 2, &IN_PLACE(p64, g64, NULL, NULL));
+    assert_true(p[0] == -INFINITY && p[1] == 3 && p64[0] == -(double)INFINITY && p64[1] == 3);
+    lks_device_destroy(f64);
+}
+
 /* 0.9^1200 is far below the smallest float: left to itself it would end at some units of that one, and stay. */
 static void moments_without_a_gradient_become_zero(void **state) {
     (void)state;
@@ -303,6 +334,8 @@ int main(void) {
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(two_gradients_are_added_and_two_places_written),
         cmocka_unit_test(where_an_update_is_cut_does_not_change_the_bits),
+        cmocka_unit_test(without_an_epsilon_what_has_no_gradient_stays),
+        cmocka_unit_test(a_constant_buffer_may_be_infinite),
         cmocka_unit_test(moments_without_a_gradient_become_zero),
         cmocka_unit_test(zero_is_the_default_and_lks_zero_is_zero),
         cmocka_unit_test(senseless_hyperparameters_are_named),
