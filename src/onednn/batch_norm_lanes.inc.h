@@ -11,14 +11,16 @@ static inline void NAME(add_up)(const VECTOR sums[UNROLLED], float *sum) {
     memcpy(sum, &total, sizeof total);
 }
 
-static inline void NAME(sum_chunk)(const chunk *c, const float *x, float *sum) {
-    VECTOR sums[UNROLLED] = {ZERO}, value;
+/* Of x - shift; NULL: of x. */
+static inline void NAME(sum_chunk)(const chunk *c, const float *x, const float *shift, float *sum) {
+    VECTOR sums[UNROLLED] = {ZERO}, value, origin = ZERO;
+    if (shift != NULL) memcpy(&origin, shift, sizeof origin);
     for (int64_t i = 0; i < c->n_runs; i++)
         for (int64_t p = 0; p < c->n_rows; p += UNROLLED)
             for (int u = 0; u < UNROLLED; u++) {
                 if (p + u >= c->n_rows) break;
                 memcpy(&value, x + i * c->run_stride + (p + u) * c->row_stride, sizeof value);
-                sums[u] += value;
+                sums[u] += value - origin;
             }
     NAME(add_up)(sums, sum);
 }
@@ -27,7 +29,7 @@ static void NAME(sums)(const lksi_norm_group *g, const float *x, double *sum) {
     float part[LANES];
     for (int l = 0; l < LANES; l++) sum[l] = 0;
     for (chunk c = first_chunk(g); c.n_runs > 0; c = next_chunk(g, &c)) {
-        NAME(sum_chunk)(&c, x + c.offset, part);
+        NAME(sum_chunk)(&c, x + c.offset, NULL, part);
         for (int l = 0; l < LANES; l++) sum[l] += (double)part[l];
     }
 }
@@ -46,19 +48,21 @@ static inline void NAME(sum_squares)(const chunk *c, const float *x, const float
     NAME(add_up)(sums, sum);
 }
 
-/* Chunks are joined as in Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
- * variances", 1979. */
+/* Around a chunk's first row, lest what channels are away from 0 takes the digits: one that is constant has no variance
+ * and the right mean. Chunks are joined as in Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for
+ * computing sample variances", 1979. */
 static void NAME(moments)(const lksi_norm_group *g, const float *x, double *mean, double *squares) {
     float sum[LANES], chunk_mean[LANES], chunk_squares[LANES];
     double total = 0;
     for (int l = 0; l < LANES; l++) mean[l] = squares[l] = 0;
     for (chunk c = first_chunk(g); c.n_runs > 0; c = next_chunk(g, &c)) {
         double count = (double)(c.n_runs * c.n_rows), share = count / (total + count);
-        NAME(sum_chunk)(&c, x + c.offset, sum);
-        for (int l = 0; l < LANES; l++) chunk_mean[l] = sum[l] / (float)count;
+        const float *first = x + c.offset;
+        NAME(sum_chunk)(&c, first, first, sum);
+        for (int l = 0; l < LANES; l++) chunk_mean[l] = first[l] + sum[l] / (float)count;
         NAME(sum_squares)(&c, x + c.offset, chunk_mean, chunk_squares);
         for (int l = 0; l < LANES; l++) {
-            double delta = (double)sum[l] / count - mean[l];
+            double delta = (double)first[l] + (double)sum[l] / count - mean[l];
             mean[l] += delta * share;
             squares[l] += (double)chunk_squares[l] + delta * delta * total * share;
         }

@@ -57,6 +57,35 @@ static void batch_norm_agrees_across_devices(void **state) {
     for (int i = 0; i < N_NORMS; i++) layer_check_devices(&norms[i], 1e-4f);
 }
 
+/* However far from 0: 61 samples are in no chunk of the loops alone. */
+static void a_constant_channel_becomes_the_bias(void **state) {
+    (void)state;
+    enum { N = 61 };
+    static const float values[3] = {2024.3f, -10000.1f, 1e-6f};
+    for (int i = 0; i < 2; i++) {
+        lks_device *device;
+        lks_store *store;
+        lks_program *program;
+        float x[N][3];
+        for (int k = 0; k < N; k++) memcpy(x[k], values, sizeof values);
+        assert_ok(lks_device_create(&device, &(lks_device_options){.name = i == 0 ? "cpu" : "reference"}));
+        lks_graph *g = lks_graph_create(device);
+        lks_node *input = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 3});
+        lks_node *y = lks_batch_norm(input, "bn"), *loss = lks_mean(y, 0, NULL, 0);
+        assert_ok(lks_store_create(&store, loss, NULL));
+        assert_ok(lks_program_create(
+            &program, store,
+            &(lks_program_options){.batch = N, .is_training = 1, .loss = loss, .outputs = &y, .n_outputs = 1}));
+        assert_ok(lks_program_set_input(program, input, x));
+        assert_ok(lks_program_forward(program));
+        for (int k = 0; k < 3 * N; k++) assert_true(((const float *)lks_program_output(program, y))[k] == 0);
+        lks_program_destroy(program);
+        lks_store_destroy(store);
+        lks_graph_destroy(g);
+        lks_device_destroy(device);
+    }
+}
+
 /* --- running statistics --- */
 
 /* A model whose running statistics can be followed: x (N,2,2) -> batch norm -> linear -> loss. */
@@ -316,6 +345,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_norm_has_the_gradients_of_finite_differences),
         cmocka_unit_test(batch_norm_agrees_across_devices),
+        cmocka_unit_test(a_constant_channel_becomes_the_bias),
         cmocka_unit_test(running_statistics_are_those_of_torch_on_one_rank_and_on_two),
         cmocka_unit_test(synchronised_running_statistics_are_those_of_torch_on_any_number_of_ranks),
         cmocka_unit_test(evaluation_goes_by_the_running_statistics),
