@@ -1,6 +1,7 @@
 /* Each lane adds up its own channel, in the same order however wide the vectors are: the same bits everywhere. */
 #include "onednn/batch_norm_loops.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -35,6 +36,11 @@ static inline chunk first_chunk(const lksi_norm_group *g) { return chunk_at(g, 0
 static inline chunk next_chunk(const lksi_norm_group *g, const chunk *c) {
     if (g->positions > 1 && c->p + c->n_rows < g->positions) return chunk_at(g, c->i, c->p + c->n_rows);
     return chunk_at(g, c->i + (g->positions == 1 ? c->n_rows : c->n_runs), 0);
+}
+
+/* A deviation of less than a thousandth of the mean. */
+static inline bool is_far(float mean, float squares, double count) {
+    return (double)squares < 0x1p-20 * count * (double)mean * (double)mean;
 }
 
 #ifdef __AVX512F__ /* elsewhere compilers take vectors of this length to pieces */

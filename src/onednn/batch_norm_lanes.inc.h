@@ -48,23 +48,29 @@ static inline void NAME(sum_squares)(const chunk *c, const float *x, const float
     NAME(add_up)(sums, sum);
 }
 
-/* Around a chunk's first row, lest what channels are away from 0 takes the digits: one that is constant has no variance
- * and the right mean. Chunks are joined as in Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for
- * computing sample variances", 1979. */
+/* Chunks are joined as in Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+ * variances", 1979. Of a channel whose values lie close together far from 0, what is left of a chunk around its mean
+ * corrects that: one that is constant has no variance and the right mean. */
 static void NAME(moments)(const lksi_norm_group *g, const float *x, double *mean, double *squares) {
-    float sum[LANES], chunk_mean[LANES], chunk_squares[LANES];
+    float sum[LANES], chunk_mean[LANES], chunk_squares[LANES], rest[LANES];
     double total = 0;
     for (int l = 0; l < LANES; l++) mean[l] = squares[l] = 0;
     for (chunk c = first_chunk(g); c.n_runs > 0; c = next_chunk(g, &c)) {
         double count = (double)(c.n_runs * c.n_rows), share = count / (total + count);
-        const float *first = x + c.offset;
-        NAME(sum_chunk)(&c, first, first, sum);
-        for (int l = 0; l < LANES; l++) chunk_mean[l] = first[l] + sum[l] / (float)count;
+        bool is_any_far = false;
+        NAME(sum_chunk)(&c, x + c.offset, NULL, sum);
+        for (int l = 0; l < LANES; l++) chunk_mean[l] = sum[l] / (float)count;
         NAME(sum_squares)(&c, x + c.offset, chunk_mean, chunk_squares);
+        for (int l = 0; l < LANES; l++) is_any_far |= is_far(chunk_mean[l], chunk_squares[l], count);
+        if (is_any_far) NAME(sum_chunk)(&c, x + c.offset, chunk_mean, rest);
         for (int l = 0; l < LANES; l++) {
-            double delta = (double)first[l] + (double)sum[l] / count - mean[l];
+            double delta = (double)sum[l] / count - mean[l], around = (double)chunk_squares[l];
+            if (is_far(chunk_mean[l], chunk_squares[l], count)) {
+                delta = (double)chunk_mean[l] + (double)rest[l] / count - mean[l];
+                around = fmax(around - (double)rest[l] * (double)rest[l] / count, 0);
+            }
             mean[l] += delta * share;
-            squares[l] += (double)chunk_squares[l] + delta * delta * total * share;
+            squares[l] += around + delta * delta * total * share;
         }
         total += count;
     }
