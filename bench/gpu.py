@@ -235,7 +235,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=460, help="no comparison begins after them")
     parser.add_argument("--patience", type=float, default=60, help="seconds for one run of ours")
-    parser.add_argument("--steps", type=int, default=0, help="so few in every run, to see whether all works")
+    parser.add_argument("--steps", type=int, default=0, help="so few in every run, to see whether all works; above 20")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--peer-on-cpu", action="store_true", help="PyTorch's side on the CPU, to see whether all works")
     parser.add_argument("--data", help="directory with cifar-10-batches-bin, mnist and ptb; default $LOCKSTEP_DATA")
@@ -243,6 +243,8 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--json", metavar="FILE", help="write the lines there, too")
     arguments = parser.parse_args()
+    if 0 < arguments.steps <= 20:
+        parser.error(f"--steps {arguments.steps}: the first 20 steps are left out")
     arguments.python = arguments.python or train.find_python()
     arguments.kernels = arguments.kernels.split(",")
     arguments.variables = [variable for variable in arguments.variables.split(",") if variable]

@@ -98,7 +98,8 @@ static int run(const model_flags *flags, lks_group *group) {
     if (status == LKS_OK)
         status =
             trainer_text_create(&text, directory, (lks_text_level)flags->level, flags->bptt, &flags->shared, group);
-    int exit_code = trainer_all_ok(group, status) ? train(flags, group, device, &text) : 1;
+    int exit_code =
+        trainer_all_ok(group, status) ? train(flags, group, device, &text) : trainer_begin_exit_code(status);
     trainer_text_destroy(&text);
     lks_device_destroy(device);
     return exit_code;

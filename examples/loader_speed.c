@@ -66,5 +66,6 @@ int main(int argc, char **argv) {
     LKS_CHECK(lks_dataset_cifar10(&dataset, argv[1], 1));
     int exit_code = measure_all(dataset);
     lks_dataset_destroy(dataset);
+    if (fflush(stdout) != 0) return perror("loader_speed: standard output"), 1;
     return exit_code;
 }

@@ -60,7 +60,7 @@ static int train(const mlp_flags *flags, lks_group *group, lks_device *device, l
     lks_status status = lks_dataset_slice(&job.train_set, all, 0, n_train);
     if (status == LKS_OK) status = lks_dataset_slice(&job.test_set, all, n_train, flags->n_samples);
     print_configuration(flags, batch, n_steps, group);
-    int exit_code = trainer_all_ok(group, status) ? trainer_run(&job, &flags->shared) : 1;
+    int exit_code = trainer_all_ok(group, status) ? trainer_run(&job, &flags->shared) : trainer_begin_exit_code(status);
     lks_dataset_destroy(job.test_set);
     lks_dataset_destroy(job.train_set);
     lks_graph_destroy(g);
@@ -98,7 +98,7 @@ static int mlp(int argc, char **argv) {
                                                                                 .n_informative = flags.n_features / 2,
                                                                                 .n_classes = flags.n_classes,
                                                                                 .seed = (uint64_t)flags.shared.seed});
-    exit_code = trainer_all_ok(group, status) ? train(&flags, group, device, all) : 1;
+    exit_code = trainer_all_ok(group, status) ? train(&flags, group, device, all) : trainer_begin_exit_code(status);
     lks_dataset_destroy(all);
     lks_device_destroy(device);
     lks_group_destroy(group);

@@ -61,7 +61,8 @@ static int mnist(int argc, char **argv) {
     if (status == LKS_OK) status = lks_dataset_mnist(&train_set, directory, 1);
     if (status == LKS_OK) status = lks_dataset_mnist(&test_set, directory, 0);
     if (status == LKS_OK) status = normalize(train_set, test_set);
-    exit_code = trainer_all_ok(group, status) ? train(&flags, group, device, train_set, test_set) : 1;
+    exit_code = trainer_all_ok(group, status) ? train(&flags, group, device, train_set, test_set)
+                                              : trainer_begin_exit_code(status);
     lks_dataset_destroy(test_set);
     lks_dataset_destroy(train_set);
     lks_device_destroy(device);

@@ -122,7 +122,8 @@ static int resnet9_main(int argc, char **argv) {
     lks_status status = trainer_data(&flags, group, "cifar-10", directory, sizeof directory);
     if (status == LKS_OK) status = trainer_device_create(&device, &flags, group);
     if (status == LKS_OK) status = read_sets(directory, &data);
-    exit_code = trainer_all_ok(group, status) ? train(&flags, recipe, group, device, &data) : 1;
+    exit_code =
+        trainer_all_ok(group, status) ? train(&flags, recipe, group, device, &data) : trainer_begin_exit_code(status);
     lks_dataset_destroy(data.test);
     lks_dataset_destroy(data.train);
     lks_device_destroy(device);

@@ -283,6 +283,8 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
     const trainer_flag others[] = {{.name = "--lr", .real = &copy.lr},
                                    {.name = "--grains", .value = &copy.grains, .min = 1},
                                    {"--save", NULL, &(int64_t){copy.save != NULL}, 0, 0, "no|yes", NULL},
+                                   {"--run", NULL, &(int64_t){copy.run != NULL}, 0, 0, "no|yes", NULL},
+                                   {"--summary", NULL, &(int64_t){copy.summary != NULL}, 0, 0, "no|yes", NULL},
                                    {"--init", NULL, &(int64_t){copy.init != NULL}, 0, 0, "no|yes", NULL},
                                    {"--resume", NULL, &(int64_t){copy.resume != NULL}, 0, 0, "no|yes", NULL},
                                    {"--download", NULL, &(int64_t){copy.downloads}, 0, 0, "no|yes", NULL},

@@ -17,22 +17,25 @@
 
 /* --- opening --- */
 
-static int is_up_to(const char *line, ssize_t length, int64_t last_step) {
+/* *is_told: of the last step, and a measurement of the test set, which ends a run. */
+static int is_up_to(const char *line, ssize_t length, int64_t last_step, int *is_told) {
     if (line[length - 1] != '\n') return 0;
     cJSON *object = cJSON_Parse(line);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(object, "step");
     int is_kept = cJSON_IsNumber(step) && step->valuedouble <= (double)last_step;
+    *is_told |= is_kept && step->valuedouble == (double)last_step &&
+                cJSON_GetObjectItemCaseSensitive(object, "test_loss") != NULL;
     cJSON_Delete(object);
     return is_kept;
 }
 
 /* Where the lines up to `last_step` end; -1 where that cannot be read. */
-static off_t find_end(FILE *file, int64_t last_step) {
+static off_t find_end(FILE *file, int64_t last_step, int *is_told) {
     char *line = NULL;
     size_t capacity = 0;
     off_t end = 0;
     for (ssize_t length; (length = getline(&line, &capacity, file)) > 0; end += length)
-        if (!is_up_to(line, length, last_step)) break;
+        if (!is_up_to(line, length, last_step, is_told)) break;
     int is_read = !ferror(file), why = errno;
     free(line);
     errno = why;
@@ -65,7 +68,7 @@ int trainer_metrics_open(trainer_progress *p) {
         close(descriptor);
         return cannot(path, strerror(errno));
     }
-    off_t end = p->first_step > 0 ? find_end(p->metrics, p->first_step) : 0;
+    off_t end = p->first_step > 0 ? find_end(p->metrics, p->first_step, &p->are_metrics_told) : 0;
     if (end >= 0 && ftruncate(descriptor, end) == 0 && fseeko(p->metrics, end, SEEK_SET) == 0) return 1;
     return cannot(path, strerror(errno));
 }
@@ -83,7 +86,7 @@ static void add_metrics(cJSON *line, const trainer_job *job, const char *split, 
 }
 
 void trainer_metrics_report(trainer_progress *p, int has) {
-    if (p->metrics == NULL) return;
+    if (p->metrics == NULL || (p->are_metrics_told && p->step == p->first_step)) return;
     double elapsed_s = trainer_now_s() - p->began_s;
     cJSON *line = cJSON_CreateObject();
     cJSON_AddNumberToObject(line, "step", (double)p->step);

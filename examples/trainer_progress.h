@@ -38,6 +38,7 @@ typedef struct trainer_progress {
     lks_metrics last;                    /* of the last step */
     lks_metrics train, validation, test; /* as last reported */
     FILE *metrics;                       /* metrics.jsonl, or NULL */
+    int are_metrics_told;                /* it has the last figures of the run that this one goes on from */
     int metrics_errno;                   /* why it could not be written, or 0 */
     int output_errno;                    /* why standard output could not be written, or 0 */
 } trainer_progress;
@@ -48,6 +49,8 @@ double trainer_now_s(void);
 
 lks_status trainer_source_create(trainer_source *source, const trainer_job *job, const trainer_flags *flags);
 void trainer_source_destroy(trainer_source *source); /* accepts one that was never created */
+/* Whether the test set may be measured by what the training set trains; where not, one rank says so. */
+int trainer_sets_fit(const trainer_progress *p);
 
 /* --- reports (trainer_report.c) --- */
 

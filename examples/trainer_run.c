@@ -163,7 +163,8 @@ static int run(trainer_progress *p) {
     if (!plan_steps(p)) return 1;
     lks_status status = compare_steps(p);
     if (status == LKS_OK) status = create_trainer(p);
-    if (!trainer_all_ok(p->job->group, status)) return 1;
+    if (!trainer_all_ok(p->job->group, status)) return trainer_begin_exit_code(status);
+    if (!trainer_all_did(p->job->group, trainer_sets_fit(p))) return 1;
     status = trainer_checkpoint_begin(p);
     if (!trainer_all_ok(p->job->group, status)) return trainer_checkpoint_exit_code(status);
     if (!trainer_all_did(p->job->group, trainer_metrics_open(p))) return 1;
@@ -183,7 +184,7 @@ int trainer_run(const trainer_job *job, const trainer_flags *flags) {
     p.is_speaker = lks_group_rank(job->group) == 0;
     p.is_terminal = p.is_speaker && !flags->is_quiet && isatty(STDERR_FILENO);
     lks_status status = job->source == NULL ? trainer_source_create(&own, job, flags) : LKS_OK;
-    int exit_code = trainer_all_ok(job->group, status) ? run(&p) : 1;
+    int exit_code = trainer_all_ok(job->group, status) ? run(&p) : trainer_begin_exit_code(status);
     free(p.step_us);
     lks_checkpointer_destroy(p.checkpointer);
     lks_trainer_destroy(p.trainer);

@@ -58,6 +58,9 @@ lks_status trainer_device_create(lks_device **device, const trainer_flags *flags
 int trainer_all_ok(lks_group *group, lks_status status);
 /* The same where the rank that failed has said why. */
 int trainer_all_did(lks_group *group, int is_done);
+/* Of this rank, where a run could not begin because of `status`: 2 where the command line asks for what there is not,
+ * which no launcher tries again; else 1. */
+int trainer_begin_exit_code(lks_status status);
 
 /* Samples of a whole step over all ranks: --batch, or where every rank gets whole batches, as many of it as they can
  * share evenly. */

@@ -55,6 +55,15 @@ lks_status trainer_source_create(trainer_source *source, const trainer_job *job,
     return LKS_OK;
 }
 
+int trainer_sets_fit(const trainer_progress *p) {
+    const lks_dataset *train_set = p->job->train_set, *test_set = p->job->test_set;
+    if (train_set == NULL || lks_dataset_n_features(test_set) == lks_dataset_n_features(train_set)) return 1;
+    if (p->is_speaker)
+        fprintf(stderr, "lockstep: the test set's samples have %lld features, those of the training set %lld\n",
+                (long long)lks_dataset_n_features(test_set), (long long)lks_dataset_n_features(train_set));
+    return 0;
+}
+
 void trainer_source_destroy(trainer_source *source) {
     data_sets *sets = source->context;
     if (sets != NULL) lks_loader_destroy(sets->loader);

@@ -27,6 +27,7 @@ static bool add_range(lksi_bench_plan *plan, size_t first, size_t last, size_t f
     for (size_t nbytes = first; nbytes <= last; nbytes *= factor) {
         if (plan->n_sizes == LKSI_BENCH_MAX_SIZES) return false;
         plan->sizes[plan->n_sizes++] = nbytes;
+        if (nbytes > last / factor) break; /* nor might the product be one */
     }
     return true;
 }
@@ -140,7 +141,7 @@ static const lksi_option options[] = {
 /* --tune need not have a value: what follows is another option, or the name of an operation. */
 static bool is_lone_tune(const char *argument, const char *next) {
     return strcmp(argument, "--tune") == 0 &&
-           (next == NULL || next[0] == '-' || lksi_bench_operation_find(next) != NULL);
+           (next == NULL || next[0] == '-' || strcmp(next, "all") == 0 || lksi_bench_operation_find(next) != NULL);
 }
 
 /* --- what fits together --- */

@@ -290,6 +290,9 @@ import json, sys
 steps = [json.loads(line)["step"] for line in open(sys.argv[1])]
 assert steps == [0, 100, 200, 300, 400, 450], steps
 PYTHON
+cp "$dir/metrics.jsonl" "$work/metrics.before"
+run "$lockstep" run -n 1 "${mlp[@]}" --steps 450 --run "$dir" --checkpoint-every 150 --resume "$dir/checkpoints"
+check "those of a run that was over stay as they are" eval '[ "$status" = 0 ] && cmp -s "$dir/metrics.jsonl" "$work/metrics.before"'
 
 check "no process is left" eval '! pgrep -f "$work" >/dev/null'
 [ "$n_failed" = 0 ]

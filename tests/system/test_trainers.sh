@@ -114,7 +114,24 @@ else
   echo "skipped: a truncated .gz (this data set is not compressed)"
 fi
 run "$lockstep" run -n 4 "$mnist" --data "$directory" --batch 3
-check "a batch smaller than the world is refused with both numbers" refused 1 'batch 3 .*4 ranks'
+check "a batch smaller than the world is refused with both numbers" refused 2 'batch 3 .*4 ranks'
+for flags in "--batch 2" "--grains 2" "--transport pigeon" "--device abacus"; do
+  # shellcheck disable=SC2086 # a flag and its value
+  run "$lockstep" run -n 3 --max-restarts 2 "$mlp" --steps 2 $flags
+  check "what cannot begin by its flags is not tried again: $flags" eval 'status_is 2 && ! err_has "generation"'
+done
+mkdir "$work/narrow"
+for file in train-images-idx3-ubyte train-labels-idx1-ubyte; do cp "$directory/$file"* "$work/narrow/"; done
+python3 - "$work/narrow" <<'EOF'
+import struct, sys
+with open(sys.argv[1] + "/t10k-images-idx3-ubyte", "wb") as file:
+    file.write(struct.pack(">4i", 2051, 10, 14, 14) + bytes(10 * 196))
+with open(sys.argv[1] + "/t10k-labels-idx1-ubyte", "wb") as file:
+    file.write(struct.pack(">2i", 2049, 10) + bytes(range(10)))
+EOF
+run "$lockstep" run -n 2 "$mnist" --data "$work/narrow" --epochs 1
+check "a test set of other images is told before the training" \
+  eval 'refused 1 "test set.s samples have 196 features, those of the training set 784" && ! out_has epoch'
 run "$lockstep" run -n 2 "$mnist" --frobnicate 3
 check "an unknown flag is named" refused 2 "unknown flag '--frobnicate'"
 run "$mlp" --frobnicate=1
@@ -145,7 +162,7 @@ check "a strategy that there is not is named, with those there are" refused 2 \
 run "$lockstep" run -n 2 "$mlp" --transport tcp --strategy shared
 check "a shared replica over tcp is refused with the reason" refused 1 "'shared' needs ranks that share memory; .* over tcp"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --device abacus
-check "an unknown device is named" refused 1 "no device 'abacus'"
+check "an unknown device is named" refused 2 "no device 'abacus'"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/nowhere/s.json"
 check "a summary that cannot be written is named" refused 1 "$work/nowhere/s.json"
 mkfifo "$work/fifo"
