@@ -132,8 +132,8 @@ typedef struct lks_distributed_optimizer lks_distributed_optimizer;
  * the group lives on (values: lks_check_replicas); LKS_ERR_MEMORY. */
 LKS_API lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group,
                                                     lks_store *store, const lks_optimizer *rule);
-/* Programs that were attached may not run backward after it. Destroyed between a backward pass and its step, it fails
- * the group. */
+/* Programs that were attached may not run backward after it, unless they are attached to another. Destroyed between a
+ * backward pass and its step, it fails the group. */
 LKS_API void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer);
 
 /* Sums over all ranks of one step. */

@@ -80,6 +80,8 @@ int64_t lksi_program_batch(const lks_program *program);
  * else all that a gradient was made by is waited for first, and what is done beside the rest of the pass no longer is.
  */
 void lksi_program_fork_on_gradient(lks_program *program);
+/* Its lks_on_gradient calls nobody any more, if it was `callback`. */
+void lksi_program_forget_on_gradient(lks_program *program, lks_gradient_callback callback);
 /* From the next backward pass on, whoever has a quicker way to such a gradient's sum is offered its factors; nobody
  * where somebody is told of gradients (lks_on_gradient). NULL: the program multiplies them all. */
 void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context);

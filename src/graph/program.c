@@ -83,6 +83,10 @@ void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void 
 
 void lksi_program_fork_on_gradient(lks_program *program) { program->forks_on_gradient = true; }
 
+void lksi_program_forget_on_gradient(lks_program *program, lks_gradient_callback callback) {
+    if (program->on_gradient == callback) lks_on_gradient(program, NULL, NULL);
+}
+
 void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context) {
     program->take_factors = take;
     program->take_factors_context = context;

@@ -72,6 +72,7 @@ lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer
                                           "optimizer on rank %d",
                                           lks_group_rank(optimizer->group)));
     lksi_factored_attach(optimizer, program);
+    lksi_program_forget_on_gradient(program, on_gradient); /* it told another optimizer, which may be gone */
     if (!optimizer->may_overlap) return LKS_OK;
     prepare(optimizer);
     lks_status status = optimizer->flat == NULL ? lksi_progress_row_start(optimizer->progress) : LKS_OK;

@@ -458,6 +458,47 @@ static int use_wrongly(void *argument) {
     return 0;
 }
 
+static lks_status count_gradient(void *context, int index) {
+    (void)index;
+    ++*(int *)context;
+    return LKS_OK;
+}
+
+/* A program goes over to an optimizer of a plain store's that overlaps nothing: the one before hears no more of it, but
+ * a callback of the caller's own stays. */
+static int attach_elsewhere(void *argument) {
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_group *alone;
+    lks_distributed_optimizer *elsewhere;
+    lks_step_sums mine;
+    int n_told = 0;
+    RANK_CHECK(s != NULL && strategy_create(s, argument) == 0);
+    lks_distributed_optimizer_destroy(s->optimizer);
+    lks_store_destroy(s->store);
+    RANK_OK(lks_group_split(s->group, lks_group_rank(s->group), 0, &alone));
+    RANK_OK(lks_store_create(&s->store, s->loss, NULL));
+    RANK_OK(lks_distributed_optimizer_create(&s->optimizer, s->group, s->store, &rule));
+    RANK_OK(lks_distributed_optimizer_create(&elsewhere, alone, s->store, &rule));
+    strategy_overlap(s);
+    strategy_fill(s, 0);
+    RANK_CHECK(strategy_compute(s, argument, 0, 4, &mine) == 0 && s->optimizer->n_told > 0);
+    RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    RANK_OK(lks_distributed_optimizer_attach(elsewhere, s->programs[4]));
+    RANK_OK(run_again(s->programs[4]));
+    RANK_CHECK(s->optimizer->n_told == 0);
+    RANK_OK(lks_distributed_optimizer_step(elsewhere, &mine, NULL));
+    lks_on_gradient(s->programs[4], count_gradient, &n_told);
+    RANK_OK(lks_distributed_optimizer_attach(elsewhere, s->programs[4]));
+    RANK_OK(run_again(s->programs[4]));
+    RANK_CHECK(n_told == lks_store_n_tensors(s->store));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_distributed_optimizer_destroy(elsewhere);
+    lks_group_destroy(alone);
+    strategy_destroy(s);
+    return 0;
+}
+
 /* A barrier, and what higher rooms make of exchanges, all between a backward pass and its step, which goes on. */
 static int use_the_group_meanwhile(void *argument) {
     strategy_rank *s = lksi_alloc(sizeof *s);
@@ -526,6 +567,12 @@ static void over_tcp_the_group_belongs_to_the_backward_pass_until_its_step(void 
     }
     unsetenv("LOCKSTEP_TRANSPORT");
     if (status != LKS_OK) fail_msg("%s", lks_error_text());
+}
+
+static void over_tcp_a_program_may_go_over_to_another_optimizer(void **state) {
+    (void)state;
+    strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED, .transport = "tcp", .is_attached = 1};
+    if (lks_spawn(2, LKS_PROCESSES, attach_elsewhere, &plan) != LKS_OK) fail_msg("%s", lks_error_text());
 }
 
 /* --- what happens when --- */
@@ -767,6 +814,7 @@ int main(void) {
         cmocka_unit_test(ranks_without_a_cpu_for_a_thread_have_none),
         cmocka_unit_test(over_tcp_attached_programs_have_their_buckets_reduced_before_the_step),
         cmocka_unit_test(over_tcp_the_group_belongs_to_the_backward_pass_until_its_step),
+        cmocka_unit_test(over_tcp_a_program_may_go_over_to_another_optimizer),
         cmocka_unit_test(strategies_and_buckets_give_the_same_bits),
         cmocka_unit_test(so_they_do_with_clipping),
         cmocka_unit_test(so_they_do_where_gradients_are_made_of_others),
