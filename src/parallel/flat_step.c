@@ -32,6 +32,7 @@ struct lksi_flat {
     size_t n_reduced; /* buckets whose sum is under way */
     uint64_t before;  /* fingerprint of the collectives before the first of these */
     int64_t posted_step;
+    bool is_under_way; /* a step was sent, and what it came to is not known */
     /* on the device: */
     step_numbers *numbers;
     lksi_flat_result *result; /* and behind it: */
@@ -109,7 +110,8 @@ static lks_status create_gpus(lks_distributed_optimizer *optimizer) {
             largest = optimizer->buckets[i].end - optimizer->buckets[i].begin;
     LKS_TRY(lks_gpu_group_create(&flat->gpus, optimizer->group,
                                  &(lks_gpu_group_options){.gpu_index = flat->device->gpu_index}));
-    return lks_gpu_reserve(flat->gpus, largest * sizeof(float));
+    lks_status status = lks_gpu_reserve(flat->gpus, largest * sizeof(float));
+    return status == LKS_OK ? LKS_OK : lksi_gpu_fail(flat->gpus, status);
 }
 
 lks_status lksi_flat_create(lks_distributed_optimizer *optimizer) {
@@ -268,8 +270,16 @@ lks_status lksi_flat_put(lks_distributed_optimizer *optimizer) {
 
 /* --- before and after it --- */
 
+/* Where ranks update their parts, some of the others' may be here already. Where each updates all, that comes behind
+ * the last sum, and not at all where those were given up (are_agreed in cuda/update.cu). */
+static bool may_be_torn(const lks_distributed_optimizer *optimizer) {
+    const lksi_flat *flat = optimizer->flat;
+    return flat->is_under_way && flat->gpus != NULL && optimizer->strategy == LKS_STRATEGY_SHARDED;
+}
+
 lks_status lksi_flat_fail(lks_distributed_optimizer *optimizer, lks_status status) {
     lks_gpu_group *gpus = optimizer->flat->gpus;
+    if (may_be_torn(optimizer)) lksi_store_set_torn(optimizer->store, true);
     return gpus != NULL ? lksi_gpu_fail(gpus, status) : lksi_group_fail(optimizer->group, status);
 }
 
@@ -283,6 +293,7 @@ static double check_of(const lks_distributed_optimizer *optimizer) {
 }
 
 lks_status lksi_flat_send(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
+    optimizer->flat->is_under_way = true;
     const lks_step_sums given = lksi_sums_given(mine);
     step_numbers numbers = {.mine = {.n_samples = given.n_samples,
                                      .loss = given.loss,
@@ -353,6 +364,7 @@ lks_status lksi_flat_post(lks_distributed_optimizer *optimizer) {
     lksi_flat *flat = optimizer->flat;
     lksi_pending_clear(optimizer);
     optimizer->n_expected = -1;
+    flat->is_under_way = true; /* also where it was sent before the last one had ended */
     flat->posted_step = ++optimizer->step;
     return flat->device->ops->memory->post(flat->device, flat->result, result_nbytes(optimizer));
 }
@@ -362,6 +374,7 @@ lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums 
     const lksi_figures *figures = all_figures(optimizer, (const lksi_figures *)(result + 1));
     result->is_refused = 0; /* where nothing lands */
     lks_status status = take_result(optimizer);
+    if (status == LKS_OK || result->is_refused) optimizer->flat->is_under_way = false;
     if (result->is_refused) {
         optimizer->step--;
         /* A step that is behind it on the GPU already was refused with it; the next one counts again. */

@@ -15,17 +15,23 @@ typedef struct small_training {
 
 enum { SMALL_BATCH = 4, SMALL_N_FEATURES = 8, SMALL_N_CLASSES = 3 };
 
-static inline lks_status begin_training_of(small_training *t, int runs_ahead) {
+static inline lks_status begin_training_by(small_training *t, int runs_ahead, lks_strategy strategy) {
     *t = (small_training){0};
     LKS_TRY(lks_init(&t->world, &(lks_init_options){.timeout_ms = is_real_gpu() ? 20000 : 0}));
     LKS_TRY(lks_device_create(&t->device, &(lks_device_options){.name = "cuda:0", .group = t->world}));
     t->graph = lks_graph_create(t->device);
-    lks_trainer_options options = {
-        .group = t->world, .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}), .runs_ahead = runs_ahead};
+    lks_trainer_options options = {.group = t->world,
+                                   .optimizer = lks_sgd(&(lks_sgd_options){.lr = 0.1}),
+                                   .strategy = strategy,
+                                   .runs_ahead = runs_ahead};
     options.features = lks_input(t->graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, SMALL_N_FEATURES});
     options.labels = lks_input(t->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *loss = lks_cross_entropy(lks_linear(options.features, SMALL_N_CLASSES, "fc"), options.labels);
     return lks_trainer_create(&t->trainer, loss, &options);
+}
+
+static inline lks_status begin_training_of(small_training *t, int runs_ahead) {
+    return begin_training_by(t, runs_ahead, LKS_STRATEGY_AUTO);
 }
 
 static inline lks_status begin_training(small_training *t) { return begin_training_of(t, 0); }

@@ -6,22 +6,32 @@
 
 enum { N_RANKS = 2, LAST_STEP = 10 };
 
+/* By each rank's own part: where their sending on was given up, what is there is of no one step. */
+static int check_torn(const small_training *t, lks_strategy strategy) {
+    char hex[65];
+    lks_status status = lks_store_sha256(lks_trainer_store(t->trainer), hex);
+    MUST(strategy != LKS_STRATEGY_SHARDED || status == LKS_ERR_TORN);
+    return 0;
+}
+
 /* What NCCL's end would wait for in vain is left behind: a block of counted memory, at which start_process looks. */
 static int train_until_error(int rank, int size, void *argument) {
     (void)size;
     const fate *f = argument;
+    const lks_strategy strategy = *(const lks_strategy *)f->argument;
     char host[16];
     small_training t;
     lks_status status = LKS_OK;
     snprintf(host, sizeof host, "rank-%d", rank);
     setenv("NCCL_HOSTID", host, 1); /* both have the one GPU */
     f->pids[rank] = getpid();
-    MUST_OK(begin_training(&t));
+    MUST_OK(begin_training_by(&t, 0, strategy));
     for (int i = 0; status == LKS_OK; i++) {
         if (rank == f->doomed && i == LAST_STEP) meet_fate(f);
         status = take_step(&t);
     }
     int line = check_fate(f, status);
+    if (line == 0) line = check_torn(&t, strategy);
     if (line != 0) return line;
     end_training(&t);
     return 0;
@@ -29,7 +39,10 @@ static int train_until_error(int rank, int size, void *argument) {
 
 static void the_survivor_hears_of_it_and_ends(void **state) {
     (void)state;
-    for (int doomed = 0; doomed < N_RANKS; doomed++) run_fate(&(fate){.doomed = doomed}, N_RANKS, train_until_error);
+    const lks_strategy strategies[] = {LKS_STRATEGY_BUCKETED, LKS_STRATEGY_SHARDED};
+    for (int i = 0; i < 2; i++)
+        for (int doomed = 0; doomed < N_RANKS; doomed++)
+            run_fate(&(fate){.doomed = doomed, .argument = &strategies[i]}, N_RANKS, train_until_error);
 }
 
 /* Rank 0 brings a label that there is not, hears of it when its next step is on the GPU already, and ends: what it

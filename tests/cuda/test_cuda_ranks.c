@@ -227,7 +227,8 @@ static void check_buckets(double weight_decay) {
     plan plans[] = {{.device = gpu_name(), .bucket_nbytes = 4096},
                     {.device = "cuda:0", .bucket_nbytes = 4096},
                     {.device = gpu_name(), .strategy = LKS_STRATEGY_SHARDED, .bucket_nbytes = 4096},
-                    {.device = gpu_name(), .runs_ahead = 1}};
+                    {.device = gpu_name(), .runs_ahead = 1},
+                    {.device = gpu_name(), .strategy = LKS_STRATEGY_SHARDED, .runs_ahead = 1}};
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         plans[i].weight_decay = weight_decay;
         run_ranks(2, train, &plans[i]);
