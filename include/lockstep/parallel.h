@@ -152,17 +152,18 @@ typedef struct lks_step_sums {
  * mean loss into that; a rank without samples passes n_samples and buffer_weight 0, and its gradients are not read.
  * `mine` carries the number of samples, which weights the mean, any two figures of this rank to be summed along, and
  * whether it wants to stop; `all` (may be NULL) receives the sums.
- * Collective. Afterwards the store's gradients are nobody's: its own rank's sum, all ranks', or a part of each, by
- * strategy. Numerics: gradients are added in canonical order over the ranks, by every strategy: the same bits.
- * Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on; LKS_ERR_ARGUMENT where a
- * rank brings a number of them, or a weight, that is negative or not finite, or `mine` is NULL, LKS_ERR_STATE where one
- * with samples has used its last backward pass already, in a step or by lks_distributed_optimizer_accumulate (gradients
- * may also be made by hand, in lks_store_gradient: where no program of the store has run backward yet on this rank,
- * they are taken for such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names
- * that rank; LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated, and
- * the group lives on; those of the group. After an error in the middle of an update the parameters are torn: reading
- * them through the library gives LKS_ERR_TORN; but where the store is sharded among ranks that share memory they are
- * those of the step before. */
+ * Collective. Afterwards, also where the step was refused, the store's gradients are nobody's: its own rank's sum, all
+ * ranks', or a part of each, by strategy. Numerics: gradients are added in canonical order over the ranks, by every
+ * strategy: the same bits. Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on;
+ * LKS_ERR_ARGUMENT where a rank brings a number of them, or a weight, that is negative or not finite, or `mine` is
+ * NULL, LKS_ERR_STATE where one with samples has used its last backward pass already, in a step, which may have been
+ * refused or another of the store's optimizers', or by lks_distributed_optimizer_accumulate (gradients may also be made
+ * by hand, in lks_store_gradient: where no program of the store has run backward yet on this rank, they are taken for
+ * such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names that rank;
+ * LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated, and the group
+ * lives on; those of the group. After an error in the middle of an update the parameters are torn: reading them through
+ * the library gives LKS_ERR_TORN; but where the store is sharded among ranks that share memory they are those of the
+ * step before. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 
@@ -188,8 +189,9 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
  * Elsewhere nothing of that is so: gradients are added up in the step, and passes may be repeated. A program that is to
  * run anywhere does neither. In a shared replica the gradient of a linear layer's weight may be left as its two
  * factors, which the step multiplies: until another pass it is not in the store. Reading it, putting it aside and a
- * second step with it are LKS_ERR_STATE. No factors are left where lks_on_gradient asks for gradients, nor for pieces
- * (lks_distributed_optimizer_no_sync).
+ * second step with it are LKS_ERR_STATE. What such a pass began or left is for the optimizer that its program was
+ * attached to last: a step of another one of the store's is LKS_ERR_STATE. No factors are left where lks_on_gradient
+ * asks for gradients, nor for pieces (lks_distributed_optimizer_no_sync).
  *
  * Not collective; does nothing with one rank. Errors: LKS_ERR_ARGUMENT: a program of another store; LKS_ERR_MEMORY,
  * LKS_ERR_SYSTEM. Each fails the group. */

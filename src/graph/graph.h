@@ -127,19 +127,27 @@ typedef lks_status (*lksi_settle)(void *context, int index);
 void lksi_store_set_settle(lks_store *store, lksi_settle settle, void *context);
 lks_status lksi_store_settle(const lks_store *store, int index);
 
-/* Whoever takes a step with the store's gradients; one at a time, the last that was set. */
+/* The last backward pass of any of the store's programs. None yet (gradients may be made by hand), one that is under
+ * way or failed, one that no step has used, one that a step has, whoever's. */
+typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_BEGUN, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
+lksi_pass lksi_store_pass(const lks_store *store);
+/* A step has taken a new one's gradients. */
+void lksi_store_use_pass(lks_store *store);
+
+/* Whose step the last pass left something to: gradients that are being sent, or factors in their places. A store may
+ * have several optimizers, but a pass is of one program, which is attached to one of them at most. */
 typedef struct lksi_stepper {
-    /* A backward pass, of whatever program, is about to write gradients. */
+    /* A pass, of whatever program, is about to write gradients, over what was left. */
     lks_status (*begin_pass)(void *context);
-    void (*end_pass)(void *context); /* it has written them; not called where it failed */
     /* Whether tensor `index`'s gradient is in the store, for whoever wants to read it. */
     lks_status (*check_gradient)(void *context, int index);
     void *context;
 } lksi_stepper;
+/* During a pass: it leaves something. */
 void lksi_store_set_stepper(lks_store *store, const lksi_stepper *stepper);
-/* The context of the one that was set; NULL: none. */
+/* The context of the one that was set since the pass began; NULL: none. */
 const void *lksi_store_stepper(const lks_store *store);
-/* It steps no more: does nothing where another one was set since. */
+/* Its step is over, or will never come, and the pass is used. Does nothing where it is not the one. */
 void lksi_store_release_stepper(lks_store *store, const void *context);
 
 /* The flat arrays: padded_count elements, each parameter at a multiple of 64 bytes, padding 0. Those from buffer_begin

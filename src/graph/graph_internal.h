@@ -139,9 +139,15 @@ struct lks_store {
     uint64_t n_swaps;     /* of these two */
     bool is_trained;      /* a gradient reaches a parameter */
     bool is_torn;         /* an update of the values began and has not ended */
-    lksi_stepper stepper; /* zeros: none */
+    lksi_pass pass;       /* the last one */
+    lksi_stepper stepper; /* to whom it left something; zeros: nobody */
     lksi_settle settle;   /* what is still to come of one; NULL: nothing */
     void *settle_context;
 };
+
+/* A backward pass is about to write gradients; an error of whom the last one left some to. */
+lks_status lksi_store_begin_pass(lks_store *store);
+/* It has written them; not called where it failed. */
+void lksi_store_end_pass(lks_store *store);
 
 #endif

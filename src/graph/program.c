@@ -315,11 +315,10 @@ static lks_status backward(lks_program *program, double factor) {
         LKS_TRY(send_scalars(program, factor));
     }
     LKS_TRY(lksi_store_settle(program->store, -1));
-    const lksi_stepper *stepper = &program->store->stepper;
-    if (stepper->context != NULL) LKS_TRY(stepper->begin_pass(stepper->context));
+    LKS_TRY(lksi_store_begin_pass(program->store));
     LKS_TRY(clear_untrained(program));
     LKS_TRY(run(program, program->n_forward, program->n_steps));
-    if (stepper->context != NULL) stepper->end_pass(stepper->context);
+    lksi_store_end_pass(program->store);
     program->has_run_backward = true;
     return LKS_OK;
 }

@@ -274,12 +274,31 @@ lks_status lks_store_write(lks_store *store, int index, const void *values) {
     return move(store, slot, host_place(values, (lksi_layout){0}), store_place(store->values, slot));
 }
 
+/* --- backward passes --- */
+
+lks_status lksi_store_begin_pass(lks_store *store) {
+    if (store->stepper.context != NULL) LKS_TRY(store->stepper.begin_pass(store->stepper.context));
+    store->stepper = (lksi_stepper){0};
+    store->pass = LKSI_PASS_BEGUN;
+    return LKS_OK;
+}
+
+void lksi_store_end_pass(lks_store *store) { store->pass = LKSI_PASS_NEW; }
+
+lksi_pass lksi_store_pass(const lks_store *store) { return store->pass; }
+
+void lksi_store_use_pass(lks_store *store) {
+    if (store->pass == LKSI_PASS_NEW) store->pass = LKSI_PASS_USED;
+}
+
 void lksi_store_set_stepper(lks_store *store, const lksi_stepper *stepper) { store->stepper = *stepper; }
 
 const void *lksi_store_stepper(const lks_store *store) { return store->stepper.context; }
 
 void lksi_store_release_stepper(lks_store *store, const void *context) {
-    if (store->stepper.context == context) store->stepper = (lksi_stepper){0};
+    if (store->stepper.context != context) return;
+    store->stepper = (lksi_stepper){0};
+    lksi_store_use_pass(store);
 }
 
 static lks_status check_gradient(const char *call, const lks_store *store, int index) {

@@ -125,7 +125,7 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
                                           "backward pass of a piece",
                                           lks_group_rank(optimizer->group)));
     lks_status good = lksi_sums_check(optimizer, mine);
-    if (good == LKS_OK && lksi_sums_have_samples(mine)) good = lksi_pass_check(optimizer);
+    if (good == LKS_OK) good = lksi_pass_check(optimizer, mine);
     if (good != LKS_OK) return lksi_group_fail(optimizer->group, good);
     int level = first_free_level(optimizer);
     lksi_partial *partial = &optimizer->partials[level];
@@ -136,7 +136,7 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
     partial->sums = lksi_sums_given(mine);
     for (int i = 0; i < level; i++) lksi_sums_add(&partial->sums, &optimizer->partials[i].sums);
     optimizer->n_pending++;
-    if (optimizer->pass == LKSI_PASS_NEW) optimizer->pass = LKSI_PASS_USED;
+    lksi_store_use_pass(optimizer->store);
     return LKS_OK;
 }
 

@@ -89,20 +89,16 @@ static const weight *find_weight(const lksi_factored *factored, const lksi_facto
     return NULL;
 }
 
-/* Whether another optimizer has been made for the store since: passes are told to that one. */
-static bool is_superseded(const lks_distributed_optimizer *optimizer) {
-    return lksi_store_stepper(optimizer->store) != optimizer;
-}
-
 static bool take(void *context, const lksi_factors *f) {
     lks_distributed_optimizer *optimizer = context;
     lksi_factored *factored = optimizer->factored;
     uint64_t bit;
     const weight *w = find_weight(factored, f, &bit);
     if (w == NULL) return false;
-    if (is_superseded(optimizer) || optimizer->is_put_aside || optimizer->n_pending > 0 ||
-        f->n > factored->product->max_n || !are_worth_it(optimizer, f->n, f->m, f->k) || !fit(factored, w, f))
+    if (optimizer->is_put_aside || optimizer->n_pending > 0 || f->n > factored->product->max_n ||
+        !are_worth_it(optimizer, f->n, f->m, f->k) || !fit(factored, w, f))
         return false;
+    lksi_pass_claim(optimizer);
     float *gradient = (float *)lksi_store_gradients(optimizer->store) + w->begin;
     place to = place_of(factored, w, f->n, gradient);
     memcpy(gradient, &f->n, sizeof f->n);
@@ -228,20 +224,11 @@ void lksi_factored_evict(const lks_distributed_optimizer *optimizer, const lksi_
 /* --- a step --- */
 
 uint64_t lksi_factored_left(const lks_distributed_optimizer *optimizer) {
-    return optimizer->factored != NULL && !is_superseded(optimizer) ? optimizer->factored->left : 0;
+    return optimizer->factored != NULL ? optimizer->factored->left : 0;
 }
 
 void lksi_factored_begin_pass(lks_distributed_optimizer *optimizer) {
     if (optimizer->factored != NULL) optimizer->factored->left = 0;
-}
-
-lks_status lksi_factored_check_step(const lks_distributed_optimizer *optimizer) {
-    bool are_waiting =
-        optimizer->factored != NULL && optimizer->factored->left != 0 && optimizer->pass == LKSI_PASS_NEW;
-    if (!are_waiting || !is_superseded(optimizer)) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE,
-                      "another optimizer was made for the store on rank %d between a backward pass and its step",
-                      lks_group_rank(optimizer->group));
 }
 
 lks_status lksi_factored_check_gradient(const lks_distributed_optimizer *optimizer, int index) {

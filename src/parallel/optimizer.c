@@ -60,14 +60,15 @@ static lks_status prepare_row(lks_distributed_optimizer *optimizer) {
 /* What attached programs left to the step must not be written over, nor taken for what it was. */
 static lks_status begin_pass(void *context) {
     lks_distributed_optimizer *optimizer = context;
-    optimizer->pass = LKSI_PASS_BEGUN;
     lksi_factored_begin_pass(optimizer);
     return lksi_overlap_begin_pass(optimizer);
 }
 
-static void end_pass(void *context) { ((lks_distributed_optimizer *)context)->pass = LKSI_PASS_NEW; }
-
 static lks_status check_gradient(void *context, int index) { return lksi_factored_check_gradient(context, index); }
+
+void lksi_pass_claim(lks_distributed_optimizer *optimizer) {
+    lksi_store_set_stepper(optimizer->store, &(lksi_stepper){begin_pass, check_gradient, optimizer});
+}
 
 static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
@@ -137,7 +138,6 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
         return status;
     }
     created->may_overlap = lksi_overlap_pays(created);
-    lksi_store_set_stepper(store, &(lksi_stepper){begin_pass, end_pass, check_gradient, created});
     *optimizer = created;
     return LKS_OK;
 }
@@ -320,12 +320,19 @@ lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks
                       mine->buffer_weight);
 }
 
-lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer) {
+/* Who brings no samples reads no gradients, but writes zeros over them. */
+lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     int rank = lks_group_rank(optimizer->group);
-    if (lksi_store_stepper(optimizer->store) != optimizer) return LKS_OK;
-    if (optimizer->pass == LKSI_PASS_BEGUN)
+    lksi_pass pass = lksi_store_pass(optimizer->store);
+    const void *stepper = lksi_store_stepper(optimizer->store);
+    if (pass != LKSI_PASS_USED && stepper != NULL && stepper != optimizer)
+        return lksi_error(LKS_ERR_STATE,
+                          "the last backward pass on rank %d left its gradients to the step of another optimizer",
+                          rank);
+    if (!lksi_sums_have_samples(mine)) return LKS_OK;
+    if (pass == LKSI_PASS_BEGUN)
         return lksi_error(LKS_ERR_STATE, "the gradients on rank %d are half of a backward pass that failed", rank);
-    if (optimizer->pass == LKSI_PASS_USED)
+    if (pass == LKSI_PASS_USED)
         return lksi_error(LKS_ERR_STATE, "rank %d brings samples without a backward pass since the last step or piece",
                           rank);
     return LKS_OK;
@@ -333,10 +340,8 @@ lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer) {
 
 static lks_status check_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine) {
     LKS_TRY(lksi_sums_check(optimizer, mine));
-    if (lksi_sums_have_samples(mine)) {
-        LKS_TRY(lksi_pass_check(optimizer));
-        return lksi_factored_check_step(optimizer);
-    }
+    LKS_TRY(lksi_pass_check(optimizer, mine));
+    if (lksi_sums_have_samples(mine)) return LKS_OK;
     lksi_factored_begin_pass(optimizer); /* of zeros */
     if (optimizer->n_told == 0)
         return clear_gradients(optimizer); /* nothing ran; the last step's must not count again */
@@ -349,7 +354,8 @@ lks_status lksi_step_refuse_lent(const lks_distributed_optimizer *optimizer) {
     return lksi_group_refuse_lent(optimizer->group, optimizer, "another optimizer's step");
 }
 
-/* `own`: what this rank brings, with what it accumulated. */
+/* `own`: what this rank brings, with what it accumulated. Whatever comes of the step, the pass is used: its
+ * gradients are changed on the way. */
 static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *own) {
     LKS_TRY(lksi_check_given("distributed_optimizer_step", "optimizer", optimizer));
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_step", "mine", mine));
@@ -357,6 +363,7 @@ static lks_status prepare_step(lks_distributed_optimizer *optimizer, const lks_s
     LKS_TRY(lksi_step_finish(optimizer));
     lks_status status = check_step(optimizer, mine);
     if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    lksi_store_use_pass(optimizer->store);
     *own = lksi_sums_given(mine);
     lksi_pending_sums(optimizer, own);
     return LKS_OK;
@@ -371,7 +378,6 @@ lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, 
                                                                  : lksi_step_buckets(optimizer, &own, &sums);
     lksi_pending_clear(optimizer);
     optimizer->n_expected = -1;
-    if (status == LKS_OK && optimizer->pass == LKSI_PASS_NEW) optimizer->pass = LKSI_PASS_USED;
     if (status == LKS_OK && all != NULL) *all = sums;
     return status;
 }

@@ -38,7 +38,7 @@ static lks_status on_gradient(void *context, int index) {
     if (optimizer->is_put_aside) return LKS_OK;
     if (optimizer->flat == NULL)
         LKS_TRY(lksi_group_lend(optimizer->group, optimizer, "the backward pass of another optimizer's program"));
-    optimizer->n_told++;
+    if (optimizer->n_told++ == 0) lksi_pass_claim(optimizer);
     lksi_store_place(optimizer->store, index, &offset, &count);
     for (size_t i = 0; i < optimizer->n_buckets; i++)
         if (offset < optimizer->buckets[i].end && offset + count > optimizer->buckets[i].begin &&
@@ -91,6 +91,7 @@ void lksi_overlap_reset(lks_distributed_optimizer *optimizer) {
     if (!optimizer->is_attached) return;
     for (size_t i = 0; i < optimizer->n_buckets; i++) optimizer->buckets[i].n_open = optimizer->buckets[i].n_tensors;
     optimizer->n_told = 0;
+    lksi_store_release_stepper(optimizer->store, optimizer);
     lksi_group_give_back(optimizer->group, optimizer);
 }
 

@@ -85,10 +85,6 @@ typedef struct lksi_partial {
 } lksi_partial;
 enum { LKSI_MAX_PARTIALS = 63 };
 
-/* None yet (gradients may be made by hand), one that is under way or failed, one that no step has used, one that a step
- * or accumulate has. */
-typedef enum lksi_pass { LKSI_PASS_NONE, LKSI_PASS_BEGUN, LKSI_PASS_NEW, LKSI_PASS_USED } lksi_pass;
-
 struct lks_distributed_optimizer {
     lks_group *group;
     lks_store *store;
@@ -107,7 +103,6 @@ struct lks_distributed_optimizer {
     size_t *counts;         /* room for a number per rank */
     lksi_batch_position position;
     int64_t n_expected;  /* samples of all ranks in the step under way; negative: any number */
-    lksi_pass pass;      /* the last backward pass of the store */
     double mean_scale;   /* turns the sums of the step under way into means */
     double buffer_scale; /* likewise those of buffers' statistics */
     double *squares;     /* where the rule clips: a sum per block of LKSI_NORM_BLOCK elements, else NULL */
@@ -172,8 +167,11 @@ lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);
 /* LKS_ERR_ARGUMENT: no rank has a sample. */
 lks_status lksi_refuse_no_samples(void);
-/* LKS_ERR_STATE, with this rank's number, where the gradients are half of a pass that failed. */
-lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer);
+/* The backward pass under way leaves something to this optimizer's step. */
+void lksi_pass_claim(lks_distributed_optimizer *optimizer);
+/* LKS_ERR_STATE, with this rank's number, where the last pass's gradients are not there for who brings `mine`: left to
+ * another optimizer's step; or, if they are to be read, used, or half of a pass that failed. */
+lks_status lksi_pass_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
 /* LKS_ERR_ARGUMENT, with this rank's number, where its number of samples is none. */
 lks_status lksi_sums_check(const lks_distributed_optimizer *optimizer, const lks_step_sums *mine);
 /* With buffer_weight where it was left at 0. */
@@ -221,8 +219,6 @@ void lksi_factored_attach(lks_distributed_optimizer *optimizer, lks_program *pro
  */
 uint64_t lksi_factored_left(const lks_distributed_optimizer *optimizer);
 void lksi_factored_begin_pass(lks_distributed_optimizer *optimizer);
-/* LKS_ERR_STATE: another optimizer was made for the store since the pass left them. */
-lks_status lksi_factored_check_step(const lks_distributed_optimizer *optimizer);
 lks_status lksi_factored_check_gradient(const lks_distributed_optimizer *optimizer, int index);
 
 /* Elements [begin, end) of the flat arrays belong to a weight whose gradient some rank left as factors. */

@@ -106,6 +106,69 @@ static void a_pass_is_good_for_one_step(void **state) {
             run_ranks(2, step_twice, (&(strategy_run){.strategy = (lks_strategy)strategy, .is_attached = is_attached}));
 }
 
+/* After a step of one optimizer of the store, another's. */
+static int step_by_each(void *argument) {
+    const strategy_run *r = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_distributed_optimizer *another;
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    RANK_OK(lks_distributed_optimizer_create(&another, s->group, s->store, &rule));
+    strategy_fill(s, 0);
+    for (int i = 0; i < 4; i++) { /* by turns */
+        RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+        RANK_OK(lks_distributed_optimizer_step(i % 2 == 0 ? s->optimizer : another, &mine, NULL));
+    }
+    RANK_OK(lks_check_replicas(s->group, s->store));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_status status = lks_distributed_optimizer_step(r->n_steps == 0 ? s->optimizer : another, &mine, NULL);
+    RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER);
+    RANK_CHECK(strstr(lks_error_text(), "without a backward pass since the last step") != NULL);
+    lks_distributed_optimizer_destroy(another);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_pass_is_good_for_one_step_of_all_the_stores_optimizers(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int which = 0; which < 2; which++)
+            run_ranks(2, step_by_each, (&(strategy_run){.strategy = (lks_strategy)strategy, .n_steps = which}));
+}
+
+/* A step that no rank brings a sample to, or whose norm is not finite; then the pass is brought once more. */
+static int retry(void *argument) {
+    const strategy_run *r = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    lks_step_sums mine;
+    char before[65], after[65];
+    RANK_CHECK(s != NULL && strategy_create(s, r) == 0);
+    strategy_fill(s, 0);
+    if (r->clip_norm > 0 && lks_group_rank(s->group) == 0) s->images[5] = INFINITY;
+    RANK_CHECK(strategy_compute(s, r, 0, 4, &mine) == 0);
+    RANK_OK(lks_store_sha256(s->store, before));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_step_sums first = r->clip_norm > 0 ? mine : (lks_step_sums){0};
+    RANK_CHECK(lks_distributed_optimizer_step(s->optimizer, &first, NULL) ==
+               (r->clip_norm > 0 ? LKS_ERR_NUMERIC : LKS_ERR_ARGUMENT));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_status status = lks_distributed_optimizer_step(s->optimizer, &mine, NULL);
+    RANK_CHECK(status == LKS_ERR_STATE || status == LKS_ERR_PEER);
+    RANK_CHECK(strstr(lks_error_text(), "without a backward pass since the last step") != NULL);
+    RANK_OK(lks_store_sha256(s->store, after));
+    RANK_CHECK(strcmp(before, after) == 0);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void a_pass_is_used_by_a_step_that_is_refused(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++)
+        for (int clips = 0; clips < 2; clips++)
+            run_ranks(2, retry, (&(strategy_run){.strategy = (lks_strategy)strategy, .clip_norm = clips * 0.1}));
+}
+
 /* Rank 1 puts a pass aside twice, or once more after the step that took it. */
 static int put_aside_twice(void *argument) {
     const int is_after_step = *(int *)argument;
@@ -383,6 +446,8 @@ int main(void) {
         cmocka_unit_test(a_pointer_that_is_null_is_named),
         cmocka_unit_test(an_optimizer_of_another_group_than_its_store_is_refused),
         cmocka_unit_test(a_pass_is_good_for_one_step),
+        cmocka_unit_test(a_pass_is_good_for_one_step_of_all_the_stores_optimizers),
+        cmocka_unit_test(a_pass_is_used_by_a_step_that_is_refused),
         cmocka_unit_test(a_pass_is_good_for_one_piece),
         cmocka_unit_test(a_program_of_another_store_is_refused),
         cmocka_unit_test(half_a_pass_is_no_step),

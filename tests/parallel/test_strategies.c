@@ -311,9 +311,29 @@ static lks_status check_gradients(strategy_rank *s, const lks_step_sums *mine) {
     return lks_check_gradients(s->group, s->store, 1);
 }
 
+/* By another optimizer of the store. */
+static lks_status step_by_another(strategy_rank *s, const lks_step_sums *mine) {
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_distributed_optimizer *another;
+    LKS_TRY(lks_distributed_optimizer_create(&another, s->group, s->store, &rule));
+    LKS_TRY(lks_barrier(s->group, NULL));
+    lks_status status = lks_distributed_optimizer_step(another, mine, NULL);
+    lks_distributed_optimizer_destroy(another);
+    return status == LKS_ERR_PEER ? LKS_ERR_STATE : status; /* the other rank may have told this one */
+}
+
+/* The optimizer whose step would have multiplied them is gone. */
+static lks_status step_by_the_next(strategy_rank *s, const lks_step_sums *mine) {
+    lks_distributed_optimizer_destroy(s->optimizer);
+    s->optimizer = NULL;
+    return step_by_another(s, mine);
+}
+
 static int put_factors_aside(void *argument) { return (void)argument, leave_factors(accumulate); }
 static int read_factors(void *argument) { return (void)argument, leave_factors(read_gradient); }
 static int check_factors(void *argument) { return (void)argument, leave_factors(check_gradients); }
+static int hand_factors_over(void *argument) { return (void)argument, leave_factors(step_by_another); }
+static int leave_factors_behind(void *argument) { return (void)argument, leave_factors(step_by_the_next); }
 
 /* Who has how much of a weight multiplies as much of it. */
 static int find_own_part(void *argument) {
@@ -344,6 +364,51 @@ static void factors_are_no_gradients_to_anybody(void **state) {
     run_ranks(2, put_factors_aside, NULL);
     run_ranks(2, read_factors, NULL);
     run_ranks(2, check_factors, NULL);
+    run_ranks(2, hand_factors_over, NULL);
+    run_ranks(2, leave_factors_behind, NULL);
+}
+
+typedef struct company {
+    lks_strategy strategy;
+    int has_another, is_kept;
+    char hex[65];
+} company;
+
+/* Two steps; where it has company, another optimizer of the store is made between the first one's pass and it. */
+static int step_in_company(void *argument) {
+    company *c = argument;
+    strategy_rank *s = lksi_alloc(sizeof *s);
+    strategy_run plan = {.strategy = c->strategy, .is_attached = 1};
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_distributed_optimizer *another = NULL;
+    lks_step_sums mine;
+    RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    for (int step = 0; step < 2; step++) {
+        strategy_fill(s, step);
+        RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
+        if (c->has_another && step == 0) RANK_OK(lks_distributed_optimizer_create(&another, s->group, s->store, &rule));
+        if (!c->is_kept) lks_distributed_optimizer_destroy(another), another = NULL;
+        RANK_OK(lks_distributed_optimizer_step(s->optimizer, &mine, NULL));
+    }
+    RANK_OK(lks_check_replicas(s->group, s->store));
+    if (lks_group_rank(s->group) == 0) RANK_OK(lks_store_sha256(s->store, c->hex));
+    RANK_OK(lks_barrier(s->group, NULL));
+    lks_distributed_optimizer_destroy(another);
+    strategy_destroy(s);
+    return 0;
+}
+
+static void another_optimizer_of_the_store_changes_no_bit(void **state) {
+    (void)state;
+    for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+        company alone = {.strategy = (lks_strategy)strategy};
+        run_ranks(2, step_in_company, &alone);
+        for (int is_kept = 0; is_kept < 2; is_kept++) {
+            company c = {.strategy = (lks_strategy)strategy, .has_another = 1, .is_kept = is_kept};
+            run_ranks(2, step_in_company, &c);
+            assert_string_equal(c.hex, alone.hex);
+        }
+    }
 }
 
 /* An attached pass, then one of a program that is not; the step takes in the second. */
@@ -413,7 +478,18 @@ static void what_one_rank_expects_is_checked_on_all(void **state) {
         run_ranks(2, expect_another_number, &(lks_strategy){(lks_strategy)strategy});
 }
 
-typedef enum misuse { PUT_ASIDE, RUN_TWICE, BRING_NOTHING, LEAVE } misuse;
+/* The last two: RUN_TWICE where another optimizer was made for the store, and may be gone again. */
+typedef enum misuse { PUT_ASIDE, RUN_TWICE, BRING_NOTHING, LEAVE, RUN_TWICE_BESIDE, RUN_TWICE_BEHIND } misuse;
+
+static lks_status make_another(const strategy_rank *s, misuse how, lks_distributed_optimizer **another) {
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    if (how < RUN_TWICE_BESIDE) return LKS_OK;
+    LKS_TRY(lks_distributed_optimizer_create(another, s->group, s->store, &rule));
+    if (how == RUN_TWICE_BESIDE) return LKS_OK;
+    lks_distributed_optimizer_destroy(*another);
+    *another = NULL;
+    return LKS_OK;
+}
 
 static int leave(strategy_rank *s) {
     RANK_OK(lksi_group_status(s->group));
@@ -432,16 +508,18 @@ static int use_wrongly(void *argument) {
     misuse how = *(misuse *)argument;
     strategy_rank *s = lksi_alloc(sizeof *s);
     strategy_run plan = {.strategy = LKS_STRATEGY_BUCKETED, .bucket_nbytes = 1, .is_attached = 1};
+    lks_distributed_optimizer *another = NULL;
     lks_step_sums mine;
     RANK_CHECK(s != NULL && strategy_create(s, &plan) == 0);
+    RANK_OK(make_another(s, how, &another));
     strategy_fill(s, 0);
     RANK_CHECK(strategy_compute(s, &plan, 0, 4, &mine) == 0);
     if (lks_group_rank(s->group) == 0) {
-        lks_status status = how == PUT_ASIDE   ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
-                            : how == RUN_TWICE ? run_again(s->programs[4])
+        lks_status status = how == PUT_ASIDE ? lks_distributed_optimizer_accumulate(s->optimizer, &mine)
                             : how == BRING_NOTHING
                                 ? lks_distributed_optimizer_step(s->optimizer, &(lks_step_sums){0}, NULL)
-                                : LKS_ERR_STATE; /* what the others are told */
+                            : how == LEAVE ? LKS_ERR_STATE /* what the others are told */
+                                           : run_again(s->programs[4]);
         RANK_CHECK(status == LKS_ERR_STATE);
         RANK_CHECK(how == LEAVE || strstr(lks_error_text(), "rank 0") != NULL);
         RANK_CHECK(how != LEAVE || leave(s) == 0);
@@ -454,6 +532,7 @@ static int use_wrongly(void *argument) {
     lks_distributed_optimizer_destroy(s->optimizer);
     s->optimizer = NULL;
     RANK_CHECK(strcmp(lks_error_text(), text) == 0);
+    lks_distributed_optimizer_destroy(another);
     strategy_destroy(s);
     return 0;
 }
@@ -556,7 +635,7 @@ static void over_tcp_the_group_belongs_to_the_backward_pass_until_its_step(void 
     (void)state;
     lks_status status = LKS_OK;
     setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
-    for (int how = PUT_ASIDE; how <= LEAVE && status == LKS_OK; how++)
+    for (int how = PUT_ASIDE; how <= RUN_TWICE_BEHIND && status == LKS_OK; how++)
         status = lks_spawn(3, LKS_PROCESSES, use_wrongly, &(misuse){(misuse)how});
     for (int strategy = LKS_STRATEGY_BUCKETED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
         strategy_run plan = {.strategy = (lks_strategy)strategy, .bucket_nbytes = 1, .is_attached = 1};
@@ -825,6 +904,7 @@ int main(void) {
         cmocka_unit_test(ranks_with_other_strategies_or_buckets_are_told_so),
         cmocka_unit_test(factors_are_no_gradients_to_anybody),
         cmocka_unit_test(what_factors_take_to_multiply_is_divided_evenly),
+        cmocka_unit_test(another_optimizer_of_the_store_changes_no_bit),
         cmocka_unit_test(the_last_pass_counts_whoever_it_was),
         cmocka_unit_test(what_one_rank_expects_is_checked_on_all),
         cmocka_unit_test(the_first_bucket_is_small),
