@@ -151,7 +151,8 @@ typedef struct lks_step_sums {
  * The store's gradients must hold the SUM over this rank's samples: lks_program_backward(program, n_samples) makes the
  * mean loss into that; a rank without samples passes n_samples and buffer_weight 0, and its gradients are not read.
  * `mine` carries the number of samples, which weights the mean, any two figures of this rank to be summed along, and
- * whether it wants to stop; `all` (may be NULL) receives the sums.
+ * whether it wants to stop; `all` (may be NULL) receives the sums. On GPUs a `loss` that is not finite is
+ * LKS_ERR_NUMERIC, as below, whether the rule clips or not.
  * Collective. Afterwards, also where the step was refused, the store's gradients are nobody's: its own rank's sum, all
  * ranks', or a part of each, by strategy. Numerics: gradients are added in canonical order over the ranks, by every
  * strategy: the same bits. Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on;

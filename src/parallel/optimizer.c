@@ -70,10 +70,13 @@ void lksi_pass_claim(lks_distributed_optimizer *optimizer) {
     lksi_store_set_stepper(optimizer->store, &(lksi_stepper){begin_pass, check_gradient, optimizer});
 }
 
-static lks_status prepare(lks_distributed_optimizer *optimizer) {
+static lks_status check(const lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_optimizer_check(&optimizer->rule));
     LKS_TRY(check_group(optimizer));
-    LKS_TRY(lksi_store_check_trained(optimizer->store));
+    return lksi_store_check_trained(optimizer->store);
+}
+
+static lks_status prepare(lks_distributed_optimizer *optimizer) {
     LKS_TRY(lksi_factored_create(optimizer));
     LKS_TRY(lksi_buckets_create(optimizer));
     LKS_TRY(alloc_state(optimizer));
@@ -113,6 +116,17 @@ static lks_status compare(const lks_distributed_optimizer *optimizer) {
     return lksi_list_compare(&list, optimizer->group, "distributed_optimizer_create");
 }
 
+/* Compared before the rest: which collectives that takes depends on it. */
+static lks_status make(lks_distributed_optimizer *optimizer) {
+    lks_status status = check(optimizer);
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    LKS_TRY(compare(optimizer));
+    status = prepare(optimizer);
+    if (status != LKS_OK) return lksi_group_fail(optimizer->group, status);
+    LKS_TRY(lksi_clip_prepare(optimizer));
+    return lksi_flat_create(optimizer);
+}
+
 lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group, lks_store *store,
                                             const lks_optimizer *rule) {
     LKS_TRY(lksi_check_given("distributed_optimizer_create", "group", group));
@@ -126,13 +140,7 @@ lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimize
     if (rule != NULL) created->rule = *rule; /* else zeros, which the check refuses */
     created->first_lr = created->rule.lr;
     created->n_expected = -1;
-    lks_status status = prepare(created);
-    if (status != LKS_OK)
-        (void)lksi_group_fail(group, status);
-    else
-        status = compare(created);
-    if (status == LKS_OK) status = lksi_clip_prepare(created);
-    if (status == LKS_OK) status = lksi_flat_create(created);
+    lks_status status = make(created);
     if (status != LKS_OK) {
         lks_distributed_optimizer_destroy(created);
         return status;

@@ -255,6 +255,7 @@ static lks_status broadcast_flat(lks_group *group, lks_store *store) {
 lks_status lks_broadcast_parameters(lks_group *group, lks_store *store) {
     LKS_TRY(lksi_check_given("broadcast_parameters", "group", group));
     LKS_TRY(lksi_check_given_or_fail(group, "broadcast_parameters", "store", store));
+    LKS_TRY(lksi_store_settle(store, -1));
     if (lksi_store_replica(store) != NULL) return lks_barrier(group, NULL);
     if (lksi_store_is_flat(store)) return broadcast_flat(group, store);
     return lks_broadcast(group, lksi_store_values(store), lksi_store_padded_count(store),

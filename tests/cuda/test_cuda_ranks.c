@@ -261,6 +261,36 @@ static void branches_change_no_bit(void **state) {
     }
 }
 
+/* Rank 1's is the CPU. */
+static int differ_in_the_device(void *argument) {
+    (void)argument;
+    lks_group *group;
+    lks_device *device;
+    lks_store *store;
+    lks_distributed_optimizer *optimizer;
+    lks_optimizer rule = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    RANK_OK(lks_init(&group, NULL));
+    const char *name = lks_group_rank(group) == 1 ? "cpu" : "cuda:0";
+    RANK_OK(lks_device_create(&device, &(lks_device_options){.name = name, .group = group}));
+    lks_graph *graph = lks_graph_create(device);
+    lks_node *x = lks_input(graph, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, N_FEATURES});
+    lks_node *y = lks_input(graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    RANK_OK(lks_store_create(&store, lks_cross_entropy(lks_linear(x, N_CLASSES, "fc"), y), NULL));
+    RANK_CHECK(lks_distributed_optimizer_create(&optimizer, group, store, &rule) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "device ") != NULL && strstr(lks_error_text(), "| cuda") != NULL);
+    RANK_OK(lks_barrier(group, NULL));
+    lks_store_destroy(store);
+    lks_graph_destroy(graph);
+    lks_device_destroy(device);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void ranks_with_other_devices_are_told_so(void **state) {
+    (void)state;
+    run_ranks(2, differ_in_the_device, NULL);
+}
+
 static void a_step_under_way_is_waited_for_at_the_end(void **state) {
     (void)state;
     plan p = {.device = gpu_name(), .runs_ahead = 1, .is_left_under_way = 1};
@@ -285,6 +315,7 @@ int main(void) {
                                        cmocka_unit_test(ranks_without_a_label_have_their_part_in_the_statistics),
                                        cmocka_unit_test(buckets_change_no_bit),
                                        cmocka_unit_test(branches_change_no_bit),
+                                       cmocka_unit_test(ranks_with_other_devices_are_told_so),
                                        cmocka_unit_test(a_step_under_way_is_waited_for_at_the_end),
                                        cmocka_unit_test(grains_have_the_same_bits_on_every_number_of_ranks)};
     (void)choose_gpu();

@@ -13,7 +13,7 @@
 /* Batches of 24, 24 and 5, of which rank 5 of 6 has no sample in every third step. */
 enum { N_SAMPLES = 53, BATCH = 24, N_FEATURES = 75, N_CLASSES = 5, FC_HIDDEN = 160, N_EPOCHS = 3, N_STEPS = 9 };
 
-typedef enum disturbance { NONE, READ, CHECK, EVALUATE, SET_LR, SAVE, N_DISTURBANCES } disturbance;
+typedef enum disturbance { NONE, READ, CHECK, BROADCAST, EVALUATE, SET_LR, SAVE, N_DISTURBANCES } disturbance;
 
 typedef struct job {
     int runs_ahead;
@@ -99,6 +99,9 @@ static int disturb(const set_up *s, disturbance how, int n_steps, lks_metrics *e
         break;
     case CHECK:
         RANK_OK(lks_check_replicas(s->group, store));
+        break;
+    case BROADCAST:
+        RANK_OK(lks_broadcast_parameters(s->group, store));
         break;
     case EVALUATE:
         RANK_OK(lks_trainer_evaluate(s->trainer, s->data, evaluated));
