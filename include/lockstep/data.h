@@ -57,7 +57,7 @@ typedef struct lks_classification_options {
     int64_t n_informative;      /* 0: half of the features */
     int64_t n_classes;          /* 0: 32 */
     int64_t clusters_per_class; /* 0: 10 */
-    double class_separation;    /* half the side of the hypercube; 0: 1 */
+    double class_separation;    /* half the side of the hypercube, above 0 and finite in f32; 0: 1 */
     double flip_fraction;       /* labels replaced by a random class; 0: 0.01; LKS_ZERO: none */
     uint64_t seed;
 } lks_classification_options;
@@ -226,8 +226,8 @@ typedef struct lks_loader lks_loader;
  * and rank r the grains rG/n to (r+1)G/n, as one block: the cuts are the same for any n. Of a batch smaller than G some
  * grains, and then some ranks, have no sample. Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks
  * (without grains), grains that are no power of two or that n_ranks does not divide, rank outside the
- * world, an index outside the data set, augmentation of what is no image or by a padding of more than its size, bytes
- * of a set of floats, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ * world, an index outside the data set, augmentation of what is no image or by a padding of more than its size, or of
+ * more than 32767 where gives_bytes, bytes of a set of floats, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch; 0 with the error text set

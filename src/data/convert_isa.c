@@ -1,4 +1,4 @@
-/* Bytes to floats in [0, 1], normalised, once per instruction set: it runs inside the training step. */
+/* Bytes to floats in [0, 1], and floats, normalised, once per instruction set: it runs inside the training step. */
 #include "data/data_internal.h"
 
 /* byte / 255 without the slow division, and yet its very bits: 1/255 = 2^-8 + 2^-16 + 2^-24 + ... is cut after its
@@ -14,8 +14,8 @@ static void bytes_to_floats(float *restrict out, const uint8_t *restrict in, siz
     }
 }
 
-static void normalize(float *restrict out, const float *restrict in, size_t count, float scale, float shift) {
-    for (size_t i = 0; i < count; i++) out[i] = in[i] * scale + shift;
+static void normalize(float *restrict out, const float *restrict in, size_t count, double mean, double inverse) {
+    for (size_t i = 0; i < count; i++) out[i] = (float)(((double)in[i] - mean) * inverse);
 }
 
 const lksi_convert_kernels LKSI_ISA_NAME(lksi_convert) = {bytes_to_floats, normalize};

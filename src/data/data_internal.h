@@ -28,14 +28,21 @@ typedef struct lksi_image_shape {
     int64_t n_channels, height, width;
 } lksi_image_shape;
 
+/* What is read of a channel. Bytes: byte / 255 * scale + shift, in f32, as lks_images makes it of them on a device.
+ * Floats: (x - mean) * inverse, in f64: they may be far from 0 and close together, where f32 has no such shift. */
+typedef struct lksi_units {
+    float scale, shift;
+    double mean, inverse;
+} lksi_units;
+
 struct lks_dataset {
     lksi_samples *samples;
     int64_t begin;                                   /* first sample of this set within `samples` */
     int64_t count, n_features, n_classes, n_targets; /* n_targets M, or 0 */
     lksi_image_shape image;
-    float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS]; /* what is read of channel c: element * scale + shift */
-    atomic_int n_loaders;                                     /* whose threads may be reading these */
-    _Atomic uint64_t hash; /* of the samples, which do not change; 0: not known yet */
+    lksi_units units[LKSI_MAX_CHANNELS]; /* of each channel */
+    atomic_int n_loaders;                /* whose threads may be reading these */
+    _Atomic uint64_t hash;               /* of the samples, which do not change; 0: not known yet */
 };
 
 /* An unfilled data set of bytes (LKS_U8) or floats (LKS_F32); the caller fills dataset->samples. */
@@ -91,8 +98,8 @@ LKSI_ISA_DECLARE(lksi_augment_kernels, lksi_augment);
 typedef struct lksi_convert_kernels {
     /* out[i] = ((float)in[i] / 255.0f) * scale + shift, to the bit */
     void (*bytes_to_floats)(float *out, const uint8_t *in, size_t count, float scale, float shift);
-    /* out[i] = in[i] * scale + shift */
-    void (*normalize)(float *out, const float *in, size_t count, float scale, float shift);
+    /* out[i] = (in[i] - mean) * inverse in f64, rounded once */
+    void (*normalize)(float *out, const float *in, size_t count, double mean, double inverse);
 } lksi_convert_kernels;
 LKSI_ISA_DECLARE(lksi_convert_kernels, lksi_convert);
 

@@ -54,7 +54,7 @@ lks_status lksi_dataset_create(lks_dataset **dataset, lks_type type, int64_t cou
 
 void lksi_dataset_set_image(lks_dataset *dataset, int64_t n_channels, int64_t height, int64_t width) {
     dataset->image = (lksi_image_shape){n_channels, height, width};
-    for (int c = 0; c < LKSI_MAX_CHANNELS; c++) dataset->scale[c] = 1, dataset->shift[c] = 0;
+    for (int c = 0; c < LKSI_MAX_CHANNELS; c++) dataset->units[c] = (lksi_units){.scale = 1, .inverse = 1};
 }
 
 lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t begin, int64_t end) {
@@ -72,8 +72,7 @@ lks_status lks_dataset_slice(lks_dataset **slice, lks_dataset *dataset, int64_t 
                              .n_classes = dataset->n_classes,
                              .n_targets = dataset->n_targets,
                              .image = dataset->image};
-    memcpy(created->scale, dataset->scale, sizeof created->scale);
-    memcpy(created->shift, dataset->shift, sizeof created->shift);
+    memcpy(created->units, dataset->units, sizeof created->units);
     atomic_fetch_add(&created->samples->n_holders, 1);
     *slice = created;
     return LKS_OK;

@@ -29,17 +29,20 @@ static void convert_bytes(const lks_dataset *dataset, const lksi_convert_kernels
                           float *to) {
     size_t plane = (size_t)(dataset->n_features / dataset->image.n_channels);
     for (size_t c = 0; c < (size_t)dataset->image.n_channels; c++)
-        kernels->bytes_to_floats(to + c * plane, row + c * plane, plane, dataset->scale[c], dataset->shift[c]);
+        kernels->bytes_to_floats(to + c * plane, row + c * plane, plane, dataset->units[c].scale,
+                                 dataset->units[c].shift);
 }
 
 static void convert_floats(const lks_dataset *dataset, const lksi_convert_kernels *kernels, const float *row,
                            float *to) {
     size_t plane = (size_t)(dataset->n_features / dataset->image.n_channels);
-    for (size_t c = 0; c < (size_t)dataset->image.n_channels; c++)
-        if (dataset->scale[c] == 1 && dataset->shift[c] == 0)
+    for (size_t c = 0; c < (size_t)dataset->image.n_channels; c++) {
+        const lksi_units *units = &dataset->units[c];
+        if (units->mean == 0 && units->inverse == 1)
             memcpy(to + c * plane, row + c * plane, plane * sizeof *to);
         else
-            kernels->normalize(to + c * plane, row + c * plane, plane, dataset->scale[c], dataset->shift[c]);
+            kernels->normalize(to + c * plane, row + c * plane, plane, units->mean, units->inverse);
+    }
 }
 
 static void gather_bytes(const lks_dataset *dataset, const lksi_augmentation *augmentation, const int64_t *indices,

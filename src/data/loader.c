@@ -313,6 +313,15 @@ static lks_status start_workers(lks_loader *loader, int n_workers) {
     return LKS_OK;
 }
 
+/* A draw says in 16 bits how far an image is moved. */
+static lks_status check_bytes(const lks_dataset *dataset, const lks_augment_options *augment) {
+    LKS_TRY(lksi_dataset_check_bytes(dataset));
+    if (augment->crop_padding <= INT16_MAX) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "a crop padding of %lld; samples that are given as bytes have one of %d at most",
+                      (long long)augment->crop_padding, INT16_MAX);
+}
+
 /* What all ranks' loaders have in common. */
 static uint64_t hash_source(const lks_loader *loader) {
     const lks_dataset *d = loader->dataset;
@@ -328,7 +337,7 @@ static uint64_t hash_source(const lks_loader *loader) {
                                  loader->augment.flip != 0,
                                  loader->gives_bytes};
     uint64_t hash = lksi_hash_words(lks_dataset_hash(d), settings, sizeof settings);
-    hash = lksi_hash_words(lksi_hash_words(hash, d->scale, sizeof d->scale), d->shift, sizeof d->shift);
+    hash = lksi_hash_words(hash, d->units, sizeof d->units);
     return loader->own_indices != NULL
                ? lksi_hash_words(hash, loader->own_indices, (size_t)s->count * sizeof *loader->own_indices)
                : hash;
@@ -354,7 +363,7 @@ lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lk
     lks_status status;
     LKS_TRY_GOTO(lksi_sampler_init(&created->sampler, dataset, options), destroy);
     LKS_TRY_GOTO(lksi_augment_check(&options->augment, dataset), destroy);
-    if (created->gives_bytes) LKS_TRY_GOTO(lksi_dataset_check_bytes(dataset), destroy);
+    if (created->gives_bytes) LKS_TRY_GOTO(check_bytes(dataset, &options->augment), destroy);
     created->n_steps = lksi_sampler_steps(&created->sampler);
     LKS_TRY_GOTO(choose_n_workers(created, options, &n_workers), destroy);
     LKS_TRY_GOTO(copy_indices(created), destroy);

@@ -4,19 +4,28 @@
 #include <math.h>
 #include <string.h>
 
+/* Of what features are away from `center`, the first of them: far from 0 a deviation would be lost in the rounding of
+ * squares, and constants would have one. */
 typedef struct sums {
-    double sum, squares;
+    double center, sum, squares;
 } sums;
 
 /* Row by row: the long sums lose less. */
 static void add_row(sums *total, const float *row, size_t count) {
-    sums mine = {0};
+    double sum = 0, squares = 0;
     for (size_t j = 0; j < count; j++) {
-        mine.sum += (double)row[j];
-        mine.squares += (double)row[j] * (double)row[j];
+        double distance = (double)row[j] - total->center;
+        sum += distance;
+        squares += distance * distance;
     }
-    total->sum += mine.sum;
-    total->squares += mine.squares;
+    total->sum += sum;
+    total->squares += squares;
+}
+
+static void finish(const sums *total, double n, double *mean, double *deviation) {
+    double distance = total->sum / n, variance = total->squares / n - distance * distance;
+    *mean = total->center + distance;
+    *deviation = sqrt(variance < 0 ? 0 : variance); /* NaN where a feature is */
 }
 
 /* Each sample in n_parts equal stretches, with sums of its own for each. */
@@ -28,15 +37,15 @@ static lks_status measure(const lks_dataset *dataset, int64_t n_parts, double *m
     sums totals[LKSI_MAX_CHANNELS] = {{0}};
     for (int64_t i = 0; i < dataset->count; i++) {
         lksi_dataset_gather(dataset, NULL, &i, 1, row, NULL);
-        for (int64_t c = 0; c < n_parts; c++) add_row(&totals[c], row + (size_t)c * part, part);
+        for (int64_t c = 0; c < n_parts; c++) {
+            const float *features = row + (size_t)c * part;
+            if (i == 0 && isfinite(features[0])) totals[c].center = (double)features[0];
+            add_row(&totals[c], features, part);
+        }
     }
     lksi_free(row);
     double n = (double)dataset->count * (double)part;
-    for (int64_t c = 0; c < n_parts; c++) {
-        means[c] = totals[c].sum / n;
-        double variance = totals[c].squares / n - means[c] * means[c];
-        deviations[c] = sqrt(variance < 0 ? 0 : variance); /* NaN where a feature is */
-    }
+    for (int64_t c = 0; c < n_parts; c++) finish(&totals[c], n, &means[c], &deviations[c]);
     return LKS_OK;
 }
 
@@ -65,21 +74,31 @@ static lks_status refuse_loaders(const lks_dataset *dataset) {
     return lksi_error(LKS_ERR_STATE, "a data set is normalised before its loaders are made: it has %d", n_loaders);
 }
 
+/* Mean and deviation are in the units that there were. */
+static lksi_units units_within(const lksi_units *units, double mean, double deviation) {
+    return (lksi_units){.scale = (float)((double)units->scale / deviation),
+                        .shift = (float)(((double)units->shift - mean) / deviation),
+                        .mean = units->mean + mean / units->inverse,
+                        .inverse = units->inverse / deviation};
+}
+
+static bool are_finite(const lksi_units *units) {
+    return isfinite(units->scale) && isfinite(units->shift) && isfinite(units->mean) && isfinite(units->inverse);
+}
+
 /* All channels or none. `step`: from one channel's mean to the next one's; 0: all have the same. */
 static lks_status normalize(lks_dataset *dataset, const double *means, const double *deviations, int64_t step) {
-    float scale[LKSI_MAX_CHANNELS], shift[LKSI_MAX_CHANNELS];
+    lksi_units units[LKSI_MAX_CHANNELS];
     const int64_t n_channels = dataset->image.n_channels;
     LKS_TRY(refuse_loaders(dataset));
     for (int64_t c = 0; c < n_channels; c++) {
         double mean = means[c * step], deviation = deviations[c * step];
-        scale[c] = (float)((double)dataset->scale[c] / deviation);
-        shift[c] = (float)(((double)dataset->shift[c] - mean) / deviation);
-        if (!(deviation > 0) || isinf(deviation) || !isfinite(scale[c]) || !isfinite(shift[c]))
+        units[c] = units_within(&dataset->units[c], mean, deviation);
+        if (!(deviation > 0) || isinf(deviation) || !are_finite(&units[c]))
             return lksi_error(LKS_ERR_ARGUMENT, "features cannot be normalised by mean %g and deviation %g", mean,
                               deviation);
     }
-    memcpy(dataset->scale, scale, (size_t)n_channels * sizeof *scale);
-    memcpy(dataset->shift, shift, (size_t)n_channels * sizeof *shift);
+    memcpy(dataset->units, units, (size_t)n_channels * sizeof *units);
     return LKS_OK;
 }
 

@@ -281,6 +281,23 @@ static void what_cannot_be_augmented_is_refused_by_name(void **state) {
     lks_dataset_destroy(images);
 }
 
+/* A draw has 16 bits for each way. The image is not looked at where it is refused. */
+static void bytes_are_not_cropped_farther_than_a_draw_can_say(void **state) {
+    (void)state;
+    lks_dataset *dataset;
+    lks_loader *loader = NULL;
+    lks_loader_options options = {.batch = 1, .n_workers = -1, .gives_bytes = 1, .augment = {.crop_padding = 32768}};
+    assert_ok(lksi_dataset_create(&dataset, LKS_U8, 1, 1, 1, 0));
+    lksi_dataset_set_image(dataset, 1, 40000, 40000);
+    assert_int_equal(lks_loader_create(&loader, dataset, &options), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(),
+                        "a crop padding of 32768; samples that are given as bytes have one of 32767 at most");
+    options.augment.crop_padding = 32767;
+    assert_ok(lks_loader_create(&loader, dataset, &options));
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(dataset);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crops_show_what_the_definition_says),
@@ -292,6 +309,7 @@ int main(void) {
         cmocka_unit_test(channels_have_moments_of_their_own),
         cmocka_unit_test(nothing_is_allocated_after_creation),
         cmocka_unit_test(what_cannot_be_augmented_is_refused_by_name),
+        cmocka_unit_test(bytes_are_not_cropped_farther_than_a_draw_can_say),
     };
     return run_group(tests);
 }

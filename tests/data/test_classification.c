@@ -180,6 +180,8 @@ static void wrong_options_are_refused_by_name(void **state) {
         {{.n_features = 8, .n_informative = 9}, "9 informative features of only 8"},
         {{.n_informative = 5}, "n_classes 32 of clusters_per_class 10 need 320 vertices"},
         {{.class_separation = -1}, "class_separation -1"},
+        {{.class_separation = 1e300}, "class_separation 1e+300"}, /* infinite in f32, which features are */
+        {{.class_separation = 1e-50}, "class_separation 1e-50"},
         {{.flip_fraction = 1.5}, "flip_fraction 1.5"},
         {{.flip_fraction = -0.5}, "flip_fraction -0.5"},
         {{.n_classes = (int64_t)1 << 40}, "n_classes 1099511627776"},

@@ -139,6 +139,87 @@ static void moments_are_of_features_whatever_the_targets(void **state) {
     lks_dataset_destroy(dataset);
 }
 
+static lks_dataset *make_column(const void *features, lks_type type, int64_t count, int64_t n_features) {
+    static const int32_t labels[10000];
+    lks_dataset *dataset;
+    assert_ok(lks_dataset_create(&dataset, &(lks_dataset_options){.features = features,
+                                                                  .type = type,
+                                                                  .labels = labels,
+                                                                  .count = count,
+                                                                  .n_features = n_features,
+                                                                  .n_classes = 1}));
+    return dataset;
+}
+
+static void moments_keep_their_digits_far_from_0(void **state) {
+    (void)state;
+    enum { N = 10000 };
+    static const struct { float mean, deviation; } cases[] = {{0, 1}, {1e6f, 1}, {-1e7f, 1}, {1.6e9f, 128}};
+    static float values[N];
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        for (int i = 0; i < N; i++) values[i] = cases[k].mean + (i % 2 == 0 ? 1.0f : -1.0f) * cases[k].deviation;
+        lks_dataset *dataset = make_column(values, LKS_F32, N, 1);
+        double mean, deviation;
+        assert_ok(lks_dataset_moments(dataset, &mean, &deviation));
+        assert_true(mean == (double)cases[k].mean && deviation == (double)cases[k].deviation);
+        lks_dataset_destroy(dataset);
+    }
+}
+
+static void assert_constant(const void *features, lks_type type, double expected) {
+    lks_dataset *dataset = make_column(features, type, 1000, 10);
+    double mean, deviation;
+    assert_ok(lks_dataset_moments(dataset, &mean, &deviation));
+    assert_true(mean == expected && deviation == 0);
+    assert_int_equal(lks_dataset_normalize(dataset, mean, deviation), LKS_ERR_ARGUMENT);
+    lks_dataset_destroy(dataset);
+}
+
+static void what_is_constant_has_a_deviation_of_0(void **state) {
+    (void)state;
+    enum { N = 1000 * 10 };
+    static const float constants[] = {1234.567f, 0.1f, -3e30f};
+    static float values[N];
+    static uint8_t bytes[N];
+    for (int byte = 0; byte < 256; byte++) {
+        memset(bytes, byte, sizeof bytes);
+        assert_constant(bytes, LKS_U8, (double)((float)byte / 255.0f));
+    }
+    for (size_t k = 0; k < sizeof constants / sizeof constants[0]; k++) {
+        for (int i = 0; i < N; i++) values[i] = constants[k];
+        assert_constant(values, LKS_F32, (double)constants[k]);
+    }
+}
+
+static void assert_reads(const lks_dataset *dataset, int64_t index, float expected) {
+    float feature;
+    int32_t label;
+    assert_ok(lks_dataset_get(dataset, index, &feature, &label));
+    assert_true(feature == expected);
+}
+
+/* Floats of one feature, a few of their spacings apart, in units of their own; then in others on top of these. */
+static void normalised_floats_keep_their_digits_far_from_0(void **state) {
+    (void)state;
+    static const float pairs[][2] = {{16777216, 16777218}, {1, 1.0000001f}, {100, 100.00001f}};
+    for (size_t k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
+        lks_dataset *dataset = make_column(pairs[k], LKS_F32, 2, 1);
+        double mean, deviation;
+        assert_ok(lks_dataset_moments(dataset, &mean, &deviation));
+        assert_ok(lks_dataset_normalize(dataset, mean, deviation));
+        for (int i = 0; i < 2; i++) assert_reads(dataset, i, i == 0 ? -1 : 1);
+        assert_ok(lks_dataset_normalize(dataset, 1, 2));
+        for (int i = 0; i < 2; i++) assert_reads(dataset, i, i == 0 ? -1 : 0);
+        lks_dataset_destroy(dataset);
+    }
+    float row[8];
+    for (int i = 0; i < 8; i++) row[i] = 1e6f + (float)i;
+    lks_dataset *dataset = make_column(row, LKS_F32, 8, 1);
+    assert_ok(lks_dataset_normalize(dataset, 1e6 + 3.5, sqrt(5.25)));
+    for (int i = 0; i < 8; i++) assert_reads(dataset, i, (float)((i - 3.5) / sqrt(5.25)));
+    lks_dataset_destroy(dataset);
+}
+
 /* Of floats, or of bytes; a slice, a loader and a single sample show the same. */
 static void samples_may_have_targets(void **state) {
     (void)state;
@@ -259,6 +340,9 @@ int main(void) {
                                        cmocka_unit_test(its_hash_tells_samples_and_labels_apart),
                                        cmocka_unit_test(loaders_take_it),
                                        cmocka_unit_test(moments_are_of_features_whatever_the_targets),
+                                       cmocka_unit_test(moments_keep_their_digits_far_from_0),
+                                       cmocka_unit_test(what_is_constant_has_a_deviation_of_0),
+                                       cmocka_unit_test(normalised_floats_keep_their_digits_far_from_0),
                                        cmocka_unit_test(samples_may_have_targets),
                                        cmocka_unit_test(what_cannot_be_meant_is_refused_by_name),
                                        cmocka_unit_test(what_is_not_given_is_named)};

@@ -172,19 +172,33 @@ static void an_allocation_that_fails_leaves_nothing(void **state) {
     lks_dataset_destroy(dataset);
 }
 
+#if defined(__x86_64__)
+static const lksi_convert_kernels *const kernels[] = {&lksi_convert_base, &lksi_convert_avx2, &lksi_convert_avx512};
+#else
+static const lksi_convert_kernels *const kernels[] = {&lksi_convert_base};
+#endif
+
 static void bytes_become_the_floats_that_division_gives(void **state) {
     (void)state;
     uint8_t bytes[256];
     float values[256];
     for (int i = 0; i < 256; i++) bytes[i] = (uint8_t)i;
     for (int level = 0; level <= lksi_isa_level(); level++) {
-#if defined(__x86_64__)
-        const lksi_convert_kernels *kernels[] = {&lksi_convert_base, &lksi_convert_avx2, &lksi_convert_avx512};
-#else
-        const lksi_convert_kernels *kernels[] = {&lksi_convert_base};
-#endif
         kernels[level]->bytes_to_floats(values, bytes, 256, 1, 0);
         for (int i = 0; i < 256; i++) assert_true(values[i] == (float)i / 255.0f);
+    }
+}
+
+/* A count that is no multiple of a vector. */
+static void normalised_floats_have_the_same_bits_on_every_instruction_set(void **state) {
+    (void)state;
+    enum { N = 1021 };
+    static float values[N], found[N];
+    const double mean = 1e6 + 1.0 / 3, inverse = 1 / 7.1;
+    for (int i = 0; i < N; i++) values[i] = 1e6f + (float)(i % 64) / 16;
+    for (int level = 0; level <= lksi_isa_level(); level++) {
+        kernels[level]->normalize(found, values, N, mean, inverse);
+        for (int i = 0; i < N; i++) assert_true(found[i] == (float)(((double)values[i] - mean) * inverse));
     }
 }
 
@@ -247,6 +261,7 @@ int main(void) {
         IN_DIRECTORY(a_normalised_set_has_mean_0_and_deviation_1),
         IN_DIRECTORY(a_slice_shares_memory_and_outlives_its_set),
         cmocka_unit_test(bytes_become_the_floats_that_division_gives),
+        cmocka_unit_test(normalised_floats_have_the_same_bits_on_every_instruction_set),
     };
     return run_group(tests);
 }
