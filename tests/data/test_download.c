@@ -221,33 +221,89 @@ static void a_mirrors_password_is_not_told(void **state) {
     }
 }
 
-static void what_came_before_is_not_asked_for_again(void **state) {
-    (void)state;
-    char path[PATH_NBYTES], line[128], last[128] = "";
+/* What an earlier call has left of the file `name`. */
+static void leave(const char *name, const void *data, size_t nbytes) {
+    char path[PATH_NBYTES];
     path_of(path, ".set.lockstep-download");
-    assert_int_equal(mkdir(path, 0777), 0);
-    write_file(".set.lockstep-download/numbers.bin", bytes, 60000);
-    assert_ok(get("set", "good", NULL));
-    assert_complete("set");
+    assert_true(mkdir(path, 0777) == 0 || errno == EEXIST);
+    snprintf(path, sizeof path, ".set.lockstep-download/%s", name);
+    write_file(path, data, nbytes);
+}
+
+/* For numbers.bin. */
+static void assert_last_request(const char *expected) {
+    char path[PATH_NBYTES], line[128], last[128] = "";
     path_of(path, "log");
     FILE *log = fopen(path, "r");
     while (fgets(line, sizeof line, log) != NULL)
         if (strstr(line, "numbers.bin") != NULL) snprintf(last, sizeof last, "%s", line);
     fclose(log);
-    assert_string_equal(last, "good numbers.bin bytes=60000-\n");
+    assert_string_equal(last, expected);
+}
+
+static void what_came_before_is_not_asked_for_again(void **state) {
+    (void)state;
+    leave("numbers.bin", bytes, 60000);
+    assert_ok(get("set", "good", NULL));
+    assert_last_request("good numbers.bin bytes=60000-\n");
+    assert_complete("set");
     remove_tree("set");
 }
 
 static void a_part_of_something_else_is_thrown_away(void **state) {
     (void)state;
-    char path[PATH_NBYTES];
     static const unsigned char zeros[N_BYTES + 5];
     static const size_t nbytes[] = {60000, N_BYTES, N_BYTES + 5};
     for (int i = 0; i < 3; i++) {
-        path_of(path, ".set.lockstep-download");
-        assert_int_equal(mkdir(path, 0777), 0);
-        write_file(".set.lockstep-download/numbers.bin", zeros, nbytes[i]);
+        leave("numbers.bin", zeros, nbytes[i]);
         assert_ok(get("set", "good", NULL));
+        assert_complete("set");
+        remove_tree("set");
+    }
+}
+
+/* A mirror may have packed a file tighter than the catalogue says: its size alone does not tell that it is whole. */
+static void a_whole_file_is_not_asked_for_however_tightly_it_is_packed(void **state) {
+    (void)state;
+    char path[PATH_NBYTES];
+    size_t nbytes = (size_t)downloads[1].nbytes;
+    void *packed = malloc(nbytes);
+    path_of(path, "root/packed.gz");
+    FILE *file = fopen(path, "rb");
+    assert_int_equal(fread(packed, 1, nbytes, file), nbytes);
+    fclose(file);
+    downloads[1].nbytes += 1000;
+    int before = n_requests();
+    leave("numbers.bin", bytes, N_BYTES);
+    leave("packed.gz", packed, nbytes);
+    assert_ok(get("set", "404", NULL));
+    assert_int_equal(n_requests(), before);
+    assert_complete("set");
+    remove_tree("set");
+    assert_ok(get("set", "no-length", NULL)); /* asked for more, the server says that there is none */
+    assert_complete("set");
+    remove_tree("set");
+    downloads[1].nbytes -= 1000;
+    free(packed);
+}
+
+/* As a network does that wants one to log in, and servers that know of no ranges and break off. */
+static void a_part_stays_where_an_answer_is_of_no_use(void **state) {
+    (void)state;
+    static const char *const modes[] = {"page", "wrong", "no-range-cut", "no-range-endless", "416"};
+    char path[PATH_NBYTES];
+    static unsigned char found[N_BYTES];
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        leave("numbers.bin", bytes, 60000);
+        assert_int_equal(get("set", modes[i], NULL), LKS_ERR_FILE);
+        assert_int_equal(count_files(".set.lockstep-download"), 1);
+        path_of(path, ".set.lockstep-download/numbers.bin");
+        FILE *file = fopen(path, "rb");
+        if (file == NULL || fread(found, 1, N_BYTES, file) != 60000 || memcmp(found, bytes, 60000) != 0)
+            fail_msg("%s: the part is gone", modes[i]);
+        fclose(file);
+        assert_ok(get("set", modes[i], "good"));
+        assert_last_request("good numbers.bin bytes=60000-\n");
         assert_complete("set");
         remove_tree("set");
     }
@@ -585,6 +641,8 @@ int main(void) {
         cmocka_unit_test(a_mirrors_password_is_not_told),
         cmocka_unit_test(what_came_before_is_not_asked_for_again),
         cmocka_unit_test(a_part_of_something_else_is_thrown_away),
+        cmocka_unit_test(a_whole_file_is_not_asked_for_however_tightly_it_is_packed),
+        cmocka_unit_test(a_part_stays_where_an_answer_is_of_no_use),
         cmocka_unit_test(what_is_there_needs_no_server),
         cmocka_unit_test(only_what_is_missing_is_downloaded),
         cmocka_unit_test(a_part_of_a_file_that_is_there_is_never_installed),

@@ -35,6 +35,8 @@ class Handler(BaseHTTPRequestHandler):
         path = os.path.join(ROOT, name)
         if mode == "404" or not os.path.isfile(path):
             return self.send_error(404)
+        if mode == "416":
+            return self.send_error(416)
         if mode == "503" or mode == "503-twice" and count <= 2:
             return self.send_error(503)
         if mode == "loop":
@@ -50,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, mode, data, asked):
         total, begin = len(data), 0
-        if asked.startswith("bytes=") and mode not in ("no-range", "no-range-cut"):
+        if asked.startswith("bytes=") and not mode.startswith("no-range"):
             begin = int(asked[6:].rstrip("-"))
             if begin >= total:
                 return self.head(416)
@@ -66,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         shift = 10 if mode == "wrong-range" and begin > 0 else 0
         if begin > 0:
             self.head(206, Content_Length=length, Content_Range=f"bytes {begin + shift}-{total - 1}/{total}")
-        elif mode == "endless":
+        elif mode in ("endless", "no-range-endless"):
             self.head(200)
             data = data * 1000
         elif mode == "no-length":

@@ -82,6 +82,10 @@ wait_for_bytes "$work/c"
 kill -9 $victim
 wait $victim 2>/dev/null
 check "a killed download leaves no half of a set" eval '[ ! -e "$work/c/$set" ]'
+n_bytes=$(n_bytes_here "$work/c")
+serve page
+data get "$set" --dir "$work/c"
+check "a login page costs nothing of it" eval "failed 1 'another file: 27 bytes' && [ \$(n_bytes_here $work/c) = $n_bytes ]"
 forget
 serve good
 data get "$set" --dir "$work/c"

@@ -78,6 +78,7 @@ extern const lksi_fetch_limits lksi_default_limits;
 typedef enum lksi_outcome {
     LKSI_GOT_ALL, /* that the server meant to send */
     LKSI_CUT_OFF, /* the same server may have the rest later */
+    LKSI_UNFIT,   /* what it sends does not go on from what is here */
     LKSI_REFUSED, /* it has not got what is wanted */
     LKSI_GIVEN_UP /* for a reason of this side: no space, say, or cancelled */
 } lksi_outcome;
@@ -87,6 +88,7 @@ typedef struct lksi_download_transfer {
     int descriptor;     /* of the file `path`, whose first `offset` bytes are here */
     int64_t offset;     /* in and out */
     int64_t max_nbytes; /* of the whole file */
+    bool restarts;      /* an answer from the beginning takes the place of what is here; else it is LKSI_UNFIT */
     const lksi_fetch_limits *limits;
     lksi_download_progress *progress;
     int64_t begun_at; /* out: which of the bytes was the answer's first */
@@ -100,7 +102,8 @@ lksi_outcome lksi_download_transfer_run(lksi_download_transfer *transfer, const 
 
 /* --- one file from its mirrors (fetch.c) --- */
 
-/* Completes the file `path`, of which a part may be here, and checks it. `mirrors`: as in lksi_set. */
+/* Completes the file `path`, of which a part may be here, and checks it. `mirrors`: as in lksi_set. After an error the
+ * part is there still, or more of it, unless it was none of the file. */
 lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors, const char *path,
                       const lksi_fetch_limits *limits, lksi_download_progress *progress);
 

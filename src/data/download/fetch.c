@@ -2,7 +2,9 @@
  *
  * What came before a connection broke, or the program was killed, is kept and only the rest asked for, of whatever
  * mirror; the SHA-256 at the end tells whether the pieces fit together, so no server's word (ETag, Last-Modified) is
- * needed. Where they do not, the file is fetched anew, once. */
+ * needed. Where they do not, or the mirror sends no rest, it is asked for the whole, once. That comes into a file of
+ * its own, NAME.whole, until it is known to be right: it may be a network's login page, and the part must outlive that.
+ */
 #include "data/download/download.h"
 
 #include <fcntl.h>
@@ -14,9 +16,9 @@ const lksi_fetch_limits lksi_default_limits = {.connect_ms = 15000, .stall_s = 3
 
 enum { URL_NBYTES = 2048 };
 
-static lks_status start_anew(lksi_download_transfer *transfer) {
-    transfer->offset = 0;
-    return ftruncate(transfer->descriptor, 0) == 0 ? LKS_OK : lksi_error_file(transfer->path);
+static lks_status cut_to(lksi_download_transfer *transfer, int64_t nbytes) {
+    transfer->offset = nbytes;
+    return ftruncate(transfer->descriptor, nbytes) == 0 ? LKS_OK : lksi_error_file(transfer->path);
 }
 
 /* False where the work is to be given up. */
@@ -38,33 +40,55 @@ static lks_status examine(const lksi_download *download, lksi_download_transfer 
     return LKS_OK;
 }
 
-/* Tries as long as bytes come. An error is one of this side; *outcome is LKSI_GOT_ALL or LKSI_REFUSED. */
+/* Tries as long as bytes come. An error is one of this side; *outcome is LKSI_GOT_ALL, or LKSI_UNFIT or LKSI_REFUSED,
+ * and then what is here is no less than before. */
 static lks_status try_mirror(const lksi_download *download, lksi_download_transfer *transfer, const char *url,
                              lksi_outcome *outcome) {
     int n_failed = 0;
-    int64_t most = transfer->offset;
-    for (bool is_anew = false;;) {
+    const int64_t n_before = transfer->offset;
+    for (int64_t most = n_before;;) {
         transfer->begun_at = 0;
         lksi_download_progress_begin(transfer->progress, download->name, transfer->offset, download->nbytes);
         *outcome = lksi_download_transfer_run(transfer, url);
         if (*outcome == LKSI_GIVEN_UP) return lksi_error(LKS_ERR_FILE, "%s: %s", download->name, transfer->reason);
         if (*outcome == LKSI_GOT_ALL || transfer->offset == transfer->max_nbytes) {
-            bool is_right, was_whole = transfer->begun_at == 0;
+            bool is_right;
             LKS_TRY(examine(download, transfer, &is_right));
-            *outcome = is_right ? LKSI_GOT_ALL : LKSI_REFUSED;
-            if (is_right) return LKS_OK;
-            LKS_TRY(start_anew(transfer));
-            if (was_whole || is_anew) return LKS_OK;
-            is_anew = true;
-            continue;
+            *outcome = is_right ? LKSI_GOT_ALL : transfer->begun_at > 0 ? LKSI_UNFIT : LKSI_REFUSED;
+            return is_right ? LKS_OK : cut_to(transfer, n_before);
         }
-        if (*outcome == LKSI_REFUSED) return LKS_OK;
+        if (*outcome != LKSI_CUT_OFF) return cut_to(transfer, transfer->offset); /* without what was too long */
         n_failed = transfer->offset > most ? 1 : n_failed + 1;
         if (transfer->offset > most) most = transfer->offset;
         *outcome = LKSI_REFUSED;
         if (n_failed >= transfer->limits->n_tries) return LKS_OK;
         if (!wait_before(transfer, n_failed)) return lksi_error(LKS_ERR_STATE, "%s: given up", download->name);
     }
+}
+
+static int open_file(const char *path, int flags) {
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0666);
+}
+
+/* The whole into a file of its own, which takes the place of what is here where it is right. */
+static lks_status fetch_whole(const lksi_download *download, lksi_download_transfer *transfer, const char *url,
+                              lksi_outcome *outcome) {
+    char path[LKSI_PATH_NBYTES];
+    LKS_TRY(lksi_path(path, "%s.whole", transfer->path));
+    lksi_download_transfer whole = *transfer;
+    whole.path = path, whole.offset = 0, whole.restarts = true;
+    whole.descriptor = open_file(path, O_TRUNC);
+    if (whole.descriptor < 0) return lksi_error_file(path);
+    lks_status status = try_mirror(download, &whole, url, outcome);
+    bool is_right = status == LKS_OK && *outcome == LKSI_GOT_ALL;
+    if (is_right && rename(path, transfer->path) != 0) is_right = false, status = lksi_error_file(path);
+    close(is_right ? transfer->descriptor : whole.descriptor);
+    memcpy(transfer->reason, whole.reason, sizeof whole.reason);
+    if (is_right)
+        transfer->descriptor = whole.descriptor, transfer->offset = whole.offset;
+    else
+        unlink(path);
+    return status;
 }
 
 /* A mirror's address may hold a name and a password, "http://user:password@host": nobody else's business. */
@@ -89,6 +113,7 @@ static lks_status try_mirrors(const lksi_download *download, const char *const *
             return lksi_error(LKS_ERR_ARGUMENT, "a mirror's address of more than %d bytes: %.64s...", URL_NBYTES,
                               shown);
         LKS_TRY(try_mirror(download, transfer, url, &outcome));
+        if (outcome == LKSI_UNFIT) LKS_TRY(fetch_whole(download, transfer, url, &outcome));
         if (outcome == LKSI_GOT_ALL) {
             lksi_download_progress_say(transfer->progress, "%s: %lld bytes from %s", download->name,
                                        (long long)transfer->offset, shown);
@@ -100,16 +125,18 @@ static lks_status try_mirrors(const lksi_download *download, const char *const *
     return lksi_error(LKS_ERR_FILE, "%s cannot be downloaded: %s", download->name, reasons);
 }
 
-/* How much of the file is here already; what is longer than the whole is none of it. */
+/* How much of the file is here already; what is longer than the whole is none of it. What is shorter may be the whole,
+ * packed tighter, but for an archive. */
 static lks_status look_at(const lksi_download *download, lksi_download_transfer *transfer, bool *is_complete) {
     struct stat info;
     *is_complete = false;
     if (fstat(transfer->descriptor, &info) != 0) return lksi_error_file(transfer->path);
     transfer->offset = info.st_size;
-    if (info.st_size > transfer->max_nbytes) return start_anew(transfer);
-    if (info.st_size < transfer->max_nbytes) return LKS_OK;
+    if (info.st_size > transfer->max_nbytes) return cut_to(transfer, 0);
+    bool is_short = info.st_size < transfer->max_nbytes;
+    if (info.st_size == 0 || (is_short && download->archive_root != NULL)) return LKS_OK;
     LKS_TRY(lksi_download_check(download, transfer->path, transfer->progress, is_complete));
-    return *is_complete ? LKS_OK : start_anew(transfer);
+    return *is_complete || is_short ? LKS_OK : cut_to(transfer, 0);
 }
 
 lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors, const char *path,
@@ -117,7 +144,7 @@ lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors,
     LKS_TRY(lksi_download_transfer_available());
     lksi_download_transfer transfer = {
         .path = path, .max_nbytes = download->nbytes, .limits = limits, .progress = progress};
-    transfer.descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    transfer.descriptor = open_file(path, 0);
     if (transfer.descriptor < 0) return lksi_error_file(path);
     bool is_complete;
     lks_status status = look_at(download, &transfer, &is_complete);

@@ -74,7 +74,8 @@ static size_t take_header(char *line, size_t nbytes_each, size_t count, void *co
     return nbytes;
 }
 
-/* At the first byte: a server that does not know of ranges sends the file from its beginning. */
+/* At the first byte: a server that does not know of ranges sends the file from its beginning, and whoever stands in its
+ * place a page of his own. */
 static bool begin_body(answer *a) {
     lksi_download_transfer *transfer = a->transfer;
     long code = 0;
@@ -83,11 +84,9 @@ static bool begin_body(answer *a) {
     curl.getinfo(a->handle, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &nbytes);
     a->has_begun = true;
     a->nbytes = nbytes;
-    if (code == 206 && a->range_begin != transfer->offset) {
-        a->is_out_of_place = true;
-        return false;
-    }
-    if (code != 206) transfer->offset = 0;
+    if (code != 206 && transfer->restarts) transfer->offset = 0;
+    a->is_out_of_place = (code == 206 ? a->range_begin : 0) != transfer->offset;
+    if (a->is_out_of_place) return false;
     transfer->begun_at = transfer->offset;
     a->is_too_long = nbytes > transfer->max_nbytes - transfer->offset;
     if (a->is_too_long) return false;
@@ -159,10 +158,13 @@ static void set_options(CURL *handle, const char *url, answer *a, char *error, c
     }
 }
 
-/* Which of the server's refusals may be over soon. What it says of a range is nothing about the whole file. */
+/* Which of the server's refusals may be over soon. Where it has nothing behind what is here, that may be all. */
 static lksi_outcome classify_status(lksi_download_transfer *transfer, long status) {
     snprintf(transfer->reason, sizeof transfer->reason, "HTTP status %ld", status);
-    if (status == 416) transfer->offset = 0;
+    if (status == 416 && transfer->offset > 0) {
+        transfer->begun_at = transfer->offset;
+        return LKSI_GOT_ALL;
+    }
     return status == 408 || status == 416 || status == 429 || status >= 500 ? LKSI_CUT_OFF : LKSI_REFUSED;
 }
 
@@ -171,8 +173,8 @@ static lksi_outcome classify_stop(lksi_download_transfer *transfer, const answer
     char *reason = transfer->reason;
     if (a->is_out_of_place) {
         snprintf(reason, sizeof transfer->reason, "sends another range than the one that was asked for");
-        transfer->offset = 0;
-        return LKSI_CUT_OFF;
+        if (transfer->restarts) transfer->offset = 0;
+        return transfer->restarts ? LKSI_CUT_OFF : LKSI_UNFIT;
     }
     if (a->is_too_long) {
         transfer->offset = transfer->begun_at; /* what came is of another file */
