@@ -52,7 +52,7 @@ static inline void NAME(sum_squares)(const chunk *c, const float *x, const float
  * variances", 1979. Of a channel whose values lie close together far from 0, what is left of a chunk around its mean
  * corrects that: one that is constant has no variance and the right mean. */
 static void NAME(moments)(const lksi_norm_group *g, const float *x, double *mean, double *squares) {
-    float sum[LANES], chunk_mean[LANES], chunk_squares[LANES], rest[LANES];
+    float sum[LANES], chunk_mean[LANES], chunk_squares[LANES], rest[LANES] = {0};
     double total = 0;
     for (int l = 0; l < LANES; l++) mean[l] = squares[l] = 0;
     for (chunk c = first_chunk(g); c.n_runs > 0; c = next_chunk(g, &c)) {
