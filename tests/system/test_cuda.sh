@@ -38,7 +38,7 @@ check "no GPU" refused 1 'CUDA_VISIBLE_DEVICES'
 run with LOCKSTEP_EMULATED_GPU=memory=67120000 cuda
 check "no memory: how much is free, and what to do" refused 1 'no memory left.*GiB are free.*smaller batch'
 run with LOCKSTEP_EMULATED_GPU=gpus=2 cuda:2
-check "a GPU that there is not" refused 1 'no GPU 2: this process sees 2'
+check "a GPU that there is not" refused 2 'no GPU 2: this process sees 2'
 run with LOCKSTEP_CUDA_MODULE=/nowhere/module.so cuda
 check "no module: where it was looked for" refused 1 'lockstep-cuda.so was not found in: LOCKSTEP_CUDA_MODULE \(/nowhere/module.so\)'
 run with LOCKSTEP_NCCL_MODULE= cuda --strategy shared

@@ -94,9 +94,9 @@ run "$lockstep" run -n 2 --grains 6 "$build/examples/mlp"
 check "the launcher's are named by the variable" refused 2 "LOCKSTEP_GRAINS cannot be '6'; possible: powers of two"
 run "$lockstep" run -n 8 "$build/examples/mlp" --grains 4
 check "grains that the ranks cannot share are refused with both numbers" \
-  refused 1 'grains 4 cannot be divided equally among 8 ranks'
+  refused 2 'grains 4 cannot be divided equally among 8 ranks'
 run "$lockstep" run -n 2 "$build/examples/language_model" --data "$text" --grains 1
-check "of columns, too" refused 1 'grains 1 cannot be divided equally among 2 ranks'
+check "of columns, too" refused 2 'grains 1 cannot be divided equally among 2 ranks'
 run "$lockstep" run -n 2 "$build/examples/mlp" --grains 8 --accumulate 2
 check "grains and micro-batches exclude each other" refused 2 '--grains and --accumulate exclude each other'
 [ "$n_failed" = 0 ]

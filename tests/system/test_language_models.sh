@@ -79,7 +79,7 @@ check "characters are tokens by default ($(value "$work/characters" perplexity))
 run "$lockstep" run -n 2 "$lstm" --data "$work/nowhere"
 check "a missing directory is named" refused 1 "$work/nowhere"
 run "$lockstep" run -n 4 "$lstm" --data "$text" --batch 3
-check "fewer columns than ranks are refused" refused 1 'batch of 3 columns .*4 ranks'
+check "fewer columns than ranks are refused" refused 2 'batch of 3 columns .*4 ranks'
 run "$lockstep" run -n 2 "$lstm" --data "$text" --dropout 1
 check "to drop everything is refused" refused 2 "--dropout cannot be '1'; possible: 0 to below 1"
 run "$lockstep" run -n 2 "$gpt" --data "$text" --heads 5

@@ -40,7 +40,7 @@ attempt
 check "a label over 9 is named with its record" refused 1 'test_batch.bin: record 77: label 10, over 9'
 lay_out
 attempt
-check "images without any contrast are refused" refused 1 'features cannot be normalised by mean 0 and deviation 0'
+check "images without any contrast are refused" refused 2 'features cannot be normalised by mean 0 and deviation 0'
 rm "$work"/set/*
 printf '\200\002cos\nsystem\n(U\004truetR.' >"$work/set/data_batch_1"
 attempt
