@@ -74,7 +74,9 @@ int trainer_all_ok(lks_group *group, lks_status status) {
     return 0;
 }
 
-int trainer_begin_exit_code(lks_status status) { return status == LKS_ERR_ARGUMENT ? 2 : 1; }
+int trainer_begin_exit_code(lks_status status) {
+    return status == LKS_ERR_ARGUMENT || status == LKS_ERR_UNSUPPORTED ? 2 : 1;
+}
 
 /* Ranks that were started by hand may have been given different flags; they would train something nobody asked for, or
  * wait for each other's steps. Returns 0 where all agree. */
@@ -177,7 +179,8 @@ int trainer_begin(const trainer_flags *flags, const trainer_flag *own, char **ar
     lks_status status = lks_init(group, &(lks_init_options){.transport = flags->transport});
     if (status != LKS_OK) {
         (void)lks_report(status, NULL, 0);
-        return *exit_code = trainer_begin_exit_code(status), 1;
+        *exit_code = flags->transport != NULL ? trainer_begin_exit_code(status) : 1;
+        return 1;
     }
     *exit_code = settle(flags, own, argv, *group);
     if (*exit_code < 0) return 0;

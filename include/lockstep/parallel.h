@@ -71,9 +71,8 @@ typedef enum lks_compression_kind {
 } lks_compression_kind;
 
 /* A part of all parameters' gradients, which lie one after the other in the store's own order, padding included, which
- * becomes 0 again whatever is made of it. The
- * same parts come in every step, so that `first` tells which it is: what a hook keeps from step to step it keeps by
- * that. A parameter's elements may be cut by a part's end. */
+ * becomes 0 again whatever is made of it. The same parts come in every step, so that `first` tells which it is: what a
+ * hook keeps from step to step it keeps by that. A parameter's elements may be cut by a part's end. */
 typedef struct lks_bucket {
     void *gradients;     /* `count` elements */
     size_t first, count; /* of `n_elements`, the first at 0 */
@@ -100,9 +99,9 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     /* Of gradients that are sent; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts what a
-     * short measurement says (at most 32 MiB and a 16th of all, at least 64 KiB); 1 MiB on one, and where bits depend
-     * on it: gradients are compressed, or sums need not keep the canonical order. The first has 1 MiB at most, unless
-     * one holds all: then nothing overlaps. */
+     * short measurement says (at most 32 MiB and a 16th of all, at least 64 KiB), 8 MiB on GPUs; 1 MiB on one host, and
+     * where bits depend on it: gradients are compressed, or sums need not keep the canonical order. The first has 1 MiB
+     * at most, unless one holds all: then nothing overlaps. */
     size_t bucket_nbytes;
     lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
 } lks_distributed_options;

@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 struct lksi_thread {
     pthread_t handle;
@@ -88,10 +87,9 @@ static int cgroup_cpu_quota(void) {
 }
 
 int lksi_cpu_count(void) {
-    cpu_set_t allowed; /* which has no room for more than 1024 */
+    cpu_set_t allowed;
     CPU_ZERO(&allowed);
-    bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-    int count = is_known ? CPU_COUNT(&allowed) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
     int quota = cgroup_cpu_quota();
     if (quota > 0 && quota < count) count = quota;
     return count > 0 ? count : 1;

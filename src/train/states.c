@@ -83,7 +83,8 @@ static lks_status move(lks_trainer *trainer, lksi_states *states, int64_t capaci
 }
 
 lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows, int64_t of_all) {
-    int64_t capacity = n_rows > of_all ? n_rows : of_all;
+    bool is_recorded = lksi_device_has_memory(device_of(trainer));
+    int64_t capacity = is_recorded && of_all > n_rows ? of_all : n_rows;
     if (capacity > states->capacity) LKS_TRY(move(trainer, states, capacity));
     if (n_rows > states->n_rows) states->n_rows = n_rows;
     return LKS_OK;

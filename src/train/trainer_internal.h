@@ -77,9 +77,9 @@ lks_status lksi_trainer_prepare_states(lks_trainer *trainer);
 
 /* Bytes of one row (sample) of state `i`. */
 size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
-/* `n_rows` rows of each state at least; new ones are 0. There is room for those of all ranks together, for they make
- * recordings of steps at the same time, and so must forget them at the same time: where the states move. A step under
- * way then ends first. */
+/* `n_rows` rows of each state at least; new ones are 0. On a GPU there is room for those of all ranks together, for
+ * they make recordings of steps at the same time, and so must forget them at the same time: where the states move. A
+ * step under way then ends first. */
 lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows, int64_t of_all);
 lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states);

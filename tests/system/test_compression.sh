@@ -49,7 +49,7 @@ done
 
 for strategy in shared sharded; do
   run "$lockstep" run -n 2 "$mlp" --strategy "$strategy" --compress bf16
-  check "compression is refused with strategy $strategy" refused 1 \
+  check "compression is refused with strategy $strategy" refused 2 \
     "only bucketed gradients are compressed; strategy '$strategy' was asked for"
 done
 run "$lockstep" run -n 2 "$mlp" --grains 4 --compress bf16

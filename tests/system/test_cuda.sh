@@ -30,25 +30,25 @@ hash_of() { [ "$status" = 0 ] && value "$work/summary" params_sha256; }
 
 with() { env "$1" "${model[@]}" --steps 3 --device "${@:2}"; } # VARIABLE=VALUE DEVICE ARGS...
 run with LOCKSTEP_EMULATED_GPU=no-driver cuda
-check "no driver" refused 1 'no NVIDIA driver on this machine.*--device cpu'
+check "no driver" refused 2 'no NVIDIA driver on this machine.*--device cpu'
 run with LOCKSTEP_EMULATED_GPU=old-driver cuda
-check "a driver that is too old, with both versions" refused 1 'too old: it knows CUDA 11.4, this build needs'
+check "a driver that is too old, with both versions" refused 2 'too old: it knows CUDA 11.4, this build needs'
 run with LOCKSTEP_EMULATED_GPU=no-gpu cuda
-check "no GPU" refused 1 'CUDA_VISIBLE_DEVICES'
+check "no GPU" refused 2 'CUDA_VISIBLE_DEVICES'
 run with LOCKSTEP_EMULATED_GPU=memory=67120000 cuda
 check "no memory: how much is free, and what to do" refused 1 'no memory left.*GiB are free.*smaller batch'
 run with LOCKSTEP_EMULATED_GPU=gpus=2 cuda:2
 check "a GPU that there is not" refused 2 'no GPU 2: this process sees 2'
 run with LOCKSTEP_CUDA_MODULE=/nowhere/module.so cuda
-check "no module: where it was looked for" refused 1 'lockstep-cuda.so was not found in: LOCKSTEP_CUDA_MODULE \(/nowhere/module.so\)'
+check "no module: where it was looked for" refused 2 'lockstep-cuda.so was not found in: LOCKSTEP_CUDA_MODULE \(/nowhere/module.so\)'
 run with LOCKSTEP_NCCL_MODULE= cuda --strategy shared
-check "a strategy that GPUs do not have" refused 1 "strategy 'shared'"
+check "a strategy that GPUs do not have" refused 2 "strategy 'shared'"
 echo 'int absent(void) { return 0; }' >"$work/absent.c"
 cc -shared -fPIC -o "$work/libcudnn_absent.so" "$work/absent.c"
 cc -shared -fPIC -o "$work/module.so" "$work/absent.c" -Wl,--no-as-needed -L"$work" -lcudnn_absent
 rm "$work/libcudnn_absent.so"
 run with LOCKSTEP_CUDA_MODULE="$work/module.so" cuda
-check "a library that is missing, by its name" refused 1 'cannot be loaded: libcudnn_absent.so'
+check "a library that is missing, by its name" refused 2 'cannot be loaded: libcudnn_absent.so'
 LOCKSTEP_EMULATED_GPU=gpus=1 train 2 --device cuda
 check "more ranks than GPUs" err_has 'local rank 1 has no GPU of its own: this host has 1'
 LOCKSTEP_NCCL_MODULE=/nowhere/nccl.so train 2 --device cuda

@@ -115,7 +115,7 @@ else
 fi
 run "$lockstep" run -n 4 "$mnist" --data "$directory" --batch 3
 check "a batch smaller than the world is refused with both numbers" refused 2 'batch 3 .*4 ranks'
-for flags in "--batch 2" "--grains 2" "--transport pigeon" "--device abacus"; do
+for flags in "--batch 2" "--grains 2" "--transport pigeon" "--device abacus" "--transport tcp --strategy shared"; do
   # shellcheck disable=SC2086 # a flag and its value
   run "$lockstep" run -n 3 --max-restarts 2 "$mlp" --steps 2 $flags
   check "what cannot begin by its flags is not tried again: $flags" eval 'status_is 2 && ! err_has "generation"'
@@ -160,7 +160,7 @@ run "$lockstep" run -n 2 "$mlp" --strategy ring
 check "a strategy that there is not is named, with those there are" refused 2 \
   "--strategy cannot be 'ring'; possible: auto, shared, bucketed, sharded"
 run "$lockstep" run -n 2 "$mlp" --transport tcp --strategy shared
-check "a shared replica over tcp is refused with the reason" refused 1 "'shared' needs ranks that share memory; .* over tcp"
+check "a shared replica over tcp is refused with the reason" refused 2 "'shared' needs ranks that share memory; .* over tcp"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --device abacus
 check "an unknown device is named" refused 2 "no device 'abacus'"
 run "$lockstep" run -n 2 "$mnist" --data "$directory" --steps 1 --summary "$work/nowhere/s.json"

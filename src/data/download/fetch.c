@@ -144,6 +144,9 @@ lks_status lksi_fetch(const lksi_download *download, const char *const *mirrors,
     LKS_TRY(lksi_download_transfer_available());
     lksi_download_transfer transfer = {
         .path = path, .max_nbytes = download->nbytes, .limits = limits, .progress = progress};
+    char whole[LKSI_PATH_NBYTES];
+    LKS_TRY(lksi_path(whole, "%s.whole", path));
+    unlink(whole); /* of a program that was killed */
     transfer.descriptor = open_file(path, 0);
     if (transfer.descriptor < 0) return lksi_error_file(path);
     bool is_complete;
