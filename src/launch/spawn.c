@@ -14,12 +14,23 @@ static lks_status count_threads(int *n_threads) {
     return LKS_OK;
 }
 
+/* A thread that was waited for is counted until the kernel is done with it: by how much, nobody says. */
+static lks_status count_lasting_threads(int *n_threads) {
+    static const int64_t patience_ns = INT64_C(200) * 1000 * 1000, pause_ns = 1000 * 1000;
+    const int64_t give_up_ns = lksi_now_ns() + patience_ns;
+    for (;;) {
+        LKS_TRY(count_threads(n_threads));
+        if (*n_threads == 1 || lksi_now_ns() > give_up_ns) return LKS_OK;
+        lksi_sleep_ns(pause_ns);
+    }
+}
+
 /* A fork copies the calling thread only: locks that other threads hold stay locked in the child for ever, and OpenMP
  * waits for a team that is not there. */
 static lks_status spawn_processes(int n_ranks, int (*function)(void *argument), void *argument) {
     int n_threads = 0;
     lksi_end end;
-    LKS_TRY(count_threads(&n_threads));
+    LKS_TRY(count_lasting_threads(&n_threads));
     if (n_threads > 1)
         return lksi_error(LKS_ERR_STATE,
                           "lks_spawn with processes comes before any device or thread: this process has %d threads",

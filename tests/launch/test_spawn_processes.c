@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -295,6 +296,22 @@ static void processes_after_threads_are_refused(void **state) {
     lksi_thread_join(thread);
 }
 
+static void *wait_a_little(void *argument) {
+    lksi_sleep_ns(INT64_C(20) * 1000 * 1000);
+    return argument;
+}
+
+/* As one that was waited for may be, for a moment: the kernel is at its end still. */
+static void a_thread_that_is_about_to_end_is_waited_for(void **state) {
+    (void)state;
+    pthread_t thread;
+    shared *seen = make_shared();
+    assert_int_equal(pthread_create(&thread, NULL, wait_a_little, NULL), 0);
+    assert_int_equal(pthread_detach(thread), 0);
+    assert_ok(lks_spawn(2, LKS_PROCESSES, join_and_add, seen));
+    munmap(seen, sizeof *seen);
+}
+
 static void a_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
     (void)state;
     shared *seen = make_shared();
@@ -325,6 +342,7 @@ int main(void) {
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
         cmocka_unit_test(rank_0_alone_is_handed_the_port),
         cmocka_unit_test(processes_after_threads_are_refused),
+        cmocka_unit_test(a_thread_that_is_about_to_end_is_waited_for),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),
     };
     return run_group(tests);
