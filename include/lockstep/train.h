@@ -31,7 +31,7 @@ typedef struct lks_trainer_options {
     int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
     int64_t grains;          /* G: the same bits at every world size that divides G; see below. 0: none */
     int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
-    const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches */
+    const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches, all of one size */
     int n_states;
     lks_strategy strategy;       /* how the ranks share the work; parallel.h */
     size_t bucket_nbytes;        /* 0: chosen */
@@ -101,6 +101,8 @@ LKS_API void lks_trainer_destroy(lks_trainer *trainer);
  * different batches or rates differ, or a batch is not cut in the trainer's grains; LKS_ERR_ARGUMENT where one has a
  * negative number of samples, or more labels than they have, or no batch (the group is dead); LKS_ERR_SHAPE where
  * sample_nbytes is told and is not the model's input's, or n_targets is not; LKS_ERR_ARGUMENT: a label outside C;
+ * LKS_ERR_ARGUMENT where a model has states and this rank's part of the batch is not that of the step before (the group
+ * is dead; lks_trainer_reset_states makes another one possible);
  * LKS_ERR_ARGUMENT where n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch
  * did not set it: on all ranks, nothing was updated, and the group lives on, but states have moved on. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
@@ -139,7 +141,8 @@ LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t
 LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count,
                                              lks_metrics *metrics);
 
-/* The states are zeros again, as they are at first: before a text begins anew. */
+/* The states are zeros again, as they are at first: before a text begins anew, and before batches of another size or
+ * cut otherwise. On all ranks before the same step. */
 LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
 
 /* What this rank's parameters, gradients, optimizer state and the programs compiled so far take. */
@@ -175,13 +178,14 @@ typedef struct lks_position {
  * that goes on with others than it began with ends with other bits.
  * Returns when the disk has it. Collective; rank 0 writes, and needs memory for all of it. Errors: LKS_ERR_ARGUMENT
  * where step is not in 0..steps_per_epoch, or epoch * steps_per_epoch + step is not the number of steps that the
- * trainer has made. */
+ * trainer has made, or a model's states are of more samples than global_batch. */
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
 /* Goes on from there; `position` says which steps_per_epoch, global_batch and data_hash are expected, and is then where
  * to begin.
  * Collective; rank 0 reads the file, which the other ranks' hosts need not have, and hands it out.
- * Errors: also LKS_ERR_ARGUMENT where seed, rule, grains, steps_per_epoch, global_batch or data_hash differ, by name.
- * Nothing is overwritten then. */
+ * Errors: also LKS_ERR_ARGUMENT where seed, rule, grains, steps_per_epoch, global_batch or data_hash differ, by name,
+ * and where a whole file is another model's (other entries or shapes) or another version's. Nothing is overwritten
+ * then. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
 /* The same two for a loop of one's own: the parameters and buffers of the optimizer's store, its state, its steps, its
  * rule, and the position, in a file as a trainer's with seed 0 and no grains. Between a step and the next backward

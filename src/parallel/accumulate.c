@@ -117,7 +117,8 @@ lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optim
     LKS_TRY(lksi_check_given("distributed_optimizer_accumulate", "optimizer", optimizer));
     LKS_TRY(lksi_check_given_or_fail(optimizer->group, "distributed_optimizer_accumulate", "mine", mine));
     LKS_TRY(lksi_step_finish(optimizer));
-    if (optimizer->n_told > 0 || lksi_factored_left(optimizer) != 0)
+    bool is_used = lksi_store_pass(optimizer->store) == LKSI_PASS_USED; /* factors of the last step lie there still */
+    if (optimizer->n_told > 0 || (lksi_factored_left(optimizer) != 0 && !is_used))
         return lksi_group_fail(optimizer->group,
                                lksi_error(LKS_ERR_STATE,
                                           "gradients cannot be put aside on rank %d: the pass left them "

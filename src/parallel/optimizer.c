@@ -310,8 +310,10 @@ lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks
                                  sizeof optimizer->own_message, optimizer->messages);
 }
 
+/* Another optimizer's update may still read them. */
 static lks_status clear_gradients(const lks_distributed_optimizer *optimizer) {
     const lks_device *device = lksi_store_device(optimizer->store);
+    LKS_TRY(lksi_store_settle(optimizer->store, -1));
     return lksi_device_zero(device, lksi_store_gradients(optimizer->store),
                             lksi_store_padded_count(optimizer->store) * lks_type_nbytes(device->float_type));
 }

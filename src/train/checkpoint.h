@@ -90,10 +90,11 @@ lks_status lksi_checkpoint_load(lks_trainer *trainer, const char *path, lks_posi
 bool lksi_checkpoint_was_searched(const lks_trainer *trainer, const char *directory);
 
 /* --- what the model carries from step to step (checkpoint_states.c): "trainer.state.<i>", the ranks' rows one after
- * the other, which are the largest batch's --- */
+ * the other, which are those of its batches --- */
 
-/* How many rows there are. Collective where the model has states. */
-lks_status lksi_checkpoint_count_rows(lks_trainer *trainer, lksi_checkpoint *checkpoint);
+/* Counts the rows, and makes room for the image. LKS_ERR_ARGUMENT where no trainer would load them. Collective. */
+lks_status lksi_checkpoint_make_room(lks_trainer *trainer, lksi_checkpoint *checkpoint, const char *path,
+                                     const lks_position *position);
 /* What they take in the data section. */
 size_t lksi_checkpoint_states_nbytes(const lks_trainer *trainer, const lksi_checkpoint *checkpoint);
 lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, const lksi_checkpoint *checkpoint,
@@ -103,11 +104,10 @@ lks_status lksi_checkpoint_gather_states(lks_trainer *trainer, lksi_checkpoint *
 /* Are they in the file, with the same number of rows each, no more than the global batch has? */
 lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_safetensors *file, int64_t global_batch,
                                         int64_t *n_rows);
-/* Room for this rank's of all rows. */
+/* Room for all rows. */
 lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t n_rows);
 /* Rank 0 reads the rows from `file`, NULL elsewhere, and hands them out. Collective. */
-lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *checkpoint, const lksi_safetensors *file,
-                                       int64_t n_rows);
+lks_status lksi_checkpoint_take_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t n_rows);
 
 /* Whether the call went well on all ranks: each gives its own status. Where it did not, ranks that went well get
  * LKS_ERR_FILE naming the lowest one that did not, and its reason; `hash` must be equal where all did,

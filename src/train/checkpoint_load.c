@@ -46,9 +46,11 @@ static lks_status check_data(const char *path, uint64_t saved, uint64_t mine) {
 static lks_status check_counters(const lks_trainer *trainer, const char *path, const lksi_checkpoint_counters *counters,
                                  const lks_position *expected) {
     if (counters->version != LKSI_CHECKPOINT_VERSION)
-        return lksi_error(LKS_ERR_FORMAT, "%s: a checkpoint of version %lld, this library reads %d", path,
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: a checkpoint of version %lld, this library reads %d", path,
                           (long long)counters->version, LKSI_CHECKPOINT_VERSION);
-    LKS_TRY(check_number(path, "seed", counters->seed, (int64_t)trainer->options.seed));
+    if (counters->seed != (int64_t)trainer->options.seed)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: it was saved with seed %llu, this run has %llu", path,
+                          (unsigned long long)counters->seed, (unsigned long long)trainer->options.seed);
     LKS_TRY(check_number(path, "grains", counters->grains, trainer->options.grains));
     LKS_TRY(check_number(path, "the global batch", counters->global_batch, expected->global_batch));
     LKS_TRY(check_data(path, (uint64_t)counters->data_hash, expected->data_hash));
@@ -107,7 +109,9 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
     LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
     LKS_TRY(lksi_safetensors_read(file, rule, head->rule));
     LKS_TRY(check_rule(trainer, file->path, head->rule));
-    return check_entries(trainer, c, file, head);
+    lks_status status =
+        check_entries(trainer, c, file, head); /* the file is whole, by its hash: of another model, then */
+    return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lks_error_text()) : status;
 }
 
 lks_status lksi_checkpoint_open(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
@@ -164,7 +168,7 @@ static lks_status take(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safe
                        const lksi_checkpoint_head *head) {
     for (size_t i = 0; i < c->n_items; i++) LKS_TRY(take_item(trainer, c, &c->items[i], file));
     lks_trainer_reset_states(trainer);
-    if (head->n_rows > 0) LKS_TRY(lksi_checkpoint_take_states(trainer, c, file, head->n_rows));
+    if (head->n_rows > 0) LKS_TRY(lksi_checkpoint_take_states(trainer, file, head->n_rows));
     LKS_TRY(lks_distributed_optimizer_set_lr(trainer->optimizer, head->rule[LKSI_RULE_FIELDS]));
     lksi_state_set_step(trainer->optimizer, head->counters.step);
     lksi_state_hold_nothing_back(trainer->optimizer); /* no file keeps it; what is there is of other steps */

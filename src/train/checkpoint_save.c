@@ -34,9 +34,7 @@ static lks_status save(lks_trainer *trainer, lksi_checkpoint *c, const char *pat
     lks_status status = lksi_checkpoint_create(c, trainer);
     if (status == LKS_OK) status = lksi_checkpoint_check_position(trainer, path, position);
     LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_save", path, status, 0));
-    LKS_TRY(lksi_checkpoint_count_rows(trainer, c));
-    status = lksi_checkpoint_reserve(trainer, c);
-    LKS_TRY(lksi_checkpoint_agree(trainer, "trainer_save (room)", path, status, 0));
+    LKS_TRY(lksi_checkpoint_make_room(trainer, c, path, position));
     LKS_TRY(lksi_checkpoint_snapshot(trainer, c, position, &status));
     if (status == LKS_OK && c->image != NULL) status = lksi_checkpoint_write(trainer, c, path);
     return lksi_checkpoint_agree(trainer, "trainer_save (end)", path, status, 0);

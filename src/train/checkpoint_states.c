@@ -1,7 +1,6 @@
 /* What a model carries from step to step, in checkpoints: whole columns of a text, so that a run may be resumed in the
- * middle of an epoch. Rows go to ranks as samples do with LKS_SHARD_BLOCKS, or by their grains. There are as many as
- * the largest batch had samples: fewer than the global batch where the data set is smaller. */
-#include "data/grains.h"
+ * middle of an epoch. A row for each sample of the batches: fewer than the global batch where the data set is smaller.
+ * Every rank loads all of them, and its first batch shows which are its own. */
 #include "train/checkpoint.h"
 
 static void name_state(int i, char name[32]) { snprintf(name, 32, LKSI_TRAINER_PREFIX "state.%d", i); }
@@ -14,13 +13,35 @@ static int shape_of(const lks_trainer *trainer, int i, int64_t n_rows, int64_t d
     return n_dims;
 }
 
-lks_status lksi_checkpoint_count_rows(lks_trainer *trainer, lksi_checkpoint *c) {
-    if (trainer->options.n_states == 0) return LKS_OK;
-    int64_t mine = trainer->states.n_rows;
-    LKS_TRY(lks_all_gather(trainer->options.group, &mine, c->rows, 1, LKS_I64, NULL));
+/* This rank's part of what is saved. */
+static int64_t rows_to_bring(const lks_trainer *trainer) {
+    bool has_none = trainer->seats.is_whole && lks_group_rank(trainer->options.group) > 0;
+    return has_none ? 0 : trainer->states.n_rows;
+}
+
+/* What no trainer would load is not saved. */
+static lks_status check_rows(const lks_trainer *trainer, const char *path, int64_t n_rows, int64_t global_batch) {
+    int64_t of_all = trainer->seats.of_all;
+    if (n_rows != of_all)
+        return lksi_error(
+            LKS_ERR_ARGUMENT,
+            "%s: not saved: the ranks' parts of a batch are %lld samples together, its global_count is %lld", path,
+            (long long)n_rows, (long long)of_all);
+    if (of_all <= global_batch) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "%s: not saved: batches have %lld samples, the position says at most %lld",
+                      path, (long long)of_all, (long long)global_batch);
+}
+
+lks_status lksi_checkpoint_make_room(lks_trainer *trainer, lksi_checkpoint *c, const char *path,
+                                     const lks_position *position) {
+    int64_t mine = rows_to_bring(trainer);
     c->n_rows = 0;
+    if (trainer->options.n_states > 0)
+        LKS_TRY(lks_all_gather(trainer->options.group, &mine, c->rows, 1, LKS_I64, NULL));
     for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++) c->n_rows += c->rows[rank];
-    return LKS_OK;
+    lks_status status = check_rows(trainer, path, c->n_rows, position->global_batch);
+    if (status == LKS_OK) status = lksi_checkpoint_reserve(trainer, c);
+    return lksi_checkpoint_agree(trainer, "checkpoint (room)", path, status, 0);
 }
 
 size_t lksi_checkpoint_states_nbytes(const lks_trainer *trainer, const lksi_checkpoint *c) {
@@ -42,18 +63,13 @@ lks_status lksi_checkpoint_declare_states(const lks_trainer *trainer, const lksi
     return LKS_OK;
 }
 
-/* This rank's rows of state `i`, where the host can touch them; the caller frees them. At least one byte. */
-static lks_status alloc_rows(const lks_trainer *trainer, int i, void **rows) {
-    *rows = lksi_alloc_array((size_t)trainer->states.n_rows, lksi_states_row_nbytes(trainer, i));
-    return *rows != NULL ? LKS_OK : LKS_ERR_MEMORY;
-}
-
 static lks_status gather_state(lks_trainer *trainer, const lksi_checkpoint *c, int i, void *out) {
-    void *mine;
-    lks_status status = alloc_rows(trainer, i, &mine);
-    if (status == LKS_OK && trainer->states.n_rows > 0)
+    size_t n_rows = (size_t)rows_to_bring(trainer), row_nbytes = lksi_states_row_nbytes(trainer, i);
+    void *mine = lksi_alloc_array(n_rows, row_nbytes); /* where the host can touch them */
+    lks_status status = mine != NULL ? LKS_OK : LKS_ERR_MEMORY;
+    if (status == LKS_OK && n_rows > 0)
         status = lksi_device_copy_out(lksi_store_device(trainer->store), mine, trainer->states.values[i],
-                                      (size_t)trainer->states.n_rows * lksi_states_row_nbytes(trainer, i));
+                                      n_rows * row_nbytes);
     status = status == LKS_OK ? lks_gatherv(trainer->options.group, mine, out, c->counts, LKS_F32, 0, NULL)
                               : lksi_group_fail(trainer->options.group, status);
     lksi_free(mine);
@@ -71,14 +87,6 @@ lks_status lksi_checkpoint_gather_states(lks_trainer *trainer, lksi_checkpoint *
         offset += (size_t)c->n_rows * row_nbytes;
     }
     return LKS_OK;
-}
-
-/* Rank `rank`'s of all `n_rows`. */
-static int64_t rows_of(const lks_trainer *trainer, int64_t n_rows, int64_t rank) {
-    int64_t size = lks_group_size(trainer->options.group), begin, end;
-    if (trainer->options.grains == 0) return n_rows / size + (rank < n_rows % size);
-    lksi_grains_of_rank(trainer->options.grains, rank, size, n_rows, &begin, &end);
-    return end - begin;
 }
 
 /* No more than fit, so that another shape than the file's is found to be expected where it has more. */
@@ -106,38 +114,29 @@ lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_s
 }
 
 lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t n_rows) {
-    return lksi_states_reserve(trainer, &trainer->states,
-                               rows_of(trainer, n_rows, lks_group_rank(trainer->options.group)), n_rows);
+    return lksi_states_reserve(trainer, &trainer->states, n_rows, n_rows);
 }
 
-static lks_status take_state(lks_trainer *trainer, lksi_checkpoint *c, int i, const lksi_safetensors *file,
-                             int64_t n_rows, void *all) {
-    size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
-    int rank = lks_group_rank(trainer->options.group), size = lks_group_size(trainer->options.group);
+static lks_status take_state(lks_trainer *trainer, int i, const lksi_safetensors *file, int64_t n_rows, void *rows) {
+    size_t nbytes = (size_t)n_rows * lksi_states_row_nbytes(trainer, i);
     char name[32];
     name_state(i, name);
-    if (file != NULL) LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, name), all));
-    for (int r = 0; r < size; r++) c->counts[r] = (size_t)rows_of(trainer, n_rows, r) * row_nbytes / sizeof(float);
-    void *mine;
-    lks_status status = alloc_rows(trainer, i, &mine);
-    status = status == LKS_OK ? lks_scatterv(trainer->options.group, all, mine, c->counts, LKS_F32, 0, NULL)
-                              : lksi_group_fail(trainer->options.group, status);
-    if (status == LKS_OK && trainer->states.n_rows > 0)
-        status = lksi_device_copy_in(lksi_store_device(trainer->store), trainer->states.values[i], mine,
-                                     c->counts[rank] * sizeof(float));
-    lksi_free(mine);
-    return status;
+    if (file != NULL) LKS_TRY(lksi_safetensors_read(file, lksi_safetensors_find(file, name), rows));
+    LKS_TRY(lks_broadcast(trainer->options.group, rows, nbytes, LKS_U8, 0, NULL));
+    return lksi_device_copy_in(lksi_store_device(trainer->store), trainer->states.values[i], rows, nbytes);
 }
 
-lks_status lksi_checkpoint_take_states(lks_trainer *trainer, lksi_checkpoint *c, const lksi_safetensors *file,
-                                       int64_t n_rows) {
+lks_status lksi_checkpoint_take_states(lks_trainer *trainer, const lksi_safetensors *file, int64_t n_rows) {
     size_t largest = 0;
     for (int i = 0; i < trainer->options.n_states; i++)
         if (lksi_states_row_nbytes(trainer, i) > largest) largest = lksi_states_row_nbytes(trainer, i);
-    void *all = file != NULL ? lksi_alloc_array((size_t)n_rows, largest) : NULL;
-    lks_status status = file != NULL && all == NULL ? LKS_ERR_MEMORY : LKS_OK;
+    void *rows = lksi_alloc_array((size_t)n_rows, largest);
+    lks_status status = rows != NULL ? LKS_OK : lksi_group_fail(trainer->options.group, LKS_ERR_MEMORY);
     for (int i = 0; i < trainer->options.n_states && status == LKS_OK; i++)
-        status = take_state(trainer, c, i, file, n_rows, all);
-    lksi_free(all);
-    return status;
+        status = take_state(trainer, i, file, n_rows, rows);
+    lksi_free(rows);
+    if (status != LKS_OK) return status;
+    trainer->states.n_rows = n_rows;
+    trainer->seats = (lksi_seats){.of_all = n_rows, .is_whole = true};
+    return LKS_OK;
 }

@@ -105,20 +105,13 @@ static lks_status wait_for_last(lks_checkpointer *c) {
     return lksi_checkpoint_writer_wait(c->writer, lksi_group_timeout_ms(c->trainer->options.group));
 }
 
-/* A model's states are as large as its batches, which the first step shows. */
-static lks_status reserve_states(lks_checkpointer *c) {
-    if (c->trainer->options.n_states == 0) return LKS_OK;
-    LKS_TRY(lksi_checkpoint_count_rows(c->trainer, &c->checkpoint));
-    lks_status status = lksi_checkpoint_reserve(c->trainer, &c->checkpoint);
-    return lksi_checkpoint_agree(c->trainer, "checkpointer (room)", c->path, status, 0);
-}
-
 static lks_status begin(lks_checkpointer *c, const lks_position *position) {
     lks_status status = wait_for_last(c);
     if (status == LKS_OK) status = lksi_checkpoint_check_position(c->trainer, c->directory, position);
     LKS_TRY(lksi_checkpoint_agree(c->trainer, "checkpointer", name_of(c), status, 0));
     lksi_checkpoint_path(c->path, c->directory, c->trainer->n_steps);
-    LKS_TRY(reserve_states(c));
+    if (c->trainer->options.n_states > 0) /* which are as large as its batches */
+        LKS_TRY(lksi_checkpoint_make_room(c->trainer, &c->checkpoint, c->path, position));
     int64_t began_ns = lksi_now_ns();
     LKS_TRY(lksi_checkpoint_snapshot(c->trainer, &c->checkpoint, position, &status));
     if (c->writer != NULL)

@@ -39,8 +39,8 @@ static bool can_be_sent_ahead(const lks_trainer *trainer, const lks_batch *batch
 /* Where the states have to move, too, the step under way ends first: here, where its error is no reason to fail the
  * group. */
 static lks_status make_ready(lks_trainer *trainer, const lks_batch *batch) {
-    bool moves = trainer->options.n_states > 0 && batch->global_count > trainer->states.capacity;
-    return moves || !can_be_sent_ahead(trainer, batch) ? lksi_flat_catch_up(trainer) : LKS_OK;
+    return lksi_states_must_move(trainer, batch) || !can_be_sent_ahead(trainer, batch) ? lksi_flat_catch_up(trainer)
+                                                                                       : LKS_OK;
 }
 
 static lks_status send(lks_trainer *trainer, const lks_batch *batch, lks_program *program) {
@@ -102,7 +102,7 @@ static lks_status run(lks_trainer *trainer, const lks_batch *batch, lksi_compile
 static lks_status step(lks_trainer *trainer, const lks_batch *batch) {
     lks_program *program;
     LKS_TRY(lksi_pieces_check(trainer, batch));
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, batch->count, batch->global_count));
+    LKS_TRY(lksi_states_seat(trainer, batch));
     LKS_TRY(lksi_trainer_program(trainer, batch->count, true, &program));
     lksi_compiled *compiled = lksi_trainer_compiled(trainer, program);
     lks_distributed_optimizer_no_sync(trainer->optimizer, 0);

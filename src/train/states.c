@@ -66,26 +66,37 @@ static lks_status make_ready_to_move(lks_trainer *trainer, const lksi_states *st
     return LKS_OK;
 }
 
-static lks_status move(lks_trainer *trainer, lksi_states *states, int64_t capacity) {
+static lks_status move_one(const lks_trainer *trainer, lksi_states *states, int i, int64_t first_row,
+                           int64_t capacity) {
+    const lks_device *device = device_of(trainer);
+    size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
+    void *moved;
+    LKS_TRY(lksi_device_alloc(device, (size_t)capacity * row_nbytes, &moved));
+    lks_status status = LKS_OK;
+    if (states->n_rows > 0)
+        status = lksi_device_copy(device, moved, states->values[i] + (size_t)first_row * row_nbytes,
+                                  (size_t)states->n_rows * row_nbytes);
+    lksi_device_free(device, status == LKS_OK ? states->values[i] : moved);
+    if (status == LKS_OK) states->values[i] = moved;
+    return status;
+}
+
+/* The rows in use, which begin at `first_row`. */
+static lks_status move(lks_trainer *trainer, lksi_states *states, int64_t first_row, int64_t capacity) {
     LKS_TRY(make_ready_to_move(trainer, states));
-    for (int i = 0; i < trainer->options.n_states; i++) {
-        size_t row_nbytes = lksi_states_row_nbytes(trainer, i);
-        void *grown;
-        LKS_TRY(lksi_device_alloc(device_of(trainer), (size_t)capacity * row_nbytes, &grown));
-        if (states->n_rows > 0)
-            LKS_TRY(
-                lksi_device_copy(device_of(trainer), grown, states->values[i], (size_t)states->n_rows * row_nbytes));
-        lksi_device_free(device_of(trainer), states->values[i]);
-        states->values[i] = grown;
-    }
+    for (int i = 0; i < trainer->options.n_states; i++) LKS_TRY(move_one(trainer, states, i, first_row, capacity));
     states->capacity = capacity;
     return LKS_OK;
 }
 
-lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows, int64_t of_all) {
+static int64_t capacity_for(const lks_trainer *trainer, int64_t n_rows, int64_t of_all) {
     bool is_recorded = lksi_device_has_memory(device_of(trainer));
-    int64_t capacity = is_recorded && of_all > n_rows ? of_all : n_rows;
-    if (capacity > states->capacity) LKS_TRY(move(trainer, states, capacity));
+    return is_recorded && of_all > n_rows ? of_all : n_rows;
+}
+
+lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows, int64_t of_all) {
+    int64_t capacity = capacity_for(trainer, n_rows, of_all);
+    if (capacity > states->capacity) LKS_TRY(move(trainer, states, 0, capacity));
     if (n_rows > states->n_rows) states->n_rows = n_rows;
     return LKS_OK;
 }
@@ -94,6 +105,44 @@ lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states) {
     for (int i = 0; i < trainer->options.n_states && states->n_rows > 0; i++)
         LKS_TRY(lksi_device_zero(device_of(trainer), states->values[i],
                                  (size_t)states->n_rows * lksi_states_row_nbytes(trainer, i)));
+    states->n_rows = 0;
+    return LKS_OK;
+}
+
+/* Row i goes on from row i: so no batch is cut otherwise than the one before. */
+lks_status lksi_states_check(const lks_trainer *trainer, const lks_batch *batch) {
+    const lksi_seats *seats = &trainer->seats;
+    if (trainer->options.n_states == 0 || seats->of_all == 0) return LKS_OK;
+    int64_t begin = batch->global_offset, end = begin + batch->count;
+    int64_t seats_end = seats->begin + trainer->states.n_rows;
+    bool is_within = begin >= seats->begin && end <= seats_end;
+    bool is_equal = batch->count == trainer->states.n_rows && (batch->count == 0 || begin == seats->begin);
+    if (batch->global_count == seats->of_all && (seats->is_whole ? is_within : is_equal)) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT,
+                      "step %lld: rank %d brings samples %lld to %lld of %lld, the model's states are of samples %lld "
+                      "to %lld of %lld; lks_trainer_reset_states makes them 0, for a batch that is cut otherwise",
+                      (long long)trainer->n_steps + 1, lks_group_rank(trainer->options.group), (long long)begin,
+                      (long long)end, (long long)batch->global_count, (long long)seats->begin, (long long)seats_end,
+                      (long long)seats->of_all);
+}
+
+bool lksi_states_must_move(const lks_trainer *trainer, const lks_batch *batch) {
+    int64_t capacity = capacity_for(trainer, batch->count, batch->global_count);
+    return trainer->options.n_states > 0 && (trainer->seats.is_whole || capacity > trainer->states.capacity);
+}
+
+/* Of a rank without samples, too, there is a row of zeros: it may have to compute on a stand-in. */
+lks_status lksi_states_seat(lks_trainer *trainer, const lks_batch *batch) {
+    lksi_states *states = &trainer->states;
+    int64_t n_rows = batch->count > 0 ? batch->count : 1;
+    if (trainer->options.n_states == 0) return LKS_OK;
+    if (trainer->seats.is_whole) {
+        states->n_rows = batch->count;
+        LKS_TRY(move(trainer, states, batch->global_offset, capacity_for(trainer, n_rows, batch->global_count)));
+    }
+    LKS_TRY(lksi_states_reserve(trainer, states, n_rows, batch->global_count));
+    states->n_rows = batch->count;
+    trainer->seats = (lksi_seats){.of_all = batch->global_count, .begin = batch->global_offset};
     return LKS_OK;
 }
 
@@ -124,6 +173,7 @@ lks_status lksi_states_advance(const lks_trainer *trainer, lksi_states *states, 
 
 /* What goes wrong in a GPU's memory comes out of the next step. */
 void lks_trainer_reset_states(lks_trainer *trainer) {
-    if (lksi_check_given("trainer_reset_states", "trainer", trainer) == LKS_OK)
-        (void)lksi_states_clear(trainer, &trainer->states);
+    if (lksi_check_given("trainer_reset_states", "trainer", trainer) != LKS_OK) return;
+    (void)lksi_states_clear(trainer, &trainer->states);
+    trainer->seats = (lksi_seats){0};
 }

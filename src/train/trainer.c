@@ -236,8 +236,7 @@ static lks_status compute_piece(lks_trainer *trainer, const lks_batch *piece, in
 static lks_status compute_pieces(lks_trainer *trainer, const lks_batch *batch, lks_step_sums *mine) {
     int64_t n = lksi_pieces_count(trainer, batch);
     LKS_TRY(lksi_pieces_check(trainer, batch));
-    bool stands_in = batch->count == 0 && trainer->statistics != NULL;
-    LKS_TRY(lksi_states_reserve(trainer, &trainer->states, stands_in ? 1 : batch->count, batch->global_count));
+    LKS_TRY(lksi_states_seat(trainer, batch));
     for (int64_t i = 0; i < n; i++) {
         lks_batch piece = lksi_pieces_get(trainer, batch, i);
         lks_distributed_optimizer_no_sync(trainer->optimizer, i + 1 < n || !has_part(trainer, &piece));
@@ -320,7 +319,8 @@ static lks_status check_batch(const lks_trainer *trainer, const lks_batch *batch
     if (batch->global_count < batch->count)
         return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples, and all ranks together %lld", rank,
                           (long long)batch->count, (long long)batch->global_count);
-    if (batch->n_labels >= 0 && batch->n_labels <= batch->count * lksi_trainer_labels_of_sample(trainer)) return LKS_OK;
+    if (batch->n_labels >= 0 && batch->n_labels <= batch->count * lksi_trainer_labels_of_sample(trainer))
+        return lksi_states_check(trainer, batch);
     return lksi_error(LKS_ERR_ARGUMENT, "the batch of rank %d has %lld samples and %lld labels that count", rank,
                       (long long)batch->count, (long long)batch->n_labels);
 }

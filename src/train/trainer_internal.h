@@ -29,6 +29,13 @@ typedef struct lksi_states {
     int64_t n_rows, capacity; /* rows each: in use, and in all; those between are 0 */
 } lksi_states;
 
+/* Which samples the trainer's states belong to. */
+typedef struct lksi_seats {
+    int64_t of_all; /* the samples of the global batch; 0: of none, the states are zeros */
+    int64_t begin;  /* there, the first of this rank's */
+    bool is_whole;  /* as a checkpoint was loaded: every rank has all of them, until its next step */
+} lksi_seats;
+
 /* The directory that a run was resumed from: what is newer there than this run is known to be no good. */
 typedef struct lksi_searched {
     bool is_any;
@@ -51,6 +58,7 @@ struct lks_trainer {
     lks_node **outputs; /* what programs have to keep: the number of hits, where it is counted, and the states */
     int n_outputs;
     lksi_states states;
+    lksi_seats seats;
     lksi_bad_gradient bad_gradient; /* where gradients are checked: the first in the step under way */
     lks_step_sums done;             /* of the steps that ended since metrics were asked for */
     bool makes_recordings;          /* of steps on a GPU */
@@ -81,7 +89,14 @@ size_t lksi_states_row_nbytes(const lks_trainer *trainer, int i);
  * they make recordings of steps at the same time, and so must forget them at the same time: where the states move. A
  * step under way then ends first. */
 lks_status lksi_states_reserve(lks_trainer *trainer, lksi_states *states, int64_t n_rows, int64_t of_all);
+/* All are 0, and none in use. */
 lks_status lksi_states_clear(const lks_trainer *trainer, lksi_states *states);
+/* LKS_ERR_ARGUMENT where the trainer's own belong to other samples than this rank's of `batch`. */
+lks_status lksi_states_check(const lks_trainer *trainer, const lks_batch *batch);
+/* From now on they belong to those. */
+lks_status lksi_states_seat(lks_trainer *trainer, const lks_batch *batch);
+/* Whether they have to move for that. */
+bool lksi_states_must_move(const lks_trainer *trainer, const lks_batch *batch);
 void lksi_states_free(const lks_trainer *trainer, lksi_states *states);
 /* The next run of `program`, whose first sample is row `first_row`, begins with these states. */
 lks_status lksi_states_bind(const lks_trainer *trainer, const lksi_states *states, int64_t first_row,

@@ -8,6 +8,9 @@
 #include <lockstep/train.h>
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { N_STEPS = 6, MOST = 8, T = 3, K = 4, M = 6, N_CLASSES = 5 };
 
@@ -71,19 +74,21 @@ static lks_batch make_batch(int step, int64_t count, float *features, int32_t *l
                        .global_n_labels = count};
 }
 
-static void train(const plan *p, const char *device_name, double losses[N_STEPS]) {
-    float features[MOST * T * K];
-    int32_t labels[MOST];
-    int is_ahead = p->runs_ahead && strcmp(device_name, "reference") != 0; /* metrics come a step later */
+typedef struct set_up {
     lks_group *world;
     lks_device *device;
+    lks_graph *graph;
     lks_trainer *trainer;
-    assert_ok(lks_init(&world, NULL));
-    assert_ok(lks_device_create(&device, &(lks_device_options){.name = device_name}));
-    lks_graph *graph = lks_graph_create(device);
-    model m = p->build(graph);
-    assert_ok(lks_trainer_create(&trainer, m.loss,
-                                 &(lks_trainer_options){.group = world,
+} set_up;
+
+static set_up create(const plan *p, const char *device_name, int is_ahead) {
+    set_up s;
+    assert_ok(lks_init(&s.world, NULL));
+    assert_ok(lks_device_create(&s.device, &(lks_device_options){.name = device_name}));
+    s.graph = lks_graph_create(s.device);
+    model m = p->build(s.graph);
+    assert_ok(lks_trainer_create(&s.trainer, m.loss,
+                                 &(lks_trainer_options){.group = s.world,
                                                         .features = m.features,
                                                         .labels = m.labels,
                                                         .logits = m.logits,
@@ -93,19 +98,35 @@ static void train(const plan *p, const char *device_name, double losses[N_STEPS]
                                                         .accumulate = p->accumulate,
                                                         .runs_ahead = is_ahead,
                                                         .seed = 3}));
-    for (int step = 0; step < N_STEPS; step++) {
-        lks_batch batch = make_batch(step, p->counts[step], features, labels);
-        lks_metrics metrics;
-        assert_ok(lks_trainer_step(trainer, &batch, &metrics));
-        if (step >= is_ahead) losses[step - is_ahead] = metrics.loss;
+    return s;
+}
+
+static void destroy(const set_up *s) {
+    lks_trainer_destroy(s->trainer);
+    lks_graph_destroy(s->graph);
+    lks_device_destroy(s->device);
+    lks_group_destroy(s->world);
+}
+
+static void step(const set_up *s, int number, int64_t count, lks_metrics *metrics) {
+    float features[MOST * T * K];
+    int32_t labels[MOST];
+    lks_batch batch = make_batch(number, count, features, labels);
+    assert_ok(lks_trainer_step(s->trainer, &batch, metrics));
+}
+
+static void train(const plan *p, const char *device_name, double losses[N_STEPS]) {
+    int is_ahead = p->runs_ahead && strcmp(device_name, "reference") != 0; /* metrics come a step later */
+    set_up s = create(p, device_name, is_ahead);
+    lks_metrics metrics;
+    for (int number = 0; number < N_STEPS; number++) {
+        if (number > 0 && p->counts[number] != p->counts[number - 1]) lks_trainer_reset_states(s.trainer);
+        step(&s, number, p->counts[number], &metrics);
+        if (number >= is_ahead) losses[number - is_ahead] = metrics.loss;
     }
-    lks_metrics last;
-    assert_ok(lks_trainer_catch_up(trainer, &last));
-    if (is_ahead) losses[N_STEPS - 1] = last.loss;
-    lks_trainer_destroy(trainer);
-    lks_graph_destroy(graph);
-    lks_device_destroy(device);
-    lks_group_destroy(world);
+    assert_ok(lks_trainer_catch_up(s.trainer, &metrics));
+    if (is_ahead) losses[N_STEPS - 1] = metrics.loss;
+    destroy(&s);
 }
 
 static void check_plan(const plan *p) {
@@ -128,8 +149,28 @@ static void a_state_is_read_from_any_of_its_rows(void **state) {
 static void recorded_steps_follow_states_that_grow(void **state) {
     (void)state;
     check_plan(&(plan){.build = build_lstm, .counts = {4, 4, 8, 4, 4, 8}});
-    check_plan(&(plan){.build = build_lstm, .runs_ahead = 1, .counts = {4, 4, 8, 4, 4, 8}});
-    check_plan(&(plan){.build = build_cell, .counts = {2, 2, 4, 2, 6, 2}});
+    check_plan(&(plan){.build = build_lstm, .runs_ahead = 1, .counts = {4, 4, 8, 8, 4, 4}});
+    check_plan(&(plan){.build = build_cell, .counts = {2, 2, 4, 4, 6, 6}});
+}
+
+/* A checkpoint's states come to lie elsewhere than those that steps were recorded with. */
+static void recorded_steps_follow_states_that_are_loaded(void **state) {
+    (void)state;
+    const plan p = {.build = build_lstm, .counts = {4, 4, 4, 4, 4, 4}};
+    char path[] = "/tmp/lockstep_cuda_states_XXXXXX";
+    lks_position position = {.epoch = 3, .steps_per_epoch = 1, .global_batch = 4};
+    lks_metrics expected, got;
+    int file = mkstemp(path);
+    assert_true(file >= 0 && close(file) == 0);
+    set_up s = create(&p, "cuda:0", 0);
+    for (int number = 0; number < 3; number++) step(&s, number, 4, NULL);
+    assert_ok(lks_trainer_save(s.trainer, path, &position));
+    for (int number = 3; number < N_STEPS; number++) step(&s, number, 4, &expected);
+    assert_ok(lks_trainer_load(s.trainer, path, &position));
+    for (int number = 3; number < N_STEPS; number++) step(&s, number, 4, &got);
+    assert_true(got.loss == expected.loss);
+    destroy(&s);
+    assert_int_equal(unlink(path), 0);
 }
 
 /* NCCL wants what it does to be recorded on all ranks or on none: also where one of them has more samples than before.
@@ -161,6 +202,7 @@ static int count_recordings(void *argument) {
         lks_batch batch = make_batch(step, counts[rank][step], features, labels);
         batch.global_offset = rank == 0 ? 0 : counts[0][step];
         batch.global_count = batch.global_n_labels = counts[0][step] + counts[1][step];
+        if (step > 0 && counts[rank][step] != counts[rank][step - 1]) lks_trainer_reset_states(trainer);
         RANK_OK(lks_trainer_step(trainer, &batch, NULL));
         int64_t n = 0, all[2];
         for (size_t i = 0; i < trainer->n_compiled; i++) n += trainer->compiled[i].recording != NULL;
@@ -185,6 +227,7 @@ static void ranks_record_steps_together(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_state_is_read_from_any_of_its_rows),
                                        cmocka_unit_test(recorded_steps_follow_states_that_grow),
+                                       cmocka_unit_test(recorded_steps_follow_states_that_are_loaded),
                                        cmocka_unit_test(ranks_record_steps_together)};
     return run_cuda_tests("cuda states", tests);
 }

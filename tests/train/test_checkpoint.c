@@ -371,7 +371,7 @@ static void a_checkpoint_of_another_run_is_refused_by_what_differs(void **state)
          false},
         {SGD, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "momentum 0.9", 0, false},
         {ADAM, 20, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT, "the optimizer SGD, this run has AdamW", 0, false},
-        {MOMENTUM, 33, 4, BATCH, saved_path, false, LKS_ERR_FORMAT,
+        {MOMENTUM, 33, 4, BATCH, saved_path, false, LKS_ERR_ARGUMENT,
          "entry 'bn.bias' has the shape (20), the model's has (33)", 0, false},
         {MOMENTUM, 33, 4, BATCH, saved_path, true, LKS_ERR_FORMAT, "has the shape", 0, false},
         {MOMENTUM, 20, 4, BATCH, other_path, false, LKS_ERR_FORMAT,
@@ -464,7 +464,7 @@ static void a_checkpoint_of_another_version_is_refused_by_its_number(void **stat
     result saved = {.kind = MOMENTUM};
     run_ranks(1, train_and_save, &saved);
     write_counters(good, read_file(saved_path, good), 3, SAVED_AT, 1, 5);
-    bad_load bad = {MOMENTUM, 20,   4, BATCH, other_path, false, LKS_ERR_FORMAT, "a checkpoint of version 3, this",
+    bad_load bad = {MOMENTUM, 20,   4, BATCH, other_path, false, LKS_ERR_ARGUMENT, "a checkpoint of version 3, this",
                     0,        false};
     run_ranks(1, load_in_vain, &bad);
 }

@@ -50,7 +50,7 @@ static int create_trainer(set_up *s, bool has_states) {
     return 0;
 }
 
-static int create(set_up *s, int64_t count, int64_t batch, bool has_states) {
+static int create(set_up *s, int64_t count, int64_t batch, lks_shard_mode shard, bool has_states) {
     RANK_OK(lks_init(&s->group, NULL));
     RANK_OK(lks_dataset_classification(&s->data, &(lks_classification_options){.n_samples = count,
                                                                                .n_features = T * K,
@@ -62,6 +62,7 @@ static int create(set_up *s, int64_t count, int64_t batch, bool has_states) {
                               &(lks_loader_options){.batch = batch,
                                                     .seed = 3,
                                                     .n_workers = -1,
+                                                    .shard = shard,
                                                     .rank = lks_group_rank(s->group),
                                                     .n_ranks = lks_group_size(s->group)}));
     return create_trainer(s, has_states);
@@ -81,9 +82,9 @@ static int train(void *argument) {
     lks_batch batch;
     lks_metrics evaluated;
     char hex[65];
-    RANK_CHECK(create(&s, COUNT, BATCH, j->has_states) == 0);
+    RANK_CHECK(create(&s, COUNT, BATCH, LKS_SHARD_BLOCKS, j->has_states) == 0);
     while (lks_loader_next(s.loader, &batch)) {
-        if (j->resets) lks_trainer_reset_states(s.trainer);
+        if (j->resets || batch.count < BATCH / lks_group_size(s.group)) lks_trainer_reset_states(s.trainer);
         RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
         if (j->evaluates_between) RANK_OK(lks_trainer_evaluate(s.trainer, s.data, &evaluated));
     }
@@ -133,6 +134,7 @@ static char directory[] = "/tmp/lockstep_states_XXXXXX";
 static char saved_path[64], other_path[64];
 
 typedef struct run {
+    lks_shard_mode shard;
     int64_t from, until;    /* steps; from 0: no file is read */
     const char *saved_path; /* NULL: not */
     char hex[65];           /* rank 0's */
@@ -144,7 +146,7 @@ static int train_on_few(void *argument) {
     lks_batch batch;
     char hex[65];
     lks_position position = {.steps_per_epoch = 1, .global_batch = BATCH};
-    RANK_CHECK(create(&s, FEW, BATCH, true) == 0);
+    RANK_CHECK(create(&s, FEW, BATCH, r->shard, true) == 0);
     if (r->from > 0) RANK_OK(lks_trainer_load(s.trainer, saved_path, &position));
     RANK_CHECK(position.epoch * position.steps_per_epoch + position.step == r->from);
     for (int64_t epoch = r->from; epoch < r->until; epoch++) {
@@ -182,6 +184,83 @@ static void a_run_on_fewer_samples_than_its_batch_takes_is_resumed(void **state)
     }
 }
 
+/* --- batches that are cut otherwise than the one before --- */
+
+enum { N_UNEVEN = 10 };
+
+/* 4, 4 and 2 samples; in step `again`, 5, 3 and 2. */
+static int step_unevenly(set_up *s, int step, int again, lks_status *status) {
+    static const int64_t ends[2][4] = {{0, 4, 8, N_UNEVEN}, {0, 5, 8, N_UNEVEN}};
+    static float features[N_UNEVEN * T * K];
+    static int32_t labels[N_UNEVEN];
+    const int64_t *end = &ends[step == again][lks_group_rank(s->group)];
+    lks_batch batch = {.features = features,
+                       .labels = labels,
+                       .count = end[1] - end[0],
+                       .n_labels = end[1] - end[0],
+                       .global_offset = end[0],
+                       .global_count = N_UNEVEN,
+                       .global_n_labels = N_UNEVEN};
+    *status = lks_trainer_step(s->trainer, &batch, NULL);
+    return 0;
+}
+
+static int cut_otherwise(void *argument) {
+    const bool *resets = argument;
+    set_up s = {0};
+    lks_status status;
+    RANK_CHECK(create(&s, FEW, BATCH, LKS_SHARD_BLOCKS, true) == 0);
+    for (int step = 0; step < 2; step++) RANK_CHECK(step_unevenly(&s, step, 2, &status) == 0 && status == LKS_OK);
+    if (*resets) lks_trainer_reset_states(s.trainer);
+    RANK_CHECK(step_unevenly(&s, 2, 2, &status) == 0);
+    if (*resets) {
+        RANK_CHECK(status == LKS_OK);
+    } else if (lks_group_rank(s.group) == 2) {
+        RANK_CHECK(status == LKS_ERR_PEER);
+    } else {
+        RANK_CHECK(status == LKS_ERR_ARGUMENT);
+        RANK_CHECK(strstr(lks_error_text(), "step 3: rank") != NULL && strstr(lks_error_text(), "of 10") != NULL);
+    }
+    destroy(&s);
+    return 0;
+}
+
+static void a_batch_that_is_cut_otherwise_needs_new_states(void **state) {
+    (void)state;
+    for (int resets = 0; resets < 2; resets++) run_ranks(3, cut_otherwise, &(bool){resets != 0});
+}
+
+static void states_are_loaded_by_ranks_whose_parts_are_uneven(void **state) {
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        run through = {.shard = LKS_SHARD_BATCHES, .until = N_STEPS};
+        run saved = {.shard = LKS_SHARD_BATCHES, .until = SAVED_AT, .saved_path = saved_path};
+        run resumed = {.shard = LKS_SHARD_BATCHES, .from = SAVED_AT, .until = N_STEPS};
+        run_ranks(size, train_on_few, &through);
+        run_ranks(size, train_on_few, &saved);
+        run_ranks(size, train_on_few, &resumed);
+        assert_string_equal(resumed.hex, through.hex);
+    }
+}
+
+static int save_too_large(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_status status;
+    RANK_CHECK(create(&s, FEW, BATCH, LKS_SHARD_BLOCKS, true) == 0);
+    RANK_CHECK(step_unevenly(&s, 0, 1, &status) == 0 && status == LKS_OK);
+    lks_position position = {.epoch = 1, .steps_per_epoch = 1, .global_batch = N_UNEVEN - 1};
+    RANK_CHECK(lks_trainer_save(s.trainer, other_path, &position) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "batches have 10 samples, the position says at most 9") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void states_that_no_trainer_would_load_are_not_saved(void **state) {
+    (void)state;
+    run_ranks(3, save_too_large, NULL);
+}
+
 static void its_states_go_to_any_number_of_ranks(void **state) {
     (void)state;
     static char before[MAX_FILE], after[MAX_FILE];
@@ -202,6 +281,9 @@ int main(void) {
         cmocka_unit_test(evaluation_leaves_the_states_of_training_alone),
         cmocka_unit_test(a_run_on_fewer_samples_than_its_batch_takes_is_resumed),
         cmocka_unit_test(its_states_go_to_any_number_of_ranks),
+        cmocka_unit_test(a_batch_that_is_cut_otherwise_needs_new_states),
+        cmocka_unit_test(states_are_loaded_by_ranks_whose_parts_are_uneven),
+        cmocka_unit_test(states_that_no_trainer_would_load_are_not_saved),
     };
     if (mkdtemp(directory) == NULL) return 1;
     snprintf(saved_path, sizeof saved_path, "%s/saved", directory);
