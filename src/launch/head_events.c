@@ -188,7 +188,7 @@ static void fail(lksi_head *head, const lksi_message *failure) {
     if (head->end_until_ns == 0) head->end_until_ns = ns_from_now(lksi_grace_ms(&head->run->job) + END_MS);
 }
 
-/* Ranks that end with SIGTERM's status while the run grows do what they are asked to. */
+/* Ranks that fail with SIGTERM's status while the run grows do what they are asked to, as those do that end well. */
 static bool is_expected(const lksi_head *head) { return head->is_growing && head->failed_status == 128 + 15; }
 
 static void settle(lksi_head *head) {
@@ -229,10 +229,12 @@ static void decide(lksi_head *head) {
     const int exit_status = head->has_failed ? head->failed_status : 0;
     if (head->is_timed_out)
         lksi_head_end(head, LKSI_EXIT_TIMEOUT, "");
-    else if (head->signal != 0 || !head->has_failed)
+    else if (head->signal != 0)
         lksi_head_end(head, exit_status, "");
-    else if (is_expected(head))
-        gather_next(head);
+    else if (head->is_growing && (!head->has_failed || is_expected(head)))
+        gather_next(head); /* also where all had finished just then, which the next finds out at once */
+    else if (!head->has_failed)
+        lksi_head_end(head, exit_status, "");
     else if (is_verdict(exit_status) || head->n_restarts == head->run->max_restarts)
         lksi_head_end(head, exit_status, "");
     else {
