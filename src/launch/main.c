@@ -27,9 +27,7 @@ static void name_rank_that_exits(int exit_status, void *nothing) {
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
     lksi_announce(LKSI_THREADS_END);
-    if (exit_status != 0) return;
-    fflush(NULL);
-    _exit(1); /* the others have not succeeded */
+    if (exit_status == 0) lksi_rank_threads_end(1); /* the others have not succeeded */
 }
 
 static void free_arguments(char **argv, int argc) {

@@ -27,6 +27,24 @@ static lks_status failure_of(int rank, int exit_status) {
                       host, exit_status);
 }
 
+static void flush_all(void *is_done) {
+    fflush(NULL);
+    atomic_store((atomic_bool *)is_done, true);
+}
+
+/* Flushing takes the lock of every file. One that a rank reads from it holds until something comes, maybe for ever. */
+_Noreturn void lksi_rank_threads_end(int exit_status) {
+    static const int64_t patience_ns = INT64_C(500) * 1000 * 1000;
+    static atomic_bool is_done;
+    lksi_thread *thread = NULL;
+    const int64_t give_up_ns = lksi_now_ns() + patience_ns;
+    if (lksi_thread_create(&thread, flush_all, &is_done, "flush") == LKS_OK) {
+        while (!atomic_load(&is_done) && lksi_now_ns() < give_up_ns) lksi_sleep_ns(1000 * 1000);
+        if (atomic_load(&is_done)) lksi_thread_join(thread);
+    }
+    _exit(exit_status);
+}
+
 /* A thread cannot be ended from outside: where another rank does not come to its end by itself, the process does. */
 static void end_the_rest(threads_job *job, const rank_thread *failed) {
     int64_t limit_ns = lksi_now_ns() + job->grace_ms * 1000000;
@@ -34,8 +52,7 @@ static void end_the_rest(threads_job *job, const rank_thread *failed) {
         if (lksi_now_ns() > limit_ns) {
             (void)lks_report(failure_of(failed->rank, lksi_exit_code(failed->result)), NULL, 0);
             lksi_announce(LKSI_THREADS_END);
-            fflush(NULL);
-            _exit(lksi_exit_code(failed->result));
+            lksi_rank_threads_end(lksi_exit_code(failed->result));
         }
         lksi_sleep_ns(10 * 1000 * 1000);
     }

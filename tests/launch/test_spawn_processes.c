@@ -226,33 +226,41 @@ static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     no_child_is_left();
 }
 
+/* While the other reads what never comes, and stdin is locked. */
 static int rank_1_calls_exit(int argc, char **argv) {
-    (void)argc, (void)argv;
+    (void)argv;
     lks_group *world;
     LKS_CHECK(lks_init(&world, NULL));
-    if (lks_group_rank(world) == 1) exit(5);
-    return wait_for_ever(NULL);
+    if (lks_group_rank(world) == 0) return getchar();
+    lksi_sleep_ns(INT64_C(50) * 1000 * 1000);
+    exit(argc);
 }
 
 /* Here and not with the threads' tests because it takes a process that may end. */
 static void a_rank_thread_that_calls_exit_is_named(void **state) {
     (void)state;
-    int ends[2], wait_status;
-    char text[256] = "";
-    assert_int_equal(pipe(ends), 0);
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        setenv("LOCKSTEP_THREADS", "2", 1);
-        _exit(lks_main(0, (char *[]){NULL}, rank_1_calls_exit));
+    for (int exit_status = 0; exit_status <= 5; exit_status += 5) {
+        int ends[2], nothing[2], wait_status;
+        char text[256] = "";
+        assert_int_equal(pipe(ends), 0);
+        assert_int_equal(pipe(nothing), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            dup2(nothing[0], STDIN_FILENO);
+            dup2(ends[1], STDERR_FILENO);
+            alarm(10);
+            setenv("LOCKSTEP_THREADS", "2", 1);
+            _exit(lks_main(exit_status, (char *[]){"1", "2", "3", "4", "5", NULL}, rank_1_calls_exit));
+        }
+        close(ends[1]);
+        ssize_t n_read = read(ends[0], text, sizeof text - 1);
+        close(ends[0]);
+        assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+        close(nothing[0]), close(nothing[1]);
+        assert_true(n_read > 0 && WIFEXITED(wait_status));
+        assert_int_equal(WEXITSTATUS(wait_status), exit_status == 0 ? 1 : exit_status);
+        assert_non_null(strstr(text, "rank 1 called exit"));
     }
-    close(ends[1]);
-    ssize_t n_read = read(ends[0], text, sizeof text - 1);
-    close(ends[0]);
-    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
-    assert_true(n_read > 0 && WIFEXITED(wait_status));
-    assert_int_equal(WEXITSTATUS(wait_status), 5);
-    assert_non_null(strstr(text, "rank 1 called exit"));
 }
 
 /* The port that `descriptor` is bound to; 0 where it is no such socket. */
