@@ -23,14 +23,20 @@ typedef struct start {
     int failure[2]; /* the pipe: an errno comes out of it */
 } start;
 
-/* Only rank 0 reads our stdin, and none does where that is a terminal: a process group in the background that reads
- * from its terminal is stopped. */
+/* Only rank 0 reads our stdin, and none does where that is a terminal, of which ranks are in the background. */
 static void connect_stdin(const lksi_job *job, int index) {
     if (job->first_rank + index == 0 && !isatty(STDIN_FILENO)) return;
     int nothing = open("/dev/null", O_RDONLY);
     if (nothing < 0) return;
     dup2(nothing, STDIN_FILENO);
     if (nothing != STDIN_FILENO) close(nothing);
+}
+
+/* A process group in the background that reads from its terminal, changes its settings or, after stty tostop, writes
+ * there is stopped, and nobody would know why the job hangs. Now what it writes is written, and reading is an error. */
+static void be_in_background(void) {
+    (void)signal(SIGTTIN, SIG_IGN);
+    (void)signal(SIGTTOU, SIG_IGN);
 }
 
 static _Noreturn void give_up(const start *s) {
@@ -53,6 +59,7 @@ static _Noreturn void be_function(const start *s, int index) {
 
 static _Noreturn void be_rank(const start *s, int index) {
     setpgid(0, 0);
+    be_in_background();
     /* The launcher may have died before the request to die with it. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != s->launcher) _exit(1);
     lksi_guard_enter(s->guard, index);

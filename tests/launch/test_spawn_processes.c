@@ -1,11 +1,13 @@
 /* launch/: ranks as forked processes, by lks_spawn, and the supervisor under it. */
 /* labels: no-tsan */
+#define _XOPEN_SOURCE 700 /* posix_openpt */
 #include "test.h"
 
 #include "comm/comm.h"
 #include "launch/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 /* What the ranks write for the test to see. */
@@ -226,6 +229,43 @@ static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     no_child_is_left();
 }
 
+/* 0 where it may write and have settings, and is told that it cannot read. */
+static int use_the_terminal(void *argument) {
+    const int terminal = *(int *)argument;
+    struct termios settings;
+    char byte;
+    if (write(terminal, "x", 1) != 1) return 1;
+    if (tcgetattr(terminal, &settings) != 0 || tcsetattr(terminal, TCSANOW, &settings) != 0) return 2;
+    return read(terminal, &byte, 1) < 0 && errno == EIO ? 0 : 3;
+}
+
+/* A session of its own, with the terminal at `path`, from which ranks are started. */
+static int spawn_at(const char *path) {
+    struct termios settings;
+    int exit_status = 1;
+    setsid();
+    int terminal = open(path, O_RDWR); /* is the session's with that */
+    if (terminal < 0 || tcgetattr(terminal, &settings) != 0) return 125;
+    settings.c_lflag |= TOSTOP;
+    if (tcsetattr(terminal, TCSANOW, &settings) != 0) return 125;
+    (void)supervise(2, use_the_terminal, &terminal, 2000, &exit_status);
+    return exit_status;
+}
+
+static void ranks_are_not_stopped_at_their_terminal(void **state) {
+    (void)state;
+    int master = posix_openpt(O_RDWR | O_NOCTTY), wait_status;
+    assert_true(master >= 0);
+    assert_int_equal(grantpt(master), 0);
+    assert_int_equal(unlockpt(master), 0);
+    pid_t pid = fork();
+    if (pid == 0) _exit(spawn_at(ptsname(master)));
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    close(master);
+    assert_true(WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), 0);
+}
+
 /* While the other reads what never comes, and stdin is locked. */
 static int rank_1_calls_exit(int argc, char **argv) {
     (void)argv;
@@ -347,6 +387,7 @@ int main(void) {
         cmocka_unit_test(the_timeout_ends_all),
         cmocka_unit_test(what_a_rank_started_ends_with_it),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
+        cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
         cmocka_unit_test(rank_0_alone_is_handed_the_port),
         cmocka_unit_test(processes_after_threads_are_refused),
