@@ -162,6 +162,7 @@ int lksi_process_first_failed(const lksi_process *processes, int n_processes); /
  * the launcher (exec in a shell script) may have left some, and they are none of ours. */
 bool lksi_orphans_adopt(void);
 void lksi_orphans_reap(const lksi_process *processes, int n_processes, pid_t guard); /* those that have ended */
-void lksi_orphans_end(void); /* kills and reaps every child that is left, and adopts no more */
+/* Kills and reaps every child that is left, and adopts no more. For one that cannot be killed there is a warning. */
+void lksi_orphans_end(void);
 
 #endif

@@ -4,7 +4,7 @@
 #include "test.h"
 
 #include "comm/comm.h"
-#include "launch/launch.h"
+#include "launch/launch_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -205,6 +206,31 @@ static void what_a_rank_started_ends_with_it(void **state) {
     munmap(seen, sizeof *seen);
 }
 
+/* One that is traced by somebody else is not its parent's to reap, as if it did not end. */
+static void a_child_that_does_not_end_is_given_up(void **state) {
+    (void)state;
+    int wait_status;
+    shared *seen = make_shared();
+    pid_t parent = fork();
+    if (parent == 0) {
+        pid_t child = fork();
+        if (child == 0) _exit(wait_for_ever(NULL));
+        alarm(10);
+        atomic_store(&seen->grandchild, child);
+        while (atomic_load(&seen->n_calls) == 0) lksi_sleep_ns(1000000);
+        lksi_orphans_end();
+        _exit(0);
+    }
+    while (atomic_load(&seen->grandchild) == 0) lksi_sleep_ns(1000000);
+    const bool is_traced = ptrace(PTRACE_SEIZE, atomic_load(&seen->grandchild), NULL, NULL) == 0;
+    atomic_store(&seen->n_calls, 1);
+    assert_int_equal(waitpid(parent, &wait_status, 0), parent);
+    if (is_traced) assert_int_equal(waitpid(atomic_load(&seen->grandchild), NULL, __WALL), seen->grandchild);
+    assert_true(WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), 0);
+    munmap(seen, sizeof *seen);
+}
+
 static volatile sig_atomic_t n_interrupts;
 static void count_interrupt(int signal_number) {
     (void)signal_number;
@@ -386,6 +412,7 @@ int main(void) {
         cmocka_unit_test(a_failure_stays_one_in_eight_bits),
         cmocka_unit_test(the_timeout_ends_all),
         cmocka_unit_test(what_a_rank_started_ends_with_it),
+        cmocka_unit_test(a_child_that_does_not_end_is_given_up),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
         cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
