@@ -2,8 +2,30 @@
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
+
+/* --- signals: what comes to the process is for its first thread, what a rank's code causes is for the rank --- */
+
+static pthread_once_t masks_once = PTHREAD_ONCE_INIT;
+static _Thread_local const sigset_t *mask_of_children; /* a rank's: as before there were ranks */
+
+static void set_mask_in_child(void) {
+    if (mask_of_children != NULL) pthread_sigmask(SIG_SETMASK, mask_of_children, NULL);
+}
+static void prepare_masks(void) { (void)pthread_atfork(NULL, NULL, set_mask_in_child); }
+
+/* A rank that writes where nobody reads any more ends as a process would. */
+static void take_signals_of_own(const sigset_t *callers_mask) {
+    sigset_t own;
+    sigemptyset(&own);
+    sigaddset(&own, SIGPIPE);
+    if (sigismember(callers_mask, SIGPIPE) == 0) pthread_sigmask(SIG_UNBLOCK, &own, NULL);
+    mask_of_children = callers_mask;
+}
+
+/* --- the ranks --- */
 
 typedef struct threads_job {
     int (*function)(void *argument, int rank);
@@ -11,6 +33,7 @@ typedef struct threads_job {
     lksi_thread_world *world;
     atomic_int first_failed; /* rank + 1; 0: none */
     atomic_int n_running;
+    sigset_t callers_mask;
     int64_t grace_ms; /* how long the others may go on after a failure before the process ends; 0: for ever */
 } threads_job;
 
@@ -61,6 +84,7 @@ static void end_the_rest(threads_job *job, const rank_thread *failed) {
 static void run_rank(void *opaque) {
     rank_thread *mine = opaque;
     threads_job *job = mine->job;
+    take_signals_of_own(&job->callers_mask);
     lksi_thread_world_enter(job->world, mine->rank);
     mine->result = job->function(job->argument, mine->rank);
     /* Before the others can learn of it: their failures follow from this one. */
@@ -100,6 +124,8 @@ lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, in
                                  int64_t grace_ms, int *exit_status) {
     threads_job job = {.function = function, .argument = argument, .grace_ms = grace_ms};
     *exit_status = 1;
+    pthread_once(&masks_once, prepare_masks);
+    pthread_sigmask(SIG_SETMASK, NULL, &job.callers_mask);
     rank_thread *ranks = lksi_alloc_array((size_t)n_ranks, sizeof *ranks);
     if (ranks == NULL) return LKS_ERR_MEMORY;
     lks_status status;

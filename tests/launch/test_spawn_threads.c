@@ -4,6 +4,8 @@
 #include "comm/comm.h"
 #include "launch/launch.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +47,25 @@ static void a_thread_that_fails_is_named(void **state) {
     assert_int_equal(lks_spawn(3, LKS_THREADS, rank_1_returns_3, NULL), LKS_ERR_PEER);
     assert_non_null(strstr(lks_error_text(), "rank 1 (a thread of pid "));
     assert_non_null(strstr(lks_error_text(), "exited with status 3"));
+}
+
+static bool is_blocked(int signal_number) {
+    sigset_t mask;
+    return pthread_sigmask(SIG_SETMASK, NULL, &mask) != 0 || sigismember(&mask, signal_number) != 0;
+}
+
+static int look_at_signals(void *argument) {
+    (void)argument;
+    int status = 0;
+    if (is_blocked(SIGPIPE) || !is_blocked(SIGTERM)) return 1;
+    const pid_t child = fork();
+    if (child == 0) _exit(is_blocked(SIGPIPE) || is_blocked(SIGTERM) ? 2 : 0);
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+
+static void signals_of_a_rank_and_of_its_children_are_as_in_a_process(void **state) {
+    (void)state;
+    assert_ok(lks_spawn(2, LKS_THREADS, look_at_signals, NULL));
 }
 
 static int fail_before_init(void *argument) {
@@ -167,6 +188,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_of_every_size_join_one_world),
         cmocka_unit_test(a_thread_that_fails_is_named),
+        cmocka_unit_test(signals_of_a_rank_and_of_its_children_are_as_in_a_process),
         cmocka_unit_test(a_thread_that_never_joins_does_not_hang_the_others),
         cmocka_unit_test(wrong_arguments_are_refused),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),
