@@ -10,6 +10,12 @@
 #include <signal.h>
 #include <sys/types.h>
 
+/* --- main.c --- */
+
+/* The exit status of a process that would end with this one: what was printed and is lost, on a full disk say, is a
+ * failure, which it says; a reader that has had enough is none. */
+int lksi_end_output(int exit_status);
+
 /* --- threads.c: ranks as threads --- */
 
 /* The exit status for what a rank returned: a failure stays one where the kernel keeps the lowest 8 bits only. */

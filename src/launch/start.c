@@ -51,10 +51,11 @@ static _Noreturn void be_function(const start *s, int index) {
     close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
-    int result = s->job->function(s->job->argument);
+    clearerr(stdout); /* what our parent has lost there is no failure of ours */
+    const int exit_status = lksi_end_output(lksi_exit_code(s->job->function(s->job->argument)));
     fflush(NULL);
     lksi_announce(LKSI_RANK_ENDS);
-    _exit(lksi_exit_code(result)); /* exit would run what the parent has registered with atexit, once more per rank */
+    _exit(exit_status); /* exit would run what the parent has registered with atexit, once more per rank */
 }
 
 static _Noreturn void be_rank(const start *s, int index) {

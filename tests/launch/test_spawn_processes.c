@@ -329,6 +329,53 @@ static void a_rank_thread_that_calls_exit_is_named(void **state) {
     }
 }
 
+static int print_lines(void *argument) {
+    (void)argument;
+    for (int i = 0; i < 10000; i++) printf("line %d\n", i);
+    return 0;
+}
+
+static int main_prints_lines(int argc, char **argv) {
+    (void)argc, (void)argv;
+    return print_lines(NULL);
+}
+
+static int exit_status_with_stdout(int descriptor, int (*function)(void)) {
+    int wait_status;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(descriptor, STDOUT_FILENO);
+        (void)signal(SIGPIPE, SIG_IGN);
+        _exit(function());
+    }
+    close(descriptor);
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    assert_true(WIFEXITED(wait_status));
+    return WEXITSTATUS(wait_status);
+}
+
+static int print_by_main(void) {
+    setenv("LOCKSTEP_LINE_BUFFERED", "1", 1);
+    return lks_main(0, (char *[]){NULL}, main_prints_lines);
+}
+
+static int print_by_spawn(void) { return lks_spawn(2, LKS_PROCESSES, print_lines, NULL) == LKS_ERR_PEER ? 77 : 1; }
+
+/* As systemd starts a service, with SIGPIPE ignored. */
+static void a_reader_that_has_had_enough_is_no_failure(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    assert_int_equal(exit_status_with_stdout(ends[1], print_by_main), 0);
+}
+
+static void a_spawned_rank_whose_output_is_lost_fails(void **state) {
+    (void)state;
+    assert_int_equal(exit_status_with_stdout(open("/dev/full", O_WRONLY), print_by_spawn), 77);
+}
+
 /* The port that `descriptor` is bound to; 0 where it is no such socket. */
 static int port_of(int descriptor) {
     struct sockaddr_in address = {.sin_family = AF_UNSPEC};
@@ -416,6 +463,8 @@ int main(void) {
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
         cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
+        cmocka_unit_test(a_reader_that_has_had_enough_is_no_failure),
+        cmocka_unit_test(a_spawned_rank_whose_output_is_lost_fails),
         cmocka_unit_test(rank_0_alone_is_handed_the_port),
         cmocka_unit_test(processes_after_threads_are_refused),
         cmocka_unit_test(a_thread_that_is_about_to_end_is_waited_for),
