@@ -65,7 +65,7 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
 int lksi_signals_next_request(const lksi_signals *signals);
 /* SIGTSTP has come: whether this process may stop. In a run over hosts it may not, and says so. */
 bool lksi_signals_may_stop(const lksi_signals *signals);
-/* In a forked rank: as if they had never been taken. */
+/* In a forked rank: as if they had never been taken, and, if so asked, neither ignored nor blocked before. */
 void lksi_signals_restore_in_child(const lksi_signals *signals);
 void lksi_signals_give_back(lksi_signals *signals);
 /* "SIGKILL"; "signal 40" for one without a name, written to `buffer`. */

@@ -255,6 +255,20 @@ static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     no_child_is_left();
 }
 
+/* As whoever started us may have left it. */
+static void a_signal_that_was_blocked_is_forwarded_all_the_same(void **state) {
+    (void)state;
+    char *const program[] = {"sh", "-c", "kill -TERM $PPID; exec sleep 10", NULL};
+    sigset_t term, before;
+    lksi_end end;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &term, &before);
+    assert_int_equal(lksi_supervise(&(lksi_job){.n_ranks = 1, .argv = program, .grace_ms = 500}, &end), LKS_ERR_PEER);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    assert_int_equal(end.exit_status, 128 + SIGTERM);
+}
+
 /* 0 where it may write and have settings, and is told that it cannot read. */
 static int use_the_terminal(void *argument) {
     const int terminal = *(int *)argument;
@@ -461,6 +475,7 @@ int main(void) {
         cmocka_unit_test(what_a_rank_started_ends_with_it),
         cmocka_unit_test(a_child_that_does_not_end_is_given_up),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
+        cmocka_unit_test(a_signal_that_was_blocked_is_forwarded_all_the_same),
         cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
         cmocka_unit_test(a_reader_that_has_had_enough_is_no_failure),
