@@ -106,6 +106,9 @@ void lksi_thread_join(lksi_thread *thread); /* waits and frees; accepts NULL */
 void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline_ns);
 /* How many threads the calling thread's OpenMP regions use from now on (kernel libraries run on them). */
 void lksi_openmp_set_threads(int n_threads);
+/* So many cpu_set_t in a row hold the CPUs of every kernel, which refuses a set smaller than its own; one ends at 1024.
+ * The macros CPU_..._S take such sets. */
+enum { LKSI_N_CPU_SETS = 8 };
 /* CPUs that this process may use: the affinity mask, cut by the cgroup quota; at least 1. */
 int lksi_cpu_count(void);
 /* In a loop that waits for another CPU. */

@@ -1,6 +1,6 @@
 /* launch/: ranks as forked processes, by lks_spawn, and the supervisor under it. */
 /* labels: no-tsan */
-#define _XOPEN_SOURCE 700 /* posix_openpt */
+#define _GNU_SOURCE /* posix_openpt, affinity */
 #include "test.h"
 
 #include "comm/comm.h"
@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,9 +18,31 @@
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
+
+/* The C library's, but where asked as on a kernel of 4096 CPUs, of which 1500 and 1501 are allowed and 1500 cannot be
+ * had.
+ */
+static bool has_many_cpus;
+
+int sched_getaffinity(pid_t pid, size_t nbytes, cpu_set_t *set) {
+    memset(set, 0, nbytes);
+    if (!has_many_cpus) return syscall(SYS_sched_getaffinity, pid, nbytes, set) < 0 ? -1 : 0;
+    errno = EINVAL;
+    if (8 * nbytes < 4096) return -1;
+    CPU_SET_S(1500, nbytes, set);
+    CPU_SET_S(1501, nbytes, set);
+    return 0;
+}
+
+int sched_setaffinity(pid_t pid, size_t nbytes, const cpu_set_t *set) {
+    if (!has_many_cpus) return (int)syscall(SYS_sched_setaffinity, pid, nbytes, set);
+    errno = EINVAL;
+    return 8 * nbytes >= 4096 && CPU_ISSET_S(1501, nbytes, set) ? 0 : -1;
+}
 
 /* What the ranks write for the test to see. */
 typedef struct shared {
@@ -255,6 +278,19 @@ static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     no_child_is_left();
 }
 
+static void a_rank_that_cannot_be_bound_says_so(void **state) {
+    (void)state;
+    char *const program[] = {"true", NULL};
+    lksi_end end;
+    has_many_cpus = true;
+    assert_ok(lksi_bind_to_cpu(3));
+    assert_int_equal(lksi_supervise(&(lksi_job){.n_ranks = 1, .argv = program, .bind = true}, &end), LKS_ERR_SYSTEM);
+    has_many_cpus = false;
+    assert_string_equal(lks_error_text(), "rank 0: cannot bind to CPU 1500: Invalid argument");
+    assert_int_equal(end.exit_status, 1);
+    no_child_is_left();
+}
+
 /* As whoever started us may have left it. */
 static void a_signal_that_was_blocked_is_forwarded_all_the_same(void **state) {
     (void)state;
@@ -475,6 +511,7 @@ int main(void) {
         cmocka_unit_test(what_a_rank_started_ends_with_it),
         cmocka_unit_test(a_child_that_does_not_end_is_given_up),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
+        cmocka_unit_test(a_rank_that_cannot_be_bound_says_so),
         cmocka_unit_test(a_signal_that_was_blocked_is_forwarded_all_the_same),
         cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
