@@ -101,7 +101,7 @@ static lks_status read_file(const char *path, size_t max_nbytes, bool is_text, v
     struct stat info;
     if (stat(path, &info) != 0) return lksi_error_file(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
-    gzFile file = gzopen(path, "rb");
+    gzFile file = gzopen(path, "rbe");
     if (file == NULL)
         return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
     gzbuffer(file, 1 << 17);

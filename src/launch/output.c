@@ -146,11 +146,15 @@ static void log_line(FILE *log, const char *line, size_t nbytes) {
     fputc('\n', log);
 }
 
-static void lose_log(rank_output *rank, int reason) {
+static void lose_log(const rank_output *rank, int reason) {
     char where[64];
     snprintf(where, sizeof where, "the log of rank %.*s", (int)strcspn(rank->tag + 1, "]"), rank->tag + 1);
     lksi_terminal_lose(where, reason);
-    fclose(rank->log);
+}
+
+/* Over a network a full disk may be told of only here. */
+static void close_log(rank_output *rank) {
+    if (rank->log != NULL && fclose(rank->log) != 0) lose_log(rank, errno);
     rank->log = NULL;
 }
 
@@ -165,7 +169,11 @@ static void write_lines(rank_output *rank, FILE *terminal, const char *text, siz
         if (rank->log != NULL) log_line(rank->log, line, line_nbytes);
         line += line_nbytes + 1;
     }
-    if (rank->log != NULL && (fflush(rank->log) != 0 || ferror(rank->log))) lose_log(rank, errno);
+    if (rank->log != NULL && (fflush(rank->log) != 0 || ferror(rank->log))) {
+        lose_log(rank, errno);
+        fclose(rank->log);
+        rank->log = NULL;
+    }
     if (terminal != NULL) lksi_terminal_write();
 }
 
@@ -242,7 +250,7 @@ void lksi_output_destroy(lksi_output *output) {
             close_end(&ended->streams[i].write_end);
             lksi_free(ended->streams[i].pending);
         }
-        if (ended->log != NULL) fclose(ended->log);
+        close_log(ended);
     }
     lksi_free(output->ranks);
     lksi_free(output);

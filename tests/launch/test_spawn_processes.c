@@ -5,7 +5,9 @@
 
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
+#include "launch/terminal.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -42,6 +44,19 @@ int sched_setaffinity(pid_t pid, size_t nbytes, const cpu_set_t *set) {
     if (!has_many_cpus) return (int)syscall(SYS_sched_setaffinity, pid, nbytes, set);
     errno = EINVAL;
     return 8 * nbytes >= 4096 && CPU_ISSET_S(1501, nbytes, set) ? 0 : -1;
+}
+
+/* The same with a full disk that is told of when a file is closed. */
+static bool is_closed_in_vain;
+
+int fclose(FILE *file) {
+    int (*c_library)(FILE *);
+    void *found = dlsym(RTLD_NEXT, "fclose");
+    memcpy(&c_library, &found, sizeof found);
+    const int result = c_library(file);
+    if (!is_closed_in_vain) return result;
+    errno = EDQUOT;
+    return EOF;
 }
 
 /* What the ranks write for the test to see. */
@@ -291,6 +306,24 @@ static void a_rank_that_cannot_be_bound_says_so(void **state) {
     no_child_is_left();
 }
 
+static void a_log_that_cannot_be_closed_is_lost(void **state) {
+    (void)state;
+    char directory[] = "/tmp/lockstep_log_XXXXXX", log[64];
+    char *const program[] = {"echo", "line", NULL};
+    lksi_end end;
+    assert_non_null(mkdtemp(directory));
+    assert_false(lksi_terminal_has_lost());
+    is_closed_in_vain = true;
+    lks_status status = lksi_supervise(&(lksi_job){.n_ranks = 1, .argv = program, .log_dir = directory}, &end);
+    is_closed_in_vain = false;
+    lksi_terminal_drain();
+    assert_ok(status);
+    assert_true(lksi_terminal_has_lost());
+    snprintf(log, sizeof log, "%s/rank-0.log", directory);
+    assert_int_equal(unlink(log), 0);
+    assert_int_equal(rmdir(directory), 0);
+}
+
 /* As whoever started us may have left it. */
 static void a_signal_that_was_blocked_is_forwarded_all_the_same(void **state) {
     (void)state;
@@ -512,6 +545,7 @@ int main(void) {
         cmocka_unit_test(a_child_that_does_not_end_is_given_up),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
         cmocka_unit_test(a_rank_that_cannot_be_bound_says_so),
+        cmocka_unit_test(a_log_that_cannot_be_closed_is_lost),
         cmocka_unit_test(a_signal_that_was_blocked_is_forwarded_all_the_same),
         cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
