@@ -276,17 +276,21 @@ static void count_interrupt(int signal_number) {
 }
 
 static int interrupt_parent(void *argument) {
-    (void)argument;
+    shared *seen = argument;
     signal(SIGINT, SIG_DFL);
+    atomic_fetch_add(&seen->n_calls, 1);
+    while (atomic_load(&seen->n_calls) < 2) lksi_sleep_ns(1000000);
     if (my_rank() == 0) kill(getppid(), SIGINT);
     return wait_for_ever(NULL);
 }
 
 static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     (void)state;
+    shared *seen = make_shared();
     void (*old)(int) = signal(SIGINT, count_interrupt);
     n_interrupts = 0;
-    assert_int_equal(lks_spawn(2, LKS_PROCESSES, interrupt_parent, NULL), LKS_ERR_PEER);
+    assert_int_equal(lks_spawn(2, LKS_PROCESSES, interrupt_parent, seen), LKS_ERR_PEER);
+    munmap(seen, sizeof *seen);
     assert_non_null(strstr(lks_error_text(), "SIGINT"));
     assert_int_equal(n_interrupts, 1);
     signal(SIGINT, old);
