@@ -139,10 +139,13 @@ enum { LKSI_PATH_NBYTES = 4096 }; /* of a path, its NUL included */
 lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) LKS_PRINTF(2, 3);
 /* Texts hold no NUL; what does is another kind of file. Looks at what follows the first `n_seen` of the bytes. */
 lks_status lksi_check_text(const char *path, const char *text, size_t n_seen, size_t nbytes);
-/* Whole file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees *data. */
+/* Whole regular file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees
+ * *data. */
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* The same of a text: with the first NUL byte it ends as malformed, however much follows. */
 lks_status lksi_file_read_text(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
+/* The same of what else can be read to its end, a pipe or a terminal; waits for whoever writes there. */
+lks_status lksi_file_read_any(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* Writes a temporary file beside `path`, syncs it and renames it over `path`: a reader sees the old or the new one. */
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
 /* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */

@@ -117,9 +117,9 @@ static void wait_for_agents(lksi_head *head) {
 }
 
 static lks_status prepare(lksi_head *head) {
+    LKS_TRY(lksi_head_nodes_create(head)); /* first: while it waits for a pipe, Ctrl-C ends this process */
     LKS_TRY(lksi_signals_take(&head->signals, true));
     head->signals.is_over_hosts = true;
-    LKS_TRY(lksi_head_nodes_create(head));
     LKS_TRY(lksi_head_listen(head));
     for (int i = 0; i < head->n_nodes; i++)
         if (head->nodes[i].is_started_here) LKS_TRY(lksi_head_start_agent(head, &head->nodes[i]));
