@@ -94,6 +94,7 @@ void lksi_free(void *pointer); /* accepts NULL */
 void lksi_alloc_fail_after(int64_t countdown);
 
 /* --- clock (monotonic) --- */
+#define LKSI_NS_PER_MS INT64_C(1000000)
 int64_t lksi_now_ns(void);
 void lksi_sleep_ns(int64_t duration_ns);
 
@@ -121,6 +122,8 @@ static inline void lksi_relax(void) {
 }
 
 /* --- processes --- */
+/* This machine's name, cut to fit; "localhost" where it has none. */
+void lksi_host_name(char *name, size_t name_nbytes);
 /* A variable of the environment; NULL where it is not set, or empty. */
 const char *lksi_variable(const char *name);
 /* One that is 0 or 1; `otherwise` where it is not set. Errors: LKS_ERR_ARGUMENT, naming it. */
@@ -151,6 +154,8 @@ lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nby
 /* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
+/* The directories that `path` names before its last '/', where they are not there. */
+lks_status lksi_make_parents(const char *path);
 /* Whether `path` is the name of the open file: between opening and locking, it may have gone to another. */
 bool lksi_file_is_still_named(int descriptor, const char *path);
 
@@ -205,6 +210,7 @@ uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint6
 /* --- text --- */
 /* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
 void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
+bool lksi_begins_with(const char *text, const char *start);
 /* A list that grows: "7", "7, 9". Ends where the next number might not fit. */
 void lksi_append_number(char *text, size_t text_nbytes, int number);
 /* Whole-string parses with a range; false where the text is anything else. */

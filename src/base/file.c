@@ -19,6 +19,20 @@ lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) {
 
 bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+lks_status lksi_make_parents(const char *path) {
+    char parent[LKSI_PATH_NBYTES];
+    struct stat info;
+    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
+        if (mkdir(parent, 0777) == 0) continue;
+        int why = errno;
+        if (stat(parent, &info) == 0 && S_ISDIR(info.st_mode)) continue;
+        errno = why == EEXIST ? ENOTDIR : why;
+        return lksi_error_file(parent);
+    }
+    return LKS_OK;
+}
+
 bool lksi_file_is_still_named(int descriptor, const char *path) {
     struct stat held, named;
     return fstat(descriptor, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&

@@ -33,7 +33,7 @@ static void look_after_port(lksi_head *head) {
         if (head->phase == LKSI_PREPARING && node->first_rank == 0 && node->n_ranks > 0)
             lksi_head_lose(head, node, "did not claim a port in time");
     }
-    head->port_until_ns = now + head->run->join_timeout_ms * 1000000;
+    head->port_until_ns = now + head->run->join_timeout_ms * LKSI_NS_PER_MS;
 }
 
 /* The last line of `text` that has anything in it, and its length. */
@@ -138,8 +138,8 @@ int lksi_head_run(const lksi_run *run) {
     unsetenv("LOCKSTEP_GENERATION"); /* of a run that this one is a rank of: it would be part of the key */
     if (prepare(&head) == LKS_OK) {
         const int64_t now = lksi_now_ns();
-        head.gather_until_ns = now + run->join_timeout_ms * 1000000;
-        head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * 1000000 : INT64_MAX;
+        head.gather_until_ns = now + run->join_timeout_ms * LKSI_NS_PER_MS;
+        head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * LKSI_NS_PER_MS : INT64_MAX;
         while (head.phase != LKSI_OVER) step(&head);
         wait_for_agents(&head);
     } else if (run->job.report != NULL) {

@@ -7,14 +7,13 @@
 #include <signal.h>
 #include <string.h>
 
-#define NS_PER_MS 1000000
 enum {
     SETTLE_MS = 300,   /* a killed rank may be told of later than those that fail because of it */
     END_MS = 12000,    /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
     CUT_OFF_MS = 4000, /* a host that is cut off notices up to a heartbeat later; SIGTERM, SIGKILL */
 };
 
-static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * NS_PER_MS; }
+static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * LKSI_NS_PER_MS; }
 
 /* --- saying --- */
 
@@ -297,7 +296,7 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
 static bool is_asked_twice(int64_t *asked_ns) {
     const int64_t now = lksi_now_ns();
     if (*asked_ns == 0) *asked_ns = now;
-    return now - *asked_ns > (int64_t)LKSI_SAME_REQUEST_MS * NS_PER_MS;
+    return now - *asked_ns > LKSI_SAME_REQUEST_MS * LKSI_NS_PER_MS;
 }
 
 void lksi_head_signal(lksi_head *head, int signal_number, lksi_node *from) {

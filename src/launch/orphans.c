@@ -56,7 +56,7 @@ static bool reap_ended(bool *is_any) {
 /* One by one: the children of each become ours when it ends. One that is another user's by now, or waits for a disk,
  * does not end. */
 void lksi_orphans_end(void) {
-    static const int64_t patience_ns = INT64_C(2000) * 1000 * 1000, pause_ns = 1000 * 1000;
+    static const int64_t patience_ns = 2000 * LKSI_NS_PER_MS, pause_ns = LKSI_NS_PER_MS;
     int64_t give_up_ns = lksi_now_ns() + patience_ns;
     bool is_any;
     while (reap_ended(&is_any)) {

@@ -68,6 +68,7 @@ static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_ta
 lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged) {
     *output = NULL;
     if (!job->prefix && job->log_dir == NULL) return LKS_OK;
+    if (job->log_dir != NULL) LKS_TRY(lksi_make_parents(job->log_dir));
     if (job->log_dir != NULL && mkdir(job->log_dir, 0777) != 0 && errno != EEXIST)
         return lksi_error(LKS_ERR_FILE, "cannot create directory '%s': %s", job->log_dir, strerror(errno));
     lksi_output *created = lksi_alloc(sizeof *created);

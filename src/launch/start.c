@@ -100,8 +100,8 @@ static bool read_first_failure(const start *s, reason *why) {
 
 static lks_status say_why(const lksi_job *job, const reason *why, int *exit_status) {
     const char *program = job->argv != NULL ? job->argv[0] : "rank", *on = job->outside != NULL ? " on " : "";
-    char host[256] = "localhost";
-    gethostname(host, sizeof host - 1);
+    char host[256];
+    lksi_host_name(host, sizeof host);
     if (job->outside == NULL) host[0] = '\0';
     if (why->text[0] != '\0') return lksi_error(LKS_ERR_SYSTEM, "rank %d%s%s: %s", why->rank, on, host, why->text);
     *exit_status = why->error == ENOENT || why->error == ENOTDIR ? LKSI_EXIT_NOT_FOUND : LKSI_EXIT_NOT_EXECUTABLE;

@@ -44,8 +44,8 @@ typedef struct rank_thread {
 } rank_thread;
 
 static lks_status failure_of(int rank, int exit_status) {
-    char host[256] = "localhost";
-    gethostname(host, sizeof host - 1);
+    char host[256];
+    lksi_host_name(host, sizeof host);
     return lksi_error(LKS_ERR_PEER, "rank %d (a thread of pid %d on %s) exited with status %d", rank, (int)getpid(),
                       host, exit_status);
 }
@@ -57,12 +57,12 @@ static void flush_all(void *is_done) {
 
 /* Flushing takes the lock of every file. One that a rank reads from it holds until something comes, maybe for ever. */
 _Noreturn void lksi_rank_threads_end(int exit_status) {
-    static const int64_t patience_ns = INT64_C(500) * 1000 * 1000;
+    static const int64_t patience_ns = 500 * LKSI_NS_PER_MS;
     static atomic_bool is_done;
     lksi_thread *thread = NULL;
     const int64_t give_up_ns = lksi_now_ns() + patience_ns;
     if (lksi_thread_create(&thread, flush_all, &is_done, "flush") == LKS_OK) {
-        while (!atomic_load(&is_done) && lksi_now_ns() < give_up_ns) lksi_sleep_ns(1000 * 1000);
+        while (!atomic_load(&is_done) && lksi_now_ns() < give_up_ns) lksi_sleep_ns(LKSI_NS_PER_MS);
         if (atomic_load(&is_done)) lksi_thread_join(thread);
     }
     _exit(exit_status);
@@ -70,14 +70,14 @@ _Noreturn void lksi_rank_threads_end(int exit_status) {
 
 /* A thread cannot be ended from outside: where another rank does not come to its end by itself, the process does. */
 static void end_the_rest(threads_job *job, const rank_thread *failed) {
-    int64_t limit_ns = lksi_now_ns() + job->grace_ms * 1000000;
+    int64_t limit_ns = lksi_now_ns() + job->grace_ms * LKSI_NS_PER_MS;
     while (atomic_load(&job->n_running) > 0) {
         if (lksi_now_ns() > limit_ns) {
             (void)lks_report(failure_of(failed->rank, lksi_exit_code(failed->result)), NULL, 0);
             lksi_announce(LKSI_THREADS_END);
             lksi_rank_threads_end(lksi_exit_code(failed->result));
         }
-        lksi_sleep_ns(10 * 1000 * 1000);
+        lksi_sleep_ns(10 * LKSI_NS_PER_MS);
     }
 }
 

@@ -16,7 +16,7 @@ static void read_boot_id(char text[LKSI_HOST_NBYTES]) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     bool is_read = file != NULL && fgets(text, LKSI_HOST_NBYTES, file) != NULL;
     if (file != NULL) fclose(file);
-    if (!is_read) lksi_host_name(text);
+    if (!is_read) lksi_host_name(text, LKSI_HOST_NBYTES);
 }
 
 uint64_t lksi_network_id(void) {

@@ -145,9 +145,6 @@ lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int fr
 /* LKS_ERR_MEMORY where a segment of `nbytes` would be more than there is. */
 lks_status lksi_memory_check(size_t nbytes);
 
-/* This machine's name, cut to fit. */
-void lksi_host_name(char name[LKSI_HOST_NBYTES]);
-
 static inline bool lksi_control_is_aborted(const lksi_control *control) {
     return atomic_load_explicit(&control->abort.state, memory_order_acquire) != LKSI_ABORT_NONE;
 }
