@@ -94,6 +94,7 @@ void lksi_free(void *pointer); /* accepts NULL */
 void lksi_alloc_fail_after(int64_t countdown);
 
 /* --- clock (monotonic) --- */
+#define LKSI_NS_PER_MS INT64_C(1000000)
 int64_t lksi_now_ns(void);
 void lksi_sleep_ns(int64_t duration_ns);
 
@@ -106,6 +107,9 @@ void lksi_thread_join(lksi_thread *thread); /* waits and frees; accepts NULL */
 void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline_ns);
 /* How many threads the calling thread's OpenMP regions use from now on (kernel libraries run on them). */
 void lksi_openmp_set_threads(int n_threads);
+/* So many cpu_set_t in a row hold the CPUs of every kernel, which refuses a set smaller than its own; one ends at 1024.
+ * The macros CPU_..._S take such sets. */
+enum { LKSI_N_CPU_SETS = 8 };
 /* CPUs that this process may use: the affinity mask, cut by the cgroup quota; at least 1. */
 int lksi_cpu_count(void);
 /* In a loop that waits for another CPU. */
@@ -118,6 +122,8 @@ static inline void lksi_relax(void) {
 }
 
 /* --- processes --- */
+/* This machine's name, cut to fit; "localhost" where it has none. */
+void lksi_host_name(char *name, size_t name_nbytes);
 /* A variable of the environment; NULL where it is not set, or empty. */
 const char *lksi_variable(const char *name);
 /* One that is 0 or 1; `otherwise` where it is not set. Errors: LKS_ERR_ARGUMENT, naming it. */
@@ -136,15 +142,20 @@ enum { LKSI_PATH_NBYTES = 4096 }; /* of a path, its NUL included */
 lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) LKS_PRINTF(2, 3);
 /* Texts hold no NUL; what does is another kind of file. Looks at what follows the first `n_seen` of the bytes. */
 lks_status lksi_check_text(const char *path, const char *text, size_t n_seen, size_t nbytes);
-/* Whole file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees *data. */
+/* Whole regular file, at most `max_nbytes`. Reads gzip'd files transparently (.gz or not, by content). Caller frees
+ * *data. */
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* The same of a text: with the first NUL byte it ends as malformed, however much follows. */
 lks_status lksi_file_read_text(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
+/* The same of what else can be read to its end, a pipe or a terminal; waits for whoever writes there. */
+lks_status lksi_file_read_any(const char *path, size_t max_nbytes, void **data, size_t *nbytes);
 /* Writes a temporary file beside `path`, syncs it and renames it over `path`: a reader sees the old or the new one. */
 lks_status lksi_file_write_atomic(const char *path, const void *data, size_t nbytes);
 /* For writing, from the beginning or at the end. A FIFO that nobody reads is an error and not a wait. */
 lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
+/* The directories that `path` names before its last '/', where they are not there. */
+lks_status lksi_make_parents(const char *path);
 /* Whether `path` is the name of the open file: between opening and locking, it may have gone to another. */
 bool lksi_file_is_still_named(int descriptor, const char *path);
 
@@ -199,6 +210,7 @@ uint64_t lksi_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint6
 /* --- text --- */
 /* snprintf at the end of `text`, of which there are `text_nbytes`, its NUL included; what does not fit is cut. */
 void lksi_append(char *text, size_t text_nbytes, const char *format, ...) LKS_PRINTF(3, 4);
+bool lksi_begins_with(const char *text, const char *start);
 /* A list that grows: "7", "7, 9". Ends where the next number might not fit. */
 void lksi_append_number(char *text, size_t text_nbytes, int number);
 /* Whole-string parses with a range; false where the text is anything else. */

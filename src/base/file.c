@@ -19,6 +19,20 @@ lks_status lksi_path(char path[LKSI_PATH_NBYTES], const char *format, ...) {
 
 bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+lks_status lksi_make_parents(const char *path) {
+    char parent[LKSI_PATH_NBYTES];
+    struct stat info;
+    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
+        if (mkdir(parent, 0777) == 0) continue;
+        int why = errno;
+        if (stat(parent, &info) == 0 && S_ISDIR(info.st_mode)) continue;
+        errno = why == EEXIST ? ENOTDIR : why;
+        return lksi_error_file(parent);
+    }
+    return LKS_OK;
+}
+
 bool lksi_file_is_still_named(int descriptor, const char *path) {
     struct stat held, named;
     return fstat(descriptor, &held) == 0 && lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
@@ -97,18 +111,30 @@ fail:
     return status;
 }
 
+static lks_status open_and_read(const char *path, size_t file_nbytes, size_t max_nbytes, bool is_text, void **data,
+                                size_t *nbytes) {
+    gzFile file = gzopen(path, "rbe");
+    if (file == NULL)
+        return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
+    gzbuffer(file, 1 << 17);
+    lks_status status = check_size(file, path, file_nbytes, max_nbytes);
+    if (status == LKS_OK) status = read_all(file, path, max_nbytes, is_text, data, nbytes);
+    gzclose(file);
+    return status;
+}
+
 static lks_status read_file(const char *path, size_t max_nbytes, bool is_text, void **data, size_t *nbytes) {
     struct stat info;
     if (stat(path, &info) != 0) return lksi_error_file(path);
     if (!S_ISREG(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: not a regular file", path);
-    gzFile file = gzopen(path, "rb");
-    if (file == NULL)
-        return lksi_error(LKS_ERR_FILE, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be opened");
-    gzbuffer(file, 1 << 17);
-    lks_status status = check_size(file, path, (size_t)info.st_size, max_nbytes);
-    if (status == LKS_OK) status = read_all(file, path, max_nbytes, is_text, data, nbytes);
-    gzclose(file);
-    return status;
+    return open_and_read(path, (size_t)info.st_size, max_nbytes, is_text, data, nbytes);
+}
+
+lks_status lksi_file_read_any(const char *path, size_t max_nbytes, void **data, size_t *nbytes) {
+    struct stat info;
+    if (stat(path, &info) != 0) return lksi_error_file(path);
+    if (S_ISDIR(info.st_mode)) return lksi_error(LKS_ERR_FILE, "%s: %s", path, strerror(EISDIR));
+    return open_and_read(path, (size_t)info.st_size, max_nbytes, false, data, nbytes);
 }
 
 lks_status lksi_file_read(const char *path, size_t max_nbytes, void **data, size_t *nbytes) {

@@ -1,8 +1,9 @@
-/* What the kernel says of another process, and the environment of this one. */
+/* What the kernel says of another process, and the machine and the environment of this one. */
 #include "base/base.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PF_EXITING = 4 }; /* include/linux/sched.h; in the ninth field of /proc/PID/stat */
 
@@ -25,6 +26,12 @@ bool lksi_process_read_stat(int pid, lksi_process_stat *stat) {
                                 .is_exiting = (flags & PF_EXITING) != 0 || state == 'Z' || state == 'X',
                                 .is_stopped = state == 'T' || state == 't'};
     return true;
+}
+
+void lksi_host_name(char *name, size_t name_nbytes) {
+    char whole[256] = "localhost";
+    (void)gethostname(whole, sizeof whole - 1);
+    snprintf(name, name_nbytes, "%s", whole);
 }
 
 const char *lksi_variable(const char *name) {

@@ -13,6 +13,8 @@ void lksi_append(char *text, size_t text_nbytes, const char *format, ...) {
     va_end(arguments);
 }
 
+bool lksi_begins_with(const char *text, const char *start) { return strncmp(text, start, strlen(start)) == 0; }
+
 void lksi_append_number(char *text, size_t text_nbytes, int number) {
     enum { MOST_NBYTES = 16 }; /* ", -2147483648" and a NUL */
     if (strlen(text) + MOST_NBYTES < text_nbytes)

@@ -8,7 +8,6 @@
 #include "cli/cli.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -17,17 +16,6 @@ static lks_status default_path(char path[LKSI_PATH_NBYTES]) {
     if (cache != NULL) return lksi_path(path, "%s/lockstep/tuning.json", cache);
     if (home != NULL) return lksi_path(path, "%s/.cache/lockstep/tuning.json", home);
     return lksi_error(LKS_ERR_FILE, "neither XDG_CACHE_HOME nor HOME says where the tuning file goes: --tune FILE");
-}
-
-static lks_status make_directories(const char *path) {
-    char directory[LKSI_PATH_NBYTES];
-    snprintf(directory, sizeof directory, "%s", path);
-    for (char *slash = strchr(directory + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(directory, 0777) != 0 && errno != EEXIST) return lksi_error_file(directory);
-        *slash = '/';
-    }
-    return LKS_OK;
 }
 
 /* What the file says now; an empty object where there is none. */
@@ -45,7 +33,7 @@ static lks_status read_object(const char *path, cJSON **object) {
 lks_status lksi_bench_tune_begin(const char *asked, char path[LKSI_PATH_NBYTES]) {
     cJSON *object;
     LKS_TRY(asked != NULL ? lksi_path(path, "%s", asked) : default_path(path));
-    if (asked == NULL) LKS_TRY(make_directories(path));
+    if (asked == NULL) LKS_TRY(lksi_make_parents(path));
     LKS_TRY(read_object(path, &object));
     cJSON_Delete(object);
     return LKS_OK;

@@ -29,9 +29,8 @@ static const char help_text[] =
     "LOCKSTEP_ALGORITHM or LOCKSTEP_TUNING would fail a job.\n";
 
 static void print_cpus(void) {
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    int n_allowed = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+    cpu_set_t allowed[LKSI_N_CPU_SETS];
+    int n_allowed = sched_getaffinity(0, sizeof allowed, allowed) == 0 ? CPU_COUNT_S(sizeof allowed, allowed) : 1;
     printf("cpus:            %d usable, of %d allowed and %ld online\n", lksi_cpu_count(), n_allowed,
            sysconf(_SC_NPROCESSORS_ONLN));
     double quota, period;

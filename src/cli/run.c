@@ -38,7 +38,7 @@ static const char help_text[] =
     "\n"
     "Several hosts that are started from here, by ssh:\n"
     "  --hosts FILE      a host a line, with slots=N (1) or max_slots=N, as for Open MPI, or HOST:N, as for\n"
-    "                    MPICH; without -n all slots\n"
+    "                    MPICH; without -n all slots; also a pipe, as <(scontrol show hostnames) is\n"
     "  --ssh COMMAND     in place of ssh -o BatchMode=yes; called with the host and one more word, a command\n"
     "  -x NAME           ranks find the variable NAME as it is here, as they do LOCKSTEP_* and OMP_NUM_THREADS\n"
     "  --master-addr A   of this machine, where the hosts reach it (found out by the first of them)\n"

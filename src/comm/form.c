@@ -76,11 +76,9 @@ static void learn_identities(lks_group *group) {
 }
 
 static void write_affinity(lksi_seat *seat) {
-    cpu_set_t mine;
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof mine, &mine) != 0) return;
-    for (size_t cpu = 0; cpu < CPU_SETSIZE && cpu < 64 * LKSI_AFFINITY_WORDS; cpu++)
-        if (CPU_ISSET(cpu, &mine)) seat->affinity[cpu / 64] |= UINT64_C(1) << (cpu % 64);
+    cpu_set_t mine[LKSI_N_CPU_SETS];
+    _Static_assert(sizeof seat->affinity == sizeof mine, "a bit per CPU");
+    if (sched_getaffinity(0, sizeof mine, mine) == 0) memcpy(seat->affinity, mine, sizeof mine);
 }
 
 static lks_status name_missing(const lks_group *group) {

@@ -163,11 +163,11 @@ static lks_status join(agent *a) {
     lksi_build_fill(&build);
     snprintf(hello.version, sizeof hello.version, "%.15s", build.version);
     hello.source = build.source;
-    gethostname(hello.host, sizeof hello.host - 1);
+    lksi_host_name(hello.host, sizeof hello.host);
     LKS_TRY(lksi_address_resolve(run->address, run->port, &head));
     LKS_TRY(lksi_job_secret_read(&(lksi_environment){.rank = 1, .size = 2, .master_port = run->port}, &secret));
     LKS_TRY(lksi_job_secret_allows(&secret, "--master-addr", &head));
-    const int64_t deadline_ns = lksi_now_ns() + run->join_timeout_ms * 1000000;
+    const int64_t deadline_ns = lksi_now_ns() + run->join_timeout_ms * LKSI_NS_PER_MS;
     LKS_TRY(lksi_dial(&head, secret.key, &hello, sizeof hello, deadline_ns, true, is_interrupted, a, &connection));
     lksi_link_open(&a->link, connection);
     return lksi_address_of_socket(connection, &a->local);

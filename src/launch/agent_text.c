@@ -97,10 +97,10 @@ static lks_status read_all(int descriptor, char **text, size_t *nbytes) {
     void *grown = NULL;
     size_t capacity = 0, n_done = 0;
     lks_status status = LKS_OK;
-    const int64_t deadline_ns = lksi_now_ns() + INT64_C(1000000) * TIMEOUT_MS;
+    const int64_t deadline_ns = lksi_now_ns() + TIMEOUT_MS * LKSI_NS_PER_MS;
     for (ssize_t n_read = 1; status == LKS_OK && n_read != 0;) {
         struct pollfd ready = {.fd = descriptor, .events = POLLIN};
-        const int64_t left_ms = (deadline_ns - lksi_now_ns()) / 1000000;
+        const int64_t left_ms = (deadline_ns - lksi_now_ns()) / LKSI_NS_PER_MS;
         if (left_ms <= 0 || (poll(&ready, 1, (int)left_ms) == 0))
             status = lksi_error(LKS_ERR_TIMEOUT, "the agent was not told what to do in %d s", TIMEOUT_MS / 1000);
         if (status == LKS_OK) status = lksi_grow(&grown, &capacity, n_done + 4096, 1);

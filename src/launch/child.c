@@ -12,8 +12,8 @@
 enum { MAX_WORDS = 32, COMMAND_NBYTES = 10240 };
 
 bool lksi_host_is_here(const char *name) {
-    char own[256] = "";
-    gethostname(own, sizeof own - 1);
+    char own[256];
+    lksi_host_name(own, sizeof own);
     return strcmp(name, "localhost") == 0 || strncmp(name, "127.", 4) == 0 || strcmp(name, "::1") == 0 ||
            strcmp(name, own) == 0;
 }

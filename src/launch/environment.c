@@ -47,7 +47,9 @@ lks_status lksi_rank_environment_create(lksi_rank_environment *environment, cons
         LKS_TRY(lksi_address_resolve("127.0.0.1", 0, &at));
     lksi_address_host_text(&at, environment->master_address);
     LKS_TRY(claim_port(environment, at));
-    return lksi_job_key_draw(environment->job_key);
+    lks_status status = lksi_job_key_draw(environment->job_key);
+    if (status != LKS_OK) lksi_rank_environment_let_go(environment);
+    return status;
 }
 
 static void set_number(const char *name, int64_t value) {

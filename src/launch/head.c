@@ -33,7 +33,7 @@ static void look_after_port(lksi_head *head) {
         if (head->phase == LKSI_PREPARING && node->first_rank == 0 && node->n_ranks > 0)
             lksi_head_lose(head, node, "did not claim a port in time");
     }
-    head->port_until_ns = now + head->run->join_timeout_ms * 1000000;
+    head->port_until_ns = now + head->run->join_timeout_ms * LKSI_NS_PER_MS;
 }
 
 /* The last line of `text` that has anything in it, and its length. */
@@ -117,9 +117,9 @@ static void wait_for_agents(lksi_head *head) {
 }
 
 static lks_status prepare(lksi_head *head) {
+    LKS_TRY(lksi_head_nodes_create(head)); /* first: while it waits for a pipe, Ctrl-C ends this process */
     LKS_TRY(lksi_signals_take(&head->signals, true));
     head->signals.is_over_hosts = true;
-    LKS_TRY(lksi_head_nodes_create(head));
     LKS_TRY(lksi_head_listen(head));
     for (int i = 0; i < head->n_nodes; i++)
         if (head->nodes[i].is_started_here) LKS_TRY(lksi_head_start_agent(head, &head->nodes[i]));
@@ -138,8 +138,8 @@ int lksi_head_run(const lksi_run *run) {
     unsetenv("LOCKSTEP_GENERATION"); /* of a run that this one is a rank of: it would be part of the key */
     if (prepare(&head) == LKS_OK) {
         const int64_t now = lksi_now_ns();
-        head.gather_until_ns = now + run->join_timeout_ms * 1000000;
-        head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * 1000000 : INT64_MAX;
+        head.gather_until_ns = now + run->join_timeout_ms * LKSI_NS_PER_MS;
+        head.timeout_at_ns = run->job.timeout_ms > 0 ? now + run->job.timeout_ms * LKSI_NS_PER_MS : INT64_MAX;
         while (head.phase != LKSI_OVER) step(&head);
         wait_for_agents(&head);
     } else if (run->job.report != NULL) {

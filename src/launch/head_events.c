@@ -7,14 +7,13 @@
 #include <signal.h>
 #include <string.h>
 
-#define NS_PER_MS 1000000
 enum {
     SETTLE_MS = 300,   /* a killed rank may be told of later than those that fail because of it */
     END_MS = 12000,    /* beyond the grace: SIGTERM, SIGKILL, and a host that is slow */
     CUT_OFF_MS = 4000, /* a host that is cut off notices up to a heartbeat later; SIGTERM, SIGKILL */
 };
 
-static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * NS_PER_MS; }
+static int64_t ns_from_now(int64_t duration_ms) { return lksi_now_ns() + duration_ms * LKSI_NS_PER_MS; }
 
 /* --- saying --- */
 
@@ -188,7 +187,7 @@ static void fail(lksi_head *head, const lksi_message *failure) {
     if (head->end_until_ns == 0) head->end_until_ns = ns_from_now(lksi_grace_ms(&head->run->job) + END_MS);
 }
 
-/* Ranks that end with SIGTERM's status while the run grows do what they are asked to. */
+/* Ranks that fail with SIGTERM's status while the run grows do what they are asked to, as those do that end well. */
 static bool is_expected(const lksi_head *head) { return head->is_growing && head->failed_status == 128 + 15; }
 
 static void settle(lksi_head *head) {
@@ -229,10 +228,12 @@ static void decide(lksi_head *head) {
     const int exit_status = head->has_failed ? head->failed_status : 0;
     if (head->is_timed_out)
         lksi_head_end(head, LKSI_EXIT_TIMEOUT, "");
-    else if (head->signal != 0 || !head->has_failed)
+    else if (head->signal != 0)
         lksi_head_end(head, exit_status, "");
-    else if (is_expected(head))
-        gather_next(head);
+    else if (head->is_growing && (!head->has_failed || is_expected(head)))
+        gather_next(head); /* also where all had finished just then, which the next finds out at once */
+    else if (!head->has_failed)
+        lksi_head_end(head, exit_status, "");
     else if (is_verdict(exit_status) || head->n_restarts == head->run->max_restarts)
         lksi_head_end(head, exit_status, "");
     else {
@@ -295,7 +296,7 @@ void lksi_head_lose(lksi_head *head, lksi_node *node, const char *why) {
 static bool is_asked_twice(int64_t *asked_ns) {
     const int64_t now = lksi_now_ns();
     if (*asked_ns == 0) *asked_ns = now;
-    return now - *asked_ns > (int64_t)LKSI_SAME_REQUEST_MS * NS_PER_MS;
+    return now - *asked_ns > LKSI_SAME_REQUEST_MS * LKSI_NS_PER_MS;
 }
 
 void lksi_head_signal(lksi_head *head, int signal_number, lksi_node *from) {

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NS_PER_MS 1000000
 enum { RESTART_WAIT_MS = 10000, RETRY_MS = 30000 };
 
 /* --- which there are --- */
@@ -194,18 +193,16 @@ lks_status lksi_head_listen(lksi_head *head) {
 
 /* --- how their agents are started --- */
 
-static bool begins_with(const char *text, const char *start) { return strncmp(text, start, strlen(start)) == 0; }
-
 /* What says who a process or a host is, or comes from a launcher above us, is not for other hosts. */
 static bool is_forwarded(const lksi_run *run, const char *variable) {
     static const char *const own[] = {
         "LOCKSTEP_LISTENER_FD=", "LOCKSTEP_LAUNCHER_PID=", "LOCKSTEP_NOTICE_BOARD=", "LOCKSTEP_THREADS=",
         "LOCKSTEP_GENERATION=",  "LOCKSTEP_HOST_ID=",      "LOCKSTEP_LISTEN=",       "LOCKSTEP_ADVERTISE="};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (begins_with(variable, own[i])) return false;
-    if (begins_with(variable, "LOCKSTEP_") || begins_with(variable, "OMP_NUM_THREADS=")) return true;
+        if (lksi_begins_with(variable, own[i])) return false;
+    if (lksi_begins_with(variable, "LOCKSTEP_") || lksi_begins_with(variable, "OMP_NUM_THREADS=")) return true;
     for (int i = 0; i < run->n_forwarded; i++)
-        if (begins_with(variable, run->forwarded[i]) && variable[strlen(run->forwarded[i])] == '=') return true;
+        if (lksi_begins_with(variable, run->forwarded[i]) && variable[strlen(run->forwarded[i])] == '=') return true;
     return false;
 }
 
@@ -242,9 +239,9 @@ lks_status lksi_head_start_agent(lksi_head *head, lksi_node *node) {
     size_t nbytes;
     LKS_TRY(write_orders(head, node, &text, &nbytes));
     lks_status status = lksi_child_start(&node->child, head->run->ssh, text, nbytes, &head->signals);
-    node->wait_until_ns = lksi_now_ns() + (int64_t)RESTART_WAIT_MS * NS_PER_MS;
-    node->retry_at_ns = lksi_now_ns() + (int64_t)RETRY_MS * NS_PER_MS;
-    node->give_up_at_ns = lksi_now_ns() + head->run->join_timeout_ms * NS_PER_MS;
+    node->wait_until_ns = lksi_now_ns() + RESTART_WAIT_MS * LKSI_NS_PER_MS;
+    node->retry_at_ns = lksi_now_ns() + RETRY_MS * LKSI_NS_PER_MS;
+    node->give_up_at_ns = lksi_now_ns() + head->run->join_timeout_ms * LKSI_NS_PER_MS;
     lksi_free(text);
     return status;
 }

@@ -148,7 +148,7 @@ lks_status lksi_hosts_parse(const char *path, char *text, lksi_host_line **hosts
 lks_status lksi_hosts_file_read(const char *path, lksi_host_line **hosts, int *n_hosts) {
     void *data;
     size_t nbytes;
-    LKS_TRY(lksi_file_read(path, MAX_FILE_NBYTES, &data, &nbytes));
+    LKS_TRY(lksi_file_read_any(path, MAX_FILE_NBYTES, &data, &nbytes));
     char *text = lksi_alloc(nbytes + 1);
     if (text != NULL) memcpy(text, data, nbytes);
     lksi_free(data);

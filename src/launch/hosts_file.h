@@ -18,8 +18,8 @@ typedef struct lksi_host_line {
     int line;      /* of the file, from 1 */
 } lksi_host_line;
 
-/* Caller frees *hosts. Errors: LKS_ERR_FILE; LKS_ERR_FORMAT naming file and line (an unknown word, a number out of
- * range or twice, a host twice, no host at all). */
+/* `path` may name a pipe: <(scontrol show hostnames). Caller frees *hosts. Errors: LKS_ERR_FILE; LKS_ERR_FORMAT naming
+ * file and line (an unknown word, a number out of range or twice, a host twice, no host at all). */
 lks_status lksi_hosts_file_read(const char *path, lksi_host_line **hosts, int *n_hosts);
 /* The same of a text, `path` being its name in errors. `text` is cut up. */
 lks_status lksi_hosts_parse(const char *path, char *text, lksi_host_line **hosts, int *n_hosts);

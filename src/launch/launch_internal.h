@@ -10,6 +10,12 @@
 #include <signal.h>
 #include <sys/types.h>
 
+/* --- main.c --- */
+
+/* The exit status of a process that would end with this one: what was printed and is lost, on a full disk say, is a
+ * failure, which it says; a reader that has had enough is none. */
+int lksi_end_output(int exit_status);
+
 /* --- threads.c: ranks as threads --- */
 
 /* The exit status for what a rank returned: a failure stays one where the kernel keeps the lowest 8 bits only. */
@@ -19,6 +25,9 @@ static inline int lksi_exit_code(int result) { return result != 0 && (result & 0
  * Errors: LKS_ERR_PEER names it. */
 lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, int rank), void *argument,
                                  int64_t grace_ms, int *exit_status);
+
+/* Ends the process from one of its rank threads, whatever the others are doing. */
+_Noreturn void lksi_rank_threads_end(int exit_status);
 
 /* --- environment.c: what a rank finds in its environment --- */
 
@@ -56,7 +65,7 @@ lks_status lksi_signals_take(lksi_signals *signals, bool even_if_ignored);
 int lksi_signals_next_request(const lksi_signals *signals);
 /* SIGTSTP has come: whether this process may stop. In a run over hosts it may not, and says so. */
 bool lksi_signals_may_stop(const lksi_signals *signals);
-/* In a forked rank: as if they had never been taken. */
+/* In a forked rank: as if they had never been taken, and, if so asked, neither ignored nor blocked before. */
 void lksi_signals_restore_in_child(const lksi_signals *signals);
 void lksi_signals_give_back(lksi_signals *signals);
 /* "SIGKILL"; "signal 40" for one without a name, written to `buffer`. */
@@ -159,6 +168,7 @@ int lksi_process_first_failed(const lksi_process *processes, int n_processes); /
  * the launcher (exec in a shell script) may have left some, and they are none of ours. */
 bool lksi_orphans_adopt(void);
 void lksi_orphans_reap(const lksi_process *processes, int n_processes, pid_t guard); /* those that have ended */
-void lksi_orphans_end(void); /* kills and reaps every child that is left, and adopts no more */
+/* Kills and reaps every child that is left, and adopts no more. For one that cannot be killed there is a warning. */
+void lksi_orphans_end(void);
 
 #endif

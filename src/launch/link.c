@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define NS_PER_MS 1000000
 enum { HEARTBEAT_MS = 1000, HEARTBEATS_PER_TIMEOUT = 4 };
 
 void lksi_link_open(lksi_link *link, int connection) {
@@ -100,7 +99,7 @@ bool lksi_link_receive(lksi_link *link, lksi_message *message) {
 /* Who was stopped, as all processes of a suspended job are, has not listened meanwhile, and the other side, which was
  * stopped with it perhaps, is given its time anew. Who ticks does so all the time. */
 static void forgive_own_stop(lksi_link *link, int64_t now, int64_t timeout_ms) {
-    if (now - link->ticked_ns > timeout_ms * NS_PER_MS / 2) link->heard_ns = now;
+    if (now - link->ticked_ns > timeout_ms * LKSI_NS_PER_MS / 2) link->heard_ns = now;
     link->ticked_ns = now;
 }
 
@@ -110,10 +109,10 @@ void lksi_link_tick(lksi_link *link, int64_t timeout_ms) {
     const int64_t interval_ms = most_ms < HEARTBEAT_MS ? most_ms : HEARTBEAT_MS;
     if (link->connection < 0) return;
     forgive_own_stop(link, now, timeout_ms);
-    if (now - link->heard_ns > timeout_ms * NS_PER_MS) {
+    if (now - link->heard_ns > timeout_ms * LKSI_NS_PER_MS) {
         snprintf(why, sizeof why, "has been silent for %g s", (double)timeout_ms / 1000);
         lose(link, why);
-    } else if (now - link->said_ns > interval_ms * NS_PER_MS) {
+    } else if (now - link->said_ns > interval_ms * LKSI_NS_PER_MS) {
         lksi_link_send(link, &(lksi_message){.kind = LKSI_MESSAGE_HEARTBEAT});
     }
 }

@@ -4,6 +4,7 @@
 #include "launch/launch_internal.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,7 @@ static void name_rank_that_exits(int exit_status, void *nothing) {
     (void)lksi_error(LKS_ERR_PEER, "rank %d called exit, which ends the threads of all ranks", current_rank);
     (void)lks_report(LKS_ERR_PEER, NULL, 0);
     lksi_announce(LKSI_THREADS_END);
-    if (exit_status != 0) return;
-    fflush(NULL);
-    _exit(1); /* the others have not succeeded */
+    if (exit_status == 0) lksi_rank_threads_end(1); /* the others have not succeeded */
 }
 
 static void free_arguments(char **argv, int argc) {
@@ -71,11 +70,16 @@ static int call_rank_main(void *opaque, int rank) {
     return result;
 }
 
-/* What was printed and is lost, on a full disk say, is a failure; a reader that has had enough is none. */
-static int end_output(int exit_status) {
+/* Of lines that were written before, nobody has kept the errno. */
+static bool has_no_reader(void) {
+    struct pollfd output = {.fd = STDOUT_FILENO};
+    return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
+int lksi_end_output(int exit_status) {
     errno = 0;
     bool is_lost = fflush(stdout) != 0 || ferror(stdout);
-    if (!is_lost || errno == EPIPE || exit_status != 0) return exit_status;
+    if (!is_lost || exit_status != 0 || errno == EPIPE || (errno == 0 && has_no_reader())) return exit_status;
     return lks_report(
         lksi_error(LKS_ERR_FILE, "standard output: %s", errno != 0 ? strerror(errno) : "not all could be written"),
         NULL, 0);
@@ -90,7 +94,7 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     const char *threads = getenv("LOCKSTEP_THREADS");
     if (threads == NULL) {
         atexit(announce_end); /* also where rank_main calls exit */
-        return end_output(lksi_exit_code(rank_main(argc, argv)));
+        return lksi_end_output(lksi_exit_code(rank_main(argc, argv)));
     }
     int64_t n_ranks;
     if (!lksi_parse_i64(threads, 1, LKSI_MAX_RANKS, &n_ranks)) {
@@ -112,5 +116,5 @@ int lks_main(int argc, char **argv, lks_rank_main rank_main) {
     lks_status status = lksi_rank_threads_run((int)n_ranks, call_rank_main, &call, grace_ms, &exit_status);
     if (status != LKS_OK) (void)lks_report(status, NULL, 0);
     lksi_announce(LKSI_THREADS_END);
-    return end_output(exit_status);
+    return lksi_end_output(exit_status);
 }

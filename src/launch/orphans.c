@@ -26,28 +26,47 @@ void lksi_orphans_reap(const lksi_process *processes, int n_processes, pid_t gua
     }
 }
 
-static void kill_children(void) {
+/* One of them; 0: none was found. */
+static pid_t kill_children(void) {
     DIR *directory = opendir("/proc");
-    if (directory == NULL) return;
+    if (directory == NULL) return 0;
+    pid_t found = 0;
     const pid_t self = getpid();
     for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
         int64_t pid;
         lksi_process_stat stat;
-        if (lksi_parse_i64(entry->d_name, 1, INT32_MAX, &pid) && lksi_process_read_stat((pid_t)pid, &stat) &&
-            stat.parent == self)
-            kill((pid_t)pid, SIGKILL);
+        if (!lksi_parse_i64(entry->d_name, 1, INT32_MAX, &pid) || !lksi_process_read_stat((pid_t)pid, &stat) ||
+            stat.parent != self)
+            continue;
+        kill((pid_t)pid, SIGKILL);
+        found = (pid_t)pid;
     }
     closedir(directory);
+    return found;
 }
 
+/* Those that have ended. False where no child is left. */
+static bool reap_ended(bool *is_any) {
+    pid_t ended;
+    *is_any = false;
+    while ((ended = waitpid(-1, NULL, WNOHANG)) > 0) *is_any = true;
+    return ended == 0;
+}
+
+/* One by one: the children of each become ours when it ends. One that is another user's by now, or waits for a disk,
+ * does not end. */
 void lksi_orphans_end(void) {
-    for (;;) {
-        pid_t ended;
-        do ended = waitpid(-1, NULL, WNOHANG);
-        while (ended > 0);
-        if (ended < 0) break; /* no child is left */
-        kill_children();
-        waitpid(-1, NULL, 0); /* one by one: the children of each become ours when it ends */
+    static const int64_t patience_ns = 2000 * LKSI_NS_PER_MS, pause_ns = LKSI_NS_PER_MS;
+    int64_t give_up_ns = lksi_now_ns() + patience_ns;
+    bool is_any;
+    while (reap_ended(&is_any)) {
+        if (is_any) give_up_ns = lksi_now_ns() + patience_ns;
+        const pid_t left = kill_children();
+        if (lksi_now_ns() > give_up_ns) {
+            lksi_log(LKS_LOG_WARNING, "process %d, which the ranks have left, cannot be ended", (int)left);
+            break;
+        }
+        lksi_sleep_ns(pause_ns);
     }
     prctl(PR_SET_CHILD_SUBREAPER, 0);
 }

@@ -68,6 +68,7 @@ static lks_status open_rank(lksi_output *output, const lksi_job *job, bool is_ta
 lks_status lksi_output_create(lksi_output **output, const lksi_job *job, bool is_tagged) {
     *output = NULL;
     if (!job->prefix && job->log_dir == NULL) return LKS_OK;
+    if (job->log_dir != NULL) LKS_TRY(lksi_make_parents(job->log_dir));
     if (job->log_dir != NULL && mkdir(job->log_dir, 0777) != 0 && errno != EEXIST)
         return lksi_error(LKS_ERR_FILE, "cannot create directory '%s': %s", job->log_dir, strerror(errno));
     lksi_output *created = lksi_alloc(sizeof *created);
@@ -146,11 +147,15 @@ static void log_line(FILE *log, const char *line, size_t nbytes) {
     fputc('\n', log);
 }
 
-static void lose_log(rank_output *rank, int reason) {
+static void lose_log(const rank_output *rank, int reason) {
     char where[64];
     snprintf(where, sizeof where, "the log of rank %.*s", (int)strcspn(rank->tag + 1, "]"), rank->tag + 1);
     lksi_terminal_lose(where, reason);
-    fclose(rank->log);
+}
+
+/* Over a network a full disk may be told of only here. */
+static void close_log(rank_output *rank) {
+    if (rank->log != NULL && fclose(rank->log) != 0) lose_log(rank, errno);
     rank->log = NULL;
 }
 
@@ -165,7 +170,11 @@ static void write_lines(rank_output *rank, FILE *terminal, const char *text, siz
         if (rank->log != NULL) log_line(rank->log, line, line_nbytes);
         line += line_nbytes + 1;
     }
-    if (rank->log != NULL && (fflush(rank->log) != 0 || ferror(rank->log))) lose_log(rank, errno);
+    if (rank->log != NULL && (fflush(rank->log) != 0 || ferror(rank->log))) {
+        lose_log(rank, errno);
+        fclose(rank->log);
+        rank->log = NULL;
+    }
     if (terminal != NULL) lksi_terminal_write();
 }
 
@@ -242,7 +251,7 @@ void lksi_output_destroy(lksi_output *output) {
             close_end(&ended->streams[i].write_end);
             lksi_free(ended->streams[i].pending);
         }
-        if (ended->log != NULL) fclose(ended->log);
+        close_log(ended);
     }
     lksi_free(output->ranks);
     lksi_free(output);

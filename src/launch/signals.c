@@ -51,14 +51,17 @@ int lksi_signals_next_request(const lksi_signals *signals) {
 }
 
 void lksi_signals_restore_in_child(const lksi_signals *signals) {
+    sigset_t mask = signals->old_mask;
     if (signals->even_if_ignored) {
         /* What the launcher forwards must reach the program, which knows nothing of how the launcher was started. */
         signal(SIGINT, SIG_DFL);
         signal(SIGTERM, SIG_DFL);
+        sigdelset(&mask, SIGINT);
+        sigdelset(&mask, SIGTERM);
     }
     signal(SIGXFSZ, SIG_DFL); /* the command `lockstep` ignores it */
     sigaction(SIGCHLD, &signals->old_child_action, NULL);
-    pthread_sigmask(SIG_SETMASK, &signals->old_mask, NULL);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
     close(signals->descriptor);
 }
 

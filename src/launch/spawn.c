@@ -16,7 +16,7 @@ static lks_status count_threads(int *n_threads) {
 
 /* A thread that was waited for is counted until the kernel is done with it: by how much, nobody says. */
 static lks_status count_lasting_threads(int *n_threads) {
-    static const int64_t patience_ns = INT64_C(200) * 1000 * 1000, pause_ns = 1000 * 1000;
+    static const int64_t patience_ns = 200 * LKSI_NS_PER_MS, pause_ns = LKSI_NS_PER_MS;
     const int64_t give_up_ns = lksi_now_ns() + patience_ns;
     for (;;) {
         LKS_TRY(count_threads(n_threads));

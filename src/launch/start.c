@@ -20,11 +20,16 @@ typedef struct start {
     lksi_output *output;
     const lksi_guard *guard;
     pid_t launcher;
-    int failure[2]; /* the pipe: an errno comes out of it */
+    int failure[2]; /* the pipe: why a process could not start comes out of it */
 } start;
 
-/* Only rank 0 reads our stdin, and none does where that is a terminal: a process group in the background that reads
- * from its terminal is stopped. */
+typedef struct reason {
+    int rank;
+    int error;      /* an errno: the program cannot be run */
+    char text[512]; /* of what else went wrong; "": nothing did */
+} reason;
+
+/* Only rank 0 reads our stdin, and none does where that is a terminal, of which ranks are in the background. */
 static void connect_stdin(const lksi_job *job, int index) {
     if (job->first_rank + index == 0 && !isatty(STDIN_FILENO)) return;
     int nothing = open("/dev/null", O_RDONLY);
@@ -33,10 +38,18 @@ static void connect_stdin(const lksi_job *job, int index) {
     if (nothing != STDIN_FILENO) close(nothing);
 }
 
-static _Noreturn void give_up(const start *s) {
-    int reason = errno;
-    ssize_t n_written = write(s->failure[1], &reason, sizeof reason);
-    _exit(n_written == sizeof reason ? LKSI_EXIT_NOT_FOUND : 1);
+/* A process group in the background that reads from its terminal, changes its settings or, after stty tostop, writes
+ * there is stopped, and nobody would know why the job hangs. Now what it writes is written, and reading is an error. */
+static void be_in_background(void) {
+    (void)signal(SIGTTIN, SIG_IGN);
+    (void)signal(SIGTTOU, SIG_IGN);
+}
+
+static _Noreturn void give_up(const start *s, int index, const char *text) {
+    reason why = {.rank = s->job->first_rank + index, .error = errno};
+    snprintf(why.text, sizeof why.text, "%s", text);
+    ssize_t n_written = write(s->failure[1], &why, sizeof why);
+    _exit(n_written == sizeof why ? LKSI_EXIT_NOT_FOUND : 1);
 }
 
 static _Noreturn void be_function(const start *s, int index) {
@@ -45,14 +58,16 @@ static _Noreturn void be_function(const start *s, int index) {
     close(s->guard->descriptor);
     close(s->failure[0]);
     close(s->failure[1]);
-    int result = s->job->function(s->job->argument);
+    clearerr(stdout); /* what our parent has lost there is no failure of ours */
+    const int exit_status = lksi_end_output(lksi_exit_code(s->job->function(s->job->argument)));
     fflush(NULL);
     lksi_announce(LKSI_RANK_ENDS);
-    _exit(lksi_exit_code(result)); /* exit would run what the parent has registered with atexit, once more per rank */
+    _exit(exit_status); /* exit would run what the parent has registered with atexit, once more per rank */
 }
 
 static _Noreturn void be_rank(const start *s, int index) {
     setpgid(0, 0);
+    be_in_background();
     /* The launcher may have died before the request to die with it. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != s->launcher) _exit(1);
     lksi_guard_enter(s->guard, index);
@@ -60,10 +75,10 @@ static _Noreturn void be_rank(const start *s, int index) {
     connect_stdin(s->job, index);
     lksi_output_connect(s->output, index);
     lksi_rank_environment_apply(s->environment, s->job, index);
-    if (s->job->bind && !s->job->as_threads && lksi_bind_to_cpu(index) != LKS_OK) give_up(s);
+    if (s->job->bind && !s->job->as_threads && lksi_bind_to_cpu(index) != LKS_OK) give_up(s, index, lks_error_text());
     if (s->job->argv == NULL) be_function(s, index);
     execvp(s->job->argv[0], s->job->argv);
-    give_up(s);
+    give_up(s, index, "");
 }
 
 static void end_all(const lksi_guard *guard, lksi_process *processes, int n_processes) {
@@ -75,13 +90,22 @@ static void end_all(const lksi_guard *guard, lksi_process *processes, int n_proc
     }
 }
 
-/* Waits until every process has closed its end; the errno of the first that could not start, else 0. */
-static int first_failure(const start *s) {
-    int reason = 0;
+/* Waits until every process has closed its end, or the first could not start. False where all could. */
+static bool read_first_failure(const start *s, reason *why) {
     ssize_t n_read;
-    do n_read = read(s->failure[0], &reason, sizeof reason);
+    do n_read = read(s->failure[0], why, sizeof *why);
     while (n_read < 0 && errno == EINTR);
-    return n_read == sizeof reason ? reason : 0;
+    return n_read == sizeof *why;
+}
+
+static lks_status say_why(const lksi_job *job, const reason *why, int *exit_status) {
+    const char *program = job->argv != NULL ? job->argv[0] : "rank", *on = job->outside != NULL ? " on " : "";
+    char host[256];
+    lksi_host_name(host, sizeof host);
+    if (job->outside == NULL) host[0] = '\0';
+    if (why->text[0] != '\0') return lksi_error(LKS_ERR_SYSTEM, "rank %d%s%s: %s", why->rank, on, host, why->text);
+    *exit_status = why->error == ENOENT || why->error == ENOTDIR ? LKSI_EXIT_NOT_FOUND : LKSI_EXIT_NOT_EXECUTABLE;
+    return lksi_error(LKS_ERR_FILE, "cannot start '%s'%s%s: %s", program, on, host, strerror(why->error));
 }
 
 static lks_status fork_all(const start *s, lksi_process *processes, int n_processes, int *n_started) {
@@ -114,16 +138,9 @@ lks_status lksi_processes_start(const lksi_job *job, const lksi_rank_environment
     int n_started;
     lks_status status = fork_all(&s, processes, n_processes, &n_started);
     close(s.failure[1]);
-    int reason = status == LKS_OK ? first_failure(&s) : 0;
+    reason why;
+    if (status == LKS_OK && read_first_failure(&s, &why)) status = say_why(job, &why, exit_status);
     close(s.failure[0]);
-    if (reason != 0) {
-        *exit_status = reason == ENOENT || reason == ENOTDIR ? LKSI_EXIT_NOT_FOUND : LKSI_EXIT_NOT_EXECUTABLE;
-        const char *what = job->argv != NULL ? job->argv[0] : "rank";
-        char host[256] = "localhost";
-        gethostname(host, sizeof host - 1);
-        status = lksi_error(LKS_ERR_FILE, "cannot start '%s'%s%s: %s", what, job->outside != NULL ? " on " : "",
-                            job->outside != NULL ? host : "", strerror(reason));
-    }
     if (status != LKS_OK) end_all(guard, processes, n_started);
     return status;
 }

@@ -4,7 +4,7 @@
  * After the first failure the survivors get `grace_ms` to notice it and say so themselves, because they know what they
  * were doing (the operation, its sequence number, the bytes done); then SIGTERM, and SIGKILL two seconds later.
  */
-#define _GNU_SOURCE /* gethostname, waitid's WNOWAIT */
+#define _GNU_SOURCE /* waitid's WNOWAIT */
 #include "launch/launch_internal.h"
 
 #include <string.h>
@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #define NEVER INT64_MAX
-#define NS_PER_MS 1000000
 
 enum { TERM_TO_KILL_MS = 2000, SETTLE_MS = 200, OUTSIDE_MS = 100 };
 enum { POLLED_SIGNALS, POLLED_OUTSIDE, POLLED_OUTPUT };
@@ -60,8 +59,8 @@ static int find_early_end(const supervisor *s, int index) {
 
 /* "rank 1 (pid 12 on host)" */
 static void describe_process(const supervisor *s, int index, char who[400]) {
-    char host[256] = "localhost";
-    gethostname(host, sizeof host - 1);
+    char host[256];
+    lksi_host_name(host, sizeof host);
     const int pid = (int)s->processes[index].pid;
     if (s->job->as_threads)
         snprintf(who, 400, "the process of %d rank threads (pid %d on %s)", s->job->n_ranks, pid, host);
@@ -145,7 +144,7 @@ static void forward(supervisor *s, int signal_number) {
     if (signal_number == SIGKILL) s->kill_at = lksi_now_ns();
     if (s->forwarded_signal != 0) return;
     s->forwarded_signal = signal_number;
-    s->kill_at = lksi_now_ns() + lksi_signal_grace_ms(s->job) * NS_PER_MS;
+    s->kill_at = lksi_now_ns() + lksi_signal_grace_ms(s->job) * LKSI_NS_PER_MS;
     signal_all(s, signal_number);
 }
 
@@ -154,7 +153,7 @@ static void heed_signal(supervisor *s, int signal_number) {
     const int64_t now = lksi_now_ns();
     forward(s, signal_number);
     if (s->asked_at == NEVER) s->asked_at = now;
-    if (now - s->asked_at > (int64_t)LKSI_SAME_REQUEST_MS * NS_PER_MS) forward(s, SIGKILL);
+    if (now - s->asked_at > LKSI_SAME_REQUEST_MS * LKSI_NS_PER_MS) forward(s, SIGKILL);
     if (s->job->outside != NULL) s->job->outside->signalled(s->job->outside->argument, signal_number);
 }
 
@@ -188,15 +187,15 @@ static void take_signals(supervisor *s) {
 
 static void give_grace(supervisor *s) {
     if (s->forwarded_signal != 0) return; /* they have theirs already */
-    s->term_at = lksi_now_ns() + lksi_grace_ms(s->job) * NS_PER_MS;
+    s->term_at = lksi_now_ns() + lksi_grace_ms(s->job) * LKSI_NS_PER_MS;
 }
 
 /* At the first failure: finds out which rank it was, and gives the others their time. */
 static void judge(supervisor *s) {
     if (s->status != LKS_OK || lksi_process_first_failed(s->processes, s->n_processes) < 0) return;
-    int64_t settled_at = lksi_now_ns() + (int64_t)SETTLE_MS * NS_PER_MS;
+    int64_t settled_at = lksi_now_ns() + SETTLE_MS * LKSI_NS_PER_MS;
     while (lksi_process_any_is_exiting(s->processes, s->n_processes) && lksi_now_ns() < settled_at) {
-        lksi_sleep_ns(NS_PER_MS / 2);
+        lksi_sleep_ns(LKSI_NS_PER_MS / 2);
         take_signals(s);
     }
     take_signals(s);
@@ -246,7 +245,7 @@ static void escalate(supervisor *s, int64_t now) {
     if (now >= s->term_at) {
         signal_all(s, SIGTERM);
         s->term_at = NEVER;
-        s->kill_at = now + (int64_t)TERM_TO_KILL_MS * NS_PER_MS;
+        s->kill_at = now + TERM_TO_KILL_MS * LKSI_NS_PER_MS;
     }
     if (now >= s->kill_at) {
         signal_all(s, SIGKILL);
@@ -257,13 +256,12 @@ static void escalate(supervisor *s, int64_t now) {
 
 static int poll_timeout_ms(const supervisor *s, int64_t now) {
     int64_t next = s->timeout_at;
-    if (s->job->outside != NULL && now + (int64_t)OUTSIDE_MS * NS_PER_MS < next)
-        next = now + (int64_t)OUTSIDE_MS * NS_PER_MS;
+    if (s->job->outside != NULL && now + OUTSIDE_MS * LKSI_NS_PER_MS < next) next = now + OUTSIDE_MS * LKSI_NS_PER_MS;
     if (s->term_at < next) next = s->term_at;
     if (s->kill_at < next) next = s->kill_at;
     if (next == NEVER) return -1;
     if (next <= now) return 0;
-    int64_t timeout_ms = (next - now + NS_PER_MS - 1) / NS_PER_MS;
+    int64_t timeout_ms = (next - now + LKSI_NS_PER_MS - 1) / LKSI_NS_PER_MS;
     return timeout_ms < INT32_MAX ? (int)timeout_ms : INT32_MAX;
 }
 
@@ -293,7 +291,7 @@ static lks_status start_and_watch(supervisor *s) {
     s->exit_status = 0;
     s->n_running = s->n_processes;
     const int64_t began_ns = s->job->began_ns != 0 ? s->job->began_ns : lksi_now_ns();
-    const int64_t timeout_ns = s->job->timeout_ms * NS_PER_MS;
+    const int64_t timeout_ns = s->job->timeout_ms * LKSI_NS_PER_MS;
     s->timeout_at = timeout_ns > 0 ? began_ns + s->signals->stopped_ns + timeout_ns : NEVER;
     watch(s);
     return s->status == LKS_OK ? LKS_OK : lksi_error(s->status, "%s", s->text);

@@ -2,8 +2,30 @@
 #include "comm/comm.h"
 #include "launch/launch_internal.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
+
+/* --- signals: what comes to the process is for its first thread, what a rank's code causes is for the rank --- */
+
+static pthread_once_t masks_once = PTHREAD_ONCE_INIT;
+static _Thread_local const sigset_t *mask_of_children; /* a rank's: as before there were ranks */
+
+static void set_mask_in_child(void) {
+    if (mask_of_children != NULL) pthread_sigmask(SIG_SETMASK, mask_of_children, NULL);
+}
+static void prepare_masks(void) { (void)pthread_atfork(NULL, NULL, set_mask_in_child); }
+
+/* A rank that writes where nobody reads any more ends as a process would. */
+static void take_signals_of_own(const sigset_t *callers_mask) {
+    sigset_t own;
+    sigemptyset(&own);
+    sigaddset(&own, SIGPIPE);
+    if (sigismember(callers_mask, SIGPIPE) == 0) pthread_sigmask(SIG_UNBLOCK, &own, NULL);
+    mask_of_children = callers_mask;
+}
+
+/* --- the ranks --- */
 
 typedef struct threads_job {
     int (*function)(void *argument, int rank);
@@ -11,6 +33,7 @@ typedef struct threads_job {
     lksi_thread_world *world;
     atomic_int first_failed; /* rank + 1; 0: none */
     atomic_int n_running;
+    sigset_t callers_mask;
     int64_t grace_ms; /* how long the others may go on after a failure before the process ends; 0: for ever */
 } threads_job;
 
@@ -21,29 +44,47 @@ typedef struct rank_thread {
 } rank_thread;
 
 static lks_status failure_of(int rank, int exit_status) {
-    char host[256] = "localhost";
-    gethostname(host, sizeof host - 1);
+    char host[256];
+    lksi_host_name(host, sizeof host);
     return lksi_error(LKS_ERR_PEER, "rank %d (a thread of pid %d on %s) exited with status %d", rank, (int)getpid(),
                       host, exit_status);
 }
 
+static void flush_all(void *is_done) {
+    fflush(NULL);
+    atomic_store((atomic_bool *)is_done, true);
+}
+
+/* Flushing takes the lock of every file. One that a rank reads from it holds until something comes, maybe for ever. */
+_Noreturn void lksi_rank_threads_end(int exit_status) {
+    static const int64_t patience_ns = 500 * LKSI_NS_PER_MS;
+    static atomic_bool is_done;
+    lksi_thread *thread = NULL;
+    const int64_t give_up_ns = lksi_now_ns() + patience_ns;
+    if (lksi_thread_create(&thread, flush_all, &is_done, "flush") == LKS_OK) {
+        while (!atomic_load(&is_done) && lksi_now_ns() < give_up_ns) lksi_sleep_ns(LKSI_NS_PER_MS);
+        if (atomic_load(&is_done)) lksi_thread_join(thread);
+    }
+    _exit(exit_status);
+}
+
 /* A thread cannot be ended from outside: where another rank does not come to its end by itself, the process does. */
 static void end_the_rest(threads_job *job, const rank_thread *failed) {
-    int64_t limit_ns = lksi_now_ns() + job->grace_ms * 1000000;
+    int64_t limit_ns = lksi_now_ns() + job->grace_ms * LKSI_NS_PER_MS;
     while (atomic_load(&job->n_running) > 0) {
         if (lksi_now_ns() > limit_ns) {
             (void)lks_report(failure_of(failed->rank, lksi_exit_code(failed->result)), NULL, 0);
             lksi_announce(LKSI_THREADS_END);
-            fflush(NULL);
-            _exit(lksi_exit_code(failed->result));
+            lksi_rank_threads_end(lksi_exit_code(failed->result));
         }
-        lksi_sleep_ns(10 * 1000 * 1000);
+        lksi_sleep_ns(10 * LKSI_NS_PER_MS);
     }
 }
 
 static void run_rank(void *opaque) {
     rank_thread *mine = opaque;
     threads_job *job = mine->job;
+    take_signals_of_own(&job->callers_mask);
     lksi_thread_world_enter(job->world, mine->rank);
     mine->result = job->function(job->argument, mine->rank);
     /* Before the others can learn of it: their failures follow from this one. */
@@ -83,6 +124,8 @@ lks_status lksi_rank_threads_run(int n_ranks, int (*function)(void *argument, in
                                  int64_t grace_ms, int *exit_status) {
     threads_job job = {.function = function, .argument = argument, .grace_ms = grace_ms};
     *exit_status = 1;
+    pthread_once(&masks_once, prepare_masks);
+    pthread_sigmask(SIG_SETMASK, NULL, &job.callers_mask);
     rank_thread *ranks = lksi_alloc_array((size_t)n_ranks, sizeof *ranks);
     if (ranks == NULL) return LKS_ERR_MEMORY;
     lks_status status;

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* flock, gethostname */
+#define _GNU_SOURCE /* flock */
 #include "train/checkpoint_directory.h"
 
 #include <dirent.h>
@@ -112,8 +112,8 @@ static lks_status is_taken(const char *path, int descriptor) {
 
 /* Who it is, for the one who comes second. Nothing depends on it. */
 static void sign(int descriptor) {
-    char host[256] = "localhost", line[320];
-    gethostname(host, sizeof host - 1);
+    char host[256], line[320];
+    lksi_host_name(host, sizeof host);
     int length = snprintf(line, sizeof line, "pid %d on %s\n", (int)getpid(), host);
     if (ftruncate(descriptor, 0) != 0 || pwrite(descriptor, line, (size_t)length, 0) != length)
         lksi_log(LKS_LOG_DEBUG, "the lock of the checkpoints is not signed: %s", strerror(errno));

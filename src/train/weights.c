@@ -29,10 +29,8 @@ size_t lksi_weights_largest(const lks_store *store) {
     return largest;
 }
 
-static bool begins_with(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
-
 static bool is_reserved(const char *name) {
-    return begins_with(name, LKSI_OPTIMIZER_PREFIX) || begins_with(name, LKSI_TRAINER_PREFIX);
+    return lksi_begins_with(name, LKSI_OPTIMIZER_PREFIX) || lksi_begins_with(name, LKSI_TRAINER_PREFIX);
 }
 
 /* PyTorch counts a batch norm's batches; nothing here reads that. */

@@ -49,17 +49,39 @@ static head_process start_lockstep(char *const *arguments) {
     return head;
 }
 
-/* Node 0 of two, whose ranks end at once. */
-static head_process start_head(void) {
+/* Node 0 of two. */
+static head_process start_head_with(const char *program) {
     char number[16];
     const int port = free_port();
     snprintf(number, sizeof number, "%d", port);
-    head_process head = start_lockstep((char *[]){"lockstep", "run", "-n", "1", "--nnodes", "2", "--node-rank", "0",
-                                                  "--master-addr", "127.0.0.1", "--master-port", number,
-                                                  "--max-restarts", "1", "--min-ranks", "1", "true", NULL});
+    head_process head = start_lockstep((char *[]){"lockstep",
+                                                  "run",
+                                                  "-n",
+                                                  "1",
+                                                  "--nnodes",
+                                                  "2",
+                                                  "--node-rank",
+                                                  "0",
+                                                  "--master-addr",
+                                                  "127.0.0.1",
+                                                  "--master-port",
+                                                  number,
+                                                  "--max-restarts",
+                                                  "1",
+                                                  "--min-ranks",
+                                                  "1",
+                                                  "--grace",
+                                                  "0.1",
+                                                  "sh",
+                                                  "-c",
+                                                  (char *)(uintptr_t)program,
+                                                  NULL});
     head.port = port;
     return head;
 }
+
+/* Its ranks end at once. */
+static head_process start_head(void) { return start_head_with("true"); }
 
 /* Over the hosts of a file, each reached by this program as a remote shell of the kind `kind`. */
 static head_process start_head_of(const char *hosts, const char *kind, char *const *more) {
@@ -75,14 +97,21 @@ static head_process start_head_of(const char *hosts, const char *kind, char *con
     return head;
 }
 
-static void assert_ends(const head_process *head, int exit_status, const char *told) {
-    char text[2048] = "";
-    int status;
-    for (size_t n_told = 0; n_told < sizeof text - 1;) {
-        ssize_t n_read = read(head->report, text + n_told, sizeof text - 1 - n_told);
+/* Until `awaited` has come; NULL: to the end. */
+static void read_report(const head_process *head, const char *awaited, char text[2048]) {
+    text[0] = '\0';
+    for (size_t n_told = 0; n_told < 2047 && (awaited == NULL || strstr(text, awaited) == NULL);) {
+        ssize_t n_read = read(head->report, text + n_told, 2047 - n_told);
         if (n_read <= 0) break;
         n_told += (size_t)n_read;
+        text[n_told] = '\0';
     }
+}
+
+static void assert_ends(const head_process *head, int exit_status, const char *told) {
+    char text[2048];
+    int status;
+    read_report(head, NULL, text);
     close(head->report);
     assert_int_equal(waitpid(head->pid, &status, 0), head->pid);
     assert_true(WIFEXITED(status));
@@ -113,6 +142,17 @@ static void assert_told_to_end(int connection, const char *why) {
     assert_int_equal(message.number, 1);
     assert_non_null(strstr(message.text, why));
     lksi_link_close(&link);
+}
+
+/* What the head says of that kind and generation. */
+static void await_message(lksi_link *link, int kind, int generation) {
+    lksi_message message = {.kind = LKSI_MESSAGE_HEARTBEAT};
+    struct pollfd polled = {.fd = link->connection, .events = POLLIN};
+    while (message.kind != kind || message.generation != generation)
+        if (!lksi_link_receive(link, &message)) {
+            assert_true(link->connection >= 0);
+            assert_int_equal(poll(&polled, 1, DEADLINE_MS), 1);
+        }
 }
 
 static lksi_agent_hello right_hello(void) {
@@ -151,6 +191,25 @@ static void a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others(voi
     lksi_sleep_ns(INT64_C(1000000) * 1500); /* node 0's own agent has joined meanwhile */
     close(join(head.port, &hello));
     assert_ends(&head, 0, "generation 1 of 1 rank follows");
+}
+
+/* They are asked to end, for which they need not end by the signal. */
+static void ranks_that_end_well_make_room_for_more(void **state) {
+    (void)state;
+    char text[2048];
+    lksi_link link;
+    const lksi_agent_hello hello = right_hello();
+    const head_process head = start_head_with("trap 'exit 0' TERM; echo in $LOCKSTEP_GENERATION >&2\n"
+                                              "while [ $LOCKSTEP_GENERATION != 2 ]; do sleep 0.02; done");
+    lksi_link_open(&link, join(head.port, &hello));
+    await_message(&link, LKSI_MESSAGE_START, 0);
+    lksi_link_close(&link);
+    read_report(&head, "in 1\n", text);
+    lksi_link_open(&link, join(head.port, &hello));
+    await_message(&link, LKSI_MESSAGE_START, 2);
+    lksi_link_send(&link, &(lksi_message){.kind = LKSI_MESSAGE_ENDED, .generation = 2});
+    assert_ends(&head, 0, "generation 2 of 2 ranks follows; restarts left: 0");
+    lksi_link_close(&link);
 }
 
 static void a_host_that_claims_no_port_is_lost(void **state) {
@@ -301,6 +360,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_that_does_not_fit_ends_the_run),
         cmocka_unit_test(a_host_that_is_lost_before_its_ranks_begin_is_a_loss_like_others),
+        cmocka_unit_test(ranks_that_end_well_make_room_for_more),
         cmocka_unit_test(a_host_that_claims_no_port_is_lost),
         cmocka_unit_test(the_last_line_of_a_failed_rank_is_told),
         cmocka_unit_test(a_reader_that_pauses_costs_no_host),

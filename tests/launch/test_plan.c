@@ -113,6 +113,25 @@ static void more_ranks_than_slots_need_hosts_that_allow_them(void **state) {
     lksi_free(hosts);
 }
 
+static void hosts_may_come_through_a_pipe(void **state) {
+    (void)state;
+    static const char text[] = "node1\nnode2 slots=2\n";
+    lksi_host_line *hosts;
+    char path[64];
+    int ends[2], n_hosts;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], text, sizeof text - 1), (ssize_t)sizeof text - 1);
+    close(ends[1]);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", ends[0]);
+    assert_ok(lksi_hosts_file_read(path, &hosts, &n_hosts));
+    close(ends[0]);
+    assert_int_equal(n_hosts, 2);
+    assert_string_equal(hosts[1].name, "node2");
+    lksi_free(hosts);
+    assert_int_equal(lksi_hosts_file_read("/", &hosts, &n_hosts), LKS_ERR_FILE);
+    assert_string_equal(lks_error_text(), "/: Is a directory");
+}
+
 /* --- agent_text.c --- */
 
 /* Hands `nbytes` of `text` to the reader, through a pipe that then ends. */
@@ -183,6 +202,7 @@ int main(void) {
         cmocka_unit_test(a_byte_order_mark_is_no_part_of_a_name),
         cmocka_unit_test(a_bad_line_is_named),
         cmocka_unit_test(more_ranks_than_slots_need_hosts_that_allow_them),
+        cmocka_unit_test(hosts_may_come_through_a_pipe),
         cmocka_unit_test(an_agent_hears_what_it_was_told),
         cmocka_unit_test(orders_that_are_cut_off_are_refused),
     };

@@ -1,21 +1,63 @@
 /* launch/: ranks as forked processes, by lks_spawn, and the supervisor under it. */
 /* labels: no-tsan */
+#define _GNU_SOURCE /* posix_openpt, affinity */
 #include "test.h"
 
 #include "comm/comm.h"
-#include "launch/launch.h"
+#include "launch/launch_internal.h"
+#include "launch/terminal.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
+
+/* The C library's, but where asked as on a kernel of 4096 CPUs, of which 1500 and 1501 are allowed and 1500 cannot be
+ * had.
+ */
+static bool has_many_cpus;
+
+int sched_getaffinity(pid_t pid, size_t nbytes, cpu_set_t *set) {
+    memset(set, 0, nbytes);
+    if (!has_many_cpus) return syscall(SYS_sched_getaffinity, pid, nbytes, set) < 0 ? -1 : 0;
+    errno = EINVAL;
+    if (8 * nbytes < 4096) return -1;
+    CPU_SET_S(1500, nbytes, set);
+    CPU_SET_S(1501, nbytes, set);
+    return 0;
+}
+
+int sched_setaffinity(pid_t pid, size_t nbytes, const cpu_set_t *set) {
+    if (!has_many_cpus) return (int)syscall(SYS_sched_setaffinity, pid, nbytes, set);
+    errno = EINVAL;
+    return 8 * nbytes >= 4096 && CPU_ISSET_S(1501, nbytes, set) ? 0 : -1;
+}
+
+/* The same with a full disk that is told of when a file is closed. */
+static bool is_closed_in_vain;
+
+int fclose(FILE *file) {
+    int (*c_library)(FILE *);
+    void *found = dlsym(RTLD_NEXT, "fclose");
+    memcpy(&c_library, &found, sizeof found);
+    const int result = c_library(file);
+    if (!is_closed_in_vain) return result;
+    errno = EDQUOT;
+    return EOF;
+}
 
 /* What the ranks write for the test to see. */
 typedef struct shared {
@@ -202,6 +244,31 @@ static void what_a_rank_started_ends_with_it(void **state) {
     munmap(seen, sizeof *seen);
 }
 
+/* One that is traced by somebody else is not its parent's to reap, as if it did not end. */
+static void a_child_that_does_not_end_is_given_up(void **state) {
+    (void)state;
+    int wait_status;
+    shared *seen = make_shared();
+    pid_t parent = fork();
+    if (parent == 0) {
+        pid_t child = fork();
+        if (child == 0) _exit(wait_for_ever(NULL));
+        alarm(10);
+        atomic_store(&seen->grandchild, child);
+        while (atomic_load(&seen->n_calls) == 0) lksi_sleep_ns(1000000);
+        lksi_orphans_end();
+        _exit(0);
+    }
+    while (atomic_load(&seen->grandchild) == 0) lksi_sleep_ns(1000000);
+    const bool is_traced = ptrace(PTRACE_SEIZE, atomic_load(&seen->grandchild), NULL, NULL) == 0;
+    atomic_store(&seen->n_calls, 1);
+    assert_int_equal(waitpid(parent, &wait_status, 0), parent);
+    if (is_traced) assert_int_equal(waitpid(atomic_load(&seen->grandchild), NULL, __WALL), seen->grandchild);
+    assert_true(WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), 0);
+    munmap(seen, sizeof *seen);
+}
+
 static volatile sig_atomic_t n_interrupts;
 static void count_interrupt(int signal_number) {
     (void)signal_number;
@@ -209,50 +276,191 @@ static void count_interrupt(int signal_number) {
 }
 
 static int interrupt_parent(void *argument) {
-    (void)argument;
+    shared *seen = argument;
     signal(SIGINT, SIG_DFL);
+    atomic_fetch_add(&seen->n_calls, 1);
+    while (atomic_load(&seen->n_calls) < 2) lksi_sleep_ns(1000000);
     if (my_rank() == 0) kill(getppid(), SIGINT);
     return wait_for_ever(NULL);
 }
 
 static void a_signal_reaches_the_ranks_and_then_the_caller(void **state) {
     (void)state;
+    shared *seen = make_shared();
     void (*old)(int) = signal(SIGINT, count_interrupt);
     n_interrupts = 0;
-    assert_int_equal(lks_spawn(2, LKS_PROCESSES, interrupt_parent, NULL), LKS_ERR_PEER);
+    assert_int_equal(lks_spawn(2, LKS_PROCESSES, interrupt_parent, seen), LKS_ERR_PEER);
+    munmap(seen, sizeof *seen);
     assert_non_null(strstr(lks_error_text(), "SIGINT"));
     assert_int_equal(n_interrupts, 1);
     signal(SIGINT, old);
     no_child_is_left();
 }
 
+static void a_rank_that_cannot_be_bound_says_so(void **state) {
+    (void)state;
+    char *const program[] = {"true", NULL};
+    lksi_end end;
+    has_many_cpus = true;
+    assert_ok(lksi_bind_to_cpu(3));
+    assert_int_equal(lksi_supervise(&(lksi_job){.n_ranks = 1, .argv = program, .bind = true}, &end), LKS_ERR_SYSTEM);
+    has_many_cpus = false;
+    assert_string_equal(lks_error_text(), "rank 0: cannot bind to CPU 1500: Invalid argument");
+    assert_int_equal(end.exit_status, 1);
+    no_child_is_left();
+}
+
+static void a_log_that_cannot_be_closed_is_lost(void **state) {
+    (void)state;
+    char directory[] = "/tmp/lockstep_log_XXXXXX", log[64];
+    char *const program[] = {"echo", "line", NULL};
+    lksi_end end;
+    assert_non_null(mkdtemp(directory));
+    assert_false(lksi_terminal_has_lost());
+    is_closed_in_vain = true;
+    lks_status status = lksi_supervise(&(lksi_job){.n_ranks = 1, .argv = program, .log_dir = directory}, &end);
+    is_closed_in_vain = false;
+    lksi_terminal_drain();
+    assert_ok(status);
+    assert_true(lksi_terminal_has_lost());
+    snprintf(log, sizeof log, "%s/rank-0.log", directory);
+    assert_int_equal(unlink(log), 0);
+    assert_int_equal(rmdir(directory), 0);
+}
+
+/* As whoever started us may have left it. */
+static void a_signal_that_was_blocked_is_forwarded_all_the_same(void **state) {
+    (void)state;
+    char *const program[] = {"sh", "-c", "kill -TERM $PPID; exec sleep 10", NULL};
+    sigset_t term, before;
+    lksi_end end;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &term, &before);
+    assert_int_equal(lksi_supervise(&(lksi_job){.n_ranks = 1, .argv = program, .grace_ms = 500}, &end), LKS_ERR_PEER);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    assert_int_equal(end.exit_status, 128 + SIGTERM);
+}
+
+/* 0 where it may write and have settings, and is told that it cannot read. */
+static int use_the_terminal(void *argument) {
+    const int terminal = *(int *)argument;
+    struct termios settings;
+    char byte;
+    if (write(terminal, "x", 1) != 1) return 1;
+    if (tcgetattr(terminal, &settings) != 0 || tcsetattr(terminal, TCSANOW, &settings) != 0) return 2;
+    return read(terminal, &byte, 1) < 0 && errno == EIO ? 0 : 3;
+}
+
+/* A session of its own, with the terminal at `path`, from which ranks are started. */
+static int spawn_at(const char *path) {
+    struct termios settings;
+    int exit_status = 1;
+    setsid();
+    int terminal = open(path, O_RDWR); /* is the session's with that */
+    if (terminal < 0 || tcgetattr(terminal, &settings) != 0) return 125;
+    settings.c_lflag |= TOSTOP;
+    if (tcsetattr(terminal, TCSANOW, &settings) != 0) return 125;
+    (void)supervise(2, use_the_terminal, &terminal, 2000, &exit_status);
+    return exit_status;
+}
+
+static void ranks_are_not_stopped_at_their_terminal(void **state) {
+    (void)state;
+    int master = posix_openpt(O_RDWR | O_NOCTTY), wait_status;
+    assert_true(master >= 0);
+    assert_int_equal(grantpt(master), 0);
+    assert_int_equal(unlockpt(master), 0);
+    pid_t pid = fork();
+    if (pid == 0) _exit(spawn_at(ptsname(master)));
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    close(master);
+    assert_true(WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), 0);
+}
+
+/* While the other reads what never comes, and stdin is locked. */
 static int rank_1_calls_exit(int argc, char **argv) {
-    (void)argc, (void)argv;
+    (void)argv;
     lks_group *world;
     LKS_CHECK(lks_init(&world, NULL));
-    if (lks_group_rank(world) == 1) exit(5);
-    return wait_for_ever(NULL);
+    if (lks_group_rank(world) == 0) return getchar();
+    lksi_sleep_ns(INT64_C(50) * 1000 * 1000);
+    exit(argc);
 }
 
 /* Here and not with the threads' tests because it takes a process that may end. */
 static void a_rank_thread_that_calls_exit_is_named(void **state) {
     (void)state;
-    int ends[2], wait_status;
-    char text[256] = "";
-    assert_int_equal(pipe(ends), 0);
+    for (int exit_status = 0; exit_status <= 5; exit_status += 5) {
+        int ends[2], nothing[2], wait_status;
+        char text[256] = "";
+        assert_int_equal(pipe(ends), 0);
+        assert_int_equal(pipe(nothing), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            dup2(nothing[0], STDIN_FILENO);
+            dup2(ends[1], STDERR_FILENO);
+            alarm(10);
+            setenv("LOCKSTEP_THREADS", "2", 1);
+            _exit(lks_main(exit_status, (char *[]){"1", "2", "3", "4", "5", NULL}, rank_1_calls_exit));
+        }
+        close(ends[1]);
+        ssize_t n_read = read(ends[0], text, sizeof text - 1);
+        close(ends[0]);
+        assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+        close(nothing[0]), close(nothing[1]);
+        assert_true(n_read > 0 && WIFEXITED(wait_status));
+        assert_int_equal(WEXITSTATUS(wait_status), exit_status == 0 ? 1 : exit_status);
+        assert_non_null(strstr(text, "rank 1 called exit"));
+    }
+}
+
+static int print_lines(void *argument) {
+    (void)argument;
+    for (int i = 0; i < 10000; i++) printf("line %d\n", i);
+    return 0;
+}
+
+static int main_prints_lines(int argc, char **argv) {
+    (void)argc, (void)argv;
+    return print_lines(NULL);
+}
+
+static int exit_status_with_stdout(int descriptor, int (*function)(void)) {
+    int wait_status;
+    fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        setenv("LOCKSTEP_THREADS", "2", 1);
-        _exit(lks_main(0, (char *[]){NULL}, rank_1_calls_exit));
+        dup2(descriptor, STDOUT_FILENO);
+        (void)signal(SIGPIPE, SIG_IGN);
+        _exit(function());
     }
-    close(ends[1]);
-    ssize_t n_read = read(ends[0], text, sizeof text - 1);
-    close(ends[0]);
+    close(descriptor);
     assert_int_equal(waitpid(pid, &wait_status, 0), pid);
-    assert_true(n_read > 0 && WIFEXITED(wait_status));
-    assert_int_equal(WEXITSTATUS(wait_status), 5);
-    assert_non_null(strstr(text, "rank 1 called exit"));
+    assert_true(WIFEXITED(wait_status));
+    return WEXITSTATUS(wait_status);
+}
+
+static int print_by_main(void) {
+    setenv("LOCKSTEP_LINE_BUFFERED", "1", 1);
+    return lks_main(0, (char *[]){NULL}, main_prints_lines);
+}
+
+static int print_by_spawn(void) { return lks_spawn(2, LKS_PROCESSES, print_lines, NULL) == LKS_ERR_PEER ? 77 : 1; }
+
+/* As systemd starts a service, with SIGPIPE ignored. */
+static void a_reader_that_has_had_enough_is_no_failure(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    assert_int_equal(exit_status_with_stdout(ends[1], print_by_main), 0);
+}
+
+static void a_spawned_rank_whose_output_is_lost_fails(void **state) {
+    (void)state;
+    assert_int_equal(exit_status_with_stdout(open("/dev/full", O_WRONLY), print_by_spawn), 77);
 }
 
 /* The port that `descriptor` is bound to; 0 where it is no such socket. */
@@ -338,8 +546,15 @@ int main(void) {
         cmocka_unit_test(a_failure_stays_one_in_eight_bits),
         cmocka_unit_test(the_timeout_ends_all),
         cmocka_unit_test(what_a_rank_started_ends_with_it),
+        cmocka_unit_test(a_child_that_does_not_end_is_given_up),
         cmocka_unit_test(a_signal_reaches_the_ranks_and_then_the_caller),
+        cmocka_unit_test(a_rank_that_cannot_be_bound_says_so),
+        cmocka_unit_test(a_log_that_cannot_be_closed_is_lost),
+        cmocka_unit_test(a_signal_that_was_blocked_is_forwarded_all_the_same),
+        cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
+        cmocka_unit_test(a_reader_that_has_had_enough_is_no_failure),
+        cmocka_unit_test(a_spawned_rank_whose_output_is_lost_fails),
         cmocka_unit_test(rank_0_alone_is_handed_the_port),
         cmocka_unit_test(processes_after_threads_are_refused),
         cmocka_unit_test(a_thread_that_is_about_to_end_is_waited_for),

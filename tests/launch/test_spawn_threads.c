@@ -4,6 +4,8 @@
 #include "comm/comm.h"
 #include "launch/launch.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +47,25 @@ static void a_thread_that_fails_is_named(void **state) {
     assert_int_equal(lks_spawn(3, LKS_THREADS, rank_1_returns_3, NULL), LKS_ERR_PEER);
     assert_non_null(strstr(lks_error_text(), "rank 1 (a thread of pid "));
     assert_non_null(strstr(lks_error_text(), "exited with status 3"));
+}
+
+static bool is_blocked(int signal_number) {
+    sigset_t mask;
+    return pthread_sigmask(SIG_SETMASK, NULL, &mask) != 0 || sigismember(&mask, signal_number) != 0;
+}
+
+static int look_at_signals(void *argument) {
+    (void)argument;
+    int status = 0;
+    if (is_blocked(SIGPIPE) || !is_blocked(SIGTERM)) return 1;
+    const pid_t child = fork();
+    if (child == 0) _exit(is_blocked(SIGPIPE) || is_blocked(SIGTERM) ? 2 : 0);
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+
+static void signals_of_a_rank_and_of_its_children_are_as_in_a_process(void **state) {
+    (void)state;
+    assert_ok(lks_spawn(2, LKS_THREADS, look_at_signals, NULL));
 }
 
 static int fail_before_init(void *argument) {
@@ -138,15 +159,19 @@ static int fail_or_go_on_for_ever(int argc, char **argv) {
     (void)argc, (void)argv;
     static atomic_int n_started;
     if (atomic_fetch_add(&n_started, 1) == 0) return 3;
-    for (;;) pause();
+    return getchar(); /* which nothing ever comes for, and with which stdin is locked */
 }
 
 /* In a child: the process is what ends. */
 static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **state) {
     (void)state;
     int64_t began_ns = lksi_now_ns();
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
+        dup2(ends[0], STDIN_FILENO);
+        alarm(10);
         setenv("LOCKSTEP_THREADS", "2", 1);
         setenv("LOCKSTEP_GRACE_MS", "100", 1);
         char *argv[] = {"test", NULL};
@@ -154,6 +179,7 @@ static void a_rank_that_goes_on_after_a_failure_ends_with_the_process(void **sta
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
+    close(ends[0]), close(ends[1]);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
     assert_true(lksi_now_ns() - began_ns < INT64_C(20) * 1000 * 1000 * 1000);
 }
@@ -162,6 +188,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_of_every_size_join_one_world),
         cmocka_unit_test(a_thread_that_fails_is_named),
+        cmocka_unit_test(signals_of_a_rank_and_of_its_children_are_as_in_a_process),
         cmocka_unit_test(a_thread_that_never_joins_does_not_hang_the_others),
         cmocka_unit_test(wrong_arguments_are_refused),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaves_nothing),

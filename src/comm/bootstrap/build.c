@@ -15,7 +15,7 @@ lks_status lksi_build_check(const lksi_build *build, int rank, const char *host,
     lksi_build mine;
     char my_host[LKSI_HOST_NBYTES], theirs[sizeof build->version];
     lksi_build_fill(&mine);
-    lksi_host_name(my_host);
+    lksi_host_name(my_host, sizeof my_host);
     memcpy(theirs, build->version, sizeof theirs);
     theirs[sizeof theirs - 1] = '\0';
     if (strcmp(theirs, mine.version) != 0)

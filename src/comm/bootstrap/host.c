@@ -16,7 +16,7 @@ static void read_boot_id(char text[LKSI_HOST_NBYTES]) {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     bool is_read = file != NULL && fgets(text, LKSI_HOST_NBYTES, file) != NULL;
     if (file != NULL) fclose(file);
-    if (!is_read) lksi_host_name(text);
+    if (!is_read) lksi_host_name(text, LKSI_HOST_NBYTES);
 }
 
 uint64_t lksi_network_id(void) {
@@ -36,8 +36,8 @@ uint64_t lksi_host_id(const char *node) {
 }
 
 uint64_t lksi_cpus_id(void) {
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    (void)sched_getaffinity(0, sizeof allowed, &allowed);
-    return lksi_hash64(LKSI_HASH_START, &allowed, sizeof allowed);
+    cpu_set_t allowed[LKSI_N_CPU_SETS];
+    CPU_ZERO_S(sizeof allowed, allowed);
+    (void)sched_getaffinity(0, sizeof allowed, allowed);
+    return lksi_hash64(LKSI_HASH_START, allowed, sizeof allowed);
 }

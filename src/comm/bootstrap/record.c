@@ -16,7 +16,7 @@ typedef union ancillary {
 
 void lksi_identity_fill(lksi_identity *identity, int rank) {
     *identity = (lksi_identity){.rank = rank, .pid = (int32_t)getpid()};
-    lksi_host_name(identity->host);
+    lksi_host_name(identity->host, sizeof identity->host);
 }
 
 void lksi_hello_fill(lksi_hello *hello, const lksi_environment *environment, const lksi_meeting *meeting,

@@ -140,7 +140,7 @@ static lks_status reach_store(const lksi_environment *environment, const lksi_jo
     lksi_rendezvous_hello hello = {
         .magic = LKSI_RENDEZVOUS_MAGIC, .rank = environment->rank, .size = environment->size};
     lksi_build_fill(&hello.build);
-    lksi_host_name(hello.host);
+    lksi_host_name(hello.host, sizeof hello.host);
     memcpy(hello.transport, environment->transport, sizeof hello.transport);
     lksi_crossing crossing;
     LKS_TRY(lksi_crossing_init(&crossing, environment, true));

@@ -18,21 +18,6 @@ lks_status lksi_place_make(const char *directory) {
     return lksi_error_file(directory);
 }
 
-/* All directories that `path` names before its last '/'. */
-static lks_status make_parents(const char *path) {
-    char parent[LKSI_PATH_NBYTES];
-    struct stat info;
-    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
-        if (mkdir(parent, 0777) == 0) continue;
-        int why = errno;
-        if (stat(parent, &info) == 0 && S_ISDIR(info.st_mode)) continue;
-        errno = why == EEXIST ? ENOTDIR : why;
-        return lksi_error_file(parent);
-    }
-    return LKS_OK;
-}
-
 /* PREFIXdownload, PREFIXnew, PREFIXlock. */
 static lks_status name_places(lksi_place *place, const char *prefix) {
     LKS_TRY(lksi_path(place->downloads, "%sdownload", prefix));
@@ -56,7 +41,7 @@ static lks_status find_new(lksi_place *place, const char *directory) {
     struct stat info;
     if (lstat(directory, &info) == 0)
         return lksi_error(LKS_ERR_FILE, "%s: a symbolic link to what is not there", directory);
-    LKS_TRY(make_parents(directory));
+    LKS_TRY(lksi_make_parents(directory));
     const char *slash = strrchr(directory, '/'), *name = slash != NULL ? slash + 1 : directory;
     if (slash == NULL)
         snprintf(parent, sizeof parent, ".");

@@ -6,7 +6,7 @@
 
 /* The number after `key` in a file of such lines, or the first number of all where `key` is empty. */
 static bool read_number(const char *path, const char *key, uint64_t *number) {
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(path, "re");
     char line[256];
     unsigned long long value;
     bool is_found = false;

@@ -67,11 +67,6 @@ size_t lksi_control_nbytes(int n_ranks) {
                     4096);
 }
 
-void lksi_host_name(char name[LKSI_HOST_NBYTES]) {
-    if (gethostname(name, LKSI_HOST_NBYTES) != 0) strcpy(name, "?");
-    name[LKSI_HOST_NBYTES - 1] = '\0';
-}
-
 void lksi_control_create(lksi_control *control, int n_ranks) {
     control->n_ranks = n_ranks;
     control->chunk_nbytes = chunk_nbytes();
@@ -80,7 +75,7 @@ void lksi_control_create(lksi_control *control, int n_ranks) {
     for (int rank = 0; rank < n_ranks; rank++) {
         lksi_identity *identity = &control->seats[rank].identity;
         identity->pid = (int32_t)getpid();
-        lksi_host_name(identity->host);
+        lksi_host_name(identity->host, sizeof identity->host);
     }
 }
 

@@ -21,7 +21,7 @@ enum {
     LKSI_LARGE_CHUNK_NBYTES = 128 << 10, /* of a staging area, where a core has a second cache of 2 MiB */
     LKSI_ABORT_TEXT_NBYTES = 640,
     LKSI_CALL_TEXT_NBYTES = 256,
-    LKSI_AFFINITY_WORDS = 16,
+    LKSI_AFFINITY_WORDS = 16 * LKSI_N_CPU_SETS,
     LKSI_N_POSTS = 128,                         /* where ranks share CPUs: so many calls one can do in its turn */
     LKSI_FEW_POSTS = 16,                        /* else: these stay in the first cache. All three are powers of two */
     LKSI_LEAST_POSTS = 4,                       /* in a row of calls in which all wait for all */
@@ -144,9 +144,6 @@ lksi_ring *lksi_control_ring(lksi_control *control, lksi_context context, int fr
 
 /* LKS_ERR_MEMORY where a segment of `nbytes` would be more than there is. */
 lks_status lksi_memory_check(size_t nbytes);
-
-/* This machine's name, cut to fit. */
-void lksi_host_name(char name[LKSI_HOST_NBYTES]);
 
 static inline bool lksi_control_is_aborted(const lksi_control *control) {
     return atomic_load_explicit(&control->abort.state, memory_order_acquire) != LKSI_ABORT_NONE;

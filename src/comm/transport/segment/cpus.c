@@ -22,10 +22,9 @@ static int told_cpu_count(const lks_group *group) {
 }
 
 int lksi_shared_cpu_count(const lks_group *group) {
-    cpu_set_t mine;
-    CPU_ZERO(&mine);
+    cpu_set_t mine[LKSI_N_CPU_SETS];
     int n_cpus = lksi_cpu_count(); /* cut by the cgroup's quota, which the masks do not know */
-    bool is_quota = sched_getaffinity(0, sizeof mine, &mine) != 0 || CPU_COUNT(&mine) > n_cpus;
+    bool is_quota = sched_getaffinity(0, sizeof mine, mine) != 0 || CPU_COUNT_S(sizeof mine, mine) > n_cpus;
     if (is_quota) return n_cpus;
     if (group->n_seats < group->n_local) return told_cpu_count(group);
     uint64_t united[LKSI_AFFINITY_WORDS] = {0};
@@ -48,15 +47,17 @@ static int count_before(const lks_group *group) {
 }
 
 void lksi_go_home(lks_group *group) {
-    cpu_set_t all, one;
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) == 0) return;
-    if (CPU_COUNT(&all) > lksi_shared_cpu_count(group)) return; /* a quota: which of them is the kernel's business */
-    int n_before = count_before(group) % CPU_COUNT(&all);
+    cpu_set_t all[LKSI_N_CPU_SETS], one[LKSI_N_CPU_SETS];
+    if (sched_getaffinity(0, sizeof all, all) != 0) return;
+    const int n_all = CPU_COUNT_S(sizeof all, all);
+    if (n_all == 0 || n_all > lksi_shared_cpu_count(group))
+        return; /* a quota: which of them is the kernel's business */
+    int n_before = count_before(group) % n_all;
     size_t cpu = 0;
-    while (!CPU_ISSET(cpu, &all) || n_before-- > 0) cpu++;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof all, &all);
+    while (!CPU_ISSET_S(cpu, sizeof all, all) || n_before-- > 0) cpu++;
+    CPU_ZERO_S(sizeof one, one);
+    CPU_SET_S(cpu, sizeof one, one);
+    if (sched_setaffinity(0, sizeof one, one) == 0) (void)sched_setaffinity(0, sizeof all, all);
     group->home_cpu = (int)cpu;
 }
 
