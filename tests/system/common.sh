@@ -26,6 +26,9 @@ run() { # COMMAND...: output in $work/out and $work/err, exit status in $status
   status=$?
 }
 
+# Whether the build's sanitizers make it many times slower.
+is_slow_build() { grep -q '^LOCKSTEP_SANITIZE:.*=.' "$build/CMakeCache.txt" 2>/dev/null; }
+
 # Before a command in the background whose output is waited for: it begins its files itself, but may do so when they have
 # been looked at already, and what was found there was the last command's.
 forget_output() { : >"$work/out" && : >"$work/err"; }
