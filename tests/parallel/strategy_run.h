@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { S_BATCH = 16, S_PIXELS = 3 * 8 * 8, S_CLASSES = 4, S_STEPS = 3, S_MAX_RANKS = 8 };
+enum { S_CHANNELS = IS_ABOUT_THREADS ? 8 : 16, S_FEATURES = S_CHANNELS * 8 * 8 }; /* there are fewer ranks there */
 enum { S_WORDS = 20, S_BPTT = 5, S_HIDDEN = 64 };
 
 typedef struct strategy_run {
@@ -64,9 +65,9 @@ static inline void strategy_build(strategy_rank *s) {
     s->graph = lks_graph_create(lks_device_default(s->group));
     s->x = lks_input(s->graph, "x", LKS_F32, 4, (int64_t[]){LKS_BATCH, 3, 8, 8});
     s->y = lks_input(s->graph, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
-    lks_node *h = lks_conv2d(s->x, 16, 3, "conv", &(lks_conv2d_options){.window = {.padding = {1, 1}}});
+    lks_node *h = lks_conv2d(s->x, S_CHANNELS, 3, "conv", &(lks_conv2d_options){.window = {.padding = {1, 1}}});
     h = lks_relu(lks_batch_norm(h, "norm"));
-    h = lks_tanh(lks_linear(lks_reshape(h, 2, (int64_t[]){LKS_BATCH, 1024}), 96, "fc1"));
+    h = lks_tanh(lks_linear(lks_reshape(h, 2, (int64_t[]){LKS_BATCH, S_FEATURES}), 96, "fc1"));
     s->loss = lks_cross_entropy(lks_linear(h, S_CLASSES, "fc2"), s->y);
 }
 

@@ -302,7 +302,7 @@ static lks_status accumulate(strategy_rank *s, const lks_step_sums *mine) {
 
 static lks_status read_gradient(strategy_rank *s, const lks_step_sums *mine) {
     (void)mine;
-    static _Thread_local float gradient[1024 * 96];
+    static _Thread_local float gradient[S_FEATURES * 96];
     return lks_store_read_gradient(s->store, lks_store_find(s->store, "fc1.weight"), gradient);
 }
 

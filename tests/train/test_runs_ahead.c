@@ -205,7 +205,8 @@ static void every_kind_of_step_gives_the_same_bits(void **state) {
 static void whoever_looks_in_between_sees_whole_updates(void **state) {
     (void)state;
     for (disturbance how = READ; how < N_DISTURBANCES; how++)
-        for (int64_t accumulate = 1; accumulate <= 2; accumulate++) {
+        for (int64_t accumulate = IS_SLOW_BUILD ? 1 + how % 2 : 1; accumulate <= 2;
+             accumulate += IS_SLOW_BUILD ? 2 : 1) {
             job plain = {.strategy = LKS_STRATEGY_BUCKETED, .accumulate = accumulate, .disturbance = how},
                 ahead = plain;
             ahead.runs_ahead = 1;
