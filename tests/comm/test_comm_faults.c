@@ -859,6 +859,29 @@ static void a_stall_is_reported_only_where_nothing_moves(void **state) {
     run_threads(2, look_long_after_the_start, NULL);
 }
 
+/* A call that was submitted a minute ago, and has stood behind others since then. */
+static int begin_long_after_the_submission(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    const lksi_operation *barrier = lksi_operation_find("barrier");
+    MUST_OK(lks_init(&world, NULL));
+    lksi_call call = {.operation = barrier,
+                      .algorithm = barrier->algorithms,
+                      .sequence = lksi_count_call(world),
+                      .timeout_ms = 300000,
+                      .submitted_ns = lksi_running_ns() - INT64_C(60000000000)};
+    if (rank == 1) lksi_sleep_ns(20000000); /* the other one sleeps by then */
+    MUST_OK(lksi_execute(world, &call));
+    MUST(!world->progress.is_stall_reported);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_call_that_has_stood_in_a_queue_is_no_stall(void **state) {
+    (void)state;
+    run_threads(2, begin_long_after_the_submission, NULL);
+}
+
 /* A message that was asked for a minute ago: each test begins to wait anew. */
 static int test_long_after_the_start(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -1594,6 +1617,7 @@ int main(void) {
         cmocka_unit_test(who_has_left_is_not_blamed_for_a_wait_of_others),
         cmocka_unit_test(whoever_computes_is_not_said_to_be_elsewhere),
         cmocka_unit_test(a_stall_is_reported_only_where_nothing_moves),
+        cmocka_unit_test(a_call_that_has_stood_in_a_queue_is_no_stall),
         cmocka_unit_test(a_stall_is_reported_once_to_who_tests_again),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
