@@ -128,6 +128,10 @@ static int meet_on_told_hosts(int rank, int size, void *argument) {
     MUST(lks_group_local_rank(world) == (is_divided ? rank % 2 : rank));
     MUST(strcmp(lks_group_transport(world), is_divided ? "tcp" : "shm") == 0);
     MUST(strcmp(lksi_group_last_algorithm(world), is_divided ? "two_level" : "direct") == 0);
+    lks_counters counters;
+    lks_group_counters(world, &counters);
+    uint64_t n_between_hosts = is_divided && rank % 2 == 0 ? 1 : 0;
+    MUST(counters.n_messages == n_between_hosts && counters.n_message_nbytes == n_between_hosts * sizeof x);
     lks_group_destroy(world);
     return 0;
 }
