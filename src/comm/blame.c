@@ -76,11 +76,14 @@ bool lksi_can_ask(const lks_group *group) {
     return group->remote != NULL && group->remote->roll_call != NULL && !lksi_has_left(group, 0);
 }
 
-static int furthest_behind(const lks_group *group, const lksi_doing *doing, int awaited) {
+/* Of those that are seen: here, and on other hosts where they were asked. */
+static int furthest_behind(const lks_group *group, const lksi_doing *doing, bool asks, int awaited) {
     int last = awaited;
-    for (int rank = 0; rank < group->size; rank++)
-        if (rank != group->rank && !lksi_has_left(group, rank) && doing[rank].sequence < doing[last].sequence)
-            last = rank;
+    for (int rank = 0; rank < group->size; rank++) {
+        bool is_seen = asks || group->seat_of[rank] >= 0;
+        if (!is_seen || rank == group->rank || lksi_has_left(group, rank)) continue;
+        if (doing[rank].sequence < doing[last].sequence) last = rank;
+    }
     return last;
 }
 
@@ -120,7 +123,7 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
         end = doing[end].awaited;
     bool is_circle = n_hops > group->size || end == group->rank;
     if (is_circle) {
-        end = furthest_behind(group, doing, awaited);
+        end = furthest_behind(group, doing, asks, awaited);
         explain_circle(group, &doing[end], doing[end].sequence < doing[group->rank].sequence, why, why_nbytes);
     } else {
         if (lksi_has_left(group, end))

@@ -102,6 +102,8 @@ static lks_status run_algorithm(lks_group *group, const lksi_call *call) {
                                       .started_ns = call->submitted_ns};
     if (group->parent != NULL)
         group->progress.started_ns = group->parent->progress.started_ns; /* it is for that call */
+    /* Its clock has run before: how long it stands still counts from here. */
+    if (group->progress.started_ns != 0) group->progress.moved_ns = lksi_running_ns();
     LKS_TRY(lksi_start(group, LKSI_CONTEXT_COLLECTIVE));
     lks_status status = is_on_one_host && !algorithm->is_segment ? lksi_post_and_collect(group, call, 0) : LKS_OK;
     if (status == LKS_OK) {

@@ -96,7 +96,6 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
         status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
                                  group->members, connections, &door);
     group->id = world_id(group->members[0].world_index);
-    world->is_first = group->members[0].world_index == 0;
     if (status == LKS_OK) status = lksi_world_open_door(world, door);
     if (status == LKS_OK && wanted == SHM_TRANSPORT) status = refuse_several_hosts(group);
     if (status == LKS_OK) status = lksi_group_form(group, connections);
@@ -131,13 +130,12 @@ static lks_status refuse_transport(const lksi_environment *environment, wanted_t
 
 static lks_status join_processes(lks_group *group, const lksi_environment *environment, wanted_transport wanted) {
     static atomic_uint n_worlds;
-    uint32_t index = atomic_fetch_add(&n_worlds, 1);
     /* Where it is set it tells hosts apart, and not the launcher. */
     bool is_told = lksi_variable("LOCKSTEP_HOST_ID") != NULL;
     bool is_one_host = environment->local_size == environment->size && !is_told;
     LKS_TRY(name_rank(refuse_transport(environment, wanted, is_one_host || is_told)));
+    uint32_t index = atomic_fetch_add(&n_worlds, 1);
     group->id = world_id(index);
-    group->world->is_first = index == 0;
     bool is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;
     if (wanted == MPI_TRANSPORT && group->size > 1) LKS_TRY(lksi_mpi_start(environment, group->timeout_ms));
     if (group->size > 1 && lksi_mpi_is_started()) {
@@ -166,6 +164,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
     (*group)->is_world = true;
     (*group)->world->environment = environment;
     lks_status status = threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
+    (*group)->world->is_first = (*group)->id == world_id(0); /* as rank 0 counts */
     /* Whoever has a seat is waited for by others. */
     return status == LKS_OK || (*group)->control == NULL ? status : lksi_group_fail(*group, status);
 }

@@ -170,12 +170,23 @@ void lks_group_report(const lks_group *group, char *text, size_t text_nbytes) {
     lksi_free(doing);
 }
 
+static void add_messages(const lks_group *group, lks_counters *counters) {
+    if (group == NULL) return;
+    counters->n_messages += get(&group->counters.n_messages);
+    counters->n_message_nbytes += get(&group->counters.n_message_nbytes);
+}
+
+/* Calls at two levels send theirs in the group's parts. */
 void lks_group_counters(const lks_group *group, lks_counters *counters) {
     if (counters == NULL) return;
-    static const lksi_counters none;
-    const lksi_counters *own = group != NULL ? &group->counters : &none;
+    *counters = (lks_counters){0};
+    if (group == NULL) return;
+    const lksi_counters *own = &group->counters;
     *counters = (lks_counters){.n_collectives = get(&own->n_calls),
                                .n_point_to_point = own->n_point_to_point,
-                               .n_messages = get(&own->n_messages) + own->n_user_messages,
-                               .n_message_nbytes = get(&own->n_message_nbytes) + own->n_user_message_nbytes};
+                               .n_messages = own->n_user_messages,
+                               .n_message_nbytes = own->n_user_message_nbytes};
+    add_messages(group, counters);
+    add_messages(group->inner, counters);
+    add_messages(group->outer, counters);
 }

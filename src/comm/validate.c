@@ -92,12 +92,12 @@ lks_status lksi_call_validate(const lks_group *group, lksi_call *call) {
     if (operation->is_rooted && (call->root < 0 || call->root >= group->size))
         return lksi_error(LKS_ERR_ARGUMENT, "%s: root %d is outside 0..%d", operation->name, call->root,
                           group->size - 1);
+    if (!operation->is_reduction && call->scale != 1)
+        return lksi_error(LKS_ERR_ARGUMENT, "%s: no reduction, and takes no scale", operation->name);
     if (!operation->has_type) return LKS_OK;
     size_t each = lksi_type_nbytes(call->type);
     if (each == 0) return lksi_error(LKS_ERR_ARGUMENT, "%s: %d is no type", operation->name, (int)call->type);
     if (operation->is_reduction) LKS_TRY(lksi_reduction_check(operation->name, call->type, call->op, call->scale));
-    if (!operation->is_reduction && call->scale != 1)
-        return lksi_error(LKS_ERR_ARGUMENT, "%s: no reduction, and takes no scale", operation->name);
     size_t out_count = call->count;
     if (operation->has_counts) LKS_TRY(check_counts(group, call, &out_count));
     bool is_blocked = !operation->has_counts && (operation->is_in_blocked || operation->is_out_blocked);

@@ -7,10 +7,16 @@
 #include "oracle.h"
 #include "ranks.h"
 
+#include <pthread.h>
+
 enum {
     GUARD_NBYTES = 32,
     GUARD = 0x5a,
     PERIOD = 4093, /* inputs repeat after so many elements: a prime, so that no piece or block looks like another */
+    N_ELEMENTS =
+        1 << 17, /* that there are of a type, of which each rank of a case takes a row; 16 take different ones */
+    MOST_ELEMENT_NBYTES = 8,
+    POISONED_NBYTES = 4096,
 };
 
 /* The form over messages of an algorithm that goes through memory on one host. */
@@ -43,6 +49,34 @@ typedef struct conformance_run {
     uint64_t seed;
     bool with_specials;
 } conformance_run;
+
+/* --- elements: computed once, as a process makes thousands of cases of them --- */
+
+typedef struct conformance_table {
+    unsigned char elements[(N_ELEMENTS + PERIOD) * MOST_ELEMENT_NBYTES];
+} conformance_table;
+
+static conformance_table conformance_tables[2][LKS_I64 + 1]; /* with specials, and without */
+
+static void conformance_compute_tables(void) {
+    for (int with_specials = 0; with_specials <= 1; with_specials++)
+        for (int type = LKS_F32; type <= LKS_I64; type++) {
+            unsigned char *elements = conformance_tables[with_specials][type].elements;
+            size_t each = lks_type_nbytes((lks_type)type);
+            oracle_fill(elements, N_ELEMENTS, (lks_type)type, 0, 0, with_specials != 0);
+            memcpy(elements + N_ELEMENTS * each, elements, PERIOD * each);
+        }
+}
+
+/* The row of a rank. */
+static inline const unsigned char *conformance_elements(const conformance_run *r, int rank) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, conformance_compute_tables);
+    size_t first = (r->seed * 1000003 + (size_t)rank * 7919) % N_ELEMENTS;
+    return conformance_tables[r->with_specials][r->c->type].elements + first * r->each;
+}
+
+/* --- a case --- */
 
 /* Whether the order of the ranks may change the bits. */
 static inline bool conformance_is_loose(const conformance_case *c) {
@@ -97,21 +131,18 @@ static inline void conformance_place(conformance_run *r, const conformance_areas
         r->out = r->in + begin;
 }
 
-static inline void conformance_fill(conformance_run *r, const conformance_areas *areas) {
+/* What an earlier case has left in `out` is of other elements. */
+static inline void conformance_fill(conformance_run *r) {
     const lksi_operation *operation = r->c->operation;
-    size_t n_in = conformance_in_count(r), room = 3 * GUARD_NBYTES + 16;
-    size_t longest = n_in > conformance_out_count(r) ? n_in : conformance_out_count(r);
-    memset(areas->in, GUARD, longest * r->each + room);
-    memset(areas->out, GUARD, longest * r->each + room);
+    size_t n_in = conformance_in_count(r), n_out_nbytes = conformance_out_count(r) * r->each;
+    memset(r->out - GUARD_NBYTES, GUARD, GUARD_NBYTES);
+    memset(r->out, GUARD, n_out_nbytes < POISONED_NBYTES ? n_out_nbytes : POISONED_NBYTES);
+    memset(r->out + n_out_nbytes, GUARD, GUARD_NBYTES);
     bool is_source = operation->in == LKSI_NOBODY ? r->rank == r->c->root : conformance_brings(r, operation->in);
     if (!is_source) return;
-    for (size_t i = 0; i < n_in && i < PERIOD; i++) {
-        union oracle_value x;
-        oracle_element(&x, i, r->c->type, r->rank, r->seed, r->with_specials);
-        memcpy(r->in + i * r->each, &x, r->each);
-    }
-    for (size_t n = PERIOD; n < n_in; n += PERIOD)
-        lksi_copy(r->in + n * r->each, r->in, (n_in - n < PERIOD ? n_in - n : PERIOD) * r->each);
+    const unsigned char *elements = conformance_elements(r, r->rank);
+    for (size_t n = 0; n < n_in; n += PERIOD)
+        memcpy(r->in + n * r->each, elements, (n_in - n < PERIOD ? n_in - n : PERIOD) * r->each);
 }
 
 static inline lks_status conformance_call(const conformance_run *r) {
@@ -169,16 +200,13 @@ static inline size_t conformance_origin(const conformance_run *r, size_t i, int 
 
 static inline bool conformance_is_right(const conformance_run *r, size_t i) {
     const conformance_case *c = r->c;
-    union oracle_value got = {.integer = 0}, all[MAX_TEST_RANKS];
+    union oracle_value got = {.integer = 0};
     const void *inputs[MAX_TEST_RANKS];
     int source;
-    size_t element = conformance_origin(r, i, &source);
+    size_t element = conformance_origin(r, i, &source), at = element % PERIOD * r->each;
     memcpy(&got, r->out + i * r->each, r->each);
-    for (int k = 0; k < r->size; k++) {
-        oracle_element(&all[k], element % PERIOD, c->type, k, r->seed, r->with_specials);
-        inputs[k] = &all[k];
-    }
-    if (!c->operation->is_reduction) return memcmp(&got, &all[source], r->each) == 0;
+    if (!c->operation->is_reduction) return memcmp(&got, conformance_elements(r, source) + at, r->each) == 0;
+    for (int k = 0; k < r->size; k++) inputs[k] = conformance_elements(r, k) + at;
     if (conformance_is_loose(c)) return oracle_is_close(&got, inputs, r->scales, r->size, c->type, c->op);
     return oracle_agrees(&got, inputs, r->scales, r->size, 0, c->type, c->op);
 }
@@ -234,11 +262,11 @@ static inline int conformance_run_case(lks_group *group, const conformance_areas
                          .rank = lks_group_rank(group),
                          .size = lks_group_size(group),
                          .each = lks_type_nbytes(c->type),
-                         .seed = c->count * 31 + c->type * 7 + c->op};
+                         .seed = lksi_n_calls(group)};
     r.with_specials = c->operation->is_reduction && c->count > 3 && !conformance_is_loose(c);
     conformance_count(&r);
     conformance_place(&r, areas);
-    conformance_fill(&r, areas);
+    conformance_fill(&r);
     lks_status status = conformance_call(&r);
     if (status != LKS_OK) {
         fprintf(stderr, "%s: ", lks_error_text());

@@ -17,8 +17,9 @@ static void operations_agree_where_the_kernel_refuses_to_read(void **state) {
         run_processes(size, operations_agree_staged, NULL);
 }
 
-/* Ranks as threads; as processes over shared memory, and over tcp, where the operations take their other forms. */
-static void on_every_transport(rank_function function) {
+/* Ranks as threads; as processes over shared memory, and over tcp, where the operations take their other forms. What is
+ * about common memory finds none there, whatever the size. */
+static void on_every_transport(rank_function function, bool is_about_memory) {
     static const int sizes[] = {2, 3, 4, 5, 6, 7, 8, 9, 13, 16};
     assert_int_equal(function(0, 1, NULL), 0); /* self */
     run_threads(1, function, NULL);
@@ -27,24 +28,25 @@ static void on_every_transport(rank_function function) {
         run_threads(sizes[i], function, NULL);
         if (IS_ABOUT_THREADS) continue;
         run_processes(sizes[i], function, NULL);
+        if (is_about_memory && i > 0) continue;
         setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
         run_processes(sizes[i], function, NULL);
         unsetenv("LOCKSTEP_TRANSPORT");
     }
 }
 
-#define ON_EVERY_TRANSPORT(function)                                                                                   \
+#define ON_EVERY_TRANSPORT(function, is_about_memory)                                                                  \
     static void function##_on_every_transport(void **state) {                                                          \
         (void)state;                                                                                                   \
-        on_every_transport(function);                                                                                  \
+        on_every_transport(function, is_about_memory);                                                                 \
     }
-ON_EVERY_TRANSPORT(operations_agree)
-ON_EVERY_TRANSPORT(mixed_buffers_agree)
-ON_EVERY_TRANSPORT(barriers_hold)
-ON_EVERY_TRANSPORT(symmetric_copies_are_found)
-ON_EVERY_TRANSPORT(payloads_are_exchanged)
-ON_EVERY_TRANSPORT(rows_of_small_calls_agree)
-ON_EVERY_TRANSPORT(random_rows_agree)
+ON_EVERY_TRANSPORT(operations_agree, false)
+ON_EVERY_TRANSPORT(mixed_buffers_agree, true)
+ON_EVERY_TRANSPORT(barriers_hold, true)
+ON_EVERY_TRANSPORT(symmetric_copies_are_found, true)
+ON_EVERY_TRANSPORT(payloads_are_exchanged, false)
+ON_EVERY_TRANSPORT(rows_of_small_calls_agree, false)
+ON_EVERY_TRANSPORT(random_rows_agree, false)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -859,6 +859,29 @@ static void a_stall_is_reported_only_where_nothing_moves(void **state) {
     run_threads(2, look_long_after_the_start, NULL);
 }
 
+/* A call that was submitted a minute ago, and has stood behind others since then. */
+static int begin_long_after_the_submission(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    const lksi_operation *barrier = lksi_operation_find("barrier");
+    MUST_OK(lks_init(&world, NULL));
+    lksi_call call = {.operation = barrier,
+                      .algorithm = barrier->algorithms,
+                      .sequence = lksi_count_call(world),
+                      .timeout_ms = 300000,
+                      .submitted_ns = lksi_running_ns() - INT64_C(60000000000)};
+    if (rank == 1) lksi_sleep_ns(20000000); /* the other one sleeps by then */
+    MUST_OK(lksi_execute(world, &call));
+    MUST(!world->progress.is_stall_reported);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_call_that_has_stood_in_a_queue_is_no_stall(void **state) {
+    (void)state;
+    run_threads(2, begin_long_after_the_submission, NULL);
+}
+
 /* A message that was asked for a minute ago: each test begins to wait anew. */
 static int test_long_after_the_start(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -1352,6 +1375,33 @@ static void who_waits_for_each_other_is_said_to(void **state) {
     }
 }
 
+/* Ranks 2 and 3 of one host wait for each other; of the other host nothing is known. */
+static int look_at_a_circle_of_one_host(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    char why[96];
+    int32_t x = 0;
+    setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+    setenv("LOCAL_RANK", rank % 2 == 1 ? "1" : "0", 1), setenv("LOCAL_WORLD_SIZE", "2", 1);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 2) MUST_OK(lks_recv(world, &x, 1, LKS_I32, 3, 0, NULL));
+    if (rank == 3) {
+        while (lksi_doing_of_seat(world, world->seat_of[2]).awaited != 3) continue;
+        MUST(lksi_blame(world, false, 2, why, sizeof why) == 2);
+        MUST(strcmp(why, "waits for rank 3") == 0);
+        MUST_OK(lks_send(world, &x, 1, LKS_I32, 2, 0));
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_is_not_asked_is_not_blamed(void **state) {
+    (void)state;
+    run_processes(4, look_at_a_circle_of_one_host, NULL);
+}
+
 /* A count beyond the caller's own buffer is no loss of another rank. */
 static int send_what_is_not_mapped(int rank, int size, void *argument) {
     (void)size;
@@ -1567,6 +1617,7 @@ int main(void) {
         cmocka_unit_test(who_has_left_is_not_blamed_for_a_wait_of_others),
         cmocka_unit_test(whoever_computes_is_not_said_to_be_elsewhere),
         cmocka_unit_test(a_stall_is_reported_only_where_nothing_moves),
+        cmocka_unit_test(a_call_that_has_stood_in_a_queue_is_no_stall),
         cmocka_unit_test(a_stall_is_reported_once_to_who_tests_again),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
@@ -1579,6 +1630,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_is_late_on_one_of_two_hosts_is_named_by_all),
         cmocka_unit_test(whoever_waits_for_any_rank_is_said_to),
         cmocka_unit_test(who_waits_for_each_other_is_said_to),
+        cmocka_unit_test(who_is_not_asked_is_not_blamed),
         cmocka_unit_test(a_buffer_that_is_not_mapped_is_its_owners_error),
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),

@@ -107,6 +107,10 @@ static int check_case(lks_group *group, const cluster *c, const conformance_area
         return 0;
     }
     MUST(conformance_run_case(group, areas, k) == 0);
+    if (is_two_level && k->operation->has_type && k->count > 0 && group->outer != NULL)
+        MUST(group->progress.done_nbytes > 0);
+    if (is_two_level && k->operation->is_reduction)
+        MUST(group->progress.done_nbytes == k->count * lks_type_nbytes(k->type));
     bool is_auto = strcmp(k->algorithm, "auto") == 0;
     const char *last = lksi_group_last_algorithm(group);
     bool has_two_levels = false, is_flat = c->n_hosts == c->size;

@@ -858,6 +858,7 @@ static int bad_arguments(int rank, int size, void *argument) {
     REFUSED(lks_broadcast(world, x, 1, (lks_type)77, 0, NULL), "77 is no type");
     REFUSED(lks_broadcast(world, x, SIZE_MAX / 4, LKS_F64, 0, NULL), "memory can hold");
     REFUSED(lks_broadcast(world, x, 1, LKS_F32, 0, &scaled), "no reduction, and takes no scale");
+    REFUSED(lks_barrier(world, &scaled), "barrier: no reduction, and takes no scale");
     REFUSED(lks_all_reduce(world, NULL, x, 1, LKS_F32, LKS_SUM, NULL), "`in` is NULL");
     REFUSED(lks_all_reduce(world, x, NULL, 1, LKS_F32, LKS_SUM, NULL), "`out` is NULL");
     REFUSED(lks_all_reduce(world, x, x + 1, 4, LKS_F32, LKS_SUM, NULL), "overlap");

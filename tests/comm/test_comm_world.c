@@ -5,6 +5,7 @@
 #include "ranks.h"
 
 #include "comm/comm_internal.h"
+#include "comm/world.h"
 
 #include <sched.h>
 
@@ -52,6 +53,27 @@ static void a_world_can_be_joined_again(void **state) {
     (void)state;
     run_threads(3, join_twice, "thread");
     run_processes(3, join_twice, "shm");
+}
+
+/* What a rank alone is refused does not count: the first world of the job is the first to all. */
+static int join_after_a_refusal(int rank, int size, void *argument) {
+    (void)size;
+    const lks_init_options options = {.transport = argument, .timeout_ms = 20000};
+    lks_group *world;
+    if (rank == 0) MUST(lks_init(&world, &(lks_init_options){.transport = "thread"}) == LKS_ERR_ARGUMENT);
+    MUST_OK(lks_init(&world, &options));
+    MUST(world->world->is_first);
+    lks_group_destroy(world);
+    MUST_OK(lks_init(&world, &options));
+    MUST(!world->world->is_first);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_world_that_was_refused_does_not_count(void **state) {
+    (void)state;
+    run_processes(2, join_after_a_refusal, "shm");
+    run_processes(2, join_after_a_refusal, "tcp");
 }
 
 /* As long as can be said: nothing ends before its time. */
@@ -128,6 +150,10 @@ static int meet_on_told_hosts(int rank, int size, void *argument) {
     MUST(lks_group_local_rank(world) == (is_divided ? rank % 2 : rank));
     MUST(strcmp(lks_group_transport(world), is_divided ? "tcp" : "shm") == 0);
     MUST(strcmp(lksi_group_last_algorithm(world), is_divided ? "two_level" : "direct") == 0);
+    lks_counters counters;
+    lks_group_counters(world, &counters);
+    uint64_t n_between_hosts = is_divided && rank % 2 == 0 ? 1 : 0;
+    MUST(counters.n_messages == n_between_hosts && counters.n_message_nbytes == n_between_hosts * sizeof x);
     lks_group_destroy(world);
     return 0;
 }
@@ -142,6 +168,7 @@ static void the_host_id_goes_before_what_the_launcher_says(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_world_that_was_refused_does_not_count), /* before this process has had one */
         cmocka_unit_test(one_process_is_a_world),
         cmocka_unit_test(threads_meet),
         cmocka_unit_test(processes_meet),

@@ -85,10 +85,13 @@ lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call) {
 static lks_status spread(lks_group *group, const lksi_call *call, const lks_collective_options *options) {
     int host = group->host_of[call->root];
     bool is_on_its_host = group->host_of[group->rank] == host;
-    if (is_on_its_host)
+    if (is_on_its_host) {
         LKS_TRY(
             lks_broadcast(group->inner, call->out, call->count, call->type, inner_rank(group, call->root), options));
+        group->progress.done_nbytes = call->nbytes;
+    }
     if (group->outer != NULL) LKS_TRY(lks_broadcast(group->outer, call->out, call->count, call->type, host, options));
+    if (group->outer != NULL) group->progress.done_nbytes = call->nbytes;
     return is_on_its_host ? LKS_OK : lks_broadcast(group->inner, call->out, call->count, call->type, 0, options);
 }
 
@@ -104,7 +107,9 @@ static lks_status gather_hosts(lks_group *group, const lksi_call *call, size_t *
     unsigned char *out = call->out, *blocks = lksi_at(out, (size_t)first * call->nbytes);
     for (int rank = 0; rank < group->size; rank++) counts[group->host_of[rank]] += call->count;
     LKS_TRY(lks_gather(group->inner, call->in, blocks, call->count, call->type, 0, options));
+    group->progress.done_nbytes = call->nbytes;
     if (group->outer != NULL) LKS_TRY(lks_all_gatherv(group->outer, blocks, out, counts, call->type, options));
+    if (group->outer != NULL) group->progress.done_nbytes = (size_t)group->size * call->nbytes;
     return lks_broadcast(group->inner, out, (size_t)group->size * call->count, call->type, 0, options);
 }
 
@@ -177,6 +182,7 @@ static lks_status reduce_windows(lks_group *group, const lksi_call *call, bool i
         LKS_TRY(combine(&l));
         LKS_TRY(deliver(&l));
         l.first += l.count;
+        group->progress.done_nbytes = l.first * lksi_type_nbytes(call->type);
     } while (l.first < call->count);
     return is_to_all ? lks_broadcast(group->inner, call->out, call->count, call->type, 0, &l.options) : LKS_OK;
 }
