@@ -93,6 +93,7 @@ static bool knock(void *opaque, int descriptor) {
 lks_status lksi_world_open_door(lksi_world *world, int door) {
     world->door = door;
     LKS_TRY(lksi_acceptor_create(&world->acceptor, door, world->secret.key, sizeof(lksi_door_hello), arrive, world));
+    LKS_TRY(lksi_watch_add(world->watch, door, LKSI_WATCH_NOTHING, NULL, NULL)); /* at a child's nobody would open */
     return lksi_watch_add(world->watch, lksi_acceptor_descriptor(world->acceptor), LKSI_WATCH_INPUT, knock,
                           world->acceptor);
 }

@@ -245,8 +245,11 @@ void lksi_tcp_star_close(lks_group *group) {
     lksi_star *star = tcp->star;
     if (star == NULL) return;
     /* Nobody watches any more when rank 0 ends the connection in answer: that is not its loss. */
-    for (int rank = 0; rank < group->size; rank++)
-        if (star->lines[rank].descriptor >= 0) lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
+    for (int rank = 0; rank < group->size; rank++) {
+        const lksi_line *line = &star->lines[rank];
+        if (line->descriptor >= 0) lksi_watch_remove(group->world->watch, line->descriptor);
+        if (line->visitor >= 0) lksi_watch_remove(group->world->watch, line->visitor);
+    }
     pass_on_abort(group);
     lksi_star_record goodbye = record_of(group, LKSI_STAR_GOODBYE, &group->own_seat->farewell);
     lksi_star_tell(group, &goodbye, -1);

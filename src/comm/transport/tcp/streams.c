@@ -101,7 +101,9 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n_parts};
     ssize_t n = sendmsg(*descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     *n_written = n > 0 ? (size_t)n : 0;
-    if (n >= 0 || is_again(errno)) return LKS_OK;
+    bool is_full = n < 0 && is_again(errno);
+    if (is_full && lksi_tcp_is_gone(group, to)) return ended(group, context, to); /* a child of it may keep it open */
+    if (n >= 0 || is_full) return LKS_OK;
     return errno == EFAULT ? refuse_buffer(group, context, "read") : ended(group, context, to);
 }
 
@@ -168,12 +170,18 @@ static void close_one(int descriptor) {
     if (descriptor >= 0) close(descriptor);
 }
 
+/* A child that this rank has forked may hold a copy for long: the other side is to see the end all the same. */
+static void end_stream(int descriptor) {
+    if (descriptor >= 0) (void)shutdown(descriptor, SHUT_WR);
+    close_one(descriptor);
+}
+
 static void tcp_close(lks_group *group) {
     lksi_tcp *tcp = group->remote_state;
     lksi_tcp_star_close(group);
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
         for (int rank = 0; rank < group->size; rank++) {
-            if (tcp->out[context] != NULL) close_one(tcp->out[context][rank]);
+            if (tcp->out[context] != NULL) end_stream(tcp->out[context][rank]);
             if (tcp->in[context] == NULL) continue;
             close_one(atomic_load(&tcp->in[context][rank].descriptor));
             lksi_free(tcp->in[context][rank].ahead);
