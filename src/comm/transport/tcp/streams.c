@@ -54,8 +54,6 @@ static bool is_again(int error) { return error == EAGAIN || error == EWOULDBLOCK
 
 /* --- out --- */
 
-static bool is_aborted(void *opaque) { return lksi_control_is_aborted(opaque); }
-
 static lks_status watch_stream(const lks_group *group, lksi_context context, int descriptor, uint32_t events,
                                int rank) {
     struct epoll_event wanted = {.events = events | EPOLLET, .data.u32 = (uint32_t)rank};
@@ -84,7 +82,7 @@ static lks_status connect_to(lks_group *group, lksi_context context, int to) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = (int32_t)context, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[to].address, group->world->secret.key, &hello, sizeof hello,
-                                  deadline_of(group, context), false, is_aborted, group->control, &descriptor);
+                                  deadline_of(group, context), false, lksi_tcp_is_over, group, &descriptor);
     if (status == LKS_OK) status = watch_stream(group, context, descriptor, EPOLLOUT, to);
     if (status == LKS_OK) {
         tcp_of(group)->out[context][to] = descriptor;

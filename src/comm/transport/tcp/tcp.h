@@ -52,6 +52,11 @@ typedef struct lksi_tcp {
     lksi_star *star;
 } lksi_tcp;
 
+/* For lksi_dial: whoever makes a connection for a group gives up with it. Accepts NULL. */
+static inline bool lksi_tcp_is_over(void *group) {
+    return group != NULL && lksi_control_is_aborted(((const lks_group *)group)->control);
+}
+
 static inline lksi_star *lksi_star_of(const lks_group *group) { return ((lksi_tcp *)group->remote_state)->star; }
 
 /* star.c: the control connections. */

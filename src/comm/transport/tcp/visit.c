@@ -20,15 +20,13 @@
 /* What it has sent before it left may still be at our own door. */
 #define PATIENCE_NS (INT64_C(50) * 1000 * 1000)
 
-static bool is_aborted(void *opaque) { return lksi_control_is_aborted(((const lks_group *)opaque)->control); }
-
 static void visit(lks_group *group, int rank) {
     lksi_line *line = &lksi_star_of(group)->lines[rank];
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_VISIT, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[rank].address, group->world->secret.key, &hello, sizeof hello,
-                                  lksi_now_ns() + VISIT_LIMIT_NS, false, is_aborted, group, &descriptor);
-    if (status == LKS_ERR_PEER && !is_aborted(group)) lksi_tcp_find_gone(line);
+                                  lksi_now_ns() + VISIT_LIMIT_NS, false, lksi_tcp_is_over, group, &descriptor);
+    if (status == LKS_ERR_PEER && !lksi_tcp_is_over(group)) lksi_tcp_find_gone(line);
     if (status != LKS_OK && status != LKS_ERR_PEER) {
         atomic_store(&line->next_visit_ns, lksi_now_ns() + VISIT_PAUSE_NS);
         atomic_store(&line->is_visited, false);
