@@ -19,7 +19,8 @@
  * on all ranks, results are undefined, and operations under way are given up.
  * Graphs: NCCL calls CUDA on threads of its own, so a stream is captured in the mode thread-local or relaxed; and its
  * first operation of a kind makes connections, so a program runs a step before it captures one.
- * A GPU group is used by one thread at a time; which may be another one than that of the group it was made of.
+ * A GPU group is used by one thread at a time; which may be another one than that of the group it was made of, but not
+ * while it is made or destroyed.
  */
 #ifndef LOCKSTEP_GPU_H
 #define LOCKSTEP_GPU_H
@@ -49,7 +50,7 @@ typedef struct lks_gpu_group_options {
 LKS_API lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lks_gpu_group_options *options);
 
 /* To be called when lks_gpu_wait has returned for all streams, and graphs with its operations are destroyed. Gives the
- * others a second to do the same. Accepts NULL. */
+ * others ten seconds to do the same. Accepts NULL. */
 LKS_API void lks_gpu_group_destroy(lks_gpu_group *gpus);
 
 /* "nccl", "host". */

@@ -236,7 +236,6 @@ void lks_group_destroy(lks_group *group) {
     if (group->world != NULL) lksi_world_leave(group->world, group);
     if (group->remote != NULL) group->remote->close(group);
     if (group->control != NULL) group->transport->close(group);
-    if (group->is_world && group->world != NULL && group->world->is_mpi) lksi_mpi_let_go();
     lksi_world_release(group->world);
     void *tables[] = {group->error_text,     group->members, group->seat_of, group->rank_of,     group->host_of,
                       (void *)group->inputs, group->outputs, group->scales,  group->allocations, group->scratch};

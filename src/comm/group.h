@@ -189,6 +189,10 @@ static inline uint64_t lksi_count_call(lks_group *group) {
     atomic_store_explicit(&group->counters.n_calls, sequence, memory_order_relaxed);
     return sequence;
 }
+/* For one that was refused after it was counted. */
+static inline void lksi_uncount_call(lks_group *group) {
+    atomic_store_explicit(&group->counters.n_calls, lksi_n_calls(group) - 1, memory_order_relaxed);
+}
 
 /* Makes the group out of its rank, size, world (held for it), id, members, timeout and order: seats, transport, and
  * where it spans hosts, streams and the groups of a two-level algorithm (form.c). `connections` as in lksi_tcp_join.

@@ -86,11 +86,17 @@ static void forget(lksi_watch *watch, entry **link) {
     lksi_free(gone);
 }
 
-static void tell(lksi_watch *watch, uint64_t number) {
-    pthread_mutex_lock(&watch->mutex);
+static entry **find_number(lksi_watch *watch, uint64_t number) {
     entry **link = &watch->entries;
     while (*link != NULL && (*link)->number != number) link = &(*link)->next;
-    if (*link != NULL && !(*link)->notice((*link)->argument, (*link)->descriptor)) forget(watch, link);
+    return link;
+}
+
+/* It is looked for again, because its notice may have added one. */
+static void tell(lksi_watch *watch, uint64_t number) {
+    pthread_mutex_lock(&watch->mutex);
+    const entry *told = *find_number(watch, number);
+    if (told != NULL && !told->notice(told->argument, told->descriptor)) forget(watch, find_number(watch, number));
     pthread_mutex_unlock(&watch->mutex);
 }
 
@@ -144,21 +150,26 @@ void lksi_watch_destroy(lksi_watch *watch) {
     destroy_unstarted(watch);
 }
 
-lks_status lksi_watch_add(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
-                          void *argument) {
+/* The watch holds its lock while a notice runs. */
+lks_status lksi_watch_add_in_notice(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
+                                    void *argument) {
     entry *added = lksi_alloc(sizeof *added);
     if (added == NULL) return LKS_ERR_MEMORY;
-    pthread_mutex_lock(&watch->mutex);
     *added = (entry){watch->entries, ++watch->n_added, descriptor, notice, argument};
     struct epoll_event wanted = {.events = event == LKSI_WATCH_INPUT ? EPOLLIN | EPOLLRDHUP : EPOLLRDHUP,
                                  .data.u64 = added->number};
     watch->entries = added;
-    lks_status status = LKS_OK;
-    if (epoll_ctl(watch->epoll, EPOLL_CTL_ADD, descriptor, &wanted) != 0) {
-        status = lksi_error_errno("cannot watch a connection");
-        watch->entries = added->next;
-        lksi_free(added);
-    }
+    if (event == LKSI_WATCH_NOTHING || epoll_ctl(watch->epoll, EPOLL_CTL_ADD, descriptor, &wanted) == 0) return LKS_OK;
+    lks_status status = lksi_error_errno("cannot watch a connection");
+    watch->entries = added->next;
+    lksi_free(added);
+    return status;
+}
+
+lks_status lksi_watch_add(lksi_watch *watch, int descriptor, lksi_watch_event event, lksi_watch_notice notice,
+                          void *argument) {
+    pthread_mutex_lock(&watch->mutex);
+    lks_status status = lksi_watch_add_in_notice(watch, descriptor, event, notice, argument);
     pthread_mutex_unlock(&watch->mutex);
     return status;
 }

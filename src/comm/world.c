@@ -2,6 +2,7 @@
 
 #include "comm/bootstrap/star.h"
 #include "comm/comm_internal.h"
+#include "comm/transport/mpi/mpi.h"
 #include "comm/transport/tcp/tcp.h"
 
 #include <string.h>
@@ -28,6 +29,7 @@ void lksi_world_hold(lksi_world *world) { atomic_fetch_add(&world->n_holding, 1)
 
 void lksi_world_release(lksi_world *world) {
     if (world == NULL || atomic_fetch_sub(&world->n_holding, 1) > 1) return;
+    if (world->is_mpi) lksi_mpi_let_go();
     lksi_watch_destroy(world->watch);
     lksi_acceptor_destroy(world->acceptor);
     if (world->door >= 0) close(world->door);
@@ -93,6 +95,7 @@ static bool knock(void *opaque, int descriptor) {
 lks_status lksi_world_open_door(lksi_world *world, int door) {
     world->door = door;
     LKS_TRY(lksi_acceptor_create(&world->acceptor, door, world->secret.key, sizeof(lksi_door_hello), arrive, world));
+    LKS_TRY(lksi_watch_add(world->watch, door, LKSI_WATCH_NOTHING, NULL, NULL)); /* at a child's nobody would open */
     return lksi_watch_add(world->watch, lksi_acceptor_descriptor(world->acceptor), LKSI_WATCH_INPUT, knock,
                           world->acceptor);
 }

@@ -913,16 +913,19 @@ static void a_stall_is_reported_once_to_who_tests_again(void **state) {
 }
 
 /* A forked child keeps its parent's connections open. */
+static void leave_a_child(void) {
+    if (fork() != 0) return;
+    lksi_sleep_ns(INT64_C(5000000000));
+    _exit(0);
+}
+
 static int one_dies_and_leaves_a_child(int rank, int size, void *argument) {
     (void)size;
     lks_group *world;
     MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = argument}));
     MUST_OK(lks_barrier(world, NULL));
     if (rank == 1) {
-        if (fork() == 0) {
-            lksi_sleep_ns(INT64_C(5000000000));
-            _exit(0);
-        }
+        leave_a_child();
         raise(SIGKILL);
     }
     int64_t begin_ns = lksi_now_ns();
@@ -945,6 +948,106 @@ static void a_rank_is_lost_though_a_child_of_it_lives(void **state) {
             pids[rank] = start_process(rank, 2, one_dies_and_leaves_a_child, transports[i]);
         await_processes(pids, 2, 1);
     }
+}
+
+static int one_leaves_and_its_child_stays(int rank, int size, void *argument) {
+    enum { COUNT = 1 << 24 }; /* more than a connection takes in */
+    const bool is_sent = *(bool *)argument;
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) leave_a_child();
+    unsigned char *data = lksi_alloc(COUNT);
+    int64_t begin_ns = lksi_now_ns();
+    if (rank == 0) {
+        const lks_collective_options naive = {.algorithm = "naive"};
+        MUST((is_sent ? lks_broadcast(world, data, COUNT, LKS_U8, 0, &naive) : lks_barrier(world, NULL)) ==
+             LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+        MUST_SAY("has left the group and is waited for");
+        MUST(lksi_now_ns() - begin_ns < INT64_C(3000000000));
+    }
+    MUST(size == 2);
+    lksi_free(data);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_has_left_though_a_child_of_it_lives(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) run_processes(2, one_leaves_and_its_child_stays, &(bool){i == 1});
+}
+
+/* Rank 0, which would tell, has left. Rank 2 waits for rank 1 before that dies, or afterwards. */
+static int one_dies_unwatched_and_leaves_a_child(int rank, int size, void *argument) {
+    enum { MOMENT_NS = 300000000 };
+    const bool is_late = *(bool *)argument;
+    lks_group *world;
+    float x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
+    if (rank == 1) {
+        lksi_sleep_ns(MOMENT_NS);
+        leave_a_child();
+        raise(SIGKILL);
+    }
+    if (rank == 2) {
+        if (is_late) lksi_sleep_ns(2 * MOMENT_NS);
+        int64_t begin_ns = lksi_now_ns();
+        MUST(lks_recv(world, &x, 1, LKS_F32, 1, 0, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+        MUST(lksi_now_ns() - begin_ns < INT64_C(3000000000));
+    }
+    MUST(size == 3);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_is_lost_to_its_visitor_though_a_child_of_it_lives(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        pid_t pids[3];
+        set_master_environment();
+        for (int rank = 0; rank < 3; rank++)
+            pids[rank] = start_process(rank, 3, one_dies_unwatched_and_leaves_a_child, &(bool){i == 1});
+        await_processes(pids, 3, 1);
+    }
+}
+
+/* Rank 1 is stopped for as long as a visit may take; then it dies. */
+static int one_is_visited_twice(int rank, int size, void *argument) {
+    lks_group *world;
+    float x;
+    atomic_bool *is_stopping = argument;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000, .transport = "tcp"}));
+    if (rank == 1) {
+        *is_stopping = true;
+        raise(SIGSTOP);
+        lksi_sleep_ns(1000000000);
+        raise(SIGKILL);
+    }
+    if (rank == 2) {
+        while (!*is_stopping) lksi_sleep_ns(1000000);
+        MUST(lks_recv(world, &x, 1, LKS_F32, 1, 0, NULL) == LKS_ERR_PEER);
+        MUST_SAY("rank 1 (host");
+        MUST_SAY(" was lost: its connection to rank 2");
+    }
+    MUST(size == 3);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_did_not_answer_a_visit_is_visited_again(void **state) {
+    (void)state;
+    pid_t pids[3];
+    atomic_bool *is_stopping =
+        mmap(NULL, sizeof *is_stopping, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    set_master_environment();
+    for (int rank = 0; rank < 3; rank++) pids[rank] = start_process(rank, 3, one_is_visited_twice, is_stopping);
+    while (!*is_stopping) lksi_sleep_ns(1000000);
+    lksi_sleep_ns(700000000);
+    kill(pids[1], SIGCONT);
+    await_processes(pids, 3, 1);
+    munmap(is_stopping, sizeof *is_stopping);
 }
 
 /* Containers: ranks that know themselves, and each other, by numbers that mean other processes elsewhere. */
@@ -1620,6 +1723,9 @@ int main(void) {
         cmocka_unit_test(a_call_that_has_stood_in_a_queue_is_no_stall),
         cmocka_unit_test(a_stall_is_reported_once_to_who_tests_again),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
+        cmocka_unit_test(a_rank_has_left_though_a_child_of_it_lives),
+        cmocka_unit_test(a_rank_is_lost_to_its_visitor_though_a_child_of_it_lives),
+        cmocka_unit_test(a_rank_that_did_not_answer_a_visit_is_visited_again),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),

@@ -9,6 +9,7 @@
 
 #include "suite.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 
 /* --- ranks --- */
@@ -237,6 +238,71 @@ static int own_mpi(int rank, int size, void *argument) {
     return 0;
 }
 
+static int finalised_before(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    int (*finalize)(void);
+    lks_group *world;
+    MUST(init_mpi(&finalize) == 0);
+    MUST(finalize() == 0);
+    MUST(lks_init(&world, NULL) == LKS_ERR_STATE);
+    MUST_SAY("lks_init: the program has called MPI_Finalize before");
+    return 0;
+}
+
+/* It is Lockstep that has initialised MPI, and it finalises it. */
+static int second_start(int rank, int size, void *argument) {
+    (void)argument;
+    MUST(lksi_mpi_start(&(lksi_environment){.rank = rank, .size = size + 1}, 60000) == LKS_ERR_MISMATCH);
+    MUST_OK(lksi_mpi_start(&(lksi_environment){.rank = rank, .size = size}, 60000));
+    MUST(lksi_mpi_facts_get()->is_ours);
+    return 0;
+}
+
+/* Which MPI would abort the job for by itself. */
+static int errors_of_a_part(int rank, int size, void *argument) {
+    (void)argument;
+    int ranks[] = {0, 1}, number = 0;
+    MUST_OK(lksi_mpi_start(&(lksi_environment){.rank = rank, .size = size}, 60000));
+    const lksi_mpi_module *mpi = lksi_mpi_module_get();
+    lksi_mpi_communicator *made;
+    lksi_mpi_transfer *transfer;
+    MUST(size == 2 && mpi->make_communicator(ranks, size, 1, &made) == 0);
+    lksi_mpi_collective c = {.kind = LKSI_MPI_BROADCAST, .out = &number, .count = 1, .rank = rank, .root = size};
+    c.type = LKS_I32, c.communicator = made;
+    MUST(mpi->collective(&c, &transfer) != 0);
+    mpi->free_communicator(made);
+    return 0;
+}
+
+static bool has_thread(const char *name) {
+    char path[300], found[32] = "";
+    bool is_there = false;
+    DIR *threads = opendir("/proc/self/task");
+    for (const struct dirent *each; threads != NULL && (each = readdir(threads)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", each->d_name);
+        FILE *file = fopen(path, "re");
+        if (file == NULL) continue;
+        if (fgets(found, sizeof found, file) != NULL) found[strcspn(found, "\n")] = '\0';
+        is_there |= strcmp(found, name) == 0;
+        fclose(file);
+    }
+    closedir(threads);
+    return is_there;
+}
+
+/* MPI is moved on as long as there is a group. */
+static int outlived(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world, *part;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_group_split(world, 0, rank, &part));
+    lks_group_destroy(world);
+    MUST(has_thread("lockstep-mpi"));
+    MUST_OK(lks_barrier(part, NULL));
+    lks_group_destroy(part);
+    return 0;
+}
+
 /* MPI_Init, which has no deadline, is behind all ranks; rank 1 does not come to lks_init. */
 static int absent(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -318,7 +384,11 @@ static const struct {
              {"mismatch", mismatch},
              {"loss", loss},
              {"own_mpi", own_mpi},
+             {"finalised_before", finalised_before},
              {"finalised_too_early", finalised_too_early},
+             {"second_start", second_start},
+             {"errors_of_a_part", errors_of_a_part},
+             {"outlived", outlived},
              {"late", late},
              {"absent", absent},
              {"given_up", given_up}};
@@ -427,6 +497,8 @@ static void subgroups_work_over_mpi(void **state) {
     under_every_mpi("auto", 4, "subgroups");
     under_every_mpi("mpi", 3, "two_worlds");
     under_every_mpi("auto", 3, "two_worlds");
+    under_every_mpi("mpi", 2, "outlived");
+    under_every_mpi("mpi", 2, "errors_of_a_part");
 }
 
 static void long_messages_and_unwanted_ones_go_over_mpi(void **state) {
@@ -448,6 +520,8 @@ static void mpi_of_the_program_is_used_and_left_to_it(void **state) {
     (void)state;
     under_every_mpi("mpi", 2, "own_mpi");
     under_every_mpi("mpi", 3, "finalised_too_early");
+    under_every_mpi("mpi", 2, "finalised_before");
+    under_every_mpi("mpi", 2, "second_start");
 }
 
 /* Also while it still looks for the others. */

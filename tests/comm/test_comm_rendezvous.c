@@ -5,6 +5,7 @@
 #include "comm/bootstrap/dial.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/host.h"
+#include "comm/bootstrap/local_socket.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/star.h"
 #include "comm/bootstrap/store.h"
@@ -370,6 +371,8 @@ static void a_rank_lost_at_the_rendezvous_is_named(void **state) {
     pids[2] = start_process(2, 4, fails_as_expected, &survivor);
     lksi_sleep_ns(SECOND_NS); /* both have very likely arrived */
     kill(pids[1], SIGKILL);
+    lksi_sleep_ns(200000000);
+    pids[3] = start_process(3, 4, fails_as_expected, &survivor); /* when the others have heard */
     await_processes(pids, 4, 1);
     expectation leaderless = {LKS_ERR_PEER, 20000, {"rank 0 was lost"}};
     memset(pids, 0, sizeof pids);
@@ -378,6 +381,22 @@ static void a_rank_lost_at_the_rendezvous_is_named(void **state) {
     lksi_sleep_ns(300000000);
     kill(pids[0], SIGKILL);
     await_processes(pids, 3, 0);
+    close(claimed);
+}
+
+static int listens_where_it_cannot(int rank, int size, void *argument) {
+    if (rank == 0) setenv("LOCKSTEP_LISTEN", "192.0.2.1:4", 1);
+    return fails_as_expected(rank, size, argument);
+}
+
+static void what_rank_0_cannot_do_is_told_to_all(void **state) {
+    (void)state;
+    expectation all = {LKS_ERR_SYSTEM, 20000, {"LOCKSTEP_LISTEN: cannot listen on 192.0.2.1:4: "}};
+    int claimed = claim_master_port();
+    setenv("LOCKSTEP_JOB_KEY", "secret", 1);
+    pid_t pids[2];
+    for (int rank = 0; rank < 2; rank++) pids[rank] = start_process(rank, 2, listens_where_it_cannot, &all);
+    await_processes(pids, 2, -1);
     close(claimed);
 }
 
@@ -580,6 +599,37 @@ static void any_ranks_of_a_host_can_meet(void **state) {
     await_processes(pids, 6, -1);
 }
 
+static bool is_given_up(void *unused) {
+    (void)unused;
+    return true;
+}
+
+/* Another has the name of a meeting that nobody wants any more. */
+static int give_up_a_meeting(int rank, int size, void *argument) {
+    static const int names[] = {4, 7};
+    lksi_environment environment;
+    lksi_meeting meeting = {
+        .call = "group_split", .id = 1, .rank = rank, .size = 2, .names = names, .is_given_up = is_given_up};
+    lksi_identity identities[2] = {{0}};
+    int connections[2] = {-1, -1};
+    char name[LKSI_SOCKET_NAME_NBYTES];
+    (void)size, (void)argument;
+    MUST_OK(lksi_environment_read(0, &environment));
+    MUST_OK(lksi_socket_name(&environment, &meeting, name));
+    int taken = lksi_local_listen(name);
+    MUST(taken >= 0);
+    int64_t deadline_ns = lksi_now_ns() + SECOND_NS;
+    MUST(lksi_leader_meet(&environment, &meeting, deadline_ns, connections, identities) == LKS_ERR_PEER);
+    MUST_SAY("group_split: given up");
+    close(taken);
+    return 0;
+}
+
+static void a_meeting_is_given_up_though_its_name_is_taken(void **state) {
+    (void)state;
+    run_processes(1, give_up_a_meeting, NULL);
+}
+
 static void ranks_missing_at_a_meeting_are_named(void **state) {
     (void)state;
     static const int names[] = {4, 7, 9};
@@ -612,6 +662,7 @@ int main(void) {
         cmocka_unit_test(a_rank_with_another_key_is_told),
         cmocka_unit_test(at_a_short_deadline_another_key_is_still_told_of),
         cmocka_unit_test(ranks_of_another_version_are_told),
+        cmocka_unit_test(what_rank_0_cannot_do_is_told_to_all),
         cmocka_unit_test(hosts_need_a_key),
         cmocka_unit_test(the_launchers_socket_serves_every_rendezvous),
         cmocka_unit_test(a_descriptor_that_is_no_such_socket_is_not_taken),
@@ -620,6 +671,7 @@ int main(void) {
         cmocka_unit_test(an_advertised_address_is_what_others_see),
         cmocka_unit_test(a_rank_missing_on_one_of_several_hosts_is_named),
         cmocka_unit_test(any_ranks_of_a_host_can_meet),
+        cmocka_unit_test(a_meeting_is_given_up_though_its_name_is_taken),
         cmocka_unit_test(ranks_missing_at_a_meeting_are_named),
     };
     return run_group(tests);

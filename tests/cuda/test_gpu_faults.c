@@ -126,20 +126,34 @@ static void who_has_done_its_part_may_leave(void **state) {
     run_gpu_ranks(2, leave_in_order, NULL);
 }
 
-/* The first broadcast is all ranks': until they have met in it, it waits for them by itself. */
+typedef struct giving_up {
+    lks_gpu_backend backend;
+    atomic_int n_out; /* ranks that have heard of it */
+} giving_up;
+
+static lks_status broadcast_and_wait(rig *r, void *data) {
+    LKS_TRY(lks_gpu_broadcast(r->gpus, data, 2, LKS_F32, 0, r->stream));
+    return lks_gpu_wait(r->gpus, r->stream);
+}
+
+/* The first broadcast is all ranks': until they have met in it, NCCL's waits for them by itself. Rank 0 leaves nothing
+ * before the others have heard. */
 static int give_up(int rank, int size, void *argument) {
-    (void)size, (void)argument;
+    giving_up *g = argument;
     rig r;
-    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    MUST_OK(rig_open(&r, g->backend, rank, 0));
     void *data = to_gpu(&r, "12345678", 8);
-    MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
-    MUST_OK(lks_gpu_wait(r.gpus, r.stream));
+    lks_status status = broadcast_and_wait(&r, data);
     if (rank == 0) {
+        MUST_OK(status);
         lks_group_abort(r.world, "no more");
+        for (int i = 0; i < 5000 && atomic_load(&g->n_out) < size - 1; i++) lksi_sleep_ns(1000000);
+        MUST(atomic_load(&g->n_out) == size - 1);
     } else {
-        MUST_OK(lks_gpu_broadcast(r.gpus, data, 2, LKS_F32, 0, r.stream));
-        MUST(lks_gpu_wait(r.gpus, r.stream) == LKS_ERR_PEER);
+        if (status == LKS_OK) status = broadcast_and_wait(&r, data);
+        MUST(status == LKS_ERR_PEER);
         MUST_SAY("no more");
+        atomic_fetch_add(&g->n_out, 1);
     }
     rig_close(&r);
     return 0;
@@ -147,7 +161,12 @@ static int give_up(int rank, int size, void *argument) {
 
 static void a_rank_that_gives_up_is_heard_by_those_that_wait_for_gpus(void **state) {
     (void)state;
-    run_gpu_ranks(3, give_up, NULL);
+    giving_up *g = mmap(NULL, sizeof *g, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (lks_gpu_backend backend = LKS_GPU_NCCL; backend <= LKS_GPU_HOST; backend++) {
+        *g = (giving_up){.backend = backend};
+        run_gpu_ranks(3, give_up, g);
+    }
+    munmap(g, sizeof *g);
 }
 
 /* --- graphs that outlive their group --- */
@@ -175,7 +194,50 @@ static void a_group_whose_graphs_live_ends_all_the_same(void **state) {
     run_threads(2, keep_a_graph, NULL);
 }
 
-/* --- NCCL's own errors --- */
+/* --- counts that differ --- */
+
+static int send_too_few(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_HOST, rank, 0));
+    void *data = to_gpu(&r, "123456781234567812345678", 24);
+    if (rank == 0) MUST_OK(lks_gpu_send(r.gpus, data, 2, LKS_I32, 1, r.stream));
+    if (rank == 1) {
+        MUST(lks_gpu_recv(r.gpus, data, 6, LKS_I32, 0, r.stream) == LKS_ERR_MISMATCH);
+        MUST_SAY("gpu_recv of 6 elements: rank 0 (host ");
+        MUST_SAY("has sent 2");
+    }
+    MUST(lks_barrier(r.world, NULL) == LKS_ERR_MISMATCH);
+    rig_close(&r);
+    return 0;
+}
+
+static void a_message_over_the_hosts_has_the_count_that_is_asked_for(void **state) {
+    (void)state;
+    run_gpu_ranks(2, send_too_few, NULL);
+}
+
+/* --- CUDA's and NCCL's own errors --- */
+
+static int lose_the_gpu(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    rig r;
+    MUST_OK(rig_open(&r, LKS_GPU_HOST, rank, 0));
+    void *data = to_gpu(&r, "12345678", 8);
+    if (rank == 1) setenv("LOCKSTEP_EMULATED_GPU", "no-gpu", 1);
+    lks_status status = lks_gpu_all_reduce(r.gpus, data, data, 2, LKS_F32, LKS_SUM, LKS_ORDER_ANY, r.stream);
+    MUST(status == (rank == 1 ? LKS_ERR_SYSTEM : LKS_ERR_PEER));
+    MUST_SAY(rank == 1 ? "rank 1, GPU 1: " : "rank 1 gave up: rank 1, GPU 1: ");
+    MUST(lks_barrier(r.world, NULL) == status);
+    rig_close(&r);
+    return 0;
+}
+
+static void a_gpu_that_is_lost_between_calls_is_told_to_all(void **state) {
+    (void)state;
+    need_emulated_gpu();
+    run_processes(2, lose_the_gpu, NULL);
+}
 
 static int fail_between_gpus(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -229,11 +291,26 @@ static int share(int rank, int size, void *argument) {
     return 0;
 }
 
+static int share_in_a_part(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world, *part;
+    lks_gpu_group *gpus = NULL;
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_group_split(world, rank == 0 ? -1 : 0, 0, &part));
+    lks_gpu_group_options options = {.backend = LKS_GPU_NCCL};
+    if (rank > 0) MUST(lks_gpu_group_create(&gpus, part, &options) == LKS_ERR_UNSUPPORTED);
+    if (rank > 0) MUST_SAY("ranks 1 and 2 have the same GPU");
+    lks_group_destroy(part);
+    lks_group_destroy(world);
+    return 0;
+}
+
 static void a_shared_gpu_is_nccls_only_where_it_takes_that(void **state) {
     (void)state;
     need_emulated_gpu();
     run_processes(2, share, "host");
     run_processes(2, share, "hostid");
+    run_processes(3, share_in_a_part, NULL);
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     run_processes(2, share, "host"); /* too old for that */
     setenv("LOCKSTEP_EMULATED_NCCL", "23000", 1);
@@ -277,6 +354,8 @@ int main(void) {
                                        cmocka_unit_test(a_killed_rank_is_named_between_hosts),
                                        cmocka_unit_test(a_stopped_rank_is_named_at_the_deadline),
                                        cmocka_unit_test(a_shared_gpu_is_nccls_only_where_it_takes_that),
+                                       cmocka_unit_test(a_message_over_the_hosts_has_the_count_that_is_asked_for),
+                                       cmocka_unit_test(a_gpu_that_is_lost_between_calls_is_told_to_all),
                                        cmocka_unit_test(nccls_own_error_is_told_to_all),
                                        cmocka_unit_test(who_forgets_a_call_is_named),
                                        cmocka_unit_test(who_leaves_early_is_named),

@@ -300,9 +300,11 @@ static lks_status add_up(rig *r, float *there) {
 
 static int capture_without_room(rig *r, float *there) {
     void *graph;
+    uint64_t fingerprint = lks_gpu_fingerprint(r->gpus), n_calls = lksi_n_calls(r->gpus->group);
     MUST(r->cuda.begin_capture(r->stream, THREAD_LOCAL) == 0);
     MUST(add_up(r, there) == LKS_ERR_STATE);
     MUST_SAY("lks_gpu_reserve");
+    MUST(lks_gpu_fingerprint(r->gpus) == fingerprint && lksi_n_calls(r->gpus->group) == n_calls);
     MUST(r->cuda.end_capture(r->stream, &graph) == 0);
     r->cuda.destroy_graph(graph);
     return 0;
@@ -352,6 +354,25 @@ static void nccl_goes_into_graphs(void **state) {
     (void)state;
     for (int size = 1; size <= 4; size++) run_gpu_ranks(size, replay, NULL);
     run_processes(2, replay, NULL);
+}
+
+/* Twice as much as there was would be more than the GPU has. */
+static int reserve_almost_all(int rank, int size, void *argument) {
+    enum { NBYTES = 1 << 24 };
+    (void)size, (void)argument;
+    rig r;
+    setenv("LOCKSTEP_EMULATED_GPU", "memory=44000000", 1);
+    MUST_OK(rig_open(&r, LKS_GPU_NCCL, rank, 0));
+    MUST_OK(lks_gpu_reserve(r.gpus, NBYTES));
+    MUST_OK(lks_gpu_reserve(r.gpus, NBYTES + NBYTES / 4));
+    rig_close(&r);
+    return 0;
+}
+
+static void room_is_made_where_there_is_just_enough(void **state) {
+    (void)state;
+    need_emulated_gpu();
+    run_processes(1, reserve_almost_all, NULL);
 }
 
 static int capture_over_hosts(int rank, int size, void *argument) {
@@ -454,6 +475,7 @@ int main(void) {
         cmocka_unit_test(min_keeps_nan_and_the_sign_of_zero),
         cmocka_unit_test(messages_go_round),
         cmocka_unit_test(groups_are_made_after_calls_that_were_never_ended),
+        cmocka_unit_test(room_is_made_where_there_is_just_enough),
         cmocka_unit_test(hosts_do_not),
         cmocka_unit_test(wrong_arguments_are_refused_and_nothing_is_lost),
         cmocka_unit_test(calls_that_differ_are_told_apart)};

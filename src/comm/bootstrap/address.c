@@ -80,10 +80,11 @@ void lksi_address_text(const lksi_address *address, char text[LKSI_ADDRESS_TEXT_
 }
 
 bool lksi_address_is_same(const lksi_address *a, const lksi_address *b) {
-    char text_of_a[LKSI_ADDRESS_TEXT_NBYTES], text_of_b[LKSI_ADDRESS_TEXT_NBYTES];
-    lksi_address_text(a, text_of_a);
-    lksi_address_text(b, text_of_b);
-    return strcmp(text_of_a, text_of_b) == 0;
+    if (a->storage.ss_family != b->storage.ss_family || lksi_address_port(a) != lksi_address_port(b)) return false;
+    if (a->storage.ss_family == AF_INET) return as_ipv4(a).sin_addr.s_addr == as_ipv4(b).sin_addr.s_addr;
+    struct sockaddr_in6 host_a = as_ipv6(a), host_b = as_ipv6(b);
+    return host_a.sin6_scope_id == host_b.sin6_scope_id &&
+           memcmp(&host_a.sin6_addr, &host_b.sin6_addr, sizeof host_a.sin6_addr) == 0;
 }
 
 bool lksi_address_is_loopback(const lksi_address *address) {

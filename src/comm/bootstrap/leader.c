@@ -166,6 +166,12 @@ static lks_status name_missing(const meeting *m) {
                       lksi_meeting_hint(&m->met));
 }
 
+/* Whether others know already that it cannot be. */
+static lks_status check_others(const lksi_meeting *met) {
+    if (lksi_meeting_is_given_up(met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met->call);
+    return met->is_world ? lksi_notice_board_check() : LKS_OK;
+}
+
 static lks_status hold(meeting *m, int64_t deadline_ns) {
     bool is_told = false;
     while (m->n_arrived < m->met.size - 1) {
@@ -174,14 +180,12 @@ static lks_status hold(meeting *m, int64_t deadline_ns) {
             (void)name_missing(m);
             lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
         }
-        if (lksi_meeting_is_given_up(&m->met)) return lksi_error(LKS_ERR_PEER, "%s: given up", m->met.call);
+        LKS_TRY(check_others(&m->met));
         wait_for_news(m);
         LKS_TRY(accept_some(m));
         LKS_TRY(listen_to_pending(m));
         LKS_TRY(check_arrived(m));
-        if (!m->met.is_world) continue;
-        LKS_TRY(lksi_notice_board_check());
-        LKS_TRY(lksi_crossing_step(&m->crossing, LKS_OK));
+        if (m->met.is_world) LKS_TRY(lksi_crossing_step(&m->crossing, LKS_OK));
     }
     return LKS_OK;
 }
@@ -213,6 +217,7 @@ static lks_status open_listener(const lksi_environment *environment, const lksi_
         if (lksi_now_ns() >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT, "%s: MASTER_ADDR %s and MASTER_PORT %d are in use by another job",
                               met->call, environment->master_address, environment->master_port);
+        LKS_TRY(check_others(met));
         lksi_sleep_ns(2000000);
     }
     return LKS_OK;

@@ -121,7 +121,7 @@ static lks_status serve(const lksi_environment *environment, const lksi_job_secr
     warn_of_loopback(environment, master);
     LKS_TRY(open_store(kept, master, deadline_ns, &listener));
     lks_status status = open_data_listener(job, *master, &members[0].address, &data);
-    if (status == LKS_OK) status = lksi_store_serve(listener, environment, job->key, deadline_ns, members, connections);
+    status = lksi_store_serve(listener, environment, job->key, status, deadline_ns, members, connections);
     if (listener == kept)
         (void)shutdown(listener, SHUT_RDWR);
     else

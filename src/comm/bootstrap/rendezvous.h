@@ -36,11 +36,12 @@ lks_status lksi_rendezvous_check(void);
  * all there. `connections`: on rank 0 one to every other rank, elsewhere one to rank 0, -1 else; non-blocking, the
  * caller's. *data_listener, the caller's too, listens at the published address, on the local address over which this
  * rank and rank 0 see each other; LOCKSTEP_ADVERTISE=host:port changes what is published, for those behind a relay.
- * Errors, the same on all ranks that have arrived, or do within three seconds of rank 0: LKS_ERR_TIMEOUT names the
- * ranks that did not arrive, or the port that another program has (after 10 s); LKS_ERR_MISMATCH (another version of
- * the library, two ranks with one number, another WORLD_SIZE, ranks of this host that meet at its local socket, another
- * key: after 5 s on the rank that has it, 7 s on the others); LKS_ERR_PEER names a rank that was lost meanwhile;
- * LKS_ERR_ARGUMENT (an address across hosts without a key). Nothing is open then. */
+ * Errors, the same on all ranks that have arrived, or, but for LKS_ERR_TIMEOUT, do within three seconds of rank 0:
+ * LKS_ERR_TIMEOUT names the ranks that did not arrive, or the port that another program has (after 10 s);
+ * LKS_ERR_MISMATCH (another version of the library, two ranks with one number, another WORLD_SIZE, ranks of this host
+ * that meet at its local socket, another key: after 5 s on the rank that has it, 7 s on the others); LKS_ERR_PEER names
+ * a rank that was lost meanwhile; LKS_ERR_ARGUMENT (an address across hosts without a key); LKS_ERR_SYSTEM. Nothing is
+ * open then. */
 lks_status lksi_rendezvous(const lksi_environment *environment, const lksi_job_secret *job, int64_t deadline_ns,
                            lksi_member *members, int *connections, int *data_listener);
 

@@ -245,10 +245,10 @@ static int count_missing(const store *s) {
 }
 
 /* Those that start a little later than rank 0 would not know that it was there, and wait for it until their deadline.
- */
+ * What the launcher says they read themselves. */
 static void tell_latecomers(store *s) {
     int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
-    while (count_missing(s) > 0 && lksi_now_ns() < limit_ns) {
+    while (count_missing(s) > 0 && lksi_now_ns() < limit_ns && lksi_notice_board_check() == LKS_OK) {
         struct pollfd arrivals = {.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
         (void)poll(&arrivals, 1, POLL_MS);
         lksi_acceptor_step(s->acceptor);
@@ -258,18 +258,26 @@ static void tell_latecomers(store *s) {
     }
 }
 
+static lks_status name_slow(const store *s) {
+    char slow[256] = "";
+    for (int rank = 1; rank < s->environment->size; rank++)
+        if (s->n_sent[rank] < s->answer_nbytes) lksi_append_number(slow, sizeof slow, rank);
+    return lksi_error(LKS_ERR_TIMEOUT, "lks_init: rank(s) %s of %d did not take the list of all ranks in time", slow,
+                      s->environment->size);
+}
+
 /* Those that had all of a good answer when another was lost learn of it as of any loss later: their connection ends. */
 static void answer(store *s, int64_t deadline_ns) {
     bool was_good = s->status == LKS_OK;
     write_answer(s);
     while (send_to_all(s) > 0 && was_good == (s->status == LKS_OK)) {
         if (lksi_now_ns() >= deadline_ns) {
-            fail(s, lksi_error(LKS_ERR_TIMEOUT, "lks_init: a rank did not take the list of all ranks in time"));
+            fail(s, name_slow(s));
             return;
         }
         wait_for_takers(s);
     }
-    if (!was_good && s->status == LKS_ERR_MISMATCH) tell_latecomers(s);
+    if (!was_good && s->status != LKS_ERR_TIMEOUT) tell_latecomers(s);
 }
 
 /* Closing a connection with something unread in it takes the verdict away from the other side. So: says that nothing
@@ -314,12 +322,13 @@ static lks_status allocate(store *s) {
 }
 
 lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
-                            int64_t deadline_ns, lksi_member *members, int *connections) {
+                            lks_status before, int64_t deadline_ns, lksi_member *members, int *connections) {
     store s = {.environment = environment,
                .members = members,
                .connections = connections,
                .began_ns = lksi_now_ns(),
                .n_arrived = 1};
+    fail(&s, before);
     lks_status status = lksi_crossing_init(&s.crossing, environment, true);
     if (status == LKS_OK) status = allocate(&s);
     if (status == LKS_OK)

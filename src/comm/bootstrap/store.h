@@ -28,8 +28,9 @@ typedef struct lksi_verdict {
 #define LKSI_VERDICT_GRACE_NS (INT64_C(900) * 1000 * 1000)
 
 /* Serves `listener` until all ranks have come and were answered; then their connections are in `connections` and their
- * records in `members`. On failure those who had come have heard why, and all connections are closed. */
+ * records in `members`. On failure those who had come have heard why, and all connections are closed. Where rank 0 has
+ * failed `before`, with the error that is the thread's last, that is what all hear. */
 lks_status lksi_store_serve(int listener, const lksi_environment *environment, const unsigned char key[LKSI_KEY_NBYTES],
-                            int64_t deadline_ns, lksi_member *members, int *connections);
+                            lks_status before, int64_t deadline_ns, lksi_member *members, int *connections);
 
 #endif

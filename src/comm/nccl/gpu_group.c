@@ -70,11 +70,12 @@ static lks_status choose(lks_gpu_group *gpus, lks_gpu_backend wanted, const fact
         return lksi_error(LKS_ERR_UNSUPPORTED,
                           "ranks %d and %d have the same GPU (%s), which NCCL refuses: give each rank a GPU or, for a "
                           "test, a NCCL_HOSTID of its own; or take the backend host",
-                          first, second, all[first].bus_id);
+                          lksi_world_rank(gpus->parent, first), lksi_world_rank(gpus->parent, second),
+                          all[first].bus_id);
     if (gpus->parent->rank > 0) return LKS_OK;
     if (wanted == LKS_GPU_AUTO && is_refused)
-        lksi_log(LKS_LOG_INFO, "GPU group of %d: host, because ranks %d and %d have the same GPU (%s)", n, first,
-                 second, all[first].bus_id);
+        lksi_log(LKS_LOG_INFO, "GPU group of %d: host, because ranks %d and %d have the same GPU (%s)", n,
+                 lksi_world_rank(gpus->parent, first), lksi_world_rank(gpus->parent, second), all[first].bus_id);
     else
         lksi_log(LKS_LOG_INFO, "GPU group of %d: %s", n, gpus->is_nccl ? "nccl" : "host, as was asked for");
     return LKS_OK;
@@ -85,7 +86,7 @@ static lks_status agree(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     lks_group *group = gpus->parent;
     facts mine = {.status = LKS_OK}, *all = lksi_alloc_array((size_t)group->size, sizeof *all);
     char text[LKSI_ABORT_TEXT_NBYTES];
-    if (all == NULL) return LKS_ERR_MEMORY;
+    if (all == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     lks_status own = find_facts(gpus, &mine);
     mine.status = (int32_t)own;
     snprintf(text, sizeof text, "%s", lks_error_text());
@@ -112,6 +113,7 @@ static lks_status create_communicator(lks_gpu_group *gpus) {
 static lks_status form(lks_gpu_group *gpus, lks_gpu_backend wanted) {
     LKS_TRY(agree(gpus, wanted));
     LKS_TRY(lks_group_split(gpus->parent, 0, gpus->parent->rank, &gpus->group));
+    lksi_group_bind(gpus->parent, gpus->group);
     gpus->group->order = LKS_ORDER_CANONICAL; /* where any will do, NCCL's does */
     if (!gpus->is_nccl) return LKS_OK;
     lks_status status = create_communicator(gpus);
@@ -127,7 +129,7 @@ lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lk
         return lksi_error(LKS_ERR_ARGUMENT, "lks_gpu_group_create: there is no GPU %d, or no backend %d",
                           options->gpu_index, (int)options->backend);
     lks_gpu_group *created = lksi_alloc(sizeof *created);
-    if (created == NULL) return LKS_ERR_MEMORY;
+    if (created == NULL) return lksi_group_fail(group, LKS_ERR_MEMORY);
     *created = (lks_gpu_group){
         .parent = group, .gpu_index = options->gpu_index, .fingerprint = LKSI_HASH_START, .name = "gpu_wait"};
     lks_status status = form(created, options->backend);
@@ -194,11 +196,20 @@ const char *lks_gpu_group_backend(const lks_gpu_group *gpus) {
 }
 int lks_gpu_can_capture(const lks_gpu_group *gpus) { return gpus != NULL && gpus->is_nccl; }
 
+/* Twice of what there was, where the GPU has that: so there come few. */
+static bool alloc_at_least(lks_gpu_group *gpus, size_t *nbytes, void **made) {
+    size_t twice = 2 * gpus->scratch_nbytes;
+    if (*nbytes < twice && gpus->module->alloc(twice, made) == LKSI_NCCL_DONE) {
+        *nbytes = twice;
+        return true;
+    }
+    return gpus->module->alloc(*nbytes, made) == LKSI_NCCL_DONE;
+}
+
 lks_status lksi_gpu_make_scratch(lks_gpu_group *gpus, size_t nbytes) {
     void *made;
     if (nbytes <= gpus->scratch_nbytes) return LKS_OK;
-    if (nbytes < 2 * gpus->scratch_nbytes) nbytes = 2 * gpus->scratch_nbytes;
-    if (gpus->n_scratches == LKSI_GPU_MOST_SCRATCHES || gpus->module->alloc(nbytes, &made) != LKSI_NCCL_DONE)
+    if (gpus->n_scratches == LKSI_GPU_MOST_SCRATCHES || !alloc_at_least(gpus, &nbytes, &made))
         return lksi_error(LKS_ERR_MEMORY, "rank %d, GPU %d has no %zu bytes for a reduction",
                           lksi_world_rank(gpus->group, gpus->group->rank), gpus->gpu_index, nbytes);
     gpus->scratches[gpus->n_scratches++] = made;

@@ -37,7 +37,8 @@ struct lks_gpu_group {
 
     lksi_nccl_communicator *communicator; /* nccl; NULL once it is given up */
     lksi_gpu_abort *abort;                /* which goes on, or is done; NULL: none */
-    /* The last is in use; those before it are kept because graphs may remember them. Each is twice as large. */
+    /* The last is in use; those before it are kept because graphs may remember them. Each is twice as large, where
+     * there was memory for that. */
     void *scratches[LKSI_GPU_MOST_SCRATCHES];
     int n_scratches;
     size_t scratch_nbytes;

@@ -17,6 +17,18 @@ static uint64_t mix_call(uint64_t hash, const lksi_gpu_call *call) {
     return lksi_mix(hash, (uint64_t)call->call.root << 32 | (uint64_t)call->order);
 }
 
+/* The host's way counts its own. */
+static void count_call(lks_gpu_group *gpus, const lksi_gpu_call *call) {
+    gpus->fingerprint = mix_call(gpus->fingerprint, call);
+    if (gpus->is_nccl) (void)lksi_count_call(gpus->group);
+}
+
+/* A call that was refused is not one of those that the ranks compare. */
+static void take_back(lks_gpu_group *gpus, uint64_t fingerprint) {
+    gpus->fingerprint = fingerprint;
+    if (gpus->is_nccl) lksi_uncount_call(gpus->group);
+}
+
 /* What cannot be captured has put nothing on the stream. */
 static lks_status finish(lks_gpu_group *gpus, lks_status status) {
     return status == LKS_OK || status == LKS_ERR_STATE ? status : lksi_gpu_fail(gpus, status);
@@ -32,10 +44,11 @@ static lks_status run(lks_gpu_group *gpus, lksi_gpu_call *call) {
     if (gpus->is_grouped)
         return lksi_error(LKS_ERR_STATE,
                           "%s between lks_gpu_calls_begin and lks_gpu_calls_end: sends and receives only", call->name);
-    gpus->fingerprint = mix_call(gpus->fingerprint, call);
-    if (gpus->is_nccl) (void)lksi_count_call(gpus->group); /* the host's way counts its own */
+    uint64_t fingerprint = gpus->fingerprint;
+    count_call(gpus, call);
     LKS_TRY(lksi_gpu_begin(gpus, call->name));
     lks_status status = gpus->is_nccl ? lksi_gpu_run_nccl(gpus, call) : lksi_gpu_run_host(gpus, call);
+    if (status == LKS_ERR_STATE) take_back(gpus, fingerprint);
     return finish(gpus, status);
 }
 

@@ -149,30 +149,43 @@ static lks_status copy_messages(lks_gpu_group *gpus, bool is_send) {
     return LKS_OK;
 }
 
-static lks_status post_one(lks_gpu_group *gpus, const lksi_gpu_message *m, unsigned char *room, lks_work **work) {
-    return m->is_send ? lks_isend(gpus->group, room, m->count, m->type, m->peer, MESSAGE_TAG, work)
-                      : lks_irecv(gpus->group, room, m->count, m->type, m->peer, MESSAGE_TAG, NULL, work);
+typedef struct posted {
+    lks_work *work;
+    lks_received received;
+} posted;
+
+static lks_status post_one(lks_gpu_group *gpus, const lksi_gpu_message *m, unsigned char *room, posted *p) {
+    return m->is_send ? lks_isend(gpus->group, room, m->count, m->type, m->peer, MESSAGE_TAG, &p->work)
+                      : lks_irecv(gpus->group, room, m->count, m->type, m->peer, MESSAGE_TAG, &p->received, &p->work);
+}
+
+/* To the group's own receive, a count is but the most that may come. */
+static lks_status await_one(const lks_gpu_group *gpus, const lksi_gpu_message *m, const posted *p) {
+    LKS_TRY(lks_work_wait(p->work));
+    if (m->is_send || p->received.count == m->count) return LKS_OK;
+    return lksi_error(LKS_ERR_MISMATCH, "gpu_recv of %zu elements: %s has sent %zu", m->count,
+                      lksi_rank_describe(gpus->group, m->peer).text, p->received.count);
 }
 
 /* All works are waited for, whatever became of those before: they hold the room. */
-static lks_status post_messages(lks_gpu_group *gpus, lks_work **works) {
+static lks_status post_messages(lks_gpu_group *gpus, posted *all) {
     unsigned char *room = gpus->room;
     lks_status first = LKS_OK;
     size_t n_posted = 0;
     for (; n_posted < gpus->n_messages && first == LKS_OK; n_posted++) {
         const lksi_gpu_message *m = &gpus->messages[n_posted];
-        first = post_one(gpus, m, room, &works[n_posted]);
+        first = post_one(gpus, m, room, &all[n_posted]);
         if (first != LKS_OK) break;
         room += message_nbytes(m);
     }
     for (size_t i = 0; i < n_posted; i++) {
-        lks_status status = lks_work_wait(works[i]);
+        lks_status status = await_one(gpus, &gpus->messages[i], &all[i]);
         if (first == LKS_OK) first = status;
     }
     return first;
 }
 
-static lks_status run_messages(lks_gpu_group *gpus, lks_work **works) {
+static lks_status run_messages(lks_gpu_group *gpus, posted *all) {
     void *stream = gpus->messages[0].stream;
     size_t nbytes = 0;
     for (size_t i = 0; i < gpus->n_messages; i++) nbytes += message_nbytes(&gpus->messages[i]);
@@ -181,16 +194,16 @@ static lks_status run_messages(lks_gpu_group *gpus, lks_work **works) {
     LKS_TRY(copy_messages(gpus, true));
     LKS_TRY(mark(gpus, 0, stream));
     LKS_TRY(await_mark(gpus, 0));
-    LKS_TRY(post_messages(gpus, works));
+    LKS_TRY(post_messages(gpus, all));
     LKS_TRY(copy_messages(gpus, false));
     return mark(gpus, 0, stream);
 }
 
 lks_status lksi_gpu_end_host(lks_gpu_group *gpus) {
     if (gpus->n_messages == 0) return LKS_OK;
-    lks_work **works = lksi_alloc_array(gpus->n_messages, sizeof *works);
-    lks_status status = works != NULL ? run_messages(gpus, works) : LKS_ERR_MEMORY;
+    posted *all = lksi_alloc_array(gpus->n_messages, sizeof *all);
+    lks_status status = all != NULL ? run_messages(gpus, all) : LKS_ERR_MEMORY;
     gpus->n_messages = 0;
-    lksi_free(works);
+    lksi_free(all);
     return status;
 }

@@ -28,7 +28,8 @@ lks_status lksi_gpu_begin(lks_gpu_group *gpus, const char *name) {
     gpus->name = name;
     gpus->group->progress = (lksi_progress){.name = name, .sequence = lksi_n_calls(gpus->group)};
     lks_status status = lksi_start(gpus->group, LKSI_CONTEXT_COLLECTIVE);
-    return status == LKS_OK ? lksi_gpu_check(gpus, gpus->module->select(gpus->gpu_index)) : lksi_gpu_fail(gpus, status);
+    if (status == LKS_OK) status = lksi_gpu_check(gpus, gpus->module->select(gpus->gpu_index));
+    return status == LKS_OK ? LKS_OK : lksi_gpu_fail(gpus, status);
 }
 
 /* The parent's threads have errors of their own. */

@@ -85,8 +85,9 @@ static int start(lksi_mpi_facts *facts, void (*before_end)(void)) {
     int is_initialised, level, has_most;
     int *most;
     TRY_MPI(MPI_Initialized(&is_initialised));
-    is_ours = !is_initialised;
-    if (is_ours)
+    if (is_initialised && is_finalised()) return MPI_SUCCESS; /* MPI may be asked nothing more */
+    is_ours |= !is_initialised;                               /* it may be by a start of ours that failed */
+    if (!is_initialised)
         TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level));
     else
         TRY_MPI(MPI_Query_thread(&level));
@@ -97,7 +98,7 @@ static int start(lksi_mpi_facts *facts, void (*before_end)(void)) {
     facts->is_ours = is_ours;
     facts->is_multiple = level >= MPI_THREAD_MULTIPLE;
     facts->may_thread = level >= (is_ours ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE);
-    return is_finalised() ? MPI_SUCCESS : announce_end(before_end);
+    return announce_end(before_end);
 }
 
 static int duplicate(lksi_mpi_transfer **begun) {
@@ -317,7 +318,8 @@ static int begin_uneven(const lksi_mpi_collective *c, MPI_Comm comm, MPI_Request
 
 static int begin(const lksi_mpi_collective *c, MPI_Request *request) {
     MPI_Comm comm = c->communicator != NULL ? c->communicator->handle : ours;
-    block in, out;
+    block in = {.is_made = false}, out = {.is_made = false};
+    int code;
     switch (c->kind) {
     case LKSI_MPI_BARRIER:
         return MPI_Ibarrier(comm, request);
@@ -333,9 +335,9 @@ static int begin(const lksi_mpi_collective *c, MPI_Request *request) {
     case LKSI_MPI_ALL_TO_ALLV:
         return begin_uneven(c, comm, request);
     default:
-        TRY_MPI(block_make(c, c->in_stride, &in));
-        TRY_MPI(block_make(c, c->out_stride, &out));
-        int code = begin_blocks(c, &in, &out, comm, request);
+        code = block_make(c, c->in_stride, &in);
+        if (code == MPI_SUCCESS) code = block_make(c, c->out_stride, &out);
+        if (code == MPI_SUCCESS) code = begin_blocks(c, &in, &out, comm, request);
         block_free(&in);
         block_free(&out);
         return code;
@@ -364,7 +366,8 @@ static int make_handle(const int *ranks, int n_ranks, int tag, MPI_Comm *handle)
     TRY_MPI(code);
     code = MPI_Comm_create_group(ours, some, tag, handle);
     MPI_Group_free(&some);
-    return code;
+    TRY_MPI(code);
+    return MPI_Comm_set_errhandler(*handle, MPI_ERRORS_RETURN); /* MPICH's does not inherit it */
 }
 
 static int make_communicator(const int *ranks, int n_ranks, int tag, lksi_mpi_communicator **communicator) {

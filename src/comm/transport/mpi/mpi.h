@@ -66,7 +66,7 @@ void lksi_mpi_progress_wake(void);
 
 /* --- the process's end --- */
 
-/* A world is being joined; is left. */
+/* A world is being joined; its last group is left. */
 lks_status lksi_mpi_hold(void);
 void lksi_mpi_let_go(void);
 /* Something went wrong: MPI is not finalised any more. */

@@ -263,7 +263,7 @@ static lks_status refuse_self(const lks_group *group, const lksi_transfer *trans
     const char *hint = group->size == 1 ? " (the group has no other rank: was the program started by a launcher?)" : "";
     if (transfer->peer != group->rank && group->size > 1) return LKS_OK;
     return lksi_error(LKS_ERR_STATE, "%s, tag %d: rank %d waits for itself: it has not begun the message's other end%s",
-                      transfer->name, transfer->tag, group->rank, hint);
+                      transfer->name, transfer->tag, lksi_world_rank(group, group->rank), hint);
 }
 
 static lks_status wait_once(lks_group *group, const lksi_transfer *transfer, lksi_pauses *pauses) {

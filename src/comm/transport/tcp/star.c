@@ -118,11 +118,6 @@ bool lksi_star_notice(void *opaque, int descriptor) {
 /* --- making it --- */
 
 /* A group that is made out of another gives up with it. */
-static bool is_parent_aborted(void *opaque) {
-    const lks_group *group = opaque;
-    return group->parent != NULL && lksi_control_is_aborted(group->parent->control);
-}
-
 static lks_status refuse_parent(const lks_group *group) {
     return lksi_control_abort_error(group->parent->control, "making a group out of it");
 }
@@ -131,9 +126,9 @@ static lks_status dial_first(lks_group *group, int64_t deadline_ns) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_CONTROL, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[0].address, group->world->secret.key, &hello, sizeof hello,
-                                  deadline_ns, false, is_parent_aborted, group, &descriptor);
+                                  deadline_ns, false, lksi_tcp_is_over, group->parent, &descriptor);
     lksi_star_of(group)->lines[0].descriptor = descriptor;
-    return status == LKS_OK || !is_parent_aborted(group) ? status : refuse_parent(group);
+    return status == LKS_OK || !lksi_tcp_is_over(group->parent) ? status : refuse_parent(group);
 }
 
 static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
@@ -141,7 +136,7 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
     lksi_star *star = lksi_star_of(group);
     lks_status status = LKS_OK;
     bool is_there = false;
-    while (!is_there && status == LKS_OK && lksi_now_ns() < deadline_ns && !is_parent_aborted(group)) {
+    while (!is_there && status == LKS_OK && lksi_now_ns() < deadline_ns && !lksi_tcp_is_over(group->parent)) {
         int64_t until_ns = lksi_now_ns() + SLICE_NS;
         pthread_mutex_lock(&star->mutex);
         if (star->lines[rank].descriptor < 0) lksi_cond_wait_until(&star->arrived, &star->mutex, until_ns);
@@ -150,7 +145,7 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
         if (!is_there) status = lksi_acceptor_check(group->world->acceptor);
     }
     if (is_there) return LKS_OK;
-    if (is_parent_aborted(group)) return refuse_parent(group);
+    if (lksi_tcp_is_over(group->parent)) return refuse_parent(group);
     if (status != LKS_OK)
         return lksi_error(status, "%s did not connect to the new group: %s", lksi_rank_describe(group, rank).text,
                           lks_error_text());
@@ -245,8 +240,11 @@ void lksi_tcp_star_close(lks_group *group) {
     lksi_star *star = tcp->star;
     if (star == NULL) return;
     /* Nobody watches any more when rank 0 ends the connection in answer: that is not its loss. */
-    for (int rank = 0; rank < group->size; rank++)
-        if (star->lines[rank].descriptor >= 0) lksi_watch_remove(group->world->watch, star->lines[rank].descriptor);
+    for (int rank = 0; rank < group->size; rank++) {
+        const lksi_line *line = &star->lines[rank];
+        if (line->descriptor >= 0) lksi_watch_remove(group->world->watch, line->descriptor);
+        if (line->visitor >= 0) lksi_watch_remove(group->world->watch, line->visitor);
+    }
     pass_on_abort(group);
     lksi_star_record goodbye = record_of(group, LKSI_STAR_GOODBYE, &group->own_seat->farewell);
     lksi_star_tell(group, &goodbye, -1);

@@ -54,8 +54,6 @@ static bool is_again(int error) { return error == EAGAIN || error == EWOULDBLOCK
 
 /* --- out --- */
 
-static bool is_aborted(void *opaque) { return lksi_control_is_aborted(opaque); }
-
 static lks_status watch_stream(const lks_group *group, lksi_context context, int descriptor, uint32_t events,
                                int rank) {
     struct epoll_event wanted = {.events = events | EPOLLET, .data.u32 = (uint32_t)rank};
@@ -84,7 +82,7 @@ static lks_status connect_to(lks_group *group, lksi_context context, int to) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = (int32_t)context, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[to].address, group->world->secret.key, &hello, sizeof hello,
-                                  deadline_of(group, context), false, is_aborted, group->control, &descriptor);
+                                  deadline_of(group, context), false, lksi_tcp_is_over, group, &descriptor);
     if (status == LKS_OK) status = watch_stream(group, context, descriptor, EPOLLOUT, to);
     if (status == LKS_OK) {
         tcp_of(group)->out[context][to] = descriptor;
@@ -101,7 +99,9 @@ static lks_status write_some(lks_group *group, lksi_context context, int to, con
     struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n_parts};
     ssize_t n = sendmsg(*descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     *n_written = n > 0 ? (size_t)n : 0;
-    if (n >= 0 || is_again(errno)) return LKS_OK;
+    bool is_full = n < 0 && is_again(errno);
+    if (is_full && lksi_tcp_is_gone(group, to)) return ended(group, context, to); /* a child of it may keep it open */
+    if (n >= 0 || is_full) return LKS_OK;
     return errno == EFAULT ? refuse_buffer(group, context, "read") : ended(group, context, to);
 }
 
@@ -168,12 +168,18 @@ static void close_one(int descriptor) {
     if (descriptor >= 0) close(descriptor);
 }
 
+/* A child that this rank has forked may hold a copy for long: the other side is to see the end all the same. */
+static void end_stream(int descriptor) {
+    if (descriptor >= 0) (void)shutdown(descriptor, SHUT_WR);
+    close_one(descriptor);
+}
+
 static void tcp_close(lks_group *group) {
     lksi_tcp *tcp = group->remote_state;
     lksi_tcp_star_close(group);
     for (int context = 0; context < LKSI_N_CONTEXTS; context++) {
         for (int rank = 0; rank < group->size; rank++) {
-            if (tcp->out[context] != NULL) close_one(tcp->out[context][rank]);
+            if (tcp->out[context] != NULL) end_stream(tcp->out[context][rank]);
             if (tcp->in[context] == NULL) continue;
             close_one(atomic_load(&tcp->in[context][rank].descriptor));
             lksi_free(tcp->in[context][rank].ahead);

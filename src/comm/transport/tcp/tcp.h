@@ -34,6 +34,7 @@ typedef struct lksi_line {
     lksi_reason farewell; /* why it has left; written before that */
     atomic_bool has_left;
     atomic_bool is_visited, is_welcome; /* we have gone to it, and it has received us */
+    _Atomic int64_t next_visit_ns;      /* it has not answered the last one */
     _Atomic int64_t gone_since_ns;      /* it has left or was lost, and nobody can tell which; 0: not known to be */
     lksi_doing answer;                  /* of a roll call */
 } lksi_line;
@@ -51,6 +52,11 @@ typedef struct lksi_tcp {
     lksi_star *star;
 } lksi_tcp;
 
+/* For lksi_dial: whoever makes a connection for a group gives up with it. Accepts NULL. */
+static inline bool lksi_tcp_is_over(void *group) {
+    return group != NULL && lksi_control_is_aborted(((const lks_group *)group)->control);
+}
+
 static inline lksi_star *lksi_star_of(const lks_group *group) { return ((lksi_tcp *)group->remote_state)->star; }
 
 /* star.c: the control connections. */
@@ -65,9 +71,9 @@ void lksi_star_tell_one(const lksi_line *to, const lksi_star_record *record);
 void lksi_tcp_announce(lks_group *group, const lksi_reason *reason);
 /* visit.c: what takes the star's place when its first rank has left. */
 void lksi_tcp_attend(lks_group *group, int rank);
-void lksi_tcp_welcome(lks_group *group, int from, int descriptor);
-void lksi_tcp_find_gone(lksi_line *line);                /* it did not receive us */
-bool lksi_tcp_is_gone(const lks_group *group, int rank); /* has left, or did not receive us some time ago */
+void lksi_tcp_welcome(lks_group *group, int from, int descriptor); /* called in a notice of the watch */
+void lksi_tcp_find_gone(lksi_line *line);                          /* it did not receive us */
+bool lksi_tcp_is_gone(const lks_group *group, int rank);           /* has left, or did not receive us some time ago */
 /* The error for who waits for a rank whose stream has ended, or who is gone. */
 lks_status lksi_tcp_refuse_gone(lks_group *group, lksi_context context, int rank);
 /* roll_call.c */

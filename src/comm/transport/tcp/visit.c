@@ -6,25 +6,31 @@
  *
  * The visitor hears, the visited tells. Where nobody is at home the rank has left before or was lost: no one knows.
  */
+#define _GNU_SOURCE /* dup3 */
 #include "comm/bootstrap/dial.h"
 #include "comm/transport/tcp/tcp.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
-/* A rank's door is served whatever it does; one that was stopped is found by our deadline. */
+/* A rank's door is served whatever it does; one that was stopped is found by our deadline, or visited again. */
 #define VISIT_LIMIT_NS (INT64_C(500) * 1000 * 1000)
+/* Between two visits, which keep us from all else. */
+#define VISIT_PAUSE_NS (INT64_C(500) * 1000 * 1000)
 /* What it has sent before it left may still be at our own door. */
 #define PATIENCE_NS (INT64_C(50) * 1000 * 1000)
-
-static bool is_aborted(void *opaque) { return lksi_control_is_aborted(((const lks_group *)opaque)->control); }
 
 static void visit(lks_group *group, int rank) {
     lksi_line *line = &lksi_star_of(group)->lines[rank];
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_VISIT, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[rank].address, group->world->secret.key, &hello, sizeof hello,
-                                  lksi_now_ns() + VISIT_LIMIT_NS, false, is_aborted, group, &descriptor);
-    if (status == LKS_ERR_PEER && !is_aborted(group)) lksi_tcp_find_gone(line);
+                                  lksi_now_ns() + VISIT_LIMIT_NS, false, lksi_tcp_is_over, group, &descriptor);
+    if (status == LKS_ERR_PEER && !lksi_tcp_is_over(group)) lksi_tcp_find_gone(line);
+    if (status != LKS_OK && status != LKS_ERR_PEER) {
+        atomic_store(&line->next_visit_ns, lksi_now_ns() + VISIT_PAUSE_NS);
+        atomic_store(&line->is_visited, false);
+    }
     if (status != LKS_OK) return;
     atomic_store(&line->descriptor, descriptor);
     (void)lksi_watch_add(group->world->watch, descriptor, LKSI_WATCH_INPUT, lksi_star_notice, line);
@@ -33,19 +39,34 @@ static void visit(lks_group *group, int rank) {
 void lksi_tcp_attend(lks_group *group, int rank) {
     lksi_line *line = &lksi_star_of(group)->lines[rank];
     if (rank == 0 || group->rank == 0 || !lksi_tcp_star_has_left(group, 0)) return;
+    if (atomic_load(&line->is_visited) || lksi_now_ns() < atomic_load(&line->next_visit_ns)) return;
     if (lksi_tcp_is_gone(group, rank) || atomic_exchange(&line->is_visited, true)) return;
     visit(group, rank);
 }
 
+/* Who comes once more has given up the visit before. The new connection gets its number, by which another thread may
+ * be telling the visitor something just now. */
+static bool replace_visitor(int visitor, int descriptor) {
+    bool is_replaced = dup3(descriptor, visitor, O_CLOEXEC) >= 0;
+    close(descriptor);
+    return is_replaced;
+}
+
+/* Only our children's copies of it are in the way of its end: nothing comes from a visitor. */
+static bool let_in(lks_group *group, lksi_line *line, int descriptor) {
+    if (line->visitor >= 0) return replace_visitor(line->visitor, descriptor);
+    if (lksi_watch_add_in_notice(group->world->watch, descriptor, LKSI_WATCH_NOTHING, NULL, NULL) != LKS_OK) {
+        close(descriptor);
+        return false;
+    }
+    atomic_store(&line->visitor, descriptor);
+    return true;
+}
+
 void lksi_tcp_welcome(lks_group *group, int from, int descriptor) {
     lksi_line *line = &lksi_star_of(group)->lines[from];
-    int none = -1;
-    if (!atomic_compare_exchange_strong(&line->visitor, &none, descriptor)) {
-        close(descriptor);
-        return;
-    }
     lksi_star_record welcome = {.kind = LKSI_STAR_WELCOME, .origin = group->rank, .group = group->id};
-    (void)lksi_star_send(descriptor, &welcome);
+    if (let_in(group, line, descriptor)) (void)lksi_star_send(line->visitor, &welcome);
 }
 
 void lksi_tcp_find_gone(lksi_line *line) { atomic_store(&line->gone_since_ns, lksi_now_ns()); }
