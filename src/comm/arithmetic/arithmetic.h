@@ -18,7 +18,7 @@ static inline lks_type lksi_accumulator_type(lks_type type) {
 
 /* out = scale * in, in the accumulator type. */
 void lksi_contribute(void *out, const void *in, double scale, size_t count, lks_type type);
-/* out = contributions / divisor, rounded to `type`. `out` may be `contributions` where the types are the same. */
+/* out = contributions / divisor, rounded to `type`. `out` may be `contributions`. */
 void lksi_conclude(void *out, const void *contributions, double divisor, size_t count, lks_type type);
 
 /* Combines inputs[k][first..first+count) for all k, writes the result to every outputs[k] from `first` on. `type` is

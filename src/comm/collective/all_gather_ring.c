@@ -7,19 +7,24 @@
  */
 #include "comm/collective/collective.h"
 
-lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer,
-                                   const lksi_block_layout *layout) {
+lks_status lksi_pass_blocks_ring(lks_group *group, const lksi_call *call, void *buffer, const lksi_block_layout *layout,
+                                 int own) {
     int next = lksi_rotate(group, group->rank, 1), previous = lksi_rotate(group, group->rank, -1);
     for (int round = 0; round < group->size - 1; round++) {
         lksi_block_exchange blocks = {.to = next,
-                                      .first_sent = lksi_rotate(group, group->rank, -round),
+                                      .first_sent = lksi_rotate(group, own, -round),
                                       .n_sent = 1,
                                       .from = previous,
-                                      .first_received = lksi_rotate(group, group->rank, -round - 1),
+                                      .first_received = lksi_rotate(group, own, -round - 1),
                                       .n_received = 1};
         LKS_TRY(lksi_exchange_blocks(group, call, buffer, layout, &blocks));
     }
     return LKS_OK;
+}
+
+lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer,
+                                   const lksi_block_layout *layout) {
+    return lksi_pass_blocks_ring(group, call, buffer, layout, group->rank);
 }
 
 lks_status lksi_all_gather_by(lks_group *group, const lksi_call *call, lksi_gather_core core) {

@@ -26,11 +26,3 @@ lks_status lksi_all_to_all_direct(lks_group *group, const lksi_call *call) {
                       .is_placed = true};
     return lksi_move_blocks(group, call, &move);
 }
-
-lks_status lksi_all_to_all_direct_remote(lks_group *group, const lksi_call *call) {
-    return lksi_all_to_all_pairwise(group, call);
-}
-
-lksi_cost lksi_all_to_all_direct_cost(int n_ranks, size_t nbytes) {
-    return lksi_all_to_all_pairwise_cost(n_ranks, nbytes);
-}

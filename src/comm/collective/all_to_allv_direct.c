@@ -44,11 +44,3 @@ lks_status lksi_all_to_allv_direct(lks_group *group, const lksi_call *call) {
                       .table = table};
     return lksi_move_blocks(group, call, &move);
 }
-
-lks_status lksi_all_to_allv_direct_remote(lks_group *group, const lksi_call *call) {
-    return lksi_all_to_all_pairwise(group, call);
-}
-
-lksi_cost lksi_all_to_allv_direct_cost(int n_ranks, size_t nbytes) {
-    return lksi_all_to_all_pairwise_cost(n_ranks, nbytes);
-}

@@ -11,7 +11,7 @@
 
 lks_status lksi_barrier_dissemination(lks_group *group, const lksi_call *call) {
     for (int distance = 1; distance < group->size; distance *= 2) {
-        int to = (group->rank + distance) % group->size, from = (group->rank - distance + group->size) % group->size;
+        int to = lksi_rotate(group, group->rank, distance), from = lksi_rotate(group, group->rank, -distance);
         LKS_TRY(lksi_step_exchange(group, call, to, NULL, 0, from, NULL, 0));
     }
     return LKS_OK;

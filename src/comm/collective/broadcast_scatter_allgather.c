@@ -31,21 +31,10 @@ static lks_status scatter(lks_group *group, const lksi_call *call, const lksi_bl
 }
 
 lks_status lksi_broadcast_scatter_allgather(lks_group *group, const lksi_call *call) {
-    int n = group->size, v = lksi_rotate(group, group->rank, -call->root);
-    lksi_block_layout layout = lksi_block_layout_slices(call->nbytes, n);
+    int v = lksi_rotate(group, group->rank, -call->root);
+    lksi_block_layout layout = lksi_block_layout_slices(call->nbytes, group->size);
     LKS_TRY(scatter(group, call, &layout, v));
-    for (int round = 0; round < n - 1; round++) {
-        lksi_block_exchange ring = {
-            .to = lksi_rotate(group, group->rank, 1),
-            .first_sent = (v - round + n) % n,
-            .n_sent = 1,
-            .from = lksi_rotate(group, group->rank, -1),
-            .first_received = (v - round - 1 + n) % n,
-            .n_received = 1,
-        };
-        LKS_TRY(lksi_exchange_blocks(group, call, call->out, &layout, &ring));
-    }
-    return LKS_OK;
+    return lksi_pass_blocks_ring(group, call, call->out, &layout, v);
 }
 
 lksi_cost lksi_broadcast_scatter_allgather_cost(int n_ranks, size_t nbytes) {

@@ -18,13 +18,14 @@ enum {
 
 /* --- the algorithms, each in its file --- */
 
+#define LKSI_FUNCTION(name) lks_status lksi_##name(lks_group *group, const lksi_call *call)
 #define LKSI_ALGORITHM(name)                                                                                           \
-    lks_status lksi_##name(lks_group *group, const lksi_call *call);                                                   \
+    LKSI_FUNCTION(name);                                                                                               \
     lksi_cost lksi_##name##_cost(int n_ranks, size_t nbytes)
-/* `direct` has two forms: over memory, and over messages. */
+/* `direct` has two forms: over memory, and over messages, where some are another algorithm (LKSI_FUNCTION alone). */
 #define LKSI_DIRECT(name)                                                                                              \
     LKSI_ALGORITHM(name);                                                                                              \
-    lks_status lksi_##name##_remote(lks_group *group, const lksi_call *call)
+    LKSI_FUNCTION(name##_remote)
 
 LKSI_DIRECT(barrier_direct);
 LKSI_ALGORITHM(barrier_dissemination);
@@ -42,10 +43,10 @@ LKSI_ALGORITHM(all_reduce_tree);
 LKSI_ALGORITHM(all_reduce_ring);
 LKSI_ALGORITHM(all_reduce_butterfly);
 LKSI_ALGORITHM(all_reduce_halving_doubling);
-LKSI_DIRECT(gather_direct);
+LKSI_FUNCTION(gather_direct);
 LKSI_ALGORITHM(gather_naive);
 LKSI_ALGORITHM(gather_tree);
-LKSI_DIRECT(scatter_direct);
+LKSI_FUNCTION(scatter_direct);
 LKSI_ALGORITHM(scatter_naive);
 LKSI_ALGORITHM(scatter_tree);
 LKSI_DIRECT(all_gather_direct);
@@ -58,22 +59,22 @@ LKSI_DIRECT(reduce_scatter_direct);
 LKSI_ALGORITHM(reduce_scatter_naive);
 LKSI_ALGORITHM(reduce_scatter_ring);
 LKSI_ALGORITHM(reduce_scatter_halving);
-LKSI_DIRECT(all_to_all_direct);
-LKSI_DIRECT(all_to_allv_direct);
+LKSI_FUNCTION(all_to_all_direct);
+LKSI_FUNCTION(all_to_allv_direct);
 LKSI_ALGORITHM(all_to_all_pairwise);
 LKSI_ALGORITHM(all_to_all_bruck);
-lks_status lksi_native_barrier(lks_group *group, const lksi_call *call);
-lks_status lksi_native_broadcast(lks_group *group, const lksi_call *call);
-lks_status lksi_native_reduce(lks_group *group, const lksi_call *call);
-lks_status lksi_native_reduce_scatter(lks_group *group, const lksi_call *call);
-lks_status lksi_native_blocks(lks_group *group, const lksi_call *call); /* gather, scatter, all_gather, all_to_all */
-lks_status lksi_native_uneven_blocks(lks_group *group, const lksi_call *call); /* their -v forms, but */
-lks_status lksi_native_all_to_allv(lks_group *group, const lksi_call *call);
-lks_status lksi_barrier_two_level(lks_group *group, const lksi_call *call);
-lks_status lksi_broadcast_two_level(lks_group *group, const lksi_call *call);
-lks_status lksi_reduce_two_level(lks_group *group, const lksi_call *call);
-lks_status lksi_all_reduce_two_level(lks_group *group, const lksi_call *call);
-lks_status lksi_all_gather_two_level(lks_group *group, const lksi_call *call);
+LKSI_FUNCTION(native_barrier);
+LKSI_FUNCTION(native_broadcast);
+LKSI_FUNCTION(native_reduce);
+LKSI_FUNCTION(native_reduce_scatter);
+LKSI_FUNCTION(native_blocks);        /* gather, scatter, all_gather, all_to_all */
+LKSI_FUNCTION(native_uneven_blocks); /* their -v forms, all_to_allv apart */
+LKSI_FUNCTION(native_all_to_allv);
+LKSI_FUNCTION(barrier_two_level);
+LKSI_FUNCTION(broadcast_two_level);
+LKSI_FUNCTION(reduce_two_level);
+LKSI_FUNCTION(all_reduce_two_level);
+LKSI_FUNCTION(all_gather_two_level);
 
 /* --- ranks --- */
 
@@ -133,6 +134,9 @@ typedef lks_status (*lksi_gather_core)(lks_group *group, const lksi_call *call, 
                                        const lksi_block_layout *layout);
 lks_status lksi_gather_blocks_ring(lks_group *group, const lksi_call *call, void *buffer,
                                    const lksi_block_layout *layout);
+/* The same where the block that a rank has is `own`, and that of the next rank own + 1. */
+lks_status lksi_pass_blocks_ring(lks_group *group, const lksi_call *call, void *buffer, const lksi_block_layout *layout,
+                                 int own);
 lks_status lksi_gather_blocks_butterfly(lks_group *group, const lksi_call *call, void *buffer,
                                         const lksi_block_layout *layout);
 lks_status lksi_gather_blocks_direct(lks_group *group, const lksi_call *call, void *buffer,

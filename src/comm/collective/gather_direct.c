@@ -21,7 +21,3 @@ lks_status lksi_gather_direct(lks_group *group, const lksi_call *call) {
         .in = call->in, .out = call->out, .sources = LKSI_EVERYONE, .readers = LKSI_ROOT, .is_placed = true};
     return lksi_move_blocks(group, call, &move);
 }
-
-lks_status lksi_gather_direct_remote(lks_group *group, const lksi_call *call) { return lksi_gather_naive(group, call); }
-
-lksi_cost lksi_gather_direct_cost(int n_ranks, size_t nbytes) { return lksi_gather_naive_cost(n_ranks, nbytes); }

@@ -13,6 +13,12 @@
         .name = "direct", .run = lksi_##function, .cost = lksi_##function##_cost, .is_segment = true,                  \
         .run_remote = lksi_##function##_remote                                                                         \
     }
+/* Over messages the same as another algorithm. */
+#define DIRECT_OVER(function, remote)                                                                                  \
+    {                                                                                                                  \
+        .name = "direct", .run = lksi_##function, .cost = lksi_##remote##_cost, .is_segment = true,                    \
+        .run_remote = lksi_##remote                                                                                    \
+    }
 #define NATIVE(function, kind)                                                                                         \
     {                                                                                                                  \
         .name = "native", .run = lksi_native_##function, .is_native = true, .mpi_kind = LKSI_MPI_##kind,               \
@@ -75,15 +81,15 @@ static const lksi_operation operations[N_OPERATIONS] = {
                 .in = LKSI_EVERYONE,
                 .out = LKSI_ROOT,
                 .is_out_blocked = true,
-                .algorithms = {DIRECT(gather_direct), MESSAGES("naive", gather_naive), MESSAGES("tree", gather_tree),
-                               NATIVE(blocks, GATHER)}},
+                .algorithms = {DIRECT_OVER(gather_direct, gather_naive), MESSAGES("naive", gather_naive),
+                               MESSAGES("tree", gather_tree), NATIVE(blocks, GATHER)}},
     [SCATTER] = {.name = "scatter",
                  .has_type = true,
                  .is_rooted = true,
                  .in = LKSI_ROOT,
                  .out = LKSI_EVERYONE,
                  .is_in_blocked = true,
-                 .algorithms = {DIRECT(scatter_direct), MESSAGES("naive", scatter_naive),
+                 .algorithms = {DIRECT_OVER(scatter_direct, scatter_naive), MESSAGES("naive", scatter_naive),
                                 MESSAGES("tree", scatter_tree), NATIVE(blocks, SCATTER)}},
     [ALL_GATHER] = {.name = "all_gather",
                     .has_type = true,
@@ -110,8 +116,9 @@ static const lksi_operation operations[N_OPERATIONS] = {
                     .out = LKSI_EVERYONE,
                     .is_in_blocked = true,
                     .is_out_blocked = true,
-                    .algorithms = {DIRECT(all_to_all_direct), MESSAGES("pairwise", all_to_all_pairwise),
-                                   MESSAGES("bruck", all_to_all_bruck), NATIVE(blocks, ALL_TO_ALL)}},
+                    .algorithms = {DIRECT_OVER(all_to_all_direct, all_to_all_pairwise),
+                                   MESSAGES("pairwise", all_to_all_pairwise), MESSAGES("bruck", all_to_all_bruck),
+                                   NATIVE(blocks, ALL_TO_ALL)}},
     [GATHERV] = {.name = "gatherv",
                  .has_type = true,
                  .has_counts = true,
@@ -119,8 +126,8 @@ static const lksi_operation operations[N_OPERATIONS] = {
                  .in = LKSI_EVERYONE,
                  .out = LKSI_ROOT,
                  .is_out_blocked = true,
-                 .algorithms = {DIRECT(gather_direct), MESSAGES("naive", gather_naive), MESSAGES("tree", gather_tree),
-                                NATIVE(uneven_blocks, GATHERV)}},
+                 .algorithms = {DIRECT_OVER(gather_direct, gather_naive), MESSAGES("naive", gather_naive),
+                                MESSAGES("tree", gather_tree), NATIVE(uneven_blocks, GATHERV)}},
     [SCATTERV] = {.name = "scatterv",
                   .has_type = true,
                   .has_counts = true,
@@ -128,7 +135,7 @@ static const lksi_operation operations[N_OPERATIONS] = {
                   .in = LKSI_ROOT,
                   .out = LKSI_EVERYONE,
                   .is_in_blocked = true,
-                  .algorithms = {DIRECT(scatter_direct), MESSAGES("naive", scatter_naive),
+                  .algorithms = {DIRECT_OVER(scatter_direct, scatter_naive), MESSAGES("naive", scatter_naive),
                                  MESSAGES("tree", scatter_tree), NATIVE(uneven_blocks, SCATTERV)}},
     [ALL_GATHERV] = {.name = "all_gatherv",
                      .has_type = true,
@@ -146,8 +153,8 @@ static const lksi_operation operations[N_OPERATIONS] = {
                      .out = LKSI_EVERYONE,
                      .is_in_blocked = true,
                      .is_out_blocked = true,
-                     .algorithms = {DIRECT(all_to_allv_direct), MESSAGES("pairwise", all_to_all_pairwise),
-                                    NATIVE(all_to_allv, ALL_TO_ALLV)}},
+                     .algorithms = {DIRECT_OVER(all_to_allv_direct, all_to_all_pairwise),
+                                    MESSAGES("pairwise", all_to_all_pairwise), NATIVE(all_to_allv, ALL_TO_ALLV)}},
 };
 
 /* --- looking into the table --- */

@@ -22,9 +22,3 @@ lks_status lksi_scatter_direct(lks_group *group, const lksi_call *call) {
         .in = call->in, .out = call->out, .sources = LKSI_ROOT, .readers = LKSI_EVERYONE, .is_personal = true};
     return lksi_move_blocks(group, call, &move);
 }
-
-lks_status lksi_scatter_direct_remote(lks_group *group, const lksi_call *call) {
-    return lksi_scatter_naive(group, call);
-}
-
-lksi_cost lksi_scatter_direct_cost(int n_ranks, size_t nbytes) { return lksi_scatter_naive_cost(n_ranks, nbytes); }
