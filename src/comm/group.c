@@ -93,7 +93,7 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
     world->is_over_mpi = wanted == MPI_TRANSPORT || (wanted == ANY_TRANSPORT && world->is_mpi);
     lks_status status = lksi_job_secret_read(environment, &world->secret);
     if (status == LKS_OK)
-        status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
+        status = lksi_rendezvous(environment, &world->secret, lksi_running_ns() + group->timeout_ms * 1000000,
                                  group->members, connections, &door);
     group->id = world_id(group->members[0].world_index);
     world->is_first = group->members[0].world_index == 0;

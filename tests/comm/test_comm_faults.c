@@ -530,6 +530,7 @@ typedef struct suspension {
     _Atomic bool is_waiting, may_go_on, may_end;
     lks_status (*wait)(struct suspension *s, lks_group *world);
     bool is_on_two_hosts;
+    bool is_starting; /* the others wait in lks_init */
 } suspension;
 
 /* Who waits for this rank does so asleep, and looks at the clock. */
@@ -592,6 +593,25 @@ static lks_status wait_in_receives(suspension *s, lks_group *world) {
     return status;
 }
 
+/* Until this process has been stopped: then it looks at the clock at once. */
+static void compute_until_stopped(void) {
+    enum { STOP_NS = 1000000000 };
+    int64_t before_ns = lksi_now_ns(), now_ns = before_ns;
+    for (; now_ns - before_ns < STOP_NS; now_ns = lksi_now_ns()) before_ns = now_ns;
+}
+
+static lks_status wait_after_computing(suspension *s, lks_group *world) {
+    int32_t number = 1;
+    int last = lks_group_size(world) - 1;
+    lks_work *work;
+    (void)s;
+    for (int to = 0; to < last && is_last(world); to++) LKS_TRY(lks_send(world, &number, 1, LKS_I32, to, 1));
+    if (is_last(world)) return LKS_OK;
+    LKS_TRY(lks_irecv(world, &number, 1, LKS_I32, last, 1, NULL, &work));
+    compute_until_stopped();
+    return lks_work_wait(work);
+}
+
 /* Rank 0 waits inside its host when it is stopped, and for the other host afterwards. */
 static lks_status wait_in_parts(suspension *s, lks_group *world) {
     while (lks_group_rank(world) == 1 && !s->may_go_on) lksi_sleep_ns(1000000);
@@ -607,11 +627,13 @@ static int wait_while_suspended(int rank, int size, void *argument) {
     suspension *s = argument;
     lks_group *world;
     if (s->is_on_two_hosts) be_on_one_of_two_hosts(rank);
-    MUST_OK(lks_init(&world, NULL));
+    if (rank == 0 && s->is_starting) s->is_waiting = true;
+    while (rank == size - 1 && s->is_starting && !s->may_end) lksi_sleep_ns(1000000);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = s->is_starting ? SUSPENDED_TIMEOUT_MS : 0}));
     world->timeout_ms = SUSPENDED_TIMEOUT_MS;
     if (rank == 0) s->is_waiting = true;
     while (rank == size - 1 && !s->may_end) lksi_sleep_ns(1000000);
-    MUST_OK(s->wait(s, world));
+    MUST_OK(s->is_starting ? lks_barrier(world, NULL) : s->wait(s, world));
     lks_group_destroy(world);
     return 0;
 }
@@ -631,7 +653,7 @@ static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_
 
 /* All jobs at once, not to wait for each. */
 static void suspend_for_long(const suspension *cases, int n_cases) {
-    enum { MOST_JOBS = 6, MOMENT_NS = 300000000 };
+    enum { MOST_JOBS = 10, MOMENT_NS = 300000000 };
     static const char *const transports[] = {"shm", "tcp"};
     suspension *s = mmap(NULL, MOST_JOBS * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pids[MOST_JOBS][N_SUSPENDED_RANKS];
@@ -639,6 +661,7 @@ static void suspend_for_long(const suspension *cases, int n_cases) {
     for (int i = 0; i < n_cases; i++)
         for (int t = 0; t < (cases[i].is_on_two_hosts ? 1 : 2); t++, n_jobs++) {
             s[n_jobs].wait = cases[i].wait, s[n_jobs].is_on_two_hosts = cases[i].is_on_two_hosts;
+            s[n_jobs].is_starting = cases[i].is_starting;
             start_suspended(cases[i].is_on_two_hosts ? "auto" : transports[t], &s[n_jobs], pids[n_jobs]);
         }
     for (int job = 0; job < n_jobs; job++)
@@ -664,9 +687,12 @@ static void a_suspended_job_goes_on_where_it_was(void **state) {
 
 static void what_a_suspended_job_has_yet_to_wait_for_is_not_late(void **state) {
     (void)state;
-    static const suspension cases[] = {
-        {.wait = wait_in_queue}, {.wait = wait_in_receives}, {.wait = wait_in_parts, .is_on_two_hosts = true}};
-    suspend_for_long(cases, 3);
+    static const suspension cases[] = {{.wait = wait_in_queue},
+                                       {.wait = wait_in_receives},
+                                       {.wait = wait_in_parts, .is_on_two_hosts = true},
+                                       {.is_starting = true},
+                                       {.wait = wait_after_computing}};
+    suspend_for_long(cases, 5);
 }
 
 /* --- memory of others that cannot be read --- */
