@@ -199,10 +199,11 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
 
 /* How often this process, and those that it comes from, have been forked. A child holds copies of its parent's groups,
  * but has no part in them: what it said there would be said for its parent, and the threads that it would wait for are
- * its parent's. A group of one rank is as good there as here. */
+ * its parent's. A group of one rank is as good there as here, unless it has a worker. */
 extern atomic_uint lksi_n_forks;
 static inline bool lksi_is_parents(const lks_group *group) {
-    return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) && group->size > 1;
+    return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) &&
+           (group->size > 1 || group->worker != NULL);
 }
 
 /* Refuses NULL, which is what lks_group_split gives to a rank that joins no group, and a forked child. */

@@ -1016,6 +1016,44 @@ static void a_forked_child_leaves_no_group_of_its_parent(void **state) {
     run_processes(3, one_has_a_child_that_cleans_up, "tcp");
 }
 
+/* Its worker is the parent's, whose call is done or under way. */
+static int calls_for_a_worker_are_refused(lks_group *group, lks_work *under_way) {
+    float number = 1;
+    lks_work *work;
+    lks_collective_options options = {.work = &work};
+    MUST(lks_all_reduce(group, &number, &number, 1, LKS_F32, LKS_SUM, &options) == LKS_ERR_STATE);
+    MUST_SAY("all_reduce: a forked child has no part");
+    lks_status status = lks_work_wait(under_way);
+    MUST(status == LKS_OK || status == LKS_ERR_STATE);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static int one_alone_has_a_child(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *group;
+    lks_work *work;
+    float number = 1;
+    int state = 0;
+    MUST_OK(lks_init(&group, NULL));
+    lks_collective_options options = {.work = &work};
+    MUST_OK(lks_all_reduce(group, &number, &number, 1, LKS_F32, LKS_SUM, &options));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        _exit(calls_for_a_worker_are_refused(group, work) == 0 ? 0 : 1);
+    }
+    MUST(waitpid(child, &state, 0) == child && state == 0);
+    MUST_OK(lks_work_wait(work));
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_forked_child_does_not_wait_for_a_worker_of_its_parent(void **state) {
+    (void)state;
+    run_processes(1, one_alone_has_a_child, NULL);
+}
+
 /* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
 static int join_in_a_container(int rank, int size, void *argument) {
     containers *c = argument;
@@ -1596,6 +1634,7 @@ int main(void) {
         cmocka_unit_test(a_stall_is_reported_once_to_who_tests_again),
         cmocka_unit_test(a_rank_is_lost_though_a_child_of_it_lives),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
+        cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
