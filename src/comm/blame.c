@@ -50,9 +50,11 @@ static void look_at_all(const lks_group *group, lksi_doing *doing) {
 }
 
 /* Ranks that are threads stop together. */
-static bool is_stopped(const lksi_identity *identity) {
+static bool is_stopped(const lks_group *group, int seat) {
+    int pid = group->control->seats[seat].identity.pid;
     lksi_process_stat stat;
-    return identity->pid != (int32_t)getpid() && lksi_process_read_stat(identity->pid, &stat) && stat.is_stopped;
+    return lksi_control_knows_pid(group->control, group->seat, seat) && pid != (int)getpid() &&
+           lksi_process_read_stat(pid, &stat) && stat.is_stopped;
 }
 
 /* Of ranks on other hosts nothing is known unless they are asked. */
@@ -62,7 +64,7 @@ static void find_out(lks_group *group, bool can_ask, lksi_doing *doing) {
     look_at_all(group, doing);
     for (int seat = 0; seat < group->n_seats; seat++) {
         lksi_doing *each = &doing[group->rank_of[seat]];
-        each->is_known = seat == group->seat || !is_stopped(&group->control->seats[seat].identity);
+        each->is_known = seat == group->seat || !is_stopped(group, seat);
     }
 }
 

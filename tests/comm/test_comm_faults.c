@@ -1095,16 +1095,53 @@ static int enter_container(int rank, int size, void *argument) {
     return 0;
 }
 
-static void a_process_of_another_namespace_is_not_taken_for_a_rank(void **state) {
-    (void)state;
+static bool can_make_namespaces(void) {
     pid_t probe = fork();
     int result;
     if (probe == 0) _exit(unshare(CLONE_NEWPID) == 0 ? 0 : 1);
-    assert_int_equal(waitpid(probe, &result, 0), probe);
-    if (result != 0) skip(); /* needs the right to make namespaces */
+    return waitpid(probe, &result, 0) == probe && result == 0;
+}
+
+static void a_process_of_another_namespace_is_not_taken_for_a_rank(void **state) {
+    (void)state;
+    if (!can_make_namespaces()) skip();
     containers *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     run_processes(3, enter_container, c);
     munmap(c, sizeof *c);
+}
+
+/* Both are process 2 of their namespaces, which outside is another one that lives. */
+static int die_in_a_container(int rank, int size, void *argument) {
+    lks_group *world;
+    (void)size, (void)argument;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) raise(SIGKILL);
+    MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host");
+    MUST_SAY("was lost");
+    MUST(lksi_abort_read(&world->control->abort)->lost == 1 + 1);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static int enter_container_to_die(int rank, int size, void *argument) {
+    int state;
+    MUST(unshare(CLONE_NEWPID) == 0);
+    pid_t first = fork();
+    if (first == 0) {
+        pid_t second = start_process(rank, size, die_in_a_container, argument);
+        bool has_ended = waitpid(second, &state, 0) == second;
+        _exit(has_ended && (rank == 1 || state == 0) ? 0 : 1);
+    }
+    MUST(waitpid(first, &state, 0) == first && state == 0);
+    return 0;
+}
+
+static void a_rank_lost_in_another_namespace_is_named(void **state) {
+    (void)state;
+    if (!can_make_namespaces()) skip();
+    run_processes(2, enter_container_to_die, NULL);
 }
 
 static int one_exits_without_leaving(int rank, int size, void *argument) {
@@ -1636,6 +1673,7 @@ int main(void) {
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
         cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
+        cmocka_unit_test(a_rank_lost_in_another_namespace_is_named),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(a_rank_that_gives_up_after_a_loss_names_it),

@@ -155,9 +155,9 @@ static pid_t peer_of(int connection) {
 
 /* 0: not known. */
 static pid_t process_of(const shm *s, const lks_group *group, int seat) {
-    const lksi_seat *seats = s->ends[seat].control->seats;
+    const lksi_control *control = s->ends[seat].control;
     if (s->connections[seat] >= 0) return peer_of(s->connections[seat]);
-    return seats[group->seat].is_pid_common && seats[seat].is_pid_common ? seats[seat].identity.pid : 0;
+    return lksi_control_knows_pid(control, group->seat, seat) ? control->seats[seat].identity.pid : 0;
 }
 
 /* The first seat may leave before the others: they then have no connection to anybody, but still see a process end. So
