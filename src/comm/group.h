@@ -146,6 +146,7 @@ struct lks_group {
     lksi_places all_reduce_places, reduce_places, scatter_places;
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
+    bool is_explaining; /* it has found that they do not (exchange.c) */
     lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */

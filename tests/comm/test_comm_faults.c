@@ -102,6 +102,27 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
     }
 }
 
+/* The third rank waits for the first elsewhere. */
+static int two_of_three_see_both_calls(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    lks_status status = rank == 2 ? lks_recv(world, &x, 1, LKS_I32, 0, 0, NULL) : call_other_operator(world, rank);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 2: rank 0 called all_reduce(count 5, i32, sum, algorithm direct), "
+             "rank 1 called all_reduce(count 5, i32, max, algorithm direct)");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_mismatch_is_told_though_a_rank_does_not_come(void **state) {
+    (void)state;
+    run_threads(3, two_of_three_see_both_calls, NULL);
+    run_processes(3, two_of_three_see_both_calls, NULL);
+}
+
 /* Where messages carry the calls. */
 static int gather_other_counts_over_tcp(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -1647,6 +1668,7 @@ static void nothing_is_left_in_dev_shm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(a_mismatch_is_told_though_a_rank_does_not_come),
         cmocka_unit_test(counts_that_differ_are_shown_over_tcp),
         cmocka_unit_test(counts_of_a_pair_that_differ_are_named_on_all_ranks),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),

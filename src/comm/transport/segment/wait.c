@@ -244,6 +244,7 @@ lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, i
     LKS_TRY(lksi_refuse_aborted(group, context));
     LKS_TRY(check_presence(group, context, ranks, n_ranks));
     if (group->parent != NULL && context == LKSI_CONTEXT_COLLECTIVE) LKS_TRY(lksi_step_overhear(group->parent));
+    if (context == LKSI_CONTEXT_COLLECTIVE) LKS_TRY(lksi_posts_compare(group));
     LKS_TRY(check_deadline(group, context, ranks, n_ranks, left_ns));
     return attend(group, context, ranks, n_ranks);
 }
