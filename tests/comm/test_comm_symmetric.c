@@ -1,6 +1,7 @@
 /* Symmetric memory that not every rank holds any more. */
 #include "../ranks.h" /* not comm/ranks.h, which knows no launch/ */
 
+#include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
 
 #include <lockstep/comm.h>
@@ -90,11 +91,26 @@ static void a_buffer_is_freed_while_another_is_in_a_work(void **state) {
     run_ranks(2, free_beside_a_work, NULL);
 }
 
+/* As by a rank 0 that gave up before another one had attached. */
+static void memory_that_all_have_let_go_of_is_not_held_again(void **state) {
+    (void)state;
+    lksi_thread_world *world;
+    void *base;
+    assert_ok(lksi_thread_world_create(&world, 2));
+    assert_ok(lksi_thread_block_create(world, 4096, &base));
+    assert_true(lksi_thread_block_hold(world, base));
+    lksi_thread_block_release(world, base);
+    lksi_thread_block_release(world, base);
+    assert_false(lksi_thread_block_hold(world, base));
+    lksi_thread_world_destroy(world);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_work_where_one_rank_let_go_of_its_part),
         cmocka_unit_test(collectives_work_after_millions_of_allocations),
         cmocka_unit_test(a_buffer_is_freed_while_another_is_in_a_work),
+        cmocka_unit_test(memory_that_all_have_let_go_of_is_not_held_again),
     };
     return run_group(tests);
 }
