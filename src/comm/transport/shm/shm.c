@@ -125,19 +125,19 @@ static void close_one(const lks_group *group, const int *descriptors, int seat) 
     close(descriptors[seat]);
 }
 
-static void close_all(shm *s, const lks_group *group, lksi_control *control) {
+static void close_all(shm *s, const lks_group *group) {
     for (int seat = 0; seat < group->n_seats; seat++) {
         close_one(group, s->connections, seat);
         close_one(group, s->processes, seat);
     }
-    if (control != NULL) munmap(control, s->control_nbytes);
+    if (group->control != NULL) munmap(group->control, s->control_nbytes);
     lksi_free(s->ends);
     lksi_free(s->processes);
     lksi_free(s->connections);
     lksi_free(s);
 }
 
-static void leave(lks_group *group) { close_all(group->backing, group, group->control); }
+static void leave(lks_group *group) { close_all(group->backing, group); }
 
 static bool notice_exit(void *opaque, int descriptor) {
     const control_end *end = opaque;
@@ -169,9 +169,9 @@ static lks_status watch_process(const shm *s, const lks_group *group, int seat) 
     return lksi_watch_add(group->world->watch, s->processes[seat], LKSI_WATCH_INPUT, notice_exit, &s->ends[seat]);
 }
 
-static lks_status watch_ends(const shm *s, const lks_group *group, lksi_control *control) {
+static lks_status watch_ends(const shm *s, const lks_group *group) {
     for (int seat = 0; seat < group->n_seats; seat++) {
-        s->ends[seat] = (control_end){control, group->seat, seat};
+        s->ends[seat] = (control_end){group->control, group->seat, seat};
         if (seat == group->seat) continue;
         LKS_TRY(watch_process(s, group, seat));
         if (s->connections[seat] < 0) continue;
@@ -291,7 +291,6 @@ static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
 }
 
 lks_status lksi_shm_join(lks_group *group) {
-    lksi_control *control = NULL;
     shm *s = lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
     s->connections = lksi_alloc_array((size_t)group->n_seats, sizeof *s->connections);
@@ -301,14 +300,14 @@ lks_status lksi_shm_join(lks_group *group) {
     for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) s->connections[seat] = -1;
     for (int seat = 0; seat < group->n_seats && s->processes != NULL; seat++) s->processes[seat] = -1;
     lks_status status = is_whole ? LKS_OK : LKS_ERR_MEMORY;
-    if (status == LKS_OK) status = meet(s, group, &control);
-    if (status == LKS_OK && control != NULL) status = watch_ends(s, group, control);
+    if (status == LKS_OK) status = meet(s, group, &group->control);
+    if (status == LKS_OK) status = watch_ends(s, group);
     if (status != LKS_OK) {
-        close_all(s, group, control);
+        close_all(s, group);
+        group->control = NULL;
         return status;
     }
     group->transport = &shm_transport;
     group->backing = s;
-    group->control = control;
     return LKS_OK;
 }
