@@ -13,8 +13,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 /* --- ranks that disagree --- */
 
@@ -1515,16 +1517,30 @@ static void a_thread_that_ends_early_is_lost(void **state) {
 
 /* --- memory --- */
 
+/* Of any socket of this process. */
+static bool is_something_unread(void) {
+    int n_unread = 0;
+    for (int descriptor = 0; descriptor < 64 && n_unread == 0; descriptor++) {
+        struct stat info;
+        if (fstat(descriptor, &info) == 0 && S_ISSOCK(info.st_mode)) (void)ioctl(descriptor, FIONREAD, &n_unread);
+    }
+    return n_unread > 0;
+}
+
 static int out_of_memory_everywhere(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
     void *data = NULL;
     float x = 1;
+    char report[1000];
     MUST_OK(lks_init(&world, NULL));
     if (rank == 1) lksi_alloc_fail_after(1);
     MUST(lks_symmetric_alloc(world, 1000, &data) == LKS_ERR_MEMORY && data == NULL);
     MUST_SAY("rank 1 cannot have its 1000 bytes");
+    MUST(!is_something_unread()); /* which would keep the memory of a segment */
     MUST(lks_symmetric_alloc(world, (size_t)1 << 46, &data) == LKS_ERR_MEMORY && data == NULL);
+    lks_group_report(world, report, sizeof report);
+    MUST(rank != 0 || strstr(report, "): completed call 2 (symmetric_alloc)\n") != NULL);
     MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_F32, LKS_SUM, NULL)); /* the group lives on */
     MUST_OK(lks_symmetric_alloc(world, 1000, &data));
     lks_group_destroy(world);
