@@ -1547,6 +1547,29 @@ static int out_of_memory_everywhere(int rank, int size, void *argument) {
     return 0;
 }
 
+/* Where there is no number for it, a rank could not be told to have died. */
+static int cannot_watch_another(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world = NULL;
+    if (rank == 1) MUST(refuse_with(SYS_pidfd_open, EMFILE) == 0);
+    lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = 20000});
+    if (status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(rank == 1 ? status == LKS_ERR_SYSTEM : status == LKS_ERR_PEER);
+    MUST_SAY(rank == 1 ? "lks_init: cannot watch rank 0: too many open files" : "rank 1");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_cannot_watch_others_does_not_start(void **state) {
+    (void)state;
+    pid_t probe = fork();
+    int result;
+    if (probe == 0) _exit(refuse_with(SYS_pidfd_open, EMFILE) == 0 ? 0 : 1);
+    assert_int_equal(waitpid(probe, &result, 0), probe);
+    if (result != 0) skip();
+    run_processes(2, cannot_watch_another, NULL);
+}
+
 static void memory_that_one_rank_lacks_is_an_error_on_all(void **state) {
     (void)state;
     run_processes(3, out_of_memory_everywhere, NULL);
@@ -1724,6 +1747,7 @@ int main(void) {
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
+        cmocka_unit_test(a_rank_that_cannot_watch_others_does_not_start),
         cmocka_unit_test(a_death_is_noticed_after_the_first_rank_has_left),
         cmocka_unit_test(an_end_is_noticed_over_tcp_after_the_first_rank_has_left),
         cmocka_unit_test(roots_that_differ_are_shown_whatever_the_others_do_next),

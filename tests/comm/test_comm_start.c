@@ -7,6 +7,8 @@
 #include "comm/bootstrap/local_socket.h"
 #include "ranks.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 static const char *const variables[] = {
@@ -104,6 +106,22 @@ static void a_thread_that_is_no_rank_is_refused(void **state) {
     refused(LKS_ERR_STATE, "call lks_main");
     run_threads(2, joins_as_a_thread, NULL);
     unsetenv("LOCKSTEP_THREADS");
+}
+
+/* The limit on files holds for what ranks share. */
+static int may_write_small_files_alone(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    struct rlimit limit = {64 << 10, 64 << 10};
+    if (rank == 0) MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    MUST(lks_init(&world, NULL) == LKS_ERR_MEMORY);
+    MUST_SAY("shared bytes were asked for, the limit on the size of files (ulimit -f) is 65536");
+    return 0;
+}
+
+static void a_limit_on_files_is_named(void **state) {
+    (void)state;
+    run_processes(2, may_write_small_files_alone, NULL);
 }
 
 /* --- ranks that are missing, or of another world --- */
@@ -400,6 +418,7 @@ int main(void) {
         cmocka_unit_test(the_environment_is_read_as_torchrun_sets_it),
         cmocka_unit_test(bad_variables_are_named_with_their_values),
         cmocka_unit_test(a_thread_that_is_no_rank_is_refused),
+        cmocka_unit_test(a_limit_on_files_is_named),
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(a_first_rank_that_stops_during_the_start_is_not_called_lost),
         cmocka_unit_test(missing_threads_are_named),

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -55,9 +56,20 @@ static int reserve(int descriptor, size_t nbytes) {
     return 0;
 }
 
+/* It holds for memory files, too, and who exceeds it is sent a signal that ends him. */
+static lks_status check_limit(size_t nbytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || nbytes <= limit.rlim_cur) return LKS_OK;
+    return lksi_error(
+        LKS_ERR_MEMORY,
+        "out of memory: %zu shared bytes were asked for, the limit on the size of files (ulimit -f) is %llu", nbytes,
+        (unsigned long long)limit.rlim_cur);
+}
+
 /* Sealed against shrinking: no process can take the memory away from under the others. */
 static lks_status create_segment(size_t nbytes, int *descriptor) {
     LKS_TRY(lksi_memory_check(nbytes));
+    LKS_TRY(check_limit(nbytes));
     int created = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (created < 0) return lksi_error_errno("memfd_create");
     int failed = reserve(created, nbytes);
@@ -165,6 +177,9 @@ static pid_t process_of(const shm *s, const lks_group *group, int seat) {
  * namespace), the deadline does. */
 static lks_status watch_process(const shm *s, const lks_group *group, int seat) {
     s->processes[seat] = (int)syscall(SYS_pidfd_open, process_of(s, group, seat), 0);
+    if (s->processes[seat] < 0 && (errno == EMFILE || errno == ENFILE))
+        return lksi_error_errno("%s: cannot watch rank %d", group->progress.name,
+                                lksi_world_rank(group, group->rank_of[seat]));
     if (s->processes[seat] < 0) return LKS_OK;
     return lksi_watch_add(group->world->watch, s->processes[seat], LKSI_WATCH_INPUT, notice_exit, &s->ends[seat]);
 }
