@@ -3,6 +3,7 @@
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/mpi/streams.h"
+#include "comm/transport/segment/message.h"
 #include "comm/world.h"
 
 #include <stdatomic.h>
@@ -201,6 +202,13 @@ static void leave_reason(const lks_group *group) {
     if (here == NULL) group->own_seat->farewell.status = LKS_ERR_PEER;
 }
 
+/* Before what is under way ends, and its buffers are their user's again, which others may be reading. */
+static void leave_seat(const lks_group *group) {
+    leave_reason(group);
+    lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
+    lksi_may_be_reused();
+}
+
 void lksi_group_bind(lks_group *group, lks_group *other) {
     other->bound_to = group;
     other->next_bound = group->bound;
@@ -227,12 +235,11 @@ void lks_group_destroy(lks_group *group) {
     lks_group_destroy(group->inner);
     lksi_mpi_communicator_close(group);
     if (group->control != NULL) {
-        lksi_messages_close(group); /* which another thread may be moving on, out of symmetric memory too */
+        lksi_messenger_enter(group, "lks_group_destroy"); /* another thread may be moving messages on */
+        leave_seat(group);
+        lksi_messages_close(group);
         lksi_symmetric_free_all(group);
         lksi_steps_close(group);
-        leave_reason(group);
-        lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
-        lksi_may_be_reused();
     }
     if (group->world != NULL) lksi_world_leave(group->world, group);
     if (group->remote != NULL) group->remote->close(group);

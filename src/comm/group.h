@@ -227,7 +227,8 @@ typedef struct lksi_rank_text {
 } lksi_rank_text;
 lksi_rank_text lksi_rank_describe(const lks_group *group, int rank);
 
-/* What the engines of messages and steps hold for the group; ends messages under way with an error. */
+/* What the engines of messages and steps hold for the group; ends messages under way with an error. In a call on the
+ * messages (lksi_messenger_enter), for a rank that has left. */
 void lksi_messages_close(lks_group *group);
 void lksi_steps_close(lks_group *group);
 
