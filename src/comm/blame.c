@@ -58,7 +58,7 @@ static bool is_stopped(const lks_group *group, int seat) {
 }
 
 /* Of ranks on other hosts nothing is known unless they are asked. */
-static void find_out(lks_group *group, bool can_ask, lksi_doing *doing) {
+static void find_out(const lks_group *group, bool can_ask, lksi_doing *doing) {
     for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
     if (can_ask) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
     look_at_all(group, doing);
@@ -133,7 +133,7 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
     return end;
 }
 
-int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes) {
+int lksi_blame(const lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes) {
     why[0] = '\0';
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
     if (doing == NULL) return awaited;

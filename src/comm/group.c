@@ -264,10 +264,14 @@ const char *lks_group_transport(const lks_group *group) {
 
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank) { return &group->members[rank].identity; }
 
+int lksi_rank_of_world(const lks_group *group, int who) {
+    int rank = 0;
+    while (rank < group->size && lksi_world_rank(group, rank) != who) rank++;
+    return rank;
+}
+
 int lksi_rank_in(const lks_group *group, const lks_group *part, int rank) {
-    int found = 0;
-    while (part != group && lksi_world_rank(group, found) != lksi_world_rank(part, rank)) found++;
-    return part != group ? found : rank;
+    return part != group ? lksi_rank_of_world(group, lksi_world_rank(part, rank)) : rank;
 }
 
 int lksi_first_rank_of(const lks_group *group, int host) {
@@ -305,8 +309,7 @@ static void declare_dead(lks_group *group, const lksi_reason *reason) {
 
 /* Whether a rank that was lost, `lost` as in an lksi_reason, is one that others here may wait for. */
 static bool is_missed(const lks_group *group, int lost) {
-    int rank = 0;
-    while (rank < group->size && lksi_world_rank(group, rank) + 1 != lost) rank++;
+    int rank = lksi_rank_of_world(group, lost - 1);
     return rank < group->size && !lksi_has_left(group, rank);
 }
 

@@ -217,6 +217,8 @@ static inline lks_status lksi_group_check(const lks_group *group, const char *na
 /* Who a rank of the group is. Texts name ranks as the world counts them, whatever group they are about: */
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
 static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }
+/* The rank that the world counts as `who`; the group's size where there is none. */
+int lksi_rank_of_world(const lks_group *group, int who);
 /* Who `rank` of `part` is in `group`, which has all its ranks. */
 int lksi_rank_in(const lks_group *group, const lks_group *part, int rank);
 /* The first rank of a host; the group's size where there is none. */

@@ -123,10 +123,10 @@ static void sleep_until_rung(lks_group *group, const lksi_await *await, int64_t 
 }
 
 /* Who waits in a part of a group (group->parent) does so for a call of the whole one, which is what people know of. */
-static lks_group *whole_of(lks_group *group) { return group->parent != NULL ? group->parent : group; }
+static const lks_group *whole_of(const lks_group *group) { return group->parent != NULL ? group->parent : group; }
 
 void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
-    const lks_group *whole = group->parent != NULL ? group->parent : group;
+    const lks_group *whole = whole_of(group);
     const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &whole->progress : &whole->user_progress;
     snprintf(text, text_nbytes, "%s,", progress->name);
     if (progress->has_tag) lksi_append(text, text_nbytes, " tag %d,", progress->tag);
@@ -136,10 +136,10 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
 }
 
 /* One rank, or several. The first may itself wait for another: the last in that chain is named, too. */
-static void describe_awaited(lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
+static void describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
                              size_t text_nbytes) {
     char why[96] = "";
-    lks_group *whole = whole_of(group);
+    const lks_group *whole = whole_of(group);
     text[0] = '\0';
     if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
     for (int i = 0; i < n_ranks; i++)
@@ -202,6 +202,7 @@ static int64_t left_of(const lksi_progress *progress) {
     return progress->timeout_ms * 1000000 - (lksi_running_ns() - progress->started_ns);
 }
 
+/* Who computed while the process was stopped may look at the clock before the thread that finds that out does. */
 static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,
                                  int64_t *left_ns) {
     lksi_progress *progress = lksi_progress_in(group, context);
