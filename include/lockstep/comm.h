@@ -146,10 +146,11 @@ typedef struct lks_received {
 
 /* Sends `count` elements to rank `to` (which may be this one); returns when `data` may be used again: small messages
  * (up to 16 KiB; out of the group's symmetric memory, which is fastest, up to 2 KiB) at once while there is room for
- * them, larger ones when the receiver takes them. There is room for at least 64 KiB that a receiver has not taken, less
- * where more than 5 ranks share a host (4 MiB for all their pairs); between hosts for what the kernels buffer. What a
- * rank sends to itself is copied, and it may hold up to 64 MiB that it has not received (beyond, LKS_ERR_MEMORY, and
- * the group is dead). Matched per (pair, tag), in order. Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0),
+ * them, larger ones when the receiver takes them. There is room for at least 48 KiB that a receiver has not taken, in
+ * which a message takes 32 bytes more than it has, and whole lines of 64 (760 messages of up to 32 bytes); less where
+ * more than 5 ranks share a host (4 MiB for all their pairs); between hosts for what the kernels buffer. What a rank
+ * sends to itself is copied, and it may hold up to 64 MiB that it has not received (beyond, LKS_ERR_MEMORY, and the
+ * group is dead). Matched per (pair, tag), in order. Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0),
  * LKS_ERR_MISMATCH (types differ; of a small message the receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
 LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag);
 

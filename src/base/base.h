@@ -110,7 +110,7 @@ void lksi_openmp_set_threads(int n_threads);
 /* So many cpu_set_t in a row hold the CPUs of every kernel, which refuses a set smaller than its own; one ends at 1024.
  * The macros CPU_..._S take such sets. */
 enum { LKSI_N_CPU_SETS = 8 };
-/* CPUs that this process may use: the affinity mask, cut by the cgroup quota; at least 1. */
+/* CPUs that this process may use: the affinity mask, cut by the cgroups' quotas; at least 1. */
 int lksi_cpu_count(void);
 /* In a loop that waits for another CPU. */
 static inline void lksi_relax(void) {
@@ -156,6 +156,9 @@ lks_status lksi_file_open_output(const char *path, bool appends, FILE **file);
 bool lksi_file_exists(const char *path);
 /* The directories that `path` names before its last '/', where they are not there. */
 lks_status lksi_make_parents(const char *path);
+/* The directories of the control groups (v2) that this process is in, from its own to the root of what is mounted, one
+ * a call; `directory` is "" before the first. False where there are no more, and where there are none. */
+bool lksi_cgroup_next(char directory[LKSI_PATH_NBYTES]);
 /* Whether `path` is the name of the open file: between opening and locking, it may have gone to another. */
 bool lksi_file_is_still_named(int descriptor, const char *path);
 

@@ -77,8 +77,9 @@ void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int
 }
 
 /* CPUs granted by a cgroup v2 quota ("max 100000" or "150000 100000"), rounded up; 0 where there is no quota. */
-static int cgroup_cpu_quota(void) {
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+static int cpu_quota_of(const char *cgroup) {
+    char path[LKSI_PATH_NBYTES];
+    FILE *file = lksi_path(path, "%s/cpu.max", cgroup) == LKS_OK ? fopen(path, "re") : NULL;
     if (file == NULL) return 0;
     long quota = 0, period = 0;
     int n_read = fscanf(file, "%ld %ld", &quota, &period);
@@ -89,7 +90,9 @@ static int cgroup_cpu_quota(void) {
 int lksi_cpu_count(void) {
     cpu_set_t allowed[LKSI_N_CPU_SETS];
     int count = sched_getaffinity(0, sizeof allowed, allowed) == 0 ? CPU_COUNT_S(sizeof allowed, allowed) : 1;
-    int quota = cgroup_cpu_quota();
-    if (quota > 0 && quota < count) count = quota;
+    for (char cgroup[LKSI_PATH_NBYTES] = ""; lksi_cgroup_next(cgroup);) {
+        int quota = cpu_quota_of(cgroup);
+        if (quota > 0 && quota < count) count = quota;
+    }
     return count > 0 ? count : 1;
 }

@@ -50,19 +50,21 @@ static void look_at_all(const lks_group *group, lksi_doing *doing) {
 }
 
 /* Ranks that are threads stop together. */
-static bool is_stopped(const lksi_identity *identity) {
+static bool is_stopped(const lks_group *group, int seat) {
+    int pid = group->control->seats[seat].identity.pid;
     lksi_process_stat stat;
-    return identity->pid != (int32_t)getpid() && lksi_process_read_stat(identity->pid, &stat) && stat.is_stopped;
+    return lksi_control_knows_pid(group->control, group->seat, seat) && pid != (int)getpid() &&
+           lksi_process_read_stat(pid, &stat) && stat.is_stopped;
 }
 
 /* Of ranks on other hosts nothing is known unless they are asked. */
-static void find_out(lks_group *group, bool can_ask, lksi_doing *doing) {
+static void find_out(const lks_group *group, bool can_ask, lksi_doing *doing) {
     for (int rank = 0; rank < group->size; rank++) doing[rank] = (lksi_doing){.is_known = !can_ask, .awaited = -1};
     if (can_ask) group->remote->roll_call(group, LKSI_ROLL_CALL_MS, doing);
     look_at_all(group, doing);
     for (int seat = 0; seat < group->n_seats; seat++) {
         lksi_doing *each = &doing[group->rank_of[seat]];
-        each->is_known = seat == group->seat || !is_stopped(&group->control->seats[seat].identity);
+        each->is_known = seat == group->seat || !is_stopped(group, seat);
     }
 }
 
@@ -134,7 +136,7 @@ static int follow(const lks_group *group, const lksi_doing *doing, bool asks, in
     return end;
 }
 
-int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes) {
+int lksi_blame(const lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes) {
     why[0] = '\0';
     lksi_doing *doing = lksi_alloc_array((size_t)group->size, sizeof *doing);
     if (doing == NULL) return awaited;

@@ -55,7 +55,7 @@ bool lksi_has_left(const lks_group *group, int rank);
 bool lksi_can_ask(const lks_group *group);
 /* The rank that a wait for `awaited` is to be charged to; `why` ("is stopped") may become empty. `asks`: ranks of other
  * hosts are asked, which is for the end of a wait: there may be hundreds, and all of them ask. */
-int lksi_blame(lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes);
+int lksi_blame(const lks_group *group, bool asks, int awaited, char *why, size_t why_nbytes);
 
 /* --- ordinary memory of other processes of the host (transport/shm/peek.c) --- */
 

@@ -97,7 +97,7 @@ static lks_status sit_down(lks_group *group) {
     write_affinity(group->own_seat);
     if (are_processes) lksi_peek_show(group);
     lksi_publish(group->control, &group->own_seat->presence.value, LKSI_JOINED, group->seat);
-    group->progress = (lksi_progress){.name = group->progress.name, .timeout_ms = group->timeout_ms};
+    group->progress.moved_ns = lksi_running_ns();
     for (int seat = 0; seat < group->n_seats; seat++) {
         lks_status status = lksi_wait(group, &seats[seat].presence.value, LKSI_JOINED, group->rank_of[seat]);
         if (status == LKS_ERR_TIMEOUT) return name_missing(group);
@@ -151,7 +151,9 @@ static void forget_messages(lks_group *group) {
 }
 
 lks_status lksi_group_form(lks_group *group, int *connections) {
-    group->progress.name = group->parent != NULL ? group->parent->progress.name : "lks_init";
+    group->progress = (lksi_progress){.name = group->parent != NULL ? group->parent->progress.name : "lks_init",
+                                      .timeout_ms = group->timeout_ms,
+                                      .started_ns = lksi_running_ns()};
     find_hosts(group);
     LKS_TRY(join_seats(group));
     group->own_seat = &group->control->seats[group->seat]; /* before anything can fail: who has a seat leaves it */

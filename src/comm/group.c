@@ -3,6 +3,7 @@
 #include "comm/bootstrap/thread_world.h"
 #include "comm/comm_internal.h"
 #include "comm/transport/mpi/streams.h"
+#include "comm/transport/segment/message.h"
 #include "comm/world.h"
 
 #include <stdatomic.h>
@@ -93,7 +94,7 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
     world->is_over_mpi = wanted == MPI_TRANSPORT || (wanted == ANY_TRANSPORT && world->is_mpi);
     lks_status status = lksi_job_secret_read(environment, &world->secret);
     if (status == LKS_OK)
-        status = lksi_rendezvous(environment, &world->secret, lksi_now_ns() + group->timeout_ms * 1000000,
+        status = lksi_rendezvous(environment, &world->secret, lksi_running_ns() + group->timeout_ms * 1000000,
                                  group->members, connections, &door);
     group->id = world_id(group->members[0].world_index);
     if (status == LKS_OK) status = lksi_world_open_door(world, door);
@@ -200,6 +201,13 @@ static void leave_reason(const lks_group *group) {
     if (here == NULL) group->own_seat->farewell.status = LKS_ERR_PEER;
 }
 
+/* Before what is under way ends, and its buffers are their user's again, which others may be reading. */
+static void leave_seat(const lks_group *group) {
+    leave_reason(group);
+    lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
+    lksi_may_be_reused();
+}
+
 void lksi_group_bind(lks_group *group, lks_group *other) {
     other->bound_to = group;
     other->next_bound = group->bound;
@@ -226,12 +234,11 @@ void lks_group_destroy(lks_group *group) {
     lks_group_destroy(group->inner);
     lksi_mpi_communicator_close(group);
     if (group->control != NULL) {
-        lksi_messages_close(group); /* which another thread may be moving on, out of symmetric memory too */
+        lksi_messenger_enter(group, "lks_group_destroy"); /* another thread may be moving messages on */
+        leave_seat(group);
+        lksi_messages_close(group);
         lksi_symmetric_free_all(group);
         lksi_steps_close(group);
-        leave_reason(group);
-        lksi_publish(group->control, &group->own_seat->presence.value, LKSI_LEFT, group->seat);
-        lksi_may_be_reused();
     }
     if (group->world != NULL) lksi_world_leave(group->world, group);
     if (group->remote != NULL) group->remote->close(group);
@@ -255,10 +262,14 @@ const char *lks_group_transport(const lks_group *group) {
 
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank) { return &group->members[rank].identity; }
 
+int lksi_rank_of_world(const lks_group *group, int who) {
+    int rank = 0;
+    while (rank < group->size && lksi_world_rank(group, rank) != who) rank++;
+    return rank;
+}
+
 int lksi_rank_in(const lks_group *group, const lks_group *part, int rank) {
-    int found = 0;
-    while (part != group && lksi_world_rank(group, found) != lksi_world_rank(part, rank)) found++;
-    return part != group ? found : rank;
+    return part != group ? lksi_rank_of_world(group, lksi_world_rank(part, rank)) : rank;
 }
 
 int lksi_first_rank_of(const lks_group *group, int host) {
@@ -296,8 +307,7 @@ static void declare_dead(lks_group *group, const lksi_reason *reason) {
 
 /* Whether a rank that was lost, `lost` as in an lksi_reason, is one that others here may wait for. */
 static bool is_missed(const lks_group *group, int lost) {
-    int rank = 0;
-    while (rank < group->size && lksi_world_rank(group, rank) + 1 != lost) rank++;
+    int rank = lksi_rank_of_world(group, lost - 1);
     return rank < group->size && !lksi_has_left(group, rank);
 }
 

@@ -146,6 +146,7 @@ struct lks_group {
     lksi_places all_reduce_places, reduce_places, scatter_places;
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
+    bool is_explaining; /* it has found that they do not (exchange.c) */
     lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */
@@ -203,10 +204,11 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
 
 /* How often this process, and those that it comes from, have been forked. A child holds copies of its parent's groups,
  * but has no part in them: what it said there would be said for its parent, and the threads that it would wait for are
- * its parent's. A group of one rank is as good there as here. */
+ * its parent's. A group of one rank is as good there as here, unless it has a worker. */
 extern atomic_uint lksi_n_forks;
 static inline bool lksi_is_parents(const lks_group *group) {
-    return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) && group->size > 1;
+    return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) &&
+           (group->size > 1 || group->worker != NULL);
 }
 
 /* Refuses NULL, which is what lks_group_split gives to a rank that joins no group, and a forked child. */
@@ -219,6 +221,8 @@ static inline lks_status lksi_group_check(const lks_group *group, const char *na
 /* Who a rank of the group is. Texts name ranks as the world counts them, whatever group they are about: */
 const lksi_identity *lksi_identity_of(const lks_group *group, int rank);
 static inline int lksi_world_rank(const lks_group *group, int rank) { return lksi_identity_of(group, rank)->rank; }
+/* The rank that the world counts as `who`; the group's size where there is none. */
+int lksi_rank_of_world(const lks_group *group, int who);
 /* Who `rank` of `part` is in `group`, which has all its ranks. */
 int lksi_rank_in(const lks_group *group, const lks_group *part, int rank);
 /* The first rank of a host; the group's size where there is none. */
@@ -229,7 +233,8 @@ typedef struct lksi_rank_text {
 } lksi_rank_text;
 lksi_rank_text lksi_rank_describe(const lks_group *group, int rank);
 
-/* What the engines of messages and steps hold for the group; ends messages under way with an error. */
+/* What the engines of messages and steps hold for the group; ends messages under way with an error. In a call on the
+ * messages (lksi_messenger_enter), for a rank that has left. */
 void lksi_messages_close(lks_group *group);
 void lksi_steps_close(lks_group *group);
 

@@ -84,13 +84,10 @@ static bool sleeps(const lksi_activity *activity) {
 
 /* The seat of a rank that the world counts as `who`; NULL: none, or it has left, or the group is dead. */
 static const lksi_seat *seat_of(const lks_group *group, int who) {
-    if (lksi_control_is_aborted(group->control)) return NULL;
-    for (int seat = 0; seat < group->n_seats; seat++)
-        if (lksi_world_rank(group, group->rank_of[seat]) == who) {
-            const lksi_seat *found = &group->control->seats[seat];
-            return atomic_load(&found->presence.value) == LKSI_LEFT ? NULL : found;
-        }
-    return NULL;
+    int rank = lksi_rank_of_world(group, who), seat = rank < group->size ? group->seat_of[rank] : -1;
+    if (seat < 0 || lksi_control_is_aborted(group->control)) return NULL;
+    const lksi_seat *found = &group->control->seats[seat];
+    return atomic_load(&found->presence.value) == LKSI_LEFT ? NULL : found;
 }
 
 /* Whether `who` sleeps in a collective of `group` or of one of its parts. */

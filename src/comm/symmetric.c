@@ -3,13 +3,16 @@
  * One mapping holds all copies, `stride` apart in rank order, so that a peer's address is a multiplication away. Making
  * it is agreed step by step, and fails on all ranks or on none:
  *
- *     rank 0  make ─> exchange: made? ─> attach ─> exchange: attached? ─> done
- *     others          exchange ────────> attach ─> exchange ───────────> done
+ *     rank 0  exchange: room in the table? ─> make ─> exchange: made? ─────────> exchange: attached? ─> done
+ *     others  exchange ─────────────────────────────> exchange ──────> attach ─> exchange ───────────> done
  */
+#define _GNU_SOURCE /* MADV_DONTDUMP */
 #include "comm/comm_internal.h"
 #include "comm/transport/segment/message.h"
+#include "comm/world.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 /* Copies at equal offsets within a page would make loads of one look to the CPU like stores to another ("4K aliasing"),
  * and share its cache sets. */
@@ -53,27 +56,41 @@ static size_t stride_of(const lks_group *group, size_t nbytes, bool is_shared) {
     return (nbytes + gap + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES + SKEW_NBYTES;
 }
 
-static lks_status make(lks_group *group, size_t mapped_nbytes, void **base) {
-    LKS_TRY(lksi_grow((void **)&group->allocations, &group->allocations_capacity, group->n_allocations + 1,
-                      sizeof *group->allocations));
-    return group->rank == 0 ? group->transport->memory_make(group, mapped_nbytes, base) : LKS_OK;
+static lks_status grow_table(lks_group *group) {
+    return lksi_grow((void **)&group->allocations, &group->allocations_capacity, group->n_allocations + 1,
+                     sizeof *group->allocations);
 }
 
-/* *data: this rank's copy. A rank whose table cannot grow says so in the first round, before others attach. */
+/* Rank 0 makes it once all have a place for it: what it hands over somebody takes. */
+static lks_status make_and_attach(lks_group *group, const lksi_call *call, size_t mapped_nbytes, void **base) {
+    void *base_on_0 = NULL;
+    lks_status mine = grow_table(group);
+    LKS_TRY(agree(group, call, mine, NULL, &base_on_0));
+    if (group->rank == 0) mine = group->transport->memory_make(group, mapped_nbytes, base);
+    LKS_TRY(agree(group, call, mine, *base, &base_on_0));
+    if (group->rank != 0) mine = group->transport->memory_attach(group, mapped_nbytes, base_on_0, base);
+    return agree(group, call, mine, *base, &base_on_0);
+}
+
+/* Core dumps hold the copies of others once, in theirs: whoever dies does so the sooner. */
+static void dump_own_copy_alone(const lks_group *group, const lksi_allocation *made) {
+    if (made->is_shared || group->size == 1 || group->world->threads != NULL) return;
+    size_t begin = (size_t)(made->mine - made->base) / PAGE_NBYTES * PAGE_NBYTES;
+    size_t end = (size_t)(made->mine - made->base) + made->nbytes;
+    (void)madvise(made->base, made->mapped_nbytes, MADV_DONTDUMP);
+    (void)madvise(made->base + begin, end - begin, MADV_DODUMP);
+}
+
+/* *data: this rank's copy. */
 static lks_status allocate(lks_group *group, const lksi_call *call, bool is_shared, void **data) {
     size_t stride = stride_of(group, call->count, is_shared);
     size_t mapped_nbytes = stride * (size_t)(group->size - 1) + call->count;
     mapped_nbytes = (mapped_nbytes / PAGE_NBYTES + 1) * PAGE_NBYTES;
-    void *base = NULL, *base_on_0 = NULL;
-    LKS_TRY(lksi_post_and_collect(group, call, 0));
-    lks_status mine = make(group, mapped_nbytes, &base), all = agree(group, call, mine, base, &base_on_0);
-    if (all == LKS_OK) {
-        if (group->rank != 0) mine = group->transport->memory_attach(group, mapped_nbytes, base_on_0, &base);
-        all = agree(group, call, mine, base, &base_on_0);
-    }
-    if (all != LKS_OK) {
+    void *base = NULL;
+    lks_status status = make_and_attach(group, call, mapped_nbytes, &base);
+    if (status != LKS_OK) {
         if (base != NULL) group->transport->memory_release(group, base, mapped_nbytes);
-        return all;
+        return status;
     }
     unsigned char *copies = base;
     lksi_allocation *made = &group->allocations[group->n_allocations++];
@@ -84,6 +101,7 @@ static lks_status allocate(lks_group *group, const lksi_call *call, bool is_shar
                               .stride = stride,
                               .nbytes = call->count,
                               .is_shared = is_shared};
+    dump_own_copy_alone(group, made);
     *data = made->mine;
     return LKS_OK;
 }
@@ -105,9 +123,10 @@ static lks_status run_allocation(lks_group *group, const char *name, size_t nbyt
     hash = lksi_mix(lksi_mix(hash, lksi_count_call(group)), nbytes);
     lksi_call call = {.operation = &operation, .count = nbytes, .fingerprint = hash};
     lks_status status = allocate(group, &call, is_shared, data);
-    if (status == LKS_OK) lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
     /* All ranks know that memory is short, and none is left behind: the group lives on. */
-    return status == LKS_OK || status == LKS_ERR_MEMORY ? status : lksi_group_fail(group, status);
+    if (status != LKS_OK && status != LKS_ERR_MEMORY) return lksi_group_fail(group, status);
+    lksi_activity_end(group, LKSI_CONTEXT_COLLECTIVE);
+    return status;
 }
 
 lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data) {

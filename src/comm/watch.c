@@ -1,6 +1,8 @@
 #define _GNU_SOURCE /* EPOLLRDHUP */
 #include "comm/watch.h"
 
+#include "comm/clock.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -27,6 +29,7 @@ struct lksi_watch {
 };
 
 enum { NUMBER_OF_STOP = 0 }; /* entries count from 1 */
+enum { TICK_MS = 1000 };
 
 /* --- forked children: they have copies of all descriptors, and while one is open the connection has not ended --- */
 
@@ -100,11 +103,14 @@ static void tell(lksi_watch *watch, uint64_t number) {
     pthread_mutex_unlock(&watch->mutex);
 }
 
+/* It wakes now and then to see that the process was stopped, while nobody else may have slept. */
 static void run(void *opaque) {
     lksi_watch *watch = opaque;
     for (;;) {
         struct epoll_event events[16];
-        int n = epoll_wait(watch->epoll, events, 16, -1);
+        int64_t since_ns = lksi_now_ns();
+        int n = epoll_wait(watch->epoll, events, 16, TICK_MS);
+        lksi_forgive_stop(since_ns, lksi_now_ns());
         if (n < 0 && errno != EINTR) return;
         for (int i = 0; i < n; i++) {
             if (events[i].data.u64 == NUMBER_OF_STOP) return;

@@ -1,5 +1,5 @@
-/* A thread that looks at descriptors while the ranks' own threads compute or sleep elsewhere. A child that the process
- * forks closes its copies of them. */
+/* A thread that looks at descriptors, and at the clock (clock.h), while the ranks' own threads compute or sleep
+ * elsewhere. A child that the process forks closes its copies of them. */
 #ifndef LKSI_WATCH_H
 #define LKSI_WATCH_H
 

@@ -242,6 +242,11 @@ lks_status lks_work_wait(lks_work *work) {
     return status;
 }
 
+/* A program that does nothing but test would keep the CPU from the ranks that it waits for, or from its worker. */
+static void give_way(const lks_work *work) {
+    if (!(work->is_collective ? work->group->may_worker_spin : work->group->may_spin)) sched_yield();
+}
+
 lks_status lks_work_test(lks_work *work, int *is_done) {
     if (work == NULL || is_done == NULL)
         return lksi_error(LKS_ERR_ARGUMENT, "lks_work_test: `%s` is NULL", work == NULL ? "work" : "is_done");
@@ -253,7 +258,6 @@ lks_status lks_work_test(lks_work *work, int *is_done) {
         lksi_transfer_test(work->group, &work->transfer);
         *is_done = lksi_transfer_is_done(&work->transfer);
     }
-    /* A program that does nothing but test would keep the CPU from the ranks that it waits for. */
-    if (!*is_done && !work->group->may_spin) sched_yield();
+    if (!*is_done) give_way(work);
     return LKS_OK;
 }

@@ -213,6 +213,20 @@ static void numbers_are_parsed_whole_or_refused(void **state) {
     }
 }
 
+static void control_groups_are_walked_up_to_the_root(void **state) {
+    (void)state;
+    char directory[LKSI_PATH_NBYTES] = "", last[LKSI_PATH_NBYTES] = "";
+    while (lksi_cgroup_next(directory)) { /* from wherever this process is; there may be none */
+        size_t length = strlen(directory);
+        assert_true(last[0] == '\0' || (strncmp(last, directory, length) == 0 && last[length] == '/'));
+        memcpy(last, directory, length + 1);
+    }
+    assert_true(last[0] == '\0' || strcmp(last, "/sys/fs/cgroup") == 0);
+    strcpy(directory, "/sys/fs/cgroup/a/b");
+    assert_true(lksi_cgroup_next(directory));
+    assert_string_equal(directory, "/sys/fs/cgroup/a");
+}
+
 static void a_list_of_numbers_ends_whole(void **state) {
     (void)state;
     char text[24] = "";
@@ -248,6 +262,7 @@ int main(void) {
         cmocka_unit_test(a_process_may_end_while_a_thread_hashes),
         cmocka_unit_test(an_output_that_would_block_is_refused),
         cmocka_unit_test(numbers_are_parsed_whole_or_refused),
+        cmocka_unit_test(control_groups_are_walked_up_to_the_root),
         cmocka_unit_test(a_list_of_numbers_ends_whole),
         cmocka_unit_test(characters_are_measured_within_their_text),
     };

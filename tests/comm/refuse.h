@@ -9,18 +9,20 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-/* From now on it fails with EPERM, for this thread and those that it starts. -1: that cannot be had. */
-static inline int refuse(unsigned system_call) {
+/* From now on it fails with that error, for this thread and those that it starts. -1: that cannot be had. */
+static inline int refuse_with(unsigned system_call, unsigned error) {
     struct sock_filter steps[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, system_call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog filter = {.len = sizeof steps / sizeof steps[0], .filter = steps};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
 }
+
+static inline int refuse(unsigned system_call) { return refuse_with(system_call, EPERM); }
 
 static inline int refuse_reading(void) { return refuse(SYS_process_vm_readv); }
 

@@ -1,4 +1,5 @@
 /* comm/: operations under way: their order, their errors, and what becomes of them when their group goes first. */
+#define _GNU_SOURCE /* syscall */
 #include "test.h"
 
 #include "comm/comm_internal.h"
@@ -6,6 +7,7 @@
 #include "traffic.h"
 
 #include <pthread.h>
+#include <sys/syscall.h>
 
 enum { N_WORKS = 12, COUNT = 30000 };
 
@@ -261,6 +263,43 @@ static int a_work_times_out(int rank, int size, void *argument) {
 
 /* Far more ranks than CPUs, and many handovers (rings of so many ranks hold 1 KiB): whoever only asks gives way to
  * those that it asks for. Else rank 0 does not come to an end before the deadline. */
+static _Thread_local int n_yields;
+
+/* In place of the C library's. */
+int sched_yield(void) {
+    n_yields++;
+    return (int)syscall(SYS_sched_yield);
+}
+
+/* Each rank has a CPU, but not its worker. */
+static int ask_once_beside_a_worker(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    lks_work *work;
+    int32_t token = 0;
+    int is_done = 0;
+    MUST_OK(lks_init(&world, NULL));
+    if (rank == 0) {
+        MUST_OK(lks_barrier(world, &(lks_collective_options){.work = &work}));
+        world->may_spin = true, world->may_worker_spin = false;
+        n_yields = 0;
+        MUST_OK(lks_work_test(work, &is_done));
+        MUST(n_yields == 1 && !is_done);
+        MUST_OK(lks_send(world, &token, 1, LKS_I32, 1, 0));
+    } else {
+        MUST_OK(lks_recv(world, &token, 1, LKS_I32, 0, 0, NULL));
+        MUST_OK(lks_barrier(world, NULL));
+    }
+    if (rank == 0) MUST_OK(lks_work_wait(work));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void whoever_asks_gives_way_to_its_worker(void **state) {
+    (void)state;
+    run_threads(2, ask_once_beside_a_worker, NULL);
+}
+
 static int ask_all_the_time(int rank, int size, void *argument) {
     (void)argument;
     enum { N_EACH = 2048 };
@@ -457,6 +496,7 @@ int main(void) {
         cmocka_unit_test(an_error_is_kept_in_the_work),
         cmocka_unit_test(works_outlive_their_group_finished_or_given_up),
         cmocka_unit_test(a_work_ends_at_its_deadline),
+        cmocka_unit_test(whoever_asks_gives_way_to_its_worker),
         cmocka_unit_test(whoever_asks_all_the_time_gives_way),
         cmocka_unit_test(two_threads_of_a_group_may_fail_at_once),
         cmocka_unit_test(a_second_thread_in_a_group_is_refused),

@@ -13,8 +13,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 /* --- ranks that disagree --- */
 
@@ -100,6 +102,27 @@ static void a_mismatch_shows_both_calls_on_all_ranks(void **state) {
         run_threads(3, all_see_both_calls, &i);
         run_processes(2, all_see_both_calls, &i);
     }
+}
+
+/* The third rank waits for the first elsewhere. */
+static int two_of_three_see_both_calls(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    int32_t x;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    lks_status status = rank == 2 ? lks_recv(world, &x, 1, LKS_I32, 0, 0, NULL) : call_other_operator(world, rank);
+    MUST(status == LKS_ERR_MISMATCH);
+    MUST_SAY("ranks disagree at call 2: rank 0 called all_reduce(count 5, i32, sum, algorithm direct), "
+             "rank 1 called all_reduce(count 5, i32, max, algorithm direct)");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_mismatch_is_told_though_a_rank_does_not_come(void **state) {
+    (void)state;
+    run_threads(3, two_of_three_see_both_calls, NULL);
+    run_processes(3, two_of_three_see_both_calls, NULL);
 }
 
 /* Where messages carry the calls. */
@@ -530,6 +553,7 @@ typedef struct suspension {
     _Atomic bool is_waiting, may_go_on, may_end;
     lks_status (*wait)(struct suspension *s, lks_group *world);
     bool is_on_two_hosts;
+    bool is_starting; /* the others wait in lks_init */
 } suspension;
 
 /* Who waits for this rank does so asleep, and looks at the clock. */
@@ -592,6 +616,25 @@ static lks_status wait_in_receives(suspension *s, lks_group *world) {
     return status;
 }
 
+/* Until this process has been stopped: then it looks at the clock at once. */
+static void compute_until_stopped(void) {
+    enum { STOP_NS = 1000000000 };
+    int64_t before_ns = lksi_now_ns(), now_ns = before_ns;
+    for (; now_ns - before_ns < STOP_NS; now_ns = lksi_now_ns()) before_ns = now_ns;
+}
+
+static lks_status wait_after_computing(suspension *s, lks_group *world) {
+    int32_t number = 1;
+    int last = lks_group_size(world) - 1;
+    lks_work *work;
+    (void)s;
+    for (int to = 0; to < last && is_last(world); to++) LKS_TRY(lks_send(world, &number, 1, LKS_I32, to, 1));
+    if (is_last(world)) return LKS_OK;
+    LKS_TRY(lks_irecv(world, &number, 1, LKS_I32, last, 1, NULL, &work));
+    compute_until_stopped();
+    return lks_work_wait(work);
+}
+
 /* Rank 0 waits inside its host when it is stopped, and for the other host afterwards. */
 static lks_status wait_in_parts(suspension *s, lks_group *world) {
     while (lks_group_rank(world) == 1 && !s->may_go_on) lksi_sleep_ns(1000000);
@@ -607,11 +650,13 @@ static int wait_while_suspended(int rank, int size, void *argument) {
     suspension *s = argument;
     lks_group *world;
     if (s->is_on_two_hosts) be_on_one_of_two_hosts(rank);
-    MUST_OK(lks_init(&world, NULL));
+    if (rank == 0 && s->is_starting) s->is_waiting = true;
+    while (rank == size - 1 && s->is_starting && !s->may_end) lksi_sleep_ns(1000000);
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = s->is_starting ? SUSPENDED_TIMEOUT_MS : 0}));
     world->timeout_ms = SUSPENDED_TIMEOUT_MS;
     if (rank == 0) s->is_waiting = true;
     while (rank == size - 1 && !s->may_end) lksi_sleep_ns(1000000);
-    MUST_OK(s->wait(s, world));
+    MUST_OK(s->is_starting ? lks_barrier(world, NULL) : s->wait(s, world));
     lks_group_destroy(world);
     return 0;
 }
@@ -631,7 +676,7 @@ static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_
 
 /* All jobs at once, not to wait for each. */
 static void suspend_for_long(const suspension *cases, int n_cases) {
-    enum { MOST_JOBS = 6, MOMENT_NS = 300000000 };
+    enum { MOST_JOBS = 10, MOMENT_NS = 300000000 };
     static const char *const transports[] = {"shm", "tcp"};
     suspension *s = mmap(NULL, MOST_JOBS * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pids[MOST_JOBS][N_SUSPENDED_RANKS];
@@ -639,6 +684,7 @@ static void suspend_for_long(const suspension *cases, int n_cases) {
     for (int i = 0; i < n_cases; i++)
         for (int t = 0; t < (cases[i].is_on_two_hosts ? 1 : 2); t++, n_jobs++) {
             s[n_jobs].wait = cases[i].wait, s[n_jobs].is_on_two_hosts = cases[i].is_on_two_hosts;
+            s[n_jobs].is_starting = cases[i].is_starting;
             start_suspended(cases[i].is_on_two_hosts ? "auto" : transports[t], &s[n_jobs], pids[n_jobs]);
         }
     for (int job = 0; job < n_jobs; job++)
@@ -664,9 +710,12 @@ static void a_suspended_job_goes_on_where_it_was(void **state) {
 
 static void what_a_suspended_job_has_yet_to_wait_for_is_not_late(void **state) {
     (void)state;
-    static const suspension cases[] = {
-        {.wait = wait_in_queue}, {.wait = wait_in_receives}, {.wait = wait_in_parts, .is_on_two_hosts = true}};
-    suspend_for_long(cases, 3);
+    static const suspension cases[] = {{.wait = wait_in_queue},
+                                       {.wait = wait_in_receives},
+                                       {.wait = wait_in_parts, .is_on_two_hosts = true},
+                                       {.is_starting = true},
+                                       {.wait = wait_after_computing}};
+    suspend_for_long(cases, 5);
 }
 
 /* --- memory of others that cannot be read --- */
@@ -1116,6 +1165,44 @@ static void a_forked_child_leaves_no_group_of_its_parent(void **state) {
     run_processes(3, one_has_a_child_that_cleans_up, "tcp");
 }
 
+/* Its worker is the parent's, whose call is done or under way. */
+static int calls_for_a_worker_are_refused(lks_group *group, lks_work *under_way) {
+    float number = 1;
+    lks_work *work;
+    lks_collective_options options = {.work = &work};
+    MUST(lks_all_reduce(group, &number, &number, 1, LKS_F32, LKS_SUM, &options) == LKS_ERR_STATE);
+    MUST_SAY("all_reduce: a forked child has no part");
+    lks_status status = lks_work_wait(under_way);
+    MUST(status == LKS_OK || status == LKS_ERR_STATE);
+    lks_group_destroy(group);
+    return 0;
+}
+
+static int one_alone_has_a_child(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *group;
+    lks_work *work;
+    float number = 1;
+    int state = 0;
+    MUST_OK(lks_init(&group, NULL));
+    lks_collective_options options = {.work = &work};
+    MUST_OK(lks_all_reduce(group, &number, &number, 1, LKS_F32, LKS_SUM, &options));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        _exit(calls_for_a_worker_are_refused(group, work) == 0 ? 0 : 1);
+    }
+    MUST(waitpid(child, &state, 0) == child && state == 0);
+    MUST_OK(lks_work_wait(work));
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_forked_child_does_not_wait_for_a_worker_of_its_parent(void **state) {
+    (void)state;
+    run_processes(1, one_alone_has_a_child, NULL);
+}
+
 /* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
 static int join_in_a_container(int rank, int size, void *argument) {
     containers *c = argument;
@@ -1157,16 +1244,53 @@ static int enter_container(int rank, int size, void *argument) {
     return 0;
 }
 
-static void a_process_of_another_namespace_is_not_taken_for_a_rank(void **state) {
-    (void)state;
+static bool can_make_namespaces(void) {
     pid_t probe = fork();
     int result;
     if (probe == 0) _exit(unshare(CLONE_NEWPID) == 0 ? 0 : 1);
-    assert_int_equal(waitpid(probe, &result, 0), probe);
-    if (result != 0) skip(); /* needs the right to make namespaces */
+    return waitpid(probe, &result, 0) == probe && result == 0;
+}
+
+static void a_process_of_another_namespace_is_not_taken_for_a_rank(void **state) {
+    (void)state;
+    if (!can_make_namespaces()) skip();
     containers *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     run_processes(3, enter_container, c);
     munmap(c, sizeof *c);
+}
+
+/* Both are process 2 of their namespaces, which outside is another one that lives. */
+static int die_in_a_container(int rank, int size, void *argument) {
+    lks_group *world;
+    (void)size, (void)argument;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 1) raise(SIGKILL);
+    MUST(lks_barrier(world, NULL) == LKS_ERR_PEER);
+    MUST_SAY("rank 1 (host");
+    MUST_SAY("was lost");
+    MUST(lksi_abort_read(&world->control->abort)->lost == 1 + 1);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static int enter_container_to_die(int rank, int size, void *argument) {
+    int state;
+    MUST(unshare(CLONE_NEWPID) == 0);
+    pid_t first = fork();
+    if (first == 0) {
+        pid_t second = start_process(rank, size, die_in_a_container, argument);
+        bool has_ended = waitpid(second, &state, 0) == second;
+        _exit(has_ended && (rank == 1 || state == 0) ? 0 : 1);
+    }
+    MUST(waitpid(first, &state, 0) == first && state == 0);
+    return 0;
+}
+
+static void a_rank_lost_in_another_namespace_is_named(void **state) {
+    (void)state;
+    if (!can_make_namespaces()) skip();
+    run_processes(2, enter_container_to_die, NULL);
 }
 
 static int one_exits_without_leaving(int rank, int size, void *argument) {
@@ -1546,20 +1670,57 @@ static void a_thread_that_ends_early_is_lost(void **state) {
 
 /* --- memory --- */
 
+/* Of any socket of this process. */
+static bool is_something_unread(void) {
+    int n_unread = 0;
+    for (int descriptor = 0; descriptor < 64 && n_unread == 0; descriptor++) {
+        struct stat info;
+        if (fstat(descriptor, &info) == 0 && S_ISSOCK(info.st_mode)) (void)ioctl(descriptor, FIONREAD, &n_unread);
+    }
+    return n_unread > 0;
+}
+
 static int out_of_memory_everywhere(int rank, int size, void *argument) {
     (void)size, (void)argument;
     lks_group *world;
     void *data = NULL;
     float x = 1;
+    char report[1000];
     MUST_OK(lks_init(&world, NULL));
     if (rank == 1) lksi_alloc_fail_after(1);
     MUST(lks_symmetric_alloc(world, 1000, &data) == LKS_ERR_MEMORY && data == NULL);
     MUST_SAY("rank 1 cannot have its 1000 bytes");
+    MUST(!is_something_unread()); /* which would keep the memory of a segment */
     MUST(lks_symmetric_alloc(world, (size_t)1 << 46, &data) == LKS_ERR_MEMORY && data == NULL);
+    lks_group_report(world, report, sizeof report);
+    MUST(rank != 0 || strstr(report, "): completed call 2 (symmetric_alloc)\n") != NULL);
     MUST_OK(lks_all_reduce(world, &x, &x, 1, LKS_F32, LKS_SUM, NULL)); /* the group lives on */
     MUST_OK(lks_symmetric_alloc(world, 1000, &data));
     lks_group_destroy(world);
     return 0;
+}
+
+/* Where there is no number for it, a rank could not be told to have died. */
+static int cannot_watch_another(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world = NULL;
+    if (rank == 1) MUST(refuse_with(SYS_pidfd_open, EMFILE) == 0);
+    lks_status status = lks_init(&world, &(lks_init_options){.timeout_ms = 20000});
+    if (status == LKS_OK) status = lks_barrier(world, NULL);
+    MUST(rank == 1 ? status == LKS_ERR_SYSTEM : status == LKS_ERR_PEER);
+    MUST_SAY(rank == 1 ? "lks_init: cannot watch rank 0: too many open files" : "rank 1");
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void a_rank_that_cannot_watch_others_does_not_start(void **state) {
+    (void)state;
+    pid_t probe = fork();
+    int result;
+    if (probe == 0) _exit(refuse_with(SYS_pidfd_open, EMFILE) == 0 ? 0 : 1);
+    assert_int_equal(waitpid(probe, &result, 0), probe);
+    if (result != 0) skip();
+    run_processes(2, cannot_watch_another, NULL);
 }
 
 static void memory_that_one_rank_lacks_is_an_error_on_all(void **state) {
@@ -1699,6 +1860,7 @@ static void nothing_is_left_in_dev_shm(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mismatch_shows_both_calls_on_all_ranks),
+        cmocka_unit_test(a_mismatch_is_told_though_a_rank_does_not_come),
         cmocka_unit_test(counts_that_differ_are_shown_over_tcp),
         cmocka_unit_test(counts_of_a_pair_that_differ_are_named_on_all_ranks),
         cmocka_unit_test(an_exchange_that_differs_is_shown_over_tcp),
@@ -1727,7 +1889,9 @@ int main(void) {
         cmocka_unit_test(a_rank_is_lost_to_its_visitor_though_a_child_of_it_lives),
         cmocka_unit_test(a_rank_that_did_not_answer_a_visit_is_visited_again),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
+        cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
+        cmocka_unit_test(a_rank_lost_in_another_namespace_is_named),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
         cmocka_unit_test(a_rank_that_left_is_not_waited_for),
         cmocka_unit_test(a_rank_that_gives_up_after_a_loss_names_it),
@@ -1741,6 +1905,7 @@ int main(void) {
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
+        cmocka_unit_test(a_rank_that_cannot_watch_others_does_not_start),
         cmocka_unit_test(a_death_is_noticed_after_the_first_rank_has_left),
         cmocka_unit_test(an_end_is_noticed_over_tcp_after_the_first_rank_has_left),
         cmocka_unit_test(roots_that_differ_are_shown_whatever_the_others_do_next),

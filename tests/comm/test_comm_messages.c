@@ -693,6 +693,76 @@ static int blocked_sender(int rank, int size, void *argument) {
     return 0;
 }
 
+/* What a quarter of the ring less a line holds is not given back yet. */
+static int sender_of_many_small_ones(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { N_BEFORE = 255, N = 760, NBYTES = 32 };
+    unsigned char data[NBYTES] = {0};
+    lks_group *world;
+    MUST_OK(lks_init(&world, &(lks_init_options){.timeout_ms = 20000}));
+    for (int i = 0; i < N_BEFORE && rank == 0; i++) MUST_OK(lks_send(world, data, NBYTES, LKS_U8, 1, 0));
+    for (int i = 0; i < N_BEFORE && rank == 1; i++) MUST_OK(lks_recv(world, data, NBYTES, LKS_U8, 0, 0, NULL));
+    MUST_OK(lks_barrier(world, NULL));
+    for (int i = 0; i < N && rank == 0; i++) MUST_OK(lks_send(world, data, NBYTES, LKS_U8, 1, 0));
+    MUST_OK(lks_barrier(world, NULL));
+    for (int i = 0; i < N && rank == 1; i++) MUST_OK(lks_recv(world, data, NBYTES, LKS_U8, 0, 0, NULL));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void there_is_room_for_what_nobody_has_taken(void **state) {
+    (void)state;
+    run_threads(5, sender_of_many_small_ones, NULL);
+}
+
+/* A message is given up, and its buffer its user's again. Whoever reads it must be able to see that. */
+typedef struct given_up {
+    const lksi_transfer *transfer;
+    const _Atomic uint64_t *presence;
+    uint64_t seen;
+} given_up;
+
+static void look_when_it_is_done(void *opaque) {
+    given_up *g = opaque;
+    while (!lksi_transfer_is_done(g->transfer)) lksi_relax();
+    g->seen = atomic_load(g->presence);
+}
+
+static int leaves_with_a_message_under_way(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    enum { NBYTES = 1 << 20, ALLOCATED_NBYTES = 8 << 20 };
+    static unsigned char data[NBYTES];
+    void *memory; /* which takes rank 0 a moment to give back, between the two */
+    lks_group *world, *other;
+    lks_work *work = NULL;
+    lksi_thread *thread = NULL;
+    given_up g = {0};
+    MUST_OK(lks_init(&world, NULL));
+    MUST_OK(lks_group_split(world, 0, 0, &other));
+    MUST_OK(lks_symmetric_alloc(other, ALLOCATED_NBYTES, &memory));
+    if (rank != 0) lks_symmetric_free(other, memory);
+    if (rank == 0) {
+        g.presence = &other->own_seat->presence.value;
+        MUST_OK(lks_isend(other, data, NBYTES, LKS_U8, 1, 0, &work));
+        g.transfer = other->messages->first;
+        MUST_OK(lksi_thread_create(&thread, look_when_it_is_done, &g, "look"));
+        lksi_sleep_ns(1000000);
+    }
+    MUST_OK(lks_barrier(world, NULL));
+    if (rank == 0) lks_group_destroy(other);
+    lksi_thread_join(thread);
+    MUST(rank != 0 || (g.seen == LKSI_LEFT && lks_work_wait(work) == LKS_ERR_STATE));
+    MUST_OK(lks_barrier(world, NULL)); /* until then the segment is there to be looked at */
+    if (rank != 0) lks_group_destroy(other);
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void who_gives_up_a_message_has_left_before(void **state) {
+    (void)state;
+    run_threads(2, leaves_with_a_message_under_way, NULL);
+}
+
 static void a_sender_nobody_listens_to_waits(void **state) {
     (void)state;
     run_processes(2, unheard_sender_is_bounded, NULL);
@@ -908,6 +978,8 @@ int main(void) {
         cmocka_unit_test(messages_move_on_inside_a_barrier),
         cmocka_unit_test(who_waits_for_one_message_answers_for_the_others),
         cmocka_unit_test(a_sender_nobody_listens_to_waits),
+        cmocka_unit_test(there_is_room_for_what_nobody_has_taken),
+        cmocka_unit_test(who_gives_up_a_message_has_left_before),
         cmocka_unit_test(a_posted_receive_of_another_type_or_less_room_is_a_mismatch),
         cmocka_unit_test(the_report_shows_who_waits_for_whom),
         cmocka_unit_test(algorithms_send_what_they_state),

@@ -5,8 +5,11 @@
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
+#include "comm/comm_internal.h"
 #include "ranks.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 static const char *const variables[] = {
@@ -106,7 +109,50 @@ static void a_thread_that_is_no_rank_is_refused(void **state) {
     unsetenv("LOCKSTEP_THREADS");
 }
 
+/* The limit on files holds for what ranks share. */
+static int may_write_small_files_alone(int rank, int size, void *argument) {
+    (void)size, (void)argument;
+    lks_group *world;
+    struct rlimit limit = {64 << 10, 64 << 10};
+    if (rank == 0) MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    MUST(lks_init(&world, NULL) == LKS_ERR_MEMORY);
+    MUST_SAY("shared bytes were asked for, the limit on the size of files (ulimit -f) is 65536");
+    return 0;
+}
+
+static void a_limit_on_files_is_named(void **state) {
+    (void)state;
+    run_processes(2, may_write_small_files_alone, NULL);
+}
+
 /* --- ranks that are missing, or of another world --- */
+
+typedef struct lateness {
+    _Atomic bool has_begun;    /* shared, as is what follows */
+    _Atomic int64_t second_ns; /* when rank 1 came */
+} lateness;
+
+/* The deadline is over all of the start: rank 0 waits for rank 1 first before the segment is made, then in it. */
+static int starts_earlier(int rank, int size, void *argument) {
+    (void)size;
+    lateness *l = argument;
+    lks_group *world;
+    if (rank == 0) l->has_begun = true;
+    while (!l->has_begun) lksi_sleep_ns(1000000);
+    if (rank == 1) lksi_sleep_ns(100000000);
+    if (rank == 1) l->second_ns = lksi_now_ns();
+    MUST_OK(lks_init(&world, NULL));
+    MUST(rank == 1 || (world->progress.started_ns > 0 && world->progress.started_ns < l->second_ns));
+    lks_group_destroy(world);
+    return 0;
+}
+
+static void one_deadline_is_over_all_of_the_start(void **state) {
+    (void)state;
+    lateness *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    run_processes(2, starts_earlier, l);
+    munmap(l, sizeof *l);
+}
 
 static int waits_in_vain(int rank, int size, void *argument) {
     (void)rank, (void)size;
@@ -400,6 +446,8 @@ int main(void) {
         cmocka_unit_test(the_environment_is_read_as_torchrun_sets_it),
         cmocka_unit_test(bad_variables_are_named_with_their_values),
         cmocka_unit_test(a_thread_that_is_no_rank_is_refused),
+        cmocka_unit_test(a_limit_on_files_is_named),
+        cmocka_unit_test(one_deadline_is_over_all_of_the_start),
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(a_first_rank_that_stops_during_the_start_is_not_called_lost),
         cmocka_unit_test(missing_threads_are_named),

@@ -1,6 +1,7 @@
 #include "comm/bootstrap/crossing.h"
 
 #include "comm/bootstrap/local_socket.h"
+#include "comm/clock.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 #define KEY_DOUBT_NS (INT64_C(6) * 1000 * 1000 * 1000)
 
 lks_status lksi_crossing_init(lksi_crossing *c, const lksi_environment *environment, bool is_over_tcp) {
-    *c = (lksi_crossing){.environment = environment, .is_over_tcp = is_over_tcp, .began_ns = lksi_now_ns()};
+    *c = (lksi_crossing){.environment = environment, .is_over_tcp = is_over_tcp, .began_ns = lksi_running_ns()};
     c->next_ns = c->began_ns + KNOCK_NS;
     for (int place = 0; place < LKSI_N_CROSSINGS; place++) c->places[place].listener = -1;
     LKS_TRY(lksi_socket_name(environment, NULL, c->places[LKSI_CROSSING_JOB].name));
@@ -30,7 +31,7 @@ void lksi_crossing_close(lksi_crossing *c) {
 
 /* Those that meet at the job's socket look there by themselves. */
 static bool is_to_look(const lksi_crossing *c, int place) {
-    return place == LKSI_CROSSING_JOB ? c->is_over_tcp : lksi_now_ns() - c->began_ns >= KEY_DOUBT_NS;
+    return place == LKSI_CROSSING_JOB ? c->is_over_tcp : lksi_running_ns() - c->began_ns >= KEY_DOUBT_NS;
 }
 
 static const char *way(bool is_over_tcp) { return is_over_tcp ? "over TCP" : "at a local socket"; }
@@ -53,7 +54,7 @@ static bool knock_at(lksi_crossing *c, const char *name) {
     const lksi_meeting world = lksi_meeting_or_world(c->environment, NULL);
     int connection = lksi_local_connect(name);
     if (connection < 0) return false;
-    const int64_t deadline_ns = lksi_now_ns() + ANSWER_LIMIT_NS;
+    const int64_t deadline_ns = lksi_running_ns() + ANSWER_LIMIT_NS;
     char heard;
     lksi_hello hello;
     lksi_welcome verdict;
@@ -72,8 +73,8 @@ static bool knock_at(lksi_crossing *c, const char *name) {
 
 bool lksi_crossing_knock(void *opaque) {
     lksi_crossing *c = opaque;
-    if (lksi_now_ns() < c->next_ns) return false;
-    c->next_ns = lksi_now_ns() + KNOCK_NS;
+    if (lksi_running_ns() < c->next_ns) return false;
+    c->next_ns = lksi_running_ns() + KNOCK_NS;
     for (int place = 0; place < LKSI_N_CROSSINGS; place++)
         if (is_to_look(c, place) && knock_at(c, c->places[place].name)) return true;
     return false;
@@ -92,9 +93,10 @@ static lks_status hear(lksi_crossing *c, int connection, lks_status status) {
     lksi_hello hello;
     char text[LKSI_ERROR_TEXT_NBYTES];
     lksi_error_keep(text);
-    bool is_hello = lksi_is_ours(connection) &&
-                    lksi_take_over(connection, &hello, sizeof hello, NULL, lksi_now_ns() + HELLO_LIMIT_NS) == LKS_OK &&
-                    lksi_hello_is_credible(&hello, c->environment->size) && !(c->is_over_tcp && hello.is_over_tcp);
+    bool is_hello =
+        lksi_is_ours(connection) &&
+        lksi_take_over(connection, &hello, sizeof hello, NULL, lksi_running_ns() + HELLO_LIMIT_NS) == LKS_OK &&
+        lksi_hello_is_credible(&hello, c->environment->size) && !(c->is_over_tcp && hello.is_over_tcp);
     if (status != LKS_OK) lksi_error_restore(text);
     if (!is_hello) return LKS_OK;
     if (status == LKS_OK) status = explain(c, &hello);

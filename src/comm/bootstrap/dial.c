@@ -1,9 +1,10 @@
 #include "comm/bootstrap/dial.h"
 
+#include "comm/clock.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -32,12 +33,12 @@ static bool is_given_up(const dial *d) { return d->is_given_up != NULL && d->is_
 /* MADE: ready. NO_ANSWER: the deadline has passed. */
 static outcome wait_ready(const dial *d, int connection, short events) {
     for (;;) {
-        int64_t left_ns = d->deadline_ns - lksi_now_ns();
+        int64_t left_ns = d->deadline_ns - lksi_running_ns();
         if (is_given_up(d)) return GIVEN_UP;
         if (left_ns <= 0) return NO_ANSWER;
         if (left_ns > ASK_NS) left_ns = ASK_NS;
         struct pollfd ready = {.fd = connection, .events = events};
-        if (poll(&ready, 1, (int)((left_ns + MS_NS - 1) / MS_NS)) > 0) return MADE;
+        if (lksi_poll(&ready, 1, (int)((left_ns + MS_NS - 1) / MS_NS)) > 0) return MADE;
     }
 }
 
@@ -127,11 +128,11 @@ static lks_status explain(const dial *d, outcome result, const char *what) {
 /* Sleeps a little; false where it is time to stop. */
 static bool may_retry(const dial *d, outcome *result, int64_t retry_ns) {
     if (*result != REFUSED && *result != BROKEN_OFF && *result != ANSWERED_WRONGLY) return false;
-    if (lksi_now_ns() + retry_ns >= d->deadline_ns) {
+    if (lksi_running_ns() + retry_ns >= d->deadline_ns) {
         if (*result != ANSWERED_WRONGLY) *result = NO_ANSWER;
         return false;
     }
-    lksi_sleep_ns(retry_ns);
+    lksi_doze(retry_ns);
     if (is_given_up(d)) *result = GIVEN_UP;
     return *result != GIVEN_UP;
 }
@@ -154,7 +155,7 @@ lks_status lksi_dial(const lksi_address *to, const unsigned char key[LKSI_KEY_NB
         outcome result = attempt(&d, has_answered, what, sizeof what, connection);
         if (result == ANSWERED_WRONGLY) has_answered = true;
         if (result == MADE || (!is_retrying && result != BROKEN_OFF)) return explain(&d, result, what);
-        int64_t now = lksi_now_ns();
+        int64_t now = lksi_running_ns();
         bool is_doubted = result == (is_retrying ? ANSWERED_WRONGLY : BROKEN_OFF);
         if (!is_doubted) doubted_since_ns = 0;
         if (is_doubted && doubted_since_ns == 0) doubted_since_ns = now;

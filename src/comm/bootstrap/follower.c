@@ -3,6 +3,7 @@
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
 #include "comm/bootstrap/notice_board.h"
+#include "comm/clock.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
     lksi_crossing crossing;
     LKS_TRY(lksi_socket_name(environment, meeting, name));
     LKS_TRY(lksi_crossing_init(&crossing, environment, false));
-    const int64_t began_ns = lksi_now_ns();
+    const int64_t began_ns = lksi_running_ns();
     bool is_told = false;
     for (int64_t retry_ns = FIRST_RETRY_NS;; retry_ns = retry_ns < LAST_RETRY_NS ? 2 * retry_ns : LAST_RETRY_NS) {
         int attempt = lksi_local_connect(name);
@@ -41,7 +42,7 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
         if (met.is_world && attempt < 0 && lksi_crossing_knock(&crossing))
             return lksi_error(crossing.status, "%s", crossing.text);
         if (lksi_meeting_is_given_up(&met)) return lksi_error(LKS_ERR_PEER, "%s: given up", met.call);
-        if (lksi_now_ns() + retry_ns >= deadline_ns)
+        if (lksi_running_ns() + retry_ns >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT,
                               "%s: rank %d did not arrive (rank %d of %d, MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
                               lksi_meeting_name(&met, 0), lksi_meeting_name(&met, met.rank), met.size,
@@ -50,6 +51,6 @@ lks_status lksi_follower_meet(const lksi_environment *environment, const lksi_me
             lksi_log(LKS_LOG_WARNING, "%s: rank %d waits for rank %d (MASTER_ADDR %s, MASTER_PORT %d)%s", met.call,
                      lksi_meeting_name(&met, met.rank), lksi_meeting_name(&met, 0), environment->master_address,
                      environment->master_port, lksi_meeting_hint(&met));
-        lksi_sleep_ns(retry_ns);
+        lksi_doze(retry_ns);
     }
 }

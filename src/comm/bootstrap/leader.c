@@ -7,9 +7,9 @@
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
 #include "comm/bootstrap/notice_board.h"
+#include "comm/clock.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -155,7 +155,7 @@ static void wait_for_news(meeting *m) {
         m->polls[n++] = (struct pollfd){.fd = m->pending[i].connection, .events = POLLIN};
     for (int rank = 1; rank < m->met.size; rank++)
         if (m->connections[rank] >= 0) m->polls[n++] = (struct pollfd){.fd = m->connections[rank], .events = POLLIN};
-    poll(m->polls, n, POLL_MS);
+    (void)lksi_poll(m->polls, n, POLL_MS);
 }
 
 static lks_status name_missing(const meeting *m) {
@@ -175,7 +175,7 @@ static lks_status check_others(const lksi_meeting *met) {
 static lks_status hold(meeting *m, int64_t deadline_ns) {
     bool is_told = false;
     while (m->n_arrived < m->met.size - 1) {
-        if (lksi_now_ns() >= deadline_ns) return name_missing(m);
+        if (lksi_running_ns() >= deadline_ns) return name_missing(m);
         if (lksi_meeting_is_slow(m->began_ns, &is_told)) {
             (void)name_missing(m);
             lksi_log(LKS_LOG_WARNING, "so far: %s", lks_error_text());
@@ -197,7 +197,7 @@ static void tell_latecomers(meeting *m, lks_status status) {
     int64_t limit_ns = m->began_ns + LATECOMERS_MS * INT64_C(1000000);
     lksi_error_keep(text);
     m->is_over = status;
-    while (m->n_arrived + m->n_refused + m->crossing.n_refused < m->met.size - 1 && lksi_now_ns() < limit_ns) {
+    while (m->n_arrived + m->n_refused + m->crossing.n_refused < m->met.size - 1 && lksi_running_ns() < limit_ns) {
         wait_for_news(m);
         if (check_arrived(m) != LKS_OK || accept_some(m) != LKS_OK) break;
         lksi_error_restore(text);
@@ -214,11 +214,11 @@ static lks_status open_listener(const lksi_environment *environment, const lksi_
     LKS_TRY(lksi_socket_name(environment, met, name));
     while ((*listener = lksi_local_listen(name)) < 0) {
         if (errno != EADDRINUSE) return lksi_error_errno("cannot listen for the other ranks");
-        if (lksi_now_ns() >= deadline_ns)
+        if (lksi_running_ns() >= deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT, "%s: MASTER_ADDR %s and MASTER_PORT %d are in use by another job",
                               met->call, environment->master_address, environment->master_port);
         LKS_TRY(check_others(met));
-        lksi_sleep_ns(2000000);
+        lksi_doze(2000000);
     }
     return LKS_OK;
 }
@@ -229,7 +229,7 @@ lks_status lksi_leader_meet(const lksi_environment *environment, const lksi_meet
     if (m == NULL) return LKS_ERR_MEMORY;
     *m = (meeting){.environment = environment,
                    .met = lksi_meeting_or_world(environment, met),
-                   .began_ns = lksi_now_ns(),
+                   .began_ns = lksi_running_ns(),
                    .connections = connections,
                    .identities = identities};
     m->polls = lksi_alloc_array(1 + N_PENDING + (size_t)m->met.size, sizeof *m->polls);

@@ -2,9 +2,9 @@
 #define _GNU_SOURCE /* MSG_CMSG_CLOEXEC */
 #include "comm/bootstrap/handshake.h"
 #include "comm/bootstrap/local_socket.h"
+#include "comm/clock.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -65,10 +65,10 @@ lks_status lksi_hand_over(int connection, const void *record, size_t nbytes, int
 
 static lks_status wait_readable(int connection, int64_t deadline_ns) {
     for (;;) {
-        int64_t left_ms = (deadline_ns - lksi_now_ns()) / 1000000;
+        int64_t left_ms = (deadline_ns - lksi_running_ns()) / 1000000;
         if (left_ms < 0) return lksi_error(LKS_ERR_TIMEOUT, "nothing came over the control connection in time");
         struct pollfd ready = {.fd = connection, .events = POLLIN};
-        int n_ready = poll(&ready, 1, left_ms > 1000 ? 1000 : (int)left_ms + 1);
+        int n_ready = lksi_poll(&ready, 1, left_ms > 1000 ? 1000 : (int)left_ms + 1);
         if (n_ready > 0) return LKS_OK;
         if (n_ready < 0 && errno != EINTR) return lksi_error_errno("poll");
     }

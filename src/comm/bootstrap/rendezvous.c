@@ -6,6 +6,7 @@
 #include "comm/bootstrap/host.h"
 #include "comm/bootstrap/notice_board.h"
 #include "comm/bootstrap/store.h"
+#include "comm/clock.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -85,7 +86,7 @@ static bool is_at(int listener, const lksi_address *master) {
  * serves. A port that somebody else listens on may be that of this job's last generation, on its way out. */
 static lks_status open_store(int kept, const lksi_address *master, int64_t deadline_ns, int *listener) {
     char text[LKSI_ADDRESS_TEXT_NBYTES];
-    int64_t limit_ns = lksi_now_ns() + PORT_LIMIT_NS;
+    int64_t limit_ns = lksi_running_ns() + PORT_LIMIT_NS;
     if (limit_ns > deadline_ns) limit_ns = deadline_ns;
     lksi_address_text(master, text);
     for (;;) {
@@ -96,12 +97,12 @@ static lks_status open_store(int kept, const lksi_address *master, int64_t deadl
         else if (listen(kept, LKSI_BACKLOG) != 0)
             status = lksi_error_errno("cannot listen on %s", text);
         if (status != LKS_ERR_SYSTEM || errno != EADDRINUSE) return status;
-        if (lksi_now_ns() >= limit_ns)
+        if (lksi_running_ns() >= limit_ns)
             return lksi_error(LKS_ERR_TIMEOUT,
                               "lks_init: rank 0 cannot listen on %s (MASTER_ADDR, MASTER_PORT): another program does; "
                               "MASTER_PORT may be set to another port, on all ranks",
                               text);
-        lksi_sleep_ns(10 * 1000 * 1000);
+        lksi_doze(10 * 1000 * 1000);
     }
 }
 

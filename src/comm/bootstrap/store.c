@@ -8,9 +8,9 @@
 #include "comm/bootstrap/acceptor.h"
 #include "comm/bootstrap/crossing.h"
 #include "comm/bootstrap/notice_board.h"
+#include "comm/clock.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -127,7 +127,7 @@ static void wait_for_arrivals(store *s) {
     s->polls[0] = (struct pollfd){.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
     for (int rank = 1; rank < size; rank++)
         s->polls[rank] = (struct pollfd){.fd = s->connections[rank], .events = POLLIN};
-    (void)poll(s->polls, (nfds_t)size, POLL_MS);
+    (void)lksi_poll(s->polls, (nfds_t)size, POLL_MS);
 }
 
 static lks_status name_missing(const store *s, lks_status status, const char *other) {
@@ -170,7 +170,7 @@ static lks_status give_up(const store *s) {
 
 static void gather(store *s, int64_t deadline_ns) {
     while (s->status == LKS_OK && s->n_arrived < s->environment->size) {
-        if (lksi_now_ns() >= deadline_ns) {
+        if (lksi_running_ns() >= deadline_ns) {
             fail(s, give_up(s));
             return;
         }
@@ -235,7 +235,7 @@ static void wait_for_takers(store *s) {
         bool is_waiting = rank > 0 && s->n_sent[rank] < s->answer_nbytes;
         s->polls[rank] = (struct pollfd){.fd = is_waiting ? s->connections[rank] : -1, .events = POLLOUT};
     }
-    (void)poll(s->polls, (nfds_t)size, POLL_MS);
+    (void)lksi_poll(s->polls, (nfds_t)size, POLL_MS);
 }
 
 static int count_missing(const store *s) {
@@ -248,9 +248,9 @@ static int count_missing(const store *s) {
  * What the launcher says they read themselves. */
 static void tell_latecomers(store *s) {
     int64_t limit_ns = s->began_ns + LATECOMERS_MS * INT64_C(1000000);
-    while (count_missing(s) > 0 && lksi_now_ns() < limit_ns && lksi_notice_board_check() == LKS_OK) {
+    while (count_missing(s) > 0 && lksi_running_ns() < limit_ns && lksi_notice_board_check() == LKS_OK) {
         struct pollfd arrivals = {.fd = lksi_acceptor_descriptor(s->acceptor), .events = POLLIN};
-        (void)poll(&arrivals, 1, POLL_MS);
+        (void)lksi_poll(&arrivals, 1, POLL_MS);
         lksi_acceptor_step(s->acceptor);
         (void)lksi_error(s->status, "%s", s->text);
         (void)lksi_crossing_step(&s->crossing, s->status);
@@ -271,7 +271,7 @@ static void answer(store *s, int64_t deadline_ns) {
     bool was_good = s->status == LKS_OK;
     write_answer(s);
     while (send_to_all(s) > 0 && was_good == (s->status == LKS_OK)) {
-        if (lksi_now_ns() >= deadline_ns) {
+        if (lksi_running_ns() >= deadline_ns) {
             fail(s, name_slow(s));
             return;
         }
@@ -284,11 +284,12 @@ static void answer(store *s, int64_t deadline_ns) {
  * more comes, and waits a moment until the others have closed. */
 static void say_farewell(struct pollfd *polls, int n_polls) {
     int n_open = 0;
-    int64_t limit_ns = lksi_now_ns() + FAREWELL_MS * INT64_C(1000000);
+    int64_t limit_ns = lksi_running_ns() + FAREWELL_MS * INT64_C(1000000);
     for (int i = 0; i < n_polls; i++) n_open += polls[i].fd >= 0;
     for (int i = 0; i < n_polls; i++)
         if (polls[i].fd >= 0) (void)shutdown(polls[i].fd, SHUT_WR);
-    while (n_open > 0 && lksi_now_ns() < limit_ns && (poll(polls, (nfds_t)n_polls, POLL_MS) >= 0 || errno == EINTR))
+    while (n_open > 0 && lksi_running_ns() < limit_ns &&
+           (lksi_poll(polls, (nfds_t)n_polls, POLL_MS) >= 0 || errno == EINTR))
         for (int i = 0; i < n_polls; i++) {
             char rest[512];
             ssize_t n = polls[i].fd >= 0 ? recv(polls[i].fd, rest, sizeof rest, MSG_DONTWAIT) : 1;
@@ -326,7 +327,7 @@ lks_status lksi_store_serve(int listener, const lksi_environment *environment, c
     store s = {.environment = environment,
                .members = members,
                .connections = connections,
-               .began_ns = lksi_now_ns(),
+               .began_ns = lksi_running_ns(),
                .n_arrived = 1};
     fail(&s, before);
     lks_status status = lksi_crossing_init(&s.crossing, environment, true);

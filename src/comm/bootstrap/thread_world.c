@@ -46,11 +46,13 @@ lks_status lksi_thread_block_create(lksi_thread_world *world, size_t nbytes, voi
     return status;
 }
 
-void lksi_thread_block_hold(lksi_thread_world *world, const void *base) {
+bool lksi_thread_block_hold(lksi_thread_world *world, const void *base) {
     pthread_mutex_lock(&world->mutex);
-    for (lksi_thread_block *each = world->blocks; each != NULL; each = each->next)
-        if (each->base == base) each->n_holding++;
+    lksi_thread_block *block = world->blocks;
+    while (block != NULL && block->base != base) block = block->next;
+    if (block != NULL) block->n_holding++;
     pthread_mutex_unlock(&world->mutex);
+    return block != NULL;
 }
 
 static bool is_control(const lksi_thread_world *world, const void *base) {

@@ -50,7 +50,8 @@ lks_status lksi_thread_world_join(lksi_thread_world *world, uint64_t id, const i
 
 /* Zeroed, pre-faulted memory, held once by its creator; it goes when all who hold it have released it. */
 lks_status lksi_thread_block_create(lksi_thread_world *world, size_t nbytes, void **base);
-void lksi_thread_block_hold(lksi_thread_world *world, const void *base);
+/* False where it is gone: all who held it have let it go. */
+bool lksi_thread_block_hold(lksi_thread_world *world, const void *base);
 void lksi_thread_block_release(lksi_thread_world *world, const void *base);
 
 #endif

@@ -1,12 +1,14 @@
 /* Whether there is memory for a segment. Linux takes pages for a memory file one by one and kills some process when
- * they run out half-way, so that "too much" has to be seen before, by the figures of the machine and of our cgroup. */
+ * they run out half-way, so that "too much" has to be seen before, by the figures of the machine and of our cgroups.
+ */
 #include "comm/transport/segment/control.h"
 
 #include <string.h>
 
 /* The number after `key` in a file of such lines, or the first number of all where `key` is empty. */
-static bool read_number(const char *path, const char *key, uint64_t *number) {
-    FILE *file = fopen(path, "re");
+static bool read_number(const char *directory, const char *name, const char *key, uint64_t *number) {
+    char path[LKSI_PATH_NBYTES];
+    FILE *file = lksi_path(path, "%s/%s", directory, name) == LKS_OK ? fopen(path, "re") : NULL;
     char line[256];
     unsigned long long value;
     bool is_found = false;
@@ -18,21 +20,24 @@ static bool read_number(const char *path, const char *key, uint64_t *number) {
     return is_found;
 }
 
-/* What our cgroup may still take; the page cache that it is charged for can be given back. */
-static uint64_t cgroup_room(void) {
+/* What a cgroup may still take; the page cache that it is charged for can be given back. */
+static uint64_t room_of(const char *cgroup) {
     uint64_t limit, used, active = 0, inactive = 0;
-    if (!read_number("/sys/fs/cgroup/memory.max", "", &limit)) return UINT64_MAX;
-    if (!read_number("/sys/fs/cgroup/memory.current", "", &used)) return UINT64_MAX;
-    (void)read_number("/sys/fs/cgroup/memory.stat", "active_file ", &active);
-    (void)read_number("/sys/fs/cgroup/memory.stat", "inactive_file ", &inactive);
+    if (!read_number(cgroup, "memory.max", "", &limit)) return UINT64_MAX;
+    if (!read_number(cgroup, "memory.current", "", &used)) return UINT64_MAX;
+    (void)read_number(cgroup, "memory.stat", "active_file ", &active);
+    (void)read_number(cgroup, "memory.stat", "inactive_file ", &inactive);
     used -= active + inactive < used ? active + inactive : used;
     return limit > used ? limit - used : 0;
 }
 
 lks_status lksi_memory_check(size_t nbytes) {
-    uint64_t available_kib, available = cgroup_room();
-    if (read_number("/proc/meminfo", "MemAvailable:", &available_kib) && available_kib * 1024 < available)
-        available = available_kib * 1024;
+    uint64_t available_kib, available = UINT64_MAX;
+    if (read_number("/proc", "meminfo", "MemAvailable:", &available_kib)) available = available_kib * 1024;
+    for (char cgroup[LKSI_PATH_NBYTES] = ""; lksi_cgroup_next(cgroup);) {
+        uint64_t room = room_of(cgroup);
+        if (room < available) available = room;
+    }
     if (nbytes <= available) return LKS_OK;
     return lksi_error(LKS_ERR_MEMORY, "out of memory: %zu shared bytes were asked for, %llu are available", nbytes,
                       (unsigned long long)available);

@@ -149,11 +149,12 @@ static bool is_alive(int pid) {
     return true;
 }
 
-/* Where both sides live, nobody can tell which of them was cut off. */
+/* Where both sides live, nobody can tell which of them was cut off. Of one in another pid namespace nothing more can be
+ * found out. */
 void lksi_control_disconnected(lksi_control *control, int mine, int other) {
     const lksi_identity *a = &control->seats[mine].identity, *b = &control->seats[other].identity;
     if (atomic_load(&control->seats[other].presence.value) == LKSI_LEFT) return;
-    if (!is_alive(b->pid)) {
+    if (!lksi_control_knows_pid(control, mine, other) || !is_alive(b->pid)) {
         lksi_control_lost(control, other, "");
         return;
     }

@@ -165,6 +165,10 @@ bool lksi_control_abort_for(lksi_control *control, const lksi_reason *reason);
 bool lksi_control_abort(lksi_control *control, lks_status status, const char *format, ...) LKS_PRINTF(3, 4);
 /* The same for a rank that is gone, unless it has said goodbye; `how` is appended (": killed", say). */
 void lksi_control_lost(lksi_control *control, int seat, const char *how);
+/* Whether a rank knows another by the pid of its identity: in another pid namespace that is some other process. */
+static inline bool lksi_control_knows_pid(const lksi_control *control, int mine, int other) {
+    return control->seats[mine].is_pid_common && control->seats[other].is_pid_common;
+}
 /* The same where the connection between two of this host's ranks has ended, for whatever reason. */
 void lksi_control_disconnected(lksi_control *control, int mine, int other);
 /* Sets this thread's error from the abort record, `doing` appended, and returns its status. */

@@ -67,6 +67,33 @@ static void describe_ahead(lks_group *group, int rank, uint64_t exchange, char *
     lksi_call_describe(&call, text, LKSI_CALL_TEXT_NBYTES);
 }
 
+static bool has_shown(const lks_group *group, int rank, uint64_t exchange) {
+    return atomic_load_explicit(&post_of_exchange(group, rank, exchange)->counter, memory_order_acquire) >= exchange;
+}
+
+/* Two ranks that have shown different lines in that exchange, the first of all that have shown one and the first that
+ * disagrees with it. */
+static bool find_difference(const lks_group *group, uint64_t exchange, int *first, int *second) {
+    *first = 0;
+    while (*first < group->rank && !has_shown(group, *first, exchange)) ++*first;
+    uint64_t fingerprint = post_of_exchange(group, *first, exchange)->fingerprint;
+    for (*second = *first + 1; *second < group->size; ++*second)
+        if (has_shown(group, *second, exchange) &&
+            post_of_exchange(group, *second, exchange)->fingerprint != fingerprint)
+            return true;
+    return false;
+}
+
+/* In the first that is not checked: up to there all have come, and their calls before it are as good as done. */
+lks_status lksi_posts_compare(lks_group *group) {
+    int first, second;
+    uint64_t exchange = group->n_checked + 1;
+    if (exchange > group->n_exchanges || group->is_explaining) return LKS_OK;
+    if (!find_difference(group, exchange, &first, &second)) return LKS_OK;
+    return lksi_error(LKS_ERR_MISMATCH, "rank %d called another operation than rank %d", lksi_world_rank(group, second),
+                      lksi_world_rank(group, first));
+}
+
 static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, char *text) {
     lksi_seat *seat = &group->control->seats[rank];
     const lksi_post *post = post_of_exchange(group, rank, exchange);
@@ -79,12 +106,13 @@ static lks_status describe_rank(lks_group *group, int rank, uint64_t exchange, c
     return LKS_OK;
 }
 
-/* All ranks see the same lines, so all come here, if they live long enough; who waited writes down its call, and all
- * name the same two. */
-static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint64_t exchange) {
+/* All ranks that wait see the same lines, so all come here, if they live long enough; who waited writes down its call,
+ * and where all have come they name the same two. */
+static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint64_t exchange, int one, int other) {
     lksi_seat *mine = group->own_seat;
     const lksi_post *post = post_of_exchange(group, group->rank, exchange);
     bool has_run_ahead = post->place == LKSI_PLACE_AHEAD;
+    group->is_explaining = true;
     uint64_t sequence =
         has_run_ahead ? ahead_of_exchange(group, group->rank, exchange)->sequence : group->progress.sequence;
     char first[LKSI_CALL_TEXT_NBYTES], second[LKSI_CALL_TEXT_NBYTES];
@@ -92,13 +120,10 @@ static lks_status explain_mismatch(lks_group *group, const lksi_call *call, uint
         lksi_call_describe(call, mine->call_text, sizeof mine->call_text);
         lksi_publish(group->control, &mine->explained.value, exchange, group->seat);
     }
-    int other = 1;
-    uint64_t fingerprint = post_of_exchange(group, 0, exchange)->fingerprint;
-    while (post_of_exchange(group, other, exchange)->fingerprint == fingerprint) other++;
-    LKS_TRY(describe_rank(group, 0, exchange, first));
+    LKS_TRY(describe_rank(group, one, exchange, first));
     LKS_TRY(describe_rank(group, other, exchange, second));
     return lksi_error(LKS_ERR_MISMATCH, "ranks disagree at call %llu: rank %d called %s, rank %d called %s",
-                      (unsigned long long)sequence, lksi_world_rank(group, 0), first, lksi_world_rank(group, other),
+                      (unsigned long long)sequence, lksi_world_rank(group, one), first, lksi_world_rank(group, other),
                       second);
 }
 
@@ -120,9 +145,14 @@ static lks_status read_lines(lks_group *group, uint64_t exchange, bool *is_agree
 /* One exchange after the other: finds the first that ranks disagree in, or cannot be read, because a rank has left. */
 static lks_status check_each(lks_group *group, const lksi_call *call, uint64_t last) {
     bool is_agreed;
+    int one, other;
     for (int n_in_vain = 0; group->n_checked < last; group->n_checked++) {
-        LKS_TRY(read_lines(group, group->n_checked + 1, &is_agreed, &n_in_vain));
-        if (!is_agreed) return explain_mismatch(group, call, group->n_checked + 1);
+        uint64_t exchange = group->n_checked + 1;
+        lks_status status = read_lines(group, exchange, &is_agreed, &n_in_vain);
+        if (status == LKS_OK && is_agreed) continue;
+        if (status != LKS_OK && status != LKS_ERR_MISMATCH) return status;
+        return find_difference(group, exchange, &one, &other) ? explain_mismatch(group, call, exchange, one, other)
+                                                              : status;
     }
     return LKS_OK;
 }
@@ -138,8 +168,7 @@ static lks_status check_up_to(lks_group *group, const lksi_call *call, uint64_t 
 
 static bool have_all_shown(const lks_group *group, uint64_t exchange) {
     for (int rank = 0; rank < group->size; rank++)
-        if (atomic_load_explicit(&post_of_exchange(group, rank, exchange)->counter, memory_order_acquire) < exchange)
-            return false;
+        if (!has_shown(group, rank, exchange)) return false;
     return true;
 }
 

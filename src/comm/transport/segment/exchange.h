@@ -62,6 +62,9 @@ lks_status lksi_post_wait_and_collect(lks_group *group, const lksi_call *call, l
 lks_status lksi_post_and_run_ahead(lks_group *group, const lksi_call *call, size_t nbytes);
 /* The same for one that needs what is `shown` by `rank` alone. */
 lks_status lksi_post_and_hear(lks_group *group, const lksi_call *call, int rank, lksi_shown shown);
+/* Of a rank that waits: LKS_ERR_MISMATCH where those that have shown a line of the exchange that it waits in disagree,
+ * whoever is still missing. */
+lks_status lksi_posts_compare(lks_group *group);
 /* Returns when all ranks have called it; everything written before is then visible to all. */
 lks_status lksi_meet(lks_group *group);
 /* The same for a rank that has read others' buffers. They stay as they are until it meets their owners, or one gives

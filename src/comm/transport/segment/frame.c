@@ -82,17 +82,15 @@ static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
     return LKS_OK;
 }
 
-/* Who has left wants no credit any more, and its messages are still to be received. */
-static bool is_unwanted(const lks_group *group, int to, const lksi_outgoing *out) {
-    return out->head.kind == LKSI_FRAME_CREDIT && group->remote != NULL && group->remote->has_left != NULL &&
-           group->remote->has_left(group, to) && !lksi_control_is_aborted(group->control);
-}
-
-/* That it has left we may hear by not reaching it, and from nobody: those who would tell may have left before it. */
+/* Who has left wants no credit any more, and its messages are still to be received. That it has left we may hear by not
+ * reaching it, and from nobody: those who would tell may have left before it. */
 static lks_status write_wanted(lks_group *group, int to, lksi_outgoing *out) {
-    lks_status status = is_unwanted(group, to, out) ? LKS_ERR_PEER : write_frame(group, to, out);
-    if (status != LKS_ERR_PEER || out->head.kind != LKSI_FRAME_CREDIT || lksi_control_is_aborted(group->control))
-        return status;
+    if (out->head.kind != LKSI_FRAME_CREDIT) return write_frame(group, to, out);
+    const lksi_remote *remote = group->remote;
+    bool has_left = remote != NULL && remote->has_left != NULL && remote->has_left(group, to);
+    lks_status status = has_left ? LKS_ERR_PEER : write_frame(group, to, out);
+    if (status != LKS_ERR_PEER) return status;
+    LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_USER));
     out->n_done = out->nbytes;
     return LKS_OK;
 }

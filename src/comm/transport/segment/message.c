@@ -88,7 +88,6 @@ static lks_status fail(lks_group *group, lks_status status) {
 }
 
 void lksi_messages_close(lks_group *group) {
-    lksi_messenger_enter(group, "lks_group_destroy");
     if (group->messages != NULL) {
         lks_status status = LKS_OK; /* nobody is there to be told */
         if (group->messages->first != NULL)

@@ -16,7 +16,6 @@
 #include "comm/transport/segment/step.h"
 
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -31,36 +30,9 @@ enum {
     PATIENT_NS = 5000 * 1000, /* where lksi_work_is_patient() */
     N_YIELDS = 32,
     SLICE_NS = 50 * 1000 * 1000,
+    SECOND_LOOK_NS = 20 * 1000 * 1000, /* at a deadline */
 };
-static const int64_t stopped_ns = INT64_C(2) * 1000 * 1000 * 1000;
 static const int64_t stall_report_ns = INT64_C(10) * 1000 * 1000 * 1000;
-
-/* --- time --- */
-
-static _Atomic int64_t forgiven_ns;
-
-int64_t lksi_running_ns(void) { return lksi_now_ns() - atomic_load(&forgiven_ns); }
-
-/* All threads that sleep wake of the same stop: only what none of them has seen is added. Under a lock, so that who
- * finds it seen finds it added, too. */
-void lksi_forgive_stop(int64_t since_ns, int64_t until_ns) {
-    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    static int64_t seen_until_ns;
-    if (until_ns - since_ns < stopped_ns) return;
-    pthread_mutex_lock(&mutex);
-    if (since_ns < seen_until_ns) since_ns = seen_until_ns;
-    if (since_ns < until_ns) {
-        atomic_fetch_add(&forgiven_ns, until_ns - since_ns);
-        seen_until_ns = until_ns;
-    }
-    pthread_mutex_unlock(&mutex);
-}
-
-void lksi_doze(int64_t duration_ns) {
-    int64_t since_ns = lksi_now_ns();
-    lksi_sleep_ns(duration_ns);
-    lksi_forgive_stop(since_ns, lksi_now_ns());
-}
 
 /* --- waiting --- */
 
@@ -151,10 +123,10 @@ static void sleep_until_rung(lks_group *group, const lksi_await *await, int64_t 
 }
 
 /* Who waits in a part of a group (group->parent) does so for a call of the whole one, which is what people know of. */
-static lks_group *whole_of(lks_group *group) { return group->parent != NULL ? group->parent : group; }
+static const lks_group *whole_of(const lks_group *group) { return group->parent != NULL ? group->parent : group; }
 
 void lksi_progress_describe(const lks_group *group, lksi_context context, char *text, size_t text_nbytes) {
-    const lks_group *whole = group->parent != NULL ? group->parent : group;
+    const lks_group *whole = whole_of(group);
     const lksi_progress *progress = context == LKSI_CONTEXT_COLLECTIVE ? &whole->progress : &whole->user_progress;
     snprintf(text, text_nbytes, "%s,", progress->name);
     if (progress->has_tag) lksi_append(text, text_nbytes, " tag %d,", progress->tag);
@@ -164,10 +136,10 @@ void lksi_progress_describe(const lks_group *group, lksi_context context, char *
 }
 
 /* One rank, or several. The first may itself wait for another: the last in that chain is named, too. */
-static void describe_awaited(lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
+static void describe_awaited(const lks_group *group, bool asks, const int *ranks, int n_ranks, char *text,
                              size_t text_nbytes) {
     char why[96] = "";
-    lks_group *whole = whole_of(group);
+    const lks_group *whole = whole_of(group);
     text[0] = '\0';
     if (n_ranks == 0) lksi_append(text, text_nbytes, "any rank");
     for (int i = 0; i < n_ranks; i++)
@@ -226,17 +198,25 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, doing);
 }
 
+static int64_t left_of(const lksi_progress *progress) {
+    return progress->timeout_ms * 1000000 - (lksi_running_ns() - progress->started_ns);
+}
+
+/* Who computed while the process was stopped may look at the clock before the thread that finds that out does. */
 static lks_status check_deadline(lks_group *group, lksi_context context, const int *ranks, int n_ranks,
                                  int64_t *left_ns) {
     lksi_progress *progress = lksi_progress_in(group, context);
     int64_t now_ns = lksi_running_ns();
     if (progress->started_ns == 0) progress->started_ns = now_ns;
-    int64_t waited_ns = now_ns - progress->started_ns, still_ns = find_still_ns(progress, now_ns);
+    int64_t still_ns = find_still_ns(progress, now_ns);
     if (still_ns > stall_report_ns && !progress->is_stall_reported) {
         report_stall(group, context, ranks, n_ranks, still_ns);
         progress->is_stall_reported = true;
     }
-    *left_ns = progress->timeout_ms * 1000000 - waited_ns;
+    *left_ns = left_of(progress);
+    if (*left_ns > 0) return LKS_OK;
+    lksi_sleep_ns(SECOND_LOOK_NS);
+    *left_ns = left_of(progress);
     return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 
@@ -265,6 +245,7 @@ lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, i
     LKS_TRY(lksi_refuse_aborted(group, context));
     LKS_TRY(check_presence(group, context, ranks, n_ranks));
     if (group->parent != NULL && context == LKSI_CONTEXT_COLLECTIVE) LKS_TRY(lksi_step_overhear(group->parent));
+    if (context == LKSI_CONTEXT_COLLECTIVE) LKS_TRY(lksi_posts_compare(group));
     LKS_TRY(check_deadline(group, context, ranks, n_ranks, left_ns));
     return attend(group, context, ranks, n_ranks);
 }

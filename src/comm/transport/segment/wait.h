@@ -2,6 +2,7 @@
 #ifndef LKSI_WAIT_H
 #define LKSI_WAIT_H
 
+#include "comm/clock.h"
 #include "comm/group.h"
 
 typedef struct lksi_condition {
@@ -66,13 +67,6 @@ typedef struct lksi_pauses {
 bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses);
 /* It slept that long for what has come now: how long it spins the next time follows from that. */
 void lksi_was_woken(lks_group *group, lksi_context context, int64_t slept_ns);
-/* The clock of deadlines and stalls: lksi_now_ns without the time in which this process was stopped, as all of a
- * suspended job are. What counts from some moment on (started_ns, submitted_ns, moved_ns) counts by this one. */
-int64_t lksi_running_ns(void);
-/* After each slice of a sleep, of which lksi_look has been asked before: one that took very long was a stop. */
-void lksi_forgive_stop(int64_t since_ns, int64_t until_ns);
-/* lksi_sleep_ns as such a slice. */
-void lksi_doze(int64_t duration_ns);
 /* Messages of users that are under way move only inside calls on groups of their world by the thread that began them;
  * so whoever waits for something else moves them on, and sleeps no longer than this meanwhile. */
 enum { LKSI_POKE_NS = 100 * 1000 };

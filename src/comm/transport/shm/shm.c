@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -55,9 +56,20 @@ static int reserve(int descriptor, size_t nbytes) {
     return 0;
 }
 
+/* It holds for memory files, too, and who exceeds it is sent a signal that ends him. */
+static lks_status check_limit(size_t nbytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || nbytes <= limit.rlim_cur) return LKS_OK;
+    return lksi_error(
+        LKS_ERR_MEMORY,
+        "out of memory: %zu shared bytes were asked for, the limit on the size of files (ulimit -f) is %llu", nbytes,
+        (unsigned long long)limit.rlim_cur);
+}
+
 /* Sealed against shrinking: no process can take the memory away from under the others. */
 static lks_status create_segment(size_t nbytes, int *descriptor) {
     LKS_TRY(lksi_memory_check(nbytes));
+    LKS_TRY(check_limit(nbytes));
     int created = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (created < 0) return lksi_error_errno("memfd_create");
     int failed = reserve(created, nbytes);
@@ -88,7 +100,7 @@ static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
 static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0, void **base) {
     (void)base_on_0;
     const shm *s = group->backing;
-    int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
+    int64_t deadline_ns = lksi_running_ns() + group->timeout_ms * 1000000;
     for (;;) {
         handover record;
         int descriptor;
@@ -125,19 +137,19 @@ static void close_one(const lks_group *group, const int *descriptors, int seat) 
     close(descriptors[seat]);
 }
 
-static void close_all(shm *s, const lks_group *group, lksi_control *control) {
+static void close_all(shm *s, const lks_group *group) {
     for (int seat = 0; seat < group->n_seats; seat++) {
         close_one(group, s->connections, seat);
         close_one(group, s->processes, seat);
     }
-    if (control != NULL) munmap(control, s->control_nbytes);
+    if (group->control != NULL) munmap(group->control, s->control_nbytes);
     lksi_free(s->ends);
     lksi_free(s->processes);
     lksi_free(s->connections);
     lksi_free(s);
 }
 
-static void leave(lks_group *group) { close_all(group->backing, group, group->control); }
+static void leave(lks_group *group) { close_all(group->backing, group); }
 
 static bool notice_exit(void *opaque, int descriptor) {
     const control_end *end = opaque;
@@ -155,9 +167,9 @@ static pid_t peer_of(int connection) {
 
 /* 0: not known. */
 static pid_t process_of(const shm *s, const lks_group *group, int seat) {
-    const lksi_seat *seats = s->ends[seat].control->seats;
+    const lksi_control *control = s->ends[seat].control;
     if (s->connections[seat] >= 0) return peer_of(s->connections[seat]);
-    return seats[group->seat].is_pid_common && seats[seat].is_pid_common ? seats[seat].identity.pid : 0;
+    return lksi_control_knows_pid(control, group->seat, seat) ? control->seats[seat].identity.pid : 0;
 }
 
 /* The first seat may leave before the others: they then have no connection to anybody, but still see a process end. So
@@ -165,13 +177,16 @@ static pid_t process_of(const shm *s, const lks_group *group, int seat) {
  * namespace), the deadline does. */
 static lks_status watch_process(const shm *s, const lks_group *group, int seat) {
     s->processes[seat] = (int)syscall(SYS_pidfd_open, process_of(s, group, seat), 0);
+    if (s->processes[seat] < 0 && (errno == EMFILE || errno == ENFILE))
+        return lksi_error_errno("%s: cannot watch rank %d", group->progress.name,
+                                lksi_world_rank(group, group->rank_of[seat]));
     if (s->processes[seat] < 0) return LKS_OK;
     return lksi_watch_add(group->world->watch, s->processes[seat], LKSI_WATCH_INPUT, notice_exit, &s->ends[seat]);
 }
 
-static lks_status watch_ends(const shm *s, const lks_group *group, lksi_control *control) {
+static lks_status watch_ends(const shm *s, const lks_group *group) {
     for (int seat = 0; seat < group->n_seats; seat++) {
-        s->ends[seat] = (control_end){control, group->seat, seat};
+        s->ends[seat] = (control_end){group->control, group->seat, seat};
         if (seat == group->seat) continue;
         LKS_TRY(watch_process(s, group, seat));
         if (s->connections[seat] < 0) continue;
@@ -277,7 +292,7 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
 static bool is_parent_aborted(void *parent) { return lksi_control_is_aborted(((const lks_group *)parent)->control); }
 
 static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
-    int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
+    int64_t deadline_ns = lksi_running_ns() + group->timeout_ms * 1000000;
     lksi_meeting part = {.call = group->progress.name,
                          .id = lksi_mix(group->id, (uint64_t)group->rank_of[0]), /* several hosts may be one */
                          .rank = group->seat,
@@ -290,8 +305,13 @@ static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
                             : follow(s, group, meeting, deadline_ns, control);
 }
 
+/* Of what is under way a core dump tells nothing, and whoever dies does so the sooner. */
+static void leave_out_of_dumps(lksi_control *control, size_t control_nbytes) {
+    unsigned char *begin = lksi_control_staging(control, 0, 0);
+    (void)madvise(begin, control_nbytes - (size_t)(begin - (unsigned char *)control), MADV_DONTDUMP);
+}
+
 lks_status lksi_shm_join(lks_group *group) {
-    lksi_control *control = NULL;
     shm *s = lksi_alloc(sizeof *s);
     if (s == NULL) return LKS_ERR_MEMORY;
     s->connections = lksi_alloc_array((size_t)group->n_seats, sizeof *s->connections);
@@ -301,14 +321,15 @@ lks_status lksi_shm_join(lks_group *group) {
     for (int seat = 0; seat < group->n_seats && s->connections != NULL; seat++) s->connections[seat] = -1;
     for (int seat = 0; seat < group->n_seats && s->processes != NULL; seat++) s->processes[seat] = -1;
     lks_status status = is_whole ? LKS_OK : LKS_ERR_MEMORY;
-    if (status == LKS_OK) status = meet(s, group, &control);
-    if (status == LKS_OK && control != NULL) status = watch_ends(s, group, control);
+    if (status == LKS_OK) status = meet(s, group, &group->control);
+    if (status == LKS_OK) status = watch_ends(s, group);
     if (status != LKS_OK) {
-        close_all(s, group, control);
+        close_all(s, group);
+        group->control = NULL;
         return status;
     }
+    leave_out_of_dumps(group->control, s->control_nbytes);
     group->transport = &shm_transport;
     group->backing = s;
-    group->control = control;
     return LKS_OK;
 }

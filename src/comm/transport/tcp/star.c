@@ -136,7 +136,7 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
     lksi_star *star = lksi_star_of(group);
     lks_status status = LKS_OK;
     bool is_there = false;
-    while (!is_there && status == LKS_OK && lksi_now_ns() < deadline_ns && !lksi_tcp_is_over(group->parent)) {
+    while (!is_there && status == LKS_OK && lksi_running_ns() < deadline_ns && !lksi_tcp_is_over(group->parent)) {
         int64_t until_ns = lksi_now_ns() + SLICE_NS;
         pthread_mutex_lock(&star->mutex);
         if (star->lines[rank].descriptor < 0) lksi_cond_wait_until(&star->arrived, &star->mutex, until_ns);
@@ -163,7 +163,7 @@ static lks_status watch_lines(lks_group *group) {
 }
 
 lks_status lksi_tcp_star_join(lks_group *group, int *connections) {
-    int64_t deadline_ns = lksi_now_ns() + group->timeout_ms * 1000000;
+    int64_t deadline_ns = lksi_running_ns() + group->timeout_ms * 1000000;
     lksi_star *star = lksi_alloc(sizeof *star + (size_t)group->size * sizeof star->lines[0]);
     if (star == NULL) return LKS_ERR_MEMORY;
     pthread_mutex_init(&star->mutex, NULL);

@@ -64,8 +64,8 @@ static lks_status watch_stream(const lks_group *group, lksi_context context, int
 static int64_t deadline_of(lks_group *group, lksi_context context) {
     const lksi_progress *progress = lksi_progress_in(group, context);
     int64_t timeout_ms = progress->timeout_ms > 0 ? progress->timeout_ms : group->timeout_ms;
-    int64_t waited_ns = progress->started_ns > 0 ? lksi_running_ns() - progress->started_ns : 0;
-    return lksi_now_ns() - waited_ns + timeout_ms * 1000000;
+    int64_t started_ns = progress->started_ns > 0 ? progress->started_ns : lksi_running_ns();
+    return started_ns + timeout_ms * 1000000;
 }
 
 /* Refused by one who is gone, or kept from one who is there: by a firewall, say, or for want of a route. */

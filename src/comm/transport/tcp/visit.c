@@ -25,7 +25,7 @@ static void visit(lks_group *group, int rank) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = LKSI_DOOR_VISIT, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[rank].address, group->world->secret.key, &hello, sizeof hello,
-                                  lksi_now_ns() + VISIT_LIMIT_NS, false, lksi_tcp_is_over, group, &descriptor);
+                                  lksi_running_ns() + VISIT_LIMIT_NS, false, lksi_tcp_is_over, group, &descriptor);
     if (status == LKS_ERR_PEER && !lksi_tcp_is_over(group)) lksi_tcp_find_gone(line);
     if (status != LKS_OK && status != LKS_ERR_PEER) {
         atomic_store(&line->next_visit_ns, lksi_now_ns() + VISIT_PAUSE_NS);

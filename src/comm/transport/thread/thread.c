@@ -9,8 +9,8 @@ static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
 }
 
 static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0, void **base) {
-    (void)nbytes;
-    lksi_thread_block_hold(group->backing, base_on_0);
+    if (!lksi_thread_block_hold(group->backing, base_on_0))
+        return lksi_error(LKS_ERR_PEER, "rank %d has let go of %zu shared bytes", lksi_world_rank(group, 0), nbytes);
     *base = base_on_0;
     return LKS_OK;
 }
