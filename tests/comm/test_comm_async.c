@@ -279,9 +279,9 @@ static int ask_once_beside_a_worker(int rank, int size, void *argument) {
     int32_t token = 0;
     int is_done = 0;
     MUST_OK(lks_init(&world, NULL));
+    world->may_spin = true, world->may_worker_spin = false;
     if (rank == 0) {
         MUST_OK(lks_barrier(world, &(lks_collective_options){.work = &work}));
-        world->may_spin = true, world->may_worker_spin = false;
         n_yields = 0;
         MUST_OK(lks_work_test(work, &is_done));
         MUST(n_yields == 1 && !is_done);

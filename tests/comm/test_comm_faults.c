@@ -1728,6 +1728,50 @@ static void memory_that_one_rank_lacks_is_an_error_on_all(void **state) {
     run_processes(3, out_of_memory_everywhere, NULL);
 }
 
+/* Whether the page at `address` would be in a core dump. */
+static int find_dumped(const void *address, bool *is_dumped) {
+    char line[1024];
+    unsigned long long begin, end;
+    bool is_inside = false, is_found = false;
+    FILE *file = fopen("/proc/self/smaps", "re");
+    MUST(file != NULL);
+    while (!is_found && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "%llx-%llx ", &begin, &end) == 2)
+            is_inside = (uintptr_t)address >= begin && (uintptr_t)address < end;
+        is_found = is_inside && strncmp(line, "VmFlags:", 8) == 0;
+    }
+    fclose(file);
+    MUST(is_found);
+    *is_dumped = strstr(line, " dd") == NULL;
+    return 0;
+}
+
+static int look_at_dumps(int rank, int size, void *argument) {
+    enum { NBYTES = 100000 };
+    (void)size, (void)argument;
+    lks_group *group;
+    void *symmetric;
+    MUST_OK(lks_init(&group, NULL));
+    MUST_OK(lks_symmetric_alloc(group, NBYTES, &symmetric));
+    int other = 1 - rank;
+    const void *places[] = {(char *)symmetric + NBYTES - 1, lks_symmetric_peer(group, symmetric, other), group->control,
+                            lksi_control_staging(group->control, other, 0),
+                            lksi_control_ring(group->control, LKSI_CONTEXT_USER, 0, 1)};
+    static const bool expected[] = {true, false, true, false, false};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        bool is_dumped = false;
+        MUST(find_dumped(places[i], &is_dumped) == 0);
+        MUST(is_dumped == expected[i]);
+    }
+    lks_group_destroy(group);
+    return 0;
+}
+
+static void a_core_dump_has_a_ranks_own_copy_alone(void **state) {
+    (void)state;
+    run_processes(2, look_at_dumps, NULL);
+}
+
 /* Rank 0 leaves in peace; then rank 1 dies, to whom rank 2 has no connection. */
 static int leader_leaves(int rank, int size, void *argument) {
     (void)size, (void)argument;
@@ -1905,6 +1949,7 @@ int main(void) {
         cmocka_unit_test(a_rank_lost_on_one_of_two_hosts_is_named_as_the_world_counts),
         cmocka_unit_test(a_thread_that_ends_early_is_lost),
         cmocka_unit_test(memory_that_one_rank_lacks_is_an_error_on_all),
+        cmocka_unit_test(a_core_dump_has_a_ranks_own_copy_alone),
         cmocka_unit_test(a_rank_that_cannot_watch_others_does_not_start),
         cmocka_unit_test(a_death_is_noticed_after_the_first_rank_has_left),
         cmocka_unit_test(an_end_is_noticed_over_tcp_after_the_first_rank_has_left),

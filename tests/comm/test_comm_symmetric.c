@@ -1,4 +1,4 @@
-/* Symmetric memory that not every rank holds, any more or at all, and what a core dump has of it. */
+/* Symmetric memory that not every rank holds, any more or at all. */
 #include "../ranks.h" /* not comm/ranks.h, which knows no launch/ */
 
 #include "comm/bootstrap/thread_world.h"
@@ -91,49 +91,6 @@ static void a_buffer_is_freed_while_another_is_in_a_work(void **state) {
     run_ranks(2, free_beside_a_work, NULL);
 }
 
-/* Whether the page at `address` would be in a core dump. */
-static int find_dumped(const void *address, bool *is_dumped) {
-    char line[1024];
-    unsigned long long begin, end;
-    bool is_inside = false, is_found = false;
-    FILE *file = fopen("/proc/self/smaps", "re");
-    RANK_CHECK(file != NULL);
-    while (!is_found && fgets(line, sizeof line, file) != NULL) {
-        if (sscanf(line, "%llx-%llx ", &begin, &end) == 2)
-            is_inside = (uintptr_t)address >= begin && (uintptr_t)address < end;
-        is_found = is_inside && strncmp(line, "VmFlags:", 8) == 0;
-    }
-    fclose(file);
-    RANK_CHECK(is_found);
-    *is_dumped = strstr(line, " dd") == NULL;
-    return 0;
-}
-
-static int look_at_dumps(void *argument) {
-    (void)argument;
-    lks_group *group;
-    void *symmetric;
-    RANK_OK(lks_init(&group, NULL));
-    RANK_OK(lks_symmetric_alloc(group, COUNT * sizeof(float), &symmetric));
-    int other = 1 - lks_group_rank(group);
-    const void *places[] = {(char *)symmetric + COUNT * sizeof(float) - 1, lks_symmetric_peer(group, symmetric, other),
-                            group->control, lksi_control_staging(group->control, other, 0),
-                            lksi_control_ring(group->control, LKSI_CONTEXT_USER, 0, 1)};
-    static const bool expected[] = {true, false, true, false, false};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        bool is_dumped = false;
-        RANK_CHECK(find_dumped(places[i], &is_dumped) == 0);
-        RANK_CHECK(is_dumped == expected[i]);
-    }
-    lks_group_destroy(group);
-    return 0;
-}
-
-static void a_core_dump_has_a_ranks_own_copy_alone(void **state) {
-    (void)state;
-    assert_ok(lks_spawn(2, LKS_PROCESSES, look_at_dumps, NULL));
-}
-
 /* As by a rank 0 that gave up before another one had attached. */
 static void memory_that_all_have_let_go_of_is_not_held_again(void **state) {
     (void)state;
@@ -153,7 +110,6 @@ int main(void) {
         cmocka_unit_test(collectives_work_where_one_rank_let_go_of_its_part),
         cmocka_unit_test(collectives_work_after_millions_of_allocations),
         cmocka_unit_test(a_buffer_is_freed_while_another_is_in_a_work),
-        cmocka_unit_test(a_core_dump_has_a_ranks_own_copy_alone),
         cmocka_unit_test(memory_that_all_have_let_go_of_is_not_held_again),
     };
     return run_group(tests);
