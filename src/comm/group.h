@@ -88,9 +88,10 @@ struct lks_group {
     uint64_t own_fingerprints[LKSI_N_POSTS];    /* what its lines have shown, by exchange */
     int rank, size;
     lksi_world *world;
-    bool is_world;    /* made by lks_init, of all ranks of the job */
-    unsigned n_forks; /* of lksi_n_forks, when it was made */
-    uint64_t id;      /* the same on all ranks, no other group's of the job */
+    bool is_explaining; /* it has found that ranks disagree (exchange.c) */
+    bool is_world;      /* made by lks_init, of all ranks of the job */
+    unsigned n_forks;   /* of lksi_n_forks, when it was made */
+    uint64_t id;        /* the same on all ranks, no other group's of the job */
     uint64_t n_splits;
     lksi_member *members;     /* of all ranks: who they are */
     lks_group *next_in_world; /* guarded by the world */
@@ -146,7 +147,6 @@ struct lks_group {
     lksi_places all_reduce_places, reduce_places, scatter_places;
     lksi_rounds all_reduce_rounds, reduce_rounds;
     uint64_t n_checked; /* exchanges in which all are known to agree: fewer where this rank has run ahead */
-    bool is_explaining; /* it has found that they do not (exchange.c) */
     lksi_row row;
     lksi_progress progress;      /* of the collective context */
     lksi_progress user_progress; /* of the other */

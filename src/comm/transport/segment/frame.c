@@ -86,8 +86,8 @@ static lks_status write_frame(lks_group *group, int to, lksi_outgoing *out) {
  * reaching it, and from nobody: those who would tell may have left before it. */
 static lks_status write_wanted(lks_group *group, int to, lksi_outgoing *out) {
     if (out->head.kind != LKSI_FRAME_CREDIT) return write_frame(group, to, out);
-    const lksi_remote *remote = group->remote;
-    bool has_left = remote != NULL && remote->has_left != NULL && remote->has_left(group, to);
+    bool is_told = group->n_seats < group->size && group->remote->has_left != NULL; /* by who is on other hosts */
+    bool has_left = is_told && group->remote->has_left(group, to);
     lks_status status = has_left ? LKS_ERR_PEER : write_frame(group, to, out);
     if (status != LKS_ERR_PEER) return status;
     LKS_TRY(lksi_refuse_aborted(group, LKSI_CONTEXT_USER));
