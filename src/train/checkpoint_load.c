@@ -109,8 +109,8 @@ static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *
     LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
     LKS_TRY(lksi_safetensors_read(file, rule, head->rule));
     LKS_TRY(check_rule(trainer, file->path, head->rule));
-    lks_status status =
-        check_entries(trainer, c, file, head); /* the file is whole, by its hash: of another model, then */
+    /* By its hash the file is whole: what does not fit is of another model. */
+    lks_status status = check_entries(trainer, c, file, head);
     return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lks_error_text()) : status;
 }
 

@@ -114,7 +114,10 @@ lks_status lksi_checkpoint_check_states(const lks_trainer *trainer, const lksi_s
 }
 
 lks_status lksi_checkpoint_reserve_states(lks_trainer *trainer, int64_t n_rows) {
-    return lksi_states_reserve(trainer, &trainer->states, n_rows, n_rows);
+    int64_t n_in_use = trainer->states.n_rows; /* and so many stay so where another rank has no room */
+    lks_status status = lksi_states_reserve(trainer, &trainer->states, n_rows, n_rows);
+    trainer->states.n_rows = n_in_use;
+    return status;
 }
 
 static lks_status take_state(lks_trainer *trainer, int i, const lksi_safetensors *file, int64_t n_rows, void *rows) {
