@@ -661,28 +661,37 @@ static int wait_while_suspended(int rank, int size, void *argument) {
     return 0;
 }
 
+static int wait_as_threads(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    return thread_ranks(N_SUSPENDED_RANKS, wait_while_suspended, argument);
+}
+
+/* Threads are one process, and the other places stay empty (0). */
 static void start_suspended(const char *transport, suspension *s, pid_t *pids) {
     setenv("LOCKSTEP_TRANSPORT", transport, 1);
     set_master_environment();
-    for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++)
+    bool are_threads = strcmp(transport, "thread") == 0;
+    if (are_threads) pids[0] = start_process(0, 1, wait_as_threads, s);
+    for (int rank = 0; rank < N_SUSPENDED_RANKS && !are_threads; rank++)
         pids[rank] = start_process(rank, N_SUSPENDED_RANKS, wait_while_suspended, s);
     unsetenv("LOCKSTEP_TRANSPORT");
 }
 
 static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_number) {
     for (int job = 0; job < n_jobs; job++)
-        for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++) kill(pids[job][rank], signal_number);
+        for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++)
+            if (pids[job][rank] > 0) kill(pids[job][rank], signal_number);
 }
 
 /* All jobs at once, not to wait for each. */
 static void suspend_for_long(const suspension *cases, int n_cases) {
-    enum { MOST_JOBS = 10, MOMENT_NS = 300000000 };
-    static const char *const transports[] = {"shm", "tcp"};
+    enum { MOST_JOBS = 15, MOMENT_NS = 300000000 };
+    static const char *const transports[] = {"shm", "tcp", "thread"};
     suspension *s = mmap(NULL, MOST_JOBS * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pids[MOST_JOBS][N_SUSPENDED_RANKS];
+    pid_t pids[MOST_JOBS][N_SUSPENDED_RANKS] = {{0}};
     int n_jobs = 0;
     for (int i = 0; i < n_cases; i++)
-        for (int t = 0; t < (cases[i].is_on_two_hosts ? 1 : 2); t++, n_jobs++) {
+        for (int t = 0; t < (cases[i].is_on_two_hosts ? 1 : 3); t++, n_jobs++) {
             s[n_jobs].wait = cases[i].wait, s[n_jobs].is_on_two_hosts = cases[i].is_on_two_hosts;
             s[n_jobs].is_starting = cases[i].is_starting;
             start_suspended(cases[i].is_on_two_hosts ? "auto" : transports[t], &s[n_jobs], pids[n_jobs]);
