@@ -196,7 +196,8 @@ static inline void lksi_uncount_call(lks_group *group) {
 }
 
 /* Makes the group out of its rank, size, world (held for it), id, members, timeout and order: seats, transport, and
- * where it spans hosts, streams and the groups of a two-level algorithm (form.c). `connections` as in lksi_tcp_join.
+ * where it spans hosts, streams and the groups of a two-level algorithm (form.c), by a deadline that counts from
+ * progress.started_ns, if that is set, and else from now. `connections` as in lksi_tcp_join.
  * All its ranks call it. What is made so far goes with lks_group_destroy. */
 lks_status lksi_group_form(lks_group *group, int *connections);
 /* A group that has its error text, and room for `size` members. */
