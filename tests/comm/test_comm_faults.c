@@ -1212,6 +1212,39 @@ static void a_forked_child_does_not_wait_for_a_worker_of_its_parent(void **state
     run_processes(1, one_alone_has_a_child, NULL);
 }
 
+/* The group had no worker when the process was forked. */
+static int works_with_a_worker_of_its_own(lks_group *group) {
+    float number = 1;
+    lks_work *work;
+    lks_collective_options options = {.work = &work};
+    for (int i = 0; i < 2; i++) {
+        MUST_OK(lks_all_reduce(group, &number, &number, 1, LKS_F32, LKS_SUM, &options));
+        MUST_OK(lks_work_wait(work));
+    }
+    lks_group_destroy(group);
+    MUST(lks_memory_nbytes() == 0);
+    return 0;
+}
+
+static int one_alone_has_a_child_that_works(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *group;
+    int state = 0;
+    MUST_OK(lks_init(&group, NULL));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        _exit(works_with_a_worker_of_its_own(group) == 0 ? 0 : 1);
+    }
+    MUST(waitpid(child, &state, 0) == child && state == 0);
+    return works_with_a_worker_of_its_own(group);
+}
+
+static void a_forked_child_has_a_worker_of_its_own_in_a_group_of_one(void **state) {
+    (void)state;
+    run_processes(1, one_alone_has_a_child_that_works, NULL);
+}
+
 /* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
 static int join_in_a_container(int rank, int size, void *argument) {
     containers *c = argument;
@@ -1943,6 +1976,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_did_not_answer_a_visit_is_visited_again),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
         cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
+        cmocka_unit_test(a_forked_child_has_a_worker_of_its_own_in_a_group_of_one),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_lost_in_another_namespace_is_named),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),
