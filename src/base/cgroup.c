@@ -8,7 +8,7 @@ static const char root[] = "/sys/fs/cgroup";
 /* The line "0::/user.slice/session" of /proc/self/cgroup. A container mostly sees "0::/", or the path that its host
  * sees and nothing there. */
 static bool find_own(char directory[LKSI_PATH_NBYTES]) {
-    char line[LKSI_PATH_NBYTES - sizeof root];
+    char line[LKSI_PATH_NBYTES - sizeof root] = ""; /* the file may be empty */
     bool is_found = false;
     FILE *file = fopen("/proc/self/cgroup", "re");
     if (file == NULL) return false;
