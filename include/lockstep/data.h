@@ -211,7 +211,8 @@ typedef struct lks_batch {
                               * over. A loader's are all: where the loss ignores a class, and in a batch of one's
                               * own, both are the caller's to set. A step is refused in which it is 0 on all ranks */
     int64_t global_n_labels; /* on all ranks */
-    int64_t global_offset;   /* position of this rank's first sample within the global batch: dropout draws by it */
+    int64_t global_offset;   /* position of this rank's first sample within the global batch: dropout draws by it, and
+                              * states in a checkpoint are dealt by it */
     int64_t epoch, step;     /* step counts within the epoch */
     uint64_t source_hash;    /* of the data and the order of samples, the same on all ranks: a trainer compares it, and
                               * epoch and step; 0: not told, as by a loader of one rank, and none is compared */

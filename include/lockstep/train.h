@@ -178,7 +178,8 @@ typedef struct lks_position {
  * that goes on with others than it began with ends with other bits.
  * Returns when the disk has it. Collective; rank 0 writes, and needs memory for all of it. Errors: LKS_ERR_ARGUMENT
  * where step is not in 0..steps_per_epoch, or epoch * steps_per_epoch + step is not the number of steps that the
- * trainer has made, or a model's states are of more samples than global_batch. */
+ * trainer has made, or a model's states are of more samples than global_batch, or of parts of a batch that do not
+ * follow one another from rank to rank. */
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
 /* Goes on from there; `position` says which steps_per_epoch, global_batch and data_hash are expected, and is then where
  * to begin.

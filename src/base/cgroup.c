@@ -14,10 +14,11 @@ static bool find_own(char directory[LKSI_PATH_NBYTES]) {
     if (file == NULL) return false;
     while (!is_found && fgets(line, sizeof line, file) != NULL) is_found = lksi_begins_with(line, "0::/");
     fclose(file);
+    if (!is_found) return false;
     line[strcspn(line, "\n")] = '\0';
     const char *path = line + strlen("0::");
-    if (is_found) snprintf(directory, LKSI_PATH_NBYTES, "%s%s", root, strcmp(path, "/") == 0 ? "" : path);
-    return is_found;
+    snprintf(directory, LKSI_PATH_NBYTES, "%s%s", root, strcmp(path, "/") == 0 ? "" : path);
+    return true;
 }
 
 bool lksi_cgroup_next(char directory[LKSI_PATH_NBYTES]) {
