@@ -1,12 +1,12 @@
 /* Threads of the library, and how many CPUs there are for them. */
 #define _GNU_SOURCE /* affinity, thread names */
 #include "base/base.h"
+#include "base/signals.h"
 
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 
 struct lksi_thread {
@@ -48,13 +48,9 @@ lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), vo
     created->function = function;
     created->argument = argument;
     snprintf(created->name, sizeof created->name, "%s", name);
-    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. But for
-     * those that a thread brings upon itself: they would end the process past the program's handler, or a sanitizer's
-     * report. */
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. */
     sigset_t others, before;
-    sigfillset(&others);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&others, own[i]);
+    lksi_signals_of_others(&others);
     pthread_sigmask(SIG_SETMASK, &others, &before);
     int error = pthread_create(&created->handle, NULL, run, created);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
