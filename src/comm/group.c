@@ -134,7 +134,8 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
     /* Where it is set it tells hosts apart, and not the launcher. */
     bool is_told = lksi_variable("LOCKSTEP_HOST_ID") != NULL;
     bool is_one_host = environment->local_size == environment->size && !is_told;
-    LKS_TRY(name_rank(refuse_transport(environment, wanted, is_one_host || is_told)));
+    bool may_be_shm = is_one_host || is_told || environment->local_size == 0;
+    LKS_TRY(name_rank(refuse_transport(environment, wanted, may_be_shm)));
     uint32_t index = atomic_fetch_add(&n_worlds, 1);
     group->id = world_id(index);
     bool is_apart = wanted == TCP_TRANSPORT || wanted == MPI_TRANSPORT;

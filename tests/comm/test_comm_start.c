@@ -46,12 +46,18 @@ static void the_environment_is_read_as_torchrun_sets_it(void **state) {
     clear_environment();
     assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.size, 1);
-    set_whole_environment(); /* without the local numbers all ranks are on one host */
+    set_whole_environment(); /* without the local numbers it depends on where the ranks meet */
     unsetenv("LOCAL_RANK");
     unsetenv("LOCAL_WORLD_SIZE");
     assert_ok(lksi_environment_read(0, &environment));
     assert_int_equal(environment.local_rank, 1);
     assert_int_equal(environment.local_size, 3);
+    setenv("MASTER_ADDR", "10.77.0.1", 1);
+    assert_ok(lksi_environment_read(0, &environment));
+    assert_int_equal(environment.local_size, 0);
+    setenv("LOCAL_RANK", "0", 1);
+    assert_ok(lksi_environment_read(0, &environment));
+    assert_int_equal(environment.local_size, 0);
     clear_environment();
     setenv("LOCAL_RANK", "5", 1); /* says nothing alone */
     assert_ok(lksi_environment_read(0, &environment));

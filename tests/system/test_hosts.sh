@@ -57,6 +57,10 @@ export LOCKSTEP_JOB_KEY=the-secret-of-this-test
 on_hosts 4 2 "$build/examples/hello"
 check "four ranks on two hosts find each other" eval 'all_ok && rank_says 0 "rank 0 of 4.*local rank 0 of 2, transport tcp"'
 check "local ranks are counted per host" rank_says 3 "rank 3 of 4.*local rank 1 of 2"
+on_hosts 4 2 env -u LOCAL_RANK -u LOCAL_WORLD_SIZE "$build/examples/hello"
+check "without local numbers, too" eval 'all_ok && rank_says 3 "rank 3 of 4.*local rank 1 of 2"'
+on_hosts 2 2 env -u LOCAL_RANK -u LOCAL_WORLD_SIZE "$build/examples/hello"
+check "and they share memory where they turn out to be on one host" eval 'all_ok && rank_says 1 "local rank 1 of 2, transport shm"'
 
 for operation in all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter; do
   on_hosts 4 2 "$build/lockstep" bench $operation --algorithm all --sizes 4K:8K --repetitions 9 --json "$work/$operation.json"

@@ -1,5 +1,6 @@
 #include "comm/bootstrap/environment.h"
 
+#include "comm/bootstrap/address.h"
 #include "comm/bootstrap/launcher.h"
 #include "comm/comm.h"
 #include "comm/transport/mpi/bootstrap.h"
@@ -106,10 +107,10 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
     environment->rank = (int)rank, environment->size = (int)size;
     environment->local_rank = environment->local_size = 0;
     if (!is_set(s->local_size) && size > 1 && can_ask_mpi(environment)) return LKS_OK;
-    /* Without local numbers all ranks are on one host; where they are not, they will not find each other in time. */
-    LKS_TRY(number_or(s->local_size, 1, size, size, &local_size));
-    LKS_TRY(number_or(s->local_rank, 0, local_size - 1, rank < local_size ? rank : -1, &local_rank));
-    if (local_rank < 0)
+    LKS_TRY(number_or(s->local_size, 1, size, 0, &local_size));
+    LKS_TRY(number_or(s->local_rank, 0, (local_size > 0 ? local_size : size) - 1, rank < local_size ? rank : -1,
+                      &local_rank));
+    if (local_rank < 0 && local_size > 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while %s is %lld and %s is %lld",
                           s->local_rank, s->rank, (long long)rank, s->local_size, (long long)local_size);
     environment->local_rank = (int)local_rank, environment->local_size = (int)local_size;
@@ -151,6 +152,16 @@ static lks_status read_port(lksi_environment *environment) {
     return LKS_OK;
 }
 
+/* Without local numbers ranks that meet at a loopback address are on one host; others may be on several. */
+static void assume_local_size(lksi_environment *environment) {
+    lksi_address master;
+    const char *name = environment->master_address;
+    lks_status status = lksi_address_resolve(name, environment->master_port, &master);
+    if (status != LKS_OK || !lksi_address_is_loopback(&master)) return; /* lks_init will say what is wrong with it */
+    environment->local_size = environment->size;
+    environment->local_rank = environment->rank;
+}
+
 /* An MPI launcher does not say where the ranks meet, but MPI can tell all ranks what rank 0 says. */
 static lks_status read_master(int64_t timeout_ms, lksi_environment *environment) {
     if (can_ask_mpi(environment)) {
@@ -158,7 +169,9 @@ static lks_status read_master(int64_t timeout_ms, lksi_environment *environment)
         return lksi_mpi_bootstrap(timeout_ms, environment);
     }
     LKS_TRY(read_address(environment));
-    return read_port(environment);
+    LKS_TRY(read_port(environment));
+    if (environment->local_size == 0) assume_local_size(environment);
+    return LKS_OK;
 }
 
 const char *lksi_environment_job_key(const lksi_environment *environment) {

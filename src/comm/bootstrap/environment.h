@@ -16,7 +16,8 @@ typedef enum lksi_launcher {
 enum { LKSI_MASTER_ADDRESS_NBYTES = 256, LKSI_JOB_KEY_NBYTES = 65 };
 
 typedef struct lksi_environment {
-    int rank, size, local_rank, local_size;
+    int rank, size;
+    int local_rank, local_size; /* local_size 0: the launcher did not say, and there may be several hosts */
     lksi_launcher launcher;
     char master_address[LKSI_MASTER_ADDRESS_NBYTES]; /* "" in a world of one */
     int master_port;
@@ -36,8 +37,9 @@ typedef struct lksi_environment {
  * so that a launcher inside an allocation goes before the allocation, and srun --mpi=pmi2 or pmix counts as srun: its
  * own variables say more. A WORLD_SIZE of 1 where the size of another source is larger is warned of. A batch script, or
  * an allocation's shell, is no step: a program run there without srun is a world of one. Where the local numbers in
- * parentheses are missing, all ranks are on one host; under an MPI launcher without MASTER_ADDR, MPI is asked. No
- * source is whole: a world of one, or an error where one is there in part.
+ * parentheses are missing, all ranks are on one host if MASTER_ADDR is a loopback address, and lks_init finds out
+ * otherwise; under an MPI launcher without MASTER_ADDR, MPI is asked. No source is whole: a world of one, or an error
+ * where one is there in part.
  *
  * MASTER_ADDR and MASTER_PORT count separately. Without them an MPI launcher's ranks ask MPI; those of a Slurm step
  * meet on the first host of SLURM_STEP_NODELIST (127.0.0.1 where it is the only one), at port 20000 + (101 SLURM_JOB_ID

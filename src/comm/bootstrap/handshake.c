@@ -13,10 +13,11 @@ lksi_meeting lksi_meeting_or_world(const lksi_environment *environment, const lk
 }
 
 const char *lksi_meeting_hint(const lksi_meeting *meeting) {
-    return meeting->is_world ? "; ranks of one host need the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT, "
-                               "LOCKSTEP_JOB_KEY and transport, those of several LOCAL_RANK and LOCAL_WORLD_SIZE, too; "
-                               "LOCKSTEP_HOST_ID is for all ranks or none"
-                             : "";
+    return meeting->is_world
+               ? "; ranks of one host need the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT, "
+                 "LOCKSTEP_JOB_KEY and transport; MASTER_ADDR is a loopback address only where all ranks are "
+                 "on one host; LOCKSTEP_HOST_ID is for all ranks or none"
+               : "";
 }
 
 bool lksi_meeting_is_slow(int64_t began_ns, bool *is_told) {

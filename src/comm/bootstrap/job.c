@@ -103,5 +103,7 @@ lks_status lksi_job_secret_allows(const lksi_job_secret *job, const char *name, 
     if (job->has_key || lksi_address_is_loopback(address)) return LKS_OK;
     lksi_address_text(address, text);
     return lksi_error(LKS_ERR_ARGUMENT,
-                      "a job across hosts needs LOCKSTEP_JOB_KEY, the same secret on all ranks (%s is %s)", name, text);
+                      "a job across hosts needs LOCKSTEP_JOB_KEY, the same secret on all ranks (%s is %s); on one host "
+                      "127.0.0.1 will do",
+                      name, text);
 }
