@@ -12,7 +12,8 @@
  * lks_trainer (train.h) combines these calls.
  *
  * "Errors:" lists errors after which the group remains usable, unless it says otherwise. "Fatal:" lists errors after
- * which the group is dead. If only one rank has a fatal error, the other ranks get LKS_ERR_PEER and do not wait. */
+ * which the group is dead (comm.h). If only one rank has a fatal error, the other ranks get LKS_ERR_PEER and do not
+ * wait. */
 #ifndef LOCKSTEP_PARALLEL_H
 #define LOCKSTEP_PARALLEL_H
 
@@ -124,13 +125,12 @@ typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
     /* Size of the buckets in which gradients are sent. It is rounded up to 4096 elements, or 4096 times the number of
-     * ranks if sharded. 0 selects the default:
-     *   8 MiB on GPUs;
-     *   1 MiB on one host;
-     *   1 MiB if the bits depend on the size: gradients are compressed, or sums need not keep the canonical order;
-     *   otherwise the result of a short measurement between the hosts, from 64 KiB to 32 MiB and at most 1/16 of all
-     * gradients, but at least 64 KiB. The first bucket has at most 1 MiB. If one bucket holds all gradients, nothing
-     * overlaps. */
+     * ranks if sharded. The first bucket has at most 1 MiB. If one bucket holds all gradients, nothing overlaps. 0
+     * selects the default:
+     *   - on GPUs: 8 MiB;
+     *   - on one host: 1 MiB;
+     *   - gradients are compressed, or sums need not keep the canonical order: 1 MiB, because the bits depend on it;
+     *   - otherwise: measured between the hosts, at least 64 KiB, at most 32 MiB and 1/16 of all gradients. */
     size_t bucket_nbytes;
     /* Requires strategy bucketed. LKS_STRATEGY_AUTO then chooses bucketed. */
     lks_compression compression;
@@ -144,9 +144,10 @@ typedef struct lks_distributed_options {
  * Ownership:  the caller owns *store and frees it with lks_store_destroy, before the group is destroyed.
  * Errors:     LKS_ERR_MISMATCH: the ranks' models or options differ. The text shows a table.
  *             LKS_ERR_UNSUPPORTED: strategy shared between hosts, over tcp or on GPUs; compression with a strategy
- *             other than bucketed, of f64 gradients or on GPUs.
- * Fatal:      LKS_ERR_ARGUMENT: an invalid option, a model with an error, or a NULL argument. Those of
- *             lks_store_create. Those of the group. */
+ *             other than bucketed, or on GPUs.
+ * Fatal:      LKS_ERR_ARGUMENT: an invalid option, a model with an error, or a NULL argument.
+ *             LKS_ERR_UNSUPPORTED: bf16, f16 or PowerSGD compression of f64 gradients.
+ *             Those of lks_store_create. Those of the group. */
 LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                                 const lks_distributed_options *options);
 
@@ -238,20 +239,20 @@ LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimize
  * runs none of them in a step just calls the step. The call replaces the program's lks_on_gradient callback. It does
  * nothing with one rank. Not collective.
  *
- * Networks:   Overlap is used on GPUs. On CPUs it is used if ranks are connected by a network and this rank is alone on
- *             its host or has two CPUs there. The reduction then runs on a thread of the optimizer. These rules hold
+ * Overlap:    It is used on GPUs. On CPUs it is used if ranks are connected by a network and this rank is alone on its
+ *             host or has two CPUs there. The reduction then runs on a thread of the optimizer. These rules hold
  *             between such a pass and its step:
- *             The thread uses the group. The caller's collectives return LKS_ERR_STATE. So do such passes and steps of
- *             another optimizer in the group.
- *             The gradients must not be read.
- *             A second backward pass of any program of the store returns LKS_ERR_STATE.
+ *             - The thread uses the group. The caller's collectives return LKS_ERR_STATE. So do such passes and steps
+ *               of another optimizer in the group.
+ *             - The gradients must not be read.
+ *             - A second backward pass of any program of the store returns LKS_ERR_STATE.
  *             Elsewhere gradients are reduced in the step, and backward passes may be repeated. A portable program
  *             follows these rules everywhere.
  * Shared:     In a shared replica a backward pass may leave the gradient of a linear layer's weight as two factors. The
  *             step multiplies them. Until another pass this gradient is not in the store. Reading it, accumulating it
  *             and a second step with it return LKS_ERR_STATE. No factors are left if lks_on_gradient has a callback, or
  *             for pieces (lks_distributed_optimizer_no_sync).
- * Order:      The reductions or factors of a pass belong to the optimizer to which its program was attached last. A
+ * Ownership:  The reductions or factors of a pass belong to the optimizer to which its program was attached last. A
  *             step of another optimizer of the store returns LKS_ERR_STATE.
  * Fatal:      LKS_ERR_ARGUMENT: the program belongs to another store.
  *             LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
@@ -296,8 +297,7 @@ typedef struct lks_option {
  * Collective: costs one barrier if all options are equal.
  * Errors:     LKS_ERR_MISMATCH: on all ranks. The text is a table with one line per option that differs and one column
  *             per set of ranks that agree. The group remains usable.
- *             LKS_ERR_ARGUMENT: n_options is negative, an option has no name, or a name occurs twice. The other ranks
- *             get LKS_ERR_PEER. */
+ * Fatal:      LKS_ERR_ARGUMENT: n_options is negative, an option has no name, or a name occurs twice. */
 LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
 
 /* Checks that no rank's gradients contain NaN or infinity. Call it before a step, which would spread them to all ranks.
@@ -319,7 +319,7 @@ LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64
  * never uses the group.
  * Ownership:  `group` must outlive the program's runs, and only they may use it (lks_group_split makes one).
  * Errors:     of these passes: LKS_ERR_STATE without this call; those of the group. If a pass fails on one rank, the
- *             group is dead on all ranks, and none waits. */
+ *             group is dead on all ranks, and no rank keeps waiting. */
 LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
 /* 1: from the next pass on this rank takes part in the sums without contributing to them. 0: it contributes.
  *
