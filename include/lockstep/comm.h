@@ -10,9 +10,10 @@
  * Waits:      Every wait ends at its deadline at the latest, with LKS_ERR_TIMEOUT. Time in which the waiting process
  *             was stopped (a suspended job) does not count. If a rank dies, every wait for it ends soon with
  *             LKS_ERR_PEER. The text names the dead rank by its rank in the world, in every group.
- * Errors:     After an error the group is dead: every later call on it returns the first error. Two errors leave the
- *             group usable: LKS_ERR_ARGUMENT, because nothing was sent, and LKS_ERR_MEMORY of an allocation, because
- *             all ranks know of it.
+ * Errors:     After an error the group is dead: every later call on it returns the first error. Errors are fatal in
+ *             this sense unless the function says that the group remains usable. Two errors leave the group usable:
+ *             LKS_ERR_ARGUMENT, because nothing was sent, and LKS_ERR_MEMORY of an allocation, because all ranks know
+ *             of it.
  * Threads:    One thread at a time may use a group. Different threads may use different groups. Concurrent calls on one
  *             group are usually detected: the second call returns LKS_ERR_STATE and the group is dead.
  * Memory:     lks_group_destroy frees the symmetric and shared buffers of the group.
@@ -148,6 +149,7 @@ typedef struct lks_counters {
     uint64_t n_collectives, n_point_to_point; /* calls */
     uint64_t n_messages, n_message_nbytes;    /* sent by this rank to others since the group's creation; no headers */
 } lks_counters;
+/* Writes the counters of `group`, or zeros if it is NULL. Does nothing if `counters` is NULL. */
 LKS_API void lks_group_counters(const lks_group *group, lks_counters *counters);
 
 /* Declares the group dead on all ranks. All ranks report `reason`. For a rank that cannot continue. */
@@ -191,7 +193,8 @@ typedef struct lks_received {
  * Eager:      Messages of up to 16 KiB return at once, as long as the buffer below has room. If `data` lies in
  *             symmetric memory of the group, which is fastest, this limit is 2 KiB. Larger messages return when the
  *             receiver takes them.
- * Limits:     Each pair of ranks on a host has a buffer of at least 48 KiB for messages that were not received yet.
+ * Limits:     Each ordered pair of ranks on a host has a buffer of at least 48 KiB for messages that were not received
+ *             yet.
  *             A message takes its own size plus 32 bytes, rounded up to 64 bytes. 48 KiB hold about 760 messages of up
  *             to 32 bytes.
  *             If more than 5 ranks share a host, each pair has less: all pairs share 4 MiB.
@@ -264,7 +267,7 @@ LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks
  * Numerics:   Additions follow the canonical order: the balanced binary tree over the ranks, ((0+1)+(2+3))+..., split
  *             at the largest power of two below n. All ranks get the same bits, for any count, algorithm and transport.
  *             Each contribution is converted to the accumulator type and then scaled. f16 and bf16 accumulate in f32.
- * Algorithms: naive, tree, ring (floats: another order, documented there), butterfly, halving_doubling, direct.
+ * Algorithms: naive, tree, ring (floats: another order, docs/collectives.md), butterfly, halving_doubling, direct.
  * Errors:     LKS_ERR_ARGUMENT: detected before anything is sent.
  *             LKS_ERR_MISMATCH, LKS_ERR_PEER, LKS_ERR_TIMEOUT: `out` is then undefined. */
 LKS_API lks_status lks_all_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type,

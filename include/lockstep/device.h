@@ -11,8 +11,8 @@ extern "C" {
 typedef struct lks_device lks_device;
 
 typedef struct lks_device_options {
-    /* "cpu" (NULL): oneDNN, if the library was built with it. "reference": plain C loops, slow, the oracle of tests.
-     * "cuda": the GPU of this rank. "cuda:1": GPU 1. */
+    /* "cpu" (NULL): oneDNN, or the loops of "reference" if the library was built without it. "reference": plain C
+     * loops, slow, the oracle of tests. "cuda": the GPU of this rank. "cuda:1": GPU 1. */
     const char *name;
     /* LKS_F32 (0). LKS_F64: every floating value is f64; reference device only. LKS_BF16: values, inputs and outputs
      * are f32. Products (linear, matmul, convolution, recurrent) round their operands to bf16 and add in f32. */

@@ -75,7 +75,7 @@ LKS_API lks_status lks_gpu_reserve(lks_gpu_group *gpus, size_t nbytes);
 
 /* Waits until all work on `stream` is done.
  *
- * Errors:     the group's deadline passed, or a rank was lost. The text names the rank. */
+ * Fatal:      LKS_ERR_TIMEOUT: the group's deadline passed. LKS_ERR_PEER: a rank was lost. The text names it. */
 LKS_API lks_status lks_gpu_wait(lks_gpu_group *gpus, void *stream);
 
 /* A hash of all collective calls so far (operation, count, type, operator, order, root).

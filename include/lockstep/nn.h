@@ -55,8 +55,8 @@ LKS_API lks_node *lks_conv2d(lks_node *x, int64_t out_channels, int64_t kernel, 
 /* Batch norm (1d and 2d) with eps 1e-5 and momentum 0.1.
  *
  * Shapes:     x (N,C,...) -> (N,C,...).
- * Parameters: "<name>.weight" (C), initially ones; "<name>.bias" (C), initially zeros.
- * Memory:     buffers "<name>.running_mean" and "<name>.running_var". */
+ * Parameters: "<name>.weight" (C), initially ones; "<name>.bias" (C), initially zeros. Buffers "<name>.running_mean"
+ *             (C) and "<name>.running_var" (C). */
 LKS_API lks_node *lks_batch_norm(lks_node *x, const char *name);
 
 typedef struct lks_batch_norm_options {

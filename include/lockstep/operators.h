@@ -104,7 +104,7 @@ typedef struct lks_images_options {
 
 /* Converts bytes to images: augments them by their lks_draw and computes (byte / 255 - mean) / deviation.
  *
- * A GPU can do this work itself, and receives a quarter of the bytes.
+ * On a GPU this reduces the bytes that are sent to it to a quarter.
  * Shapes:     bytes u8 (N, C H W + LKS_DRAW_NBYTES) -> (N,C,H,W). Each row is an image and its lks_draw, as from a
  *             loader with gives_bytes (data.h). */
 LKS_API lks_node *lks_images(lks_node *bytes, const lks_images_options *options);

@@ -193,7 +193,7 @@ LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t
  * same step. */
 LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
 
-/* The memory of this rank's parameters, gradients, optimizer state and compiled programs. */
+/* Writes the memory of this rank's parameters, gradients, optimizer state and compiled programs. */
 LKS_API void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memory);
 
 LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
