@@ -214,7 +214,11 @@ LKS_API lks_status lks_store_save(const lks_store *store, const char *path);
  * Files of PyTorch work too. f32, f64, f16 and bf16 are converted to the store's type. "*.num_batches_tracked" and the
  * entries of a checkpoint other than weights are skipped. */
 LKS_API lks_status lks_store_load(lks_store *store, const char *path);
-/* Loads the parameters and buffers of a trainer. Collective. Every rank reads the file. */
+/* Loads the parameters and buffers of a trainer.
+ *
+ * Collective: every rank reads the file.
+ * Errors:     as at "files" above.
+ *             LKS_ERR_MISMATCH: the ranks read different files. */
 LKS_API lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *path);
 
 /* A run's position in its data. Checkpoints store it for the code that makes the batches. */
@@ -328,7 +332,8 @@ LKS_API void lks_checkpointer_destroy(lks_checkpointer *checkpointer);
  * Errors:     LKS_ERR_FILE: the previous checkpoint could not be written (disk full, directory removed). All ranks get
  *             it. The text names the file. The due checkpoint was not started. The group remains usable and the next
  *             checkpoint may succeed.
- *             LKS_ERR_TIMEOUT; those of lks_trainer_save. */
+ *             LKS_ERR_TIMEOUT: the previous checkpoint is still being written at the timeout.
+ *             Those of lks_trainer_save. */
 LKS_API lks_status lks_checkpointer_step(lks_checkpointer *checkpointer, const lks_position *position);
 /* Writes a checkpoint now, whether one is due or not. Returns when it is on disk. Collective. */
 LKS_API lks_status lks_checkpointer_save(lks_checkpointer *checkpointer, const lks_position *position);
