@@ -6,7 +6,7 @@ BENCH_ARGS ?=
 CTEST = ctest --test-dir build --output-on-failure -j 5
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test check asan ubsan tsan fuzz soak lint format bench bench-comm install clean help test-packages
+.PHONY: build tests demo test check asan ubsan tsan fuzz soak lint format bench bench-comm install clean help test-packages
 
 build: ## the library, the command and the examples, optimised, into build/
 	@tools/install-packages build
@@ -20,10 +20,13 @@ test-packages:
 	@tools/install-packages build test
 	@tools/find-data >/dev/null || tools/install-packages data
 
-test: test-packages build ## all tests
+tests: test-packages build
+	@cmake --build --preset release --target tests
+
+test: tests ## all tests
 	@$(CTEST)
 
-check: build ## the quick tests: no real processes, nothing labelled slow
+check: tests ## the quick tests: no real processes, nothing labelled slow
 	@$(CTEST) --label-exclude '^slow$$'
 
 asan: test-packages ## the tests under AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer
@@ -40,7 +43,7 @@ fuzz: ## each fuzz target of tests/fuzz for ten seconds (FUZZ_SECONDS=n)
 	@tools/install-packages fuzz || true # older releases have it in clang; without it run_fuzz says that it skips
 	@tests/fuzz/run_fuzz $(or $(FUZZ_SECONDS),10)
 
-soak: test-packages build ## 200 lost ranks, 50 training runs that lose one or a host, each fuzz target for ten minutes
+soak: tests ## 200 lost ranks, 50 training runs that lose one or a host, each fuzz target for ten minutes
 	@LOCKSTEP_SOAK=200 build/tests/test_comm_soak
 	@LOCKSTEP_SOAK=50 bash tests/system/test_survive.sh build
 	@tools/install-packages lint

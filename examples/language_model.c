@@ -114,16 +114,16 @@ static int language_model(int argc, char **argv) {
                          .dropout = 0.2,
                          .clip = 0.25};
     const trainer_flag own[] = {
-        {"--cell", "lstm, rnn (lstm)", &flags.cell, 0, 0, "lstm|rnn", NULL},
-        {"--level", "what a token is: word, character (word)", &flags.level, 0, 0, "word|character", NULL},
-        {"--hidden", "units of a layer, and features of a word (200)", &flags.hidden, 1, 65536, NULL, NULL},
-        {"--layers", "recurrent layers (2)", &flags.layers, 1, LKS_MAX_LAYERS, NULL, NULL},
-        {"--bptt", "words that a step reads, and gradients go back (35)", &flags.bptt, 1, 65536, NULL, NULL},
-        {"--dropout", "part of each layer's input that is dropped (0.2)", NULL, 0, 1, NULL, &flags.dropout},
-        {"--clip", "largest norm of a gradient; 0: any (0.25)", NULL, 0, 1000000, NULL, &flags.clip},
-        {"--optimizer", "sgd (lr 20), adam (lr 0.002) (sgd)", &flags.optimizer, 0, 0, "sgd|adam", NULL},
-        {"--decay", "of the learning rate over the run: none, linear, cosine (cosine)", &flags.decay, 0, 0,
-         "none|linear|cosine", NULL},
+        {"--cell", "lstm, rnn (lstm)", .value = &flags.cell, .choices = "lstm|rnn"},
+        {"--level", "what a token is: word, character (word)", .value = &flags.level, .choices = "word|character"},
+        {"--hidden", "units of a layer, and features of a word (200)", .value = &flags.hidden, .min = 1, .max = 65536},
+        {"--layers", "recurrent layers (2)", .value = &flags.layers, .min = 1, .max = LKS_MAX_LAYERS},
+        {"--bptt", "words that a step reads, and gradients go back (35)", .value = &flags.bptt, .min = 1, .max = 65536},
+        {"--dropout", "part of each layer's input that is dropped (0.2)", .real = &flags.dropout, .max = 1},
+        {"--clip", "largest norm of a gradient; 0: any (0.25)", .real = &flags.clip, .max = 1000000},
+        {"--optimizer", "sgd (lr 20), adam (lr 0.002) (sgd)", .value = &flags.optimizer, .choices = "sgd|adam"},
+        {"--decay", "of the learning rate over the run: none, linear, cosine (cosine)", .value = &flags.decay,
+         .choices = "none|linear|cosine"},
         {.name = NULL}};
     trainer_flags_parse(&flags.shared, own, argc, argv);
     if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.epochs = 13;

@@ -75,13 +75,14 @@ static int mlp(int argc, char **argv) {
                        .n_classes = 32,
                        .n_samples = 10000};
     const trainer_flag own[] = {
-        {"--layers", "linear layers (4)", &flags.n_layers, 1, 1000, NULL, NULL},
-        {"--features", "features of a sample (1024)", &flags.n_features, 2, 1000000, NULL, NULL},
-        {"--hidden", "width of the hidden layers (256)", &flags.n_hidden, 1, 1000000, NULL, NULL},
-        {"--classes", "classes (32)", &flags.n_classes, 2, 100000, NULL, NULL},
-        {"--samples", "samples, of which a tenth is held out (10000)", &flags.n_samples, 10, 100000000, NULL, NULL},
+        {"--layers", "linear layers (4)", .value = &flags.n_layers, .min = 1, .max = 1000},
+        {"--features", "features of a sample (1024)", .value = &flags.n_features, .min = 2, .max = 1000000},
+        {"--hidden", "width of the hidden layers (256)", .value = &flags.n_hidden, .min = 1, .max = 1000000},
+        {"--classes", "classes (32)", .value = &flags.n_classes, .min = 2, .max = 100000},
+        {"--samples", "samples, of which a tenth is held out (10000)", .value = &flags.n_samples, .min = 10,
+         .max = 100000000},
         {"--shard", "blocks: every rank gets a part of each batch; batches: rank i mod n gets batch i (blocks)",
-         &flags.shard, 0, 0, "blocks|batches", NULL},
+         .value = &flags.shard, .choices = "blocks|batches"},
         {.name = NULL}};
     trainer_flags_parse(&flags.shared, own, argc, argv);
     if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.steps = 1000;

@@ -78,19 +78,6 @@ static int parse_real(const char *text, double min, double max, double *value) {
     return 1;
 }
 
-/* Stores one "--flag value"; 0 where the flag is unknown. */
-static int store(trainer_flags *flags, const trainer_flag *table, const char *flag, const char *value) {
-    for (; table->name != NULL; table++) {
-        if (strcmp(flag, table->name) != 0) continue;
-        int is_good = table->real != NULL      ? parse_real(value, (double)table->min, (double)table->max, table->real)
-                      : table->choices != NULL ? parse_choice(value, table->choices, table->value)
-                                               : parse_integer(value, table->min, table->max, table->value);
-        if (!is_good) refuse_entry(flags, table, value);
-        return 1;
-    }
-    return 0;
-}
-
 static void store_grains(trainer_flags *flags, const char *name, const char *text) {
     int64_t grains;
     if (parse_integer(text, 1, 1 << 20, &grains) && (grains & (grains - 1)) == 0)
@@ -99,56 +86,30 @@ static void store_grains(trainer_flags *flags, const char *name, const char *tex
         refuse_value(flags, name, text, "powers of two, 1 to 1048576");
 }
 
-/* Those that name something, the grains, and the learning rate, which may not be 0. */
-static int store_text(trainer_flags *flags, const char *flag, const char *value) {
-    const struct {
-        const char *name, **value;
-    } texts[] = {{"--data", &flags->data},       {"--device", &flags->device}, {"--transport", &flags->transport},
-                 {"--summary", &flags->summary}, {"--save", &flags->save},     {"--init", &flags->init},
-                 {"--resume", &flags->resume},   {"--run", &flags->run}};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (strcmp(flag, texts[i].name) == 0) {
-            *texts[i].value = value;
-            return 1;
-        }
-    if (strcmp(flag, "--grains") == 0) return store_grains(flags, flag, value), 1;
-    if (strcmp(flag, "--lr") != 0) return 0;
-    if (!parse_real(value, 0, 1e6, &flags->lr) || flags->lr == 0)
-        refuse_value(flags, flag, value, "above 0, below 1e6");
-    return 1;
+static void store_lr(trainer_flags *flags, const char *name, const char *text) {
+    double lr;
+    if (parse_real(text, 0, 1e6, &lr) && lr > 0)
+        flags->lr = lr;
+    else
+        refuse_value(flags, name, text, "above 0, below 1e6");
 }
 
-static void parse_one(trainer_flags *flags, const trainer_flag *shared, const trainer_flag *own, const char *flag,
-                      const char *value) {
-    if (value == NULL) value = "";
-    trainer_flags before = *flags; /* an unknown flag's error comes before its value's */
-    if (!store(flags, shared, flag, value) && !store_text(flags, flag, value) && !store(flags, own, flag, value)) {
-        *flags = before;
-        refuse(flags, "unknown flag '%s'; --help lists them", flag);
-    } else if (value[0] == '\0') {
-        *flags = before;
-        refuse(flags, "%s needs a value", flag);
-    }
+static void store(trainer_flags *flags, const trainer_flag *flag, const char *text) {
+    if (flag->text != NULL)
+        *flag->text = text;
+    else if (flag->value == &flags->grains)
+        store_grains(flags, flag->name, text);
+    else if (flag->real == &flags->lr)
+        store_lr(flags, flag->name, text);
+    else if (!(flag->real != NULL      ? parse_real(text, (double)flag->min, (double)flag->max, flag->real)
+               : flag->choices != NULL ? parse_choice(text, flag->choices, flag->value)
+                                       : parse_integer(text, flag->min, flag->max, flag->value)))
+        refuse_entry(flags, flag, text);
 }
 
-/* Flags without a value; 0 where the flag is none of them. */
-static int store_switch(trainer_flags *flags, const char *flag) {
-    const struct {
-        const char *name;
-        int *value;
-    } switches[] = {{"--help", &flags->wants_help},
-                    {"--quiet", &flags->is_quiet},
-                    {"--download", &flags->downloads},
-                    {"--print-program", &flags->prints_program},
-                    {"--sync-batch-norm", &flags->syncs_batch_norm},
-                    {"--check-gradients", &flags->checks_gradients}};
-    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
-        size_t length = strlen(switches[i].name);
-        if (strncmp(flag, switches[i].name, length) != 0) continue;
-        if (flag[length] == '=') return refuse(flags, "%s takes no value", switches[i].name), 1;
-        if (flag[length] == '\0') return *switches[i].value = 1;
-    }
-    return 0;
+static const trainer_flag *find(const trainer_flag *list, const char *name) {
+    while (list->name != NULL && strcmp(list->name, name) != 0) list++;
+    return list->name != NULL ? list : NULL;
 }
 
 /* --help tells the defaults, whatever else the command line says. */
@@ -158,27 +119,66 @@ static void restore_defaults(trainer_flags *flags, const trainer_flags *defaults
     flags->batch = defaults->batch;
     flags->lr = defaults->lr;
     flags->seed = defaults->seed;
+    flags->num_threads = defaults->num_threads;
 }
 
-enum { N_SHARED = 15 };
+enum { N_SHARED = 31 };
 
-/* The flags that are numbers or choices, but for --lr and --grains; a last one without a name ends them. */
-static void list_shared(trainer_flags *flags, trainer_flag list[N_SHARED]) {
+/* All flags that are not an example's own, as --help lists them; a last one without a name ends them. */
+static void list_shared(trainer_flags *f, trainer_flag list[N_SHARED]) {
+    const char *data = "the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)";
+    const char *download = "get the data set where it is not there, once a host (see lockstep help data)";
+    const char *sync = "batch norms by the statistics of all ranks' samples, not each rank's own";
     const trainer_flag shared[N_SHARED] = {
-        {"--epochs", NULL, &flags->epochs, 1, 1000000, NULL, NULL},
-        {"--steps", NULL, &flags->steps, 1, INT32_MAX, NULL, NULL},
-        {"--batch", NULL, &flags->batch, 1, INT32_MAX, NULL, NULL},
-        {"--seed", NULL, &flags->seed, 0, INT64_MAX, NULL, NULL},
-        {"--num-threads", NULL, &flags->num_threads, 1, 1024, NULL, NULL},
-        {"--accumulate", NULL, &flags->accumulate, 1, INT32_MAX, NULL, NULL},
-        {"--strategy", NULL, &flags->strategy, 0, 0, "auto|shared|bucketed|sharded", NULL},
-        {"--bucket", NULL, &flags->bucket, 1, INT64_MAX, NULL, NULL},
-        {"--compress", NULL, &flags->compress, 0, 0, "none|bf16|f16|powersgd", NULL},
-        {"--compress-rank", NULL, &flags->compress_rank, 1, INT32_MAX, NULL, NULL},
-        {"--precision", NULL, &flags->precision, 0, 0, "f32|bf16", NULL},
-        {"--checkpoint-every", NULL, &flags->checkpoint_every, 1, INT32_MAX, NULL, NULL},
-        {"--keep", NULL, &flags->keep, 1, INT32_MAX, NULL, NULL},
-        {"--check-replicas", NULL, &flags->check_replicas, 1, INT32_MAX, NULL, NULL},
+        {"--data", f->makes_data ? NULL : data, .text = &f->data, .unit = "DIR", .may_differ = 1},
+        {"--download", f->makes_data ? NULL : download, .is_set = &f->downloads},
+        {"--epochs", "passes over the training data", &f->epochs, 1, 1000000, .unit = "N"},
+        {"--steps", "stop after so many steps", &f->steps, 1, INT32_MAX, .unit = "N"},
+        {"--batch", "samples in one step, over all ranks", &f->batch, 1, INT32_MAX, .unit = "N"},
+        {"--lr", "learning rate", .real = &f->lr, .unit = "X"},
+        {"--seed", "of the initial weights and the order of samples", &f->seed, 0, INT64_MAX, .unit = "N"},
+        {"--accumulate", "compute each rank's part of a step in N micro-batches, to save memory (1)", &f->accumulate, 1,
+         INT32_MAX, .unit = "N"},
+        {"--grains",
+         "cut each step into G shards, a power of two: the same bits on every number of ranks\n"
+         "that divides it ($LOCKSTEP_GRAINS, or none)",
+         &f->grains, 1, .unit = "G"},
+        {"--device", "cpu, cuda (this rank's GPU), cuda:N (GPU N), reference", .text = &f->device, .unit = "NAME",
+         .may_differ = 1},
+        {"--precision", "f32, bf16 (products of operands rounded to bf16; cpu: with AVX512-BF16 or AMX)", &f->precision,
+         .choices = "f32|bf16", .unit = "NAME"},
+        {"--num-threads", "threads of one rank's kernels", &f->num_threads, 1, 1024, .unit = "N"},
+        {"--transport", "auto, thread, shm, tcp, mpi", .text = &f->transport, .unit = "NAME", .may_differ = 1},
+        {"--strategy", "how ranks share the work: auto, shared (one host), bucketed, sharded", &f->strategy,
+         .choices = "auto|shared|bucketed|sharded", .unit = "NAME"},
+        {"--bucket", "of gradients that are sent at once (chosen)", &f->bucket, 1, INT64_MAX, .unit = "BYTES"},
+        {"--compress", "send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)", &f->compress,
+         .choices = "none|bf16|f16|powersgd", .unit = "KIND"},
+        {"--compress-rank", "of powersgd (4)", &f->compress_rank, 1, INT32_MAX, .unit = "R"},
+        {"--save", "write a checkpoint after every epoch and at the end (safetensors)", .text = &f->save,
+         .unit = "FILE"},
+        {"--init", "begin with the weights in a safetensors file", .text = &f->init, .unit = "FILE"},
+        {"--resume",
+         "go on from a checkpoint, or the newest whole one in a directory, to the bits of a\n"
+         "run that was never interrupted; an empty directory begins anew",
+         .text = &f->resume, .unit = "PATH"},
+        {"--run", "write DIR/metrics.jsonl, a line of JSON per report; anew where nothing is resumed", .text = &f->run,
+         .unit = "DIR"},
+        {"--checkpoint-every",
+         " steps from one checkpoint in DIR/checkpoints to the next, written while training\n"
+         "goes on; a run that the launcher restarts goes on from the newest",
+         &f->checkpoint_every, 1, INT32_MAX, .unit = "N"},
+        {"--keep", "how many of them stay (3)", &f->keep, 1, INT32_MAX, .unit = "K"},
+        {"--summary", "write the results as one JSON object", .text = &f->summary, .unit = "FILE"},
+        {"--check-replicas", "compare all ranks' parameters every N steps (at the end only)", &f->check_replicas, 1,
+         INT32_MAX, .unit = "N"},
+        {"--check-gradients", "stop at a gradient that is no number, and say whose it is",
+         .is_set = &f->checks_gradients},
+        {"--print-program", "at the end, the kernels of a training step with layouts, bytes and times",
+         .is_set = &f->prints_program},
+        {"--quiet", "only the last line", .is_set = &f->is_quiet, .may_differ = 1},
+        {"--sync-batch-norm", f->has_batch_norm ? sync : NULL, .is_set = &f->syncs_batch_norm},
+        {"--help", NULL, .is_set = &f->wants_help, .may_differ = 1},
         {.name = NULL}};
     memcpy(list, shared, sizeof shared);
 }
@@ -215,17 +215,23 @@ void trainer_flags_parse(trainer_flags *flags, const trainer_flag *own, int argc
     list_shared(flags, shared);
     const trainer_flags defaults = *flags;
     for (int i = 1; i < argc && flags->error[0] == '\0'; i++) {
-        if (store_switch(flags, argv[i])) continue;
-        char *equals = strchr(argv[i], '='); /* --steps=5 is --steps 5 */
-        if (strncmp(argv[i], "--", 2) != 0) {
-            refuse(flags, "unexpected argument '%s'", argv[i]);
-        } else if (equals != NULL) {
-            *equals = '\0';
-            parse_one(flags, shared, own, argv[i], equals + 1);
-        } else {
-            parse_one(flags, shared, own, argv[i], i + 1 < argc ? argv[i + 1] : NULL);
-            i++;
-        }
+        const char *name = argv[i], *value = NULL;
+        char *equals = strncmp(name, "--", 2) == 0 ? strchr(name, '=') : NULL; /* --steps=5 is --steps 5 */
+        if (equals != NULL) *equals = '\0', value = equals + 1;
+        const trainer_flag *flag = find(shared, name);
+        if (flag == NULL) flag = find(own, name);
+        if (flag == NULL)
+            refuse(flags,
+                   strncmp(name, "--", 2) != 0 ? "unexpected argument '%s'" : "unknown flag '%s'; --help lists them",
+                   name);
+        else if (flag->is_set != NULL && value != NULL)
+            refuse(flags, "%s takes no value", name);
+        else if (flag->is_set != NULL)
+            *flag->is_set = 1;
+        else if ((value == NULL && (value = argv[++i]) == NULL) || value[0] == '\0')
+            refuse(flags, "%s needs a value", name);
+        else
+            store(flags, flag, value);
     }
     take_grains(flags);
     refuse_combinations(flags);
@@ -253,8 +259,11 @@ static void print_none(char text[TRAINER_OPTION_NBYTES], const char *flag) {
     snprintf(text, TRAINER_OPTION_NBYTES, "%s", none);
 }
 
+/* Of a text, whether there is one: paths may differ between hosts, what is done may not. */
 static void print_value(char text[TRAINER_OPTION_NBYTES], const trainer_flag *flag) {
-    if (flag->real != NULL)
+    if (flag->text != NULL || flag->is_set != NULL)
+        print_choice(text, "no|yes", flag->text != NULL ? *flag->text != NULL : *flag->is_set);
+    else if (flag->real != NULL)
         print_real(text, *flag->real);
     else if (flag->choices == NULL && *flag->value == 0 && flag->min > 0)
         print_none(text, flag->name);
@@ -279,23 +288,11 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
     trainer_flag shared[N_SHARED];
     fill_in(&copy);
     list_shared(&copy, shared);
-    /* Paths may differ between hosts, what is done may not. */
-    const trainer_flag others[] = {{.name = "--lr", .real = &copy.lr},
-                                   {.name = "--grains", .value = &copy.grains, .min = 1},
-                                   {"--save", NULL, &(int64_t){copy.save != NULL}, 0, 0, "no|yes", NULL},
-                                   {"--run", NULL, &(int64_t){copy.run != NULL}, 0, 0, "no|yes", NULL},
-                                   {"--summary", NULL, &(int64_t){copy.summary != NULL}, 0, 0, "no|yes", NULL},
-                                   {"--init", NULL, &(int64_t){copy.init != NULL}, 0, 0, "no|yes", NULL},
-                                   {"--resume", NULL, &(int64_t){copy.resume != NULL}, 0, 0, "no|yes", NULL},
-                                   {"--download", NULL, &(int64_t){copy.downloads}, 0, 0, "no|yes", NULL},
-                                   {"--print-program", NULL, &(int64_t){copy.prints_program}, 0, 0, "no|yes", NULL},
-                                   {"--check-gradients", NULL, &(int64_t){copy.checks_gradients}, 0, 0, "no|yes", NULL},
-                                   {"--sync-batch-norm", NULL, &(int64_t){copy.syncs_batch_norm}, 0, 0, "no|yes", NULL},
-                                   {.name = NULL}};
-    const trainer_flag *const lists[] = {shared, others, own};
+    const trainer_flag *const lists[] = {shared, own};
     int count = 0;
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         for (const trainer_flag *flag = lists[i]; flag->name != NULL && count < TRAINER_MAX_OPTIONS; flag++) {
+            if (flag->may_differ) continue;
             print_value(values[count], flag);
             options[count] = (lks_option){flag->name, values[count]};
             count++;
@@ -303,51 +300,26 @@ int trainer_flags_options(const trainer_flags *flags, const trainer_flag *own, l
     return count;
 }
 
-/* One flag whose default is a number; 0: it has none. */
-static void help_default(const char *flag, const char *help, double value) {
-    printf("  %-18s %s", flag, help);
-    if (value != 0) printf(" (%.9g)", value);
+/* A default that is a number, but 0: there is none; an example's own flags have theirs in the text. */
+static void print_help(const trainer_flag *flag, int shows_default) {
+    char usage[64];
+    if (flag->help == NULL) return;
+    snprintf(usage, sizeof usage, "%s %s", flag->name, flag->unit != NULL ? flag->unit : "");
+    printf("  %-18s ", usage);
+    for (const char *c = flag->help; *c != '\0'; c++) *c == '\n' ? printf("\n%21s", "") : putchar(*c);
+    double value = flag->real != NULL ? *flag->real : flag->value != NULL ? (double)*flag->value : 0;
+    if (shows_default && flag->choices == NULL && value != 0) printf(" (%.9g)", value);
     printf("\n");
 }
 
 void trainer_flags_help(const char *program, const trainer_flags *flags, const trainer_flag *own) {
     const char *base = strrchr(program, '/');
+    trainer_flags copy = *flags;
+    trainer_flag shared[N_SHARED];
+    list_shared(&copy, shared);
     printf("usage: %s [FLAGS]\n", base != NULL ? base + 1 : program);
-    if (!flags->makes_data)
-        printf("  --data DIR         the data set's directory (default: $LOCKSTEP_DATA/<name>, then the cache)\n"
-               "  --download         get the data set where it is not there, once a host (see lockstep help data)\n");
-    help_default("--epochs N", "passes over the training data", (double)flags->epochs);
-    help_default("--steps N", "stop after so many steps", (double)flags->steps);
-    help_default("--batch N", "samples in one step, over all ranks", (double)flags->batch);
-    help_default("--lr X", "learning rate", flags->lr);
-    help_default("--seed N", "of the initial weights and the order of samples", (double)flags->seed);
-    printf("  --accumulate N     compute each rank's part of a step in N micro-batches, to save memory (1)\n"
-           "  --grains G         cut each step into G shards, a power of two: the same bits on every number of ranks\n"
-           "                     that divides it ($LOCKSTEP_GRAINS, or none)\n"
-           "  --device NAME      cpu, cuda (this rank's GPU), cuda:N (GPU N), reference\n"
-           "  --precision NAME   f32, bf16 (products of operands rounded to bf16; cpu: with AVX512-BF16 or AMX)\n"
-           "  --num-threads N    threads of one rank's kernels (1)\n"
-           "  --transport NAME   auto, thread, shm, tcp, mpi\n"
-           "  --strategy NAME    how ranks share the work: auto, shared (one host), bucketed, sharded\n"
-           "  --bucket BYTES     of gradients that are sent at once (chosen)\n"
-           "  --compress KIND    send gradients as bf16, f16 or, by matrices of low rank, powersgd (none)\n"
-           "  --compress-rank R  of powersgd (4)\n"
-           "  --save FILE        write a checkpoint after every epoch and at the end (safetensors)\n"
-           "  --init FILE        begin with the weights in a safetensors file\n"
-           "  --resume PATH      go on from a checkpoint, or the newest whole one in a directory, to the bits of a\n"
-           "                     run that was never interrupted; an empty directory begins anew\n"
-           "  --run DIR          write DIR/metrics.jsonl, a line of JSON per report; anew where nothing is resumed\n"
-           "  --checkpoint-every N  steps from one checkpoint in DIR/checkpoints to the next, written while training\n"
-           "                     goes on; a run that the launcher restarts goes on from the newest\n"
-           "  --keep K           how many of them stay (3)\n"
-           "  --summary FILE     write the results as one JSON object\n"
-           "  --check-replicas N compare all ranks' parameters every N steps (at the end only)\n"
-           "  --check-gradients  stop at a gradient that is no number, and say whose it is\n"
-           "  --print-program    at the end, the kernels of a training step with layouts, bytes and times\n"
-           "  --quiet            only the last line\n");
-    if (flags->has_batch_norm)
-        printf("  --sync-batch-norm  batch norms by the statistics of all ranks' samples, not each rank's own\n");
-    for (; own->name != NULL; own++) printf("  %-18s %s\n", own->name, own->help);
+    for (const trainer_flag *flag = shared; flag->name != NULL; flag++) print_help(flag, 1);
+    for (; own->name != NULL; own++) print_help(own, 0);
     printf(
         "SIGTERM, SIGINT or SIGHUP on any rank ends all after the same step, with a checkpoint (--checkpoint-every,\n"
         "--save) and status 128 + the signal's number; a second one, half a second later or more, ends at once.\n");

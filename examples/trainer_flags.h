@@ -36,14 +36,17 @@ typedef struct trainer_flags {
 
 enum { TRAINER_F32, TRAINER_BF16 };
 
-/* One flag of an example's own: an integer in min..max, or one of `choices` ("a|b"), whose position is stored; or,
- * where `real` is set in place of `value`, a number in min..max. */
+/* One flag. Where it stores: one of `value`, `real`, `text` and `is_set`. */
 typedef struct trainer_flag {
-    const char *name, *help;
-    int64_t *value;
+    const char *name, *help; /* help NULL: is not listed; where it has lines, the next ones are indented */
+    int64_t *value;          /* an integer in min..max, or the position of one of `choices` ("a|b") */
     int64_t min, max;
     const char *choices;
-    double *real;
+    double *real;      /* from min to below max */
+    const char **text; /* any */
+    int *is_set;       /* takes no value, and stores 1 */
+    const char *unit;  /* what --help calls the value */
+    int may_differ;    /* between ranks */
 } trainer_flag;
 
 /* Overwrites what the command line names; the rest keeps the defaults that the caller put in. Errors stay in

@@ -2,7 +2,7 @@
  *
  * Launchers, terminals and timeout(1) may each deliver the same request, so what follows within half a second is taken
  * for it; what comes later is somebody who does not want to wait. */
-#define _POSIX_C_SOURCE 200809L /* sigaction, sigaltstack */
+#define _POSIX_C_SOURCE 200809L /* sigaction */
 #include "trainer_progress.h"
 
 #include <signal.h>
@@ -29,19 +29,10 @@ static void note(int number) {
     }
 }
 
-/* A handler's frame is written where the stack pointer points, and oneDNN's matrix products point it into their buffers
- * on the heap: a signal that came meanwhile overwrote what lay below. So the handler has a stack of its own. The kernel
- * gives a process's signals to its main thread, which computes where it is a rank, and then calls this. */
-static void give_handlers_a_stack(void) {
-    static _Alignas(64) char stack[64 * 1024];
-    (void)sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
-}
-
 void trainer_signals_catch(void) {
     if (atomic_flag_test_and_set(&is_installed)) return;
-    give_handlers_a_stack();
     for (int i = 0; i < N_CAUGHT; i++) {
-        struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART | SA_ONSTACK};
+        struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
         sigemptyset(&action.sa_mask);
         for (int k = 0; k < N_CAUGHT; k++) sigaddset(&action.sa_mask, caught[k]);
         if (sigaction(caught[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)

@@ -92,15 +92,16 @@ static int transformer(int argc, char **argv) {
                          .dropout = 0.1,
                          .clip = 1};
     const trainer_flag own[] = {
-        {"--level", "what a token is: word, character (character)", &flags.level, 0, 0, "word|character", NULL},
-        {"--context", "tokens that a step reads, and attention sees (128)", &flags.context, 1, 65536, NULL, NULL},
-        {"--hidden", "features of a token (128)", &flags.hidden, 1, 65536, NULL, NULL},
-        {"--layers", "transformer blocks (4)", &flags.layers, 1, 1000, NULL, NULL},
-        {"--heads", "attention heads, which divide the features (4)", &flags.heads, 1, 65536, NULL, NULL},
-        {"--dropout", "part of the activations that is dropped (0.1)", NULL, 0, 1, NULL, &flags.dropout},
-        {"--clip", "largest norm of a gradient; 0: any (1)", NULL, 0, 1000000, NULL, &flags.clip},
-        {"--decay", "of the learning rate over the run: none, linear, cosine (cosine)", &flags.decay, 0, 0,
-         "none|linear|cosine", NULL},
+        {"--level", "what a token is: word, character (character)", .value = &flags.level, .choices = "word|character"},
+        {"--context", "tokens that a step reads, and attention sees (128)", .value = &flags.context, .min = 1,
+         .max = 65536},
+        {"--hidden", "features of a token (128)", .value = &flags.hidden, .min = 1, .max = 65536},
+        {"--layers", "transformer blocks (4)", .value = &flags.layers, .min = 1, .max = 1000},
+        {"--heads", "attention heads, which divide the features (4)", .value = &flags.heads, .min = 1, .max = 65536},
+        {"--dropout", "part of the activations that is dropped (0.1)", .real = &flags.dropout, .max = 1},
+        {"--clip", "largest norm of a gradient; 0: any (1)", .real = &flags.clip, .max = 1000000},
+        {"--decay", "of the learning rate over the run: none, linear, cosine (cosine)", .value = &flags.decay,
+         .choices = "none|linear|cosine"},
         {.name = NULL}};
     trainer_flags_parse(&flags.shared, own, argc, argv);
     if (flags.shared.epochs == 0 && flags.shared.steps == 0) flags.shared.epochs = 5;

@@ -260,7 +260,8 @@ typedef struct lks_batch {
      * is 0 on all ranks is refused. */
     int64_t n_labels;
     int64_t global_n_labels; /* on all ranks */
-    /* Position of this rank's first sample within the global batch. It keys the draws of dropout. */
+    /* Position of this rank's first sample within the global batch. It keys the draws of dropout and the rows of states
+     * in a checkpoint. */
     int64_t global_offset;
     int64_t epoch, step; /* `step` counts within the epoch */
     /* Hash of the data and the order of samples, the same on all ranks. A trainer compares it, `epoch` and `step` over

@@ -240,7 +240,8 @@ typedef struct lks_position {
  * Not saved:  accumulate, compression, strategy and bucket size. They are not compared on loading either. A run that
  *             continues with another accumulate or compression ends with other bits.
  * Errors:     LKS_ERR_ARGUMENT: `step` is outside 0..steps_per_epoch. Or epoch * steps_per_epoch + step is not the
- *             number of steps that the trainer has made. Or the model's states have more samples than global_batch. */
+ *             number of steps that the trainer has made. Or the model's states have more samples than global_batch. Or
+ *             they belong to parts of a batch that do not follow one another in rank order. */
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
 /* Loads a checkpoint.
  *

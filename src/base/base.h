@@ -110,7 +110,9 @@ void lksi_openmp_set_threads(int n_threads);
 /* So many cpu_set_t in a row hold the CPUs of every kernel, which refuses a set smaller than its own; one ends at 1024.
  * The macros CPU_..._S take such sets. */
 enum { LKSI_N_CPU_SETS = 8 };
-/* CPUs that this process may use: the affinity mask, cut by the cgroups' quotas; at least 1. */
+/* CPUs' worth of time that the least of the cgroups' quotas grants; 0: there is none. */
+double lksi_cpu_quota(void);
+/* CPUs that this process may use: the affinity mask, cut by that quota, rounded up; at least 1. */
 int lksi_cpu_count(void);
 /* In a loop that waits for another CPU. */
 static inline void lksi_relax(void) {

@@ -22,7 +22,7 @@ bool lksi_file_exists(const char *path) { return access(path, F_OK) == 0; }
 lks_status lksi_make_parents(const char *path) {
     char parent[LKSI_PATH_NBYTES];
     struct stat info;
-    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    for (const char *slash = strchr(path + strspn(path, "/"), '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
         if (mkdir(parent, 0777) == 0) continue;
         int why = errno;

@@ -1,11 +1,12 @@
 /* Threads of the library, and how many CPUs there are for them. */
 #define _GNU_SOURCE /* affinity, thread names */
 #include "base/base.h"
+#include "base/signals.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 
 struct lksi_thread {
@@ -47,13 +48,9 @@ lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), vo
     created->function = function;
     created->argument = argument;
     snprintf(created->name, sizeof created->name, "%s", name);
-    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. But for
-     * those that a thread brings upon itself: they would end the process past the program's handler, or a sanitizer's
-     * report. */
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. */
     sigset_t others, before;
-    sigfillset(&others);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&others, own[i]);
+    lksi_signals_of_others(&others);
     pthread_sigmask(SIG_SETMASK, &others, &before);
     int error = pthread_create(&created->handle, NULL, run, created);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -76,23 +73,30 @@ void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int
     (void)pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &until);
 }
 
-/* CPUs granted by a cgroup v2 quota ("max 100000" or "150000 100000"), rounded up; 0 where there is no quota. */
-static int cpu_quota_of(const char *cgroup) {
+/* "max 100000" or "150000 100000"; 0 where there is no quota. */
+static double cpu_quota_of(const char *cgroup) {
     char path[LKSI_PATH_NBYTES];
     FILE *file = lksi_path(path, "%s/cpu.max", cgroup) == LKS_OK ? fopen(path, "re") : NULL;
     if (file == NULL) return 0;
-    long quota = 0, period = 0;
-    int n_read = fscanf(file, "%ld %ld", &quota, &period);
+    double quota = 0, period = 0;
+    int n_read = fscanf(file, "%lf %lf", &quota, &period);
     fclose(file);
-    return n_read == 2 && quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
+    return n_read == 2 && quota > 0 && period > 0 ? quota / period : 0;
+}
+
+double lksi_cpu_quota(void) {
+    double least = 0;
+    for (char cgroup[LKSI_PATH_NBYTES] = ""; lksi_cgroup_next(cgroup);) {
+        double quota = cpu_quota_of(cgroup);
+        if (quota > 0 && (least == 0 || quota < least)) least = quota;
+    }
+    return least;
 }
 
 int lksi_cpu_count(void) {
     cpu_set_t allowed[LKSI_N_CPU_SETS];
     int count = sched_getaffinity(0, sizeof allowed, allowed) == 0 ? CPU_COUNT_S(sizeof allowed, allowed) : 1;
-    for (char cgroup[LKSI_PATH_NBYTES] = ""; lksi_cgroup_next(cgroup);) {
-        int quota = cpu_quota_of(cgroup);
-        if (quota > 0 && quota < count) count = quota;
-    }
+    double quota = lksi_cpu_quota();
+    if (quota > 0 && quota < count) count = (int)ceil(quota);
     return count > 0 ? count : 1;
 }

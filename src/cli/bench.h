@@ -21,7 +21,7 @@ typedef struct lksi_bench_call {
     lks_type type;
     lks_operator op;
     int root;
-    const char *algorithm;
+    lks_collective_options options;
 } lksi_bench_call;
 
 /* A part of a right result: elements [first, first + count) of the input of rank `source`, or of the inputs of all

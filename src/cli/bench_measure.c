@@ -242,7 +242,7 @@ static lks_status verify_and_time(bench *b, lksi_bench_row *row) {
 
 static lks_status measure_row(bench *b, lksi_bench_row *row) {
     *row = (lksi_bench_row){.op = b->operation->name,
-                            .algorithm = b->call.algorithm,
+                            .algorithm = b->call.options.algorithm,
                             .transport = lks_group_transport(b->group),
                             .type = lks_type_name(b->plan->type),
                             .ranks = b->call.size,
@@ -285,8 +285,8 @@ static lks_status measure_sizes(bench *b, lks_status (*take)(void *context, cons
     for (int i = 0; i < b->plan->n_sizes; i++) {
         set_size(b, b->plan->sizes[i]);
         if (is_measured_already(b, i)) continue;
-        for (int j = 0; (b->call.algorithm = lksi_bench_algorithm_at(b->operation, j)) != NULL; j++) {
-            if (!is_wanted(b, b->call.algorithm)) continue;
+        for (int j = 0; (b->call.options.algorithm = lksi_bench_algorithm_at(b->operation, j)) != NULL; j++) {
+            if (!is_wanted(b, b->call.options.algorithm)) continue;
             set_size(b, b->plan->sizes[i]);
             lks_status status = measure_row(b, &row);
             if (is_left_out(b, status, i == 0)) continue;

@@ -8,62 +8,42 @@
 
 enum { TAG = 1 };
 
-static lks_collective_options options_of(const lksi_bench_call *c) {
-    return (lks_collective_options){.algorithm = c->algorithm};
-}
-
-static lks_status run_barrier(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_barrier(c->group, &options);
-}
+static lks_status run_barrier(const lksi_bench_call *c) { return lks_barrier(c->group, &c->options); }
 static lks_status run_broadcast(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_broadcast(c->group, c->out, c->count, c->type, c->root, &options);
+    return lks_broadcast(c->group, c->out, c->count, c->type, c->root, &c->options);
 }
 static lks_status run_reduce(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_reduce(c->group, c->in, c->out, c->count, c->type, c->op, c->root, &options);
+    return lks_reduce(c->group, c->in, c->out, c->count, c->type, c->op, c->root, &c->options);
 }
 static lks_status run_all_reduce(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_all_reduce(c->group, c->in, c->out, c->count, c->type, c->op, &options);
+    return lks_all_reduce(c->group, c->in, c->out, c->count, c->type, c->op, &c->options);
 }
 static lks_status run_gather(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_gather(c->group, c->in, c->out, c->count, c->type, c->root, &options);
+    return lks_gather(c->group, c->in, c->out, c->count, c->type, c->root, &c->options);
 }
 static lks_status run_scatter(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_scatter(c->group, c->in, c->out, c->count, c->type, c->root, &options);
+    return lks_scatter(c->group, c->in, c->out, c->count, c->type, c->root, &c->options);
 }
 static lks_status run_all_gather(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_all_gather(c->group, c->in, c->out, c->count, c->type, &options);
+    return lks_all_gather(c->group, c->in, c->out, c->count, c->type, &c->options);
 }
 static lks_status run_reduce_scatter(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_reduce_scatter(c->group, c->in, c->out, c->count, c->type, c->op, &options);
+    return lks_reduce_scatter(c->group, c->in, c->out, c->count, c->type, c->op, &c->options);
 }
 static lks_status run_all_to_all(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_all_to_all(c->group, c->in, c->out, c->count, c->type, &options);
+    return lks_all_to_all(c->group, c->in, c->out, c->count, c->type, &c->options);
 }
 static lks_status run_gatherv(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_gatherv(c->group, c->in, c->out, c->counts, c->type, c->root, &options);
+    return lks_gatherv(c->group, c->in, c->out, c->counts, c->type, c->root, &c->options);
 }
 static lks_status run_scatterv(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_scatterv(c->group, c->in, c->out, c->counts, c->type, c->root, &options);
+    return lks_scatterv(c->group, c->in, c->out, c->counts, c->type, c->root, &c->options);
 }
 static lks_status run_all_gatherv(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_all_gatherv(c->group, c->in, c->out, c->counts, c->type, &options);
+    return lks_all_gatherv(c->group, c->in, c->out, c->counts, c->type, &c->options);
 }
-
 static lks_status run_all_to_allv(const lksi_bench_call *c) {
-    lks_collective_options options = options_of(c);
-    return lks_all_to_allv(c->group, c->in, c->counts, c->out, c->counts, c->type, &options);
+    return lks_all_to_allv(c->group, c->in, c->counts, c->out, c->counts, c->type, &c->options);
 }
 
 /* There and back between ranks 0 and 1; the others look on. */

@@ -33,13 +33,11 @@ static void print_cpus(void) {
     int n_allowed = sched_getaffinity(0, sizeof allowed, allowed) == 0 ? CPU_COUNT_S(sizeof allowed, allowed) : 1;
     printf("cpus:            %d usable, of %d allowed and %ld online\n", lksi_cpu_count(), n_allowed,
            sysconf(_SC_NPROCESSORS_ONLN));
-    double quota, period;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file != NULL && fscanf(file, "%lf %lf", &quota, &period) == 2)
-        printf("cgroup quota:    %g CPUs\n", quota / period);
+    double quota = lksi_cpu_quota();
+    if (quota > 0)
+        printf("cgroup quota:    %g CPUs\n", quota);
     else
         printf("cgroup quota:    none\n");
-    if (file != NULL) fclose(file);
 }
 
 static void print_gpu(const lksi_cuda_module *cuda, int index) {

@@ -120,6 +120,7 @@ static lks_status form_part(lks_group *group, const int *ranks, int n_ranks, con
     made->id = lksi_mix(lksi_hash64(group->id, purpose, strlen(purpose)), (uint64_t)ranks[0]);
     made->world = group->world;
     made->parent = group;
+    made->progress.started_ns = group->progress.started_ns;
     lksi_world_hold(made->world);
     lks_status status = lksi_group_form(made, NULL);
     if (status == LKS_OK)
@@ -153,7 +154,8 @@ static void forget_messages(lks_group *group) {
 lks_status lksi_group_form(lks_group *group, int *connections) {
     group->progress = (lksi_progress){.name = group->parent != NULL ? group->parent->progress.name : "lks_init",
                                       .timeout_ms = group->timeout_ms,
-                                      .started_ns = lksi_running_ns()};
+                                      .started_ns = group->progress.started_ns};
+    if (group->progress.started_ns == 0) group->progress.started_ns = lksi_running_ns();
     find_hosts(group);
     LKS_TRY(join_seats(group));
     group->own_seat = &group->control->seats[group->seat]; /* before anything can fail: who has a seat leaves it */

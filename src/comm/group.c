@@ -94,7 +94,7 @@ static lks_status meet_over_tcp(lks_group *group, const lksi_environment *enviro
     world->is_over_mpi = wanted == MPI_TRANSPORT || (wanted == ANY_TRANSPORT && world->is_mpi);
     lks_status status = lksi_job_secret_read(environment, &world->secret);
     if (status == LKS_OK)
-        status = lksi_rendezvous(environment, &world->secret, lksi_running_ns() + group->timeout_ms * 1000000,
+        status = lksi_rendezvous(environment, &world->secret, lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE),
                                  group->members, connections, &door);
     group->id = world_id(group->members[0].world_index);
     if (status == LKS_OK) status = lksi_world_open_door(world, door);
@@ -152,7 +152,7 @@ static lks_status join_processes(lks_group *group, const lksi_environment *envir
 static lks_status join(const lks_init_options *options, lks_group **group) {
     lksi_environment environment = {.size = 1, .local_size = 1};
     wanted_transport wanted;
-    int64_t timeout_ms;
+    int64_t timeout_ms, began_ns = lksi_running_ns();
     lksi_thread_world *threads = lksi_thread_world_current(&environment.rank);
     LKS_TRY(name_rank(read_settings(options, &wanted, &timeout_ms)));
     if (threads != NULL)
@@ -163,6 +163,7 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
     LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, options->order));
     LKS_TRY(lksi_world_create(&(*group)->world, threads));
     (*group)->is_world = true;
+    (*group)->progress.started_ns = began_ns;
     (*group)->world->environment = environment;
     lks_status status = threads != NULL ? join_threads(*group, wanted) : join_processes(*group, &environment, wanted);
     (*group)->world->is_first = (*group)->id == world_id(0); /* as rank 0 counts */

@@ -90,7 +90,7 @@ struct lks_group {
     lksi_world *world;
     bool is_explaining; /* it has found that ranks disagree (exchange.c) */
     bool is_world;      /* made by lks_init, of all ranks of the job */
-    unsigned n_forks;   /* of lksi_n_forks, when it was made */
+    unsigned n_forks;   /* of lksi_n_forks, when it was made, or its worker */
     uint64_t id;        /* the same on all ranks, no other group's of the job */
     uint64_t n_splits;
     lksi_member *members;     /* of all ranks: who they are */
@@ -196,7 +196,8 @@ static inline void lksi_uncount_call(lks_group *group) {
 }
 
 /* Makes the group out of its rank, size, world (held for it), id, members, timeout and order: seats, transport, and
- * where it spans hosts, streams and the groups of a two-level algorithm (form.c). `connections` as in lksi_tcp_join.
+ * where it spans hosts, streams and the groups of a two-level algorithm (form.c), by a deadline that counts from
+ * progress.started_ns, if that is set, and else from now. `connections` as in lksi_tcp_join.
  * All its ranks call it. What is made so far goes with lks_group_destroy. */
 lks_status lksi_group_form(lks_group *group, int *connections);
 /* A group that has its error text, and room for `size` members. */
@@ -204,7 +205,7 @@ lks_status lksi_group_create(lks_group **group, int rank, int size, int64_t time
 
 /* How often this process, and those that it comes from, have been forked. A child holds copies of its parent's groups,
  * but has no part in them: what it said there would be said for its parent, and the threads that it would wait for are
- * its parent's. A group of one rank is as good there as here, unless it has a worker. */
+ * its parent's. A group of one rank is as good there as here, unless it has a worker of its parent's. */
 extern atomic_uint lksi_n_forks;
 static inline bool lksi_is_parents(const lks_group *group) {
     return group->n_forks != atomic_load_explicit(&lksi_n_forks, memory_order_relaxed) &&

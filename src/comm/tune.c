@@ -146,7 +146,10 @@ static lks_status run(lks_group *group, const lksi_call *call) {
 
 lks_status lksi_tune(lks_group *group) {
     static const lksi_operation tune = {.name = "lks_init", .algorithms = {{.name = "ping_pong", .run = run}}};
-    lksi_call call = {.operation = &tune, .algorithm = tune.algorithms, .sequence = LKSI_TUNE_CALL};
+    lksi_call call = {.operation = &tune,
+                      .algorithm = tune.algorithms,
+                      .sequence = LKSI_TUNE_CALL,
+                      .submitted_ns = group->progress.started_ns};
     call.fingerprint = lksi_hash64(LKSI_HASH_START, "tune", 4);
     return lksi_execute(group, &call);
 }

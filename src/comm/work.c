@@ -98,6 +98,7 @@ static lks_status start_worker(lks_group *group) {
         return status;
     }
     group->worker = created;
+    group->n_forks = atomic_load(&lksi_n_forks); /* a child's, in a group of one rank */
     return LKS_OK;
 }
 

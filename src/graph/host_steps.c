@@ -1,4 +1,5 @@
 /* Host steps: what no device computes, because it takes other ranks. */
+#include "base/signals.h"
 #include "graph/program_internal.h"
 
 #include <string.h>
@@ -7,6 +8,7 @@
 static lks_status sum(const lks_program *program, const lksi_tensor *tensor, void *data) {
     size_t nbytes = lksi_tensor_nbytes(tensor);
     if (program->is_absent) memset(data, 0, nbytes);
+    lksi_signals_let_in();
     LKS_TRY(program->ranks.sum(program->ranks.context, data, nbytes / lks_type_nbytes(tensor->type), tensor->type));
     if (program->is_absent) memset(data, 0, nbytes);
     return LKS_OK;

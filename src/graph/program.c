@@ -1,4 +1,5 @@
 /* Running a program: a flat list of kernels over memory that was placed when it was compiled. */
+#include "base/signals.h"
 #include "graph/program_internal.h"
 
 #include <math.h>
@@ -125,7 +126,10 @@ static lks_status merge(lks_program *program) {
 /* --- running --- */
 
 static lks_status tell(lks_program *program, int index) {
-    if (!program->forks_on_gradient) LKS_TRY(merge(program));
+    if (!program->forks_on_gradient) { /* the user's */
+        lksi_signals_let_in();
+        LKS_TRY(merge(program));
+    }
     uint64_t n_errors = lksi_n_errors();
     lks_status status = program->on_gradient(program->on_gradient_context, index);
     if (status == LKS_OK) return LKS_OK;
@@ -192,7 +196,9 @@ static lks_status run_steps(lks_program *program, size_t begin, size_t end) {
 static lks_status run(lks_program *program, size_t begin, size_t end) {
     lksi_device_enter(program->store->graph->device);
     if (program->n_swaps != program->store->n_swaps) lksi_program_bind_stored(program);
+    lksi_signals_keep(true);
     lks_status status = run_steps(program, begin, end), merged = merge(program);
+    lksi_signals_keep(false);
     return status != LKS_OK ? status : merged;
 }
 

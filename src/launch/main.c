@@ -70,10 +70,10 @@ static int call_rank_main(void *opaque, int rank) {
     return result;
 }
 
-/* Of lines that were written before, nobody has kept the errno. */
+/* Of lines that were written before, nobody has kept the errno. POLLERR is a pipe's, POLLHUP a socket's. */
 static bool has_no_reader(void) {
     struct pollfd output = {.fd = STDOUT_FILENO};
-    return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+    return poll(&output, 1, 0) == 1 && (output.revents & (POLLERR | POLLHUP)) != 0;
 }
 
 int lksi_end_output(int exit_status) {

@@ -50,20 +50,26 @@ static lks_status failure_of(int rank, int exit_status) {
                       host, exit_status);
 }
 
-static void flush_all(void *is_done) {
+enum { FLUSHED_OUTPUT = 1, FLUSHED_ALL };
+
+static void flush_all(void *progress) {
+    fflush(stdout);
+    atomic_store((atomic_int *)progress, FLUSHED_OUTPUT);
     fflush(NULL);
-    atomic_store((atomic_bool *)is_done, true);
+    atomic_store((atomic_int *)progress, FLUSHED_ALL);
 }
 
-/* Flushing takes the lock of every file. One that a rank reads from it holds until something comes, maybe for ever. */
+/* Flushing takes the lock of every file. One that a rank reads from it holds until something comes, maybe for ever.
+ * What was printed waits for its reader, as at any process's end. */
 _Noreturn void lksi_rank_threads_end(int exit_status) {
     static const int64_t patience_ns = 500 * LKSI_NS_PER_MS;
-    static atomic_bool is_done;
+    static atomic_int progress;
     lksi_thread *thread = NULL;
-    const int64_t give_up_ns = lksi_now_ns() + patience_ns;
-    if (lksi_thread_create(&thread, flush_all, &is_done, "flush") == LKS_OK) {
-        while (!atomic_load(&is_done) && lksi_now_ns() < give_up_ns) lksi_sleep_ns(LKSI_NS_PER_MS);
-        if (atomic_load(&is_done)) lksi_thread_join(thread);
+    if (lksi_thread_create(&thread, flush_all, &progress, "flush") == LKS_OK) {
+        while (atomic_load(&progress) < FLUSHED_OUTPUT) lksi_sleep_ns(LKSI_NS_PER_MS);
+        const int64_t give_up_ns = lksi_now_ns() + patience_ns;
+        while (atomic_load(&progress) < FLUSHED_ALL && lksi_now_ns() < give_up_ns) lksi_sleep_ns(LKSI_NS_PER_MS);
+        if (atomic_load(&progress) == FLUSHED_ALL) lksi_thread_join(thread);
     }
     _exit(exit_status);
 }

@@ -1,4 +1,5 @@
 /* The C API of oneDNN 2.x and 3.x. Primitives are made at compile time and executed with the memory of the moment. */
+#include "base/signals.h"
 #include "onednn/api_internal.h"
 
 #include <pthread.h>
@@ -30,5 +31,8 @@ const char *lksi_dnnl_version_text(void) {
 
 lks_status lksi_dnnl_gemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
-    return lksi_dnnl_check(dnnl_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc), "sgemm");
+    lksi_signals_hold();
+    dnnl_status_t status = dnnl_sgemm(trans_a, trans_b, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+    lksi_signals_release();
+    return lksi_dnnl_check(status, "sgemm");
 }

@@ -1,4 +1,5 @@
 /* Memory descriptors, and primitives with their arguments. */
+#include "base/signals.h"
 #include "comm/arithmetic/half.h"
 #include "onednn/api_internal.h"
 #include "onednn/layout.h"
@@ -145,9 +146,11 @@ static lks_status execute(lksi_dnnl_primitive *primitive, void *const *data, voi
     int n_data = primitive->n_arguments - 1;
     for (int i = 0; i < n_data && status == dnnl_success; i++) status = point_at(primitive, i, data[i]);
     if (status == dnnl_success && primitive->scratch_nbytes > 0) status = point_at(primitive, n_data, scratch);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(primitive->primitive, primitive->stream, primitive->n_arguments,
-                                        primitive->arguments);
+    if (status != dnnl_success) return lksi_dnnl_check(status, primitive->what);
+    lksi_signals_hold();
+    status =
+        dnnl_primitive_execute(primitive->primitive, primitive->stream, primitive->n_arguments, primitive->arguments);
+    lksi_signals_release();
     return lksi_dnnl_check(status, primitive->what);
 }
 

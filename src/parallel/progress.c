@@ -8,6 +8,7 @@
  * what the items themselves touch is handed over by it. */
 #include "parallel/progress.h"
 
+#include "base/signals.h"
 #include "comm/comm.h"
 
 #include <pthread.h>
@@ -127,6 +128,7 @@ static void wait_for_one(lksi_progress_row *progress) {
 lks_status lksi_progress_row_wait(lksi_progress_row *progress, size_t n) {
     pthread_mutex_lock(&progress->mutex);
     while (progress->status == LKS_OK && progress->n_finished < n) {
+        lksi_signals_let_in();
         if (progress->thread == NULL)
             run_next(progress);
         else

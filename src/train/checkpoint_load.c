@@ -66,18 +66,27 @@ static lks_status check_counters(const lks_trainer *trainer, const char *path, c
 
 /* --- the file --- */
 
+static lks_status find_named(const lksi_safetensors *file, const char *name, const lksi_safetensors_entry **entry) {
+    *entry = lksi_safetensors_find(file, name);
+    if (*entry != NULL) return LKS_OK;
+    return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'%s", file->path, name,
+                      strcmp(name, LKSI_COUNTERS_NAME) == 0
+                          ? "; is it weights alone, which are read by lks_store_load, or --init?"
+                          : "");
+}
+
+static lks_status check_entry(const lksi_safetensors *file, const lksi_safetensors_entry *entry, lks_type type,
+                              int n_dims, const int64_t *dims) {
+    if (!entry->has_type || entry->type != type)
+        return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of %s", file->path, entry->name, entry->dtype,
+                          lks_type_name(type));
+    return lksi_safetensors_check_shape(file, entry, n_dims, dims);
+}
+
 static lks_status find(const lksi_safetensors *file, const char *name, lks_type type, int n_dims, const int64_t *dims,
                        const lksi_safetensors_entry **entry) {
-    *entry = lksi_safetensors_find(file, name);
-    if (*entry == NULL)
-        return lksi_error(LKS_ERR_FORMAT, "%s: it has no entry '%s'%s", file->path, name,
-                          strcmp(name, LKSI_COUNTERS_NAME) == 0
-                              ? "; is it weights alone, which are read by lks_store_load, or --init?"
-                              : "");
-    if (!(*entry)->has_type || (*entry)->type != type)
-        return lksi_error(LKS_ERR_FORMAT, "%s: entry '%s' is of %s, not of %s", file->path, name, (*entry)->dtype,
-                          lks_type_name(type));
-    return lksi_safetensors_check_shape(file, *entry, n_dims, dims);
+    LKS_TRY(find_named(file, name, entry));
+    return check_entry(file, *entry, type, n_dims, dims);
 }
 
 /* Every entry that there must be, and no other: all are found, so counting them is enough. */
@@ -96,22 +105,26 @@ static lks_status check_entries(const lks_trainer *trainer, const lksi_checkpoin
                       file->path, file->n_entries - n_expected);
 }
 
+/* By its hash the file is whole: what does not fit is of another model or version. */
+static lks_status of_whole_file(lks_status status) {
+    return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lks_error_text()) : status;
+}
+
 /* Everything but the overwriting. Counters and rule come first: another optimizer is better told by its name, and a
  * version whose rules have other fields by its number. */
 static lks_status check_file(const lks_trainer *trainer, const lksi_checkpoint *c, const lks_position *expected,
                              const lksi_safetensors *file, lksi_checkpoint_head *head) {
     const lksi_safetensors_entry *counters, *rule;
-    LKS_TRY(find(file, LKSI_COUNTERS_NAME, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS}, &counters));
+    LKS_TRY(find_named(file, LKSI_COUNTERS_NAME, &counters));
     if (file->sha256[0] == '\0') return lksi_error(LKS_ERR_FORMAT, "%s: it has no sha256", file->path);
     LKS_TRY(lksi_safetensors_verify(file));
+    LKS_TRY(of_whole_file(check_entry(file, counters, LKS_I64, 1, (int64_t[]){LKSI_N_COUNTERS})));
     LKS_TRY(lksi_safetensors_read(file, counters, &head->counters));
     LKS_TRY(check_counters(trainer, file->path, &head->counters, expected));
     LKS_TRY(find(file, LKSI_RULE_NAME, LKS_F64, 1, (int64_t[]){LKSI_N_RULE}, &rule));
     LKS_TRY(lksi_safetensors_read(file, rule, head->rule));
     LKS_TRY(check_rule(trainer, file->path, head->rule));
-    /* By its hash the file is whole: what does not fit is of another model. */
-    lks_status status = check_entries(trainer, c, file, head);
-    return status == LKS_ERR_FORMAT ? lksi_error(LKS_ERR_ARGUMENT, "%s", lks_error_text()) : status;
+    return of_whole_file(check_entries(trainer, c, file, head));
 }
 
 lks_status lksi_checkpoint_open(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,

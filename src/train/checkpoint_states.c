@@ -20,13 +20,21 @@ static int64_t rows_to_bring(const lks_trainer *trainer) {
 }
 
 /* What no trainer would load is not saved. */
-static lks_status check_rows(const lks_trainer *trainer, const char *path, int64_t n_rows, int64_t global_batch) {
-    int64_t of_all = trainer->seats.of_all;
-    if (n_rows != of_all)
+static lks_status check_rows(const lks_trainer *trainer, const lksi_checkpoint *c, const char *path,
+                             int64_t global_batch) {
+    int64_t n_before = 0, of_all = trainer->seats.of_all, begin = trainer->seats.begin;
+    int own = lks_group_rank(trainer->options.group);
+    for (int rank = 0; rank < own; rank++) n_before += c->rows[rank];
+    if (c->rows[own] > 0 && begin != n_before)
+        return lksi_error(LKS_ERR_ARGUMENT,
+                          "%s: not saved: the part of rank %d begins at sample %lld of a batch, the ranks before it "
+                          "have %lld: was its global_offset set?",
+                          path, own, (long long)begin, (long long)n_before);
+    if (c->n_rows != of_all)
         return lksi_error(
             LKS_ERR_ARGUMENT,
             "%s: not saved: the ranks' parts of a batch are %lld samples together, its global_count is %lld", path,
-            (long long)n_rows, (long long)of_all);
+            (long long)c->n_rows, (long long)of_all);
     if (of_all <= global_batch) return LKS_OK;
     return lksi_error(LKS_ERR_ARGUMENT, "%s: not saved: batches have %lld samples, the position says at most %lld",
                       path, (long long)of_all, (long long)global_batch);
@@ -39,7 +47,7 @@ lks_status lksi_checkpoint_make_room(lks_trainer *trainer, lksi_checkpoint *c, c
     if (trainer->options.n_states > 0)
         LKS_TRY(lks_all_gather(trainer->options.group, &mine, c->rows, 1, LKS_I64, NULL));
     for (int rank = 0; rank < lks_group_size(trainer->options.group); rank++) c->n_rows += c->rows[rank];
-    lks_status status = check_rows(trainer, path, c->n_rows, position->global_batch);
+    lks_status status = check_rows(trainer, c, path, position->global_batch);
     if (status == LKS_OK) status = lksi_checkpoint_reserve(trainer, c);
     return lksi_checkpoint_agree(trainer, "checkpoint (room)", path, status, 0);
 }

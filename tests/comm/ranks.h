@@ -48,18 +48,26 @@ static inline void rank_thread_main(void *opaque) {
     lksi_thread_world_leave(self->world, self->result);
 }
 
-static inline void run_threads(int size, rank_function function, void *argument) {
+/* 0, or the line where one of them went wrong. */
+static inline int thread_ranks(int size, rank_function function, void *argument) {
     lksi_thread_world *world;
     lksi_thread *threads[MAX_TEST_RANKS];
     rank_thread ranks[MAX_TEST_RANKS];
-    assert_ok(lksi_thread_world_create(&world, size));
+    int line = 0;
+    MUST_OK(lksi_thread_world_create(&world, size));
     for (int rank = 0; rank < size; rank++) {
         ranks[rank] = (rank_thread){world, function, argument, rank, size, 0};
-        assert_ok(lksi_thread_create(&threads[rank], rank_thread_main, &ranks[rank], "rank"));
+        MUST_OK(lksi_thread_create(&threads[rank], rank_thread_main, &ranks[rank], "rank"));
     }
     for (int rank = 0; rank < size; rank++) lksi_thread_join(threads[rank]);
     lksi_thread_world_destroy(world);
-    for (int rank = 0; rank < size; rank++) assert_int_equal(ranks[rank].result, 0);
+    for (int rank = 0; rank < size; rank++)
+        if (line == 0) line = ranks[rank].result;
+    return line;
+}
+
+static inline void run_threads(int size, rank_function function, void *argument) {
+    assert_int_equal(thread_ranks(size, function, argument), 0);
 }
 
 static inline void set_rank_environment(int rank, int size) {

@@ -661,28 +661,37 @@ static int wait_while_suspended(int rank, int size, void *argument) {
     return 0;
 }
 
+static int wait_as_threads(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    return thread_ranks(N_SUSPENDED_RANKS, wait_while_suspended, argument);
+}
+
+/* Threads are one process, and the other places stay empty (0). */
 static void start_suspended(const char *transport, suspension *s, pid_t *pids) {
     setenv("LOCKSTEP_TRANSPORT", transport, 1);
     set_master_environment();
-    for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++)
+    bool are_threads = strcmp(transport, "thread") == 0;
+    if (are_threads) pids[0] = start_process(0, 1, wait_as_threads, s);
+    for (int rank = 0; rank < N_SUSPENDED_RANKS && !are_threads; rank++)
         pids[rank] = start_process(rank, N_SUSPENDED_RANKS, wait_while_suspended, s);
     unsetenv("LOCKSTEP_TRANSPORT");
 }
 
 static void signal_all(pid_t (*pids)[N_SUSPENDED_RANKS], int n_jobs, int signal_number) {
     for (int job = 0; job < n_jobs; job++)
-        for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++) kill(pids[job][rank], signal_number);
+        for (int rank = 0; rank < N_SUSPENDED_RANKS; rank++)
+            if (pids[job][rank] > 0) kill(pids[job][rank], signal_number);
 }
 
 /* All jobs at once, not to wait for each. */
 static void suspend_for_long(const suspension *cases, int n_cases) {
-    enum { MOST_JOBS = 10, MOMENT_NS = 300000000 };
-    static const char *const transports[] = {"shm", "tcp"};
+    enum { MOST_JOBS = 15, MOMENT_NS = 300000000 };
+    static const char *const transports[] = {"shm", "tcp", "thread"};
     suspension *s = mmap(NULL, MOST_JOBS * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pids[MOST_JOBS][N_SUSPENDED_RANKS];
+    pid_t pids[MOST_JOBS][N_SUSPENDED_RANKS] = {{0}};
     int n_jobs = 0;
     for (int i = 0; i < n_cases; i++)
-        for (int t = 0; t < (cases[i].is_on_two_hosts ? 1 : 2); t++, n_jobs++) {
+        for (int t = 0; t < (cases[i].is_on_two_hosts ? 1 : 3); t++, n_jobs++) {
             s[n_jobs].wait = cases[i].wait, s[n_jobs].is_on_two_hosts = cases[i].is_on_two_hosts;
             s[n_jobs].is_starting = cases[i].is_starting;
             start_suspended(cases[i].is_on_two_hosts ? "auto" : transports[t], &s[n_jobs], pids[n_jobs]);
@@ -1201,6 +1210,39 @@ static int one_alone_has_a_child(int rank, int size, void *argument) {
 static void a_forked_child_does_not_wait_for_a_worker_of_its_parent(void **state) {
     (void)state;
     run_processes(1, one_alone_has_a_child, NULL);
+}
+
+/* The group had no worker when the process was forked. */
+static int works_with_a_worker_of_its_own(lks_group *group) {
+    float number = 1;
+    lks_work *work;
+    lks_collective_options options = {.work = &work};
+    for (int i = 0; i < 2; i++) {
+        MUST_OK(lks_all_reduce(group, &number, &number, 1, LKS_F32, LKS_SUM, &options));
+        MUST_OK(lks_work_wait(work));
+    }
+    lks_group_destroy(group);
+    MUST(lks_memory_nbytes() == 0);
+    return 0;
+}
+
+static int one_alone_has_a_child_that_works(int rank, int size, void *argument) {
+    (void)rank, (void)size, (void)argument;
+    lks_group *group;
+    int state = 0;
+    MUST_OK(lks_init(&group, NULL));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        _exit(works_with_a_worker_of_its_own(group) == 0 ? 0 : 1);
+    }
+    MUST(waitpid(child, &state, 0) == child && state == 0);
+    return works_with_a_worker_of_its_own(group);
+}
+
+static void a_forked_child_has_a_worker_of_its_own_in_a_group_of_one(void **state) {
+    (void)state;
+    run_processes(1, one_alone_has_a_child_that_works, NULL);
 }
 
 /* Rank 2 is the first child in its own namespace, rank 1 the first process in its; and the first child there ends. */
@@ -1934,6 +1976,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_did_not_answer_a_visit_is_visited_again),
         cmocka_unit_test(a_forked_child_leaves_no_group_of_its_parent),
         cmocka_unit_test(a_forked_child_does_not_wait_for_a_worker_of_its_parent),
+        cmocka_unit_test(a_forked_child_has_a_worker_of_its_own_in_a_group_of_one),
         cmocka_unit_test(a_process_of_another_namespace_is_not_taken_for_a_rank),
         cmocka_unit_test(a_rank_lost_in_another_namespace_is_named),
         cmocka_unit_test(a_rank_that_exits_without_leaving_is_lost),

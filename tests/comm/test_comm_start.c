@@ -132,7 +132,8 @@ typedef struct lateness {
     _Atomic int64_t second_ns; /* when rank 1 came */
 } lateness;
 
-/* The deadline is over all of the start: rank 0 waits for rank 1 first before the segment is made, then in it. */
+/* The deadline is over all of the start: rank 0 waits for rank 1 first before the segment is made, or at the
+ * rendezvous, then in it. */
 static int starts_earlier(int rank, int size, void *argument) {
     (void)size;
     lateness *l = argument;
@@ -151,6 +152,10 @@ static void one_deadline_is_over_all_of_the_start(void **state) {
     (void)state;
     lateness *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     run_processes(2, starts_earlier, l);
+    *l = (lateness){.has_begun = false};
+    setenv("LOCKSTEP_TRANSPORT", "tcp", 1);
+    run_processes(2, starts_earlier, l);
+    unsetenv("LOCKSTEP_TRANSPORT");
     munmap(l, sizeof *l);
 }
 

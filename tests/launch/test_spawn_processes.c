@@ -452,15 +452,56 @@ static int print_by_spawn(void) { return lks_spawn(2, LKS_PROCESSES, print_lines
 /* As systemd starts a service, with SIGPIPE ignored. */
 static void a_reader_that_has_had_enough_is_no_failure(void **state) {
     (void)state;
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    close(ends[0]);
-    assert_int_equal(exit_status_with_stdout(ends[1], print_by_main), 0);
+    for (int is_socket = 0; is_socket < 2; is_socket++) {
+        int ends[2];
+        assert_int_equal(is_socket ? socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : pipe(ends), 0);
+        close(ends[0]);
+        assert_int_equal(exit_status_with_stdout(ends[1], print_by_main), 0);
+    }
 }
 
 static void a_spawned_rank_whose_output_is_lost_fails(void **state) {
     (void)state;
     assert_int_equal(exit_status_with_stdout(open("/dev/full", O_WRONLY), print_by_spawn), 77);
+}
+
+/* To a pipe that is full: its reader pauses. */
+static int print_and_call_exit(int argc, char **argv) {
+    (void)argc, (void)argv;
+    static const char text[] = "the last words";
+    lks_group *world;
+    LKS_CHECK(lks_init(&world, NULL));
+    if (lks_group_rank(world) == 1) return wait_for_ever(NULL);
+    fputs(text, stdout);
+    exit(0);
+}
+
+static void what_a_rank_thread_printed_before_it_called_exit_waits_for_its_reader(void **state) {
+    (void)state;
+    static char text[1 << 17];
+    int ends[2], wait_status;
+    size_t n_read = 0;
+    assert_int_equal(pipe(ends), 0);
+    const int capacity = fcntl(ends[1], F_GETPIPE_SZ);
+    assert_true(capacity > 0 && capacity < (int)sizeof text - 100);
+    assert_int_equal(write(ends[1], text, (size_t)capacity), capacity);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+        close(ends[1]);
+        alarm(10);
+        setenv("LOCKSTEP_THREADS", "2", 1);
+        _exit(lks_main(0, (char *[]){NULL}, print_and_call_exit));
+    }
+    close(ends[1]);
+    lksi_sleep_ns(1000 * LKSI_NS_PER_MS); /* longer than is waited for other files */
+    for (ssize_t n = 1; n > 0; n_read += (size_t)(n > 0 ? n : 0))
+        n = read(ends[0], text + n_read, sizeof text - n_read);
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    assert_true(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 1);
+    assert_non_null(strstr(text + capacity, "the last words"));
 }
 
 /* The port that `descriptor` is bound to; 0 where it is no such socket. */
@@ -553,6 +594,7 @@ int main(void) {
         cmocka_unit_test(a_signal_that_was_blocked_is_forwarded_all_the_same),
         cmocka_unit_test(ranks_are_not_stopped_at_their_terminal),
         cmocka_unit_test(a_rank_thread_that_calls_exit_is_named),
+        cmocka_unit_test(what_a_rank_thread_printed_before_it_called_exit_waits_for_its_reader),
         cmocka_unit_test(a_reader_that_has_had_enough_is_no_failure),
         cmocka_unit_test(a_spawned_rank_whose_output_is_lost_fails),
         cmocka_unit_test(rank_0_alone_is_handed_the_port),

@@ -469,6 +469,23 @@ static void a_checkpoint_of_another_version_is_refused_by_its_number(void **stat
     run_ranks(1, load_in_vain, &bad);
 }
 
+/* The hash is of the data alone. */
+static void a_checkpoint_with_other_counters_is_of_another_run_too(void **state) {
+    (void)state;
+    static unsigned char bytes[MAX_FILE];
+    static const char counters[] = "\"trainer.counters\":{\"dtype\":\"";
+    result saved = {.kind = MOMENTUM};
+    run_ranks(1, train_and_save, &saved);
+    size_t nbytes = read_file(saved_path, bytes);
+    char *at = strstr((char *)bytes + 8, counters);
+    assert_non_null(at);
+    at[sizeof counters - 1] = 'F'; /* of F64, not I64 */
+    write_file(other_path, bytes, nbytes);
+    bad_load bad = {MOMENTUM, 20,   4, BATCH, other_path, false, LKS_ERR_ARGUMENT, "'trainer.counters' is of F64",
+                    0,        false};
+    run_ranks(1, load_in_vain, &bad);
+}
+
 static int load_the_end_of_an_epoch(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -657,6 +674,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_is_not_there_is_named_in_a_dead_group_too),
         cmocka_unit_test(counters_that_do_not_add_up_are_refused_with_their_entry),
         cmocka_unit_test(a_checkpoint_of_another_version_is_refused_by_its_number),
+        cmocka_unit_test(a_checkpoint_with_other_counters_is_of_another_run_too),
         cmocka_unit_test(a_position_that_is_not_the_trainers_is_not_saved),
         cmocka_unit_test(cut_files_and_flipped_bits_are_noticed),
         cmocka_unit_test(a_rank_without_memory_stops_all_of_them_and_nothing_else),

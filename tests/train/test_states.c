@@ -256,9 +256,34 @@ static int save_too_large(void *argument) {
     return 0;
 }
 
+/* Rank 0's samples are the batch's last. */
+static int save_out_of_order(void *argument) {
+    (void)argument;
+    static float features[N_UNEVEN * T * K];
+    static int32_t labels[N_UNEVEN];
+    set_up s = {0};
+    RANK_CHECK(create(&s, FEW, BATCH, LKS_SHARD_BLOCKS, true) == 0);
+    lks_batch batch = {.features = features,
+                       .labels = labels,
+                       .count = N_UNEVEN / 2,
+                       .n_labels = N_UNEVEN / 2,
+                       .global_offset = lks_group_rank(s.group) == 0 ? N_UNEVEN / 2 : 0,
+                       .global_count = N_UNEVEN,
+                       .global_n_labels = N_UNEVEN};
+    lks_position position = {.epoch = 1, .steps_per_epoch = 1, .global_batch = N_UNEVEN};
+    RANK_OK(lks_trainer_step(s.trainer, &batch, NULL));
+    RANK_CHECK(lks_trainer_save(s.trainer, other_path, &position) == LKS_ERR_ARGUMENT);
+    RANK_CHECK(strstr(lks_error_text(), "begins at sample 5 of a batch, the ranks before it have 0:") != NULL ||
+               lks_group_rank(s.group) > 0);
+    RANK_OK(lks_barrier(s.group, NULL)); /* the group lives on */
+    destroy(&s);
+    return 0;
+}
+
 static void states_that_no_trainer_would_load_are_not_saved(void **state) {
     (void)state;
     run_ranks(3, save_too_large, NULL);
+    run_ranks(2, save_out_of_order, NULL);
 }
 
 static void its_states_go_to_any_number_of_ranks(void **state) {

@@ -37,14 +37,15 @@ lks_status lksi_variable_number(const char *name, int64_t min, int64_t max, int6
     return LKS_OK;
 }
 
-lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value) {
+/* `missing` where the variable is not set or empty. */
+static lks_status number_or(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value) {
     if (lksi_variable(name) != NULL) return lksi_variable_number(name, min, max, value);
     *value = missing;
     return LKS_OK;
 }
 
 lks_status lksi_environment_timeout(int64_t *timeout_ms) {
-    return lksi_environment_number("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, LKSI_DEFAULT_TIMEOUT_MS, timeout_ms);
+    return number_or("LOCKSTEP_TIMEOUT_MS", 1, LKSI_MOST_TIMEOUT_MS, LKSI_DEFAULT_TIMEOUT_MS, timeout_ms);
 }
 
 /* --- which source --- */
@@ -106,8 +107,8 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
     environment->local_rank = environment->local_size = 0;
     if (!is_set(s->local_size) && size > 1 && can_ask_mpi(environment)) return LKS_OK;
     /* Without local numbers all ranks are on one host; where they are not, they will not find each other in time. */
-    LKS_TRY(lksi_environment_number(s->local_size, 1, size, size, &local_size));
-    LKS_TRY(lksi_environment_number(s->local_rank, 0, local_size - 1, rank < local_size ? rank : -1, &local_rank));
+    LKS_TRY(number_or(s->local_size, 1, size, size, &local_size));
+    LKS_TRY(number_or(s->local_rank, 0, local_size - 1, rank < local_size ? rank : -1, &local_rank));
     if (local_rank < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while %s is %lld and %s is %lld",
                           s->local_rank, s->rank, (long long)rank, s->local_size, (long long)local_size);
@@ -176,7 +177,7 @@ lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environme
     lksi_environment found = {.size = 1, .local_size = 1};
     const source *chosen;
     int64_t generation; /* as a part of secrets any text would do, but programs go on from checkpoints by it */
-    LKS_TRY(lksi_environment_number("LOCKSTEP_GENERATION", 0, INT64_MAX, 0, &generation));
+    LKS_TRY(number_or("LOCKSTEP_GENERATION", 0, INT64_MAX, 0, &generation));
     LKS_TRY(choose(&chosen));
     if (chosen != NULL) LKS_TRY(read_source(chosen, &found));
     if (found.size > 1) LKS_TRY(read_master(timeout_ms, &found));

@@ -48,8 +48,6 @@ typedef struct lksi_environment {
  * Errors: LKS_ERR_ARGUMENT, naming the variable and its value; LKS_ERR_STATE where the launcher has asked for ranks
  * that are threads: this is not one. */
 lks_status lksi_environment_read(int64_t timeout_ms, lksi_environment *environment);
-/* A whole number from the environment, `missing` where the variable is not set or empty. */
-lks_status lksi_environment_number(const char *name, int64_t min, int64_t max, int64_t missing, int64_t *value);
 /* The most is 35 years: deadlines are nanoseconds in 64 bits. */
 #define LKSI_MOST_TIMEOUT_MS (INT64_C(1) << 40)
 enum { LKSI_DEFAULT_TIMEOUT_MS = 300000 };

@@ -143,9 +143,12 @@ lks_status lksi_thread_world_create(lksi_thread_world **world, int size) {
     lksi_thread_world *created = lksi_alloc(sizeof *created);
     if (created == NULL) return LKS_ERR_MEMORY;
     created->ranks = lksi_alloc_array((size_t)size, sizeof *created->ranks);
-    if (created->ranks == NULL) {
+    lks_status status = created->ranks == NULL ? LKS_ERR_MEMORY : LKS_OK;
+    if (status == LKS_OK && size > 1) status = lksi_watch_create(&created->watch);
+    if (status != LKS_OK) {
+        lksi_free(created->ranks);
         lksi_free(created);
-        return LKS_ERR_MEMORY;
+        return status;
     }
     created->size = size;
     pthread_mutex_init(&created->mutex, NULL);
@@ -179,6 +182,7 @@ static void leave_for_good(lksi_thread_world *world) {
 
 void lksi_thread_world_destroy(lksi_thread_world *world) {
     if (world == NULL) return;
+    lksi_watch_destroy(world->watch);
     if (world->n_joined > 0) {
         leave_for_good(world);
         return;

@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "comm/transport/segment/control.h"
+#include "comm/watch.h"
 
 #include <pthread.h>
 
@@ -33,6 +34,7 @@ typedef struct lksi_thread_rank {
 struct lksi_thread_world {
     lksi_thread_world *next; /* of those that are left for good */
     int size;
+    lksi_watch *watch;     /* of the clock alone; NULL where nobody waits for another */
     pthread_mutex_t mutex; /* over what follows: taken to join, leave and allocate, never in a collective */
     lksi_thread_group *groups;
     lksi_thread_block *blocks;

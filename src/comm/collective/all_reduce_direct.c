@@ -41,7 +41,7 @@ enum {
 static lks_status alone(lks_group *group, const lksi_call *call) {
     LKS_TRY(lksi_offer_collect(group, call, &(lksi_offer){.scale = call->scale}, 0));
     group->inputs[0] = call->in, group->outputs[0] = call->out;
-    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, 1);
+    lksi_reduction sum = lksi_offered_reduction(group, call);
     lksi_reduce_range(&sum, 0, call->count);
     return LKS_OK;
 }
@@ -57,15 +57,15 @@ static void slice(const lks_group *group, size_t count, size_t each, int rank, s
 /* --- symmetric buffers --- */
 
 /* Both buffers of every rank: a rank shows both places or none. */
-static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
+static lks_status on_symmetric(lks_group *group, const lksi_call *call, lksi_reduction *sum) {
     size_t first, count;
     for (int rank = 0; rank < group->size; rank++) {
         group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank);
         group->outputs[rank] = lksi_place_address(group, lksi_offer_of(group, rank).out_place, rank);
     }
-    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, group->size);
+    sum->n_outputs = group->size;
     slice(group, call->count, lksi_type_nbytes(call->type), group->rank, &first, &count);
-    lksi_reduce_range(&sum, first, count);
+    lksi_reduce_range(sum, first, count);
     group->progress.done_nbytes = call->nbytes / (size_t)group->size;
     return lksi_meet_having_read(group);
 }
@@ -83,15 +83,18 @@ static lksi_turn begin_turn(lks_group *group, size_t nbytes) {
 }
 
 /* What the others will read: a rank reads its own slice where it lies, if the loops can. */
-static void stage(const lks_group *group, const lksi_call *call, size_t first, size_t count, const lksi_turn *t) {
-    size_t each = lksi_type_nbytes(call->type), begin = count, n = 0;
-    const unsigned char *in = (const unsigned char *)call->in + first * each;
+static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t at) {
+    size_t nbytes = lksi_chunk_begin(group, &group->all_reduce_rounds, call->nbytes - at);
+    size_t each = lksi_type_nbytes(call->type), count = nbytes / each, begin = count, n = 0;
+    lksi_chunk staged = {at, nbytes, begin_turn(group, nbytes)};
+    const unsigned char *in = (const unsigned char *)call->in + at;
     unsigned char *area = lksi_area(group, group->rank);
     if (is_sliced(group, call) && lksi_is_aligned(call->in, call->type))
         slice(group, count, each, group->rank, &begin, &n);
-    lksi_turn_put(t, area, in, begin * each);
-    lksi_turn_put(t, area + (begin + n) * each, in + (begin + n) * each, (count - begin - n) * each);
-    if (lksi_turn_is_past_caches(t)) lksi_written_past_caches();
+    lksi_turn_put(&staged.turn, area, in, begin * each);
+    lksi_turn_put(&staged.turn, area + (begin + n) * each, in + (begin + n) * each, (count - begin - n) * each);
+    if (lksi_turn_is_past_caches(&staged.turn)) lksi_written_past_caches();
+    return staged;
 }
 
 /* Slice r of the sum, into what it was read from: every other rank's area, and this rank's `out` where the loops can.
@@ -114,17 +117,17 @@ static void reduce_slice(const lks_group *group, const lksi_reduction *sum, size
 }
 
 /* All areas hold their chunk; afterwards each holds the sum. */
-static lks_status reduce_in_slices(lks_group *group, const lksi_call *call, size_t first, size_t count,
-                                   const lksi_turn *t) {
-    size_t each = lksi_type_nbytes(call->type), begin, n;
-    unsigned char *out = (unsigned char *)call->out + first * each, *area = lksi_area(group, group->rank);
+static lks_status reduce_in_slices(lks_group *group, const lksi_call *call, const lksi_chunk *chunk,
+                                   lksi_reduction *sum) {
+    size_t each = lksi_type_nbytes(call->type), count = chunk->nbytes / each, begin, n;
+    unsigned char *out = (unsigned char *)call->out + chunk->begin, *area = lksi_area(group, group->rank);
     for (int rank = 0; rank < group->size; rank++) group->outputs[rank] = lksi_area(group, rank);
     if (lksi_is_aligned(call->in, call->type))
-        group->inputs[group->rank] = (const unsigned char *)call->in + first * each;
+        group->inputs[group->rank] = (const unsigned char *)call->in + chunk->begin;
     if (lksi_is_aligned(out, call->type)) group->outputs[group->rank] = out;
-    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, group->size);
+    sum->n_outputs = group->size;
     slice(group, count, each, group->rank, &begin, &n);
-    reduce_slice(group, &sum, begin, n, each, t);
+    reduce_slice(group, sum, begin, n, each, &chunk->turn);
     LKS_TRY(lksi_meet(group));
     if (group->outputs[group->rank] == area) begin = count, n = 0;
     lksi_copy(out, area, begin * each);
@@ -132,45 +135,11 @@ static lks_status reduce_in_slices(lks_group *group, const lksi_call *call, size
     return LKS_OK;
 }
 
-static lks_status reduce_chunk(lks_group *group, const lksi_call *call, size_t first, size_t count,
-                               const lksi_turn *t) {
+static lks_status take(lks_group *group, const lksi_call *call, const lksi_chunk *chunk, lksi_reduction *sum) {
     for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = lksi_area(group, rank);
-    if (is_sliced(group, call)) return reduce_in_slices(group, call, first, count, t);
-    group->outputs[0] = (unsigned char *)call->out + first * lksi_type_nbytes(call->type);
-    lksi_reduction sum = lksi_offered_reduction(group, call, group->outputs, 1);
-    lksi_reduce_range(&sum, 0, count);
-    return LKS_OK;
-}
-
-/* Elements [first, first + count) on their way through the staging areas. */
-typedef struct chunk {
-    size_t first, count;
-    lksi_turn turn;
-} chunk;
-
-static chunk stage_chunk(lks_group *group, const lksi_call *call, size_t first) {
-    size_t each = lksi_type_nbytes(call->type);
-    size_t nbytes = lksi_chunk_begin(group, &group->all_reduce_rounds, call->nbytes - first * each);
-    chunk staged = {first, nbytes / each, begin_turn(group, nbytes)};
-    stage(group, call, first, staged.count, &staged.turn);
-    return staged;
-}
-
-/* The first chunk is staged already. An area is staged in again two chunks later; by then all have met since. */
-static lks_status staged(lks_group *group, const lksi_call *call, chunk c) {
-    size_t each = lksi_type_nbytes(call->type);
-    bool is_wide_better = lksi_offer_of(group, 0).is_wide_better != 0;
-    for (;;) {
-        LKS_TRY(reduce_chunk(group, call, c.first, c.count, &c.turn));
-        lksi_turn_end(&c.turn);
-        lksi_chunk_end(group, &group->all_reduce_rounds, c.count * each);
-        size_t done = c.first + c.count;
-        group->progress.done_nbytes = done * each;
-        if (done == call->count) break;
-        c = stage_chunk(group, call, done);
-        LKS_TRY(lksi_meet(group));
-    }
-    group->all_reduce_rounds.wide.is_second_known = is_wide_better;
+    if (is_sliced(group, call)) return reduce_in_slices(group, call, chunk, sum);
+    group->outputs[0] = (unsigned char *)call->out + chunk->begin;
+    lksi_reduce_range(sum, 0, chunk->nbytes / lksi_type_nbytes(call->type));
     return LKS_OK;
 }
 
@@ -180,37 +149,22 @@ static uint64_t usable_place(const lks_group *group, const lksi_call *call, cons
     return lksi_place_of(group, data, call->nbytes);
 }
 
-static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreement *place_of_call) {
-    bool is_small = lksi_is_small(call->count, call->type);
+/* Beside the lines, unless all are symmetric. */
+static lks_status small(lks_group *group, const lksi_call *call, const lksi_memory_way *way) {
     lksi_offer mine = {.scale = call->scale,
                        .held = lksi_held(group),
-                       .is_wide_better = group->all_reduce_rounds.wide.trial.turn.is_second_better,
-                       .is_in_place_better = lksi_place_word(place_of_call)};
-    uint64_t place = 0;
-    if (lksi_is_in_place(place_of_call)) {
-        place = usable_place(group, call, call->in);
-        mine.out_place = usable_place(group, call, call->out);
-        if (place == 0 || mine.out_place == 0) place = mine.out_place = 0;
+                       .out_place = way->out_place,
+                       .is_in_place_better = lksi_place_word(way->agreement)};
+    lksi_shown_put(group, call, call->count);
+    if (way->place == 0) lksi_shown_ask_all(group, call, call->count);
+    LKS_TRY(lksi_offer_collect(group, call, &mine, way->place));
+    lksi_place_hear(way->agreement, lksi_offer_of(group, 0).is_in_place_better);
+    if (lksi_are_all_symmetric(group)) {
+        lksi_reduction sum = lksi_offered_reduction(group, call);
+        return on_symmetric(group, call, &sum);
     }
-    chunk c = {0};
-    if (is_small) {
-        lksi_shown_put(group, call, call->count);
-        if (place == 0) lksi_shown_ask_all(group, call, call->count);
-    } else if (place == 0) {
-        c = stage_chunk(group, call, 0);
-    }
-    LKS_TRY(lksi_offer_collect(group, call, &mine, place));
-    lksi_place_hear(place_of_call, lksi_offer_of(group, 0).is_in_place_better);
-    if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
-    if (is_small) {
-        lksi_shown_reduce(group, call, call->count, 0, call->count, call->out);
-        return LKS_OK;
-    }
-    if (lksi_is_some_symmetric(group)) {
-        if (place != 0) c = stage_chunk(group, call, 0);
-        LKS_TRY(lksi_meet(group));
-    }
-    return staged(group, call, c);
+    lksi_shown_reduce(group, call, call->count, 0, call->count, call->out);
+    return LKS_OK;
 }
 
 lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
@@ -220,7 +174,13 @@ lks_status lksi_all_reduce_direct(lks_group *group, const lksi_call *call) {
     if (is_small && (call->nbytes < IN_PLACE_NBYTES || !lksi_has_each_a_cpu(group)))
         return lksi_reduce_small(group, call, call->count, 0, call->count, call->out);
     lksi_agreement *place = lksi_place_begin(group, &group->all_reduce_places, call->nbytes);
-    LKS_TRY(by_memory(group, call, place));
+    lksi_memory_way way = {on_symmetric, stage, take, .rounds = &group->all_reduce_rounds, .agreement = place};
+    if (lksi_is_in_place(place)) {
+        way.place = usable_place(group, call, call->in);
+        way.out_place = usable_place(group, call, call->out);
+        if (way.place == 0 || way.out_place == 0) way.place = way.out_place = 0;
+    }
+    LKS_TRY((is_small ? small : lksi_reduce_by_memory)(group, call, &way));
     lksi_place_end(place);
     return LKS_OK;
 }

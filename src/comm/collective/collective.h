@@ -228,12 +228,12 @@ lksi_agreement *lksi_place_begin(lks_group *group, lksi_places *places, size_t n
 void lksi_place_end(lksi_agreement *place);
 static inline bool lksi_is_in_place(const lksi_agreement *place) { return place == NULL || place->is_second; }
 /* What this rank says of it. */
-static inline uint32_t lksi_place_word(const lksi_agreement *place) {
+static inline bool lksi_place_word(const lksi_agreement *place) {
     return place != NULL && place->trial.turn.is_second_better;
 }
 /* Rank 0's word has come. */
-static inline void lksi_place_hear(lksi_agreement *place, uint32_t word) {
-    if (place != NULL) place->is_second_known = word != 0;
+static inline void lksi_place_hear(lksi_agreement *place, bool word) {
+    if (place != NULL) place->is_second_known = word;
 }
 
 /* What a rank's line carries in a reduction, besides the place of `in`. */
@@ -260,8 +260,8 @@ lksi_offer lksi_offer_of(const lks_group *group, int rank);
 /* After lksi_offer_collect: whether any, and whether every rank's input can be read where it lies. */
 bool lksi_is_some_symmetric(const lks_group *group);
 bool lksi_are_all_symmetric(const lks_group *group);
-/* The reduction of group->inputs with the scales that were shown, to n_outputs outputs. */
-lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs);
+/* The reduction of group->inputs with the scales that were shown, to the first of group->outputs. */
+lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call);
 
 /* Whether `total` elements are few enough for the way below. */
 static inline bool lksi_is_small(size_t total, lks_type type) {
@@ -295,7 +295,23 @@ void lksi_turn_put(const lksi_turn *turn, void *to, const void *from, size_t nby
  * and 170 by chunks of 64 KiB either way). Which it is, rank 0 finds out (base/trial.h), and its word counts from the
  * call after that in which all heard it: all ranks take the same chunks. */
 size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left_nbytes);
-void lksi_chunk_end(lks_group *group, lksi_rounds *rounds, size_t nbytes);
+
+/* Bytes [begin, begin + nbytes) on their way through the staging areas. */
+typedef struct lksi_chunk {
+    size_t begin, nbytes;
+    lksi_turn turn;
+} lksi_chunk;
+/* A reduction of more than fits beside the lines: where every rank has shown the place of its input `in_place` is
+ * called, else chunk after chunk is staged on all ranks and taken on all. */
+typedef struct lksi_memory_way {
+    lks_status (*in_place)(lks_group *group, const lksi_call *call, lksi_reduction *sum);
+    lksi_chunk (*stage)(lks_group *group, const lksi_call *call, size_t begin);
+    lks_status (*take)(lks_group *group, const lksi_call *call, const lksi_chunk *chunk, lksi_reduction *sum);
+    lksi_rounds *rounds;
+    lksi_agreement *agreement; /* lksi_place_begin */
+    uint64_t place, out_place; /* this rank's; 0: it has to be staged */
+} lksi_memory_way;
+lks_status lksi_reduce_by_memory(lks_group *group, const lksi_call *call, const lksi_memory_way *way);
 
 /* Blocks that go from ranks to ranks as they are. */
 typedef struct lksi_move {

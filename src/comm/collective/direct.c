@@ -31,13 +31,13 @@ bool lksi_are_all_symmetric(const lks_group *group) {
     return true;
 }
 
-lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call, void *const *outputs, int n_outputs) {
+lksi_reduction lksi_offered_reduction(lks_group *group, const lksi_call *call) {
     for (int rank = 0; rank < group->size; rank++) group->scales[rank] = lksi_offer_of(group, rank).scale;
     return (lksi_reduction){.inputs = group->inputs,
                             .scales = group->scales,
                             .n_inputs = group->size,
-                            .outputs = outputs,
-                            .n_outputs = n_outputs,
+                            .outputs = group->outputs,
+                            .n_outputs = 1,
                             .type = call->type,
                             .op = call->op,
                             .divisor = lksi_divisor(call->op, group->size)};
@@ -145,9 +145,45 @@ size_t lksi_chunk_begin(const lks_group *group, lksi_rounds *rounds, size_t left
     return lksi_least(left_nbytes, rounds->left > 0 && rounds->wide.is_second ? wide : chunk);
 }
 
-void lksi_chunk_end(lks_group *group, lksi_rounds *rounds, size_t nbytes) {
+static void end_chunk(lks_group *group, lksi_rounds *rounds, const lksi_chunk *chunk) {
+    lksi_turn_end(&chunk->turn);
     group->n_stagings++;
+    group->progress.done_nbytes = chunk->begin + chunk->nbytes;
     if (rounds->left == 0) return;
-    rounds->left -= nbytes;
+    rounds->left -= chunk->nbytes;
     if (rounds->left == 0) lksi_call_trial_end(&rounds->wide.trial);
+}
+
+/* The first chunk is staged already. An area is staged in again two chunks later; by then all have met since. */
+static lks_status staged(lks_group *group, const lksi_call *call, const lksi_memory_way *way, lksi_chunk chunk,
+                         lksi_reduction *sum) {
+    bool is_wide_better = lksi_offer_of(group, 0).is_wide_better != 0;
+    for (;;) {
+        LKS_TRY(way->take(group, call, &chunk, sum));
+        end_chunk(group, way->rounds, &chunk);
+        if (chunk.begin + chunk.nbytes == call->nbytes) break;
+        chunk = way->stage(group, call, chunk.begin + chunk.nbytes);
+        LKS_TRY(lksi_meet(group));
+    }
+    way->rounds->wide.is_second_known = is_wide_better;
+    return LKS_OK;
+}
+
+lks_status lksi_reduce_by_memory(lks_group *group, const lksi_call *call, const lksi_memory_way *way) {
+    lksi_offer mine = {.scale = call->scale,
+                       .held = lksi_held(group),
+                       .out_place = way->out_place,
+                       .is_wide_better = way->rounds->wide.trial.turn.is_second_better,
+                       .is_in_place_better = lksi_place_word(way->agreement)};
+    lksi_chunk chunk = {0};
+    if (way->place == 0) chunk = way->stage(group, call, 0);
+    LKS_TRY(lksi_offer_collect(group, call, &mine, way->place));
+    lksi_place_hear(way->agreement, lksi_offer_of(group, 0).is_in_place_better);
+    lksi_reduction sum = lksi_offered_reduction(group, call);
+    if (lksi_are_all_symmetric(group)) return way->in_place(group, call, &sum);
+    if (lksi_is_some_symmetric(group)) {
+        if (way->place != 0) chunk = way->stage(group, call, 0);
+        LKS_TRY(lksi_meet(group));
+    }
+    return staged(group, call, way, chunk, &sum);
 }

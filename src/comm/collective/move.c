@@ -273,7 +273,7 @@ static lks_status by_memory(const mover *m, lksi_agreement *place_of_call) {
                   .address = (uintptr_t)m->move->in,
                   .may_peek = group->may_peek,
                   .is_peekable = !is_overwritten(m),
-                  .is_in_place_better = lksi_place_word(place_of_call) != 0};
+                  .is_in_place_better = lksi_place_word(place_of_call)};
     bool will_peek = is_in_place && may_save_a_copy(m) && mine.may_peek && mine.is_peekable;
     mine.is_staged = place == 0 && !will_peek;
     lksi_turn turn = {0};

@@ -18,13 +18,12 @@
 #include "base/cache.h"
 #include "comm/collective/collective.h"
 
-static lks_status on_symmetric(lks_group *group, const lksi_call *call) {
-    void *out = call->out;
+static lks_status on_symmetric(lks_group *group, const lksi_call *call, lksi_reduction *sum) {
     size_t block = (size_t)group->rank * call->nbytes;
-    lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
+    group->outputs[0] = call->out;
     for (int rank = 0; rank < group->size; rank++)
         group->inputs[rank] = lksi_place_address(group, lksi_post_of(group, rank)->place, rank) + block;
-    lksi_reduce_range(&sum, 0, call->count);
+    lksi_reduce_range(sum, 0, call->count);
     group->progress.done_nbytes = call->nbytes;
     return lksi_meet_having_read(group);
 }
@@ -36,64 +35,26 @@ static unsigned char *slot_for(const lks_group *group, int source, int reader) {
     return lksi_area(group, owner) + (size_t)lksi_rotate(group, other, -owner) * slot_nbytes(group);
 }
 
-static lksi_turn begin_turn(lks_group *group, const lksi_call *call, size_t begin) {
-    size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)) * (size_t)group->size;
-    return lksi_turn_begin(group, &group->scatter_turns[nbytes > LKSI_TURN_MIDDLE_NBYTES], nbytes);
-}
-
 /* A rank reads its own block where it lies, if the loops can. */
-static lksi_turn stage(lks_group *group, const lksi_call *call, size_t begin) {
-    lksi_turn turn = begin_turn(group, call, begin);
-    size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group));
+static lksi_chunk stage(lks_group *group, const lksi_call *call, size_t begin) {
+    size_t nbytes = lksi_least(call->nbytes - begin, slot_nbytes(group)), all_nbytes = nbytes * (size_t)group->size;
+    lksi_trial *trial = &group->scatter_turns[all_nbytes > LKSI_TURN_MIDDLE_NBYTES];
+    lksi_chunk staged = {begin, nbytes, lksi_turn_begin(group, trial, all_nbytes)};
     for (int rank = 0; rank < group->size; rank++)
         if (rank != group->rank || !lksi_is_aligned(call->in, call->type))
-            lksi_turn_put(&turn, slot_for(group, group->rank, rank),
+            lksi_turn_put(&staged.turn, slot_for(group, group->rank, rank),
                           lksi_at(call->in, (size_t)rank * call->nbytes + begin), nbytes);
-    if (lksi_turn_is_past_caches(&turn)) lksi_written_past_caches();
-    return turn;
+    if (lksi_turn_is_past_caches(&staged.turn)) lksi_written_past_caches();
+    return staged;
 }
 
-/* The first piece is staged already, and `turn` its turn. */
-static lks_status staged(lks_group *group, const lksi_call *call, lksi_turn turn) {
-    size_t each = lksi_type_nbytes(call->type), slot = slot_nbytes(group);
-    void *out;
-    lksi_reduction sum = lksi_offered_reduction(group, call, &out, 1);
-    for (size_t begin = 0; begin < call->nbytes; begin += slot) {
-        if (begin > 0) {
-            turn = stage(group, call, begin);
-            LKS_TRY(lksi_meet(group));
-        }
-        for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = slot_for(group, rank, group->rank);
-        if (lksi_is_aligned(call->in, call->type))
-            group->inputs[group->rank] = lksi_at(call->in, (size_t)group->rank * call->nbytes + begin);
-        out = lksi_at(call->out, begin);
-        size_t nbytes = lksi_least(call->nbytes - begin, slot);
-        lksi_reduce_range(&sum, 0, nbytes / each);
-        lksi_turn_end(&turn);
-        group->n_stagings++;
-        group->progress.done_nbytes = begin + nbytes;
-    }
+static lks_status take(lks_group *group, const lksi_call *call, const lksi_chunk *chunk, lksi_reduction *sum) {
+    for (int rank = 0; rank < group->size; rank++) group->inputs[rank] = slot_for(group, rank, group->rank);
+    if (lksi_is_aligned(call->in, call->type))
+        group->inputs[group->rank] = lksi_at(call->in, (size_t)group->rank * call->nbytes + chunk->begin);
+    group->outputs[0] = lksi_at(call->out, chunk->begin);
+    lksi_reduce_range(sum, 0, chunk->nbytes / lksi_type_nbytes(call->type));
     return LKS_OK;
-}
-
-static lks_status by_memory(lks_group *group, const lksi_call *call, lksi_agreement *place_of_call) {
-    size_t n = (size_t)group->size;
-    lksi_offer mine = {
-        .scale = call->scale, .held = lksi_held(group), .is_in_place_better = lksi_place_word(place_of_call)};
-    bool may_be_symmetric = lksi_is_in_place(place_of_call) && call->nbytes > LKSI_ANNEX_NBYTES;
-    uint64_t place = 0;
-    if (may_be_symmetric && lksi_is_aligned(call->in, call->type))
-        place = lksi_place_of(group, call->in, n * call->nbytes);
-    lksi_turn turn = {0};
-    if (place == 0) turn = stage(group, call, 0);
-    LKS_TRY(lksi_offer_collect(group, call, &mine, place));
-    lksi_place_hear(place_of_call, lksi_offer_of(group, 0).is_in_place_better);
-    if (lksi_are_all_symmetric(group)) return on_symmetric(group, call);
-    if (lksi_is_some_symmetric(group)) {
-        if (place != 0) turn = stage(group, call, 0);
-        LKS_TRY(lksi_meet(group));
-    }
-    return staged(group, call, turn);
 }
 
 lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
@@ -102,7 +63,11 @@ lks_status lksi_reduce_scatter_direct(lks_group *group, const lksi_call *call) {
         return lksi_reduce_small(group, call, n * call->count, (size_t)group->rank * call->count, call->count,
                                  call->out);
     lksi_agreement *place = lksi_place_begin(group, &group->scatter_places, call->nbytes);
-    LKS_TRY(by_memory(group, call, place));
+    lksi_rounds none = {0}; /* its chunks are never wide */
+    lksi_memory_way way = {on_symmetric, stage, take, .rounds = &none, .agreement = place};
+    if (lksi_is_in_place(place) && call->nbytes > LKSI_ANNEX_NBYTES && lksi_is_aligned(call->in, call->type))
+        way.place = lksi_place_of(group, call->in, n * call->nbytes);
+    LKS_TRY(lksi_reduce_by_memory(group, call, &way));
     lksi_place_end(place);
     return LKS_OK;
 }

@@ -13,6 +13,7 @@
 #include "comm/bootstrap/address.h"
 #include "comm/bootstrap/host.h"
 #include "comm/bootstrap/job.h"
+#include "comm/clock.h"
 #include "comm/transport/mpi/interfaces.h"
 #include "comm/transport/mpi/mpi.h"
 
@@ -124,7 +125,7 @@ static lks_status ask(lksi_environment *e, int64_t timeout_ms) {
     offer said = {.interfaces.n = 0};
     vicinity near;
     LKS_TRY(lksi_mpi_start(e, timeout_ms));
-    int64_t deadline_ns = lksi_now_ns() + timeout_ms * 1000000;
+    int64_t deadline_ns = lksi_running_ns() + timeout_ms * 1000000;
     LKS_TRY(count_local_ranks(e, deadline_ns, &near));
     if (e->rank == 0) {
         lksi_interfaces_list(&said.interfaces, near.are_all_near);

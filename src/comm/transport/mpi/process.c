@@ -1,5 +1,6 @@
 /* MPI in this process: its start, its lock, its end. */
 #define _GNU_SOURCE /* RTLD_DEFAULT, on_exit */
+#include "comm/clock.h"
 #include "comm/transport/mpi/mpi.h"
 
 #include <dlfcn.h>
@@ -41,7 +42,7 @@ lks_status lksi_mpi_error(int code, const char *what) {
 
 static lks_status await(lksi_mpi_transfer *transfer, int64_t deadline_ns, const char *what) {
     for (bool is_done = false; !is_done;) {
-        if (lksi_now_ns() > deadline_ns)
+        if (lksi_running_ns() > deadline_ns)
             return lksi_error(LKS_ERR_TIMEOUT, "lks_init: not all of the %d ranks that MPI knows came to %s in time",
                               facts.size, what);
         if (lksi_mpi_enter() != NULL) {
@@ -50,7 +51,7 @@ static lks_status await(lksi_mpi_transfer *transfer, int64_t deadline_ns, const 
             lksi_mpi_leave();
             LKS_TRY(status);
         }
-        if (!is_done) lksi_sleep_ns(PAUSE_NS);
+        if (!is_done) lksi_doze(PAUSE_NS);
     }
     return LKS_OK;
 }
@@ -254,7 +255,7 @@ static lks_status duplicate(int64_t timeout_ms) {
     lksi_mpi_transfer *transfer = NULL;
     int code = module->duplicate(&transfer);
     if (code != 0) return lksi_mpi_error(code, "MPI_Comm_idup");
-    lks_status status = await(transfer, lksi_now_ns() + timeout_ms * 1000000, "begin");
+    lks_status status = await(transfer, lksi_running_ns() + timeout_ms * 1000000, "begin");
     release(transfer);
     return status;
 }

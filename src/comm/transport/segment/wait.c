@@ -198,8 +198,11 @@ static lks_status timed_out(lks_group *group, lksi_context context, const int *r
                       (long long)lksi_progress_in(group, context)->timeout_ms, awaited, doing);
 }
 
-static int64_t left_of(const lksi_progress *progress) {
-    return progress->timeout_ms * 1000000 - (lksi_running_ns() - progress->started_ns);
+int64_t lksi_deadline_ns(lks_group *group, lksi_context context) {
+    const lksi_progress *progress = lksi_progress_in(group, context);
+    int64_t timeout_ms = progress->timeout_ms > 0 ? progress->timeout_ms : group->timeout_ms;
+    int64_t started_ns = progress->started_ns > 0 ? progress->started_ns : lksi_running_ns();
+    return started_ns + timeout_ms * 1000000;
 }
 
 /* Who computed while the process was stopped may look at the clock before the thread that finds that out does. */
@@ -213,10 +216,10 @@ static lks_status check_deadline(lks_group *group, lksi_context context, const i
         report_stall(group, context, ranks, n_ranks, still_ns);
         progress->is_stall_reported = true;
     }
-    *left_ns = left_of(progress);
+    *left_ns = lksi_deadline_ns(group, context) - lksi_running_ns();
     if (*left_ns > 0) return LKS_OK;
     lksi_sleep_ns(SECOND_LOOK_NS);
-    *left_ns = left_of(progress);
+    *left_ns = lksi_deadline_ns(group, context) - lksi_running_ns();
     return *left_ns > 0 ? LKS_OK : timed_out(group, context, ranks, n_ranks);
 }
 

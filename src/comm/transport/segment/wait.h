@@ -56,6 +56,8 @@ lks_status lksi_refuse_left(const lks_group *group, lksi_context context, int ra
 /* Everything that ends a wait early: the abort word, a rank that left, the deadline; reports a stall. *left_ns: until
  * the deadline. Whoever published something and then aborted or left has published: after an error look again. */
 lks_status lksi_look(lks_group *group, lksi_context context, const int *ranks, int n_ranks, int64_t *left_ns);
+/* Of the call that the group is in; where its clock has not started, as if it did now. */
+int64_t lksi_deadline_ns(lks_group *group, lksi_context context);
 /* Of one wait: zeroed before it, and where something has moved. */
 typedef struct lksi_pauses {
     int n;

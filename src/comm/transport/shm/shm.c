@@ -100,7 +100,7 @@ static lks_status memory_make(lks_group *group, size_t nbytes, void **base) {
 static lks_status memory_attach(lks_group *group, size_t nbytes, void *base_on_0, void **base) {
     (void)base_on_0;
     const shm *s = group->backing;
-    int64_t deadline_ns = lksi_running_ns() + group->timeout_ms * 1000000;
+    int64_t deadline_ns = lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE);
     for (;;) {
         handover record;
         int descriptor;
@@ -292,7 +292,7 @@ static lks_status follow(shm *s, lks_group *group, const lksi_meeting *meeting, 
 static bool is_parent_aborted(void *parent) { return lksi_control_is_aborted(((const lks_group *)parent)->control); }
 
 static lks_status meet(shm *s, lks_group *group, lksi_control **control) {
-    int64_t deadline_ns = lksi_running_ns() + group->timeout_ms * 1000000;
+    int64_t deadline_ns = lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE);
     lksi_meeting part = {.call = group->progress.name,
                          .id = lksi_mix(group->id, (uint64_t)group->rank_of[0]), /* several hosts may be one */
                          .rank = group->seat,

@@ -137,11 +137,12 @@ static lks_status await_one(lks_group *group, int rank, int64_t deadline_ns) {
     lks_status status = LKS_OK;
     bool is_there = false;
     while (!is_there && status == LKS_OK && lksi_running_ns() < deadline_ns && !lksi_tcp_is_over(group->parent)) {
-        int64_t until_ns = lksi_now_ns() + SLICE_NS;
+        int64_t since_ns = lksi_now_ns();
         pthread_mutex_lock(&star->mutex);
-        if (star->lines[rank].descriptor < 0) lksi_cond_wait_until(&star->arrived, &star->mutex, until_ns);
+        if (star->lines[rank].descriptor < 0) lksi_cond_wait_until(&star->arrived, &star->mutex, since_ns + SLICE_NS);
         is_there = star->lines[rank].descriptor >= 0;
         pthread_mutex_unlock(&star->mutex);
+        lksi_forgive_stop(since_ns, lksi_now_ns());
         if (!is_there) status = lksi_acceptor_check(group->world->acceptor);
     }
     if (is_there) return LKS_OK;
@@ -163,7 +164,7 @@ static lks_status watch_lines(lks_group *group) {
 }
 
 lks_status lksi_tcp_star_join(lks_group *group, int *connections) {
-    int64_t deadline_ns = lksi_running_ns() + group->timeout_ms * 1000000;
+    int64_t deadline_ns = lksi_deadline_ns(group, LKSI_CONTEXT_COLLECTIVE);
     lksi_star *star = lksi_alloc(sizeof *star + (size_t)group->size * sizeof star->lines[0]);
     if (star == NULL) return LKS_ERR_MEMORY;
     pthread_mutex_init(&star->mutex, NULL);

@@ -61,13 +61,6 @@ static lks_status watch_stream(const lks_group *group, lksi_context context, int
     return lksi_error_errno("cannot watch the connection of rank %d", lksi_world_rank(group, rank));
 }
 
-static int64_t deadline_of(lks_group *group, lksi_context context) {
-    const lksi_progress *progress = lksi_progress_in(group, context);
-    int64_t timeout_ms = progress->timeout_ms > 0 ? progress->timeout_ms : group->timeout_ms;
-    int64_t started_ns = progress->started_ns > 0 ? progress->started_ns : lksi_running_ns();
-    return started_ns + timeout_ms * 1000000;
-}
-
 /* Refused by one who is gone, or kept from one who is there: by a firewall, say, or for want of a route. */
 static lks_status unreachable(lks_group *group, lksi_context context, int to, lks_status status) {
     char doing[160], why[256];
@@ -82,7 +75,7 @@ static lks_status connect_to(lks_group *group, lksi_context context, int to) {
     lksi_door_hello hello = {.group_id = group->id, .purpose = (int32_t)context, .from = group->rank};
     int descriptor = -1;
     lks_status status = lksi_dial(&group->members[to].address, group->world->secret.key, &hello, sizeof hello,
-                                  deadline_of(group, context), false, lksi_tcp_is_over, group, &descriptor);
+                                  lksi_deadline_ns(group, context), false, lksi_tcp_is_over, group, &descriptor);
     if (status == LKS_OK) status = watch_stream(group, context, descriptor, EPOLLOUT, to);
     if (status == LKS_OK) {
         tcp_of(group)->out[context][to] = descriptor;
