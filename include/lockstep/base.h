@@ -1,11 +1,14 @@
 /* Lockstep, room base/: status codes, error text, element types, log, counted memory, random numbers.
  *
- * Conventions of every public header: `count` is elements, `nbytes` is bytes, times carry their unit.
- * A function that can fail returns lks_status; on failure its outputs are untouched unless it says otherwise.
- * A pointer to an option struct may be NULL, which means a struct of zeros: all defaults, and an error where a field is
- * required. Any other pointer that may not be NULL and is: LKS_ERR_ARGUMENT with its name; functions that return no
- * status then do nothing, and give 0 or NULL.
- */
+ * Conventions of all public headers:
+ * - `count` is a number of elements, `nbytes` a number of bytes. Times carry their unit.
+ * - A function that can fail returns lks_status. If it fails, its outputs are unchanged, unless it says otherwise.
+ * - A pointer to an option struct may be NULL. That means a struct of zeros: the default of every field, and an error
+ *   for a required field.
+ * - Any other pointer must not be NULL, unless the function says otherwise. NULL is LKS_ERR_ARGUMENT, and the text
+ *   names the argument. A function without a status then does nothing and returns 0 or NULL.
+ * - "Errors:" lists the errors that a caller should know. "Fatal:" lists errors after which the group is dead (comm.h).
+ *   The text is that of lks_error_text. */
 #ifndef LOCKSTEP_BASE_H
 #define LOCKSTEP_BASE_H
 
@@ -24,7 +27,7 @@ extern "C" {
 #define LKS_PRINTF(format_index, first_argument)
 #endif
 
-/* The one table of status codes and their texts: X(name, text). LKS_OK is 0. */
+/* The table of status codes and their texts: X(name, text). LKS_OK is 0. */
 #define LKS_STATUS_TABLE(X)                                                                                            \
     X(LKS_OK, "success")                                                                                               \
     X(LKS_ERR_ARGUMENT, "invalid argument")                                                                            \
@@ -47,17 +50,18 @@ typedef enum lks_status {
 #undef LKS_STATUS_ENUM
 } lks_status;
 
-/* The general text of a status ("a rank was lost"). Never NULL. */
+/* The general text of a status, such as "a rank was lost". Never NULL. */
 LKS_API const char *lks_status_text(lks_status status);
 
-/* What went wrong in this thread's last failed call, in one line with the facts. Valid until the next failure. */
+/* The error text of this thread's last failed call, as one line. Valid until the next failure. */
 LKS_API const char *lks_error_text(void);
 
-/* Prints "lockstep: <error text> [file:line]" to stderr, as LKS_CHECK does; the place is left out where the error may
- * be that of whoever runs the program (LKS_ERR_FILE, LKS_ERR_FORMAT). Returns 1, an exit code for main. */
+/* Prints "lockstep: <error text> [file:line]" to stderr and returns 1, an exit code for main. LKS_CHECK uses it.
+ *
+ * The place is omitted for LKS_ERR_FILE and LKS_ERR_FORMAT, which may be the mistake of the program's user. */
 LKS_API int lks_report(lks_status status, const char *file, int line);
 
-/* For functions that return int like main does: reports a failure and returns 1 from the calling function. */
+/* For functions that return an exit code, such as main: reports a failure and returns 1 from the calling function. */
 #define LKS_CHECK(call)                                                                                                \
     do {                                                                                                               \
         lks_status lks_check_status_ = (call);                                                                         \
@@ -81,30 +85,34 @@ typedef enum lks_type {
 #undef LKS_TYPE_ENUM
 } lks_type;
 
-/* Bytes of one element; 0 for a value that is no type. */
+/* Bytes of one element. 0 for an invalid type. */
 LKS_API size_t lks_type_nbytes(lks_type type);
-/* "f32", ...; "?" for a value that is no type. */
+/* "f32", ... "?" for an invalid type. */
 LKS_API const char *lks_type_name(lks_type type);
 
-/* In option structs 0 means the default. Where a field may rightly be 0 (a momentum, Adam's beta1), LKS_ZERO says so.
- */
+/* In option structs 0 means the default. LKS_ZERO means the value 0 in fields where 0 is useful (a momentum, Adam's
+ * beta1). */
 #define LKS_ZERO (-9.332636185032189e-302)
 
-/* Log lines at or above the level go to stderr. Default LKS_LOG_WARNING; LOCKSTEP_LOG=error|warning|info|debug. */
+/* Sets the log level. Lines at or above it go to stderr. Default: LOCKSTEP_LOG=error|warning|info|debug, or
+ * LKS_LOG_WARNING. */
 typedef enum lks_log_level { LKS_LOG_ERROR, LKS_LOG_WARNING, LKS_LOG_INFO, LKS_LOG_DEBUG } lks_log_level;
 LKS_API void lks_log_set_level(lks_log_level level);
 
-/* Bytes that the library holds now in this process, and how many allocations it has made since the program began.
- * The first is 0 once every object has been destroyed, those of ranks that are threads and of their launcher included;
- * the second stands still while programs run. */
+/* The bytes that the library currently holds in this process, and its number of allocations since the program began.
+ *
+ * The bytes are 0 when every object is destroyed, including those of rank threads and of their launcher. The number of
+ * allocations does not change while programs run. */
 LKS_API int64_t lks_memory_nbytes(void);
 LKS_API int64_t lks_memory_allocation_count(void);
 
-/* Philox4x32-10: four 32-bit random words for a 128-bit counter and a 64-bit key; no state, any order, any thread.
- * Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011. */
+/* Philox4x32-10: four 32-bit random words from a 128-bit counter and a 64-bit key.
+ *
+ * It has no state. Any thread may call it, in any order.
+ * Source:     Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011. */
 LKS_API void lks_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
-/* "0.1.0" */
+/* The version, such as "0.1.0". */
 LKS_API const char *lks_version(void);
 
 #ifdef __cplusplus

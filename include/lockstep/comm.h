@@ -1,19 +1,26 @@
-/* Lockstep, room comm/: ranks that talk. Depends on base/ alone and is usable without the rest of the library.
+/* Lockstep, room comm/: groups of ranks, point-to-point messages, collectives and shared memory.
  *
- * A group is the ranks that take part; every operation is collective over its group unless it says otherwise: every
- * rank calls it, in the same order, with arguments that agree. Ranks that disagree all get LKS_ERR_MISMATCH with the
- * two calls side by side. Every wait ends: at the latest at the deadline (LKS_ERR_TIMEOUT), for which the time does not
- * count in which the waiting process was stopped (a suspended job), and soon after a rank died (LKS_ERR_PEER, naming it
- * by its number in the world, also in groups that count their ranks otherwise). After an error a group is dead: every
- * later call on it returns the first error; only LKS_ERR_ARGUMENT (nothing was sent) and an allocation's LKS_ERR_MEMORY
- * (all ranks know) leave it alive. A group may be used by one thread at a time; different groups by different threads
- * (a second one in a collective, or in a send or receive, mostly gets LKS_ERR_STATE, and the group is dead). Destroying
- * it frees its symmetric and shared buffers.
+ * This room depends on base/ alone. It can be used without the rest of the library.
  *
- * Asynchronous operations: where options.work is set, a collective returns at once and *work stands for it; its buffers
- * belong to the library until the work is done. Operations of one group are done in the order of the calls, those of
- * different groups independently of each other.
- */
+ * A group (lks_group) is a set of ranks. It corresponds to an MPI communicator or a torch.distributed process group.
+ * The rules below hold for every function of this header, unless the function says otherwise.
+ *
+ * Collective: An operation is collective over its group: every rank calls it, in the same order, with matching
+ *             arguments. If ranks disagree, all of them get LKS_ERR_MISMATCH. Its text shows the two calls.
+ * Waits:      Every wait ends at its deadline at the latest, with LKS_ERR_TIMEOUT. Time in which the waiting process
+ *             was stopped (a suspended job) does not count. If a rank dies, every wait for it ends soon with
+ *             LKS_ERR_PEER. The text names the dead rank by its rank in the world, in every group.
+ * Errors:     After an error the group is dead: every later call on it returns the first error. Errors are fatal in
+ *             this sense unless the function says that the group remains usable. Two errors leave the group usable:
+ *             LKS_ERR_ARGUMENT, because nothing was sent, and LKS_ERR_MEMORY of an allocation, because all ranks know
+ *             of it.
+ * Threads:    One thread at a time may use a group. Different threads may use different groups. Concurrent calls on one
+ *             group are usually detected: the second call returns LKS_ERR_STATE and the group is dead.
+ * Memory:     lks_group_destroy frees the symmetric and shared buffers of the group.
+ *
+ * Asynchronous operations: a collective with options.work set returns at once. *work represents the operation. The
+ * buffers belong to the library until the work is done. Operations of one group run in the order of their calls.
+ * Operations of different groups run independently of each other. */
 #ifndef LOCKSTEP_COMM_H
 #define LOCKSTEP_COMM_H
 
@@ -24,10 +31,11 @@ extern "C" {
 #endif
 
 typedef struct lks_group lks_group;
-typedef struct lks_work lks_work; /* an operation under way */
+typedef struct lks_work lks_work; /* a pending operation, like an MPI_Request */
 
-/* Element-wise operators of the reductions: X(name, text). avg is the sum divided once by the number of ranks.
- * min and max propagate NaN, and -0 < +0. band, bor and bxor take integer types only; avg floating types only. */
+/* Element-wise reduction operators: X(name, text).
+ * avg is the sum, divided once by the number of ranks. min and max propagate NaN and treat -0 as less than +0. band,
+ * bor and bxor accept integer types only. avg accepts floating types only. */
 #define LKS_OPERATOR_TABLE(X)                                                                                          \
     X(LKS_SUM, "sum")                                                                                                  \
     X(LKS_PRODUCT, "product")                                                                                          \
@@ -44,204 +52,278 @@ typedef enum lks_operator {
 #undef LKS_OPERATOR_ENUM
 } lks_operator;
 
-/* LKS_ORDER_CANONICAL: the order of lks_all_reduce's contract. LKS_ORDER_ANY: `auto` may also take an algorithm that
- * adds floats in another order, the same bits on all ranks still, but not for another size or number of ranks. */
+/* The order of additions in reductions.
+ * LKS_ORDER_CANONICAL: the order that lks_all_reduce documents.
+ * LKS_ORDER_ANY: `auto` may also choose an algorithm that adds floats in another order. All ranks still get the same
+ * bits. The bits may differ for another count or another number of ranks. */
 typedef enum lks_order { LKS_ORDER_CANONICAL, LKS_ORDER_ANY } lks_order;
 
 typedef struct lks_init_options {
-    int64_t timeout_ms;    /* deadline of the start and of every later wait; 0: 300000, or LOCKSTEP_TIMEOUT_MS */
-    const char *transport; /* "auto" (NULL), "thread", "shm", "tcp", "mpi"; or LOCKSTEP_TRANSPORT */
-    lks_order order;       /* of the reductions that choose their algorithm themselves; the same on all ranks */
+    /* Deadline of lks_init and of every later wait. 0: LOCKSTEP_TIMEOUT_MS, or 300000 if that is not set. */
+    int64_t timeout_ms;
+    /* "auto", "thread", "shm", "tcp" or "mpi". NULL: LOCKSTEP_TRANSPORT, or "auto" if that is not set. */
+    const char *transport;
+    /* Order of additions in reductions without a named algorithm. The same on all ranks. */
+    lks_order order;
 } lks_init_options;
 
-/* Joins the world of all ranks: those of the thread world this thread was started in (lks_spawn, lks_main), else
- * those of the launcher's environment, else a world of this process alone. `options` may be NULL.
+/* Joins the world: the group of all ranks. `options` may be NULL.
  *
- * Collective:  the caller owns *world and gives it to lks_group_destroy.
- * Launchers:   RANK WORLD_SIZE (LOCAL_RANK LOCAL_WORLD_SIZE) and MASTER_ADDR MASTER_PORT, as lockstep run and
- *              torchrun set them; else OMPI_COMM_WORLD_* or PMI_* of mpirun; else SLURM_* inside a step of srun: its
- *              ranks meet on the first node, at port 20000 + (101 job + step) mod 10000, unless MASTER_ADDR and
- *              MASTER_PORT say otherwise. Under sbatch or salloc without srun a program is a world of one.
- * MPI:         under mpirun (Open MPI's or MPICH's) ranks find each other over MPI, which lks_init then initialises;
- *              they share memory within a host and talk over MPI between hosts; transport "mpi" has them talk over
- *              MPI on one host, too. With MASTER_ADDR and MASTER_PORT set, MPI is left alone unless "mpi" is asked
- *              for. MPI_Init waits without a deadline, and mpirun itself ends the other ranks when one fails. At
- *              exit with status 0, all worlds destroyed without an error, MPI is finalised, which waits for ranks that
- *              are still at work. A program that uses MPI itself calls MPI_Init_thread with MPI_THREAD_MULTIPLE before
- *              lks_init, and MPI_Finalize after the last lks_group_destroy.
- * Errors:      LKS_ERR_ARGUMENT (an environment variable or option is wrong, named); LKS_ERR_TIMEOUT (names the
- *              ranks that did not arrive, or the port that another program has); LKS_ERR_MISMATCH (another version
- *              of the library, transport, WORLD_SIZE, LOCKSTEP_HOST_ID or LOCKSTEP_JOB_KEY on a rank, named);
- *              LKS_ERR_UNSUPPORTED (no module for the MPI that is needed; the text says where it was looked for);
- *              LKS_ERR_PEER (a rank was lost, or has ended as its launcher says, named); LKS_ERR_SYSTEM. */
+ * The world is the first of these that exists: the thread world in which this thread was started (lks_spawn, lks_main);
+ * the world that the launcher's environment describes; a world of this process alone.
+ *
+ * Collective: all ranks of the world call it.
+ * Ownership:  the caller owns *world and frees it with lks_group_destroy.
+ * Launchers:  The environment variables are read in this order:
+ *             1. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and LOCAL_RANK and LOCAL_WORLD_SIZE if they are set.
+ *             lockstep run and torchrun set them.
+ *             2. OMPI_COMM_WORLD_* or PMI_*. mpirun sets them.
+ *             3. SLURM_*, inside a step of srun. The ranks meet on the first node, at port 20000 + (101 job + step) mod
+ *             10000. MASTER_ADDR and MASTER_PORT override this. Under sbatch or salloc without srun, a program is a
+ *             world of one rank.
+ * MPI:        Under mpirun (Open MPI or MPICH) the ranks find each other over MPI, and lks_init initialises MPI. Ranks
+ *             share memory within a host and use MPI between hosts. Transport "mpi" uses MPI within a host too. If
+ *             MASTER_ADDR and MASTER_PORT are set, MPI is used only for transport "mpi".
+ *             MPI_Init waits without a deadline. mpirun itself ends the other ranks when one rank fails.
+ *             MPI is finalised at exit if the exit status is 0 and all worlds were destroyed without an error.
+ *             MPI_Finalize waits for ranks that are still at work.
+ *             A program that uses MPI itself calls MPI_Init_thread with MPI_THREAD_MULTIPLE before lks_init, and
+ *             MPI_Finalize after the last lks_group_destroy.
+ * Errors:     LKS_ERR_ARGUMENT: an environment variable or an option is invalid. The text names it.
+ *             LKS_ERR_TIMEOUT: ranks did not arrive, or another program uses the port. The text names the ranks or the
+ *             port.
+ *             LKS_ERR_MISMATCH: a rank has another library version, transport, WORLD_SIZE, LOCKSTEP_HOST_ID or
+ *             LOCKSTEP_JOB_KEY. The text names the rank.
+ *             LKS_ERR_UNSUPPORTED: no module for the required MPI was found. The text lists where it was looked for.
+ *             LKS_ERR_PEER: a rank was lost, or its launcher reports that it has ended. The text names the rank.
+ *             LKS_ERR_SYSTEM: a system call failed. */
 LKS_API lks_status lks_init(lks_group **world, const lks_init_options *options);
 
-/* Leaves the group and frees it; the other ranks do not take this for a death. Whoever waits for this rank hears that
- * it has left, or, where one of its groups has failed before, of that error; between hosts, who begins to wait for it
- * when rank 0 of the group has left, too, hears only that it left or was lost. Waits for nothing but asynchronous
- * collectives under way, which end at their deadline at the latest, and over mpi up to a second until others have begun
- * to take what they were sent; messages under way are given up (LKS_ERR_STATE).
- * Their works must still be given to lks_work_wait. A forked child has no part in its parent's groups: calls
- * on them, and on works that were not done when it was forked, are LKS_ERR_STATE; lks_group_report says so; this
- * one, lks_group_abort and lks_symmetric_free do nothing there. Accepts NULL. */
+/* Leaves the group and frees it. Accepts NULL.
+ *
+ * Other ranks do not treat this as a death. A rank that waits for this one gets an error that says that it left. If one
+ * of this rank's groups failed before, the error is that failure. Between hosts, if rank 0 of the group has left too, a
+ * rank that then begins to wait learns only that this rank left or was lost.
+ *
+ * Waits:      for asynchronous collectives in progress, which end at their deadline at the latest. Over mpi it also
+ *             waits up to one second for other ranks to begin to receive what was sent to them. It waits for nothing
+ *             else.
+ * Ownership:  sends and receives in progress are cancelled with LKS_ERR_STATE. Their works must still be passed to
+ *             lks_work_wait.
+ * Fork:       A forked child is not a member of its parent's groups. In the child, calls on these groups return
+ *             LKS_ERR_STATE, and so do calls on works that were not done at the fork. lks_group_report says so in its
+ *             text. lks_group_destroy, lks_group_abort and lks_symmetric_free do nothing. */
 LKS_API void lks_group_destroy(lks_group *group);
 
-/* These four: -1 where `group` is NULL. */
+/* Rank of the caller, number of ranks, rank on this host and number of ranks on this host. -1 if `group` is NULL. */
 LKS_API int lks_group_rank(const lks_group *group);
 LKS_API int lks_group_size(const lks_group *group);
-/* Rank and number of ranks on this host. */
 LKS_API int lks_group_local_rank(const lks_group *group);
 LKS_API int lks_group_local_size(const lks_group *group);
-/* "self", "thread", "shm"; "tcp" or "mpi" (between hosts; ranks of one host still share memory); "none" of NULL. */
+/* The transport of the group: "self", "thread" or "shm" within a host, "tcp" or "mpi" between hosts. With "tcp" and
+ * "mpi", ranks of the same host still share memory. "none" if `group` is NULL. */
 LKS_API const char *lks_group_transport(const lks_group *group);
 
-/* Splits the group: ranks that give the same `color` make a new group, in the order of `key`, ties by rank. A rank with
- * a negative color joins none and gets *new_group = NULL, which operations refuse by LKS_ERR_ARGUMENT, and with which
- * functions that return no status do nothing, or say that there is nothing. Collective over `group`. The new group is
- * used and destroyed on its own; it outlives `group`. Until then it takes 2 descriptors per rank (ulimit -n), over tcp
- * 3 and one per rank that it is connected to, and some MiB of memory (6 for 2 ranks that share theirs); making one
- * takes milliseconds: groups are made once, not in a loop. Errors: as any collective; also without descriptors or
- * memory `group` is dead afterwards. */
+/* Splits the group: ranks with the same `color` form a new group, like MPI_Comm_split.
+ *
+ * The ranks of the new group are ordered by `key`, ties by rank in `group`. A rank with a negative color joins no group
+ * and gets *new_group = NULL. Operations on a NULL group return LKS_ERR_ARGUMENT. Functions without a status do nothing
+ * with a NULL group, or return an empty result.
+ *
+ * Collective: over `group`.
+ * Ownership:  the caller owns *new_group and frees it with lks_group_destroy. It may outlive `group`.
+ * Cost:       The new group takes 2 file descriptors on each rank (ulimit -n). Over tcp it takes 3, plus one for each
+ *             rank that it is connected to. It takes a few MiB of memory (6 MiB for 2 ranks that share memory).
+ *             Creating a group takes milliseconds, so create groups once and not in a loop.
+ * Errors:     as for any collective. If descriptors or memory run out, `group` is dead. */
 LKS_API lks_status lks_group_split(lks_group *group, int color, int key, lks_group **new_group);
 
-/* What every rank of the group completed last and what it waits for, a line per rank, into `text` (cut to fit). Not
- * collective, works on a dead group. Ranks that are reached over tcp or mpi have 0.4 s to say which call they have come
- * to and whom they wait for; of a dead group's, the text says only who they are. */
+/* Writes one line per rank to `text`: the last operation that the rank completed, and what it waits for. The text is
+ * cut to text_nbytes.
+ *
+ * Not collective. Works on a dead group. Ranks on other hosts (tcp, mpi) have 0.4 s to report their current call and
+ * the rank they wait for. For a dead group the text only identifies them. */
 LKS_API void lks_group_report(const lks_group *group, char *text, size_t text_nbytes);
 
 typedef struct lks_counters {
     uint64_t n_collectives, n_point_to_point; /* calls */
-    uint64_t n_messages, n_message_nbytes;    /* sent to other ranks by this one since the group was made; no headers */
+    uint64_t n_messages, n_message_nbytes;    /* sent by this rank to others since the group's creation; no headers */
 } lks_counters;
-LKS_API void lks_group_counters(const lks_group *group, lks_counters *counters); /* NULL: nothing */
+/* Writes the counters of `group`, or zeros if it is NULL. Does nothing if `counters` is NULL. */
+LKS_API void lks_group_counters(const lks_group *group, lks_counters *counters);
 
-/* Declares the group dead on all ranks, with a reason that they all report. For a rank that must give up. */
+/* Declares the group dead on all ranks. All ranks report `reason`. For a rank that cannot continue. */
 LKS_API void lks_group_abort(lks_group *group, const char *reason);
 
 typedef struct lks_collective_options {
-    const char *algorithm; /* NULL or "auto"; else a name from the operation's table, the same on all ranks */
-    double scale;          /* reductions of floating types: factor on this rank's contribution, made a number of the
-                              accumulator type before it multiplies; 0: 1; LKS_ZERO: 0. Not checked: NaN and infinity
-                              are factors, too. May differ between ranks */
-    int64_t timeout_ms;    /* 0: the group's */
-    lks_work **work;       /* NULL: blocks. Else the call returns at once, and *work must be given to lks_work_wait */
+    /* NULL or "auto", or a name from the operation's list of algorithms. The same on all ranks. */
+    const char *algorithm;
+    /* Reductions of floating types: factor on this rank's contribution. It is converted to the accumulator type before
+     * the multiplication. 0: 1. LKS_ZERO: 0. NaN and infinity are accepted. It may differ between ranks. */
+    double scale;
+    int64_t timeout_ms; /* 0: the deadline of the group */
+    /* NULL: the call blocks. Otherwise the call returns at once, and *work must be passed to lks_work_wait. */
+    lks_work **work;
 } lks_collective_options;
 
-/* Waits until the operation is done, returns how it went, and frees `work` in any case; a receive's lks_received is
- * then filled in. An operation's deadline counts from its call. */
+/* Waits until the operation is done, and returns its status.
+ *
+ * The deadline of an operation counts from its call. After a receive, its lks_received is filled in.
+ * Ownership:  `work` is freed in any case. */
 LKS_API lks_status lks_work_wait(lks_work *work);
-/* Sets *is_done without waiting; makes progress, and yields the CPU where ranks share it. `work` stays; an error is
- * what lks_work_wait will return. */
+/* Sets *is_done to whether the operation is done, without waiting.
+ *
+ * It makes progress, and it yields the CPU if ranks share it. `work` remains valid. lks_work_wait returns an error of
+ * the operation. */
 LKS_API lks_status lks_work_test(lks_work *work, int *is_done);
 
 /* --- point to point --- */
 
 #define LKS_ANY_SOURCE (-1)
 
-/* What a receive got. */
+/* What a receive got: source rank, tag, and number of elements. */
 typedef struct lks_received {
     int from, tag;
     size_t count;
 } lks_received;
 
-/* Sends `count` elements to rank `to` (which may be this one); returns when `data` may be used again: small messages
- * (up to 16 KiB; out of the group's symmetric memory, which is fastest, up to 2 KiB) at once while there is room for
- * them, larger ones when the receiver takes them. There is room for at least 48 KiB that a receiver has not taken, in
- * which a message takes 32 bytes more than it has, and whole lines of 64 (760 messages of up to 32 bytes); less where
- * more than 5 ranks share a host (4 MiB for all their pairs); between hosts for what the kernels buffer. What a rank
- * sends to itself is copied, and it may hold up to 64 MiB that it has not received (beyond, LKS_ERR_MEMORY, and the
- * group is dead). Matched per (pair, tag), in order. Errors: LKS_ERR_ARGUMENT (rank, null data, tag < 0),
- * LKS_ERR_MISMATCH (types differ; of a small message the receiver alone hears of it), LKS_ERR_PEER, LKS_ERR_TIMEOUT. */
+/* Sends `count` elements to rank `to`, which may be this rank. Returns when `data` may be reused.
+ *
+ * Messages match per (sender, receiver, tag), in order.
+ * Eager:      Messages of up to 16 KiB return at once, as long as the buffer below has room. If `data` lies in
+ *             symmetric memory of the group, which is fastest, this limit is 2 KiB. Larger messages return when the
+ *             receiver takes them.
+ * Limits:     Each ordered pair of ranks on a host has a buffer of at least 48 KiB for messages that were not received
+ *             yet.
+ *             A message takes its own size plus 32 bytes, rounded up to 64 bytes. 48 KiB hold about 760 messages of up
+ *             to 32 bytes.
+ *             If more than 5 ranks share a host, each pair has less: all pairs share 4 MiB.
+ *             Between hosts the buffers of the kernels are the limit.
+ *             Messages to this rank itself are copied. Up to 64 MiB of them may wait to be received. Beyond that,
+ *             LKS_ERR_MEMORY is returned and the group is dead.
+ * Errors:     LKS_ERR_ARGUMENT: invalid rank, NULL `data` or tag < 0.
+ *             LKS_ERR_MISMATCH: the types of sender and receiver differ. For an eager message only the receiver gets
+ *             this error.
+ *             LKS_ERR_PEER, LKS_ERR_TIMEOUT: as at the top of this file. */
 LKS_API lks_status lks_send(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag);
 
-/* Receives up to `count` elements from rank `from`, or from whoever sent one with this tag first (LKS_ANY_SOURCE).
- * `received` may be NULL.
- * Errors: as lks_send; LKS_ERR_MISMATCH also where the message is longer than `count`; LKS_ERR_STATE: from this rank
- * itself, which has not sent it, so that it would wait for ever. */
+/* Receives up to `count` elements from rank `from`.
+ *
+ * With LKS_ANY_SOURCE it takes the first message with this tag from any rank. `received` may be NULL.
+ * Errors:     as lks_send.
+ *             LKS_ERR_MISMATCH: the message is longer than `count`.
+ *             LKS_ERR_STATE: `from` is this rank itself and it has not sent the message. The call would never
+ *             return. */
 LKS_API lks_status lks_recv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
                             lks_received *received);
 
-/* Both at once, so that a circle of ranks that all send first does not wait for itself. The buffers do not overlap. */
+/* Sends and receives at the same time, like MPI_Sendrecv, so that a ring of ranks does not deadlock.
+ *
+ * Buffers:    `sent` and `data` must not overlap. */
 LKS_API lks_status lks_sendrecv(lks_group *group, const void *sent, size_t sent_count, int to, int sent_tag, void *data,
                                 size_t count, int from, int tag, lks_type type, lks_received *received);
 
-/* As lks_send and lks_recv, but return at once; *work must be given to lks_work_wait. `data` and `received` belong to
- * the library until then. Receives of the same source and tag match in the order of their calls. There is no thread
- * behind them: they move on in any call on the group, and while the thread that began them waits in a call on another
- * group of the same lks_init, or tests a work of one. Over TCP what is the first to go to a rank connects to it, and
- * waits for its answer. */
+/* Non-blocking lks_send and lks_recv. They return at once.
+ *
+ * Ownership:  *work must be passed to lks_work_wait. `data` and `received` belong to the library until then.
+ * Matching:   Receives with the same source and tag match in the order of their calls.
+ * Progress:   No thread runs in the background. Messages progress in any call on the group. They also progress while
+ *             the thread that started them waits in a call on another group of the same lks_init, or tests a work of
+ *             one.
+ * Networks:   Over tcp the first message to a rank opens the connection, and waits for the answer of that rank. */
 LKS_API lks_status lks_isend(lks_group *group, const void *data, size_t count, lks_type type, int to, int tag,
                              lks_work **work);
 LKS_API lks_status lks_irecv(lks_group *group, void *data, size_t count, lks_type type, int from, int tag,
                              lks_received *received, lks_work **work);
 
 /* --- collectives ---
- * Two algorithms are no operation's own. "two_level", of barrier, broadcast, reduce, all_reduce and all_gather where
- * the group spans hosts: inside each host first, then between them, one rank for each. Refused (LKS_ERR_ARGUMENT) where
- * it would not add in the order promised, or the blocks of a host do not lie together. "native", where MPI runs in the
- * ranks: MPI's own collective, only by name. Reductions of floats then add in MPI's order; those of f16, bf16, i8 and
- * u8, and min and max of floats, are refused (LKS_ERR_ARGUMENT). After an error MPI may still write to the buffers of a
- * native call. */
+ * Each operation lists its algorithms. Two more exist for several operations:
+ * "two_level" runs inside each host first, then between hosts with one rank per host. It exists for barrier, broadcast,
+ * reduce, all_reduce and all_gather if the group spans hosts. It returns LKS_ERR_ARGUMENT if it would break the
+ * required order of additions, or if the blocks of a host are not contiguous.
+ * "native" calls MPI's own collective. It exists if the ranks use MPI, and is used only when named. Reductions of
+ * floats then add in MPI's order. It returns LKS_ERR_ARGUMENT for reductions of f16, bf16, i8 and u8, and for min and
+ * max of floats. After an error MPI may still write to the buffers of the call.
+ * `options` may be NULL in all of them. */
 
-/* Returns when all ranks have called it. Algorithms: dissemination, direct. `options` may be NULL, here and below. */
+/* Returns when all ranks have called it.
+ *
+ * Algorithms: dissemination, direct. */
 LKS_API lks_status lks_barrier(lks_group *group, const lks_collective_options *options);
 
-/* Copies `count` elements from `data` on rank `root` to `data` on every rank. Algorithms: naive, tree, ring,
- * scatter_allgather, direct.
+/* Copies `count` elements from `data` on rank `root` to `data` on every rank.
  *
- * Errors: as lks_all_reduce. In a row of small calls who only gives (this root, and likewise in scatter, gather and
- *         reduce) does not wait for the others, and who takes from the root alone does not for other readers: what
- *         is wrong with them then shows at a later call, at most 63 further on. */
+ * Algorithms: naive, tree, ring, scatter_allgather, direct.
+ * Errors:     as lks_all_reduce. Consecutive small calls may report an error late, at most 63 calls later, because not
+ *             every rank waits for every other rank. A rank that only sends does not wait for the others: the root of
+ *             broadcast and scatter, and the other ranks of gather and reduce. A rank that receives from the root alone
+ *             does not wait for other receivers. */
 LKS_API lks_status lks_broadcast(lks_group *group, void *data, size_t count, lks_type type, int root,
                                  const lks_collective_options *options);
 
-/* Combines `count` elements over all ranks; every rank gets the result.
+/* Reduces `count` elements over all ranks. Every rank gets the result.
  *
- * Buffers:    `in` and `out` hold `count` elements of `type`; they may be the same, and not overlap otherwise.
- * Numerics:   canonical order: the balanced binary tree over the rank index, ((0+1)+(2+3))+..., split at the largest
- *             power of two below n; so the same bits on every rank, for any count, algorithm and transport. Each
- *             contribution is made a number of the accumulator type first and scaled in it; f16 and bf16 accumulate
- *             in f32.
- * Algorithms: naive, tree, ring (floats: another order, documented there), butterfly, halving_doubling, direct.
- * Errors:     LKS_ERR_ARGUMENT before anything is sent; LKS_ERR_MISMATCH, LKS_ERR_PEER, LKS_ERR_TIMEOUT: `out` is then
- *             undefined. */
+ * Buffers:    `in` and `out` hold `count` elements of `type`. They may be the same, but must not overlap otherwise.
+ * Numerics:   Additions follow the canonical order: the balanced binary tree over the ranks, ((0+1)+(2+3))+..., split
+ *             at the largest power of two below n. All ranks get the same bits, for any count, algorithm and transport.
+ *             Each contribution is converted to the accumulator type and then scaled. f16 and bf16 accumulate in f32.
+ * Algorithms: naive, tree, ring (floats: another order, docs/collectives.md), butterfly, halving_doubling, direct.
+ * Errors:     LKS_ERR_ARGUMENT: detected before anything is sent.
+ *             LKS_ERR_MISMATCH, LKS_ERR_PEER, LKS_ERR_TIMEOUT: `out` is then undefined. */
 LKS_API lks_status lks_all_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type,
                                   lks_operator op, const lks_collective_options *options);
 
-/* As lks_all_reduce, but only rank `root` gets the result; `out` may be NULL elsewhere. Algorithms: naive, tree,
- * direct. */
+/* Reduces like lks_all_reduce, but only rank `root` gets the result.
+ *
+ * Buffers:    `out` may be NULL on the other ranks.
+ * Algorithms: naive, tree, direct. */
 LKS_API lks_status lks_reduce(lks_group *group, const void *in, void *out, size_t count, lks_type type, lks_operator op,
                               int root, const lks_collective_options *options);
 
-/* Concatenates `count` elements of every rank, in rank order: `out`, on rank `root` alone, holds size * count elements
- * and may be NULL elsewhere. In place: root's `in` may be out + root * count. Algorithms: naive, tree, direct. */
+/* Concatenates `count` elements of every rank on rank `root`, in rank order.
+ *
+ * Buffers:    `out` holds size * count elements on rank `root`. It may be NULL on the other ranks. In place: root's
+ *             `in` may be out + root * count.
+ * Algorithms: naive, tree, direct. */
 LKS_API lks_status lks_gather(lks_group *group, const void *in, void *out, size_t count, lks_type type, int root,
                               const lks_collective_options *options);
 
-/* The reverse: rank r gets elements [r * count, (r + 1) * count) of root's `in`. In place: root's `out` may be
- * in + root * count. Algorithms: naive, tree, direct. */
+/* Distributes root's `in`: rank r gets elements [r * count, (r + 1) * count).
+ *
+ * Buffers:    `in` holds size * count elements on rank `root`. It may be NULL on the other ranks. In place: root's
+ *             `out` may be in + root * count.
+ * Algorithms: naive, tree, direct. */
 LKS_API lks_status lks_scatter(lks_group *group, const void *in, void *out, size_t count, lks_type type, int root,
                                const lks_collective_options *options);
 
-/* As lks_gather, with the result on every rank. In place: `in` may be out + rank * count. Algorithms: naive, ring,
- * tree, butterfly, bruck, direct. */
+/* Concatenates `count` elements of every rank on every rank, in rank order.
+ *
+ * Buffers:    `out` holds size * count elements. In place: `in` may be out + rank * count.
+ * Algorithms: naive, ring, tree, butterfly, bruck, direct. */
 LKS_API lks_status lks_all_gather(lks_group *group, const void *in, void *out, size_t count, lks_type type,
                                   const lks_collective_options *options);
 
-/* Combines size * count elements of `in` over all ranks; rank r gets elements [r * count, (r + 1) * count) of the
- * result. In place: `out` may be in + rank * count. Numerics as lks_all_reduce. Algorithms: naive, ring (floats:
- * another order), halving, direct. */
+/* Reduces size * count elements of `in` over all ranks. Rank r gets elements [r * count, (r + 1) * count) of the
+ * result.
+ *
+ * Buffers:    In place: `out` may be in + rank * count.
+ * Numerics:   as lks_all_reduce.
+ * Algorithms: naive, ring (floats: another order), halving, direct. */
 LKS_API lks_status lks_reduce_scatter(lks_group *group, const void *in, void *out, size_t count, lks_type type,
                                       lks_operator op, const lks_collective_options *options);
 
-/* Block j of `in` (count elements) on rank i becomes block i of `out` on rank j. `in` and `out` hold size * count
- * elements and may be the same. Algorithms: pairwise, bruck, direct. */
+/* Exchanges blocks: block j of `in` on rank i becomes block i of `out` on rank j.
+ *
+ * Buffers:    A block has `count` elements. `in` and `out` hold size * count elements. They may be the same.
+ * Algorithms: pairwise, bruck, direct. */
 LKS_API lks_status lks_all_to_all(lks_group *group, const void *in, void *out, size_t count, lks_type type,
                                   const lks_collective_options *options);
 
-/* The same with a count per rank: `counts` holds size entries, the same on all ranks, which are the caller's again when
- * the call returns, also of an asynchronous one; blocks follow each other in rank order. Algorithms: gatherv and
- * scatterv as gather and scatter; all_gatherv: naive, ring, direct. */
+/* lks_gather, lks_scatter and lks_all_gather with one count per rank. The blocks follow each other in rank order.
+ *
+ * Buffers:    `counts` holds size entries, the same on all ranks. The caller may reuse it when the call returns, also
+ *             with options.work.
+ * Algorithms: gatherv as gather, scatterv as scatter. all_gatherv: naive, ring, direct. */
 LKS_API lks_status lks_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                                int root, const lks_collective_options *options);
 LKS_API lks_status lks_scatterv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
@@ -249,30 +331,40 @@ LKS_API lks_status lks_scatterv(lks_group *group, const void *in, void *out, con
 LKS_API lks_status lks_all_gatherv(lks_group *group, const void *in, void *out, const size_t *counts, lks_type type,
                                    const lks_collective_options *options);
 
-/* As lks_all_to_all, blocks of any length: in_counts[j] elements of `in` for rank j, out_counts[i] of `out` from rank
- * i, in rank order. Each rank has its own counts, size entries of either, which must fit the others': in_counts[j] here
- * is out_counts[this rank] on rank j. `in` and `out` do not overlap. Algorithms: pairwise, direct. Errors:
- * LKS_ERR_ARGUMENT where a rank's counts for itself differ, before anything is sent; LKS_ERR_MISMATCH where those of
- * two ranks do, on the one that expects another count; on the others then, or, over messages, at a later call. */
+/* Exchanges blocks of any length: in_counts[j] elements of `in` go to rank j, and out_counts[i] elements of `out` come
+ * from rank i. The blocks follow each other in rank order.
+ *
+ * Buffers:    `in` and `out` must not overlap. `in_counts` and `out_counts` hold size entries. Each rank has its own
+ *             counts. in_counts[j] on rank i equals out_counts[i] on rank j.
+ * Algorithms: pairwise, direct.
+ * Errors:     LKS_ERR_ARGUMENT: a rank's two counts for itself differ. It is detected before anything is sent.
+ *             LKS_ERR_MISMATCH: the counts of two ranks differ. The rank that expects another count gets it. The other
+ *             ranks get it too, or at a later call if they communicate by messages. */
 LKS_API lks_status lks_all_to_allv(lks_group *group, const void *in, const size_t *in_counts, void *out,
                                    const size_t *out_counts, lks_type type, const lks_collective_options *options);
 
 /* --- symmetric memory --- */
 
-/* Whether the group can have any: all its ranks are on one host and were not told to use tcp. The same on all ranks. */
+/* 1 if the group supports symmetric memory, 0 otherwise. The result is the same on all ranks.
+ *
+ * It is supported if all ranks are on one host and transport tcp or mpi was not requested. */
 LKS_API int lks_symmetric_supported(const lks_group *group);
-/* Symmetric memory: a buffer of `nbytes` on every rank, which the ranks of the same host can address; collectives on
- * it read and write it where it lies if that is quicker. Collective, `nbytes` the same on all ranks. 64-byte aligned,
- * zeroed, pre-faulted.
- * Errors: LKS_ERR_UNSUPPORTED where the transport has none or the group spans hosts; LKS_ERR_MEMORY on all ranks. */
+/* Allocates symmetric memory: a buffer of `nbytes` on every rank that all ranks of the host can address. Collectives
+ * read and write it in place if that is faster.
+ *
+ * Collective: `nbytes` is the same on all ranks.
+ * Memory:     64-byte aligned, zeroed and pre-faulted.
+ * Errors:     LKS_ERR_UNSUPPORTED: the transport has no symmetric memory, or the group spans hosts.
+ *             LKS_ERR_MEMORY: on all ranks. */
 LKS_API lks_status lks_symmetric_alloc(lks_group *group, size_t nbytes, void **data);
-/* The address, in this process, of rank `rank`'s copy of what `data` points to, in a symmetric buffer. NULL if it is
- * in none. */
+/* The address, in this process, of rank `rank`'s copy of `data`. NULL if `data` is not in symmetric memory. */
 LKS_API void *lks_symmetric_peer(lks_group *group, const void *data, int rank);
-/* One buffer of `nbytes` that all ranks share (not a copy each). Otherwise as lks_symmetric_alloc. */
+/* Allocates one buffer of `nbytes` that all ranks share. Otherwise as lks_symmetric_alloc. */
 LKS_API lks_status lks_shared_alloc(lks_group *group, size_t nbytes, void **data);
-/* Frees a symmetric or shared buffer. Not collective: the memory goes when every rank has let go. Waits for nothing but
- * asynchronous collectives under way, which end at their deadline at the latest. Accepts NULL. */
+/* Frees a symmetric or shared buffer. Not collective. Accepts NULL.
+ *
+ * The memory is released when every rank has freed it. The call waits only for asynchronous collectives in progress,
+ * which end at their deadline at the latest. */
 LKS_API void lks_symmetric_free(lks_group *group, void *data);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Lockstep, room device/: where a graph's kernels run. */
+/* Lockstep, room device/: the devices on which the kernels of a graph run. */
 #ifndef LOCKSTEP_DEVICE_H
 #define LOCKSTEP_DEVICE_H
 
@@ -11,28 +11,34 @@ extern "C" {
 typedef struct lks_device lks_device;
 
 typedef struct lks_device_options {
-    const char *name;   /* "cpu" (NULL; oneDNN where it was built in), "reference" (plain C loops: slow, the oracle),
-                         * "cuda" (the GPU of this rank), "cuda:1" (GPU 1) */
-    lks_type precision; /* LKS_F32 (0); LKS_F64 on the reference device: every floating value is then f64; LKS_BF16:
-                         * values stay f32, inputs and outputs too, products (linear, matmul, convolution,
-                         * recurrent) multiply operands rounded to bf16, and add in f32 */
-    int num_threads;    /* threads of one rank's kernels; 0: 1. No matter to a GPU */
-    const lks_group *group; /* "cuda": this rank's GPU is the one that its local rank numbers; NULL: what the launcher's
-                             * environment says of it */
+    /* "cpu" (NULL): oneDNN, or the loops of "reference" if the library was built without it. "reference": plain C
+     * loops, slow, the oracle of tests. "cuda": the GPU of this rank. "cuda:1": GPU 1. */
+    const char *name;
+    /* LKS_F32 (0). LKS_F64: every floating value is f64; reference device only. LKS_BF16: values, inputs and outputs
+     * are f32. Products (linear, matmul, convolution, recurrent) round their operands to bf16 and add in f32. */
+    lks_type precision;
+    int num_threads; /* threads of one rank's kernels; 0: 1; ignored by GPUs */
+    /* For "cuda": the local rank in this group selects the GPU. NULL: the launcher's environment selects it. */
+    const lks_group *group;
 } lks_device_options;
 
-/* The caller owns *device, which must outlive every graph made for it. `options` may be NULL.
- * A GPU's device: kernels run on a stream of their own, after the call that asks for them; what they find wrong comes
- * out of the next call that reads a result. Convolutions of precision f32 multiply in TF32, as PyTorch's do, unless
- * NVIDIA_TF32_OVERRIDE=0 is set; other products in f32.
- * Errors: LKS_ERR_ARGUMENT (no such device; names those there are), LKS_ERR_UNSUPPORTED (precision;
- *         bf16 on the cpu device takes a CPU with AVX512-BF16, the reference device emulates it anywhere; no driver,
- * one that is too old, a library that is missing: what to do), LKS_ERR_MEMORY. */
+/* Creates a device. `options` may be NULL.
+ *
+ * On a GPU kernels run on a separate stream, after the call that starts them. Their errors are returned by the next
+ * call that reads a result. Convolutions of precision f32 multiply in TF32, as in PyTorch, unless
+ * NVIDIA_TF32_OVERRIDE=0 is set. Other products multiply in f32.
+ * Ownership:  the caller owns *device. It must outlive every graph that uses it.
+ * Errors:     LKS_ERR_ARGUMENT: there is no such device. The text lists the existing ones.
+ *             LKS_ERR_UNSUPPORTED: the device does not support the precision. On the cpu device bf16 requires
+ *             AVX512-BF16. The reference device emulates bf16 on any CPU. Or the driver is missing or too old, or a
+ *             library is missing. The text says what to do.
+ *             LKS_ERR_MEMORY. */
 LKS_API lks_status lks_device_create(lks_device **device, const lks_device_options *options);
 LKS_API void lks_device_destroy(lks_device *device); /* accepts NULL and the default device */
 
-/* The device that a rank of `group` (may be NULL) uses unless told otherwise: "cpu", f32, one thread. Never NULL,
- * lives as long as the program. */
+/* The default device of a rank of `group` (may be NULL): "cpu", f32, one thread. Never NULL.
+ *
+ * Lifetime:   until the program ends. */
 LKS_API lks_device *lks_device_default(const lks_group *group);
 
 LKS_API const char *lks_device_name(const lks_device *device); /* "cpu", "reference", "cuda" */

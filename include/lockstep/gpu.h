@@ -1,27 +1,30 @@
-/* Lockstep, room comm/: collectives over the memory of GPUs. Needs the module lockstep-nccl.so, which is loaded when
- * the first GPU group is made, and nothing else of the library.
+/* Lockstep, room comm/: collectives on GPU memory.
  *
- * A GPU group is the ranks of a group with a GPU each. Its operations are put on a CUDA stream and return: buffers are
- * device memory of the rank's GPU and belong to the operation until the stream has done it. They have no deadline by
- * themselves; lks_gpu_wait has, and names the rank that is lost, as the operations of comm.h do. Every rank makes the
- * same collective calls in the same order, on any stream of its own; whether they were the same, lks_gpu_fingerprint
- * tells. Where a rank uses several streams, one waits for the other from operation to operation. A count may be 0, a
- * group of one rank is a group.
+ * They need the module lockstep-nccl.so and no other part of the library. The module is loaded when the first GPU group
+ * is created.
  *
- * Two ways:
- *     nccl   NCCL, between GPUs of a host and of several. Operations may be captured into a CUDA graph.
- *     host   through memory of the hosts and the group's own operations, over any of its transports; for ranks that
- *            share a GPU, and by name wherever NCCL does not work. Calls return when the operation is done but for the
- * copy back; they cannot be captured.
+ * A GPU group consists of the ranks of a group, with one GPU each. Its operations are enqueued on a CUDA stream, as in
+ * NCCL, and the calls return.
+ * Buffers:    device memory of the rank's GPU. They belong to the operation until the stream has completed it. A count
+ *             may be 0.
+ * Collective: Every rank makes the same collective calls in the same order, on any stream of its own.
+ *             lks_gpu_fingerprint verifies this. If a rank uses several streams, each operation waits for the one
+ *             before on the other stream. A group may have one rank.
+ * Waits:      Operations have no deadline of their own. lks_gpu_wait has one, and names a lost rank as in comm.h.
+ * Threads:    One thread at a time may use a GPU group. It need not be the thread of the underlying group, except when
+ *             the GPU group is created or destroyed.
+ * Graphs:     NCCL calls CUDA on its own threads, so a stream must be captured in mode thread-local or relaxed. The
+ *             first operation of a kind opens connections, so a program must run a step before it captures one.
+ * Errors:     of all operations: LKS_ERR_ARGUMENT. Nothing was done.
+ * Fatal:      of all operations: LKS_ERR_SYSTEM (CUDA or NCCL, with its text), LKS_ERR_PEER, LKS_ERR_TIMEOUT, and
+ *             LKS_ERR_MISMATCH (backend host only). The GPU group and the underlying group are then dead on all ranks.
+ *             Results are undefined and operations in progress are cancelled.
  *
- * Errors of all operations: LKS_ERR_ARGUMENT (nothing was done); LKS_ERR_SYSTEM (CUDA or NCCL, with its own text),
- * LKS_ERR_PEER, LKS_ERR_TIMEOUT, LKS_ERR_MISMATCH (host only): the GPU group and the group it was made of are then dead
- * on all ranks, results are undefined, and operations under way are given up.
- * Graphs: NCCL calls CUDA on threads of its own, so a stream is captured in the mode thread-local or relaxed; and its
- * first operation of a kind makes connections, so a program runs a step before it captures one.
- * A GPU group is used by one thread at a time; which may be another one than that of the group it was made of, but not
- * while it is made or destroyed.
- */
+ * Backends:
+ *     nccl   NCCL, within a host and between hosts. Operations can be captured into a CUDA graph.
+ *     host   Through host memory and the operations of the underlying group, over any of its transports.
+ *            For ranks that share a GPU, and by name if NCCL does not work. A call returns when the
+ *            operation is done, except for the copy back to the GPU. It cannot be captured. */
 #ifndef LOCKSTEP_GPU_H
 #define LOCKSTEP_GPU_H
 
@@ -33,52 +36,64 @@ extern "C" {
 
 typedef struct lks_gpu_group lks_gpu_group;
 
-/* LKS_GPU_AUTO: nccl; but host where two ranks have the same GPU and NCCL would refuse that. It refuses unless every
- * rank has a NCCL_HOSTID of its own, or NCCL_MULTI_RANK_GPU_ENABLE is 1 (NCCL 2.30). */
+/* LKS_GPU_AUTO: nccl. If two ranks have the same GPU and NCCL would refuse that: host. NCCL refuses it unless every
+ * rank has its own NCCL_HOSTID, or NCCL_MULTI_RANK_GPU_ENABLE is 1 (NCCL 2.30). */
 typedef enum lks_gpu_backend { LKS_GPU_AUTO, LKS_GPU_NCCL, LKS_GPU_HOST } lks_gpu_backend;
 
 typedef struct lks_gpu_group_options {
-    int gpu_index;           /* of this rank's GPU, as the CUDA runtime counts; each rank its own */
+    int gpu_index;           /* GPU of this rank, as numbered by the CUDA runtime; may differ between ranks */
     lks_gpu_backend backend; /* the same on all ranks */
 } lks_gpu_group_options;
 
-/* Makes a GPU group of the ranks of `group`, which must outlive it. `options` may be NULL: GPU 0, auto.
+/* Creates a GPU group of the ranks of `group`. `options` may be NULL: GPU 0, auto.
  *
- * Collective:  the caller owns *gpus and gives it to lks_gpu_group_destroy.
- * Errors:      as any collective of comm.h; LKS_ERR_UNSUPPORTED on all ranks where one has no module (the text says
- *              where it was looked for) or no such GPU, or where two share one and NCCL was asked for. */
+ * Collective: over `group`.
+ * Ownership:  the caller owns *gpus and frees it with lks_gpu_group_destroy. `group` must outlive it.
+ * Errors:     as any collective of comm.h.
+ *             LKS_ERR_UNSUPPORTED: on all ranks. A rank has no module (the text says where it was looked for) or no
+ *             such GPU. Or two ranks share a GPU and NCCL was requested. */
 LKS_API lks_status lks_gpu_group_create(lks_gpu_group **gpus, lks_group *group, const lks_gpu_group_options *options);
 
-/* To be called when lks_gpu_wait has returned for all streams, and graphs with its operations are destroyed. Gives the
- * others ten seconds to do the same. Accepts NULL. */
+/* Destroys a GPU group. Accepts NULL.
+ *
+ * Call it after lks_gpu_wait has returned for all streams, and after the graphs with its operations are destroyed. It
+ * waits up to ten seconds for the other ranks to do the same. */
 LKS_API void lks_gpu_group_destroy(lks_gpu_group *gpus);
 
-/* "nccl", "host". */
+/* "nccl" or "host". */
 LKS_API const char *lks_gpu_group_backend(const lks_gpu_group *gpus);
-/* Whether operations may be called while the stream is being captured into a graph. */
+/* 1 if operations may be captured from a stream into a graph, 0 otherwise. */
 LKS_API int lks_gpu_can_capture(const lks_gpu_group *gpus);
 
-/* Makes room for reductions in canonical order of up to `nbytes` (count times the size of an element; of a
- * reduce_scatter all blocks together). Otherwise room is made when first needed, which while a stream is being captured
- * is LKS_ERR_STATE. Not to be called then. The room of before stays, for graphs that remember it.
- * Errors: LKS_ERR_MEMORY (this rank alone knows). */
+/* Allocates memory for reductions in canonical order of up to `nbytes`.
+ *
+ * `nbytes` is the count times the size of an element, for reduce_scatter that of all blocks together. Without this call
+ * the memory is allocated when it is first needed. During a stream capture that is LKS_ERR_STATE. Do not call this
+ * function during a capture. Memory allocated before is kept, because graphs may refer to it.
+ * Errors:     LKS_ERR_MEMORY: on this rank only. */
 LKS_API lks_status lks_gpu_reserve(lks_gpu_group *gpus, size_t nbytes);
 
-/* Returns when all that is on `stream` is done, the group's deadline passed, or a rank was lost: then with the error
- * that names it. */
+/* Waits until all work on `stream` is done.
+ *
+ * Fatal:      LKS_ERR_TIMEOUT: the group's deadline passed. LKS_ERR_PEER: a rank was lost. The text names it. */
 LKS_API lks_status lks_gpu_wait(lks_gpu_group *gpus, void *stream);
 
-/* A hash of all collective calls so far (operation, count, type, operator, order, root), the same on all ranks that
- * have made the same ones: for comparing now and then, by lks_all_gather or with something else that is sent. */
+/* A hash of all collective calls so far (operation, count, type, operator, order, root).
+ *
+ * It is equal on all ranks that have made the same calls. Compare it now and then, with lks_all_gather or together with
+ * other data. */
 LKS_API uint64_t lks_gpu_fingerprint(const lks_gpu_group *gpus);
 
-/* --- operations: `stream` is a cudaStream_t, and not the default stream ---
- * Shapes, operators and places of blocks are those of comm.h. */
+/* --- operations: `stream` is a cudaStream_t other than the default stream ---
+ * Shapes, operators and positions of blocks are those of comm.h. */
 
-/* Numerics: LKS_ORDER_CANONICAL: the same bits as lks_all_reduce, for any number of GPUs, by sends and an addition of
- *           our own. LKS_ORDER_ANY: NCCL's own all-reduce where it is one: the same bits on all ranks, but not for
- *           another number of them or another count. Min and max of floats, and the operators on bits, are canonical
- *           always, integers always exact. */
+/* Reductions.
+ *
+ * Numerics:   LKS_ORDER_CANONICAL: the same bits as lks_all_reduce, for any number of GPUs. It uses sends and additions
+ *             of this library.
+ *             LKS_ORDER_ANY: NCCL's own all-reduce if there is one. All ranks get the same bits. The bits may differ
+ *             for another number of ranks or another count.
+ *             Min and max of floats and the bitwise operators are always canonical. Integers are always exact. */
 LKS_API lks_status lks_gpu_all_reduce(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
                                       lks_operator op, lks_order order, void *stream);
 LKS_API lks_status lks_gpu_reduce(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
@@ -94,18 +109,23 @@ LKS_API lks_status lks_gpu_gather(lks_gpu_group *gpus, const void *in, void *out
                                   void *stream);
 LKS_API lks_status lks_gpu_scatter(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
                                    int root, void *stream);
-/* `in` and `out` do not overlap. */
+/* `in` and `out` must not overlap. */
 LKS_API lks_status lks_gpu_all_to_all(lks_gpu_group *gpus, const void *in, void *out, size_t count, lks_type type,
                                       void *stream);
 
-/* `count` elements to another rank; matched in order, with the same count and type there. Ranks that exchange put their
- * sends and receives between begin and end: outside, each waits on the stream for its counterpart. */
+/* Send `count` elements to another rank, and receive them.
+ *
+ * Messages of a pair match in order. Sender and receiver pass the same count and type. Ranks that exchange messages put
+ * their sends and receives between lks_gpu_calls_begin and lks_gpu_calls_end. Outside, each operation waits on the
+ * stream for its counterpart. */
 LKS_API lks_status lks_gpu_send(lks_gpu_group *gpus, const void *data, size_t count, lks_type type, int to,
                                 void *stream);
 LKS_API lks_status lks_gpu_recv(lks_gpu_group *gpus, void *data, size_t count, lks_type type, int from, void *stream);
 
-/* All sends and receives between the two, on one stream, are under way together once lks_gpu_calls_end is called.
- * Other operations are LKS_ERR_STATE in between; calls do not nest. */
+/* Group sends and receives on one stream, like ncclGroupStart and ncclGroupEnd. They all start together at
+ * lks_gpu_calls_end.
+ *
+ * Errors:     LKS_ERR_STATE: any other operation in between. Groups cannot be nested. */
 LKS_API lks_status lks_gpu_calls_begin(lks_gpu_group *gpus);
 LKS_API lks_status lks_gpu_calls_end(lks_gpu_group *gpus);
 

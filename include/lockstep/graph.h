@@ -1,11 +1,10 @@
 /* Lockstep, room graph/: models as static graphs, their parameters, and the programs they compile to.
  *
- * A model is built once from nodes. A node constructor that fails returns the graph's poison node, never NULL, so that
- * a model reads as an expression; the first error comes out of lks_store_create or lks_program_create. A node that is
- * NULL where one is needed is such an error. A graph belongs to one rank and is used by one thread at a time.
+ * A model is built once from nodes. A node constructor that fails returns the graph's poison node, never NULL, so a
+ * model can be written as one expression. lks_store_create or lks_program_create returns the first error. A NULL node
+ * where a node is required is such an error. A graph belongs to one rank. One thread at a time may use it.
  *
- * Letters: N samples of a batch (LKS_BATCH in dimensions), K input features, M output features, C classes.
- */
+ * Letters:    N samples of a batch (LKS_BATCH in dimensions), K input features, M output features, C classes. */
 #ifndef LOCKSTEP_GRAPH_H
 #define LOCKSTEP_GRAPH_H
 
@@ -18,24 +17,26 @@ extern "C" {
 typedef struct lks_graph lks_graph;
 typedef struct lks_node lks_node;
 
-/* A dimension that each program fixes anew: the number of samples. First dimension only. */
+/* The batch dimension, whose value each program sets: the number of samples. First dimension only. */
 #define LKS_BATCH ((int64_t)-1)
 
-/* A new, empty graph whose programs run on `device` (NULL: lks_device_default). NULL when memory is out; constructors
- * accept that. */
+/* Creates an empty graph whose programs run on `device` (NULL: lks_device_default). Returns NULL if memory is out. Node
+ * constructors accept a NULL graph. */
 LKS_API lks_graph *lks_graph_create(lks_device *device);
-LKS_API void lks_graph_destroy(lks_graph *graph); /* frees the nodes too; after its stores and programs; accepts NULL */
+/* Frees the graph and its nodes. Destroy its stores and programs first. Accepts NULL. */
+LKS_API void lks_graph_destroy(lks_graph *graph);
 
-/* --- leaves --- */
+/* --- leaves ---
+ * Names of leaves are unique in a graph. A name that a file could not hold is LKS_ERR_ARGUMENT: an empty one, one with
+ * a control character, one that is not UTF-8, and "__metadata__". */
 
-/* Names of leaves are unique in a graph; LKS_ERR_ARGUMENT where one is empty, has a control character, is not
- * UTF-8 or is "__metadata__", which files could not hold. */
-
-/* Data that the user gives before each run. LKS_F32 and LKS_F64 are both the device's precision; of LKS_F16 and
- * LKS_BF16 there are none. `name` is copied. */
+/* An input: data that the caller provides before each run.
+ *
+ * `name` is copied. LKS_F32 and LKS_F64 both mean the device's precision. LKS_F16 and LKS_BF16 are not supported. */
 LKS_API lks_node *lks_input(lks_graph *graph, const char *name, lks_type type, int n_dims, const int64_t *dims);
 
-/* How a parameter begins. Draws are keyed by (seed, name, element): the same whatever else the model holds. */
+/* Initial values of a parameter. Random draws are keyed by (seed, name, element), so they do not depend on the rest of
+ * the model. */
 typedef enum lks_initial {
     LKS_INITIAL_ZERO,
     LKS_INITIAL_UNIFORM,
@@ -44,44 +45,54 @@ typedef enum lks_initial {
 } lks_initial;
 typedef struct lks_initializer {
     lks_initial kind;
-    double scale; /* uniform in [-scale, scale), standard deviation, 0 or more each; or the constant. Finite */
+    /* UNIFORM: values in [-scale, scale), scale >= 0. NORMAL: standard deviation, >= 0. CONSTANT: the value. Finite. */
+    double scale;
 } lks_initializer;
 
-/* A trained tensor. */
+/* A trainable tensor. */
 LKS_API lks_node *lks_parameter(lks_graph *graph, const char *name, int n_dims, const int64_t *dims,
                                 lks_initializer initial);
 
-/* What a model keeps beside its parameters: a running average of a statistic. Every training step moves it by
- * value += momentum * (statistic - value), where the statistic is the mean over the ranks of what each rank's own batch
- * gives, weighted by their samples (lks_program_set_buffer_weight), whatever labels count. Batch norms make such
- * statistics (operators.h); a buffer that is read by other operators alone, or that a step's program does not use,
- * stays as it is, up to roundings. Saved and hashed with the parameters. LKS_ERR_ARGUMENT where `momentum` is not 0 to
- * 1, or `initial` not finite. */
+/* A buffer: a running average of a statistic, kept beside the parameters as in PyTorch.
+ *
+ * Every training step computes value += momentum * (statistic - value). The statistic is the mean over the ranks of
+ * each rank's own statistic, weighted by its samples (lks_program_set_buffer_weight), including samples without a
+ * counted label. Batch norms produce such statistics (operators.h). A buffer stays unchanged, up to rounding, if only
+ * other operators read it or if the step's program does not use it. Buffers are saved and hashed with the parameters.
+ * Errors:     LKS_ERR_ARGUMENT: `momentum` is outside 0..1, or `initial` is not finite. */
 LKS_API lks_node *lks_buffer(lks_graph *graph, const char *name, int n_dims, const int64_t *dims, double initial,
                              double momentum);
 
 /* --- operators; the others are in operators.h --- */
 
-/* x (...,K), "..." one or more dimensions, weight (M,K), bias (M) or NULL -> x weight^T + bias (...,M) */
+/* Linear: x weight^T + bias.
+ *
+ * Shapes:     x (...,K), weight (M,K), bias (M) or NULL -> (...,M). "..." is one or more dimensions. */
 LKS_API lks_node *lks_linear_function(lks_node *x, lks_node *weight, lks_node *bias);
-LKS_API lks_node *lks_add(lks_node *a, lks_node *b); /* broadcast as in NumPy: see operators.h */
+LKS_API lks_node *lks_add(lks_node *a, lks_node *b); /* broadcasts as in NumPy, see operators.h */
 LKS_API lks_node *lks_relu(lks_node *x);
 LKS_API lks_node *lks_tanh(lks_node *x);
 LKS_API lks_node *lks_sigmoid(lks_node *x);
-/* The same elements under other dimensions. */
+/* The same elements with other dimensions. */
 LKS_API lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims);
-/* logits (...,C), labels i32 (...) in 0..C-1 -> scalar: mean over all labels of -log softmax(logits)[label] */
+/* Cross-entropy: the mean over all labels of -log softmax(logits)[label].
+ *
+ * Shapes:     logits (...,C), labels i32 (...) in 0..C-1 -> scalar. */
 LKS_API lks_node *lks_cross_entropy(lks_node *logits, lks_node *labels);
-/* logits (...,C), labels i32 (...) -> scalar: how many rows have their largest element, the first of equal ones, at the
- * label. NaN is larger than none, and none is larger than NaN where it comes first. Has no gradient. */
+/* The number of rows whose largest element is at the label. Has no gradient.
+ *
+ * If several elements are equal, the first is the largest. NaN compares as not larger than any element. A NaN in the
+ * first column is therefore the row's largest element.
+ * Shapes:     logits (...,C), labels i32 (...) -> scalar. */
 LKS_API lks_node *lks_count_correct(lks_node *logits, lks_node *labels);
 
 LKS_API lks_graph *lks_node_graph(lks_node *node);
 LKS_API lks_type lks_node_type(const lks_node *node);
 LKS_API int lks_node_n_dims(const lks_node *node);
-LKS_API int64_t lks_node_dim(const lks_node *node, int i); /* LKS_BATCH where it is one; 0 outside n_dims */
+/* LKS_BATCH for a batch dimension. 0 if `i` is outside the node's dimensions. */
+LKS_API int64_t lks_node_dim(const lks_node *node, int i);
 
-/* --- the parameter store: values and gradients of all parameters, each one flat allocation --- */
+/* --- parameter store: values and gradients of all parameters, each in one contiguous allocation --- */
 
 typedef struct lks_store lks_store;
 
@@ -89,11 +100,15 @@ typedef struct lks_store_options {
     uint64_t seed; /* of the initial values */
 } lks_store_options;
 
-/* The parameters that `loss` depends on, in the order in which their gradients become final, initialised.
- * The graph must outlive the store. There may be none: a program can do without, or differentiate its inputs alone.
- * Errors: the graph's first error; LKS_ERR_ARGUMENT where loss is not a scalar. */
+/* Creates the store of the parameters that `loss` depends on, and initialises them.
+ *
+ * The parameters are in the order in which their gradients become final. There may be none: a program can run without
+ * parameters, or differentiate its inputs only.
+ * Ownership:  the caller owns *store. The graph must outlive it.
+ * Errors:     the graph's first error; LKS_ERR_ARGUMENT: `loss` is not a scalar. */
 LKS_API lks_status lks_store_create(lks_store **store, lks_node *loss, const lks_store_options *options);
-LKS_API void lks_store_destroy(lks_store *store); /* after its programs; accepts NULL */
+/* Frees the store. Destroy its programs first. Accepts NULL. */
+LKS_API void lks_store_destroy(lks_store *store);
 
 typedef struct lks_parameter_view {
     const char *name;
@@ -104,30 +119,37 @@ typedef struct lks_parameter_view {
     int is_buffer;
 } lks_parameter_view;
 
-LKS_API int lks_store_n_parameters(const lks_store *store); /* those that are trained: index 0.. */
-LKS_API int lks_store_n_tensors(const lks_store *store);    /* buffers, which follow, included */
+LKS_API int lks_store_n_parameters(const lks_store *store); /* trainable ones: indices from 0 */
+LKS_API int lks_store_n_tensors(const lks_store *store);    /* with the buffers, which follow */
 LKS_API int64_t lks_store_count(const lks_store *store);    /* elements of all parameters */
-/* Zeros, with the error text set, where there is no such tensor. */
+/* Describes a tensor. Returns zeros and sets the error text if there is no tensor `index`. */
 LKS_API lks_parameter_view lks_store_parameter(const lks_store *store, int index);
-/* Copies a tensor's `count` elements, row-major; how the store keeps them is the device's choice.
- * Errors: LKS_ERR_ARGUMENT: index; LKS_ERR_TORN: an update of the values did not finish; those of an update that is
- * still under way (runs_ahead of train.h). */
+/* Copies a tensor's `count` elements out of the store, row-major. The layout inside the store depends on the device.
+ *
+ * Errors:     LKS_ERR_ARGUMENT: `index`.
+ *             LKS_ERR_TORN: an update of the values did not finish.
+ *             Those of an update that is still in progress (runs_ahead, train.h). */
 LKS_API lks_status lks_store_read(const lks_store *store, int index, void *values);
 LKS_API lks_status lks_store_read_gradient(const lks_store *store, int index, void *gradient);
-/* Likewise inwards, on this rank: where ranks have the store in common, every rank writes the same values, between two
- * barriers. (Of a shared replica's one copy any rank's writing would do. Where each rank has a copy, one that was not
- * written stays as it was, and which strategy `auto` takes is not to be relied on.) */
+/* Copies a tensor's `count` elements into the store, row-major, on this rank.
+ *
+ * If ranks share the store, every rank writes the same values, between two barriers. In a shared replica, one rank's
+ * write would be enough. With a copy per rank, a copy that is not written keeps its values. Code must not rely on the
+ * strategy that LKS_STRATEGY_AUTO chooses.
+ * Errors:     as lks_store_read. */
 LKS_API lks_status lks_store_write(lks_store *store, int index, const void *values);
-/* Where tensor `index`'s gradient lies: *count elements in the store's own order, padding (0) included, which is the
- * same on ranks that built the same model on the same kind of CPU. For what is done to all elements alike and
- * leaves 0 as it is, such as adding up ranks. A buffer's is the statistic that it averages, times its weight
- * (lks_program_set_buffer_weight). Until the next step of a distributed optimizer, after which it may lie elsewhere.
- * NULL where there is no such tensor.
- */
+/* The gradient of tensor `index` in the store: *count elements in the store's own order, with padding (0).
+ *
+ * The order is the same on ranks that built the same model on the same kind of CPU. Use it for operations that treat
+ * all elements alike and keep 0 at 0, such as a sum over ranks. For a buffer it holds the statistic that the buffer
+ * averages, times its weight (lks_program_set_buffer_weight).
+ * Lifetime:   until the next step of a distributed optimizer, which may move it.
+ * Errors:     NULL if there is no tensor `index`. */
 LKS_API void *lks_store_gradient(lks_store *store, int index, size_t *count);
-/* Index of the parameter or buffer with that name, -1 if there is none. */
+/* The index of the parameter or buffer `name`. -1 if there is none. */
 LKS_API int lks_store_find(const lks_store *store, const char *name);
-/* SHA-256 over all parameters' and buffers' values: name order, row-major, little-endian; 64 digits and a NUL. */
+/* Writes the SHA-256 of the values of all parameters and buffers: 64 hexadecimal digits and a NUL. Tensors are hashed
+ * in the order of their names, row-major, little-endian. */
 LKS_API lks_status lks_store_sha256(const lks_store *store, char hex[65]);
 
 /* --- programs: a graph compiled for one batch size --- */
@@ -135,68 +157,92 @@ LKS_API lks_status lks_store_sha256(const lks_store *store, char hex[65]);
 typedef struct lks_program lks_program;
 
 typedef struct lks_program_options {
-    int64_t batch;   /* N; required */
-    int is_training; /* 1: with backward; `loss` is then required. 0: as in evaluation: no dropout, running statistics
-                      */
+    int64_t batch; /* N; required */
+    /* 1: with a backward pass. `loss` is required. 0: evaluation, without dropout and with running statistics. */
+    int is_training;
     lks_node *loss;
-    lks_node *const *outputs; /* what can be read after forward, besides the loss */
+    lks_node *const *outputs; /* can be read after forward, besides the loss */
     int n_outputs;
-    lks_node *const *differentiated; /* inputs whose gradients backward computes, too: lks_program_input_gradient */
-    int n_differentiated;            /* of floating types; of a training program, whose loss depends on them */
-    int is_timed;                    /* 1: lks_program_describe shows each kernel's mean time, the first run excepted */
+    /* Inputs whose gradients backward also computes: lks_program_input_gradient. */
+    lks_node *const *differentiated;
+    int n_differentiated; /* floating types, in a training program, and the loss depends on them */
+    int is_timed;         /* 1: lks_program_describe shows each kernel's mean time, without the first run */
 } lks_program_options;
 
-/* Compiles. Programs of one store share its parameters; running allocates nothing
- * (but for small arrays of arguments inside oneDNN).
- * Errors: the graph's first error; LKS_ERR_STATE: a parameter that the store does not hold (named); LKS_ERR_ARGUMENT:
- * an option; in training a loss that depends on no parameter though no input is differentiated, or not on one that is.
- */
+/* Compiles a graph into a program for one batch size.
+ *
+ * Programs of one store share its parameters. A run allocates nothing, except small argument arrays inside oneDNN.
+ * Ownership:  the caller owns *program. The store must outlive it.
+ * Errors:     the graph's first error.
+ *             LKS_ERR_STATE: the store does not hold a parameter of the graph. The text names it.
+ *             LKS_ERR_ARGUMENT: an invalid option. In training, the loss depends on no parameter and no input is
+ *             differentiated, or the loss does not depend on an input that is differentiated. */
 LKS_API lks_status lks_program_create(lks_program **program, lks_store *store, const lks_program_options *options);
 LKS_API void lks_program_destroy(lks_program *program);
 
-/* Gives the input `node` its data for the next runs: row-major, as many samples as the program's batch has (a shorter
- * batch takes a program of its own; lks_program_set_batch looks at that); the program reads it in place until they are
- * over (a GPU takes its copy in forward; where the data come or change between forward and backward, they are given
- * again there, and backward takes those). NULL takes it back: forward and backward then say that there is none. */
+/* Sets the data of the input `node` for the next runs.
+ *
+ * Buffers:    `data` is row-major and holds as many samples as the program's batch. A shorter batch needs its own
+ *             program (lks_program_set_batch checks this). The program reads the data in place until the runs are over.
+ *             A GPU copies the data in forward. If the data arrive or change between forward and backward, set them
+ *             again there, and backward uses the new data.
+ *             NULL removes the data. forward and backward then report that the input has none. */
 LKS_API lks_status lks_program_set_input(lks_program *program, lks_node *node, const void *data);
-/* What dropout's draws of the next runs depend on: the training's seed and step, and the index of this rank's first
- * sample within the global batch (global_offset of lks_batch), so that they do not depend on how it is divided. Before
- * each forward pass of training: without it all steps have one mask. lks_trainer does it by itself. */
+/* Sets the key of dropout's random draws for the next runs. Call it before each forward pass of training.
+ *
+ * The key is the training's seed and step, and the index of this rank's first sample in the global batch (global_offset
+ * of lks_batch). The draws therefore do not depend on how the batch is divided. Without a new call all steps use the
+ * same mask. lks_trainer calls it automatically. */
 LKS_API void lks_program_set_random(lks_program *program, uint64_t seed, int64_t step, int64_t first_sample);
-/* Computes loss and outputs. Errors: LKS_ERR_STATE: an input without data (named), a dropout in training that was never
- * told what to draw by; LKS_ERR_ARGUMENT: a label outside C. */
+/* Computes the loss and the outputs.
+ *
+ * Errors:     LKS_ERR_STATE: an input has no data (the text names it), or a training program with dropout has no key
+ *             (lks_program_set_random).
+ *             LKS_ERR_ARGUMENT: a label is outside 0..C-1. */
 LKS_API lks_status lks_program_forward(lks_program *program);
-/* After forward, once: the gradient of `factor` * loss, written over the store's gradients. Loss and outputs can still
- * be read. Gradients of parameters on which the loss does not depend become 0. Errors: LKS_ERR_STATE without a forward
- * pass of its own before it, or where a step has moved the parameters since (sharded, on one host). */
+/* Computes the gradient of `factor` * loss and overwrites the store's gradients with it. Call it once after each
+ * forward.
+ *
+ * Gradients of parameters on which the loss does not depend become 0. The loss and the outputs can still be read.
+ * Errors:     LKS_ERR_STATE: there was no forward pass for it, or a step has moved the parameters since that pass
+ *             (sharded, on one host). */
 LKS_API lks_status lks_program_backward(lks_program *program, double factor);
-/* In the next backward passes the batch counts in what buffers average by `weight`, its samples, and not by the factor:
- * for losses that are means over another number, of labels that count, or sums. The step has to hear of it:
- * buffer_weight of lks_step_sums (parallel.h). Negative, as at first: by the factor. */
+/* Sets the weight of the batch in the averages of buffers, for the next backward passes.
+ *
+ * `weight` is the number of samples. A negative weight, the default, uses the factor of lks_program_backward. Use it if
+ * the loss is a sum, or a mean over another number, such as the counted labels. Pass the same weight to the step in
+ * buffer_weight of lks_step_sums (parallel.h). */
 LKS_API void lks_program_set_buffer_weight(lks_program *program, double weight);
-/* Called from within lks_program_backward, on its thread, as soon as a gradient is final: nothing of the pass writes or
- * reads it any more, so that it may be changed in place. `index` is the tensor's in the store, below
- * lks_store_n_tensors: buffers come, too, whose statistics ranks add up as they do gradients. Every parameter that the
- * loss depends on and every buffer comes once, in the same order in every run and on every rank that built the same
- * model. Another status than LKS_OK ends the backward pass and is returned by it,
- * with a text that names the tensor where the callback left none. */
+/* Called as soon as a gradient is final: the backward pass neither reads nor writes it any more. The callback may
+ * change it in place.
+ *
+ * `index` is the index of the tensor in the store, below lks_store_n_tensors. Buffers are included: ranks sum their
+ * statistics like gradients. Every parameter that the loss depends on and every buffer comes once. The order is the
+ * same in every run, and on every rank that built the same model.
+ * Threads:    runs inside lks_program_backward, on its thread.
+ * Errors:     a status other than LKS_OK ends the backward pass, which returns it. If the callback sets no error text,
+ *             the text names the tensor. */
 typedef lks_status (*lks_gradient_callback)(void *context, int index);
-/* From the next backward pass on. One per program; NULL: none. */
+/* Sets the program's callback from the next backward pass on. A program has one callback. NULL: none. */
 LKS_API void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context);
-/* An output's value after forward, in its node's type, until the next run. NULL if `node` is not an output. */
+/* The value of an output after forward, in the type of its node. NULL if `node` is not an output.
+ *
+ * Lifetime:   until the next run. */
 LKS_API const void *lks_program_output(const lks_program *program, const lks_node *node);
-/* The same for a scalar of any type, as double; NaN if `node` is not an output, or not a scalar. */
+/* The value of a scalar output of any type as double. NaN if `node` is not an output or not a scalar. */
 LKS_API double lks_program_scalar(const lks_program *program, const lks_node *node);
-/* The gradient of `factor` * loss with respect to one of the program's `differentiated` inputs, as long as that and in
- * its type, after backward, until the next run. NULL if `node` is none, or before backward. What a stage of a pipeline
- * sends to the one before it, which ends in a loss of lks_sum(lks_mul(h, dh)), dh an input of its own, and runs
- * backward by factor 1: h's gradient is then dh. Where that one has buffers, batch norms', it tells the samples by
- * lks_program_set_buffer_weight. */
+/* The gradient of `factor` * loss with respect to an input in `differentiated`, after backward. NULL if `node` is none,
+ * or before backward.
+ *
+ * It has the size and type of the input. A stage of a pipeline sends it to the stage before. That stage ends in a loss
+ * lks_sum(lks_mul(h, dh)), where dh is an input, and runs backward with factor 1: the gradient of h is then dh. If that
+ * stage has buffers (batch norm), it sets the number of samples with lks_program_set_buffer_weight.
+ * Lifetime:   until the next run. */
 LKS_API const void *lks_program_input_gradient(const lks_program *program, const lks_node *node);
-/* Bytes of activations and scratch, planned by liveness. */
+/* The bytes of activations and scratch memory, with memory reuse by liveness. */
 LKS_API size_t lks_program_nbytes(const lks_program *program);
-/* The kernels in order, one per line: shape, layout, bytes written, time (of the runs after the first); then
- * lks_program_nbytes and the type in which products are computed. Into `text` (cut at nbytes). */
+/* Writes the kernels to `text`, one per line in order: shape, layout, bytes written, and time (of the runs after the
+ * first). Then lks_program_nbytes and the type of products follow. The text is cut at nbytes. */
 LKS_API void lks_program_describe(const lks_program *program, char *text, size_t nbytes);
 
 #ifdef __cplusplus

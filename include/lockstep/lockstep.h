@@ -1,4 +1,4 @@
-/* Lockstep: all rooms of the library. A program that wants one room only includes that room's header. */
+/* Lockstep: all rooms of the library. A program that needs only one room includes only the header of that room. */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
 

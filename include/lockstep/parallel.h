@@ -1,10 +1,19 @@
-/* Lockstep, room parallel/: data parallelism. The ranks of a group train one model, each on its part of every batch.
+/* Lockstep, room parallel/: data parallelism. The ranks of a group train one model. Each rank processes its part of
+ * every batch.
  *
- * The loop of one's own: lks_distributed_store_create, or as in examples/own_loop.c lks_store_create and
- * lks_broadcast_parameters; lks_program_create, lks_distributed_optimizer_create; then for every batch
- * lks_program_set_batch, lks_program_set_random where there is dropout, forward, backward,
- * lks_distributed_optimizer_step. lks_trainer (train.h) is these pieces put together.
- */
+ * A custom training loop creates these objects:
+ *     lks_distributed_store_create, or lks_store_create and lks_broadcast_parameters (examples/own_loop.c);
+ *     lks_program_create;
+ *     lks_distributed_optimizer_create.
+ * For every batch it calls:
+ *     lks_program_set_batch, and lks_program_set_random if the model has dropout;
+ *     lks_program_forward, lks_program_backward;
+ *     lks_distributed_optimizer_step.
+ * lks_trainer (train.h) combines these calls.
+ *
+ * "Errors:" lists errors after which the group remains usable, unless it says otherwise. "Fatal:" lists errors after
+ * which the group is dead (comm.h). If only one rank has a fatal error, the other ranks get LKS_ERR_PEER and do not
+ * wait. */
 #ifndef LOCKSTEP_PARALLEL_H
 #define LOCKSTEP_PARALLEL_H
 
@@ -15,249 +24,319 @@
 extern "C" {
 #endif
 
-/* How the ranks share memory and work. Every strategy gives the same bits, as long as sums keep the canonical order
- * (docs/determinism.md). In bytes per rank, of P bytes of parameters
- * and S of optimizer state, for n ranks:
+/* How the ranks share memory and work.
  *
- *     shared     one copy of the parameters for all, in memory that they share; each rank adds up and updates a part of
- *                them: P / n parameters, P gradients, S / n state. Nothing is sent.
- *     bucketed   each rank has its own copy; gradients are added up bucket by bucket, which an attached program may
- *                begin during its backward pass, and every rank updates everything: P, P, S.
- *     sharded    likewise, but each rank gets the sum of its part of each bucket only, updates that, and the parts are
- *                gathered: P, P, S / n. As much is sent. Where ranks share memory nothing is: each adds up and updates
- *                a part, and writes it to all ranks over the gradients, which are the parameters then. */
+ * All strategies give the same bits, as long as sums keep the canonical order (docs/determinism.md). The memory below
+ * is per rank, for n ranks, P bytes of parameters and S bytes of optimizer state:
+ *
+ *     strategy   parameters  gradients  state
+ *     shared     P / n       P          S / n
+ *     bucketed   P           P          S
+ *     sharded    P           P          S / n
+ *
+ * shared: all ranks use one copy of the parameters in shared memory. Each rank reduces and updates its part of them.
+ * Nothing is sent.
+ * bucketed: each rank has its own copy, as in DistributedDataParallel. Gradients are reduced bucket by bucket. An
+ * attached program may start this during its backward pass. Every rank updates all parameters.
+ * sharded: each rank has its own copy, as in ZeRO stage 1. Each rank gets the sum of its part of each bucket and
+ * updates that part. The parts are then gathered. The traffic equals that of bucketed. If the ranks share memory,
+ * nothing is sent: each rank reduces and updates its part, and writes it over the gradients of all ranks. These arrays
+ * then hold the parameters. */
 typedef enum lks_strategy {
-    LKS_STRATEGY_AUTO, /* where all ranks are on one host sharded, as long as 2 P n is up to 64 MiB, and shared beyond;
-                          else bucketed */
+    /* All ranks on one host: sharded while 2 P n is at most 64 MiB, shared beyond. Otherwise bucketed. */
+    LKS_STRATEGY_AUTO,
     LKS_STRATEGY_SHARED,
     LKS_STRATEGY_BUCKETED,
     LKS_STRATEGY_SHARDED
 } lks_strategy;
 
-/* --- compression: fewer bytes between hosts for the sum of the gradients (docs/compression.md) ---
+/* --- compression of gradients between hosts (docs/compression.md) ---
  *
- * What comes out is an approximation of the sum, the same bits on all ranks. What a step leaves out is not lost: each
- * rank keeps it and adds it to its gradients in the next step (error feedback), so that over any number of steps
+ * The result is an approximation of the sum, with the same bits on all ranks. Each rank keeps the part that a step left
+ * out and adds it to its gradients in the next step (error feedback). Over any number of steps
  *
- *     sum of what was applied = sum of all gradients - what the ranks hold back now,    up to roundings in f32.
+ *     sum of applied gradients = sum of all gradients - the ranks' current residuals,    up to rounding in f32.
  *
- * What is held back is not part of checkpoints: a run that is resumed begins with nothing held back, be it in a new
- * process or by a trainer that has made steps already, and so goes on to other bits than one that was not interrupted.
- * It is a sum over samples, as gradients are here: a short last batch, whose mean is over fewer samples, gives what was
- * held back that much more weight. Averages of statistics (batch norm's) are never compressed. In a group of one rank
- * bf16, f16 and PowerSGD leave the sum exact, and a hook is called as with more. Gradients that are not finite come out
- * not finite, and are not held back; where such a step is refused, what it held back of the others stays held back.
+ * Checkpoints do not contain the residual. A resumed run starts with a residual of 0, in a new process and in a trainer
+ * that has already made steps. Its bits differ from those of an uninterrupted run.
+ * The residual is a sum over samples, as all gradients are here. In a short last batch the mean is over fewer samples,
+ * so the residual has more weight.
+ * Averages of statistics (batch norm) are never compressed.
+ * In a group of one rank bf16, f16 and PowerSGD leave the sum exact. A hook is called as with more ranks.
+ * Gradients that are not finite stay not finite and do not enter the residual. If such a step is refused, the residual
+ * of the other gradients is kept.
  *
- * Source: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
- * "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */
+ * Source:     Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014; Karimireddy, Rebjock, Stich, Jaggi,
+ *             "Error feedback fixes SignSGD and other gradient compression schemes", 2019. */
 typedef enum lks_compression_kind {
     LKS_COMPRESS_NONE,
-    /* 16 bits an element, both ways: half of f32's bytes. Every rank adds up one slice of the gradients, rounds the sum
-     * again and holds back that error too (Tang, Yu, Lian, Zhang, Liu, "DoubleSqueeze", 2019). f16 has 3 bits more than
-     * bf16; each block of it carries a power of two of its own that brings its largest element to 2^14..2^15, so that
-     * nothing overflows and what is 2^-38 of the largest is still seen. Keeps 4 bytes an element on every rank, and as
-     * many for each of the largest bucket's. */
+    /* 16 bits per element in both directions: half the bytes of f32. Each rank reduces one slice of the gradients,
+     * rounds the sum again and keeps that rounding error too. f16 has 3 bits more precision than bf16. Each block of
+     * f16 has its own power-of-two scale, which brings its largest element to 2^14..2^15. Nothing overflows, and
+     * elements down to 2^-38 of the largest are kept.
+     * Memory: 4 bytes per element on every rank, and 4 bytes for each element of the largest bucket.
+     * Source: Tang, Yu, Lian, Zhang, Liu, "DoubleSqueeze", 2019. */
     LKS_COMPRESS_BF16,
     LKS_COMPRESS_F16,
-    /* A gradient with 2 dimensions or more is taken as a matrix M (m,n) of its first dimension by all others, and sent
-     * as two thin ones, with Q (n,r) from the last step:
-     *     P = sum over ranks of M Q, made orthonormal; Q = sum over ranks of M^T P; the sum of all M is about P Q^T.
-     * That is (m + n) r elements for m n; where it would be more than half of them, and for vectors, all are sent.
-     * Costs 4 m n r multiplications a step on every rank, and begins when the whole gradient is there. Keeps 4 bytes
-     * an element. Source: Vogels, Karimireddy, Jaggi, "PowerSGD", 2019 (what is held back here is each rank's own
-     * M - P P^T M, which has the same sum over ranks). */
+    /* Low-rank approximation. A gradient with 2 or more dimensions is treated as a matrix M (m,n), its first dimension
+     * by all others. Two thin matrices are sent. Q (n,r) is kept from the last step:
+     *     P = sum over ranks of M Q, orthonormalised; Q = sum over ranks of M^T P; the sum of all M is about P Q^T.
+     * This sends (m + n) r elements instead of m n. If that is more than half of m n, and for vectors, the gradient is
+     * sent in full. Each rank keeps M - P P^T M of its own M, which has the same sum over ranks as the paper's
+     * residual.
+     * Cost: 4 m n r multiplications per step on every rank. The reduction starts when the whole gradient is there.
+     * Memory: 4 bytes per element.
+     * Source: Vogels, Karimireddy, Jaggi, "PowerSGD", 2019. */
     LKS_COMPRESS_POWERSGD,
-    LKS_COMPRESS_USER /* by `hook` */
+    LKS_COMPRESS_USER /* `hook` reduces */
 } lks_compression_kind;
 
-/* A part of all parameters' gradients, which lie one after the other in the store's own order, padding included, which
- * becomes 0 again whatever is made of it. The same parts come in every step, so that `first` tells which it is: what a
- * hook keeps from step to step it keeps by that. A parameter's elements may be cut by a part's end. */
+/* A part of the gradients, as passed to a reduce hook.
+ *
+ * The gradients of all parameters form one array in the store's order, with padding. The padding is set to 0 after the
+ * hook, whatever it writes there. A bucket is a range of this array and may cut a parameter in two. Every step has the
+ * same buckets. A hook that keeps data between steps identifies a bucket by `first`. */
 typedef struct lks_bucket {
     void *gradients;     /* `count` elements */
-    size_t first, count; /* of `n_elements`, the first at 0 */
-    size_t n_elements;   /* in all parts together */
+    size_t first, count; /* range in the array of `n_elements`; the array begins at 0 */
+    size_t n_elements;   /* elements of all buckets */
     lks_type type;
 } lks_bucket;
 
-/* Makes the bucket's gradients the sum over all ranks, or what is to be taken for it: the same bits on every rank
- * (lks_check_replicas tells). Called for one bucket after the other, in an order that is the same on all ranks, and may
- * be another in the next step: what is needed most goes first. May use `group`, as all ranks do, and nothing else that
- * waits for them. Called with one rank, too. Runs on a thread of the library's where the reduction overlaps the
- * backward pass. Another status than LKS_OK fails the group. */
+/* A communication hook. It replaces the bucket's gradients by their sum over all ranks, or by an approximation of it.
+ *
+ * The result must have the same bits on every rank (lks_check_replicas verifies this). The hook is called for one
+ * bucket after the other. The order is the same on all ranks, but may change from step to step: the most urgent bucket
+ * comes first. It is also called with one rank. The hook may use `group` if all ranks do. It must not wait for other
+ * ranks in any other way.
+ * Threads:    a library thread calls the hook if the reduction overlaps the backward pass.
+ * Errors:     any status other than LKS_OK is fatal to the group. */
 typedef lks_status (*lks_reduce_hook)(void *context, lks_group *group, const lks_bucket *bucket);
 
 typedef struct lks_compression {
     lks_compression_kind kind;
     int rank;             /* PowerSGD: r; 0: 4 */
-    lks_reduce_hook hook; /* of LKS_COMPRESS_USER, which needs one */
-    void *context;        /* handed to it */
+    lks_reduce_hook hook; /* required for LKS_COMPRESS_USER */
+    void *context;        /* passed to the hook */
 } lks_compression;
 
-/* The same on all ranks. */
+/* Options of a distributed store. All fields are the same on all ranks. */
 typedef struct lks_distributed_options {
     uint64_t seed; /* of the initial values */
     lks_strategy strategy;
-    /* Of gradients that are sent; rounded up to 4096 elements, times the ranks where sharded. 0: between hosts what a
-     * short measurement says (at most 32 MiB and a 16th of all, at least 64 KiB), 8 MiB on GPUs; 1 MiB on one host, and
-     * where bits depend on it: gradients are compressed, or sums need not keep the canonical order. The first has 1 MiB
-     * at most, unless one holds all: then nothing overlaps. */
+    /* Size of the buckets in which gradients are sent. It is rounded up to 4096 elements, or 4096 times the number of
+     * ranks if sharded. The first bucket has at most 1 MiB. If one bucket holds all gradients, nothing overlaps. 0
+     * selects the default:
+     *   - on GPUs: 8 MiB;
+     *   - on one host: 1 MiB;
+     *   - gradients are compressed, or sums need not keep the canonical order: 1 MiB, because the bits depend on it;
+     *   - otherwise: measured between the hosts, at least 64 KiB, at most 32 MiB and 1/16 of all gradients. */
     size_t bucket_nbytes;
-    lks_compression compression; /* of a bucketed store's gradients, which it makes `auto` choose */
+    /* Requires strategy bucketed. LKS_STRATEGY_AUTO then chooses bucketed. */
+    lks_compression compression;
 } lks_distributed_options;
 
-/* A parameter store in memory that the group gives, initialised by rank 0 from the seed. Where the strategy is shared,
- * the ranks share one copy of the parameters (a shared replica); else each has its own, which begin equal.
- * `options` may be NULL. Collective. lks_store_destroy frees it, before the group is destroyed.
- * Errors: LKS_ERR_MISMATCH where ranks built different models or have different options, shown as a table, after
- * which the group lives on; LKS_ERR_UNSUPPORTED: shared between hosts or over tcp, compression by another strategy than
- * bucketed or of f64 gradients; LKS_ERR_ARGUMENT: an option that cannot be meant, a model that could not be built,
- * NULL: it fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait;
- * those of lks_store_create, likewise, and of the group. */
+/* Creates a parameter store in memory of the group. Rank 0 initialises it from the seed.
+ *
+ * With strategy shared all ranks use one copy of the parameters (a shared replica). Otherwise each rank has its own
+ * copy, and all copies start equal. `options` may be NULL.
+ * Collective: all ranks call it.
+ * Ownership:  the caller owns *store and frees it with lks_store_destroy, before the group is destroyed.
+ * Errors:     LKS_ERR_MISMATCH: the ranks' models or options differ. The text shows a table.
+ *             LKS_ERR_UNSUPPORTED: strategy shared between hosts, over tcp or on GPUs; compression with a strategy
+ *             other than bucketed, or on GPUs.
+ * Fatal:      LKS_ERR_ARGUMENT: an invalid option, a model with an error, or a NULL argument.
+ *             LKS_ERR_UNSUPPORTED: bf16, f16 or PowerSGD compression of f64 gradients.
+ *             Those of lks_store_create. Those of the group. */
 LKS_API lks_status lks_distributed_store_create(lks_store **store, lks_group *group, lks_node *loss,
                                                 const lks_distributed_options *options);
 
-/* Copies rank 0's parameters to all ranks. Collective. For stores made by lks_store_create; a shared replica has only
- * one copy, which stays rank 0's. */
+/* Copies rank 0's parameters to all ranks. Collective.
+ *
+ * For stores made by lks_store_create. A shared replica has only one copy, which keeps rank 0's values. */
 LKS_API lks_status lks_broadcast_parameters(lks_group *group, lks_store *store);
 
 typedef struct lks_distributed_optimizer lks_distributed_optimizer;
 
-/* The strategy is the store's; one that lks_store_create made is bucketed. `group` and `store` must outlive it.
- * Collective. Errors: LKS_ERR_ARGUMENT: a hyperparameter that cannot be meant (lr NaN), named; no rule, no store; a
- * model without a parameter to train; another group than the one that lks_distributed_store_create was given. Each of
- * these fails the group, also where one rank alone was given it: the other ranks get LKS_ERR_PEER and do not wait.
- * LKS_ERR_MISMATCH: ranks have other rules, devices, or names or shapes of parameters, shown as a table, after which
- * the group lives on (values: lks_check_replicas); LKS_ERR_MEMORY. */
+/* Creates an optimizer that updates `store` with the gradients of all ranks.
+ *
+ * Strategy:   that of the store. A store of lks_store_create is bucketed.
+ * Collective: all ranks call it.
+ * Ownership:  the caller owns *optimizer. `group` and `store` must outlive it.
+ * Errors:     LKS_ERR_MISMATCH: the ranks' rules, devices, or names or shapes of parameters differ. The text shows a
+ *             table. Values are not compared (lks_check_replicas compares them).
+ * Fatal:      LKS_ERR_ARGUMENT: an invalid hyperparameter (lr NaN), which the text names; no rule or no store; a model
+ *             without parameters to train; or another group than that of lks_distributed_store_create.
+ *             LKS_ERR_MEMORY. */
 LKS_API lks_status lks_distributed_optimizer_create(lks_distributed_optimizer **optimizer, lks_group *group,
                                                     lks_store *store, const lks_optimizer *rule);
-/* Programs that were attached may not run backward after it, unless they are attached to another. Destroyed between a
- * backward pass and its step, it fails the group. */
+/* Frees the optimizer. Accepts NULL.
+ *
+ * Attached programs must not run backward afterwards, unless they are attached to another optimizer. If it is destroyed
+ * between a backward pass and its step, the group is dead. */
 LKS_API void lks_distributed_optimizer_destroy(lks_distributed_optimizer *optimizer);
 
-/* Sums over all ranks of one step. */
+/* The values that a step sums over all ranks. */
 typedef struct lks_step_sums {
     double n_samples, loss, n_correct;
-    double grad_norm; /* of the mean gradient, before clipping; 0 where the rule does not clip. Given by no rank */
-    double stop;      /* not a sum: the largest that any rank gives. Above 0 where one wants all to end after this step,
-                         which they so agree on without a collective of its own */
-    double buffer_weight; /* samples that buffers average (lks_program_set_buffer_weight); 0: n_samples. A rank of
-                             which it is above 0 has samples, even where none of their labels counts */
+    /* Norm of the mean gradient before clipping. 0 if the rule does not clip. Output only. */
+    double grad_norm;
+    /* Not a sum but a maximum over the ranks. Above 0 if a rank requests that all ranks end after this step. The ranks
+     * agree on this without another collective. */
+    double stop;
+    /* Weight of this rank's samples in the averages of buffers (lks_program_set_buffer_weight). 0: n_samples. A rank
+     * with a value above 0 has samples, even if none of their labels is counted. */
+    double buffer_weight;
 } lks_step_sums;
 
 /* Averages the gradients of all ranks and updates the parameters.
  *
- * The store's gradients must hold the SUM over this rank's samples: lks_program_backward(program, n_samples) makes the
- * mean loss into that; a rank without samples passes n_samples and buffer_weight 0, and its gradients are not read.
- * `mine` carries the number of samples, which weights the mean, any two figures of this rank to be summed along, and
- * whether it wants to stop; `all` (may be NULL) receives the sums. On GPUs a `loss` that is not finite is
- * LKS_ERR_NUMERIC, as below, whether the rule clips or not.
- * Collective. Afterwards, also where the step was refused, the store's gradients are nobody's: its own rank's sum, all
- * ranks', or a part of each, by strategy. Numerics: gradients are added in canonical order over the ranks, by every
- * strategy: the same bits. Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on;
- * LKS_ERR_ARGUMENT where a rank brings a number of them, or a weight, that is negative or not finite, or `mine` is
- * NULL, LKS_ERR_STATE where one with samples has used its last backward pass already, in a step, which may have been
- * refused or another of the store's optimizers', or by lks_distributed_optimizer_accumulate (gradients may also be made
- * by hand, in lks_store_gradient: where no program of the store has run backward yet on this rank, they are taken for
- * such, whatever they hold): these fail the group, and the other ranks get LKS_ERR_PEER, which names that rank;
- * LKS_ERR_NUMERIC where the rule clips and the norm is not finite: on all ranks, nothing was updated, and the group
- * lives on; those of the group. After an error in the middle of an update the parameters are torn: reading them through
- * the library gives LKS_ERR_TORN; but where the store is sharded among ranks that share memory they are those of the
- * step before. */
+ * `mine` holds this rank's values, `all` (may be NULL) receives the sums. n_samples weights the mean. loss and
+ * n_correct are any two values of this rank. stop requests an end.
+ * Collective: all ranks call it, in the same order.
+ * Gradients:  On entry the store's gradients hold the SUM over this rank's samples. lks_program_backward(program,
+ *             n_samples) turns the mean loss into that sum. A rank without samples passes n_samples 0 and buffer_weight
+ *             0, and its gradients are not read. After the step the store's gradients are undefined, also if the step
+ *             was refused.
+ * Numerics:   Gradients are added in canonical order over the ranks. All strategies give the same bits.
+ * Errors:     On all ranks. Nothing was updated.
+ *             LKS_ERR_ARGUMENT: no rank has a sample.
+ *             LKS_ERR_NUMERIC: the rule clips and the gradient norm is not finite. On GPUs also: `loss` is not finite,
+ *             whether the rule clips or not.
+ * Fatal:      The other ranks get LKS_ERR_PEER, which names the rank.
+ *             LKS_ERR_ARGUMENT: `mine` is NULL, or a number of samples or a weight is negative or not finite.
+ *             LKS_ERR_STATE: a rank with samples has already used its last backward pass. A step uses it, also a
+ *             refused one and one of another optimizer of the store. lks_distributed_optimizer_accumulate uses it too.
+ *             Gradients may also be written by hand (lks_store_gradient): if no program of the store has run backward
+ *             on this rank yet, the step uses whatever they hold.
+ *             Those of the group.
+ *             After an error in the middle of an update the parameters are undefined. Reading them through the library
+ *             returns LKS_ERR_TORN. Exception: a store that is sharded among ranks that share memory holds the
+ *             parameters of the step before. */
 LKS_API lks_status lks_distributed_optimizer_step(lks_distributed_optimizer *optimizer, const lks_step_sums *mine,
                                                   lks_step_sums *all);
 
-/* Adds this rank's gradients (as above, the sum over its samples) and `mine` to what the next step takes in: a batch
- * too large for memory is computed piece by piece. Not collective: ranks may accumulate as often as they like; nothing
- * is communicated before the step. The first call, the second, the fourth, the eighth, ... before one step allocate as
- * much as the gradients take; later steps of as many pieces allocate nothing. Numerics: pieces, the step's own
- * gradients the last of them, are added in canonical order over the calls; one without samples is zeros. Errors:
- * LKS_ERR_MEMORY; LKS_ERR_ARGUMENT: a number of samples that is negative or not finite; LKS_ERR_STATE: the last
- * backward pass has been used already, as in lks_distributed_optimizer_step; or it was an attached program's, and no
- * lks_distributed_optimizer_no_sync came before it. Each fails the group. */
+/* Adds this rank's gradients and `mine` to the input of the next step (gradient accumulation).
+ *
+ * It allows a batch that is too large for memory to be computed in pieces. The gradients are the sum over the samples
+ * of the piece, as in lks_distributed_optimizer_step.
+ * Collective: no. Ranks may accumulate any number of times. Communication happens in the step.
+ * Memory:     Calls 1, 2, 4, 8, ... before one step each allocate as much as the gradients take. Later steps with as
+ *             many pieces allocate nothing.
+ * Numerics:   Pieces are added in canonical order over the calls. The step's own gradients are the last piece. A piece
+ *             without samples counts as zeros.
+ * Fatal:      LKS_ERR_ARGUMENT: a number of samples is negative or not finite.
+ *             LKS_ERR_STATE: the last backward pass was already used, as in lks_distributed_optimizer_step. Or it was
+ *             the pass of an attached program without lks_distributed_optimizer_no_sync before it.
+ *             LKS_ERR_MEMORY. */
 LKS_API lks_status lks_distributed_optimizer_accumulate(lks_distributed_optimizer *optimizer,
                                                         const lks_step_sums *mine);
 
-/* From now on each backward pass of `program`, one of the store's, starts the reduction of a bucket as soon as its
- * gradients are final, on GPUs, or on a thread of the optimizer's where ranks are reached over a network and this one
- * is alone on its host or has two CPUs there; the step waits for them. Between such a pass and its step the group is
- * that thread's (collectives of the caller's are LKS_ERR_STATE, and so are such passes and steps of another optimizer
- * in it), and the gradients are not to be read. Several programs may be attached; a rank that runs none in a step just
- * steps. Takes the program's lks_on_gradient. A second pass before the step, of whatever program of the store:
- * LKS_ERR_STATE.
+/* Overlaps the backward passes of `program` with the reduction of gradients.
  *
- * Elsewhere nothing of that is so: gradients are added up in the step, and passes may be repeated. A program that is to
- * run anywhere does neither. In a shared replica the gradient of a linear layer's weight may be left as its two
- * factors, which the step multiplies: until another pass it is not in the store. Reading it, putting it aside and a
- * second step with it are LKS_ERR_STATE. What such a pass began or left is for the optimizer that its program was
- * attached to last: a step of another one of the store's is LKS_ERR_STATE. No factors are left where lks_on_gradient
- * asks for gradients, nor for pieces (lks_distributed_optimizer_no_sync).
+ * `program` must be one of the store's. From now on each of its backward passes starts the reduction of a bucket as
+ * soon as its gradients are final. The step waits for the reductions. Several programs may be attached. A rank that
+ * runs none of them in a step just calls the step. The call replaces the program's lks_on_gradient callback. It does
+ * nothing with one rank. Not collective.
  *
- * Not collective; does nothing with one rank. Errors: LKS_ERR_ARGUMENT: a program of another store; LKS_ERR_MEMORY,
- * LKS_ERR_SYSTEM. Each fails the group. */
+ * Overlap:    It is used on GPUs. On CPUs it is used if ranks are connected by a network and this rank is alone on its
+ *             host or has two CPUs there. The reduction then runs on a thread of the optimizer. These rules hold
+ *             between such a pass and its step:
+ *             - The thread uses the group. The caller's collectives return LKS_ERR_STATE. So do such passes and steps
+ *               of another optimizer in the group.
+ *             - The gradients must not be read.
+ *             - A second backward pass of any program of the store returns LKS_ERR_STATE.
+ *             Elsewhere gradients are reduced in the step, and backward passes may be repeated. A portable program
+ *             follows these rules everywhere.
+ * Shared:     In a shared replica a backward pass may leave the gradient of a linear layer's weight as two factors. The
+ *             step multiplies them. Until another pass this gradient is not in the store. Reading it, accumulating it
+ *             and a second step with it return LKS_ERR_STATE. No factors are left if lks_on_gradient has a callback, or
+ *             for pieces (lks_distributed_optimizer_no_sync).
+ * Ownership:  The reductions or factors of a pass belong to the optimizer to which its program was attached last. A
+ *             step of another optimizer of the store returns LKS_ERR_STATE.
+ * Fatal:      LKS_ERR_ARGUMENT: the program belongs to another store.
+ *             LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_distributed_optimizer_attach(lks_distributed_optimizer *optimizer, lks_program *program);
 
-/* 1: backward passes start and leave nothing, until 0 is given: for pieces that lks_distributed_optimizer_accumulate
- * puts aside. The last piece's pass comes after 0, so that it overlaps. */
+/* 1: backward passes start no reduction and leave no factors, until 0 is given.
+ *
+ * Use it for all pieces that lks_distributed_optimizer_accumulate takes. Set 0 before the backward pass of the last
+ * piece, so that this pass overlaps. */
 LKS_API void lks_distributed_optimizer_no_sync(lks_distributed_optimizer *optimizer, int is_put_aside);
 
-/* From the next step on the rule's learning rate is `lr`, times what its schedule says. The same on all ranks, which
- * the next step checks. Errors: LKS_ERR_ARGUMENT: no finite number from 0 on. */
+/* Sets the rule's learning rate from the next step on. The schedule's factor multiplies it.
+ *
+ * Collective: the same on all ranks. The next step checks this.
+ * Errors:     LKS_ERR_ARGUMENT: `lr` is negative or not finite. */
 LKS_API lks_status lks_distributed_optimizer_set_lr(lks_distributed_optimizer *optimizer, double lr);
 
-/* Bytes of memory that one rank's training takes. */
+/* Memory that training takes on one rank. */
 typedef struct lks_distributed_memory {
-    size_t parameters_nbytes; /* of a shared replica: the one copy divided by the ranks */
-    size_t gradients_nbytes;  /* with what was accumulated, compression keeps, and sums of factors are made in */
+    size_t parameters_nbytes; /* of a shared replica: the size of the one copy divided by the number of ranks */
+    /* Includes accumulated gradients, residuals of compression, and buffers for sums of factors. */
+    size_t gradients_nbytes;
     size_t optimizer_state_nbytes;
-    size_t activations_nbytes; /* and scratch, of compiled programs */
+    size_t activations_nbytes; /* of compiled programs, with scratch memory */
 } lks_distributed_memory;
 
-/* What the store and the optimizer take; no activations, which are the programs' (lks_program_nbytes). */
+/* Writes the memory of the store and the optimizer. Activations belong to the programs (lks_program_nbytes). */
 LKS_API void lks_distributed_optimizer_memory(const lks_distributed_optimizer *optimizer,
                                               lks_distributed_memory *memory);
 
-/* --- what goes wrong quietly --- */
+/* --- consistency checks --- */
 
-/* One thing that a rank was given, in words. */
+/* A named option of this rank, as text. */
 typedef struct lks_option {
-    const char *name, *value; /* value NULL: this rank has none */
+    const char *name, *value; /* value NULL: this rank does not have the option */
 } lks_option;
 
-/* Are all ranks about to do the same? Compares the ranks' options by name, in any order; names are unique. Collective;
- * costs a barrier where all is equal. lks_trainer does it by itself. Control characters are shown as '?'; of values
- * that are too long for a column, where they begin to differ. Errors: LKS_ERR_MISMATCH on all ranks, whose text is a
- * table, one line per option that differs and one column per kind of ranks. The group lives on. LKS_ERR_ARGUMENT: a
- * negative number of options, one without a name, or a name twice; LKS_ERR_PEER on the others. */
+/* Compares options over all ranks by name, in any order. Names must be unique.
+ *
+ * lks_trainer does this automatically. The table shows control characters as '?'. If values are too long for a column,
+ * it shows them from the first difference on.
+ * Collective: costs one barrier if all options are equal.
+ * Errors:     LKS_ERR_MISMATCH: on all ranks. The text is a table with one line per option that differs and one column
+ *             per set of ranks that agree. The group remains usable.
+ * Fatal:      LKS_ERR_ARGUMENT: n_options is negative, an option has no name, or a name occurs twice. */
 LKS_API lks_status lks_compare_options(lks_group *group, const lks_option *options, int n_options);
 
-/* Is any rank's gradient, as its last backward pass left it in the store, NaN or infinite? To be asked before a step,
- * which would spread it to all ranks. `step` is only shown. Collective. Reads all gradients once. Not for a program
- * that is attached (lks_distributed_optimizer_attach): its gradients are the step's when the pass ends. Errors:
- * LKS_ERR_NUMERIC on all ranks, naming step, rank and parameter. The group lives on. */
+/* Checks that no rank's gradients contain NaN or infinity. Call it before a step, which would spread them to all ranks.
+ *
+ * It checks the gradients that the last backward pass left in the store. It reads all gradients once. `step` is only
+ * used in the text. Attached programs (lks_distributed_optimizer_attach) cannot be checked: their gradients belong to
+ * the step when the pass ends.
+ * Collective: all ranks call it.
+ * Errors:     LKS_ERR_NUMERIC: on all ranks. The text names step, rank and parameter. The group remains usable. */
 LKS_API lks_status lks_check_gradients(lks_group *group, lks_store *store, int64_t step);
 
 /* --- programs with synchronised batch norms (lks_batch_norm_with) --- */
 
-/* From now on the program's forward and backward passes in training add up the batch norms' statistics over `group`: of
- * every rank, at once and in the same order; a rank without samples is absent (below). The factors of
- * lks_program_backward must make the ranks' losses parts of one sum (lks_distributed_optimizer_step's are such).
- * `group` is used by the program's runs alone (lks_group_split makes one), and outlives them. A program without
- * synchronised batch norms never uses it.
- * Errors, of those passes: LKS_ERR_STATE without this call; those of the group. Where a pass of one rank fails, the
- * group fails on all: none waits. */
+/* Sets the group over which the program's batch norms sum their statistics in training.
+ *
+ * The forward and backward passes then become collective: every rank runs them at the same time, in the same order. A
+ * rank without samples is absent (lks_program_set_absent). The factors of lks_program_backward must make the losses of
+ * the ranks parts of one sum. Those of lks_distributed_optimizer_step do. A program without synchronised batch norms
+ * never uses the group.
+ * Ownership:  `group` must outlive the program's runs, and only they may use it (lks_group_split makes one).
+ * Errors:     of these passes: LKS_ERR_STATE without this call; those of the group. If a pass fails on one rank, the
+ *             group is dead on all ranks, and no rank keeps waiting. */
 LKS_API void lks_program_synchronise(lks_program *program, lks_group *group);
-/* From the next pass on, where `is_absent`, this rank takes part in those sums, but counts nothing: for a rank without
- * samples, which runs its program on anything and backward by factor 0, because the others wait for it. Its parameters'
- * gradients are then 0, those of inputs anything, and lks_on_gradient's callback is not called: an attached program
- * sends nothing, and the step comes with n_samples 0. */
+/* 1: from the next pass on this rank takes part in the sums without contributing to them. 0: it contributes.
+ *
+ * For a rank without samples, because the others wait for it. It runs its program on any data and backward with factor
+ * 0. The gradients of its parameters are then 0. Those of inputs are undefined. The callback of lks_on_gradient is not
+ * called. An attached program sends nothing, and the step gets n_samples 0. */
 LKS_API void lks_program_set_absent(lks_program *program, int is_absent);
 
-/* Compares all ranks' parameters by name, shape and hash. Collective. The group lives on. It tells what is so now:
- * where the store is sharded, a step writes all ranks' copies anew, each part by its owner, and a copy that went wrong
- * before it is whole again though its gradients have gone in; a shared replica is one copy. Errors: LKS_ERR_MISMATCH,
- * naming the first parameter that differs and the first rank whose values are not those that most ranks have; what kept
- * a rank from reading its own parameters (LKS_ERR_MEMORY, LKS_ERR_TORN), on all of them. */
+/* Compares the parameters of all ranks by name, shape and hash. The group remains usable.
+ *
+ * It checks the current values. A sharded store writes the copies of all ranks anew in each step, each part by its
+ * owner. A copy that was corrupted before the step is then correct again, although its gradients were used. A shared
+ * replica has only one copy.
+ * Collective: all ranks call it.
+ * Errors:     LKS_ERR_MISMATCH: replicas differ. The text names the first parameter that differs, and the first rank
+ *             whose values differ from those of most ranks.
+ *             LKS_ERR_MEMORY, LKS_ERR_TORN: a rank could not read its own parameters. All ranks get the error. */
 LKS_API lks_status lks_check_replicas(lks_group *group, const lks_store *store);
 
 #ifdef __cplusplus

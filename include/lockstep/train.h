@@ -1,4 +1,6 @@
-/* Lockstep, room train/: the training loop's parts put together. */
+/* Lockstep, room train/: the training loop, evaluation, weight files and checkpoints.
+ *
+ * "Errors:" and "Fatal:" are as in parallel.h: after a fatal error the group is dead. */
 #ifndef LOCKSTEP_TRAIN_H
 #define LOCKSTEP_TRAIN_H
 
@@ -12,212 +14,284 @@ extern "C" {
 
 typedef struct lks_trainer lks_trainer;
 
-/* What a model carries from one step to the next, as a recurrent layer does along a text: after each step `output` is
- * what `input` reads in the next one. */
+/* State that a model carries from one step to the next, such as the hidden state of a recurrent layer along a text. The
+ * value of `output` after a step becomes the value of `input` in the next step. */
 typedef struct lks_state {
     lks_node *input;  /* an lks_input (N,...) of the device's floating type */
     lks_node *output; /* of the same shape */
 } lks_state;
 
 typedef struct lks_trainer_options {
-    lks_group *group;        /* required */
-    lks_node *logits;        /* (...,C): what accuracy is counted on; NULL: it is not, and reads as 0 */
-    lks_node *features;      /* input that takes a batch's features; required. Samples in bytes (gives_bytes of data.h)
-                              * go to an input u8 (N, F + LKS_DRAW_NBYTES), which lks_images reads */
-    lks_node *labels;        /* input that takes a batch's labels, i32 (classes, tokens), or its targets, f32 (N, M) or
-                              * (N, ...) of M elements a sample, for lks_mse and its like; required */
+    lks_group *group; /* required */
+    /* (...,C): the accuracy is computed from it. NULL: the accuracy is reported as 0. */
+    lks_node *logits;
+    /* Input for the features of a batch. Required. Samples as bytes (gives_bytes, data.h) need an input u8 (N, F +
+     * LKS_DRAW_NBYTES) that lks_images reads. */
+    lks_node *features;
+    /* Input for the labels of a batch, i32 (classes, tokens). Or for its targets, f32 (N, M) or (N, ...) with M
+     * elements per sample, for example for lks_mse. Required. */
+    lks_node *labels;
     lks_optimizer optimizer; /* from lks_sgd, lks_adam or lks_adamw */
     uint64_t seed;           /* of the initial parameters */
-    int64_t accumulate;      /* micro-batches that each rank's part of a batch is computed in, to save memory; 0: 1 */
-    int64_t grains;          /* G: the same bits at every world size that divides G; see below. 0: none */
-    int is_timed;            /* 1: lks_trainer_describe shows each kernel's mean time */
-    const lks_state *states; /* copied; row i of a state belongs to row i of this rank's batches, all of one size */
+    /* Number of micro-batches in which a rank computes its part of a batch, to save memory. 0: 1. */
+    int64_t accumulate;
+    /* G: number of shards of a global batch. Every world size that divides G gives the same bits, see below.
+     * 0: none. */
+    int64_t grains;
+    int is_timed; /* 1: lks_trainer_describe shows each kernel's mean time */
+    /* `n_states` states, copied. Row i of a state belongs to row i of this rank's batches, which then all have one
+     * size. */
+    const lks_state *states;
     int n_states;
     lks_strategy strategy;       /* how the ranks share the work; parallel.h */
-    size_t bucket_nbytes;        /* 0: chosen */
+    size_t bucket_nbytes;        /* 0: chosen automatically */
     lks_compression compression; /* of gradients between hosts */
-    uint64_t data_hash;  /* of what else the ranks should have in common, test data for example; 0: of nothing */
-    int check_gradients; /* 1: a gradient that is not finite is an error that names its rank and parameter, before it is
-                            used, also where the loss is no number; no overlap then */
-    int64_t check_every; /* steps between two lks_check_replicas, each of what the step behind it reads; 0: never. A
-                            sharded optimizer (the default on one host) writes all copies in each step: what went wrong
-                            between two checks is found by check_every 1 alone, or with the strategy bucketed */
-    /* 1: a step returns before its update has ended, which gives the same bits; see below. Nothing changes for a shared
-     * or sharded store of a CPU, where gradients are clipped or compressed, nor where the step reduces them itself
+    /* Hash of anything else that must be equal on all ranks, for example test data. 0: not compared. */
+    uint64_t data_hash;
+    /* 1: a gradient that is not finite is reported before it is used, with its rank and parameter. This also holds if
+     * the loss is not finite. Reduction and backward pass then do not overlap. */
+    int check_gradients;
+    /* Number of steps between two calls of lks_check_replicas. Each call checks the parameters that the following step
+     * reads. 0: never. A sharded optimizer (the default on one host) writes all copies in each step. It overwrites an
+     * error that occurs between two checks. Only check_every 1 or strategy bucketed finds such errors. */
+    int64_t check_every;
+    /* 1: a step returns before its update has ended. The bits are the same. See below. It has no effect on a shared or
+     * sharded store on a CPU, with clipped or compressed gradients, or if the step itself reduces the gradients
      * (lks_distributed_optimizer_attach). */
     int runs_ahead;
 } lks_trainer_options;
 
-/* A trainer that runs ahead (runs_ahead) returns from a step while a GPU is still at it, or while its gradients are on
- * their way to the other hosts, so that the next one begins meanwhile; each kernel of that waits for the parameters it
- * reads. An error of the update comes out of a later call; on a GPU so do the step's metrics. The batch's memory may be
- * used again at once, as after any step. All that this library does with the store waits for the update first; the
- * caller's own collectives in `group`, and steps of another trainer in it, are LKS_ERR_STATE before
- * lks_trainer_catch_up. */
+/* Running ahead (runs_ahead): a step returns while a GPU still computes it, or while its gradients are being sent to
+ * other hosts. The next step begins meanwhile. Each of its kernels waits for the parameters that it reads.
+ *
+ * The memory of the batch may be reused when the step returns, as always. An error of the update is returned by a later
+ * call. On a GPU the metrics of the step are also returned by a later call. Every library function that uses the store
+ * waits for the update first. Until lks_trainer_catch_up, the caller's own collectives in `group` and steps of another
+ * trainer in it return LKS_ERR_STATE. */
 
-/* Means over the labels that count, of all ranks: all but those that the loss ignores (lks_cross_entropy_with). Where
- * the trainer runs ahead on a GPU: of all steps that ended since metrics were asked for last, perhaps of none
- * (n_samples 0); lr, grad_norm and stop of the last of them. Elsewhere of the step alone, or of the last one where
- * lks_trainer_catch_up is asked; once taken, of none. */
+/* Metrics: means over the counted labels of all ranks. Labels that the loss ignores (lks_cross_entropy_with) are not
+ * counted.
+ *
+ * The metrics describe one step. From lks_trainer_catch_up they describe the last step, and they are empty if they were
+ * read before. If the trainer runs ahead on a GPU, they cover all steps that ended since the last time metrics were
+ * read. This may be no step (n_samples 0). lr, grad_norm and stop are then those of the last of these steps. */
 typedef struct lks_metrics {
     double loss, accuracy;
-    int64_t n_samples;    /* labels that count */
-    double lr, grad_norm; /* of a step; grad_norm: before clipping, 0 where the optimizer does not clip */
-    int stop; /* of a step: the largest that any rank gave to lks_trainer_request_stop, on all ranks the same; 0: none
-               */
+    int64_t n_samples;    /* number of counted labels */
+    double lr, grad_norm; /* of a step; grad_norm: before clipping, 0 if the optimizer does not clip */
+    /* Of a step: the largest number that any rank passed to lks_trainer_request_stop. 0: none. The same on all
+     * ranks. */
+    int stop;
 } lks_metrics;
 
-/* With grains a global batch is cut into G shards, a power of two, whatever the number of ranks is. A rank computes its
- * G/n of them one after the other, each as a batch of its own, and adds them up the balanced tree that the ranks
- * continue; so parameters and figures have the same bits for every n that divides G. The batches have to be cut
- * likewise: loader and windows take the same `grains`. Batch norm's statistics are those of a grain. Grains are pieces
- * already: accumulate stays 0 or 1. Gradients are not compressed, but by a hook that keeps the order.
- * docs/determinism.md says more, and what it costs. */
+/* Grains: a global batch is cut into G shards for any number of ranks. G is a power of two.
+ *
+ * Each of the n ranks computes G/n shards one after the other, each as a batch of its own. It adds their gradients in a
+ * balanced tree, which continues over the ranks. Parameters and metrics therefore have the same bits for every n that
+ * divides G. The loader or the windows must use the same `grains`. Batch norm computes its statistics over one shard.
+ * `accumulate` must be 0 or 1, because shards already are micro-batches. Compression is not available, except for a
+ * hook that keeps the order. docs/determinism.md describes the cost. */
 
-/* Makes the store (parameters, gradients) of `loss` and what updates it. `loss` is a mean over the labels that count:
- * each rank's goes in by how many it has, and a sum would train otherwise at each world size. The graph and the group
- * must outlive it. Collective: first of all the ranks compare model, options, device and instruction set, as
- * lks_compare_options does, and before the first step what they know of its batch. An option that cannot be meant (lr
- * NaN, Nesterov's momentum without momentum, a state that does not fit) fails the group, also where one rank alone was
- * given it: the other ranks get LKS_ERR_PEER and do not wait. Errors: those of lks_distributed_store_create and
- * lks_distributed_optimizer_create; LKS_ERR_UNSUPPORTED: a graph on a device that does not compute in f32, which
- * batches are in; LKS_ERR_ARGUMENT: an option, such as grains that the world size does not divide, or an input that the
- * loss is computed of and that is neither features nor labels nor a state's; LKS_ERR_MISMATCH:
- * ranks differ, shown as a table. A model with synchronised batch norms gets a group of its own for them. All ranks
- * then make `accumulate` passes a step, some perhaps without a sample, and each pass has statistics of its own. With
- * grains such a model is refused: their statistics are their own. */
+/* Creates a trainer: the store (parameters, gradients) of `loss` and the optimizer that updates it.
+ *
+ * `loss` must be a mean over the counted labels. Each rank's loss is weighted by its number of counted labels. A sum
+ * would train differently at each world size.
+ * Collective: The ranks first compare model, options, device and instruction set, as lks_compare_options does. Before
+ *             the first step they compare what they know of its batch.
+ * Ownership:  the caller owns *trainer. The graph and the group must outlive it.
+ * Batch norm: A model with synchronised batch norms gets a separate group for them. All ranks then run `accumulate`
+ *             passes per step, also if they have no sample for a pass. Each pass has its own statistics. Such a model
+ *             cannot use grains, because each shard has its own statistics.
+ * Errors:     LKS_ERR_MISMATCH: the ranks differ. The text shows a table.
+ *             Those of lks_distributed_store_create and lks_distributed_optimizer_create.
+ * Fatal:      LKS_ERR_ARGUMENT: an invalid option, for example an lr of NaN, Nesterov without momentum, a state that
+ *             does not fit, or grains that the world size does not divide. Or the loss depends on an input other than
+ *             features, labels and states.
+ *             LKS_ERR_UNSUPPORTED: the device of the graph does not compute in f32, the type of the batches. */
 LKS_API lks_status lks_trainer_create(lks_trainer **trainer, lks_node *loss, const lks_trainer_options *options);
 LKS_API void lks_trainer_destroy(lks_trainer *trainer);
 
-/* One step on this rank's part of a global batch: forward, backward, update. `metrics` (may be NULL): of the whole
- * global batch. Samples of which no label counts are part of it: states go on over them, and the statistics of batch
- * norms are theirs, too. Collective. A batch size that was not seen before is compiled first, without communication.
- * Errors: LKS_ERR_NUMERIC where a rank's loss is not finite (step and rank named): there, LKS_ERR_PEER on the others,
- * and the group is dead; LKS_ERR_NUMERIC where with check_gradients a gradient (step, rank and parameter; asked before
- * the loss is) or where the optimizer clips the norm is not: on all ranks, nothing was updated, and the group lives on,
- * but states have moved on with the batch (lks_trainer_reset_states makes them 0); LKS_ERR_MISMATCH where with
- * check_every the replicas differ, before the step is taken, or, before anything is updated, where the ranks' n_labels
- * are not global_n_labels together (global_count is compared before the first step alone), where loaders are at
- * different batches or rates differ, or a batch is not cut in the trainer's grains; LKS_ERR_ARGUMENT where one has a
- * negative number of samples, or more labels than they have, or no batch (the group is dead); LKS_ERR_SHAPE where
- * sample_nbytes is told and is not the model's input's, or n_targets is not; LKS_ERR_ARGUMENT: a label outside C;
- * LKS_ERR_ARGUMENT where a model has states and this rank's part of the batch is not that of the step before (the group
- * is dead; lks_trainer_reset_states makes another one possible);
- * LKS_ERR_ARGUMENT where n_labels is 0 on all ranks, be it that the loss ignores all labels or that who made the batch
- * did not set it: on all ranks, nothing was updated, and the group lives on, but states have moved on. */
+/* Runs one step on this rank's part of a global batch: forward, backward, update.
+ *
+ * Collective: A batch size that is new is compiled first, without communication.
+ * Metrics:    `metrics` (may be NULL) describes the whole global batch.
+ * Labels:     Samples without a counted label are part of the batch. States advance over them, and batch norm
+ *             statistics include them.
+ * Errors:     The group remains usable. All ranks get the error and nothing was updated. States have advanced with the
+ *             batch, except after check_every's error (lks_trainer_reset_states makes them 0).
+ *             LKS_ERR_NUMERIC: with check_gradients, a gradient is not finite. The text names step, rank and parameter.
+ *             It is checked before the loss.
+ *             LKS_ERR_NUMERIC: the optimizer clips and the gradient norm is not finite.
+ *             LKS_ERR_ARGUMENT: n_labels is 0 on all ranks. Either the loss ignores all labels, or the batch was made
+ *             without n_labels.
+ *             LKS_ERR_MISMATCH: with check_every, the replicas differ. It is checked before the step begins.
+ * Fatal:      LKS_ERR_NUMERIC: the loss of this rank is not finite. The text names step and rank. The other ranks get
+ *             LKS_ERR_PEER.
+ *             LKS_ERR_MISMATCH: before anything is updated, the ranks disagree. The sum of their n_labels is not
+ *             global_n_labels, their loaders are at different batches, or their learning rates differ. global_count is
+ *             compared before the first step only. Also if the batch belongs to another rank or is not cut into the
+ *             trainer's grains.
+ *             LKS_ERR_ARGUMENT: the batch is NULL, its number of samples is negative, or it has more labels than its
+ *             samples have. A label is outside 0..C-1. The model has states and this rank's part of the batch differs
+ *             from that of the step before (lks_trainer_reset_states allows another one).
+ *             LKS_ERR_SHAPE: sample_nbytes or n_targets does not match the model's input. sample_nbytes 0 is not
+ *             checked. */
 LKS_API lks_status lks_trainer_step(lks_trainer *trainer, const lks_batch *batch, lks_metrics *metrics);
 
-/* Where the trainer runs ahead: waits until the last step is done. `metrics` (may be NULL) as above. Before parameters
- * are read by other means than this library's. Collective. Errors: those of lks_trainer_step, of that step. */
+/* Waits until the last step is done. Needed only if the trainer runs ahead, before parameters are read by other means
+ * than this library.
+ *
+ * Collective: all ranks call it after the same step.
+ * Metrics:    `metrics` may be NULL. See lks_metrics.
+ * Errors:     those of lks_trainer_step, for the last step. */
 LKS_API lks_status lks_trainer_catch_up(lks_trainer *trainer, lks_metrics *metrics);
-/* Loss and accuracy over a data set: cut into chunks of fixed size, so that the result does not depend on the number
- * of ranks. Every sample begins with states of 0 (the trainer's own are kept). Where the model takes bytes (lks_images)
- * it gets the set's, and the set's units (lks_dataset_normalize) do not matter: those of lks_images do.
- * Collective. Errors: LKS_ERR_ARGUMENT: no sample, or bytes of a set of floats;
- * LKS_ERR_SHAPE: samples of another size, more than one label each, other targets. They fail the group, for the other
- * ranks may have been given another set. LKS_ERR_MISMATCH on all ranks, of which it names two, where the sets differ
- * (lks_dataset_hash): the group lives on, unless the sets have other numbers of samples. LKS_ERR_NUMERIC on all ranks
- * where the loss is NaN or infinite: `metrics` is what came of it, and the group lives on. */
+/* Computes loss and accuracy over a data set.
+ *
+ * The set is cut into chunks of fixed size, so the result does not depend on the number of ranks. Every sample begins
+ * with states of 0. The trainer's own states are kept. If the model takes bytes (lks_images), it gets the bytes of the
+ * set, and lks_images normalises them instead of lks_dataset_normalize.
+ * Collective: all ranks pass the same data.
+ * Errors:     On all ranks. The group remains usable.
+ *             LKS_ERR_MISMATCH: the sets differ (lks_dataset_hash). The text names two ranks. If the numbers of samples
+ *             differ, the group is dead.
+ *             LKS_ERR_NUMERIC: the loss is NaN or infinite. `metrics` holds the result.
+ * Fatal:      LKS_ERR_ARGUMENT: the set has no sample, or the model takes bytes and the set has floats.
+ *             LKS_ERR_SHAPE: samples of another size, more than one label per sample, or other targets.
+ *             They are fatal because the other ranks may have another set. */
 LKS_API lks_status lks_trainer_evaluate(lks_trainer *trainer, const lks_dataset *dataset, lks_metrics *metrics);
 
-/* This rank wants all to end: lks_metrics.stop of the next step and of those that follow is `number` (above 0; of a
- * signal, say) on every rank, or a larger one where another rank gave that. So ranks that were signalled at different
- * moments, or one of them alone, leave their loops after the same step. Costs nothing; not collective. 0 takes it back.
- */
+/* Requests that all ranks stop after the same step. Costs nothing. Not collective.
+ *
+ * The next step and those that follow report `number` in lks_metrics.stop on every rank, or a larger number if another
+ * rank requested that. `number` is above 0, for example a signal number. 0 withdraws the request. Ranks that were
+ * signalled at different times, or only one of them, thus leave their loops after the same step. */
 LKS_API void lks_trainer_request_stop(lks_trainer *trainer, int number);
 
-/* From the next step on the learning rate is `lr`, times what the schedule says; the same on all ranks.
- * Errors: LKS_ERR_ARGUMENT: no finite number from 0 on. */
+/* Sets the learning rate from the next step on. The schedule's factor multiplies it. The same on all ranks.
+ *
+ * Errors:     LKS_ERR_ARGUMENT: `lr` is negative or not finite. */
 LKS_API lks_status lks_trainer_set_lr(lks_trainer *trainer, double lr);
 
-/* The kernels of a training step at the largest batch size seen, as lks_program_describe. */
+/* Writes the kernels of a training step at the largest batch size so far, in the form of lks_program_describe. */
 LKS_API void lks_trainer_describe(const lks_trainer *trainer, char *text, size_t nbytes);
-/* The same over a text, whose labels are each token's next one: every one counts once. The model's features are (N,T)
- * i32; the text is cut into columns whose states begin at 0 (the trainer's own are kept), the same ones for any number
- * of ranks. Labels that are missing in the last windows are -1: the loss has to ignore them. Collective. Errors:
- * LKS_ERR_ARGUMENT: fewer than 2 tokens; LKS_ERR_SHAPE: the model takes no text: they fail the group.
- * LKS_ERR_MISMATCH on all ranks, of which it names two, where the texts differ: the group lives on. LKS_ERR_NUMERIC as
- * above. */
+/* Computes loss and accuracy over a text. The label of each token is the next token. Every label counts once.
+ *
+ * The model's features are i32 (N,T). The text is cut into columns whose states begin at 0. The columns are the same
+ * for any number of ranks. The trainer's own states are kept. Missing labels in the last windows are -1, and the loss
+ * has to ignore -1.
+ * Collective: all ranks pass the same text.
+ * Errors:     LKS_ERR_MISMATCH: the texts differ. All ranks get it. The message names two of them. The group remains
+ *             usable.
+ *             LKS_ERR_NUMERIC: as lks_trainer_evaluate.
+ * Fatal:      LKS_ERR_ARGUMENT: fewer than 2 tokens. LKS_ERR_SHAPE: the model does not take text. */
 LKS_API lks_status lks_trainer_evaluate_text(lks_trainer *trainer, const int32_t *tokens, int64_t count,
                                              lks_metrics *metrics);
 
-/* The states are zeros again, as they are at first: before a text begins anew, and before batches of another size or
- * cut otherwise. On all ranks before the same step. */
+/* Sets the states to 0, their initial value.
+ *
+ * Call it before a text begins anew, and before batches of another size or division. Call it on all ranks before the
+ * same step. */
 LKS_API void lks_trainer_reset_states(lks_trainer *trainer);
 
-/* What this rank's parameters, gradients, optimizer state and the programs compiled so far take. */
+/* Writes the memory of this rank's parameters, gradients, optimizer state and compiled programs. */
 LKS_API void lks_trainer_memory(const lks_trainer *trainer, lks_distributed_memory *memory);
 
 LKS_API lks_store *lks_trainer_store(const lks_trainer *trainer);
 
-/* --- files: safetensors, row-major, by the names of parameters and buffers. Each is written beside `path` and then put
- * in its place; its "__metadata__" holds the SHA-256 of its data, which is checked before anything is overwritten.
- * Errors: LKS_ERR_FILE, LKS_ERR_FORMAT (not such a file, truncated, damaged, other shapes, a name missing or one too
- * many): file and entry are named. --- */
+/* --- files ---
+ * All files are safetensors. Tensors are row-major and have the names of parameters and buffers.
+ * A file is written under a temporary name beside `path` and then renamed. "__metadata__" holds the SHA-256 of the
+ * data. It is verified before anything is overwritten.
+ * Errors:     LKS_ERR_FILE: the file cannot be read or written. LKS_ERR_FORMAT: not a safetensors file, truncated,
+ *             damaged, other shapes, a missing name, or an unknown name. The text names file and entry. */
 
-/* The parameters and buffers of a store. Not collective: of a store that ranks have in common one rank saves, and every
- * rank loads, between two barriers. */
+/* Saves the parameters and buffers of a store. Not collective.
+ *
+ * If ranks share a store, one rank saves it and every rank loads it, between two barriers. */
 LKS_API lks_status lks_store_save(const lks_store *store, const char *path);
-/* Files of PyTorch's too: f32, f64, f16 and bf16 become the store's type; "*.num_batches_tracked" and what a checkpoint
- * holds beside the weights is passed over. */
+/* Loads the parameters and buffers of a store. Not collective.
+ *
+ * Files of PyTorch work too. f32, f64, f16 and bf16 are converted to the store's type. "*.num_batches_tracked" and the
+ * entries of a checkpoint other than weights are skipped. */
 LKS_API lks_status lks_store_load(lks_store *store, const char *path);
-/* The same for a trainer's store. Collective; every rank reads the file. */
+/* Loads the parameters and buffers of a trainer.
+ *
+ * Collective: every rank reads the file.
+ * Errors:     as at "files" above.
+ *             LKS_ERR_MISMATCH: the ranks read different files. */
 LKS_API lks_status lks_trainer_load_weights(lks_trainer *trainer, const char *path);
 
-/* Where in its data a run stands, kept in checkpoints for whoever makes the batches. */
+/* A run's position in its data. Checkpoints store it for the code that makes the batches. */
 typedef struct lks_position {
-    int64_t epoch, step;     /* of the next batch; step counts within the epoch: steps_per_epoch is its end */
-    int64_t steps_per_epoch; /* these two say which batches they are steps over */
+    /* Of the next batch. `step` counts within the epoch. steps_per_epoch is its end. */
+    int64_t epoch, step;
+    /* steps_per_epoch and global_batch define the batches that `step` counts. */
+    int64_t steps_per_epoch;
     int64_t global_batch;
-    uint64_t data_hash; /* of what is trained on: lks_dataset_hash, lks_text_hash; 0: not compared */
+    uint64_t data_hash; /* hash of the training data: lks_dataset_hash, lks_text_hash; 0: not compared */
 } lks_position;
 
-/* Everything that a run needs to go on to the same bits: weights, the optimizer's state ("optimizer.<name>.m", ".v"),
- * steps, position, seed, grains, rule ("trainer.counters", "trainer.rule"). Does not depend on the number of ranks.
- * Not in it, and not compared: accumulate, compression, strategy and bucket size. The first two change the bits: a run
- * that goes on with others than it began with ends with other bits.
- * Returns when the disk has it. Collective; rank 0 writes, and needs memory for all of it. Errors: LKS_ERR_ARGUMENT
- * where step is not in 0..steps_per_epoch, or epoch * steps_per_epoch + step is not the number of steps that the
- * trainer has made, or a model's states are of more samples than global_batch, or of parts of a batch that do not
- * follow one another from rank to rank. */
+/* Saves everything that a run needs to continue with the same bits. Returns when the file is on disk.
+ *
+ * The file holds weights, optimizer state ("optimizer.<name>.m", ".v"), steps, position, seed and grains
+ * ("trainer.counters"), and the rule ("trainer.rule"). It also holds the model's states. It does not depend on the
+ * number of ranks.
+ * Collective: rank 0 writes the file and needs memory for all of it.
+ * Not saved:  accumulate, compression, strategy and bucket size. They are not compared on loading either. A run that
+ *             continues with another accumulate or compression ends with other bits.
+ * Errors:     LKS_ERR_ARGUMENT: `step` is outside 0..steps_per_epoch. Or epoch * steps_per_epoch + step is not the
+ *             number of steps that the trainer has made. Or the model's states have more samples than global_batch. Or
+ *             they belong to parts of a batch that do not follow one another in rank order. */
 LKS_API lks_status lks_trainer_save(lks_trainer *trainer, const char *path, const lks_position *position);
-/* Goes on from there; `position` says which steps_per_epoch, global_batch and data_hash are expected, and is then where
- * to begin.
- * Collective; rank 0 reads the file, which the other ranks' hosts need not have, and hands it out.
- * Errors: also LKS_ERR_ARGUMENT where seed, rule, grains, steps_per_epoch, global_batch or data_hash differ, by name,
- * and where a whole file is another model's (other entries or shapes) or another version's. Nothing is overwritten
- * then. */
+/* Loads a checkpoint.
+ *
+ * On entry `position` holds the expected steps_per_epoch, global_batch and data_hash. On return it holds the position
+ * of the next batch.
+ * Collective: rank 0 reads the file and distributes it. Other hosts do not need the file.
+ * Errors:     as at "files" above.
+ *             LKS_ERR_ARGUMENT: seed, rule, grains, steps_per_epoch, global_batch or data_hash differs. The text names
+ *             it. Or an intact file belongs to another model (other entries or shapes) or another version. Nothing is
+ *             overwritten. */
 LKS_API lks_status lks_trainer_load(lks_trainer *trainer, const char *path, lks_position *position);
-/* The same two for a loop of one's own: the parameters and buffers of the optimizer's store, its state, its steps, its
- * rule, and the position, in a file as a trainer's with seed 0 and no grains. Between a step and the next backward
- * pass; LKS_ERR_STATE on a rank that has accumulated passes for the next step. What the loop keeps beside them (its
- * seed, a model's states) is its own to keep. Collective. */
+/* Save and load a checkpoint for a custom training loop.
+ *
+ * The file holds the parameters and buffers of the optimizer's store, the optimizer's state, steps and rule, and the
+ * position. It has the format of a trainer's checkpoint with seed 0 and without grains. It does not hold other state of
+ * the loop, such as its seed or a model's states. Call these functions between a step and the next backward pass.
+ * Collective: as lks_trainer_save and lks_trainer_load.
+ * Errors:     as lks_trainer_save and lks_trainer_load.
+ *             LKS_ERR_STATE: this rank has accumulated passes for the next step. */
 LKS_API lks_status lks_distributed_optimizer_save(lks_distributed_optimizer *optimizer, const char *path,
                                                   const lks_position *position);
 LKS_API lks_status lks_distributed_optimizer_load(lks_distributed_optimizer *optimizer, const char *path,
                                                   lks_position *position);
-/* The same from a file or, where `path` is a directory, from the newest checkpoint in it that is whole: of the files
- * called as lks_checkpointer calls them, rank 0 takes the one with the largest step whose hash and entries are good.
- * Those it passes over, and why, are warnings on stderr. `taken` (may be NULL) receives the file's path, and "" where
- * the directory has none: `position` is then the beginning, and nothing has changed. Collective.
- * Errors: those of lks_trainer_load; LKS_ERR_FILE where there is no such directory, which may be a misspelt one; a file
- * of another run (LKS_ERR_ARGUMENT), or one that cannot be read (LKS_ERR_FILE), is not passed over; LKS_ERR_FORMAT
- * where all that there are were passed over. */
+/* Loads a checkpoint from a file or from the newest intact checkpoint in a directory.
+ *
+ * In a directory only files named as by lks_checkpointer are considered. Rank 0 takes the one with the largest step
+ * whose hash and entries are valid. Damaged files are skipped, with a warning on stderr that says why. If the directory
+ * has no checkpoint, `position` becomes the beginning and nothing else changes.
+ * `taken` (may be NULL) receives the path of the loaded file, or "" if there is none.
+ * Collective: as lks_trainer_load.
+ * Errors:     those of lks_trainer_load. A file of another run (LKS_ERR_ARGUMENT) and an unreadable file (LKS_ERR_FILE)
+ *             are not skipped.
+ *             LKS_ERR_FILE: there is no such directory. The path may be misspelt.
+ *             LKS_ERR_FORMAT: the directory has checkpoints and all of them were skipped. */
 LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lks_position *position, char *taken,
                                       size_t taken_nbytes);
 
 /* --- checkpoints while training ---
  *
- * Every so many steps rank 0 copies the whole state to memory of its own, and a thread hashes it and writes it to
- * DIRECTORY/step-<12 digits>.safetensors while training goes on: first beside it, synced, then put in its place, so
- * that a death at any moment leaves the one before. The loop of a program that survives its launcher's restarts:
+ * Every `every` steps rank 0 copies the whole state to its own memory. A thread then hashes the copy and writes it to
+ * DIRECTORY/step-<12 digits>.safetensors while training continues. The thread writes to a temporary file, syncs it and
+ * renames it. A crash at any moment leaves the previous checkpoint intact. A program that survives restarts by its
+ * launcher has this loop:
  *
- *     if (lks_group_rank(group) == 0) mkdir(directory, 0777);              there is none yet the first time
- *     lks_trainer_resume(trainer, directory, &position, NULL, 0);          an empty directory: from the beginning
+ *     if (lks_group_rank(group) == 0) mkdir(directory, 0777);              it does not exist on the first start
+ *     lks_trainer_resume(trainer, directory, &position, NULL, 0);          empty directory: start from the beginning
  *     lks_checkpointer_create(&checkpointer, trainer, directory, &(lks_checkpointer_options){.every = 100});
  *     lks_loader_seek(loader, position.epoch, position.step);
  *     while (lks_loader_next(loader, &batch)) {
- *         lks_trainer_request_stop(trainer, signal_that_arrived);          what a handler has noted, or 0
+ *         lks_trainer_request_stop(trainer, signal_that_arrived);          set by a signal handler, or 0
  *         lks_trainer_step(trainer, &batch, &metrics);
  *         position.step++;
  *         if (metrics.stop > 0) break;                                     on all ranks after the same step
@@ -225,35 +299,48 @@ LKS_API lks_status lks_trainer_resume(lks_trainer *trainer, const char *path, lk
  *     }
  *     lks_checkpointer_save(checkpointer, &position);
  *
- * The directory needs to be on rank 0's host only; it may be shared. One run at a time writes to it: it holds a lock
- * (DIRECTORY/lock), which its death lets go of. */
+ * The directory is needed on rank 0's host only. It may be on a shared file system.
+ * Lock:       One run at a time writes to the directory. It holds a lock (DIRECTORY/lock), which the system releases
+ *             when the process ends. */
 typedef struct lks_checkpointer lks_checkpointer;
 
 typedef struct lks_checkpointer_options {
-    int64_t every; /* steps from one to the next; 0: only where lks_checkpointer_save asks. The same on all ranks */
-    int64_t keep;  /* how many stay, the newest; older ones are removed once a new one is on the disk. 0: 3 */
+    /* Steps between two checkpoints. 0: only lks_checkpointer_save writes one. The same on all ranks. */
+    int64_t every;
+    /* Number of newest checkpoints to keep. Older ones are removed when a new one is on disk. 0: 3. */
+    int64_t keep;
 } lks_checkpointer_options;
 
-/* Makes the directory where it is missing, and takes the memory: rank 0 as much as a checkpoint, but for the model's
- * states, which follow with the first one. What a killed run left half written is removed. `options` may be NULL.
- * Collective. The trainer must outlive it.
- * Errors: LKS_ERR_STATE: another run has the lock, or the directory holds later steps than the trainer's and it was not
- * resumed from there: they would be taken for this run's; LKS_ERR_FILE, LKS_ERR_ARGUMENT, LKS_ERR_MEMORY. */
+/* Creates a checkpointer. `options` may be NULL.
+ *
+ * It creates the directory if that is missing, and removes files that a killed run left incomplete.
+ * Collective: all ranks call it.
+ * Ownership:  the caller owns *checkpointer. The trainer must outlive it.
+ * Memory:     Rank 0 allocates the size of a checkpoint. Memory for the model's states is allocated with the first
+ *             checkpoint.
+ * Errors:     LKS_ERR_STATE: another run holds the lock. Or the directory holds later steps than the trainer's and the
+ *             trainer was not resumed from this directory. Its files would be mistaken for this run's.
+ *             LKS_ERR_FILE, LKS_ERR_ARGUMENT, LKS_ERR_MEMORY. */
 LKS_API lks_status lks_checkpointer_create(lks_checkpointer **checkpointer, lks_trainer *trainer, const char *directory,
                                            const lks_checkpointer_options *options);
-/* Ends what is being written (an error of it goes to the log) and lets go of the directory. Not collective. */
+/* Finishes the checkpoint that is being written and releases the directory. Not collective. An error of the write is
+ * logged. */
 LKS_API void lks_checkpointer_destroy(lks_checkpointer *checkpointer);
-/* After each step: where one is due, begins it, and returns once the state is copied. Where the last one is still being
- * written, waits for it, for the group's time limit at most. Collective.
- * Errors: LKS_ERR_FILE on all ranks where the last one could not be written (disk full, directory gone), naming it;
- * this one was then not begun. The group lives on, and the next may succeed. LKS_ERR_TIMEOUT; those of
- * lks_trainer_save. */
+/* Starts a checkpoint if one is due, and returns when the state is copied. Call it after each step.
+ *
+ * If the previous checkpoint is still being written, it waits for that, at most for the timeout of the group.
+ * Collective: all ranks call it after the same step.
+ * Errors:     LKS_ERR_FILE: the previous checkpoint could not be written (disk full, directory removed). All ranks get
+ *             it. The text names the file. The due checkpoint was not started. The group remains usable and the next
+ *             checkpoint may succeed.
+ *             LKS_ERR_TIMEOUT: the previous checkpoint is still being written at the timeout.
+ *             Those of lks_trainer_save. */
 LKS_API lks_status lks_checkpointer_step(lks_checkpointer *checkpointer, const lks_position *position);
-/* One of this moment, whether due or not, and returns when the disk has it. Collective. */
+/* Writes a checkpoint now, whether one is due or not. Returns when it is on disk. Collective. */
 LKS_API lks_status lks_checkpointer_save(lks_checkpointer *checkpointer, const lks_position *position);
-/* Waits for the last one, and says whether the disk has it. Collective. */
+/* Waits for the last checkpoint and returns whether it is on disk. Collective. */
 LKS_API lks_status lks_checkpointer_finish(lks_checkpointer *checkpointer);
-/* Where the last one that was begun is or will be; "" before the first. */
+/* The path of the last checkpoint that was started. "" before the first. */
 LKS_API const char *lks_checkpointer_path(const lks_checkpointer *checkpointer);
 
 #ifdef __cplusplus
