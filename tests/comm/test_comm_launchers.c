@@ -63,10 +63,11 @@ static void ranks_are_who_their_launcher_says(void **state) {
     (void)state;
     static const expected cases[] = {
         {"", LKSI_LAUNCHER_NONE, 0, 1, 0, 1, NULL, 0},
-        {"RANK=1 WORLD_SIZE=3 " MASTER, LKSI_LAUNCHER_TORCHRUN, 1, 3, 1, 3, "10.0.0.1", 1234},
+        {"RANK=1 WORLD_SIZE=3 " MASTER, LKSI_LAUNCHER_TORCHRUN, 1, 3, 0, 0, "10.0.0.1", 1234},
+        {"RANK=1 WORLD_SIZE=3 " MASTER "MASTER_ADDR=::1", LKSI_LAUNCHER_TORCHRUN, 1, 3, 1, 3, "::1", 1234},
         {OPENMPI MASTER, LKSI_LAUNCHER_OPENMPI, 2, 4, 0, 2, "10.0.0.1", 1234},
         {HYDRA MASTER, LKSI_LAUNCHER_PMI, 3, 4, 1, 2, "10.0.0.1", 1234},
-        {"PMI_RANK=1 PMI_SIZE=2 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 1, 2, "10.0.0.1", 1234},
+        {"PMI_RANK=1 PMI_SIZE=2 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 0, 0, "10.0.0.1", 1234},
         {"PMI_RANK=1 PMI_SIZE=2 PMI_LOCAL_RANK=0 PMI_LOCAL_SIZE=1 " MASTER, LKSI_LAUNCHER_PMI, 1, 2, 0, 1, "10.0.0.1",
          1234},
         {"PMI_RANK=0 PMI_SIZE=1 ", LKSI_LAUNCHER_PMI, 0, 1, 0, 1, NULL, 0},

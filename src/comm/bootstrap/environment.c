@@ -107,10 +107,11 @@ static lks_status read_source(const source *s, lksi_environment *environment) {
     environment->rank = (int)rank, environment->size = (int)size;
     environment->local_rank = environment->local_size = 0;
     if (!is_set(s->local_size) && size > 1 && can_ask_mpi(environment)) return LKS_OK;
-    LKS_TRY(number_or(s->local_size, 1, size, 0, &local_size));
+    LKS_TRY(number_or(s->local_size, 1, size, size == 1, &local_size));
+    if (local_size == 0 && !is_set(s->local_rank)) return LKS_OK;
     LKS_TRY(number_or(s->local_rank, 0, (local_size > 0 ? local_size : size) - 1, rank < local_size ? rank : -1,
                       &local_rank));
-    if (local_rank < 0 && local_size > 0)
+    if (local_rank < 0)
         return lksi_error(LKS_ERR_ARGUMENT, "%s is not set in the environment, while %s is %lld and %s is %lld",
                           s->local_rank, s->rank, (long long)rank, s->local_size, (long long)local_size);
     environment->local_rank = (int)local_rank, environment->local_size = (int)local_size;
