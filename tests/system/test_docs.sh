@@ -160,10 +160,11 @@ fragment() { # FILE
   cat <<'END'
 #include <lockstep/lockstep.h>
 int fragment(lks_group *world, float *gradient, size_t count, lks_program *program, lks_distributed_optimizer *optimizer,
-             lks_trainer *trainer, lks_loader *loader, double n_samples);
+             lks_trainer *trainer, lks_loader *loader, lks_node *x, lks_node *y, double n_samples);
 int fragment(lks_group *world, float *gradient, size_t count, lks_program *program, lks_distributed_optimizer *optimizer,
-             lks_trainer *trainer, lks_loader *loader, double n_samples) {
-    (void)world, (void)gradient, (void)count, (void)program, (void)optimizer, (void)trainer, (void)loader, (void)n_samples;
+             lks_trainer *trainer, lks_loader *loader, lks_node *x, lks_node *y, double n_samples) {
+    (void)world, (void)gradient, (void)count, (void)program, (void)optimizer, (void)trainer, (void)loader, (void)x, (void)y;
+    (void)n_samples;
 END
   cat "$1"
   echo "    return 0; } int main(void) { return 0; }"
