@@ -114,6 +114,9 @@ enum { LKSI_N_CPU_SETS = 8 };
 double lksi_cpu_quota(void);
 /* CPUs that this process may use: the affinity mask, cut by that quota, rounded up; at least 1. */
 int lksi_cpu_count(void);
+/* Gives the CPU to whoever wants it, for a moment. False where other programs have lately taken it for long: it did
+ * nothing then, and a sleep until one is woken costs less. */
+bool lksi_yield(void);
 /* In a loop that waits for another CPU. */
 static inline void lksi_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -68,6 +68,19 @@ void lksi_thread_join(lksi_thread *thread) {
     lksi_free(thread);
 }
 
+/* Who yields to a program that computes gets the CPU back after its slice of some milliseconds. Who is woken from a
+ * sleep mostly gets it at once. */
+bool lksi_yield(void) {
+    static const int64_t long_ns = LKSI_NS_PER_MS, lately_ns = 100 * LKSI_NS_PER_MS;
+    static _Thread_local int64_t crowded_until_ns;
+    int64_t began_ns = lksi_now_ns();
+    if (began_ns < crowded_until_ns) return false;
+    sched_yield();
+    int64_t ended_ns = lksi_now_ns();
+    if (ended_ns - began_ns > long_ns) crowded_until_ns = ended_ns + lately_ns;
+    return true;
+}
+
 void lksi_cond_wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline_ns) {
     struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000), .tv_nsec = (long)(deadline_ns % 1000000000)};
     (void)pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &until);

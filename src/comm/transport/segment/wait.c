@@ -6,8 +6,9 @@
  * the sleeper runs). Ranks that give up sooner make each other sleep, by turns, in every call: so whoever was woken
  * soon after it had given up spins twice as long the next time, up to 2 ms. A patient worker with a CPU to itself looks
  * at the network for longer, for about the time of a bucket on a slow one: an idle CPU would answer late each time, and
- * nobody else wants it. Sleeps are cut into slices, so that a wake-up that got lost with a killed rank costs a slice
- * and not the deadline.
+ * nobody else wants it. Where other programs want the CPUs, too, ranks neither spin nor yield for long but sleep
+ * (lksi_yield): whoever is woken gets a CPU sooner than whoever yielded it. Sleeps are cut into slices, so that a
+ * wake-up that got lost with a killed rank costs a slice and not the deadline.
  */
 #define _GNU_SOURCE /* sched_getcpu, syscall */
 #include "base/cache.h"
@@ -59,7 +60,7 @@ static bool spin(lks_group *group, const lksi_await *await, int64_t limit_ns) {
         if (now_ns - start_ns <= YIELD_AFTER_NS) continue;
         /* The kernel may have put the awaited rank on our CPU for the moment, though there are enough: then it comes
          * as soon as we yield. */
-        sched_yield();
+        if (!lksi_yield()) return false;
         if (!has_yielded && await->context == LKSI_CONTEXT_COLLECTIVE && !lksi_work_is_worker())
             lksi_leave_crowd(group, holds(await));
         has_yielded = true;
@@ -71,27 +72,21 @@ static bool spin(lks_group *group, const lksi_await *await, int64_t limit_ns) {
 static bool may_yield(lksi_context context) { return context != LKSI_CONTEXT_COLLECTIVE || !lksi_work_is_worker(); }
 
 static bool yield(const lksi_await *await) {
-    for (int i = 0; i < N_YIELDS; i++) {
-        sched_yield();
+    for (int i = 0; i < N_YIELDS && lksi_yield(); i++)
         if (holds(await)) return true;
-    }
     return false;
 }
 
 bool lksi_pause(const lks_group *group, lksi_context context, lksi_pauses *pauses) {
     if (!may_spin(group, context)) {
-        if (!may_yield(context) || pauses->n++ >= N_YIELDS) return false;
-        sched_yield();
-        return true;
+        return may_yield(context) && pauses->n++ < N_YIELDS && lksi_yield();
     }
     int64_t now_ns = lksi_now_ns();
     if (pauses->since_ns == 0) pauses->since_ns = now_ns;
     int64_t spun_ns = now_ns - pauses->since_ns;
     if (spun_ns > (lksi_work_is_patient() ? PATIENT_NS : group->spin_ns[context])) return false;
-    if (spun_ns > YIELD_AFTER_NS && may_yield(context))
-        sched_yield();
-    else
-        lksi_relax();
+    if (spun_ns > YIELD_AFTER_NS && may_yield(context)) return lksi_yield();
+    lksi_relax();
     return true;
 }
 
