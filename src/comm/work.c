@@ -245,7 +245,7 @@ lks_status lks_work_wait(lks_work *work) {
 
 /* A program that does nothing but test would keep the CPU from the ranks that it waits for, or from its worker. */
 static void give_way(const lks_work *work) {
-    if (!(work->is_collective ? work->group->may_worker_spin : work->group->may_spin)) (void)lksi_yield();
+    if (!(work->is_collective ? work->group->may_worker_spin : work->group->may_spin)) sched_yield();
 }
 
 lks_status lks_work_test(lks_work *work, int *is_done) {

@@ -71,10 +71,11 @@ static const struct {
     {call_other_operator, "all_reduce(count 5, i32, sum", "all_reduce(count 5, i32, max"},
     {call_other_algorithm, "barrier(algorithm direct)", "barrier(algorithm dissemination)"},
     {call_other_nbytes, "symmetric_alloc(nbytes 5", "symmetric_alloc(nbytes 6"},
-    {call_other_counts, "rank 0 called all_gatherv(counts of ", "rank 1 called all_gatherv(counts of "},
+    {call_other_counts, "all_gatherv(counts of ", "rank 1 called all_gatherv(counts of "},
     {call_other_fingerprint, "step(fingerprint ", "step(fingerprint "},
 };
 
+/* Rank 2 calls what rank 0 does, and is shown in its place where that comes late. */
 static int all_see_both_calls(int rank, int size, void *argument) {
     (void)size;
     size_t i = *(size_t *)argument;
@@ -83,7 +84,7 @@ static int all_see_both_calls(int rank, int size, void *argument) {
     MUST_OK(lks_barrier(world, NULL));
     MUST(disagreements[i].call(world, rank) == LKS_ERR_MISMATCH);
     MUST_SAY("call 2");
-    MUST_SAY("rank 0 called");
+    MUST_SAY(strstr(lks_error_text(), "rank 2 called") != NULL ? "rank 2 called" : "rank 0 called");
     MUST_SAY("rank 1 called");
     MUST_SAY(disagreements[i].on_0);
     MUST_SAY(disagreements[i].on_1);
