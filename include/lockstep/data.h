@@ -181,6 +181,7 @@ typedef struct lks_loader_options {
     int64_t batch;  /* global batch: samples of all ranks in one step; required */
     uint64_t seed;  /* order of samples depends on (seed, epoch) only */
     int no_shuffle; /* 1: file order, for evaluation */
+    int drop_last;  /* 1: an epoch's short last batch is left out, so all are whole; for training */
     lks_shard_mode shard;
     int64_t grains; /* G, a power of two that n_ranks divides; 0: none. Then both shard modes are the same: see below */
     int rank, n_ranks; /* this rank's share; n_ranks 0: all of it */
@@ -220,14 +221,16 @@ typedef struct lks_batch {
 
 typedef struct lks_loader lks_loader;
 
-/* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short. Allocates
- * all that it will ever need. A set without samples has epochs of no steps. A loader may be used by one thread at a
+/* `dataset` must outlive the loader. Every sample comes exactly once an epoch, the last batch may be short; with
+ * drop_last that batch does not come; where samples are shuffled, others are in it in each epoch. Allocates all that it
+ * will ever need. A set without samples has epochs of no steps. A loader may be used by one thread at a
  * time. With grains a step's B samples are cut into G shards, grain g getting samples gB/G to (g+1)B/G, rounded down,
  * and rank r the grains rG/n to (r+1)G/n, as one block: the cuts are the same for any n. Of a batch smaller than G some
  * grains, and then some ranks, have no sample. Errors: LKS_ERR_ARGUMENT: batch < 1, a batch smaller than n_ranks
  * (without grains), grains that are no power of two or that n_ranks does not divide, rank outside the
- * world, an index outside the data set, augmentation of what is no image or by a padding of more than its size, or of
- * more than 32767 where gives_bytes, bytes of a set of floats, each named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ * world, drop_last of a data set smaller than one batch, an index outside the data set, augmentation of what is no
+ * image or by a padding of more than its size, or of more than 32767 where gives_bytes, bytes of a set of floats, each
+ * named; LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* The next batch of the epoch; 0 at its end, after which the next call begins the next epoch; 0 with the error text set
