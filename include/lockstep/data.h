@@ -215,7 +215,8 @@ typedef struct lks_batch {
     int64_t global_offset;   /* position of this rank's first sample within the global batch: dropout draws by it */
     int64_t epoch, step;     /* step counts within the epoch */
     uint64_t source_hash;    /* of the data and the order of samples, the same on all ranks: a trainer compares it, and
-                              * epoch and step; 0: not told, as by a loader of one rank, and none is compared */
+                              * epoch and step, an optimizer's first step it alone; 0: not told, as by a loader of one
+                              * rank, and none is compared */
     int rank, n_ranks; /* whose part it is, of how many: a trainer refuses another rank's; n_ranks 0 or 1: anybody's */
 } lks_batch;
 
@@ -250,7 +251,8 @@ LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset,
                                          lks_loader **loader, int64_t *local_batch);
 
 /* Gives the inputs `features` and `labels` (i32, or f32: targets) of a program a batch, in a loop of one's own; what
- * lks_program_set_input says of the data holds. Errors: LKS_ERR_ARGUMENT: the batch has another number of samples than
+ * lks_program_set_input says of the data holds. It notes for the optimizer's first step which data they are from
+ * (lks_distributed_optimizer_step). Errors: LKS_ERR_ARGUMENT: the batch has another number of samples than
  * the program, as the last one of an epoch may: that takes a program of its own (a trainer makes it by itself).
  * LKS_ERR_SHAPE: samples of other bytes than the input, where they are told; labels where it takes targets or the other
  * way round, or another number of targets. */

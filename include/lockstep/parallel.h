@@ -152,6 +152,12 @@ typedef struct lks_step_sums {
  * `mine` carries the number of samples, which weights the mean, any two figures of this rank to be summed along, and
  * whether it wants to stop; `all` (may be NULL) receives the sums. On GPUs a `loss` that is not finite is
  * LKS_ERR_NUMERIC, as below, whether the rule clips or not.
+ *
+ * In an optimizer's first step the ranks also compare which data lks_program_set_batch was given: LKS_ERR_MISMATCH on
+ * all ranks, and nothing was updated, where two ranks train on the same samples, or where loaders made for as many
+ * ranks as there are differ in data, order of samples or options, shown as a table. Batches made by hand are not
+ * compared.
+ *
  * Collective. Afterwards, also where the step was refused, the store's gradients are nobody's: its own rank's sum, all
  * ranks', or a part of each, by strategy. Numerics: gradients are added in canonical order over the ranks, by every
  * strategy: the same bits. Errors: LKS_ERR_ARGUMENT where no rank has a sample: on all ranks, and the group lives on;

@@ -39,6 +39,22 @@ lks_status lksi_program_give(lks_program *program, lks_node *features, lks_node 
     return lks_program_set_input(program, labels, batch->n_targets > 0 ? (const void *)batch->targets : batch->labels);
 }
 
+/* Also of the labels: inputs may be all alike. */
+static uint64_t hash_samples(const lks_batch *batch) {
+    size_t count = (size_t)batch->count, n_targets = (size_t)batch->n_targets;
+    uint64_t hash = lksi_hash_words(LKSI_HASH_START, batch->features, count * batch->sample_nbytes);
+    return n_targets > 0 ? lksi_hash_words(hash, batch->targets, count * n_targets * sizeof(float))
+                         : lksi_hash_words(hash, batch->labels, count * sizeof(int32_t));
+}
+
+/* For the optimizer's first step. One batch is enough: of a loader's, the others go with it. */
+static void note(lks_program *program, const lks_batch *batch) {
+    lksi_batch_note *noted = lksi_program_batch_note(program);
+    if (noted == NULL || noted->n_ranks > 0) return;
+    *noted = (lksi_batch_note){.source = batch->source_hash, .rank = batch->rank, .n_ranks = batch->n_ranks};
+    if (batch->n_ranks == 1 && batch->sample_nbytes > 0) noted->samples = hash_samples(batch);
+}
+
 lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_node *labels, const lks_batch *batch) {
     LKS_TRY(lksi_check_given("program_set_batch", "program", program));
     LKS_TRY(lksi_check_given("program_set_batch", "features", features));
@@ -48,5 +64,7 @@ lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_n
         return lksi_error(LKS_ERR_ARGUMENT,
                           "a batch of %lld samples for a program of %lld: make one of each size that comes",
                           (long long)batch->count, (long long)lksi_program_batch(program));
-    return lksi_program_give(program, features, labels, batch);
+    LKS_TRY(lksi_program_give(program, features, labels, batch));
+    note(program, batch);
+    return LKS_OK;
 }
