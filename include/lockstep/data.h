@@ -223,6 +223,7 @@ typedef struct lks_loader_options {
     int64_t batch;  /* global batch: samples of all ranks in one step; required */
     uint64_t seed;  /* order of samples depends on (seed, epoch) only */
     int no_shuffle; /* 1: file order, for evaluation */
+    int drop_last;  /* 1: an epoch's short last batch is left out, so all are whole; for training */
     lks_shard_mode shard;
     /* G, a power of two that n_ranks divides. 0: none. Both shard modes are then the same, see lks_loader_create. */
     int64_t grains;
@@ -265,7 +266,8 @@ typedef struct lks_batch {
     int64_t global_offset;
     int64_t epoch, step; /* `step` counts within the epoch */
     /* Hash of the data and the order of samples, the same on all ranks. A trainer compares it, `epoch` and `step` over
-     * the ranks. 0: none of them is compared. A loader of one rank sets 0. */
+     * the ranks. An optimizer compares it in its first step. 0: none of them is compared. A loader of one rank sets 0.
+     */
     uint64_t source_hash;
     /* The rank that this part belongs to. A trainer refuses the part of another rank. n_ranks 0 or 1: any rank. */
     int rank, n_ranks;
@@ -275,7 +277,8 @@ typedef struct lks_loader lks_loader;
 
 /* Creates a loader of this rank's parts of all batches.
  *
- * Every sample comes exactly once per epoch. The last batch may be short. A set without samples has epochs of no steps.
+ * Every sample comes exactly once per epoch. The last batch may be short. With drop_last it is left out; which samples
+ * it holds changes with each shuffle. A set without samples has epochs of no steps.
  * Grains:     The B samples of a step are cut into G shards. Shard g gets the samples gB/G to (g+1)B/G, rounded down.
  *             Rank r of n gets the shards rG/n to (r+1)G/n as one block. The cuts are the same for any n. If a batch is
  *             smaller than G, some shards have no sample, and possibly some ranks.
@@ -283,10 +286,10 @@ typedef struct lks_loader lks_loader;
  * Memory:     everything that the loader will need is allocated here.
  * Threads:    one thread at a time may use a loader.
  * Errors:     LKS_ERR_ARGUMENT: batch < 1; a batch smaller than n_ranks (without grains); grains that are no power of
- *             two or that n_ranks does not divide; a rank outside the world; an index outside the data set;
- *             augmentation of samples that are not images; crop_padding above the image size, or above 32767 with
- *             gives_bytes; gives_bytes for a set of floats. The text names it.
- *             LKS_ERR_MEMORY, LKS_ERR_SYSTEM. */
+ *             two or that n_ranks does not divide; a rank outside the world; drop_last of a data set smaller than one
+ * batch; an index outside the data set; augmentation of samples that are not images; crop_padding above the image size,
+ * or above 32767 with gives_bytes; gives_bytes for a set of floats. The text names it. LKS_ERR_MEMORY, LKS_ERR_SYSTEM.
+ */
 LKS_API lks_status lks_loader_create(lks_loader **loader, lks_dataset *dataset, const lks_loader_options *options);
 LKS_API void lks_loader_destroy(lks_loader *loader);
 /* Writes the next batch of the epoch to *batch and returns 1. Returns 0 at the end of the epoch. The next call then
@@ -313,7 +316,8 @@ LKS_API lks_status lks_partition_dataset(lks_group *group, lks_dataset *dataset,
 
 /* Sets the inputs `features` and `labels` of a program to a batch, in a custom training loop.
  *
- * `labels` is i32 for labels or f32 for targets.
+ * `labels` is i32 for labels or f32 for targets. The program notes which data the batch is from, for the comparison in
+ * the first step of an optimizer (lks_distributed_optimizer_step).
  * Lifetime:   of the data: as lks_program_set_input.
  * Errors:     LKS_ERR_ARGUMENT: the batch and the program have different numbers of samples. The last batch of an epoch
  *             may need its own program. lks_trainer makes it automatically.

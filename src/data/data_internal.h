@@ -243,7 +243,7 @@ typedef struct lksi_sampler {
     int64_t n_ranks, rank;
     int64_t grains; /* 0: none */
     lks_shard_mode shard;
-    bool is_shuffled;
+    bool is_shuffled, drops_last;
     uint64_t seed;
     const int64_t *indices; /* the samples, or NULL for 0..count-1 */
 } lksi_sampler;

@@ -333,6 +333,7 @@ static uint64_t hash_source(const lks_loader *loader) {
                                  (uint64_t)s->n_ranks,
                                  (uint64_t)s->shard,
                                  s->is_shuffled,
+                                 s->drops_last,
                                  (uint64_t)loader->augment.crop_padding,
                                  loader->augment.flip != 0,
                                  loader->gives_bytes};

@@ -44,13 +44,17 @@ lks_status lksi_sampler_init(lksi_sampler *sampler, const lks_dataset *dataset, 
         .grains = options->grains,
         .shard = options->shard,
         .is_shuffled = !options->no_shuffle,
+        .drops_last = options->drop_last != 0,
         .seed = options->seed,
         .indices = options->indices,
     };
-    return LKS_OK;
+    if (!sampler->drops_last || sampler->count == 0 || sampler->count >= sampler->batch) return LKS_OK;
+    return lksi_error(LKS_ERR_ARGUMENT, "drop_last leaves nothing of %lld samples: the global batch is %lld",
+                      (long long)sampler->count, (long long)sampler->batch);
 }
 
 int64_t lksi_sampler_steps(const lksi_sampler *sampler) {
+    if (sampler->drops_last) return sampler->count / sampler->batch;
     return sampler->count == 0 ? 0 : (sampler->count - 1) / sampler->batch + 1;
 }
 

@@ -30,13 +30,33 @@ lks_status lksi_check_targets(const lks_node *labels, int64_t n_targets) {
                       (long long)n_targets, (long long)lksi_row_count(labels), lks_type_name(type));
 }
 
+static const void *labels_of(const lks_batch *batch) {
+    return batch->n_targets > 0 ? (const void *)batch->targets : batch->labels;
+}
+
 lks_status lksi_program_give(lks_program *program, lks_node *features, lks_node *labels, const lks_batch *batch) {
     LKS_TRY(check_samples(features, batch));
     if (batch->targets != NULL && batch->labels == NULL && batch->n_targets == 0)
         return lksi_error(LKS_ERR_ARGUMENT, "a batch has targets, but its n_targets is 0");
     LKS_TRY(lksi_check_targets(labels, batch->n_targets));
     LKS_TRY(lks_program_set_input(program, features, batch->features));
-    return lks_program_set_input(program, labels, batch->n_targets > 0 ? (const void *)batch->targets : batch->labels);
+    return lks_program_set_input(program, labels, labels_of(batch));
+}
+
+/* Also of the labels: inputs may be all alike. 0: not told. */
+static uint64_t hash_samples(const lks_batch *batch) {
+    size_t count = (size_t)batch->count, n_each = batch->n_targets > 0 ? (size_t)batch->n_targets : 1;
+    if (batch->features == NULL || batch->sample_nbytes == 0 || labels_of(batch) == NULL) return 0;
+    uint64_t hash = lksi_hash_words(LKSI_HASH_START, batch->features, count * batch->sample_nbytes);
+    return lksi_hash_words(hash, labels_of(batch), count * n_each * sizeof(int32_t)); /* or floats, as long */
+}
+
+/* For the optimizer's first step. One batch is enough: of a loader's, the others go with it. */
+static void note(lks_program *program, const lks_batch *batch) {
+    lksi_batch_note *noted = lksi_program_batch_note(program);
+    if (noted == NULL || noted->n_ranks > 0) return;
+    *noted = (lksi_batch_note){.source = batch->source_hash, .rank = batch->rank, .n_ranks = batch->n_ranks};
+    if (batch->n_ranks == 1) noted->samples = hash_samples(batch);
 }
 
 lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_node *labels, const lks_batch *batch) {
@@ -48,5 +68,7 @@ lks_status lks_program_set_batch(lks_program *program, lks_node *features, lks_n
         return lksi_error(LKS_ERR_ARGUMENT,
                           "a batch of %lld samples for a program of %lld: make one of each size that comes",
                           (long long)batch->count, (long long)lksi_program_batch(program));
-    return lksi_program_give(program, features, labels, batch);
+    LKS_TRY(lksi_program_give(program, features, labels, batch));
+    note(program, batch);
+    return LKS_OK;
 }

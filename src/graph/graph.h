@@ -86,6 +86,16 @@ void lksi_program_forget_on_gradient(lks_program *program, lks_gradient_callback
  * where somebody is told of gradients (lks_on_gradient). NULL: the program multiplies them all. */
 void lksi_program_offer_factors(lks_program *program, lksi_take_factors take, void *context);
 
+/* What is known of a batch that a training program was given by lks_program_set_batch: whose part it is, and a hash of
+ * the loader's data and order, or, of a loader of one rank, of the samples themselves. Zeros: nothing. */
+typedef struct lksi_batch_note {
+    uint64_t source, samples;
+    int32_t rank, n_ranks;
+} lksi_batch_note;
+/* Where its store keeps it until it is taken; NULL for a program that does not train. */
+lksi_batch_note *lksi_program_batch_note(lks_program *program);
+lksi_batch_note lksi_store_take_batch_note(lks_store *store);
+
 /* --- programs of devices with memory of their own. forward and backward send what the host has and run; where a run is
  * recorded these are two: sending is not part of it --- */
 

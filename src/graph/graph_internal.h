@@ -141,6 +141,7 @@ struct lks_store {
     bool is_torn;         /* an update of the values began and has not ended */
     lksi_pass pass;       /* the last one */
     lksi_stepper stepper; /* to whom it left something; zeros: nobody */
+    lksi_batch_note note; /* of the first batch since it was taken */
     lksi_settle settle;   /* what is still to come of one; NULL: nothing */
     void *settle_context;
 };

@@ -75,6 +75,10 @@ void lks_program_set_buffer_weight(lks_program *program, double weight) {
 const lks_store *lksi_program_store(const lks_program *program) { return program->store; }
 int64_t lksi_program_batch(const lks_program *program) { return program->batch; }
 
+lksi_batch_note *lksi_program_batch_note(lks_program *program) {
+    return program->n_forward < program->n_steps ? &program->store->note : NULL;
+}
+
 void lks_on_gradient(lks_program *program, lks_gradient_callback callback, void *context) {
     if (lksi_check_given("on_gradient", "program", program) != LKS_OK) return;
     program->on_gradient = callback;

@@ -301,6 +301,12 @@ void lksi_store_release_stepper(lks_store *store, const void *context) {
     lksi_store_use_pass(store);
 }
 
+lksi_batch_note lksi_store_take_batch_note(lks_store *store) {
+    lksi_batch_note note = store->note;
+    store->note = (lksi_batch_note){0};
+    return note;
+}
+
 static lks_status check_gradient(const char *call, const lks_store *store, int index) {
     LKS_TRY(check_index(call, store, index));
     LKS_TRY(lksi_store_settle(store, -1));

@@ -396,7 +396,8 @@ lks_status lksi_flat_finish(lks_distributed_optimizer *optimizer, lks_step_sums 
 }
 
 lks_status lksi_step_flat(lks_distributed_optimizer *optimizer, const lks_step_sums *mine, lks_step_sums *all) {
-    lks_status status = lksi_flat_send(optimizer, mine);
+    lks_status status = lksi_batches_compare(optimizer);
+    if (status == LKS_OK) status = lksi_flat_send(optimizer, mine);
     if (status == LKS_OK) status = lksi_flat_count(optimizer, NULL, NULL);
     if (status == LKS_OK) status = lksi_flat_put(optimizer);
     if (status == LKS_OK) status = lksi_flat_post(optimizer);

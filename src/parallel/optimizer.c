@@ -268,6 +268,7 @@ lks_status lksi_refuse_no_samples(void) {
 }
 
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all) {
+    LKS_TRY(lksi_batches_compare(optimizer));
     *all = add_up_tree(optimizer->messages, lks_group_size(optimizer->group));
     all->grad_norm = 0; /* given by no rank */
     if (!(all->n_samples > 0)) return lksi_refuse_no_samples();
@@ -287,6 +288,7 @@ lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *al
 
 void lksi_expect_samples(lks_distributed_optimizer *optimizer, int64_t n_samples, const lksi_batch_position *position) {
     optimizer->n_expected = n_samples;
+    optimizer->has_compared_batches = true;
     optimizer->position = position->source != 0 ? *position : (lksi_batch_position){0};
 }
 

@@ -121,6 +121,7 @@ struct lks_distributed_optimizer {
     bool is_attached;                         /* to a program, and may_overlap */
     size_t n_told;             /* tensors whose gradient is final: above 0 the step's collectives may be under way */
     bool is_put_aside;         /* lks_distributed_optimizer_no_sync */
+    bool has_compared_batches; /* lksi_batches_compare; a trainer does it by itself */
     int64_t backward_ended_ns; /* when the step of buckets under way began */
     int64_t step_ended_ns;     /* when the last step of buckets, or of a shared replica, did */
     struct lksi_flat *flat;    /* where the store is in a GPU's memory, else NULL */
@@ -162,6 +163,9 @@ bool lksi_decays(const lks_distributed_optimizer *optimizer, size_t begin, size_
 uint64_t lksi_step_fingerprint(const lks_distributed_optimizer *optimizer);
 /* All ranks' messages, from own_message to messages, where they agree on that. */
 lks_status lksi_step_exchange_messages(lks_distributed_optimizer *optimizer, lks_group *group, const char *name);
+/* In an optimizer's first step, by lks_program_set_batch's notes: LKS_ERR_MISMATCH, on all ranks, where they have other
+ * data, or the same samples. Later nothing is communicated. */
+lks_status lksi_batches_compare(lks_distributed_optimizer *optimizer);
 /* Adds the messages' sums in canonical order. LKS_ERR_ARGUMENT where there are no samples, LKS_ERR_MISMATCH where they
  * are not as many as expected. */
 lks_status lksi_add_sums(lks_distributed_optimizer *optimizer, lks_step_sums *all);

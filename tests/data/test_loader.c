@@ -462,6 +462,88 @@ static void an_allocation_that_fails_leaves_nothing(void **state) {
     lks_dataset_destroy(dataset);
 }
 
+static void assert_same_batch(const lks_batch *a, const lks_batch *b) {
+    assert_int_equal(a->epoch, b->epoch);
+    assert_int_equal(a->step, b->step);
+    assert_int_equal(a->count, b->count);
+    assert_int_equal(a->global_count, b->global_count);
+    assert_int_equal(a->global_offset, b->global_offset);
+    assert_memory_equal(a->indices, b->indices, (size_t)a->count * sizeof *a->indices);
+}
+
+/* Batch by batch what a loader gives that drops none; then its last one is short, or there is none left. */
+static void check_dropping(lks_dataset *dataset, lks_loader_options options) {
+    lks_loader *all = make_loader(dataset, options);
+    options.drop_last = 1;
+    lks_loader *whole = make_loader(dataset, options);
+    bool is_cut = options.shard == LKS_SHARD_BATCHES && options.grains == 0;
+    int64_t batch = is_cut ? options.batch / options.n_ranks * options.n_ranks : options.batch;
+    lks_batch a, b;
+    assert_int_equal(lks_loader_steps(whole), COUNT / batch);
+    for (int epoch = 0; epoch < 3; epoch++) {
+        while (lks_loader_next(whole, &a)) {
+            assert_int_equal(a.global_count, batch);
+            assert_rows_are_the_samples(&a);
+            assert_int_equal(lks_loader_next(all, &b), 1);
+            assert_same_batch(&a, &b);
+        }
+        if (lks_loader_next(all, &b)) {
+            assert_int_equal(b.global_count, COUNT % batch);
+            assert_int_equal(lks_loader_next(all, &b), 0);
+        }
+    }
+    int64_t last = lks_loader_steps(whole) - 1; /* where a run may go on */
+    lks_loader_seek(whole, 5, last);
+    lks_loader_seek(all, 5, last);
+    assert_int_equal(lks_loader_next(whole, &a), 1);
+    assert_int_equal(lks_loader_next(all, &b), 1);
+    assert_same_batch(&a, &b);
+    assert_int_equal(lks_loader_next(whole, &a), 0);
+    lks_loader_seek(whole, 5, last + 1); /* the short batch: the end of the epoch */
+    assert_int_equal(lks_loader_next(whole, &a), 0);
+    assert_int_equal(lks_loader_next(whole, &a), 1);
+    assert_true(a.epoch == 6 && a.step == 0);
+    lks_loader_destroy(whole);
+    lks_loader_destroy(all);
+}
+
+static void drop_last_leaves_out_the_short_batch_and_nothing_else(void **state) {
+    (void)state;
+    static const int64_t batches[] = {8, 13, 100, 101};
+    lks_dataset *dataset = make_dataset(COUNT);
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
+        for (size_t i = 0; i < sizeof batches / sizeof batches[0] * 8; i++) {
+            lks_loader_options options = {.batch = batches[i / 8],
+                                          .n_ranks = n_ranks,
+                                          .rank = n_ranks - 1,
+                                          .seed = 3,
+                                          .n_workers = i % 2 == 0 ? -1 : 2,
+                                          .shard = i / 2 % 2 == 0 ? LKS_SHARD_BLOCKS : LKS_SHARD_BATCHES,
+                                          .grains = i / 4 % 2 == 0 || n_ranks == 3 ? 0 : 4};
+            check_dropping(dataset, options);
+        }
+    lks_dataset_destroy(dataset);
+}
+
+static void drop_last_of_less_than_a_batch_is_refused(void **state) {
+    (void)state;
+    lks_dataset *dataset = make_dataset(COUNT), *empty = make_dataset(0);
+    const int64_t chosen[] = {4, 5, 6};
+    lks_loader_options options = {.batch = COUNT + 1, .drop_last = 1};
+    lks_loader *loader = NULL;
+    assert_int_equal(lks_loader_create(&loader, dataset, &options), LKS_ERR_ARGUMENT);
+    assert_string_equal(lks_error_text(), "drop_last leaves nothing of 101 samples: the global batch is 102");
+    options = (lks_loader_options){.batch = 4, .drop_last = 1, .indices = chosen, .n_indices = 3};
+    assert_int_equal(lks_loader_create(&loader, dataset, &options), LKS_ERR_ARGUMENT);
+    assert_non_null(strstr(lks_error_text(), "nothing of 3 samples"));
+    assert_null(loader);
+    loader = make_loader(empty, (lks_loader_options){.batch = 4, .drop_last = 1}); /* as without it */
+    assert_int_equal(lks_loader_steps(loader), 0);
+    lks_loader_destroy(loader);
+    lks_dataset_destroy(empty);
+    lks_dataset_destroy(dataset);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sample_comes_once_in_an_order_that_no_option_but_seed_and_epoch_changes),
@@ -479,6 +561,8 @@ int main(void) {
         cmocka_unit_test(a_loader_can_be_destroyed_at_any_moment),
         cmocka_unit_test(nothing_is_allocated_after_creation),
         cmocka_unit_test(an_empty_set_has_epochs_of_no_steps),
+        cmocka_unit_test(drop_last_leaves_out_the_short_batch_and_nothing_else),
+        cmocka_unit_test(drop_last_of_less_than_a_batch_is_refused),
         cmocka_unit_test(wrong_options_are_refused_by_name),
         cmocka_unit_test(an_allocation_that_fails_leaves_nothing),
     };

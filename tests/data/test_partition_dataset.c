@@ -104,7 +104,11 @@ static void a_program_takes_batches_of_its_size(void **state) {
     lks_node *y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
     lks_node *loss = lks_cross_entropy(lks_linear(x, 1, "fc"), y);
     assert_ok(lks_store_create(&store, loss, NULL));
-    assert_ok(lks_program_create(&program, store, &(lks_program_options){.batch = local_batch, .loss = loss}));
+    assert_ok(lks_program_create(&program, store,
+                                 &(lks_program_options){.batch = local_batch, .is_training = 1, .loss = loss}));
+    lks_batch nothing = {.sample_nbytes = sizeof(float), .count = BATCH, .n_ranks = 1};
+    assert_ok(lks_program_set_batch(program, x, y, &nothing)); /* what was given is taken back */
+    assert_int_equal(lks_program_forward(program), LKS_ERR_STATE);
     while (lks_loader_next(loader, &batch)) {
         if (batch.count == BATCH) {
             assert_ok(lks_program_set_batch(program, x, y, &batch));

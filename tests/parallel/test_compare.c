@@ -1,7 +1,11 @@
 /* What ranks were given is compared, and shown as a table. */
 #include "ranks.h"
 
-#include <lockstep/parallel.h>
+#include "comm/ranks.h"
+#include "parallel/parallel_internal.h"
+
+#include <lockstep/data.h>
+#include <lockstep/nn.h>
 #include <string.h>
 
 enum { MAX_RANKS = 8, TEXT_NBYTES = 1024, MAX_OPTIONS = 40 };
@@ -211,8 +215,219 @@ static void a_table_is_cut_where_it_is_too_long(void **state) {
     }
 }
 
+/* --- batches of a loop of one's own --- */
+
+enum { L_BATCH = 24, L_FEATURES = 6, L_CLASSES = 3, L_STEPS = 3 };
+
+typedef struct loop {
+    void (*give)(int rank, int size, lks_loader_options *options, uint64_t *data_seed);
+    const char *text; /* of the MISMATCH; NULL: it trains */
+    lks_strategy strategy;
+    const char *transport;
+    int is_attached, has_idle_rank; /* the last rank brings no samples to the first step */
+} loop;
+
+typedef struct loop_rank {
+    lks_group *group;
+    lks_node *x, *y, *loss;
+    lks_store *store;
+    lks_program *program;
+    lks_distributed_optimizer *optimizer;
+    lks_dataset *data;
+    lks_loader *loader;
+} loop_rank;
+
+static int open_data(loop_rank *l, uint64_t seed, const lks_loader_options *options) {
+    RANK_OK(lks_dataset_classification(&l->data, &(lks_classification_options){.n_samples = 10 * L_BATCH,
+                                                                               .n_features = L_FEATURES,
+                                                                               .n_informative = L_FEATURES,
+                                                                               .n_classes = L_CLASSES,
+                                                                               .clusters_per_class = 1,
+                                                                               .seed = seed}));
+    RANK_OK(lks_loader_create(&l->loader, l->data, options));
+    return 0;
+}
+
+static void close_data(loop_rank *l) {
+    lks_loader_destroy(l->loader);
+    lks_dataset_destroy(l->data);
+}
+
+static int prepare(loop_rank *l, const loop *c, int64_t count) {
+    lks_optimizer sgd = lks_sgd(&(lks_sgd_options){.lr = 0.1});
+    lks_graph *g = lks_graph_create(lks_device_default(l->group));
+    l->x = lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, L_FEATURES});
+    l->y = lks_input(g, "y", LKS_I32, 1, (int64_t[]){LKS_BATCH});
+    l->loss = lks_cross_entropy(lks_linear(l->x, L_CLASSES, "fc"), l->y);
+    RANK_OK(lks_distributed_store_create(&l->store, l->group, l->loss,
+                                         &(lks_distributed_options){.strategy = c->strategy}));
+    RANK_OK(lks_program_create(&l->program, l->store,
+                               &(lks_program_options){.batch = count, .is_training = 1, .loss = l->loss}));
+    RANK_OK(lks_distributed_optimizer_create(&l->optimizer, l->group, l->store, &sgd));
+    l->optimizer->may_overlap = l->optimizer->may_overlap || c->is_attached;
+    if (c->is_attached) RANK_OK(lks_distributed_optimizer_attach(l->optimizer, l->program));
+    return 0;
+}
+
+static int step_once(loop_rank *l, int is_idle, lks_status expected) {
+    lks_batch batch;
+    lks_step_sums mine = {0};
+    RANK_CHECK(lks_loader_next(l->loader, &batch));
+    if (!is_idle) {
+        RANK_OK(lks_program_set_batch(l->program, l->x, l->y, &batch));
+        RANK_OK(lks_program_forward(l->program));
+        RANK_OK(lks_program_backward(l->program, (double)batch.count));
+        mine.n_samples = (double)batch.count;
+    }
+    RANK_CHECK(lks_distributed_optimizer_step(l->optimizer, &mine, NULL) == expected);
+    return 0;
+}
+
+static uint64_t count_calls(const lks_group *group) {
+    lks_counters counters;
+    lks_group_counters(group, &counters);
+    return counters.n_collectives;
+}
+
+/* Where the ranks do not agree nothing was updated, and it is trained with loaders that do. */
+static int train_a_loop(void *argument) {
+    const loop *c = argument;
+    loop_rank l = {0};
+    char before[65], after[65];
+    RANK_OK(lks_init(&l.group, &(lks_init_options){.transport = c->transport}));
+    int rank = lks_group_rank(l.group), size = lks_group_size(l.group), is_last = rank == size - 1;
+    uint64_t data_seed = 1;
+    lks_loader_options options = {.batch = L_BATCH, .seed = 5, .rank = rank, .n_ranks = size, .n_workers = -1};
+    const lks_loader_options good = options;
+    c->give(rank, size, &options, &data_seed);
+    RANK_CHECK(open_data(&l, data_seed, &options) == 0);
+    RANK_CHECK(prepare(&l, c, options.n_ranks == 0 ? options.batch : options.batch / options.n_ranks) == 0);
+    if (c->text != NULL) {
+        RANK_OK(lks_store_sha256(l.store, before));
+        RANK_CHECK(step_once(&l, 0, LKS_ERR_MISMATCH) == 0);
+        RANK_CHECK(strstr(lks_error_text(), c->text) != NULL);
+        RANK_OK(lks_store_sha256(l.store, after));
+        RANK_CHECK(strcmp(before, after) == 0);
+        close_data(&l);
+        RANK_CHECK(open_data(&l, 1, &good) == 0);
+        lks_program_destroy(l.program);
+        RANK_OK(lks_program_create(&l.program, l.store,
+                                   &(lks_program_options){.batch = L_BATCH / size, .is_training = 1, .loss = l.loss}));
+        if (c->is_attached) RANK_OK(lks_distributed_optimizer_attach(l.optimizer, l.program));
+    }
+    uint64_t n_calls[L_STEPS];
+    for (int step = 0; step < L_STEPS; step++) {
+        n_calls[step] = count_calls(l.group);
+        RANK_CHECK(step_once(&l, c->has_idle_rank && is_last && step == 0, LKS_OK) == 0);
+        n_calls[step] = count_calls(l.group) - n_calls[step];
+    }
+    bool is_in_group = c->strategy != LKS_STRATEGY_BUCKETED; /* else the figures have a group of their own */
+    RANK_CHECK(n_calls[0] == n_calls[1] + is_in_group && n_calls[1] == n_calls[2]);
+    RANK_OK(lks_check_replicas(l.group, l.store));
+    lks_graph *g = lks_node_graph(l.loss);
+    lks_distributed_optimizer_destroy(l.optimizer);
+    lks_program_destroy(l.program);
+    lks_store_destroy(l.store);
+    lks_graph_destroy(g);
+    close_data(&l);
+    lks_group_destroy(l.group);
+    return 0;
+}
+
+static void train_loops(loop c) {
+    for (int size = 2; size <= 4; size++)
+        for (int strategy = LKS_STRATEGY_SHARED; strategy <= LKS_STRATEGY_SHARDED; strategy++) {
+            c.strategy = (lks_strategy)strategy;
+            run_ranks(size, train_a_loop, &c);
+        }
+}
+
+static void give_parts(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    (void)rank, (void)size, (void)options, (void)data_seed;
+}
+
+static void give_all_to_everyone(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    (void)rank, (void)size, (void)data_seed;
+    options->rank = options->n_ranks = 0;
+}
+
+static void give_the_first_part_twice(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    (void)size, (void)data_seed;
+    if (rank == 1) options->rank = 0;
+}
+
+static void give_the_last_another_seed(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    (void)data_seed;
+    if (rank == size - 1) options->seed = 6;
+}
+
+static void give_the_last_other_data(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    (void)options;
+    if (rank == size - 1) *data_seed = 2;
+}
+
+static void give_each_its_own_data(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    (void)size;
+    *data_seed = (uint64_t)rank + 1;
+    options->rank = options->n_ranks = 0;
+}
+
+static void give_each_its_own_order(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    (void)size, (void)data_seed;
+    options->seed = (uint64_t)rank;
+    options->rank = options->n_ranks = 0;
+}
+
+/* As hosts of one rank or two that share what lies there among themselves. */
+static void give_each_pair_its_own_data(int rank, int size, lks_loader_options *options, uint64_t *data_seed) {
+    *data_seed = (uint64_t)rank / 2 + 1;
+    options->rank = rank % 2;
+    options->n_ranks = rank == size - 1 && size % 2 == 1 ? 0 : 2;
+}
+
+static void loops_on_other_data_are_shown_to_each_other(void **state) {
+    (void)state;
+    train_loops((loop){.give = give_the_last_another_seed, .text = "\n  data and order of samples (hash) | "});
+    train_loops((loop){.give = give_the_last_other_data, .text = "\n  data and order of samples (hash) | "});
+}
+
+static void loops_on_the_same_samples_are_refused(void **state) {
+    (void)state;
+    train_loops((loop){.give = give_all_to_everyone, .text = "ranks 0 and 1 train on the same samples"});
+    train_loops((loop){.give = give_the_first_part_twice, .text = "ranks 0 and 1 train on the same samples"});
+}
+
+static void loops_on_parts_or_on_data_of_their_own_train(void **state) {
+    (void)state;
+    train_loops((loop){.give = give_parts});
+    train_loops((loop){.give = give_parts, .has_idle_rank = 1});
+    train_loops((loop){.give = give_each_its_own_data});
+    train_loops((loop){.give = give_each_its_own_order});
+    train_loops((loop){.give = give_each_pair_its_own_data});
+}
+
+static int train_a_loop_in_a_process(int rank, int size, void *argument) {
+    (void)rank, (void)size;
+    return train_a_loop(argument);
+}
+
+/* First of all tests: processes are forked before anything starts a thread. */
+static void loops_are_compared_while_gradients_are_under_way(void **state) {
+    (void)state;
+    loop loops[] = {{.give = give_parts, .has_idle_rank = 1},
+                    {.give = give_the_last_another_seed, .text = "\n  data and order of samples (hash) | "},
+                    {.give = give_all_to_everyone, .text = "ranks 0 and 1 train on the same samples"}};
+    for (size_t i = 0; i < sizeof loops / sizeof loops[0]; i++) {
+        loops[i].strategy = LKS_STRATEGY_BUCKETED;
+        loops[i].transport = "tcp";
+        loops[i].is_attached = 1;
+        run_processes(3, train_a_loop_in_a_process, &loops[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loops_are_compared_while_gradients_are_under_way),
         cmocka_unit_test(equal_options_in_any_order_pass),
         cmocka_unit_test(a_table_shows_just_what_differs_and_on_which_rank),
         cmocka_unit_test(options_that_differ_alike_do_not_cancel),
@@ -223,6 +438,9 @@ int main(void) {
         cmocka_unit_test(nothing_that_a_terminal_would_obey_is_shown),
         cmocka_unit_test(options_that_cannot_be_compared_are_refused),
         cmocka_unit_test(a_table_is_cut_where_it_is_too_long),
+        cmocka_unit_test(loops_on_other_data_are_shown_to_each_other),
+        cmocka_unit_test(loops_on_the_same_samples_are_refused),
+        cmocka_unit_test(loops_on_parts_or_on_data_of_their_own_train),
     };
     return run_group(tests);
 }

@@ -78,8 +78,19 @@ run "$lockstep" run -n 8 "$mlp" --samples 110 --features 16 --hidden 8 --classes
   --summary "$work/uneven"
 check "mlp says what its steps take where batches are shared unevenly" \
   eval 'out_has "^mlp: .* batch 8 \| steps 26 " && out_has " 26 steps in " && [ "$(value "$work/uneven" global_batch)" = 8 ]'
-run "$lockstep" run -n 4 "$build/examples/own_loop"
-check "own_loop ends with equal replicas" grep -q '^all 4 replicas are equal$' "$work/out"
+# Uneven parts, and a last batch of 32: of 40 ranks, 8 have none of it.
+run "$lockstep" run -n 1 "$build/examples/own_loop" "$directory"
+check "own_loop trains on one rank" status_is 0
+alone=$(sed -nE 's/^epoch 2: .* test accuracy ([0-9.]+)$/\1/p' "$work/out")
+check "own_loop learns ($alone)" at_least "$alone" 0.8
+for ranks in 3 40; do
+  run "$lockstep" run -n $ranks "$build/examples/own_loop" "$directory"
+  together=$(sed -nE 's/^epoch 2: .* test accuracy ([0-9.]+)$/\1/p' "$work/out")
+  check "own_loop on $ranks ranks ends with equal replicas" eval "status_is 0 && out_has '^all $ranks replicas are equal$'"
+  check "own_loop on $ranks ranks learns what one does ($together)" near "$together" "$alone" 0.01
+done
+run "$lockstep" run -n 1 "$build/examples/own_loop" "$work/nowhere"
+check "own_loop names a directory that is missing" refused 1 "$work/nowhere: no such directory .*lockstep data get"
 
 run "$lockstep" run -n 2 "$build/examples/regression"
 check "regression learns a function of real numbers" \

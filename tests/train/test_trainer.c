@@ -350,6 +350,55 @@ static int step_with_loaders_that_part(void *argument) {
     return 0;
 }
 
+/* 1030 samples are 16 batches of 64, and 6. */
+static int train_on_whole_batches(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_batch batch;
+    lks_metrics metrics;
+    int64_t n_steps = 0;
+    RANK_CHECK(create(&s) == 0);
+    lks_loader_destroy(s.loader);
+    RANK_OK(lks_loader_create(
+        &s.loader, s.data,
+        &(lks_loader_options){
+            .batch = 64, .drop_last = 1, .rank = lks_group_rank(s.group), .n_ranks = lks_group_size(s.group)}));
+    for (int epoch = 0; epoch < 2; epoch++)
+        for (; lks_loader_next(s.loader, &batch); n_steps++) {
+            RANK_OK(lks_trainer_step(s.trainer, &batch, &metrics));
+            RANK_CHECK(metrics.n_samples == 64);
+        }
+    RANK_CHECK(n_steps == 32);
+    destroy(&s);
+    return 0;
+}
+
+static void a_trainer_takes_whole_batches_alone(void **state) {
+    (void)state;
+    for (int size = 1; size <= 3; size++) run_ranks(size, train_on_whole_batches, NULL);
+}
+
+static int step_with_drop_last_on_one_rank(void *argument) {
+    (void)argument;
+    set_up s = {0};
+    lks_batch batch;
+    RANK_CHECK(create(&s) == 0);
+    lks_loader_destroy(s.loader);
+    int rank = lks_group_rank(s.group);
+    RANK_OK(lks_loader_create(&s.loader, s.data,
+                              &(lks_loader_options){.batch = 64, .drop_last = rank == 1, .rank = rank, .n_ranks = 2}));
+    RANK_CHECK(lks_loader_next(s.loader, &batch));
+    RANK_CHECK(lks_trainer_step(s.trainer, &batch, NULL) == LKS_ERR_MISMATCH);
+    RANK_CHECK(strstr(lks_error_text(), "data and order of samples (hash)") != NULL);
+    destroy(&s);
+    return 0;
+}
+
+static void drop_last_on_one_rank_is_noticed(void **state) {
+    (void)state;
+    run_ranks(2, step_with_drop_last_on_one_rank, NULL);
+}
+
 static int skip_a_batch(void *argument) {
     (void)argument;
     set_up s = {0};
@@ -557,6 +606,8 @@ int main(void) {
         cmocka_unit_test(data_that_differs_is_noticed_in_evaluation),
         cmocka_unit_test(a_batch_that_cannot_be_is_refused),
         cmocka_unit_test(loaders_that_differ_are_noticed),
+        cmocka_unit_test(a_trainer_takes_whole_batches_alone),
+        cmocka_unit_test(drop_last_on_one_rank_is_noticed),
         cmocka_unit_test(loaders_that_part_later_are_noticed),
         cmocka_unit_test(half_a_batch_is_refused),
         cmocka_unit_test(a_step_in_which_no_label_counts_is_refused),

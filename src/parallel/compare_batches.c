@@ -1,0 +1,51 @@
+/* Do the ranks of a loop of one's own train on parts of the same data? Asked in an optimizer's first step, by what
+ * lks_program_set_batch noted. Of a rank that was given no batch, or one made by hand, nothing is known. */
+#include "parallel/parallel_internal.h"
+
+static const char call[] = "distributed_optimizer_step, the first";
+
+/* The same part of one loader's batches, or batches of loaders of one rank with the same samples in them. Where each
+ * such loader has a file or a seed of its own, they differ. */
+static bool are_same(const lksi_batch_note *a, const lksi_batch_note *b) {
+    return (a->source != 0 && a->source == b->source && a->rank == b->rank) ||
+           (a->samples != 0 && a->samples == b->samples);
+}
+
+/* Of batches that are cut for `size` ranks, as many as there are: else each host, say, may have data of its own. */
+static bool are_other(const lksi_batch_note *a, const lksi_batch_note *b, int size) {
+    return a->source != 0 && b->source != 0 && a->source != b->source && a->n_ranks == size && b->n_ranks == size;
+}
+
+static lks_status show_sources(lks_group *group, uint64_t source) {
+    lksi_list list = {0};
+    if (source != 0) lksi_list_add(&list, "data and order of samples (hash)", "%016llx", (unsigned long long)source);
+    return lksi_list_compare(&list, group, call);
+}
+
+static lks_status compare(lks_group *group, const lksi_batch_note *notes) {
+    int size = lks_group_size(group);
+    for (int b = 1; b < size; b++)
+        for (int a = 0; a < b; a++) {
+            if (are_other(&notes[a], &notes[b], size)) return show_sources(group, notes[lks_group_rank(group)].source);
+            if (are_same(&notes[a], &notes[b]))
+                return lksi_error(LKS_ERR_MISMATCH,
+                                  "ranks %d and %d train on the same samples: a loader needs its rank and n_ranks, "
+                                  "which lks_partition_dataset gives; nothing was updated",
+                                  a, b);
+        }
+    return LKS_OK;
+}
+
+lks_status lksi_batches_compare(lks_distributed_optimizer *optimizer) {
+    lks_group *group = optimizer->figures != NULL ? optimizer->figures : optimizer->group;
+    size_t size = (size_t)lks_group_size(group);
+    if (optimizer->has_compared_batches || size == 1) return LKS_OK;
+    const lksi_batch_note mine = lksi_store_take_batch_note(optimizer->store);
+    lksi_batch_note *notes = lksi_alloc_array(size, sizeof *notes);
+    if (notes == NULL) return lksi_group_fail(optimizer->group, LKS_ERR_MEMORY);
+    lks_status status = lksi_exchange(group, call, 0, &mine, sizeof mine, notes);
+    if (status == LKS_OK) status = compare(group, notes);
+    lksi_free(notes);
+    optimizer->has_compared_batches = status == LKS_OK;
+    return status;
+}
