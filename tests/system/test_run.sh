@@ -114,7 +114,28 @@ check "a missing -n is refused" refused "-n N is missing"
 run run -n 2
 check "a missing program is refused" refused "which program"
 run run -n 2 --frobnicate true
-check "an unknown flag is refused" refused "'--frobnicate'"
+check "an unknown flag is refused" refused "'--frobnicate'; see lockstep help run"
+run run -n 2 --hosst=file true
+check "with the flag that may have been meant" refused "'--hosst=file'; did you mean --hosts\?"
+run run --nnodes 2 --node_rnk 0 true
+check "also where it has underscores" refused "'--node_rnk'; did you mean --node-rank\?"
+run run -nn 2 true
+check "but none is that close to a flag of a letter" refused "'-nn'; see lockstep help run"
+for flag in "-np 2" "--np 2" "--nproc-per-node 2" "--nproc_per_node=2"; do
+  # shellcheck disable=SC2086 # words
+  run run $flag "$examples/hello"
+  check "$flag is -n 2" eval 'status_is 0 && out_lines 2'
+done
+run run --nproc_per_node=0 true
+check "a flag is refused by the name that it was given" refused "--nproc-per-node '0'"
+for flag in --hosts --hostfile --machinefile; do
+  run run $flag "$work/no-hosts" true
+  check "$flag names the file of hosts" eval '! status_is 0 && err_lines 1 && err_has "$work/no-hosts: No such file"'
+done
+run run -n 1 --max_restarts=1 --log_dir "$work/logs_" bash -c 'exit $((1 - LOCKSTEP_GENERATION))'
+check "underscores are hyphens" eval 'status_is 0 && [ -e "$work/logs_/rank-0.log" ] && err_has "generation 1 of 1 rank follows"'
+run run --nnodes=2 --node_rank=2 --master_addr=localhost --master_port=1234 -n 1 true
+check "also in the flags of several hosts" refused "--node-rank 2: --nnodes is 2"
 run run -n 2 --timeout soon true
 check "a timeout that is no number is refused" refused "--timeout 'soon'"
 run run -n 2 --threads --prefix true
