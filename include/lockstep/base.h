@@ -53,8 +53,9 @@ LKS_API const char *lks_status_text(lks_status status);
 /* What went wrong in this thread's last failed call, in one line with the facts. Valid until the next failure. */
 LKS_API const char *lks_error_text(void);
 
-/* Prints "lockstep: <error text> [file:line]" to stderr, as LKS_CHECK does; the place is left out where the error may
- * be that of whoever runs the program (LKS_ERR_FILE, LKS_ERR_FORMAT). Returns 1, an exit code for main. */
+/* Prints "lockstep: <error text> [file:line]" to stderr, as LKS_CHECK does, and in a world of several ranks "rank N: "
+ * before the text (unless that begins so, or `lockstep run --prefix` says it); the place is left out where the error
+ * may be that of whoever runs the program (LKS_ERR_FILE, LKS_ERR_FORMAT). Returns 1, an exit code for main. */
 LKS_API int lks_report(lks_status status, const char *file, int line);
 
 /* For functions that return int like main does: reports a failure and returns 1 from the calling function. */
