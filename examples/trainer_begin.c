@@ -64,7 +64,7 @@ int trainer_all_ok(lks_group *group, lks_status status) {
     char who[32];
     int lowest = lowest_failed(group, status != LKS_OK, who);
     if (lowest == lks_group_size(group)) return 1;
-    if (status == LKS_OK && lowest < 0) fprintf(stderr, "lockstep: %s\n", lks_error_text());
+    if (status == LKS_OK && lowest < 0) (void)lks_report(LKS_ERR_PEER, NULL, 0);
     int is_said = lowest >= 0 && is_said_below(group, lowest, text);
     if (status != LKS_OK && !is_said)
         fprintf(stderr, "lockstep: %s%s\n", who, text);

@@ -58,7 +58,9 @@ LKS_API const char *lks_error_text(void);
 
 /* Prints "lockstep: <error text> [file:line]" to stderr and returns 1, an exit code for main. LKS_CHECK uses it.
  *
- * The place is omitted for LKS_ERR_FILE and LKS_ERR_FORMAT, which may be the mistake of the program's user. */
+ * In a world of several ranks "rank N: " stands before the text, unless the text begins so or `lockstep run --prefix`
+ * prints it already. The place is omitted for LKS_ERR_FILE and LKS_ERR_FORMAT, which may be the mistake of the
+ * program's user. */
 LKS_API int lks_report(lks_status status, const char *file, int line);
 
 /* For functions that return an exit code, such as main: reports a failure and returns 1 from the calling function. */

@@ -27,6 +27,15 @@ void lksi_errno_describe(int error, char text[LKSI_ERRNO_TEXT_NBYTES]);
 enum { LKSI_ERROR_TEXT_NBYTES = 1024 };
 void lksi_error_keep(char text[LKSI_ERROR_TEXT_NBYTES]);
 void lksi_error_restore(const char text[LKSI_ERROR_TEXT_NBYTES]);
+/* Whose lines those of lks_report and of the log are: a rank's of a world of more than one, which they then begin with
+ * ("rank 1: "); -1: nobody's. Of this thread and of those that it makes from now on; and of all threads of the process
+ * that are no rank's. */
+void lksi_thread_set_rank(int rank);
+void lksi_process_set_rank(int rank);
+int lksi_own_rank(void); /* as this thread was told */
+/* "rank 1: "; "" where `text` begins with a rank itself, or `lockstep run --prefix` says whose it is. */
+enum { LKSI_RANK_PREFIX_NBYTES = 24 };
+void lksi_rank_prefix(const char *text, char prefix[LKSI_RANK_PREFIX_NBYTES]);
 /* Around a user's function, which may fail without a text and return anything: errors of this thread so far, taken
  * before it; and its status as one that is known, with the text "`what` returned 7 (...)" where it has left none. */
 uint64_t lksi_n_errors(void);

@@ -39,5 +39,7 @@ void lksi_log(lks_log_level level, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "lockstep[%d] %s: %s\n", (int)getpid(), level_names[level], text);
+    char rank[LKSI_RANK_PREFIX_NBYTES];
+    lksi_rank_prefix(text, rank);
+    fprintf(stderr, "lockstep[%d] %s: %s%s\n", (int)getpid(), level_names[level], rank, text);
 }

@@ -114,12 +114,14 @@ lks_status lksi_error_of_user(lks_status status, uint64_t n_errors_before, const
 
 int lks_report(lks_status status, const char *file, int line) {
     const char *text = error_text[0] != '\0' ? error_text : lks_status_text(status);
+    char rank[LKSI_RANK_PREFIX_NBYTES];
+    lksi_rank_prefix(text, rank);
     int first_line = (int)strcspn(text, "\n"); /* a table follows it */
     /* The place helps whoever wrote the program, not whoever mistyped a path. */
     if (status == LKS_ERR_FILE || status == LKS_ERR_FORMAT || file == NULL)
-        fprintf(stderr, "lockstep: %s\n", text);
+        fprintf(stderr, "lockstep: %s%s\n", rank, text);
     else
-        fprintf(stderr, "lockstep: %.*s [%s:%d]%s\n", first_line, text, file, line, text + first_line);
+        fprintf(stderr, "lockstep: %s%.*s [%s:%d]%s\n", rank, first_line, text, file, line, text + first_line);
     return 1;
 }
 

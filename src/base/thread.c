@@ -13,6 +13,7 @@ struct lksi_thread {
     pthread_t handle;
     void (*function)(void *);
     void *argument;
+    int rank; /* its maker's */
     char name[16];
 };
 
@@ -37,6 +38,7 @@ void lksi_openmp_set_threads(int n_threads) {
 static void *run(void *opaque) {
     lksi_thread *thread = opaque;
     pthread_setname_np(pthread_self(), thread->name);
+    lksi_thread_set_rank(thread->rank);
     lksi_openmp_set_threads(1); /* a rank's kernels must not each take the whole machine */
     thread->function(thread->argument);
     return NULL;
@@ -47,6 +49,7 @@ lks_status lksi_thread_create(lksi_thread **thread, void (*function)(void *), vo
     if (created == NULL) return LKS_ERR_MEMORY;
     created->function = function;
     created->argument = argument;
+    created->rank = lksi_own_rank();
     snprintf(created->name, sizeof created->name, "%s", name);
     /* Signals are for the program's own threads: a library thread must not be the one that a handler runs on. */
     sigset_t others, before;

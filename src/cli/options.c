@@ -5,16 +5,58 @@
 #include <math.h>
 #include <string.h>
 
+enum { NAME_NBYTES = 32 };
+
+/* What stands before a '=', cut to fit; with hyphens where torchrun's users type underscores. */
+static void name_of(const char *argument, char name[NAME_NBYTES]) {
+    snprintf(name, NAME_NBYTES, "%.*s", (int)strcspn(argument, "="), argument);
+    for (char *c = name; *c != '\0'; c++)
+        if (*c == '_') *c = '-';
+}
+
 /* The option that `argument` names; *value is what follows a '=' in it, or the number in -n4, else NULL. */
 static const lksi_option *find(const lksi_option *options, const char *argument, const char **value) {
+    char name[NAME_NBYTES];
+    name_of(argument, name);
     for (const lksi_option *o = options; o->name != NULL; o++) {
         size_t length = strlen(o->name);
-        if (strncmp(argument, o->name, length) != 0) continue;
+        if (strncmp(name, o->name, length) != 0) continue;
         bool is_number = length == 2 && isdigit((unsigned char)argument[length]);
         *value = argument[length] == '=' ? argument + length + 1 : is_number ? argument + length : NULL;
         if (argument[length] == '\0' || *value != NULL) return o;
     }
     return NULL;
+}
+
+/* Letters to insert, leave out or change to make one name the other (Levenshtein, 1966). */
+static size_t distance(const char *a, const char *b) {
+    size_t row[NAME_NBYTES], n = strlen(b);
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 0; a[i] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < n; j++) {
+            size_t changed = diagonal + (a[i] != b[j]);
+            diagonal = row[j + 1];
+            row[j + 1] = lksi_least(changed, 1 + lksi_least(diagonal, row[j]));
+        }
+    }
+    return row[n];
+}
+
+static int refuse_unknown(const char *command, const lksi_option *options, const char *argument) {
+    char name[NAME_NBYTES];
+    const char *nearest = NULL;
+    name_of(argument, name);
+    size_t least = 3; /* what is further away is another word */
+    for (const lksi_option *o = options; o->name != NULL && lksi_begins_with(name, "--"); o++) {
+        size_t d = distance(name, o->name);
+        if (d >= least) continue;
+        least = d;
+        nearest = o->name;
+    }
+    if (nearest != NULL) return lksi_refuse(command, "unknown option '%s'; did you mean %s?", argument, nearest);
+    return lksi_refuse(command, "unknown option '%s'; see lockstep help %s", argument, command);
 }
 
 static int set_number(const char *command, const lksi_option *o, const char *value, int *number) {
@@ -60,7 +102,7 @@ static int set(const char *command, const lksi_option *o, const char *value, voi
 int lksi_option_take(const char *command, const lksi_option *options, char **argv, int *i, void *request) {
     const char *value;
     const lksi_option *found = find(options, argv[*i], &value);
-    if (found == NULL) return lksi_refuse(command, "unknown option '%s'; see lockstep help %s", argv[*i], command);
+    if (found == NULL) return refuse_unknown(command, options, argv[*i]);
     bool is_flag = found->kind == LKSI_OPTION_FLAG;
     if (is_flag && value != NULL) return lksi_refuse(command, "%s takes no value", found->name);
     if (!is_flag && value == NULL) {

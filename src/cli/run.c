@@ -50,6 +50,8 @@ static const char help_text[] =
     "is\n"
     "lost and comes back takes part again: the ranks are told to end by SIGTERM, and more of them follow.\n"
     "\n"
+    "Other names: -np, --np, --nproc-per-node (-n); --hostfile, --machinefile (--hosts); underscores for hyphens.\n"
+    "\n"
     "Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_GENERATION "
     "and\n"
     "LOCKSTEP_JOB_KEY in its environment, and unless they are set OMP_NUM_THREADS=1 and, where there are more ranks\n"

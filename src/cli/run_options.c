@@ -17,8 +17,19 @@ static int add_variable(void *opaque, const char *value) {
 
 #define AT(member) offsetof(lksi_run_request, member)
 
+#define RANKS(as)                                                                                                      \
+    { .name = (as), .kind = LKSI_OPTION_NUMBER, .offset = AT(run.job.n_ranks), .min = 1, .max = LKSI_MAX_RANKS }
+#define HOSTS(as)                                                                                                      \
+    { .name = (as), .kind = LKSI_OPTION_TEXT, .offset = AT(run.hosts_file), .expected = "a file" }
+
 static const lksi_option options[] = {
-    {.name = "-n", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.job.n_ranks), .min = 1, .max = LKSI_MAX_RANKS},
+    RANKS("-n"),
+    RANKS("-np"), /* mpirun's names, and torchrun's */
+    RANKS("--np"),
+    RANKS("--nproc-per-node"),
+    HOSTS("--hosts"),
+    HOSTS("--hostfile"),
+    HOSTS("--machinefile"),
     {.name = "--log-dir", .kind = LKSI_OPTION_TEXT, .offset = AT(run.job.log_dir), .expected = "a directory"},
     {.name = "--timeout", .kind = LKSI_OPTION_SECONDS, .offset = AT(run.job.timeout_ms)},
     {.name = "--grace", .kind = LKSI_OPTION_SECONDS, .offset = AT(run.job.grace_ms)},
@@ -34,7 +45,6 @@ static const lksi_option options[] = {
     {.name = "--master-port", .kind = LKSI_OPTION_NUMBER, .offset = AT(run.port), .min = 1, .max = 65535},
     {.name = "--join-timeout", .kind = LKSI_OPTION_SECONDS, .offset = AT(run.join_timeout_ms)},
     {.name = "--heartbeat-timeout", .kind = LKSI_OPTION_SECONDS, .offset = AT(run.heartbeat_timeout_ms)},
-    {.name = "--hosts", .kind = LKSI_OPTION_TEXT, .offset = AT(run.hosts_file), .expected = "a file"},
     {.name = "--ssh", .kind = LKSI_OPTION_TEXT, .offset = AT(run.ssh), .expected = "a command"},
     {.name = "-x", .kind = LKSI_OPTION_OTHER, .set = add_variable},
     {.name = "--agent", .kind = LKSI_OPTION_FLAG, .offset = AT(is_agent)},

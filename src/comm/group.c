@@ -156,10 +156,12 @@ static lks_status join(const lks_init_options *options, lks_group **group) {
     int64_t timeout_ms, began_ns = lksi_running_ns();
     lksi_thread_world *threads = lksi_thread_world_current(&environment.rank);
     LKS_TRY(name_rank(read_settings(options, &wanted, &timeout_ms)));
-    if (threads != NULL)
+    if (threads != NULL) {
         environment.size = threads->size;
-    else
+    } else {
         LKS_TRY(lksi_environment_read(timeout_ms, &environment));
+        lksi_process_set_rank(environment.size > 1 ? environment.rank : -1);
+    }
     snprintf(environment.transport, sizeof environment.transport, "%s", transport_names[wanted]);
     LKS_TRY(lksi_group_create(group, environment.rank, environment.size, timeout_ms, options->order));
     LKS_TRY(lksi_world_create(&(*group)->world, threads));

@@ -217,7 +217,7 @@ static bool check_inputs(lksi_op op, lks_node *const *inputs, int n_inputs, lks_
         else if (inputs[i]->graph != graph)
             status = lksi_error(LKS_ERR_ARGUMENT, "%s: its inputs are nodes of two graphs", lksi_op_name(op));
     }
-    if (status != LKS_OK) *answer = lksi_graph_poison(graph, status);
+    if (status != LKS_OK) *answer = lksi_graph_refuse(inputs, n_inputs, status);
     return status == LKS_OK;
 }
 
@@ -240,5 +240,5 @@ lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_
     }
     if (status == LKS_OK) status = lksi_op_infer(op, attributes, shapes, n_inputs, node.outputs);
     if (status == LKS_OK) status = lksi_tensor_check(&node.outputs[0], 1, lksi_op_name(op));
-    return status == LKS_OK ? append(graph, &node) : lksi_graph_poison(graph, status);
+    return status == LKS_OK ? append(graph, &node) : lksi_graph_refuse(inputs, n_inputs, status);
 }

@@ -34,6 +34,11 @@ struct lks_graph {
 lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_node *const *inputs, int n_inputs,
                              const lksi_tensor *result);
 
+/* Poison for an operator on these inputs (NULL and poison may be among them), for the error that has just been made:
+ * its text, which begins with the operator's name, goes on with theirs or those of the layers that they come from, as
+ * in "add of 'conv7' and 'conv6' takes ...". */
+lks_node *lksi_graph_refuse(lks_node *const *inputs, int n_inputs, lks_status status);
+
 /* The graph's leaf that tells dropout where in training it is; made when first asked for. */
 lks_node *lksi_graph_random(lks_graph *graph);
 

@@ -7,10 +7,10 @@ lks_node *lks_reshape(lks_node *x, int n_dims, const int64_t *dims) {
     lksi_tensor result = {.type = lks_node_type(x), .n_dims = n_dims};
     if (lksi_node_is_poison(x)) return lksi_node_given(x, "reshape");
     if (n_dims < 0 || n_dims > LKSI_MAX_DIMS)
-        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible",
-                                                      n_dims, LKSI_MAX_DIMS));
+        return lksi_graph_refuse(
+            &x, 1, lksi_error(LKS_ERR_SHAPE, "reshape to %d dimensions; 0 to %d are possible", n_dims, LKSI_MAX_DIMS));
     if (n_dims > 0 && dims == NULL)
-        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_ARGUMENT, "reshape to %d dimensions at NULL", n_dims));
+        return lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "reshape to %d dimensions at NULL", n_dims));
     for (int i = 0; i < n_dims; i++) result.dims[i] = dims[i];
     return lksi_graph_operate(LKSI_OP_RESHAPE, NULL, &x, 1, &result);
 }
@@ -24,7 +24,7 @@ lks_node *lks_transpose(lks_node *x, const int *order) {
     lksi_attributes attributes = {0};
     if (lksi_node_is_poison(x)) return lksi_node_given(x, "transpose");
     if (order == NULL)
-        return lksi_graph_poison(x->graph, lksi_error(LKS_ERR_ARGUMENT, "transpose: the order of axes is NULL"));
+        return lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "transpose: the order of axes is NULL"));
     for (int i = 0; i < lks_node_n_dims(x); i++) attributes.order[i] = order[i];
     return lksi_graph_operate(LKSI_OP_TRANSPOSE, &attributes, &x, 1, NULL);
 }
@@ -44,15 +44,15 @@ lks_node *lks_slice(lks_node *x, int axis, int64_t begin, int64_t end) {
 void lks_split(lks_node *x, int axis, int n, lks_node **parts) {
     int64_t dim = lks_node_dim(x, axis);
     if (parts == NULL) {
-        (void)lksi_graph_poison(lks_node_graph(x), lksi_error(LKS_ERR_ARGUMENT, "split: its parts go to NULL"));
+        (void)lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "split: its parts go to NULL"));
         return;
     }
     if (n < 1) {
-        (void)lksi_graph_poison(lks_node_graph(x), lksi_error(LKS_ERR_ARGUMENT, "split: %d parts", n));
+        (void)lksi_graph_refuse(&x, 1, lksi_error(LKS_ERR_ARGUMENT, "split: %d parts", n));
         return;
     }
     if (!lksi_node_is_poison(x) && dim > 0 && dim % n != 0)
-        x = lksi_graph_poison(lks_node_graph(x),
+        x = lksi_graph_refuse(&x, 1,
                               lksi_error(LKS_ERR_SHAPE, "split: axis %d with %lld elements is not %d equal parts", axis,
                                          (long long)dim, n));
     int64_t count = dim / n;

@@ -26,7 +26,7 @@ static lks_node *pool(lksi_op op, lks_node *x, int64_t height, int64_t width, co
     if (lksi_node_is_poison(x)) return lksi_node_given(x, lksi_op_name(op));
     lksi_attributes a = attributes_of(options, height, width);
     if (a.dilation[0] != 1 || a.dilation[1] != 1 || a.groups != 1)
-        return lksi_graph_poison(x->graph,
+        return lksi_graph_refuse(&x, 1,
                                  lksi_error(LKS_ERR_ARGUMENT, "%s has neither dilation nor groups", lksi_op_name(op)));
     a.window[0] = height;
     a.window[1] = width;
@@ -44,8 +44,8 @@ lks_node *lks_avg_pool2d(lks_node *x, int64_t height, int64_t width, const lks_w
 lks_node *lks_global_avg_pool2d(lks_node *x) {
     if (lksi_node_is_poison(x)) return lksi_node_given(x, "global_avg_pool2d");
     if (lks_node_n_dims(x) != 4)
-        return lksi_graph_poison(
-            x->graph,
+        return lksi_graph_refuse(
+            &x, 1,
             lksi_error(LKS_ERR_SHAPE, "global_avg_pool2d takes x (N,C,H,W), not %d dimensions", lks_node_n_dims(x)));
     int64_t height = lks_node_dim(x, 2), width = lks_node_dim(x, 3);
     lks_node *mean = pool(LKSI_OP_AVG_POOL2D, x, height, width, NULL);

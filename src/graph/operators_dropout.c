@@ -16,8 +16,8 @@ lks_node *lks_dropout(lks_node *x, double probability) {
     if (lks_node_dim(x, 0) != LKS_BATCH) {
         char shape[128];
         lksi_tensor_format(&x->outputs[0], shape, sizeof shape);
-        return lksi_graph_poison(
-            graph,
+        return lksi_graph_refuse(
+            &x, 1,
             lksi_error(LKS_ERR_SHAPE,
                        "dropout takes a tensor (N,...), N the batch, not %s: what it draws goes by sample", shape));
     }

@@ -46,7 +46,7 @@ lks_node *lks_images(lks_node *bytes, const lks_images_options *options) {
     lksi_attributes attributes = {0};
     lks_status status = check_sizes(options);
     if (status == LKS_OK) status = take_units(options, &attributes);
-    if (status != LKS_OK) return lksi_graph_poison(bytes->graph, status);
+    if (status != LKS_OK) return lksi_graph_refuse(&bytes, 1, status);
     lksi_tensor result = {.type = bytes->graph->device->float_type,
                           .n_dims = 4,
                           .dims = {lks_node_dim(bytes, 0), options->n_channels, options->height, options->width}};

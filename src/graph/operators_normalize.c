@@ -24,7 +24,7 @@ static lks_node *batch_norm(lks_node *const inputs[5], const lksi_attributes *at
     if (status == LKS_OK) status = check_running(x, running_var);
     if (status == LKS_OK && running_mean == running_var)
         status = lksi_error(LKS_ERR_ARGUMENT, "batch_norm: running mean and variance are one buffer");
-    if (status != LKS_OK) return lksi_graph_poison(x->graph, status);
+    if (status != LKS_OK) return lksi_graph_refuse(inputs, 5, status);
     return lksi_graph_operate(LKSI_OP_BATCH_NORM, attributes, inputs, 5, NULL);
 }
 

@@ -88,6 +88,10 @@ void lksi_rank_environment_apply(const lksi_rank_environment *environment, const
     setenv("MASTER_PORT", environment->master_port, 1);
     setenv("LOCKSTEP_JOB_KEY", environment->job_key, 0);
     setenv("LOCKSTEP_LINE_BUFFERED", "1", 0);
+    if (job->prefix)
+        setenv("LOCKSTEP_PREFIX", "1", 1); /* its lines on stderr need not name the rank */
+    else
+        unsetenv("LOCKSTEP_PREFIX");
     setenv("OMP_NUM_THREADS", "1", 0); /* n ranks with a team per CPU each would stand in each other's way */
     /* Restartable sequences cost a tenth of every switch from one rank to another (1.2 us, one in each small call). */
     if (job->n_ranks > lksi_cpu_count()) setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 0);

@@ -55,6 +55,76 @@ static void an_error_may_quote_the_error_before_it(void **state) {
     assert_string_equal(lks_error_text(), "outer: inner");
 }
 
+/* What it writes to standard error. */
+static void read_lines(void (*write_lines)(void), char *text, size_t text_nbytes) {
+    FILE *file = tmpfile();
+    int before = dup(STDERR_FILENO);
+    assert_true(file != NULL && before >= 0);
+    fflush(stderr);
+    assert_true(dup2(fileno(file), STDERR_FILENO) >= 0);
+    write_lines();
+    fflush(stderr);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(before);
+    rewind(file);
+    text[fread(text, 1, text_nbytes - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void report_of_thread(void *text) {
+    (void)lksi_error(LKS_ERR_STATE, "%s", (const char *)text);
+    (void)lks_report(LKS_ERR_STATE, "a.c", 7);
+}
+
+static void write_as_rank(void) {
+    static char of_thread[] = "of a thread", table[] = "they differ:\n  a | b";
+    lksi_thread *thread;
+    report_of_thread(table);
+    report_of_thread((char[]){"rank 3 was lost"});
+    report_of_thread((char[]){"rank(s) 3 did not arrive"});
+    assert_ok(lksi_thread_create(&thread, report_of_thread, of_thread, "test"));
+    lksi_thread_join(thread);
+    lksi_log(LKS_LOG_WARNING, "slow");
+    lksi_log(LKS_LOG_WARNING, "rank 1 has waited");
+}
+
+/* Without the log's process ids, of which there is no knowing. */
+static void assert_lines(const char *expected) {
+    char text[1024], id[32];
+    read_lines(write_as_rank, text, sizeof text);
+    snprintf(id, sizeof id, "[%d]", (int)getpid());
+    for (char *at; (at = strstr(text, id)) != NULL;) memmove(at, at + strlen(id), strlen(at + strlen(id)) + 1);
+    assert_string_equal(text, expected);
+}
+
+static void a_line_of_a_rank_begins_with_it(void **state) {
+    (void)state;
+    static const char plain[] = "lockstep: they differ: [a.c:7]\n  a | b\n"
+                                "lockstep: rank 3 was lost [a.c:7]\n"
+                                "lockstep: rank(s) 3 did not arrive [a.c:7]\n"
+                                "lockstep: of a thread [a.c:7]\n"
+                                "lockstep warning: slow\n"
+                                "lockstep warning: rank 1 has waited\n";
+    static const char of_rank_1[] = "lockstep: rank 1: they differ: [a.c:7]\n  a | b\n"
+                                    "lockstep: rank 3 was lost [a.c:7]\n"
+                                    "lockstep: rank 1: rank(s) 3 did not arrive [a.c:7]\n"
+                                    "lockstep: rank 1: of a thread [a.c:7]\n"
+                                    "lockstep warning: rank 1: slow\n"
+                                    "lockstep warning: rank 1 has waited\n";
+    assert_lines(plain);
+    lksi_process_set_rank(1);
+    assert_lines(of_rank_1);
+    setenv("LOCKSTEP_PREFIX", "1", 1); /* the launcher says it */
+    assert_lines(plain);
+    unsetenv("LOCKSTEP_PREFIX");
+    lksi_process_set_rank(0);
+    lksi_thread_set_rank(1);
+    assert_lines(of_rank_1);
+    lksi_thread_set_rank(-1);
+    lksi_process_set_rank(-1);
+    assert_lines(plain);
+}
+
 static void an_error_shows_nan_without_a_sign(void **state) {
     (void)state;
     double nan = copysign((double)NAN, -1), inf = -(double)INFINITY;
@@ -253,6 +323,7 @@ int main(void) {
         cmocka_unit_test(normal_draws_have_mean_0_and_variance_1),
         cmocka_unit_test(every_status_has_a_text),
         cmocka_unit_test(an_error_may_quote_the_error_before_it),
+        cmocka_unit_test(a_line_of_a_rank_begins_with_it),
         cmocka_unit_test(an_error_shows_nan_without_a_sign),
         cmocka_unit_test(an_error_that_is_too_long_keeps_both_ends),
         cmocka_unit_test(allocations_are_counted_and_can_be_made_to_fail),

@@ -313,10 +313,12 @@ static lks_node *grouped_pool(lks_graph *g) {
 static void options_that_cannot_be_meant_are_named(void **state) {
     (void)state;
     expect_error(LKS_ERR_ARGUMENT, "a padding of 2 is more than half of the window of 2", wide_padding);
-    expect_error(LKS_ERR_SHAPE, "a window of 7, dilation 1, does not fit into height 5 with padding 0", large_window);
+    expect_error(LKS_ERR_SHAPE,
+                 "conv2d of 'x' and 'a': a window of 7, dilation 1, does not fit into height 5 with padding 0",
+                 large_window);
     expect_error(LKS_ERR_SHAPE, "'a' takes x (N,C,H,W) with C a multiple of its 4 groups", odd_groups);
     expect_error(LKS_ERR_ARGUMENT, "its stride must be 1 to 2147483647, not -1", negative_stride);
-    expect_error(LKS_ERR_ARGUMENT, "avg_pool2d has neither dilation nor groups", grouped_pool);
+    expect_error(LKS_ERR_ARGUMENT, "avg_pool2d of 'x' has neither dilation nor groups", grouped_pool);
 }
 
 /* --- memory --- */

@@ -95,7 +95,7 @@ static void bad_leaves_and_reshapes_are_named(void **state) {
         const char *expected;
     } cases[] = {{0, "'twice'"},
                  {1, "dimension 1 of 'zero' is 0"},
-                 {2, "reshape from f32 (N, 4) to f32 (N, 5)"},
+                 {2, "reshape of 'twice' from f32 (N, 4) to f32 (N, 5)"},
                  {3, "'typeless': 99 is no type of elements"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         lks_graph *graph = lks_graph_create(lks_device_default(NULL));
@@ -207,7 +207,7 @@ static void a_loss_must_be_a_scalar_that_depends_on_parameters(void **state) {
 static void sizes_that_no_memory_holds_are_refused(void **state) {
     (void)state;
     static const char *const shapes[] = {"'big.weight' of shape f32 (4611686018427387903, 8)",
-                                         "'reshape' of shape f32 (4294967296, 4294967296)",
+                                         "'reshape' of 'x' of shape f32 (4294967296, 4294967296)",
                                          "'big' of shape u8 (N, 1099511627776, 1099511627776)"};
     for (int i = 0; i < 3; i++) {
         lks_graph *graph = lks_graph_create(lks_device_default(NULL));

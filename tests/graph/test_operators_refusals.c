@@ -1,6 +1,7 @@
 /* What the operators refuse, and how they say so. */
 #include "test.h"
 
+#include <lockstep/nn.h>
 #include <lockstep/operators.h>
 #include <math.h>
 #include <string.h>
@@ -157,39 +158,39 @@ static lks_node *images_no_options(const leaves *l) { return lks_images(l->x, NU
 static const refusal refusals[] = {
     {leaky_flat, LKS_ERR_ARGUMENT, "slope must be above 0, not 0"},
     {leaky_nan, LKS_ERR_ARGUMENT, "slope must be above 0, not "},
-    {scale_infinite, LKS_ERR_ARGUMENT, "scale by inf, which is no finite number in f32"},
-    {pow_infinite, LKS_ERR_ARGUMENT, "pow by -inf"},
-    {scale_beyond_f32, LKS_ERR_ARGUMENT, "scale by 1e+39, which is no finite number in f32"},
-    {clamp_to_nothing, LKS_ERR_ARGUMENT, "clamp: from 2 to 1 is no range"},
-    {clamp_to_nan, LKS_ERR_ARGUMENT, "clamp: from 0 to nan is no range"},
-    {clamp_to_infinity, LKS_ERR_ARGUMENT, "clamp: from inf to inf is no range"},
-    {clamp_integers, LKS_ERR_SHAPE, "clamp takes a floating tensor, not i32 (N)"},
-    {minimum_of_integers, LKS_ERR_SHAPE, "minimum takes two floating tensors"},
-    {minimum_of_nothing, LKS_ERR_ARGUMENT, "minimum: input 1 is NULL"},
-    {add_infinite, LKS_ERR_ARGUMENT, "add_scalar by inf"},
-    {gelu_of_integers, LKS_ERR_SHAPE, "gelu takes a floating tensor, not i32 (N)"},
+    {scale_infinite, LKS_ERR_ARGUMENT, "scale of 'x' by inf, which is no finite number in f32"},
+    {pow_infinite, LKS_ERR_ARGUMENT, "pow of 'x' by -inf"},
+    {scale_beyond_f32, LKS_ERR_ARGUMENT, "scale of 'x' by 1e+39, which is no finite number in f32"},
+    {clamp_to_nothing, LKS_ERR_ARGUMENT, "clamp of 'x': from 2 to 1 is no range"},
+    {clamp_to_nan, LKS_ERR_ARGUMENT, "clamp of 'x': from 0 to nan is no range"},
+    {clamp_to_infinity, LKS_ERR_ARGUMENT, "clamp of 'x': from inf to inf is no range"},
+    {clamp_integers, LKS_ERR_SHAPE, "clamp of 'index' takes a floating tensor, not i32 (N)"},
+    {minimum_of_integers, LKS_ERR_SHAPE, "minimum of 'index' takes two floating tensors"},
+    {minimum_of_nothing, LKS_ERR_ARGUMENT, "minimum of 'x': input 1 is NULL"},
+    {add_infinite, LKS_ERR_ARGUMENT, "add_scalar of 'x' by inf"},
+    {gelu_of_integers, LKS_ERR_SHAPE, "gelu of 'index' takes a floating tensor, not i32 (N)"},
     {add_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (3)"},
     {add_number_to_batch, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
     {add_batch_elsewhere, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (2, 1, 4)"},
-    {mul_integers, LKS_ERR_SHAPE, "mul takes two floating tensors"},
+    {mul_integers, LKS_ERR_SHAPE, "mul of 'index' takes two floating tensors"},
     {sum_last_axis, LKS_ERR_ARGUMENT, "axis -1 is not one of the tensor's 2"},
-    {sum_axis, LKS_ERR_ARGUMENT, "sum: axis 2"},
-    {mean_axis_twice, LKS_ERR_ARGUMENT, "mean: axis 1"},
+    {sum_axis, LKS_ERR_ARGUMENT, "sum of 'x': axis 2"},
+    {mean_axis_twice, LKS_ERR_ARGUMENT, "mean of 'x': axis 1"},
     {softmax_over_batch, LKS_ERR_SHAPE, "K not the batch, not f32 (N)"},
     {causal_over_batch, LKS_ERR_SHAPE, "T and S not the batch, not f32 (N, 4)"},
     {transpose_batch, LKS_ERR_ARGUMENT, "the batch has to stay the first axis"},
     {transpose_twice, LKS_ERR_ARGUMENT, "axis 1, number 2 of the order, is there twice"},
     {transpose_beyond, LKS_ERR_ARGUMENT, "axis 3, number 2 of the order, is not one of the tensor's"},
-    {concat_batch, LKS_ERR_ARGUMENT, "concat: axis 0 is the batch"},
-    {concat_number_and_batch, LKS_ERR_ARGUMENT, "concat: axis 0 is the batch"},
-    {reshape_batch_last, LKS_ERR_ARGUMENT, "reshape: the batch has to stay the first axis"},
+    {concat_batch, LKS_ERR_ARGUMENT, "concat of 'x': axis 0 is the batch"},
+    {concat_number_and_batch, LKS_ERR_ARGUMENT, "concat of 'w' and 'x': axis 0 is the batch"},
+    {reshape_batch_last, LKS_ERR_ARGUMENT, "reshape of 'x': the batch has to stay the first axis"},
     {linear_batch_as_weights, LKS_ERR_SHAPE, "W (M,K), M not the batch, and b (M)"},
-    {concat_beyond, LKS_ERR_ARGUMENT, "concat: axis -1 is not one of the 2"},
+    {concat_beyond, LKS_ERR_ARGUMENT, "concat of 'x': axis -1 is not one of the 2"},
     {concat_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (N, 3, 6)"},
     {concat_many, LKS_ERR_ARGUMENT, "1 to 8 tensors, not 9"},
-    {slice_batch, LKS_ERR_ARGUMENT, "slice: axis 0 is the batch"},
-    {slice_beyond, LKS_ERR_ARGUMENT, "slice: 2 to 5 is not a part of axis 1 with 4 elements"},
-    {slice_empty, LKS_ERR_ARGUMENT, "slice: 2 to 2 is not a part of axis 1"},
+    {slice_batch, LKS_ERR_ARGUMENT, "slice of 'x': axis 0 is the batch"},
+    {slice_beyond, LKS_ERR_ARGUMENT, "slice of 'x': 2 to 5 is not a part of axis 1 with 4 elements"},
+    {slice_empty, LKS_ERR_ARGUMENT, "slice of 'x': 2 to 2 is not a part of axis 1"},
     {split_unequal, LKS_ERR_SHAPE, "axis 2 with 6 elements is not 4 equal parts"},
     {matmul_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
     {matmul_batch_last, LKS_ERR_SHAPE, "a (...,M,K) and b (...,N,K), N not the batch"},
@@ -204,38 +205,38 @@ static const refusal refusals[] = {
     {smoothing_beyond, LKS_ERR_ARGUMENT, "label smoothing must be 0 to 1, not 1.5"},
     {mse_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (5, 4)"},
     {bce_misfit, LKS_ERR_SHAPE, "not f32 (N, 4), f32 (N)"},
-    {sum_negative, LKS_ERR_ARGUMENT, "sum: -7 axes; 0 (all) to 2 are possible"},
+    {sum_negative, LKS_ERR_ARGUMENT, "sum of 'x': -7 axes; 0 (all) to 2 are possible"},
     {concat_none, LKS_ERR_ARGUMENT, "1 to 8 tensors, not 0"},
-    {pool_window, LKS_ERR_ARGUMENT, "max_pool2d: its window must be 1 to"},
-    {reshape_negative, LKS_ERR_SHAPE, "'reshape' of shape f32 (-2, -2): dimension 0 must be at least 1"},
-    {linear_vector, LKS_ERR_SHAPE, "linear takes x (...,K), \"...\" one or more dimensions"},
+    {pool_window, LKS_ERR_ARGUMENT, "max_pool2d of 'image': its window must be 1 to"},
+    {reshape_negative, LKS_ERR_SHAPE, "'reshape' of 'x' of shape f32 (-2, -2): dimension 0 must be at least 1"},
+    {linear_vector, LKS_ERR_SHAPE, "linear of 'numbers' and 'w' takes x (...,K), \"...\" one or more dimensions"},
     {relu_null, LKS_ERR_ARGUMENT, "relu: input 0 is NULL"},
-    {mul_null, LKS_ERR_ARGUMENT, "mul: input 1 is NULL"},
-    {null_mul, LKS_ERR_ARGUMENT, "mul: input 0 is NULL"},
-    {linear_null, LKS_ERR_ARGUMENT, "linear: input 1 is NULL"},
-    {conv2d_null, LKS_ERR_ARGUMENT, "conv2d: input 1 is NULL"},
+    {mul_null, LKS_ERR_ARGUMENT, "mul of 'x': input 1 is NULL"},
+    {null_mul, LKS_ERR_ARGUMENT, "mul of 'x': input 0 is NULL"},
+    {linear_null, LKS_ERR_ARGUMENT, "linear of 'x': input 1 is NULL"},
+    {conv2d_null, LKS_ERR_ARGUMENT, "conv2d of 'image': input 1 is NULL"},
     {reshape_null, LKS_ERR_ARGUMENT, "reshape: input 0 is NULL"},
     {sum_null, LKS_ERR_ARGUMENT, "sum: input 0 is NULL"},
     {dropout_null, LKS_ERR_ARGUMENT, "dropout: input 0 is NULL"},
     {transpose_null, LKS_ERR_ARGUMENT, "transpose: input 0 is NULL"},
-    {concat_null, LKS_ERR_ARGUMENT, "concat: input 1 is NULL"},
+    {concat_null, LKS_ERR_ARGUMENT, "concat of 'x': input 1 is NULL"},
     {concat_of_null, LKS_ERR_ARGUMENT, "concat: its tensors are at NULL"},
     {max_pool_null, LKS_ERR_ARGUMENT, "max_pool2d: input 0 is NULL"},
     {global_pool_null, LKS_ERR_ARGUMENT, "global_avg_pool2d: input 0 is NULL"},
-    {batch_norm_null, LKS_ERR_ARGUMENT, "batch_norm: input 3 is NULL"},
-    {lstm_null, LKS_ERR_ARGUMENT, "lstm: input 2 is NULL"},
-    {cross_entropy_null, LKS_ERR_ARGUMENT, "cross_entropy: input 1 is NULL"},
+    {batch_norm_null, LKS_ERR_ARGUMENT, "batch_norm of 'wide' and 'w': input 3 is NULL"},
+    {lstm_null, LKS_ERR_ARGUMENT, "lstm of 'wide', 'x' and 'w': input 2 is NULL"},
+    {cross_entropy_null, LKS_ERR_ARGUMENT, "cross_entropy of 'x': input 1 is NULL"},
     {split_null, LKS_ERR_ARGUMENT, "slice: input 0 is NULL"},
-    {transpose_no_order, LKS_ERR_ARGUMENT, "transpose: the order of axes is NULL"},
-    {split_nowhere, LKS_ERR_ARGUMENT, "split: its parts go to NULL"},
-    {split_none, LKS_ERR_ARGUMENT, "split: 0 parts"},
-    {split_negative, LKS_ERR_ARGUMENT, "split: -3 parts"},
+    {transpose_no_order, LKS_ERR_ARGUMENT, "transpose of 'wide': the order of axes is NULL"},
+    {split_nowhere, LKS_ERR_ARGUMENT, "split of 'wide': its parts go to NULL"},
+    {split_none, LKS_ERR_ARGUMENT, "split of 'wide': 0 parts"},
+    {split_negative, LKS_ERR_ARGUMENT, "split of 'wide': -3 parts"},
     {split_beyond, LKS_ERR_ARGUMENT, "axis 3 is not one of the 3"},
-    {split_batch, LKS_ERR_ARGUMENT, "slice: axis 0 is the batch"},
-    {sum_no_axes, LKS_ERR_ARGUMENT, "sum: 2 axes at NULL"},
-    {reshape_no_dims, LKS_ERR_ARGUMENT, "reshape to 2 dimensions at NULL"},
+    {split_batch, LKS_ERR_ARGUMENT, "slice of 'wide': axis 0 is the batch"},
+    {sum_no_axes, LKS_ERR_ARGUMENT, "sum of 'wide': 2 axes at NULL"},
+    {reshape_no_dims, LKS_ERR_ARGUMENT, "reshape of 'wide' to 2 dimensions at NULL"},
     {parameter_no_dims, LKS_ERR_ARGUMENT, "'b' has 2 dimensions at NULL"},
-    {images_no_options, LKS_ERR_ARGUMENT, "images: n_channels is 0, not 1 or more"},
+    {images_no_options, LKS_ERR_ARGUMENT, "images of 'x': n_channels is 0, not 1 or more"},
 };
 
 static void what_cannot_be_meant_is_refused_with_its_reason(void **state) {
@@ -254,6 +255,39 @@ static void what_cannot_be_meant_is_refused_with_its_reason(void **state) {
             fail_msg("case %zu: %s: %s; expected '%s'", i, lks_status_text(status), lks_error_text(), refusals[i].text);
         lks_graph_destroy(l.graph);
     }
+}
+
+/* Ten residual blocks, one of them with a channel more. */
+static lks_node *ten_blocks(lks_graph *g, int wrong) {
+    lks_node *h = lks_input(g, "image", LKS_F32, 4, (int64_t[]){LKS_BATCH, 16, 8, 8});
+    for (int i = 0; i < 10; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "conv%d", i);
+        lks_node *y =
+            lks_conv2d(h, i == wrong ? 17 : 16, 3, name, &(lks_conv2d_options){.window = {.padding = {1, 1}}});
+        h = lks_add(lks_dropout(lks_relu(y), 0.5), h);
+    }
+    return h;
+}
+
+static void an_error_says_which_layers_it_is_between(void **state) {
+    (void)state;
+    lks_store *store;
+    lks_graph *g = lks_graph_create(lks_device_default(NULL));
+    assert_int_equal(lks_store_create(&store, lks_sum(ten_blocks(g, 7), 0, NULL, 0), NULL), LKS_ERR_SHAPE);
+    assert_string_equal(lks_error_text(),
+                        "add of 'conv7' and 'conv6' takes two floating tensors whose shapes are equal "
+                        "from the last axis on, or 1, not f32 (N, 17, 8, 8), f32 (N, 16, 8, 8)");
+    lks_graph_destroy(g);
+
+    g = lks_graph_create(lks_device_default(NULL));
+    lks_node *x = lks_linear(lks_input(g, "x", LKS_F32, 2, (int64_t[]){LKS_BATCH, 4}), 4, "block.1.fc");
+    for (int i = 0; i < 100; i++) x = lks_mul(x, lks_tanh(x)); /* to walk all ways back would take for ever */
+    x = lks_concat((lks_node *[]){x, x, lks_layer_norm(x, "norm"), lks_input(g, "y", LKS_I32, 1, (int64_t[]){1})}, 4,
+                   1);
+    assert_int_equal(lks_store_create(&store, x, NULL), LKS_ERR_SHAPE);
+    assert_non_null(strstr(lks_error_text(), "concat of 'block.1.fc', 'norm' and 'y' takes tensors that differ"));
+    lks_graph_destroy(g);
 }
 
 static void what_no_graph_can_keep_is_told_all_the_same(void **state) {
@@ -337,6 +371,7 @@ static void a_label_beyond_the_classes_is_named_with_its_sample(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_meant_is_refused_with_its_reason),
+        cmocka_unit_test(an_error_says_which_layers_it_is_between),
         cmocka_unit_test(what_no_graph_can_keep_is_told_all_the_same),
         cmocka_unit_test(an_index_beyond_the_table_is_named_with_its_position),
         cmocka_unit_test(a_label_beyond_the_classes_is_named_with_its_sample),

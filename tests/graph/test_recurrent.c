@@ -256,7 +256,8 @@ static void shapes_that_do_not_fit_are_refused(void **state) {
                 in[i] = lks_parameter(g, tensor_names[i], n_dims[i], changed, zero);
             }
             lks_recurrent r = lks_lstm_function(in[0], in[1], in[2], in[3], in[4], in[5], in[6]);
-            expect_refusal(lks_sum(r.y, 0, NULL, 0), LKS_ERR_SHAPE, "lstm takes x (N,T,K), h0 and c0 (N,M), W_ih");
+            expect_refusal(lks_sum(r.y, 0, NULL, 0), LKS_ERR_SHAPE,
+                           "lstm of 'x', 'h0', 'c0', 'w_ih', 'w_hh', 'b_ih' and 'b_hh' takes x (N,T,K), h0");
         }
 }
 

@@ -208,7 +208,7 @@ check "--ranks within a launcher's job is refused" refused "--ranks '2': a launc
 run run -n 2 "$lockstep" bench broadcast --sizes 4 --root 2
 check "a root that the launcher's ranks lack is told once" eval 'status_is 2 && [ "$(grep -c "^lockstep bench:" "$work/err")" = 1 ]'
 run bench all_reduce --ranks 2 --sizes 4 --json /proc/nowhere/json
-check "a file that cannot be written is named" eval 'status_is 1 && err_has "^lockstep: /proc/nowhere/json: No such file or directory"'
+check "a file that cannot be written is named" eval 'status_is 1 && err_has "^lockstep: rank 0: /proc/nowhere/json: No such file or directory"'
 run bench all_reduce --ranks 2 --sizes 4 --plot /proc/nowhere/plot.svg
 check "a plot that cannot be written is named, before anything is measured" \
   eval 'status_is 1 && err_has "/proc/nowhere/plot.svg" && [ ! -s "$work/out" ]'
@@ -231,7 +231,7 @@ done
 check "the rows go to whoever reads a FIFO" eval 'status_is 0 && grep -q "^{\"op\"" "$work/read"'
 XDG_CACHE_HOME=/proc/nowhere run bench --ranks 2 --tune
 check "where the default file cannot be made is told before the measurement" \
-  eval 'status_is 1 && err_has "^lockstep: /proc/nowhere" && [ ! -s "$work/out" ]'
+  eval 'status_is 1 && err_has "^lockstep: rank 0: /proc/nowhere" && [ ! -s "$work/out" ]'
 run bench all_reduce --ranks 2 --sizes 4,8 --json /dev/full
 check "a full disk is told by one rank, after the first row" \
   eval 'status_is 1 && [ "$(grep -c "^lockstep:" "$work/err")" = 1 ] && err_has "/dev/full: No space left on device" && rows 1'

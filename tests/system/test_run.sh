@@ -50,7 +50,7 @@ check "info shows that one says nothing of transports between hosts" \
   eval 'status_is 0 && out_has "^tuning: .*tuning.json says nothing of tcp and mpi, which are measured"'
 LOCKSTEP_TRANSPORT=tcp LOCKSTEP_TUNING=$work/tuning.json run run -n 2 "$examples/hello"
 check "and a job measures, and says so once" \
-  eval 'status_is 0 && err_lines 1 && err_has "warning: LOCKSTEP_TUNING: .*tuning.json says nothing of tcp, which is measured instead"'
+  eval 'status_is 0 && err_lines 1 && err_has "warning: rank 0: LOCKSTEP_TUNING: .*tuning.json says nothing of tcp, which is measured instead"'
 echo '{"tcp": {"latency_us": 1e999, "gbytes_per_s": 1.25}}' >"$work/tuning.json"
 LOCKSTEP_TUNING=$work/tuning.json run info
 check "info refuses one with a figure that is none" eval 'status_is 1 && out_has "^tuning: .*tuning.json has no ..tcp.: "'
@@ -114,7 +114,28 @@ check "a missing -n is refused" refused "-n N is missing"
 run run -n 2
 check "a missing program is refused" refused "which program"
 run run -n 2 --frobnicate true
-check "an unknown flag is refused" refused "'--frobnicate'"
+check "an unknown flag is refused" refused "'--frobnicate'; see lockstep help run"
+run run -n 2 --hosst=file true
+check "with the flag that may have been meant" refused "'--hosst=file'; did you mean --hosts\?"
+run run --nnodes 2 --node_rnk 0 true
+check "also where it has underscores" refused "'--node_rnk'; did you mean --node-rank\?"
+run run -nn 2 true
+check "but none is that close to a flag of a letter" refused "'-nn'; see lockstep help run"
+for flag in "-np 2" "--np 2" "--nproc-per-node 2" "--nproc_per_node=2"; do
+  # shellcheck disable=SC2086 # words
+  run run $flag "$examples/hello"
+  check "$flag is -n 2" eval 'status_is 0 && out_lines 2'
+done
+run run --nproc_per_node=0 true
+check "a flag is refused by the name that it was given" refused "--nproc-per-node '0'"
+for flag in --hosts --hostfile --machinefile; do
+  run run $flag "$work/no-hosts" true
+  check "$flag names the file of hosts" eval '! status_is 0 && err_lines 1 && err_has "$work/no-hosts: No such file"'
+done
+run run -n 1 --max_restarts=1 --log_dir "$work/logs_" bash -c 'exit $((1 - LOCKSTEP_GENERATION))'
+check "underscores are hyphens" eval 'status_is 0 && [ -e "$work/logs_/rank-0.log" ] && err_has "generation 1 of 1 rank follows"'
+run run --nnodes=2 --node_rank=2 --master_addr=localhost --master_port=1234 -n 1 true
+check "also in the flags of several hosts" refused "--node-rank 2: --nnodes is 2"
 run run -n 2 --timeout soon true
 check "a timeout that is no number is refused" refused "--timeout 'soon'"
 run run -n 2 --threads --prefix true
@@ -330,6 +351,16 @@ run run -n 2 --prefix bash -c 'echo "line $RANK"; echo "error $RANK" >&2; printf
 check "--prefix tags each line" eval 'out_has "^\[0\] line 0$" && out_has "^\[1\] line 1$" && out_has "^\[1\] no newline$" && err_has "^\[0\] error 0$"'
 run run -n 4 --prefix bash -c 'for i in $(seq 300); do printf "aaaa"; printf "bbbb\n"; done'
 check "--prefix keeps lines whole" eval 'out_lines 1200 && [ "$(grep -cxE "\[[0-3]\] aaaabbbb" "$work/out")" = 1200 ]'
+say_alike() { status_is 1 && [ "$(grep -cE "^$1LOCKSTEP_ALGORITHM: no operation" "$work/err")" = 2 ]; } # two ranks
+for mode in "" --threads; do
+  LOCKSTEP_ALGORITHM=frob run run -n 2 $mode "$examples/sum_of_ranks"
+  check "ranks that fail alike say which they are ${mode:-as processes}" eval 'say_alike "lockstep: rank [01]: " &&
+    err_has "^lockstep: rank 0: LOCKSTEP" && err_has "^lockstep: rank 1: LOCKSTEP"'
+done
+LOCKSTEP_ALGORITHM=frob run run -n 2 --prefix "$examples/sum_of_ranks"
+check "where --prefix says it they do not" say_alike "\[[01]\] lockstep: "
+LOCKSTEP_ALGORITHM=frob run run -n 1 "$examples/sum_of_ranks"
+check "nor does the one rank of a world" err_has "^lockstep: LOCKSTEP_ALGORITHM"
 run run -n 2 --log-dir "$work/deep/logs" bash -c 'echo "out $RANK"; echo "err $RANK" >&2'
 check "--log-dir writes a file per rank, into directories that were not there" eval 'status_is 0 && out_lines 0 && [ "$(cat "$work/deep/logs/rank-1.log")" = "$(printf "out 1\nerr 1")" ]'
 run run -n 2 --grace 0.2 --log-dir "$work/logs" bash -c '[ $RANK = 1 ] || sleep 60; seq 100; echo "no such data" >&2; exit 3'
@@ -367,7 +398,7 @@ for mode in "" --threads; do
 done
 "$lockstep" run -n 2 "$examples/hello" >/dev/full 2>"$work/err"
 status=$?
-check "a program whose output is lost fails" eval 'status_is 1 && err_has "^lockstep: standard output: "'
+check "a program whose output is lost fails" eval 'status_is 1 && err_has "^lockstep: rank [01]: standard output: "'
 "$examples/hello" >"$work/out" 2>"$work/err"
 check "a program without a launcher is a world of one" out_has 'rank 0 of 1 '
 

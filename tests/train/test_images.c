@@ -216,7 +216,7 @@ static void images_that_cannot_be_meant_are_refused(void **state) {
         {{C, H, W, means, zero},
          N_PIXELS + LKS_DRAW_NBYTES,
          LKS_ERR_ARGUMENT,
-         "images: channel 1: mean 0.5, deviation 0"},
+         "images of 'bytes': channel 1: mean 0.5, deviation 0"},
         {{C, H, W, means, negative},
          N_PIXELS + LKS_DRAW_NBYTES,
          LKS_ERR_ARGUMENT,

@@ -159,11 +159,13 @@ lks_status lksi_thread_world_create(lksi_thread_world **world, int size) {
 void lksi_thread_world_enter(lksi_thread_world *world, int rank) {
     current_world = world;
     current_rank = rank;
+    if (world->size > 1) lksi_thread_set_rank(rank);
 }
 
 void lksi_thread_world_leave(lksi_thread_world *world, int exit_code) {
     int rank = current_rank;
     current_world = NULL;
+    lksi_thread_set_rank(-1);
     pthread_mutex_lock(&world->mutex);
     world->ranks[rank].has_left = true;
     world->ranks[rank].exit_code = exit_code;

@@ -1,0 +1,57 @@
+/* Errors of constructors, which say where in the model they are by the names near them. */
+#include "graph/graph_internal.h"
+
+#include <string.h>
+
+static bool is_stored(const lks_node *node) { return node->op == LKSI_OP_PARAMETER || node->op == LKSI_OP_BUFFER; }
+
+/* A node reads its own layer's parameters; of other inputs the one that was made last is the nearest layer's. */
+static const lks_node *nearest_input(const lks_node *node) {
+    const lks_node *nearest = NULL;
+    for (int i = 0; i < node->n_inputs; i++) {
+        const lks_node *input = node->inputs[i];
+        if (input->op == LKSI_OP_RANDOM) continue; /* has no name, and is everybody's */
+        bool is_nearer = nearest == NULL || is_stored(input) > is_stored(nearest) ||
+                         (is_stored(input) == is_stored(nearest) && input->id > nearest->id);
+        if (is_nearer) nearest = input;
+    }
+    return nearest;
+}
+
+typedef struct name_part {
+    const char *begin; /* NULL: there is none */
+    size_t nbytes;
+} name_part;
+
+/* An input's name, or that of the layer whose result the node is: a parameter's up to its last dot. */
+static name_part nearest_name(const lks_node *node) {
+    while (node != NULL && node->n_inputs > 0) node = nearest_input(node);
+    if (node == NULL || node->name == NULL) return (name_part){NULL, 0};
+    const char *dot = is_stored(node) ? strrchr(node->name, '.') : NULL;
+    return (name_part){node->name, dot != NULL ? (size_t)(dot - node->name) : strlen(node->name)};
+}
+
+static bool is_among(name_part name, const name_part *names, int n_names) {
+    for (int i = 0; i < n_names; i++)
+        if (names[i].nbytes == name.nbytes && memcmp(names[i].begin, name.begin, name.nbytes) == 0) return true;
+    return false;
+}
+
+lks_node *lksi_graph_refuse(lks_node *const *inputs, int n_inputs, lks_status status) {
+    name_part names[LKSI_MAX_INPUTS];
+    int n_names = 0;
+    lks_graph *graph = NULL;
+    for (int i = 0; i < n_inputs; i++) {
+        name_part name = nearest_name(inputs[i]);
+        if (graph == NULL) graph = lks_node_graph(inputs[i]);
+        if (name.begin != NULL && !is_among(name, names, n_names)) names[n_names++] = name;
+    }
+    char of[512] = "";
+    for (int i = 0; i < n_names; i++) {
+        const char *before = i == 0 ? " of " : i + 1 < n_names ? ", " : " and ";
+        lksi_append(of, sizeof of, "%s'%.*s'", before, (int)names[i].nbytes, names[i].begin);
+    }
+    const char *text = lks_error_text();
+    int word = (int)strcspn(text, " :");
+    return lksi_graph_poison(graph, lksi_error(status, "%.*s%s%s", word, text, of, text + word));
+}
