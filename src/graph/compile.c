@@ -147,8 +147,8 @@ static lks_status append_final_reorders(compiler *c, const lksi_ir_node *node, c
 /* Not every operator is a device's. */
 static lks_status lower(const compiler *c, const lksi_lowering *lowering, lksi_kernel *kernel) {
     const lks_device *device = c->ir.graph->device;
-    if (lowering->op != LKSI_OP_ALL_REDUCE) return device->ops->lower(device, lowering, kernel);
-    lksi_lower_all_reduce(c->program, lowering, kernel);
+    if (!lksi_is_host_step(lowering->op)) return device->ops->lower(device, lowering, kernel);
+    lksi_lower_host_step(c->program, lowering, kernel);
     return LKS_OK;
 }
 
@@ -215,10 +215,11 @@ static void stay(compiler *c, lksi_value value, int step) {
     if (c->ir.values[value].role == LKSI_TEMPORARY) touch(&c->intervals[value], step);
 }
 
-/* Whether nobody else has to do with what the step writes. */
+/* Whether nobody else has to do with what the step writes, and the device does it. */
 static bool is_leaf(const compiler *c, size_t s) {
     const lksi_step *step = &c->program->steps[s];
     bool has_gradient = false;
+    if (lksi_is_host_step(step->kernel.lowering.op)) return false;
     for (int i = 0; i < step->kernel.lowering.n_outputs; i++) {
         const lksi_interval *used = &c->intervals[step->outputs[i]];
         if (used->first != (int)s || used->last != (int)s) return false;

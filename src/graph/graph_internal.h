@@ -6,6 +6,8 @@
 
 /* --- the graph as the user builds it --- */
 
+typedef struct lksi_custom lksi_custom;
+
 struct lks_node {
     lks_graph *graph;
     int id; /* position in the graph: inputs come before their users */
@@ -17,7 +19,8 @@ struct lks_node {
     lksi_tensor outputs[LKSI_MAX_OUTPUTS];
     int n_outputs;
     lks_initializer initial;
-    double momentum; /* buffers */
+    double momentum;     /* buffers */
+    lksi_custom *custom; /* custom operators: the node owns it */
 };
 
 struct lks_graph {
@@ -38,6 +41,14 @@ lks_node *lksi_graph_operate(lksi_op op, const lksi_attributes *attributes, lks_
  * its text, which begins with the operator's name, goes on with theirs or those of the layers that they come from, as
  * in "add of 'conv7' and 'conv6' takes ...". */
 lks_node *lksi_graph_refuse(lks_node *const *inputs, int n_inputs, lks_status status);
+
+/* A name that can be printed. LKS_ERR_ARGUMENT, which says `what` has it. */
+lks_status lksi_check_name(const char *name, const char *what);
+
+/* Accepts NULL. */
+void lksi_custom_destroy(lksi_custom *custom);
+/* LKS_ERR_UNSUPPORTED if a custom operator has no backward function. */
+lks_status lksi_custom_check_backward(const lks_graph *graph, const lksi_attributes *attributes);
 
 /* The graph's leaf that tells dropout where in training it is; made when first asked for. */
 lks_node *lksi_graph_random(lks_graph *graph);

@@ -1,4 +1,4 @@
-/* Host steps: what no device computes, because it takes other ranks. */
+/* Host steps: what no device computes, because it takes other ranks or the user's functions (custom.c). */
 #include "base/signals.h"
 #include "graph/program_internal.h"
 
@@ -30,8 +30,17 @@ static lks_status all_reduce(const lksi_kernel *kernel, void *const *in, void *c
     return status;
 }
 
-void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
+static void lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
     *kernel = (lksi_kernel){.name = "host:all_reduce", .run = all_reduce, .lowering = *lowering, .state = program};
+    program->needs_ranks = true;
+}
+
+bool lksi_is_host_step(lksi_op op) {
+    return op == LKSI_OP_ALL_REDUCE || op == LKSI_OP_CUSTOM || op == LKSI_OP_CUSTOM_GRAD;
+}
+
+void lksi_lower_host_step(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel) {
+    (lowering->op == LKSI_OP_ALL_REDUCE ? lower_all_reduce : lksi_lower_custom)(program, lowering, kernel);
     lksi_lowering_make_row_major(&kernel->lowering);
     program->has_host_steps = true;
 }

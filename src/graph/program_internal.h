@@ -84,12 +84,16 @@ struct lks_program {
     lksi_scalars *scalars;      /* all three, where kernels read them: on a device with memory of its own, else NULL */
     bool draws, has_random;     /* dropout's masks; from lks_program_set_random */
     bool has_run_forward, has_run_backward, is_timed;
-    lksi_program_ranks ranks; /* of the host steps; sum is NULL until they are known */
-    bool has_host_steps, is_absent;
+    lksi_program_ranks ranks;         /* of the host steps; sum is NULL until they are known */
+    bool has_host_steps, needs_ranks; /* needs_ranks: some of the host steps add up over ranks */
+    bool is_absent;
 };
 
-/* The host step that stands for ALL_REDUCE. */
-void lksi_lower_all_reduce(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
+/* Whether graph/ runs the operator itself, as a host step. */
+bool lksi_is_host_step(lksi_op op);
+void lksi_lower_host_step(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
+/* Those of CUSTOM and CUSTOM_GRAD. */
+void lksi_lower_custom(lks_program *program, const lksi_lowering *lowering, lksi_kernel *kernel);
 
 /* Binds what lies in the store to where the arrays are now. */
 void lksi_program_bind_stored(lks_program *program);
