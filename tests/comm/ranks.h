@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -90,6 +91,7 @@ static inline void set_master_environment(void) {
 static inline pid_t start_process(int rank, int size, rank_function function, void *argument) {
     pid_t pid = fork();
     if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that is killed leaves no ranks behind */
     set_rank_environment(rank, size);
     int line = function(rank, size, argument);
     if (line == 0 && lks_memory_nbytes() != 0) {
