@@ -179,8 +179,7 @@ lks_status lksi_frames_answer(lks_group *group, lksi_transfer *transfer, const l
 /* --- in --- */
 
 static lks_status nonsense(const lks_group *group, int from, const lksi_frame *head) {
-    return lksi_error(LKS_ERR_FORMAT,
-                      "rank %d got a frame that makes no sense from rank %d: kind %d, id %llu, %llu bytes",
+    return lksi_error(LKS_ERR_FORMAT, "rank %d got an invalid frame from rank %d: kind %d, id %llu, %llu bytes",
                       lksi_world_rank(group, group->rank), lksi_world_rank(group, from), head->kind,
                       (unsigned long long)head->id, (unsigned long long)head->nbytes);
 }

@@ -55,7 +55,7 @@ static lks_status add_arrival(lks_group *group, int from, const lksi_frame *head
 void lksi_match_describe_rest(const lks_group *group, char *text, size_t text_nbytes) {
     const lksi_arrival *each = group->messages != NULL ? group->messages->arrivals : NULL;
     if (each != NULL)
-        lksi_append(text, text_nbytes, "; rank %d's message with tag %d has come, which nobody has asked for",
+        lksi_append(text, text_nbytes, "; a message from rank %d with tag %d has arrived without a matching receive",
                     lksi_world_rank(group, each->from), each->head.tag);
 }
 

@@ -265,7 +265,8 @@ static lks_status look_once(lks_group *group, lksi_transfer *transfer) {
 static lks_status refuse_self(const lks_group *group, const lksi_transfer *transfer) {
     const char *hint = group->size == 1 ? " (the group has no other rank: was the program started by a launcher?)" : "";
     if (transfer->peer != group->rank && group->size > 1) return LKS_OK;
-    return lksi_error(LKS_ERR_STATE, "%s, tag %d: rank %d waits for itself: it has not begun the message's other end%s",
+    return lksi_error(LKS_ERR_STATE,
+                      "%s, tag %d: rank %d waits for itself: it has not started the matching send or receive%s",
                       transfer->name, transfer->tag, lksi_world_rank(group, group->rank), hint);
 }
 
