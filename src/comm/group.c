@@ -31,7 +31,7 @@ static lks_status read_transport(const char *name, wanted_transport *wanted) {
     if (name == NULL || name[0] == '\0') name = transport_names[ANY_TRANSPORT];
     for (*wanted = ANY_TRANSPORT; *wanted < N_TRANSPORTS; (*wanted)++)
         if (strcmp(name, transport_names[*wanted]) == 0) return LKS_OK;
-    return lksi_error(LKS_ERR_ARGUMENT, "%s: '%s' is not one of auto, thread, shm, tcp, mpi", origin, name);
+    return lksi_error(LKS_ERR_ARGUMENT, "%s '%s' is not one of auto, thread, shm, tcp, mpi", origin, name);
 }
 
 static lks_status read_timeout(int64_t wanted_ms, int64_t *timeout_ms) {
