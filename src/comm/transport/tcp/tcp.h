@@ -10,7 +10,8 @@
 #include <stdatomic.h>
 
 /* Sets group->remote. `connections` are the control connections that the rendezvous made (rank 0: one to every rank,
- * others: [0]). This function owns them, also on failure. NULL: it makes them now, to members[0]. */
+ * others: [0]). Those that are taken over become -1, also on failure. The caller closes the rest. NULL: they are made
+ * now, to members[0]. */
 lks_status lksi_tcp_join(lks_group *group, int *connections);
 /* Takes a connection for this group that the world has accepted. Called with the world's lock held. Owns `descriptor`.
  */
